@@ -1,0 +1,113 @@
+"""Every error that Spotlight raises on purpose.
+
+SpotlightError
+├── UserError                 something the user can mend; the CLI prints it as one line, without a traceback
+│   ├── JobError              a field of the job is wrong; carries the field's path
+│   ├── CheckpointError       a model checkpoint is missing or does not fit the job
+│   ├── MissingDependency     an optional package is not installed
+│   ├── AddressInUse          a port that was asked for is taken
+│   ├── RunFolderError        the run folder is of another job, full, or not writable
+│   └── RequestRefused        the coordinator says no, with the reason
+├── ActorError                an actor could not be reached or did not answer
+│   ├── MailboxFull           the receiver pushes back; retry later
+│   ├── PeerUnreachable       no connection to the process of the receiver
+│   ├── AskTimeout            no answer in time; the request may have run
+│   ├── ActorDied             the receiver ended before it answered
+│   └── RemoteError           the handler raised; carries type name, message and remote traceback as text
+├── TransportError            bytes did not arrive
+│   ├── FrameRejected         a frame that is malformed, too large, or of an unknown type
+│   └── TransferFailed        a tensor bundle could not be sent or fetched
+├── WrongWeights              a worker was asked to use a weights version that it does not hold
+└── ScoringError              a scorer failed; never turned into a reward
+"""
+
+from __future__ import annotations
+
+
+class SpotlightError(Exception):
+    """Root of all errors raised on purpose."""
+
+
+class UserError(SpotlightError):
+    """Something the user can mend: the message names the field or path and says what to do."""
+
+    exit_code = 2
+
+
+class JobError(UserError):
+    """A field of the job is wrong."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(f"{path}: {problem}")
+        self.path = path
+        self.problem = problem
+
+
+class CheckpointError(UserError):
+    """A model checkpoint is missing or does not fit the job."""
+
+
+class MissingDependency(UserError):
+    """An optional package is not installed."""
+
+
+class AddressInUse(UserError):
+    """A port that was asked for is taken."""
+
+
+class RunFolderError(UserError):
+    """The run folder is of another job, full, or not writable."""
+
+
+class RequestRefused(UserError):
+    """The coordinator says no; the message gives its reason."""
+
+
+class ActorError(SpotlightError):
+    """An actor could not be reached or did not answer."""
+
+
+class MailboxFull(ActorError):
+    """The receiver's mailbox is at its bound; the sender should slow down and retry."""
+
+
+class PeerUnreachable(ActorError):
+    """There is no connection to the receiver's process."""
+
+
+class AskTimeout(ActorError):
+    """No answer came before the deadline; the request may or may not have run."""
+
+
+class ActorDied(ActorError):
+    """The receiver ended before it answered."""
+
+
+class RemoteError(ActorError):
+    """The receiver's handler raised an error."""
+
+    def __init__(self, type_name: str, message: str, remote_traceback: str = "") -> None:
+        super().__init__(f"{type_name}: {message}")
+        self.type_name = type_name
+        self.message = message
+        self.remote_traceback = remote_traceback
+
+
+class TransportError(SpotlightError):
+    """Bytes did not arrive."""
+
+
+class FrameRejected(TransportError):
+    """A frame is malformed, too large, or of an unknown type."""
+
+
+class TransferFailed(TransportError):
+    """A tensor bundle could not be sent or fetched."""
+
+
+class WrongWeights(SpotlightError):
+    """A worker was asked to use a weights version that it does not hold."""
+
+
+class ScoringError(SpotlightError):
+    """A scorer failed. It is retried or reported, and never becomes a reward."""

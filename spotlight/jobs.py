@@ -1,0 +1,404 @@
+"""JobSpec: what a user may ask for, as YAML.
+
+Every field is typed and validated when the job is loaded, before any process starts. An error names the path of the field
+(`sampler.steps`), what is wrong and what to do. This module imports neither torch nor diffusers; whether the checkpoint
+and the scorer are really there is checked by `spotlight.preflight`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+import yaml
+
+from spotlight.errors import JobError
+
+SamplerKind = Literal["ode", "flow_sde", "cps"]
+
+
+class _Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One section of a job."""
+
+
+def _require(condition: bool, field: str, problem: str) -> None:
+    """Raise a `ValueError` that `load_job` turns into a `JobError` with the full path."""
+    if not condition:
+        raise ValueError(f"{field}|{problem}")
+
+
+class LoraSpec(_Spec):
+    """Low-rank adapters (peft) instead of full fine-tuning."""
+
+    rank: int = 16
+    alpha: int = 32
+    targets: tuple[str, ...] = (
+        "to_q",
+        "to_k",
+        "to_v",
+        "to_out.0",
+        "add_q_proj",
+        "add_k_proj",
+        "add_v_proj",
+        "to_add_out",
+        "img_mlp.net.0.proj",
+        "img_mlp.net.2",
+        "txt_mlp.net.0.proj",
+        "txt_mlp.net.2",
+    )
+    """Module names that get an adapter; the default is Flow-GRPO's list for Qwen-Image."""
+
+    def __post_init__(self) -> None:
+        _require(self.rank >= 1, "rank", f"must be at least 1, not {self.rank}")
+        _require(self.alpha >= 1, "alpha", f"must be at least 1, not {self.alpha}")
+        _require(bool(self.targets), "targets", "name at least one module")
+
+
+class ModelSpec(_Spec):
+    """The model to post-train."""
+
+    checkpoint: str
+    """A folder in diffusers layout, or `builtin:NAME` for one that ships with Spotlight."""
+    tuning: Literal["full", "lora"] = "full"
+    lora: LoraSpec = LoraSpec()
+
+
+class PromptsSpec(_Spec):
+    """Which prompts to train on and which to validate on: text files, one prompt a line."""
+
+    train: str
+    """A path (relative to the job file), or `builtin:NAME`."""
+    validation: str
+    """Prompts that must not occur in `train`."""
+    per_iteration: int = 8
+    """Prompt groups in one iteration."""
+
+    def __post_init__(self) -> None:
+        _require(self.per_iteration >= 1, "per_iteration", "must be at least 1")
+
+
+class WindowSpec(_Spec):
+    """The SDE window of Flow-GRPO-Fast: noise is added, and trained on, only inside it."""
+
+    length: int = 2
+    """Stochastic steps."""
+    earliest: int = 0
+    """First step at which the window may start."""
+    latest: int = 4
+    """The window starts before `latest - length + 1`; its start is drawn once per iteration for all samples."""
+
+    def __post_init__(self) -> None:
+        _require(self.length >= 1, "length", "must be at least 1")
+        _require(self.earliest >= 0, "earliest", "must not be negative")
+        _require(
+            self.latest - self.length >= self.earliest,
+            "latest",
+            f"no room for {self.length} steps from {self.earliest} on; raise `latest`",
+        )
+
+
+class SamplerSpec(_Spec):
+    """How images are denoised."""
+
+    height: int
+    """Pixels."""
+    width: int
+    """Pixels."""
+    kind: SamplerKind = "ode"
+    steps: int = 8
+    evaluation_steps: int | None = None
+    """Steps of validation images; the rollout's when absent."""
+    shift: float | None = None
+    """Schedule shift; the checkpoint's scheduler decides when absent."""
+    guidance: float = 1.0
+    """True classifier-free guidance scale; 1 means none."""
+    noise_level: float = 0.7
+    """`a` of Flow-SDE and CPS; unused by `ode`."""
+    window: WindowSpec = WindowSpec()
+    """Where Flow-SDE and CPS add noise; unused by `ode`."""
+    micro_batch: int = 8
+    """Every forward pass runs at this batch size, padded when short, so that kernels never depend on the load."""
+
+    def __post_init__(self) -> None:
+        for field in ("height", "width"):
+            _require(getattr(self, field) >= 1, field, "must be at least 1 pixel")
+        _require(self.steps >= 1, "steps", f"must be at least 1, not {self.steps}")
+        _require(
+            self.evaluation_steps is None or self.evaluation_steps >= 1,
+            "evaluation_steps",
+            "must be at least 1",
+        )
+        _require(self.shift is None or self.shift > 0, "shift", "must be positive")
+        _require(self.guidance >= 1, "guidance", "must be at least 1 (1 means no guidance)")
+        _require(self.noise_level >= 0, "noise_level", "must not be negative")
+        _require(
+            self.micro_batch >= 4,
+            "micro_batch",
+            f"must be at least 4, not {self.micro_batch}: smaller batches use other kernels and give other bits",
+        )
+        if self.kind != "ode":
+            _require(
+                self.window.latest < self.steps,
+                "window.latest",
+                f"must be below steps ({self.steps}): the last step is never trained",
+            )
+
+
+class RewardSpec(_Spec):
+    """How images are scored."""
+
+    kind: Literal["ocr"] = "ocr"
+    attempts: int = 3
+    """How often a batch is scored before its failure counts."""
+    on_failure: Literal["drop_group", "stop"] = "drop_group"
+    """What a failed scorer does to the prompt groups that it could not score; it never becomes a reward of 0."""
+
+    def __post_init__(self) -> None:
+        _require(self.attempts >= 1, "attempts", "must be at least 1")
+
+
+class TrainingSpec(_Spec):
+    """The update rule and its optimizer (AdamW)."""
+
+    loss: Literal["diffusion_nft", "flow_grpo"] = "diffusion_nft"
+    ranks: int = 1
+    """Trainer ranks, each a worker of the reserved pool; they share every batch."""
+    updates_per_iteration: int = 2
+    """Optimizer steps per iteration; the samples are dealt out over them."""
+    micro_batch: int = 32
+    """Samples in one forward and backward pass."""
+    learning_rate: float = 3e-4
+    weight_decay: float = 1e-4
+    adam_betas: tuple[float, float] = (0.9, 0.999)
+    gradient_clip: float = 1.0
+    advantage_std: Literal["global", "group"] = "global"
+    advantage_clip: float = 5.0
+    ema_decay: float = 0.9
+    """Of the weights that validation uses, per optimizer step."""
+    rollout_decay: float = 0.0
+    """DiffusionNFT's old policy: old <- d*old + (1-d)*new at each publication; 0 rolls out with the newest weights."""
+    nft_strength: float = 1.0
+    """`b` of DiffusionNFT."""
+    nft_times: int = 4
+    """Random flow times per sample and update."""
+    clip_range: float = 1e-4
+    """Flow-GRPO's ratio clip."""
+    kl: float = 0.0
+    """Weight of the distance to the initial weights; 0 keeps no reference model."""
+
+    def __post_init__(self) -> None:
+        for field in ("ranks", "updates_per_iteration", "micro_batch", "nft_times"):
+            _require(getattr(self, field) >= 1, field, f"must be at least 1, not {getattr(self, field)}")
+        for field in ("learning_rate", "gradient_clip", "advantage_clip", "nft_strength", "clip_range"):
+            _require(getattr(self, field) > 0, field, f"must be positive, not {getattr(self, field)}")
+        for field in ("ema_decay", "rollout_decay"):
+            _require(0 <= getattr(self, field) < 1, field, "must be in [0, 1)")
+        for field in ("weight_decay", "kl"):
+            _require(getattr(self, field) >= 0, field, "must not be negative")
+
+
+class ExplorationSpec(_Spec):
+    """What spot workers do while reserved workers train."""
+
+    mode: Literal["none", "uniform"] = "uniform"
+    budget: Literal["window", "fixed"] = "window"
+    """`window` explores until training is predicted to end; `fixed` previews `candidates` per kept seed, however long
+    that takes, which makes a run repeatable bit for bit."""
+    candidates: int = 4
+    """Most previews per kept seed."""
+    preview_steps: int | None = None
+    """Denoising steps of a preview; the rollout's when absent."""
+
+    def __post_init__(self) -> None:
+        _require(self.candidates >= 1, "candidates", f"must be at least 1, not {self.candidates}")
+        _require(
+            self.preview_steps is None or self.preview_steps >= 1, "preview_steps", "must be at least 1"
+        )
+
+
+class ValidationSpec(_Spec):
+    """Held-out prompts, always with the same seeds."""
+
+    seeds: int = 4
+    """Images per validation prompt."""
+    every: int = 5
+    """Iterations between validations; the first and the last weights are always validated."""
+
+    def __post_init__(self) -> None:
+        _require(self.seeds >= 1, "seeds", "must be at least 1")
+        _require(self.every >= 1, "every", "must be at least 1")
+
+
+class PoolSpec(_Spec):
+    """Nodes that `spotlight run` starts on this machine; on a cluster nodes join by themselves."""
+
+    nodes: int = 1
+    workers: int = 1
+    """Workers on each node, one per accelerator or CPU slot."""
+
+    def __post_init__(self) -> None:
+        _require(self.nodes >= 0, "nodes", "must not be negative")
+        _require(self.workers >= 1, "workers", "must be at least 1")
+
+
+class PoolsSpec(_Spec):
+    """The reserved and the spot pool."""
+
+    reserved: PoolSpec = PoolSpec()
+    spot: PoolSpec = PoolSpec()
+
+
+class JobSpec(_Spec):
+    """One post-training run."""
+
+    name: str
+    model: ModelSpec
+    prompts: PromptsSpec
+    sampler: SamplerSpec
+    seed: int = 0
+    """Decides every random choice of the run."""
+    iterations: int = 40
+    group_size: int = 8
+    """Samples per prompt group: the seeds that are kept and trained on."""
+    checkpoint_every: int = 5
+    """Iterations between checkpoints; the last iteration is always saved."""
+    reward: RewardSpec = RewardSpec()
+    training: TrainingSpec = TrainingSpec()
+    exploration: ExplorationSpec = ExplorationSpec()
+    validation: ValidationSpec = ValidationSpec()
+    pools: PoolsSpec = PoolsSpec()
+
+    def __post_init__(self) -> None:
+        _require(
+            re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", self.name) is not None,
+            "name",
+            "use letters, digits, `.`, `_` and `-` only, 64 characters at most",
+        )
+        _require(0 <= self.seed < 2**63, "seed", "must be in [0, 2^63)")
+        _require(self.iterations >= 1, "iterations", f"must be at least 1, not {self.iterations}")
+        _require(
+            self.group_size >= 2,
+            "group_size",
+            f"must be at least 2, not {self.group_size}: an advantage compares samples of one prompt",
+        )
+        _require(self.checkpoint_every >= 1, "checkpoint_every", "must be at least 1")
+        reserved = self.pools.reserved
+        _require(
+            reserved.nodes >= 1, "pools.reserved.nodes", "must be at least 1: trainer ranks run there"
+        )
+        _require(
+            self.training.ranks <= reserved.nodes * reserved.workers,
+            "training.ranks",
+            f"{self.training.ranks} ranks need as many reserved workers, but `pools.reserved` has only "
+            f"{reserved.nodes * reserved.workers}",
+        )
+        samples = self.samples_per_iteration
+        _require(
+            samples % (self.training.updates_per_iteration * self.training.ranks) == 0,
+            "training.updates_per_iteration",
+            f"{samples} samples cannot be dealt out evenly over {self.training.updates_per_iteration} updates "
+            f"and {self.training.ranks} ranks",
+        )
+        if self.training.loss == "flow_grpo":
+            _require(
+                self.sampler.kind != "ode",
+                "sampler.kind",
+                "flow_grpo needs a stochastic sampler: use `flow_sde` or `cps`",
+            )
+
+    @property
+    def samples_per_iteration(self) -> int:
+        """Prompt groups times group size."""
+        return self.prompts.per_iteration * self.group_size
+
+
+def load_job(path: Path) -> JobSpec:
+    """Read a job from a YAML file; relative prompt and checkpoint paths become absolute.
+
+    Raises `JobError` with the path of the field (or of the file) and what to do.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise JobError(str(path), f"cannot be read ({error.strerror}); give the path of a job file") from error
+    except UnicodeDecodeError as error:
+        raise JobError(str(path), "is not UTF-8 text; give a YAML job file") from error
+    return parse_job(text, source=str(path), base=path.parent)
+
+
+def parse_job(text: str, *, source: str = "job", base: Path | None = None) -> JobSpec:
+    """Parse and validate a job. `base` is the folder that relative paths start from."""
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" at line {mark.line + 1}" if mark else ""
+        raise JobError(source, f"is not valid YAML{where}: {getattr(error, 'problem', error)}") from error
+    if not isinstance(data, dict):
+        raise JobError(source, "must hold a mapping with `name`, `model`, `prompts` and `sampler`")
+    job = job_from_data(data)
+    return _resolve_paths(job, base) if base else job
+
+
+def job_from_data(data: dict[str, Any]) -> JobSpec:
+    """Validate a job given as plain data; raises `JobError`."""
+    _refuse_unknown_keys(data, JobSpec, "")
+    try:
+        return msgspec.convert(data, JobSpec)
+    except msgspec.ValidationError as error:
+        raise _job_error(str(error)) from error
+
+
+def job_to_yaml(job: JobSpec) -> str:
+    """The whole job, defaults included, as YAML."""
+    return yaml.safe_dump(msgspec.to_builtins(job), sort_keys=False)
+
+
+def _resolve_paths(job: JobSpec, base: Path) -> JobSpec:
+    def absolute(value: str) -> str:
+        return value if value.startswith("builtin:") else str((base / value).resolve())
+
+    return msgspec.structs.replace(
+        job,
+        model=msgspec.structs.replace(job.model, checkpoint=absolute(job.model.checkpoint)),
+        prompts=msgspec.structs.replace(
+            job.prompts, train=absolute(job.prompts.train), validation=absolute(job.prompts.validation)
+        ),
+    )
+
+
+def _refuse_unknown_keys(data: dict[str, Any], spec: type[msgspec.Struct], prefix: str) -> None:
+    hints = get_type_hints(spec)
+    for key, value in data.items():
+        path = f"{prefix}{key}"
+        if key not in hints:
+            close = difflib.get_close_matches(str(key), list(hints), n=1)
+            advice = f"did you mean `{close[0]}`?" if close else f"known here: {', '.join(sorted(hints))}"
+            raise JobError(path, f"unknown key; {advice}")
+        section = _section_type(hints[key])
+        if section is not None and isinstance(value, dict):
+            _refuse_unknown_keys(value, section, f"{path}.")
+
+
+def _section_type(hint: Any) -> type[msgspec.Struct] | None:
+    options = get_args(hint) if get_origin(hint) is Union else (hint,)
+    for option in options:
+        if isinstance(option, type) and issubclass(option, msgspec.Struct):
+            return option
+    return None
+
+
+def _job_error(message: str) -> JobError:
+    """Turn msgspec's "problem - at `$.a.b`" into a path and a problem."""
+    problem, _, where = message.partition(" - at `$")
+    path = where.rstrip("`").lstrip(".")
+    if "|" in problem:
+        field, _, problem = problem.partition("|")
+        path = f"{path}.{field}" if path else field
+    missing = re.search(r"missing required field `(\w+)`", problem)
+    if missing:
+        return JobError(f"{path}.{missing[1]}" if path else missing[1], "is missing; add it")
+    return JobError(path or "job", problem[:1].lower() + problem[1:])
