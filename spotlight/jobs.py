@@ -1,13 +1,15 @@
 """JobSpec: what a user may ask for, as YAML.
 
-Every field is typed and validated when the job is loaded, before any process starts. An error names the path of the field
-(`sampler.steps`), what is wrong and what to do. This module imports neither torch nor diffusers; whether the checkpoint
-and the scorer are really there is checked by `spotlight.preflight`.
+Every field is typed and validated when the job is loaded, before any process starts. An error names
+the path of the field (`sampler.steps`), what is wrong and what to do. A field's docstring ends with
+its unit in square brackets, where it has one. This module imports neither torch nor diffusers;
+whether the checkpoint and the scorer are really there is checked by `spotlight.preflight`.
 """
 
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -30,11 +32,13 @@ def _require(condition: bool, field: str, problem: str) -> None:
         raise ValueError(f"{field}|{problem}")
 
 
-class LoraSpec(_Spec):
+class LoraSpec(_Spec, frozen=True, kw_only=True):
     """Low-rank adapters (peft) instead of full fine-tuning."""
 
     rank: int = 16
+    """Rank of each adapter."""
     alpha: int = 32
+    """Scale: the adapter's output is multiplied by `alpha / rank`."""
     targets: tuple[str, ...] = (
         "to_q",
         "to_k",
@@ -57,16 +61,18 @@ class LoraSpec(_Spec):
         _require(bool(self.targets), "targets", "name at least one module")
 
 
-class ModelSpec(_Spec):
+class ModelSpec(_Spec, frozen=True, kw_only=True):
     """The model to post-train."""
 
     checkpoint: str
     """A folder in diffusers layout, or `builtin:NAME` for one that ships with Spotlight."""
     tuning: Literal["full", "lora"] = "full"
+    """Train all weights of the transformer, or low-rank adapters only."""
     lora: LoraSpec = LoraSpec()
+    """The adapters; unused by `full`."""
 
 
-class PromptsSpec(_Spec):
+class PromptsSpec(_Spec, frozen=True, kw_only=True):
     """Which prompts to train on and which to validate on: text files, one prompt a line."""
 
     train: str
@@ -74,21 +80,22 @@ class PromptsSpec(_Spec):
     validation: str
     """Prompts that must not occur in `train`."""
     per_iteration: int = 8
-    """Prompt groups in one iteration."""
+    """Prompt groups in one iteration. [prompts]"""
 
     def __post_init__(self) -> None:
         _require(self.per_iteration >= 1, "per_iteration", "must be at least 1")
 
 
-class WindowSpec(_Spec):
+class WindowSpec(_Spec, frozen=True, kw_only=True):
     """The SDE window of Flow-GRPO-Fast: noise is added, and trained on, only inside it."""
 
     length: int = 2
-    """Stochastic steps."""
+    """Stochastic steps. [steps]"""
     earliest: int = 0
-    """First step at which the window may start."""
+    """First step, counted from 0, at which the window may start."""
     latest: int = 4
-    """The window starts before `latest - length + 1`; its start is drawn once per iteration for all samples."""
+    """The window starts before `latest - length + 1`; its start is drawn once per iteration for all
+    samples."""
 
     def __post_init__(self) -> None:
         _require(self.length >= 1, "length", "must be at least 1")
@@ -100,17 +107,19 @@ class WindowSpec(_Spec):
         )
 
 
-class SamplerSpec(_Spec):
+class SamplerSpec(_Spec, frozen=True, kw_only=True):
     """How images are denoised."""
 
     height: int
-    """Pixels."""
+    """Height of the images. [pixels]"""
     width: int
-    """Pixels."""
+    """Width of the images. [pixels]"""
     kind: SamplerKind = "ode"
+    """`ode` adds no noise; `flow_sde` and `cps` add it inside the window, as Flow-GRPO needs."""
     steps: int = 8
+    """Denoising steps of a rollout. [steps]"""
     evaluation_steps: int | None = None
-    """Steps of validation images; the rollout's when absent."""
+    """Denoising steps of validation images; the rollout's when absent. [steps]"""
     shift: float | None = None
     """Schedule shift; the checkpoint's scheduler decides when absent."""
     guidance: float = 1.0
@@ -120,7 +129,8 @@ class SamplerSpec(_Spec):
     window: WindowSpec = WindowSpec()
     """Where Flow-SDE and CPS add noise; unused by `ode`."""
     micro_batch: int = 8
-    """Every forward pass runs at this batch size, padded when short, so that kernels never depend on the load."""
+    """Every forward pass runs at this batch size, padded when short, so that kernels never depend
+    on the load. [images]"""
 
     def __post_init__(self) -> None:
         for field in ("height", "width"):
@@ -137,7 +147,8 @@ class SamplerSpec(_Spec):
         _require(
             self.micro_batch >= 4,
             "micro_batch",
-            f"must be at least 4, not {self.micro_batch}: smaller batches use other kernels and give other bits",
+            f"must be at least 4, not {self.micro_batch}: smaller batches use other kernels "
+            "and give other bits",
         )
         if self.kind != "ode":
             _require(
@@ -147,43 +158,54 @@ class SamplerSpec(_Spec):
             )
 
 
-class RewardSpec(_Spec):
+class RewardSpec(_Spec, frozen=True, kw_only=True):
     """How images are scored."""
 
     kind: Literal["ocr"] = "ocr"
+    """The scorer: `ocr` reads the text in the image and compares it with the quoted text of the
+    prompt."""
     attempts: int = 3
-    """How often a batch is scored before its failure counts."""
+    """How often a batch is scored before its failure counts. [tries]"""
     on_failure: Literal["drop_group", "stop"] = "drop_group"
-    """What a failed scorer does to the prompt groups that it could not score; it never becomes a reward of 0."""
+    """What a failed scorer does to the prompt groups that it could not score; it never becomes a
+    reward of 0."""
 
     def __post_init__(self) -> None:
         _require(self.attempts >= 1, "attempts", "must be at least 1")
 
 
-class TrainingSpec(_Spec):
+class TrainingSpec(_Spec, frozen=True, kw_only=True):
     """The update rule and its optimizer (AdamW)."""
 
     loss: Literal["diffusion_nft", "flow_grpo"] = "diffusion_nft"
+    """The update rule; `flow_grpo` needs a stochastic sampler."""
     ranks: int = 1
-    """Trainer ranks, each a worker of the reserved pool; they share every batch."""
+    """Trainer ranks, each a worker of the reserved pool; they share every batch. [workers]"""
     updates_per_iteration: int = 2
-    """Optimizer steps per iteration; the samples are dealt out over them."""
+    """Optimizer steps per iteration; the samples are dealt out over them. [steps]"""
     micro_batch: int = 32
-    """Samples in one forward and backward pass."""
+    """Samples in one forward and backward pass. [samples]"""
     learning_rate: float = 3e-4
+    """AdamW's step size."""
     weight_decay: float = 1e-4
+    """AdamW's decoupled weight decay."""
     adam_betas: tuple[float, float] = (0.9, 0.999)
+    """AdamW's decay of the first and the second moment."""
     gradient_clip: float = 1.0
+    """Largest norm of the whole gradient."""
     advantage_std: Literal["global", "group"] = "global"
+    """Divide advantages by the standard deviation over the iteration or over each prompt group."""
     advantage_clip: float = 5.0
+    """Advantages are cut to this absolute value."""
     ema_decay: float = 0.9
     """Of the weights that validation uses, per optimizer step."""
     rollout_decay: float = 0.0
-    """DiffusionNFT's old policy: old <- d*old + (1-d)*new at each publication; 0 rolls out with the newest weights."""
+    """DiffusionNFT's old policy: `old <- d*old + (1-d)*new` at each publication; 0 rolls out with
+    the newest weights."""
     nft_strength: float = 1.0
     """`b` of DiffusionNFT."""
     nft_times: int = 4
-    """Random flow times per sample and update."""
+    """Random flow times per sample and update. [draws]"""
     clip_range: float = 1e-4
     """Flow-GRPO's ratio clip."""
     kl: float = 0.0
@@ -191,85 +213,118 @@ class TrainingSpec(_Spec):
 
     def __post_init__(self) -> None:
         for field in ("ranks", "updates_per_iteration", "micro_batch", "nft_times"):
-            _require(getattr(self, field) >= 1, field, f"must be at least 1, not {getattr(self, field)}")
-        for field in ("learning_rate", "gradient_clip", "advantage_clip", "nft_strength", "clip_range"):
-            _require(getattr(self, field) > 0, field, f"must be positive, not {getattr(self, field)}")
+            _require(
+                getattr(self, field) >= 1, field, f"must be at least 1, not {getattr(self, field)}"
+            )
+        for field in (
+            "learning_rate",
+            "gradient_clip",
+            "advantage_clip",
+            "nft_strength",
+            "clip_range",
+        ):
+            _require(
+                getattr(self, field) > 0, field, f"must be positive, not {getattr(self, field)}"
+            )
         for field in ("ema_decay", "rollout_decay"):
             _require(0 <= getattr(self, field) < 1, field, "must be in [0, 1)")
+        _require(
+            all(0 <= beta < 1 for beta in self.adam_betas),
+            "adam_betas",
+            f"both must be in [0, 1), not {list(self.adam_betas)}",
+        )
         for field in ("weight_decay", "kl"):
             _require(getattr(self, field) >= 0, field, "must not be negative")
 
 
-class ExplorationSpec(_Spec):
+class ExplorationSpec(_Spec, frozen=True, kw_only=True):
     """What spot workers do while reserved workers train."""
 
     mode: Literal["none", "uniform"] = "uniform"
+    """`uniform` gives every prompt of the next iteration the same number of previews; `none` lets
+    spot workers wait."""
     budget: Literal["window", "fixed"] = "window"
-    """`window` explores until training is predicted to end; `fixed` previews `candidates` per kept seed, however long
-    that takes, which makes a run repeatable bit for bit."""
+    """`window` explores until training is predicted to end; `fixed` previews `candidates` per kept
+    seed, however long that takes, which makes a run repeatable bit for bit."""
     candidates: int = 4
-    """Most previews per kept seed."""
+    """Most previews per kept seed. [previews]"""
     preview_steps: int | None = None
-    """Denoising steps of a preview; the rollout's when absent."""
+    """Denoising steps of a preview; the rollout's when absent. [steps]"""
 
     def __post_init__(self) -> None:
         _require(self.candidates >= 1, "candidates", f"must be at least 1, not {self.candidates}")
         _require(
-            self.preview_steps is None or self.preview_steps >= 1, "preview_steps", "must be at least 1"
+            self.preview_steps is None or self.preview_steps >= 1,
+            "preview_steps",
+            "must be at least 1",
         )
 
 
-class ValidationSpec(_Spec):
+class ValidationSpec(_Spec, frozen=True, kw_only=True):
     """Held-out prompts, always with the same seeds."""
 
     seeds: int = 4
-    """Images per validation prompt."""
+    """Images per validation prompt. [images]"""
     every: int = 5
-    """Iterations between validations; the first and the last weights are always validated."""
+    """Iterations between validations; the first and the last weights are always validated.
+    [iterations]"""
 
     def __post_init__(self) -> None:
         _require(self.seeds >= 1, "seeds", "must be at least 1")
         _require(self.every >= 1, "every", "must be at least 1")
 
 
-class PoolSpec(_Spec):
+class PoolSpec(_Spec, frozen=True, kw_only=True):
     """Nodes that `spotlight run` starts on this machine; on a cluster nodes join by themselves."""
 
     nodes: int = 1
+    """Nodes, each one process. [nodes]"""
     workers: int = 1
-    """Workers on each node, one per accelerator or CPU slot."""
+    """Workers on each node, one per accelerator or CPU slot. [workers]"""
 
     def __post_init__(self) -> None:
         _require(self.nodes >= 0, "nodes", "must not be negative")
         _require(self.workers >= 1, "workers", "must be at least 1")
 
 
-class PoolsSpec(_Spec):
+class PoolsSpec(_Spec, frozen=True, kw_only=True):
     """The reserved and the spot pool."""
 
     reserved: PoolSpec = PoolSpec()
+    """Nodes that stay: they train, and roll out when they do not train."""
     spot: PoolSpec = PoolSpec()
+    """Nodes that may go at any time: they roll out, and explore while the others train."""
 
 
-class JobSpec(_Spec):
+class JobSpec(_Spec, frozen=True, kw_only=True):
     """One post-training run."""
 
     name: str
+    """Names the run folder; letters, digits, `.`, `_` and `-`."""
     model: ModelSpec
+    """The model to post-train."""
     prompts: PromptsSpec
+    """What to draw."""
     sampler: SamplerSpec
+    """How to denoise."""
     seed: int = 0
     """Decides every random choice of the run."""
     iterations: int = 40
+    """Turns of rollout, score and train. [iterations]"""
     group_size: int = 8
-    """Samples per prompt group: the seeds that are kept and trained on."""
+    """Samples per prompt group: the seeds that are kept and trained on. [samples]"""
     checkpoint_every: int = 5
-    """Iterations between checkpoints; the last iteration is always saved."""
+    """Iterations between checkpoints; the last iteration is always saved. [iterations]"""
     reward: RewardSpec = RewardSpec()
+    """How images are scored."""
     training: TrainingSpec = TrainingSpec()
+    """How the weights are updated."""
     exploration: ExplorationSpec = ExplorationSpec()
+    """What spot workers do while reserved workers train."""
     validation: ValidationSpec = ValidationSpec()
+    """How progress is measured."""
     pools: PoolsSpec = PoolsSpec()
+    """What `spotlight run` starts on this machine."""
 
     def __post_init__(self) -> None:
         _require(
@@ -282,25 +337,28 @@ class JobSpec(_Spec):
         _require(
             self.group_size >= 2,
             "group_size",
-            f"must be at least 2, not {self.group_size}: an advantage compares samples of one prompt",
+            f"must be at least 2, not {self.group_size}: an advantage compares samples "
+            "of one prompt",
         )
         _require(self.checkpoint_every >= 1, "checkpoint_every", "must be at least 1")
         reserved = self.pools.reserved
         _require(
-            reserved.nodes >= 1, "pools.reserved.nodes", "must be at least 1: trainer ranks run there"
+            reserved.nodes >= 1,
+            "pools.reserved.nodes",
+            "must be at least 1: trainer ranks run there",
         )
         _require(
             self.training.ranks <= reserved.nodes * reserved.workers,
             "training.ranks",
-            f"{self.training.ranks} ranks need as many reserved workers, but `pools.reserved` has only "
-            f"{reserved.nodes * reserved.workers}",
+            f"{self.training.ranks} ranks need as many reserved workers, but `pools.reserved` "
+            f"has only {reserved.nodes * reserved.workers}",
         )
         samples = self.samples_per_iteration
         _require(
             samples % (self.training.updates_per_iteration * self.training.ranks) == 0,
             "training.updates_per_iteration",
-            f"{samples} samples cannot be dealt out evenly over {self.training.updates_per_iteration} updates "
-            f"and {self.training.ranks} ranks",
+            f"{samples} samples cannot be dealt out evenly over "
+            f"{self.training.updates_per_iteration} updates and {self.training.ranks} ranks",
         )
         if self.training.loss == "flow_grpo":
             _require(
@@ -315,6 +373,29 @@ class JobSpec(_Spec):
         return self.prompts.per_iteration * self.group_size
 
 
+class _JobLoader(yaml.SafeLoader):
+    """Plain YAML data, with two traps removed: `1e-4` is a number, and a key given twice is an
+    error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key `{key.value}` is given twice", key.start_mark
+                )
+            seen.add(key.value if isinstance(key, yaml.ScalarNode) else "")
+        return super().construct_mapping(node, deep)
+
+
+# YAML 1.1 reads a number with an exponent only when it also has a point and the exponent a sign.
+_JobLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+"),
+    list("-+.0123456789"),
+)
+
+
 def load_job(path: Path) -> JobSpec:
     """Read a job from a YAML file; relative prompt and checkpoint paths become absolute.
 
@@ -323,7 +404,9 @@ def load_job(path: Path) -> JobSpec:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise JobError(str(path), f"cannot be read ({error.strerror}); give the path of a job file") from error
+        raise JobError(
+            str(path), f"cannot be read ({error.strerror}); give the path of a job file"
+        ) from error
     except UnicodeDecodeError as error:
         raise JobError(str(path), "is not UTF-8 text; give a YAML job file") from error
     return parse_job(text, source=str(path), base=path.parent)
@@ -332,11 +415,13 @@ def load_job(path: Path) -> JobSpec:
 def parse_job(text: str, *, source: str = "job", base: Path | None = None) -> JobSpec:
     """Parse and validate a job. `base` is the folder that relative paths start from."""
     try:
-        data = yaml.safe_load(text)
+        data = yaml.load(text, Loader=_JobLoader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" at line {mark.line + 1}" if mark else ""
-        raise JobError(source, f"is not valid YAML{where}: {getattr(error, 'problem', error)}") from error
+        raise JobError(
+            source, f"is not valid YAML{where}: {getattr(error, 'problem', error)}"
+        ) from error
     if not isinstance(data, dict):
         raise JobError(source, "must hold a mapping with `name`, `model`, `prompts` and `sampler`")
     job = job_from_data(data)
@@ -359,13 +444,17 @@ def job_to_yaml(job: JobSpec) -> str:
 
 def _resolve_paths(job: JobSpec, base: Path) -> JobSpec:
     def absolute(value: str) -> str:
-        return value if value.startswith("builtin:") else str((base / value).resolve())
+        if value.startswith("builtin:"):
+            return value
+        return str((base / Path(value).expanduser()).resolve())
 
     return msgspec.structs.replace(
         job,
         model=msgspec.structs.replace(job.model, checkpoint=absolute(job.model.checkpoint)),
         prompts=msgspec.structs.replace(
-            job.prompts, train=absolute(job.prompts.train), validation=absolute(job.prompts.validation)
+            job.prompts,
+            train=absolute(job.prompts.train),
+            validation=absolute(job.prompts.validation),
         ),
     )
 
@@ -376,8 +465,14 @@ def _refuse_unknown_keys(data: dict[str, Any], spec: type[msgspec.Struct], prefi
         path = f"{prefix}{key}"
         if key not in hints:
             close = difflib.get_close_matches(str(key), list(hints), n=1)
-            advice = f"did you mean `{close[0]}`?" if close else f"known here: {', '.join(sorted(hints))}"
+            advice = (
+                f"did you mean `{close[0]}`?"
+                if close
+                else f"known here: {', '.join(sorted(hints))}"
+            )
             raise JobError(path, f"unknown key; {advice}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise JobError(path, f"must be a finite number, not {value}")
         section = _section_type(hints[key])
         if section is not None and isinstance(value, dict):
             _refuse_unknown_keys(value, section, f"{path}.")
@@ -395,8 +490,9 @@ def _job_error(message: str) -> JobError:
     """Turn msgspec's "problem - at `$.a.b`" into a path and a problem."""
     problem, _, where = message.partition(" - at `$")
     path = where.rstrip("`").lstrip(".")
-    if "|" in problem:
-        field, _, problem = problem.partition("|")
+    marked = re.match(r"([a-z_.]+)\|", problem)  # msgspec's own messages say `int | null`
+    if marked:
+        field, problem = marked[1], problem[marked.end() :]
         path = f"{path}.{field}" if path else field
     missing = re.search(r"missing required field `(\w+)`", problem)
     if missing:

@@ -1,1 +1,1 @@
-"""."""
+"""Diffusion Transformers behind one seam, and the samplers that denoise with them."""

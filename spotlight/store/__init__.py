@@ -1,1 +1,1 @@
-"""."""
+"""What outlives a process: the run folder with its records, state and checkpoints."""

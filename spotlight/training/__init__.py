@@ -1,1 +1,1 @@
-"""."""
+"""From scored samples to new weights: losses, optimizer steps, checkpoints and exports."""

@@ -1,1 +1,40 @@
-"""."""
+"""Control messages between processes: the codec, the transport protocol and its two
+implementations."""
+
+from spotlight.transport.control.base import ControlTransport, TransportListener
+from spotlight.transport.control.codec import (
+    FRAME_LIMIT,
+    PROTOCOL_VERSION,
+    ActorRef,
+    Envelope,
+    Kind,
+    Lane,
+    Message,
+    actor_incarnation,
+    decode_envelope,
+    decode_message,
+    encode_envelope,
+    encode_message,
+)
+from spotlight.transport.control.memory import MemoryNetwork, MemoryTransport
+from spotlight.transport.control.zeromq import ZeroMQTransport
+
+__all__ = [
+    "FRAME_LIMIT",
+    "PROTOCOL_VERSION",
+    "ActorRef",
+    "ControlTransport",
+    "Envelope",
+    "Kind",
+    "Lane",
+    "MemoryNetwork",
+    "MemoryTransport",
+    "Message",
+    "TransportListener",
+    "ZeroMQTransport",
+    "actor_incarnation",
+    "decode_envelope",
+    "decode_message",
+    "encode_envelope",
+    "encode_message",
+]

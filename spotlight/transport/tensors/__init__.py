@@ -1,1 +1,15 @@
-"""."""
+"""How tensors move: bundles of bytes by key, offered by their holder, pulled by whoever needs them.
+
+Nothing here imports torch; `spotlight.transport.tensors.bundles` turns bytes into tensors and back
+on workers.
+"""
+
+from spotlight.transport.tensors.store import (
+    BundleOffer,
+    BundleStore,
+    StoreEndpoint,
+    fetch,
+    upload,
+)
+
+__all__ = ["BundleOffer", "BundleStore", "StoreEndpoint", "fetch", "upload"]

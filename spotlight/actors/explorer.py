@@ -1,0 +1,187 @@
+"""The explorer: turns the planner's candidates into preview requests while training runs, and chooses seeds when it ends.
+
+Messages in: StartExploration, StopExploration (job runner), RequestsFinished, RequestsGivenUp (dispatcher).
+Messages out: SubmitRequests, CancelRequests (dispatcher), Explored (job runner).
+
+Only a little is queued at a time, so that a stop leaves almost nothing behind. With a `window` budget nothing is submitted after the
+predicted end of training, and previews that come after the choice are dropped and counted. With a `fixed` budget every candidate is
+previewed before the choice. Preview rewards choose seeds and are then only reported; they never become advantages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import structlog
+
+from spotlight.actors.messages import (
+    CancelRequests,
+    Explored,
+    Request,
+    RequestsFinished,
+    RequestsGivenUp,
+    SamplingSettings,
+    StartExploration,
+    StopExploration,
+    SubmitRequests,
+)
+from spotlight.actors.runtime import Actor, ActorRef, handles
+from spotlight.jobs import JobSpec
+from spotlight.policies.exploration import (
+    Candidate,
+    ExplorationPlanner,
+    UniformPlanner,
+    chunk_size,
+)
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass
+class _Exploration:
+    start: StartExploration
+    planner: ExplorationPlanner
+    deadline: float
+    reply_to: ActorRef
+    outstanding: dict[str, Candidate] = field(default_factory=dict)
+    previews: int = 0
+    exhausted: bool = False
+    stopping: bool = False
+
+
+class Explorer(Actor):
+    """See the module's docstring.
+
+    Args:
+        workers: how many workers may preview now.
+        settings: how an iteration's previews are denoised.
+    """
+
+    def __init__(
+        self,
+        job: JobSpec,
+        dispatcher: ActorRef,
+        *,
+        workers: Callable[[], int],
+        settings: Callable[[int], SamplingSettings],
+    ) -> None:
+        self._job = job
+        self._dispatcher = dispatcher
+        self._workers = workers
+        self._settings = settings
+        self._now: _Exploration | None = None
+        self._late = 0
+
+    @handles(StartExploration)
+    async def on_start(self, message: StartExploration) -> None:
+        """Begin, for the iteration named."""
+        assert self.sender is not None
+        job = self._job
+        planner = UniformPlanner(
+            job_seed=job.seed,
+            iteration=message.iteration,
+            groups=len(message.prompts),
+            keep=job.group_size,
+            candidates=job.group_size * job.exploration.candidates,
+        )
+        deadline = asyncio.get_running_loop().time() + message.window_s
+        self._now = _Exploration(message, planner, deadline, self.sender)
+        self._top_up(self._now)
+
+    @handles(StopExploration)
+    async def on_stop(self, message: StopExploration) -> None:
+        """Choose now, or when the fixed budget is spent."""
+        exploration = self._now
+        if exploration is None or exploration.start.iteration != message.iteration:
+            return
+        exploration.stopping = True
+        self._go_on()
+
+    @handles(RequestsFinished)
+    async def on_finished(self, message: RequestsFinished) -> None:
+        """Tell the planner, and ask it for more."""
+        for result in message.results:
+            candidate = self._take(result.request)
+            if candidate is not None and self._now is not None:
+                self._now.planner.record(candidate, result.reward)
+                self._now.previews += 1
+        self._go_on()
+
+    @handles(RequestsGivenUp)
+    async def on_given_up(self, message: RequestsGivenUp) -> None:
+        """A candidate without a score is no candidate."""
+        log.warning("previews_given_up", count=len(message.requests), reason=message.reason)
+        for request in message.requests:
+            self._take(request)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._now is not None:
+            self._top_up(self._now)
+            self._conclude_if_over(self._now)
+
+    def _take(self, request: Request) -> Candidate | None:
+        candidate = self._now.outstanding.pop(request.id, None) if self._now is not None else None
+        if candidate is None:
+            self._late += 1
+        return candidate
+
+    def _top_up(self, exploration: _Exploration) -> None:
+        if not self._has_time(exploration):
+            return
+        size = chunk_size(
+            len(exploration.outstanding), self._workers(), self._job.sampler.micro_batch
+        )
+        chunk = exploration.planner.next_chunk(size)
+        exploration.exhausted = size > 0 and not chunk
+        if not chunk:
+            return
+        requests = tuple(self._request(exploration.start, candidate) for candidate in chunk)
+        exploration.outstanding.update(
+            (request.id, candidate) for request, candidate in zip(requests, chunk, strict=True)
+        )
+        self.tell(self._dispatcher, SubmitRequests(requests, self.ref))
+
+    def _has_time(self, exploration: _Exploration) -> bool:
+        if self._job.exploration.budget == "fixed":
+            return True
+        return not exploration.stopping and (
+            asyncio.get_running_loop().time() < exploration.deadline
+        )
+
+    def _conclude_if_over(self, exploration: _Exploration) -> None:
+        if not exploration.stopping:
+            return
+        if self._job.exploration.budget == "fixed" and (
+            exploration.outstanding or not exploration.exhausted
+        ):
+            return
+        dropped = len(exploration.outstanding)
+        if dropped:
+            self.tell(self._dispatcher, CancelRequests("preview"))
+        choices = exploration.planner.choose()
+        self._now = None
+        self.tell(
+            exploration.reply_to,
+            Explored(
+                exploration.start.iteration,
+                tuple(choice.seeds for choice in choices),
+                tuple(choice.preview_rewards for choice in choices),
+                exploration.previews,
+                dropped,
+            ),
+        )
+
+    def _request(self, start: StartExploration, candidate: Candidate) -> Request:
+        return Request(
+            id=f"preview/{start.iteration}/{candidate.group}/{candidate.seed}",
+            kind="preview",
+            iteration=start.iteration,
+            group=candidate.group,
+            prompt=start.prompts[candidate.group],
+            seed=candidate.seed,
+            weights_version=start.weights_version,
+            settings=self._settings(start.iteration),
+        )

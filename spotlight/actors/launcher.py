@@ -1,0 +1,151 @@
+"""How one process starts another, and makes sure that it does not outlive it.
+
+`ProcessLauncher` is the port that actors use; `LocalLauncher` starts real child processes, and
+tests and the simulation put something else there. A child calls `die_with_parent` in its first
+lines: an orphan that holds an accelerator is worse than a lost worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from spotlight.errors import UserError
+
+_PR_SET_PDEATHSIG = 1
+_POLL_S = 1.0
+
+
+class ProcessHandle(Protocol):
+    """A process that was started."""
+
+    @property
+    def name(self) -> str:
+        """What the launcher was told to call it."""
+        ...
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        ...
+
+    async def wait(self) -> int:
+        """Return its exit code once it ended; the negative signal number if a signal ended it."""
+        ...
+
+    def terminate(self) -> None:
+        """Ask it to end (SIGTERM). Nothing happens if it has."""
+        ...
+
+    def kill(self) -> None:
+        """End it (SIGKILL). Nothing happens if it has."""
+        ...
+
+
+class ProcessLauncher(Protocol):
+    """Starts processes."""
+
+    async def start(
+        self, argv: Sequence[str], env: Mapping[str, str], name: str, log_path: Path
+    ) -> ProcessHandle:
+        """Start `argv` with exactly the environment `env`; its output is appended to `log_path`.
+
+        Raises `UserError` naming the command when it cannot be started.
+        """
+        ...
+
+
+class LocalProcess:
+    """A child process of this one."""
+
+    def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
+        self.name = name
+        self._process = process
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    async def wait(self) -> int:
+        """Return its exit code once it ended; the negative signal number if a signal ended it."""
+        return await self._process.wait()
+
+    def terminate(self) -> None:
+        """Ask it to end (SIGTERM)."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it (SIGKILL)."""
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        # The process may have ended without our knowing yet; its id is not reused before it is
+        # reaped.
+        if self._process.returncode is None:
+            try:
+                self._process.send_signal(number)
+            except ProcessLookupError:
+                return
+
+
+class LocalLauncher:
+    """Starts children on this machine, in the same session, so that a terminal's Ctrl-C reaches
+    them too."""
+
+    async def start(
+        self, argv: Sequence[str], env: Mapping[str, str], name: str, log_path: Path
+    ) -> LocalProcess:
+        """See `ProcessLauncher.start`."""
+        try:
+            log_path.parent.mkdir(parents=True, exist_ok=True)
+            with log_path.open("ab") as output:
+                process = await asyncio.create_subprocess_exec(
+                    *argv,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=asyncio.subprocess.STDOUT,
+                    env=dict(env),
+                )
+        except OSError as error:
+            raise UserError(f"cannot start {name} ({argv[0]}): {error}") from error
+        return LocalProcess(name, process)
+
+
+def die_with_parent(expected_parent_pid: int) -> None:
+    """Make this process end when its parent does. Call it first thing in a child, in its main
+    thread.
+
+    `expected_parent_pid` is the starter's id, handed over by argument or environment: if the parent
+    is another by now, it died before this call and this raises `SystemExit`. On Linux the kernel
+    then kills this process when the *thread* that started it ends, so start children from a thread
+    that lives as long as they should. Elsewhere a thread looks every second.
+    """
+    if sys.platform == "linux":
+        library = ctypes.CDLL(None, use_errno=True)
+        if library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+            _watch_parent(expected_parent_pid)
+    else:
+        _watch_parent(expected_parent_pid)
+    if os.getppid() != expected_parent_pid:
+        raise SystemExit(f"the process {expected_parent_pid} that started this one is gone")
+
+
+def _watch_parent(expected_parent_pid: int) -> None:
+    threading.Thread(
+        target=_exit_with, args=(expected_parent_pid,), name="die-with-parent", daemon=True
+    ).start()
+
+
+def _exit_with(parent_pid: int) -> None:
+    while os.getppid() == parent_pid:
+        time.sleep(_POLL_S)
+    os._exit(1)

@@ -1,0 +1,554 @@
+"""Everything that actors say to each other, as frozen typed structs.
+
+Grouped by conversation. A reader who knows these messages knows the protocol; the handlers are in the actors' own files.
+Offers name tensor bundles that travel on the tensor transport; no bulk data is in a message.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from spotlight.actors.runtime import ActorRef
+from spotlight.jobs import JobSpec, SamplerKind
+from spotlight.transport.control import Message
+from spotlight.transport.tensors import BundleOffer, StoreEndpoint
+
+RequestKind = Literal["preview", "rollout", "evaluation"]
+WorkerState = Literal[
+    "starting", "loading", "rollout", "explore", "evaluate", "score", "train", "idle", "gone"
+]
+Outcome = Literal["", "finished", "cancelled", "failed"]
+
+
+class _Record(msgspec.Struct, frozen=True):
+    """A part of a message."""
+
+
+# --- what is denoised ---------------------------------------------------------------------------------------------
+
+
+class SamplingSettings(_Record):
+    """How a request is denoised; the fields are those of `diffusion.samplers.SamplerSettings`."""
+
+    kind: SamplerKind
+    steps: int
+    shift: float | None
+    guidance: float
+    noise_level: float
+    window: tuple[int, int] | None
+    height: int
+    width: int
+    micro_batch: int
+
+
+class Request(_Record):
+    """One unit of denoising work; the sample is a function of weights, prompt, seed and settings alone."""
+
+    id: str
+    kind: RequestKind
+    iteration: int
+    group: int
+    """Index of the prompt group in its iteration (of the validation prompt for an evaluation)."""
+    prompt: str
+    seed: int
+    weights_version: int
+    settings: SamplingSettings
+    image_key: str = ""
+    """Where the member leaves the image as PNG in the coordinator's store; empty for nowhere."""
+
+
+class Result(_Record):
+    """A denoised and scored request."""
+
+    request: Request
+    reward: float
+    bundle: BundleOffer
+    row: int
+
+
+# --- nodes and workers --------------------------------------------------------------------------------------------
+
+
+class WorkerRefs(_Record):
+    """The actors of one worker process."""
+
+    worker: str
+    epoch: int
+    """Differs for every process that ever bears the name."""
+    leader: ActorRef
+    member: ActorRef
+    reward_worker: ActorRef
+    trainer_rank: ActorRef
+
+
+class NodeDown(Message):
+    """Coordinator to the running job: a node is gone, with all its workers."""
+
+    lane = "system"
+
+    node: str
+    reason: str
+
+
+class WorkerUp(Message):
+    """Worker to its node: the process is warm and its actors are there."""
+
+    refs: WorkerRefs
+
+
+class JoinNode(Message):
+    """Node to coordinator: here are my pool and my workers; sent again whenever they change."""
+
+    node: str
+    pool: Literal["reserved", "spot"]
+    scheduler: ActorRef
+    workers: tuple[WorkerRefs, ...]
+    store: StoreEndpoint
+
+
+class NodeJoined(Message):
+    """The coordinator's answer; the node watches it."""
+
+    coordinator: ActorRef
+
+
+class Membership(_Record):
+    """Whom a job's workers pull from, whom they tell what they do, and where results go."""
+
+    dispatcher: ActorRef
+    ledger: ActorRef
+    sink: StoreEndpoint
+
+
+class PrepareJob(Message):
+    """Coordinator to node to leader to member: get this job's model ready."""
+
+    job_id: str
+    job: JobSpec
+    membership: Membership
+
+
+class HoldWeights(Message):
+    """Fetch a weights version, keep it and those in `keep`, drop the others."""
+
+    job_id: str
+    version: int
+    rollout: BundleOffer
+    evaluation: BundleOffer | None
+    keep: tuple[int, ...]
+
+
+class WeightsHeld(Message):
+    """The receiver of `HoldWeights` now serves that version."""
+
+    version: int
+
+
+class EndJob(Message):
+    """Coordinator to node to workers: drop what belongs to the job, stay warm."""
+
+    job_id: str
+
+
+class Acknowledged(Message):
+    """Done; nothing more to say."""
+
+
+# --- pull scheduling ----------------------------------------------------------------------------------------------
+
+
+class Pull(Message):
+    """An idle SP group asks for work. Sent again whenever capacity or weights change; the latest one counts."""
+
+    worker: str
+    epoch: int
+    leader: ActorRef
+    credits: int
+    """Leases it can take now, in all."""
+    batch: int
+    """Requests that fit one lease."""
+    rollout_versions: tuple[int, ...]
+    evaluation_versions: tuple[int, ...]
+
+
+class Grant(Message):
+    """A lease on a batch of requests of one kind, one weights version and the same settings."""
+
+    lease: int
+    deadline_s: float
+    """Seconds the holder has before it must renew."""
+    requests: tuple[Request, ...]
+
+
+class Denoise(Message):
+    """Leader to member: do this batch."""
+
+    lease: int
+    requests: tuple[Request, ...]
+
+
+class Denoised(Message):
+    """Member to leader: the batch is done; rows of the bundle are in the order of the requests."""
+
+    lease: int
+    bundle: BundleOffer
+    seconds: float
+
+
+class DenoiseError(Message):
+    """Member to leader: the batch cannot be done here."""
+
+    lease: int
+    error: str
+
+
+class DenoiseFailed(Message):
+    """Leader to dispatcher: the batch cannot be done here."""
+
+    worker: str
+    epoch: int
+    lease: int
+    error: str
+
+
+class RenewLease(Message):
+    """The actor loop that holds a lease is alive."""
+
+    worker: str
+    epoch: int
+    lease: int
+    book: Literal["denoise", "score"]
+
+
+class Completed(Message):
+    """Leader to dispatcher: the batch is denoised and its bundle is in the sink."""
+
+    worker: str
+    epoch: int
+    lease: int
+    bundle: BundleOffer
+    seconds: float
+
+
+class Receipt(Message):
+    """How many requests of a `Completed` counted; the others were done already."""
+
+    accepted: int
+
+
+# --- scoring ------------------------------------------------------------------------------------------------------
+
+
+class PullScores(Message):
+    """A reward worker asks for denoised batches to score."""
+
+    worker: str
+    epoch: int
+    reward_worker: ActorRef
+    credits: int
+
+
+class ScoreGrant(Message):
+    """Score these rows of a bundle."""
+
+    lease: int
+    deadline_s: float
+    bundle: BundleOffer
+    rows: tuple[int, ...]
+    prompts: tuple[str, ...]
+
+
+class Scored(Message):
+    """One reward per row, in [0, 1]."""
+
+    worker: str
+    epoch: int
+    lease: int
+    rewards: tuple[float, ...]
+
+
+class ScoreFailed(Message):
+    """The scorer could not score the batch; this is never a reward."""
+
+    worker: str
+    epoch: int
+    lease: int
+    error: str
+
+
+# --- inside the coordinator ---------------------------------------------------------------------------------------
+
+
+class SubmitRequests(Message):
+    """Queue requests; those already known are ignored. Results go to `reply_to`."""
+
+    requests: tuple[Request, ...]
+    reply_to: ActorRef
+
+
+class CancelRequests(Message):
+    """Forget the queued requests of a kind; what is being denoised comes back and is counted as late."""
+
+    kind: RequestKind
+
+
+class BarWorkers(Message):
+    """Grant nothing to these workers until the next `BarWorkers`: they are training."""
+
+    workers: tuple[str, ...]
+
+
+class AddWorker(Message):
+    """A worker may pull from now on."""
+
+    worker: str
+    node: str
+    pool: str
+    epoch: int
+
+
+class RemoveWorker(Message):
+    """A worker is gone: re-issue what it held."""
+
+    lane = "system"
+
+    worker: str
+    reason: str
+
+
+class RequestsFinished(Message):
+    """Denoised and scored."""
+
+    results: tuple[Result, ...]
+
+
+class RequestsGivenUp(Message):
+    """These requests failed for good, with the reason."""
+
+    requests: tuple[Request, ...]
+    reason: str
+
+
+class StartExploration(Message):
+    """Explore the prompts of an iteration with the weights that members hold, for the time that training takes."""
+
+    iteration: int
+    weights_version: int
+    prompts: tuple[str, ...]
+    window_s: float
+    """Predicted training time; ignored when the budget is fixed."""
+
+
+class StopExploration(Message):
+    """Training is over: select from what is scored (a fixed budget is finished first)."""
+
+    iteration: int
+
+
+class Explored(Message):
+    """The seeds to regenerate for each prompt group."""
+
+    iteration: int
+    seeds: tuple[tuple[int, ...], ...]
+    preview_rewards: tuple[tuple[float | None, ...], ...]
+    """Preview reward of each chosen seed; None where exploration did not reach."""
+    previews: int
+    late: int
+
+
+class StartValidation(Message):
+    """Score this weights version on the validation prompts."""
+
+    version: int
+
+
+class ValidationDone(Message):
+    """Mean reward of a weights version, and the images it is made of."""
+
+    version: int
+    score: float
+    results: tuple[Result, ...]
+
+
+class ValidationFailed(Message):
+    """No image of the version could be scored."""
+
+    version: int
+
+
+class StateChanged(Message):
+    """Worker to ledger: what it does from now on."""
+
+    worker: str
+    state: WorkerState
+    detail: str = ""
+
+
+# --- training -----------------------------------------------------------------------------------------------------
+
+
+class StartTrainer(Message):
+    """Become one trainer rank; `rendezvous` is host:port of rank 0's store, chosen by the coordinator's rank 0."""
+
+    job_id: str
+    job: JobSpec
+    rank: int
+    world: int
+    rendezvous: str
+    checkpoint: str
+    """Path of the checkpoint to resume from; empty for a fresh start."""
+
+
+class ReservePort(Message):
+    """Coordinator to rank 0: choose a free rendezvous port on your machine."""
+
+
+class PortReserved(Message):
+    """host:port for the trainer ranks to meet at."""
+
+    rendezvous: str
+
+
+class TrainerReady(Message):
+    """A trainer rank is built."""
+
+    rank: int
+
+
+class TrainingSample(_Record):
+    """One sample of a training batch."""
+
+    prompt: str
+    bundle: BundleOffer
+    row: int
+    advantage: float
+
+
+class Train(Message):
+    """One iteration's samples in canonical order, the same for every rank."""
+
+    iteration: int
+    window_start: int
+    samples: tuple[TrainingSample, ...]
+
+
+class Trained(Message):
+    """A rank has taken its optimizer steps."""
+
+    iteration: int
+    rank: int
+    metrics: dict[str, float]
+    seconds: float
+
+
+class Publish(Message):
+    """Coordinator to rank 0: put the weights of this version into your node's store."""
+
+    version: int
+    evaluation: bool
+    store: StoreEndpoint
+
+
+class Published(Message):
+    """Where nodes pull the version from."""
+
+    version: int
+    rollout: BundleOffer
+    evaluation: BundleOffer | None
+
+
+class SaveCheckpoint(Message):
+    """Coordinator to rank 0: leave a checkpoint (and, at the end, the exported model) in the run folder."""
+
+    iteration: int
+    path: str
+    export_to: str
+    """Folder for the exported model; empty for none."""
+
+
+class CheckpointSaved(Message):
+    """The checkpoint is durable."""
+
+    iteration: int
+    path: str
+
+
+class TrainerFailed(Message):
+    """A trainer rank cannot go on."""
+
+    rank: int
+    error: str
+
+
+# --- users --------------------------------------------------------------------------------------------------------
+
+
+class SubmitJob(Message):
+    """Start a job, or go on with the one in `run_folder`."""
+
+    job: JobSpec
+    run_folder: str
+    resume: bool
+
+
+class JobAccepted(Message):
+    """The job runs; its files are in `run_folder`."""
+
+    job_id: str
+    run_folder: str
+
+
+class JobRefused(Message):
+    """The job does not run, and why."""
+
+    reason: str
+
+
+class CancelJob(Message):
+    """End the job now; it can be resumed from its run folder."""
+
+
+class GetStatus(Message):
+    """Ask for a `JobStatus`."""
+
+
+class WorkerStatus(_Record):
+    """What one worker does."""
+
+    name: str
+    node: str
+    pool: str
+    state: str
+    detail: str
+
+
+class JobStatus(Message):
+    """Progress of the job, for people."""
+
+    job: str
+    phase: str
+    iteration: int
+    iterations: int
+    weights_version: int
+    elapsed_s: float
+    done: int
+    wanted: int
+    images_per_s: float
+    reward_mean: float | None
+    validation: tuple[tuple[float, float], ...]
+    workers: tuple[WorkerStatus, ...]
+    previews: int
+    reissued: int
+    late: int
+    dead_letters: int
+    outcome: Outcome
+    reason: str
+    run_folder: str
+
+
+class JobEnded(Message):
+    """Job runner to coordinator: the last status."""
+
+    status: JobStatus

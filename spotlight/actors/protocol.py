@@ -1,0 +1,61 @@
+"""What the runtimes of two processes say to each other, and the messages that the runtime itself
+puts into mailboxes."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from spotlight.transport.control import ActorRef, Message
+
+EndReason = Literal["stopped", "crashed", "unreachable"]
+
+
+class Down(Message):
+    """A watched actor is gone. `ref` is the reference that was watched."""
+
+    lane = "system"
+
+    ref: ActorRef
+    reason: EndReason
+
+
+class Done(Message):
+    """The reply to an ask whose handler returned nothing."""
+
+
+class Failure(Message):
+    """The answer to an ask that has no reply."""
+
+    error: Literal["RemoteError", "ActorDied", "MailboxFull"]
+    message: str
+    type_name: str = ""
+    remote_traceback: str = ""
+
+
+class Watch(Message):
+    """Tell `watcher` when any of `refs` ends. Repeated while the watch lasts, so that a lost frame
+    only delays it."""
+
+    watcher: ActorRef
+    refs: tuple[ActorRef, ...]
+
+
+class Unwatch(Message):
+    """The watcher no longer wants to know."""
+
+    watcher: ActorRef
+    refs: tuple[ActorRef, ...]
+
+
+class Ended(Message):
+    """A watched actor ended, or had already."""
+
+    watcher: ActorRef
+    ref: ActorRef
+    reason: EndReason
+
+
+class PushedBack(Message):
+    """The mailbox of `ref` is full and a tell to it was refused: slow down."""
+
+    ref: ActorRef

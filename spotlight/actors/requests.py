@@ -1,0 +1,107 @@
+"""From a job and its seeds to requests: the only place that decides how a sample is denoised.
+
+All samples of an iteration share their settings, the SDE window included; it is drawn here and travels in every request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spotlight.actors.messages import Request, SamplingSettings
+from spotlight.jobs import JobSpec
+from spotlight.policies.exploration import SeedChoice, derived_seed, draw_prompts, first_seeds
+
+
+def window_start(job: JobSpec, iteration: int) -> int:
+    """First step of the iteration's SDE window."""
+    window = job.sampler.window
+    starts = window.latest - window.length - window.earliest + 1
+    return window.earliest + derived_seed(job.seed, iteration, "window") % starts
+
+
+def prompts_of(job: JobSpec, iteration: int, prompts: Sequence[str]) -> list[str]:
+    """The prompt groups of an iteration, drawn from all training prompts."""
+    drawn = draw_prompts(job.seed, iteration, len(prompts), job.prompts.per_iteration)
+    return [prompts[index] for index in drawn]
+
+
+def unexplored_choices(job: JobSpec, iteration: int) -> list[SeedChoice]:
+    """The seeds of an iteration that nobody explored for."""
+    return first_seeds(job.seed, iteration, job.prompts.per_iteration, job.group_size)
+
+
+def rollout_settings(job: JobSpec, iteration: int) -> SamplingSettings:
+    """How the samples of an iteration are denoised."""
+    return _settings(job, job.sampler.steps, iteration)
+
+
+def preview_settings(job: JobSpec, iteration: int) -> SamplingSettings:
+    """How the candidates of an iteration are previewed: as its samples will be, or without noise when steps differ."""
+    steps = job.exploration.preview_steps
+    if steps is None or steps == job.sampler.steps:
+        return rollout_settings(job, iteration)
+    return _settings(job, steps, None)
+
+
+def evaluation_settings(job: JobSpec) -> SamplingSettings:
+    """How validation images are denoised: without noise."""
+    return _settings(job, job.sampler.evaluation_steps or job.sampler.steps, None)
+
+
+def rollout_requests(
+    job: JobSpec, iteration: int, prompts: Sequence[str], choices: Sequence[SeedChoice]
+) -> tuple[Request, ...]:
+    """The samples of an iteration in canonical order: by prompt group, then as chosen."""
+    settings = rollout_settings(job, iteration)
+    return tuple(
+        Request(
+            id=f"rollout/{iteration}/{group}/{seed}",
+            kind="rollout",
+            iteration=iteration,
+            group=group,
+            prompt=prompt,
+            seed=seed,
+            weights_version=iteration,
+            settings=settings,
+        )
+        for group, (prompt, choice) in enumerate(zip(prompts, choices, strict=True))
+        for seed in choice.seeds
+    )
+
+
+def evaluation_requests(job: JobSpec, version: int, prompts: Sequence[str]) -> tuple[Request, ...]:
+    """The validation of a weights version: every prompt with the same seeds each time."""
+    settings = evaluation_settings(job)
+    return tuple(
+        Request(
+            id=f"evaluation/{version}/{group}/{number}",
+            kind="evaluation",
+            iteration=version,
+            group=group,
+            prompt=prompt,
+            seed=derived_seed("validation", group, number),
+            weights_version=version,
+            settings=settings,
+            image_key=f"validation/v{version:06d}/p{group:03d}.png" if number == 0 else "",
+        )
+        for number in range(job.validation.seeds)
+        for group, prompt in enumerate(prompts)
+    )
+
+
+def _settings(job: JobSpec, steps: int, noisy_iteration: int | None) -> SamplingSettings:
+    sampler = job.sampler
+    noisy = sampler.kind != "ode" and noisy_iteration is not None
+    return SamplingSettings(
+        kind=sampler.kind if noisy else "ode",
+        steps=steps,
+        shift=sampler.shift,
+        guidance=sampler.guidance,
+        noise_level=sampler.noise_level,
+        window=(window_start(job, noisy_iteration), sampler.window.length)
+        if noisy and noisy_iteration is not None
+        else None,
+        height=sampler.height,
+        width=sampler.width,
+        micro_batch=sampler.micro_batch,
+    )

@@ -1,0 +1,70 @@
+"""The samples of one iteration while they come in, and what becomes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spotlight.actors.messages import Request, Result, TrainingSample
+from spotlight.jobs import TrainingSpec
+from spotlight.policies.advantages import group_advantages
+from spotlight.transport.tensors import BundleOffer
+
+
+class Rollout:
+    """Each request is open, finished, or dropped with its prompt group."""
+
+    def __init__(self, requests: Sequence[Request] = ()) -> None:
+        self._open = {request.id: request for request in requests}
+        self._results: dict[str, Result] = {}
+        self.wanted = len(requests)
+
+    @property
+    def complete(self) -> bool:
+        """Nothing is open any more."""
+        return not self._open
+
+    @property
+    def finished(self) -> int:
+        """Samples that are scored."""
+        return len(self._results)
+
+    def take(self, result: Result) -> None:
+        """A sample is scored; one that is not open (dropped, or of another iteration) changes nothing."""
+        if self._open.pop(result.request.id, None) is not None:
+            self._results[result.request.id] = result
+
+    def drop_group(self, group: int) -> list[Result]:
+        """Give a prompt group up; returns those of its samples that were finished."""
+        for key in [key for key, request in self._open.items() if request.group == group]:
+            del self._open[key]
+        finished = [r for r in self._results.values() if r.request.group == group]
+        for result in finished:
+            del self._results[result.request.id]
+        return finished
+
+    def samples(self) -> list[Result]:
+        """Finished samples in canonical order, whoever finished what when: the update must not depend on it."""
+        return sorted(
+            self._results.values(),
+            key=lambda result: (result.request.group, result.request.seed),
+        )
+
+    def bundles(self) -> set[BundleOffer]:
+        """Where the samples are stored."""
+        return {result.bundle for result in self._results.values()}
+
+
+def training_samples(
+    samples: Sequence[Result], training: TrainingSpec
+) -> tuple[TrainingSample, ...]:
+    """Samples with their advantages, in the order given; from fresh rewards only."""
+    advantages = group_advantages(
+        [sample.reward for sample in samples],
+        [sample.request.group for sample in samples],
+        std=training.advantage_std,
+        clip=training.advantage_clip,
+    )
+    return tuple(
+        TrainingSample(sample.request.prompt, sample.bundle, sample.row, advantage)
+        for sample, advantage in zip(samples, advantages, strict=True)
+    )

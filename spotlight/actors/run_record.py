@@ -1,0 +1,162 @@
+"""What a job writes down while it runs: events, metrics, validation pictures, progress.
+
+All times are seconds of run time: those of earlier, interrupted runs of the same folder included.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spotlight.actors.messages import Result
+from spotlight.policies.exploration import SeedChoice
+from spotlight.policies.statistics import median_or_none, spearman, spread
+from spotlight.store.run_folder import RunFolder, SavedProgress, replace_file
+
+
+@dataclass
+class IterationFigures:
+    """What is measured during one iteration."""
+
+    iteration: int
+    publish_s: float = 0.0
+    """From the end of training to the first grant with the new weights."""
+    rollout_s: float = 0.0
+    train_s: float = 0.0
+    samples: int = 0
+    reward_mean: float = 0.0
+    reward_std: float = 0.0
+    group_std_mean: float = 0.0
+    zero_variance_groups: int = 0
+    rank_correlation: float | None = None
+    preview_group_std_mean: float | None = None
+    previews: int = 0
+    """Scored previews that chose this iteration's seeds."""
+    previews_late: int = 0
+    explored_prompts: int = 0
+
+
+class RunRecord:
+    """Writes to a run folder with the run's own clock."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        self._loop = asyncio.get_running_loop()
+        self._offset_s = folder.last_time_s() - self._loop.time()
+
+    @property
+    def path(self) -> Path:
+        """The run folder."""
+        return self._folder.path
+
+    def time_s(self) -> float:
+        """Run time now."""
+        return self._loop.time() + self._offset_s
+
+    def event(self, event: str, **fields: Any) -> None:
+        """Append to events.jsonl."""
+        self._folder.record_event({"time_s": round(self.time_s(), 4), "event": event, **fields})
+
+    def iteration(self, figures: IterationFigures, training: dict[str, float]) -> None:
+        """Append an iteration to metrics.jsonl."""
+        record: dict[str, Any] = {
+            "kind": "iteration",
+            "weights_version": figures.iteration,
+            "time_s": self.time_s(),
+            "images_per_s": figures.samples / figures.rollout_s if figures.rollout_s else 0.0,
+            **vars(figures),
+            **training,
+        }
+        self._folder.record_metrics(_rounded(record))
+
+    def validation(self, version: int, score: float, results: Sequence[Result]) -> None:
+        """Append a validation to metrics.jsonl and put its pictures in place."""
+        record = {
+            "kind": "validation",
+            "weights_version": version,
+            "iteration": version,
+            "time_s": self.time_s(),
+            "score": score,
+            "images": len(results),
+        }
+        self._folder.record_metrics(_rounded(record))
+        pictured = sorted(
+            (result for result in results if result.request.image_key),
+            key=lambda result: result.request.group,
+        )
+        _place_pictures(self.path, f"v{version:06d}", pictured)
+
+    def commit(self, progress: SavedProgress) -> None:
+        """A resumed run starts here; older checkpoints are no longer needed."""
+        self._folder.commit(progress)
+        self._folder.keep_checkpoints({progress.checkpoint})
+
+    def close(self) -> None:
+        """Release the folder."""
+        self._folder.close()
+
+
+def rollout_figures(
+    figures: IterationFigures, results: Sequence[Result], choices: Sequence[SeedChoice]
+) -> None:
+    """Fill in what the finished samples of an iteration say."""
+    by_group: dict[int, dict[int, float]] = {}
+    for result in results:
+        by_group.setdefault(result.request.group, {})[result.request.seed] = result.reward
+    rewards = [result.reward for result in results]
+    spreads = [spread(list(group.values())) for group in by_group.values()]
+    figures.samples = len(results)
+    figures.reward_mean = sum(rewards) / len(rewards)
+    figures.reward_std = spread(rewards)
+    figures.group_std_mean = sum(spreads) / len(spreads)
+    figures.zero_variance_groups = sum(value == 0 for value in spreads)
+    pairs = [
+        [
+            (preview, by_group[group][seed])
+            for seed, preview in zip(choice.seeds, choice.preview_rewards, strict=True)
+            if preview is not None and seed in by_group[group]
+        ]
+        for group, choice in enumerate(choices)
+        if group in by_group
+    ]
+    explored = [group for group in pairs if len(group) > 1]
+    figures.explored_prompts = len(explored)
+    figures.rank_correlation = median_or_none(
+        [spearman([p for p, _ in group], [r for _, r in group]) for group in explored]
+    )
+    if explored:
+        previewed = [spread([preview for preview, _ in group]) for group in explored]
+        figures.preview_group_std_mean = sum(previewed) / len(previewed)
+
+
+def _place_pictures(folder: Path, version: str, results: Sequence[Result]) -> None:
+    """Move pictures from the artifact store; only the first and the latest validation keep theirs."""
+    shown = folder / "validation"
+    shown.mkdir(exist_ok=True)
+    uploaded = folder / "artifacts" / "validation" / version
+    if not uploaded.is_dir():
+        return
+    for old in sorted(entry for entry in shown.iterdir() if entry.is_dir())[1:]:
+        for file in old.iterdir():
+            file.unlink()
+        old.rmdir()
+    uploaded.replace(shown / version)
+    listing = [
+        {
+            "prompt": result.request.prompt,
+            "reward": result.reward,
+            "file": Path(result.request.image_key).name,
+        }
+        for result in results
+    ]
+    replace_file(shown / version / "prompts.json", json.dumps(listing, indent=1).encode())
+
+
+def _rounded(record: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: round(value, 6) if isinstance(value, float) else value for key, value in record.items()
+    }

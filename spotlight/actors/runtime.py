@@ -1,0 +1,32 @@
+"""The actor runtime, as its users import it: `from spotlight.actors.runtime import Actor,
+ActorSystem, handles`.
+
+docs/actors.md states what it promises. The parts: `actor` (what an author writes), `system`
+(routing, asks, watches), `cell` (one running incarnation and its restarts), `mailbox`,
+`supervision`, `dead_letters`, `protocol`.
+"""
+
+from spotlight.actors.actor import Actor, handles
+from spotlight.actors.dead_letters import DeadLetter, DeadLetters
+from spotlight.actors.protocol import Done, Down, EndReason
+from spotlight.actors.supervision import ESCALATE, NEVER, RestartPolicy
+from spotlight.actors.system import ActorSystem, MailboxStatistics, Statistics
+from spotlight.transport.control import ActorRef, Message
+
+__all__ = [
+    "ESCALATE",
+    "NEVER",
+    "Actor",
+    "ActorRef",
+    "ActorSystem",
+    "DeadLetter",
+    "DeadLetters",
+    "Done",
+    "Down",
+    "EndReason",
+    "MailboxStatistics",
+    "Message",
+    "RestartPolicy",
+    "Statistics",
+    "handles",
+]

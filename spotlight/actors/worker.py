@@ -1,0 +1,76 @@
+"""A worker process: one accelerator, and the actors that use it. Started by a node, ends with it.
+
+Run as `python -m spotlight.actors.worker`; the node passes the arguments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import secrets
+import signal
+
+from spotlight.actors.launcher import die_with_parent
+from spotlight.actors.loop import run
+
+
+def main() -> None:
+    """Entry point of the process."""
+    arguments = _parse()
+    die_with_parent(arguments.parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the node's to handle
+    os.environ.setdefault("OMP_NUM_THREADS", str(arguments.threads))
+
+    import torch
+
+    torch.set_num_threads(arguments.threads)
+    run(_serve(arguments))
+
+
+async def _serve(arguments: argparse.Namespace) -> None:
+    from spotlight.actors.group_leader import GroupLeader
+    from spotlight.actors.member import Member
+    from spotlight.actors.messages import WorkerRefs, WorkerUp
+    from spotlight.actors.reward_worker import RewardWorker
+    from spotlight.actors.runtime import ActorSystem
+    from spotlight.actors.trainer_rank import TrainerRank
+    from spotlight.actors.worker_state import WorkerContext
+    from spotlight.transport.control import ZeroMQTransport
+
+    rng = random.Random(secrets.randbits(64))
+    context = WorkerContext(arguments.name, epoch=secrets.randbits(48))
+    system = ActorSystem(ZeroMQTransport(f"tcp://{arguments.host}:0"), rng=rng)
+    await system.start()
+    try:
+        member = await system.spawn(lambda: Member(context), "member")
+        leader = await system.spawn(lambda: GroupLeader(context, member), "leader")
+        reward = await system.spawn(lambda: RewardWorker(context), "reward-worker")
+        trainer = await system.spawn(lambda: TrainerRank(context, arguments.host), "trainer-rank")
+        refs = WorkerRefs(arguments.name, context.epoch, leader, member, reward, trainer)
+        system.tell(system.well_known(arguments.node, "node"), WorkerUp(refs))
+        await _terminated()
+    finally:
+        await system.aclose()
+        context.close()
+
+
+async def _terminated() -> None:
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    await stop.wait()
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Spotlight worker; started by spotlight-node.")
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--node", required=True, help="control address of the node")
+    parser.add_argument("--host", required=True, help="address to bind")
+    parser.add_argument("--parent", required=True, type=int, help="pid of the node")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads of torch")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

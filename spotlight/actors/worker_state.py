@@ -1,0 +1,78 @@
+"""What a worker process shares between its actors: its name, its two threads, and the state it reports.
+
+Torch runs in one thread (the accelerator's) and scoring in another, so that the actors' loop always answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TypeVar
+
+from spotlight.actors.messages import WorkerState
+
+ResultT = TypeVar("ResultT")
+
+_PRECEDENCE: tuple[WorkerState, ...] = (
+    "train",
+    "rollout",
+    "explore",
+    "evaluate",
+    "loading",
+    "score",
+)
+
+
+class WorkerContext:
+    """Shared by the actors of one worker process; `epoch` differs for every process that bears the name."""
+
+    def __init__(self, name: str, epoch: int) -> None:
+        self.name = name
+        self.epoch = epoch
+        self._accelerator = ThreadPoolExecutor(1, thread_name_prefix="accelerator")
+        self._scorer = ThreadPoolExecutor(1, thread_name_prefix="scorer")
+        self._busy: Counter[WorkerState] = Counter()
+        self._details: dict[WorkerState, str] = {}
+        self._reported: tuple[WorkerState, str] = ("starting", "")
+        self._report: Callable[[WorkerState, str], None] | None = None
+
+    async def on_accelerator(self, work: Callable[[], ResultT]) -> ResultT:
+        """Run torch work in the accelerator's thread, after what is queued there."""
+        return await asyncio.get_running_loop().run_in_executor(self._accelerator, work)
+
+    async def on_scorer(self, work: Callable[[], ResultT]) -> ResultT:
+        """Run scoring in its own thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._scorer, work)
+
+    def report_to(self, report: Callable[[WorkerState, str], None]) -> None:
+        """From now on every change of state goes there, beginning with the present one."""
+        self._report = report
+        self._reported = ("starting", "")
+        self._publish()
+
+    @contextmanager
+    def busy(self, state: WorkerState, detail: str = "") -> Iterator[None]:
+        """The worker is in this state, unless a more important one hides it."""
+        self._busy[state] += 1
+        self._details[state] = detail
+        self._publish()
+        try:
+            yield
+        finally:
+            self._busy[state] -= 1
+            self._publish()
+
+    def close(self) -> None:
+        """Let the threads end."""
+        self._accelerator.shutdown(wait=False, cancel_futures=True)
+        self._scorer.shutdown(wait=False, cancel_futures=True)
+
+    def _publish(self) -> None:
+        state = next((state for state in _PRECEDENCE if self._busy[state] > 0), "idle")
+        current = (state, self._details.get(state, "") if state != "idle" else "")
+        if current != self._reported and self._report is not None:
+            self._reported = current
+            self._report(*current)

@@ -1,0 +1,5 @@
+"""`python -m spotlight.cli`."""
+
+from spotlight.cli.app import main
+
+main()

@@ -1,0 +1,141 @@
+"""The `spotlight` command.
+
+Heavy imports happen inside the commands, so that `--help` answers at once. A `UserError` becomes one line on standard error and a
+non-zero exit code.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from spotlight.errors import ActorError, UserError
+
+app = typer.Typer(
+    help="Post-train Diffusion Transformers with reinforcement learning on reserved and spot GPUs.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+DEFAULT_COORDINATOR = "tcp://127.0.0.1:7070"
+CoordinatorOption = Annotated[
+    str, typer.Option("--coordinator", "-c", help="Control address of the coordinator.")
+]
+
+
+def main() -> None:
+    """Entry point of the `spotlight` command."""
+    try:
+        app()
+    except UserError as error:
+        sys.stderr.write(f"spotlight: {error}\n")
+        sys.exit(error.exit_code)
+
+
+@app.command()
+def run(
+    job: Annotated[Path | None, typer.Argument(help="Job file (YAML).")] = None,
+    resume: Annotated[
+        Path | None, typer.Option("--resume", help="Go on with the run in this folder.")
+    ] = None,
+    run_folder: Annotated[
+        Path | None,
+        typer.Option("--run-folder", help="Where the run's files go; default runs/NAME-NNN."),
+    ] = None,
+) -> None:
+    """Run a job on this machine: starts a coordinator and local nodes, and submits to them."""
+    from spotlight.cli.local import run_locally
+
+    if (job is None) == (resume is None):
+        raise UserError("give either a job file or --resume RUN")
+    raise typer.Exit(run_locally(job, resume, run_folder))
+
+
+@app.command()
+def submit(
+    job: Annotated[Path | None, typer.Argument(help="Job file (YAML).")] = None,
+    resume: Annotated[
+        Path | None, typer.Option("--resume", help="Go on with the run in this folder.")
+    ] = None,
+    run_folder: Annotated[
+        Path | None, typer.Option("--run-folder", help="Run folder on the coordinator's machine.")
+    ] = None,
+    coordinator: CoordinatorOption = DEFAULT_COORDINATOR,
+) -> None:
+    """Submit a job to a running coordinator, or have it go on with an interrupted one."""
+    from spotlight.cli.client import submit_job
+    from spotlight.jobs import load_job
+    from spotlight.store.run_folder import read_config
+
+    if (job is None) == (resume is None):
+        raise UserError("give either a job file or --resume RUN")
+    spec = load_job(job) if job is not None else read_config(resume or Path())
+    folder = resume or run_folder
+    accepted = _reaching(
+        coordinator,
+        lambda: submit_job(
+            coordinator, spec, str(folder.resolve()) if folder else "", resume=resume is not None
+        ),
+    )
+    typer.echo(f"submitted `{spec.name}`; its files are in {accepted.run_folder}")
+
+
+@app.command()
+def status(
+    coordinator: CoordinatorOption = DEFAULT_COORDINATOR,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show what the coordinator's job does."""
+    import msgspec
+    from rich.console import Console
+
+    from spotlight.cli.client import get_status
+    from spotlight.cli.live import render
+
+    answer = _reaching(coordinator, lambda: get_status(coordinator))
+    if as_json:
+        typer.echo(msgspec.json.encode(answer).decode())
+    else:
+        Console().print(render(answer))
+
+
+@app.command()
+def cancel(coordinator: CoordinatorOption = DEFAULT_COORDINATOR) -> None:
+    """End the coordinator's job; it can be resumed from its run folder."""
+    from spotlight.cli.client import cancel_job
+
+    before = _reaching(coordinator, lambda: cancel_job(coordinator))
+    if not before.job or before.outcome:
+        raise UserError("no job is running")
+    typer.echo(f"cancelled `{before.job}`; resume it with --resume {before.run_folder}")
+
+
+@app.command()
+def report(
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Write report.html of a run, or print its figures."""
+    from spotlight.web.figures import read_run, summarise
+    from spotlight.web.report import write_report
+
+    if as_json:
+        typer.echo(json.dumps(summarise(read_run(run))))
+    else:
+        typer.echo(str(write_report(run)))
+
+
+def _reaching(coordinator, call):  # type: ignore[no-untyped-def]
+    import asyncio
+
+    try:
+        return asyncio.run(call())
+    except ActorError as error:
+        raise UserError(
+            f"--coordinator {coordinator}: no answer ({error}); is spotlight-coordinator running there?"
+        ) from error

@@ -1,0 +1,83 @@
+"""Talking to a coordinator from outside: what the commands, and systems that embed Spotlight, use."""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from spotlight.actors.messages import (
+    CancelJob,
+    GetStatus,
+    JobAccepted,
+    JobRefused,
+    JobStatus,
+    SubmitJob,
+)
+from spotlight.actors.runtime import ActorRef, ActorSystem
+from spotlight.errors import RequestRefused
+from spotlight.jobs import JobSpec
+from spotlight.transport.control import ZeroMQTransport
+
+_LIMIT_S = 10.0
+
+
+class CoordinatorClient:
+    """A connection to a coordinator. Every call has a deadline and raises `ActorError` when it is missed."""
+
+    def __init__(self, system: ActorSystem, coordinator: ActorRef) -> None:
+        self._system = system
+        self._coordinator = coordinator
+
+    async def submit(self, job: JobSpec, run_folder: str, *, resume: bool) -> JobAccepted:
+        """Start a job; raises `RequestRefused` with the coordinator's reason."""
+        message = SubmitJob(job, run_folder, resume)
+        answer = await self._system.ask(self._coordinator, message, timeout_s=_LIMIT_S)
+        if isinstance(answer, JobRefused):
+            raise RequestRefused(answer.reason)
+        assert isinstance(answer, JobAccepted)
+        return answer
+
+    async def status(self, *, timeout_s: float = _LIMIT_S) -> JobStatus:
+        """Progress now."""
+        answer = await self._system.ask(self._coordinator, GetStatus(), timeout_s=timeout_s)
+        assert isinstance(answer, JobStatus)
+        return answer
+
+    async def cancel(self, *, timeout_s: float = _LIMIT_S) -> JobStatus:
+        """End the job; returns the status before."""
+        answer = await self._system.ask(self._coordinator, CancelJob(), timeout_s=timeout_s)
+        assert isinstance(answer, JobStatus)
+        return answer
+
+
+@asynccontextmanager
+async def connect(address: str) -> AsyncIterator[CoordinatorClient]:
+    """Connect to the coordinator at a control address such as tcp://127.0.0.1:7070."""
+    system = ActorSystem(
+        ZeroMQTransport("tcp://127.0.0.1:0"), rng=random.Random(secrets.randbits(64))
+    )
+    await system.start()
+    try:
+        yield CoordinatorClient(system, system.well_known(address, "coordinator"))
+    finally:
+        await system.aclose()
+
+
+async def submit_job(address: str, job: JobSpec, run_folder: str, *, resume: bool) -> JobAccepted:
+    """One submission."""
+    async with connect(address) as client:
+        return await client.submit(job, run_folder, resume=resume)
+
+
+async def get_status(address: str) -> JobStatus:
+    """One look."""
+    async with connect(address) as client:
+        return await client.status()
+
+
+async def cancel_job(address: str) -> JobStatus:
+    """One cancellation."""
+    async with connect(address) as client:
+        return await client.cancel()

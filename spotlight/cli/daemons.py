@@ -1,0 +1,182 @@
+"""The two daemons as commands: `spotlight-coordinator` and `spotlight-node`.
+
+Both bind to loopback unless told otherwise, end cleanly on SIGTERM or Ctrl-C, and end with the process named by `--parent`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import secrets
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, Literal
+
+import structlog
+import typer
+
+from spotlight.actors.launcher import LocalLauncher, die_with_parent
+from spotlight.actors.loop import run
+from spotlight.errors import UserError
+
+ParentOption = Annotated[
+    int, typer.Option("--parent", help="End when this process ends.", hidden=True)
+]
+
+
+def coordinator() -> None:
+    """Entry point of `spotlight-coordinator`."""
+    _command(_coordinator, "The coordinator: holds jobs and hands out work to nodes that join.")
+
+
+def node() -> None:
+    """Entry point of `spotlight-node`."""
+    _command(_node, "A node: starts the workers of this machine and joins a coordinator.")
+
+
+def _command(function: Callable[..., None], help_text: str) -> None:
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command(help=help_text)(function)
+    _log_as_json_lines()
+    try:
+        app()
+    except UserError as error:
+        sys.stderr.write(f"{Path(sys.argv[0]).name}: {error}\n")
+        sys.exit(error.exit_code)
+
+
+def _coordinator(
+    listen: Annotated[
+        str, typer.Option(help="host:port to bind; port 0 picks one.")
+    ] = "127.0.0.1:7070",
+    runs: Annotated[Path, typer.Option(help="Folder for run folders.")] = Path("runs"),
+    address_file: Annotated[
+        Path | None, typer.Option(help="Write the control address here once reachable.")
+    ] = None,
+    parent: ParentOption = 0,
+) -> None:
+    if parent:
+        die_with_parent(parent)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    run(_serve_coordinator(listen, runs, address_file))
+
+
+async def _serve_coordinator(listen: str, runs: Path, address_file: Path | None) -> None:
+    from spotlight.actors.coordinator import Coordinator
+    from spotlight.actors.runtime import ActorSystem
+    from spotlight.store.run_folder import replace_file
+    from spotlight.transport.control import ZeroMQTransport
+
+    host = listen.rpartition(":")[0]
+    rng = random.Random(secrets.randbits(64))
+    system = ActorSystem(ZeroMQTransport(f"tcp://{listen}"), rng=rng)
+    await system.start()
+
+    async def serve() -> None:
+        await system.spawn(lambda: Coordinator(runs, host, rng), "coordinator")
+        if address_file is not None:
+            replace_file(address_file, system.address.encode())
+        structlog.get_logger().info("coordinator_listens", address=system.address)
+
+    await _until_told(serve, system.aclose)
+
+
+def _node(
+    coordinator: Annotated[
+        str, typer.Option(help="Control address of the coordinator.")
+    ] = "tcp://127.0.0.1:7070",
+    name: Annotated[str, typer.Option(help="Unique name; default the host's and a number.")] = "",
+    pool: Annotated[str, typer.Option(help="reserved or spot.")] = "spot",
+    workers: Annotated[
+        int, typer.Option(min=1, help="Workers: one per accelerator or CPU slot.")
+    ] = 1,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads of each worker's torch.")] = 1,
+    host: Annotated[str, typer.Option(help="Address that this node binds.")] = "127.0.0.1",
+    logs: Annotated[Path | None, typer.Option(help="Folder for the workers' logs.")] = None,
+    parent: ParentOption = 0,
+) -> None:
+    if pool not in ("reserved", "spot"):
+        raise UserError(f"--pool: must be `reserved` or `spot`, not `{pool}`")
+    if parent:
+        die_with_parent(parent)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    name = name or f"{socket.gethostname()}-{os.getpid()}"
+    kind: Literal["reserved", "spot"] = "reserved" if pool == "reserved" else "spot"
+    run(_serve_node(coordinator, name, kind, workers, threads, host, logs))
+
+
+async def _serve_node(
+    coordinator: str,
+    name: str,
+    pool: Literal["reserved", "spot"],
+    workers: int,
+    threads: int,
+    host: str,
+    logs: Path | None,
+) -> None:
+    from spotlight.actors.node import NodeScheduler, NodeSettings
+    from spotlight.actors.runtime import ActorSystem
+    from spotlight.transport.control import ZeroMQTransport
+    from spotlight.transport.tensors import BundleStore
+
+    memory = Path("/dev/shm")
+    root = Path(
+        tempfile.mkdtemp(
+            prefix=f"spotlight-{os.getpid()}-", dir=memory if memory.is_dir() else None
+        )
+    )
+    store = BundleStore(root, token=secrets.token_hex(16), host=host)
+    log_folder = logs or root / "logs"
+    log_folder.mkdir(parents=True, exist_ok=True)
+    settings = NodeSettings(
+        name, pool, workers, host, threads, coordinator, log_folder, os.getpid()
+    )
+    system = ActorSystem(
+        ZeroMQTransport(f"tcp://{host}:0"), rng=random.Random(secrets.randbits(64))
+    )
+
+    async def serve() -> None:
+        await store.start()
+        await system.start()
+        await system.spawn(lambda: NodeScheduler(settings, store, LocalLauncher()), "node")
+
+    async def close() -> None:
+        await system.aclose()
+        await store.aclose()
+        store.remove()
+
+    await _until_told(serve, close)
+
+
+async def _until_told(
+    serve: Callable[[], Awaitable[None]], close: Callable[[], Awaitable[None]]
+) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        loop.add_signal_handler(signal.SIGINT, stop.set)
+    try:
+        await serve()
+        await stop.wait()
+    finally:
+        await close()
+
+
+def _log_as_json_lines() -> None:
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )

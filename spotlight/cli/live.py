@@ -1,0 +1,226 @@
+"""How a job's progress looks in a terminal: the live view, one line per change, the final figures.
+
+Nothing here says anything by colour alone, and everything fits 80 columns. Pure functions of a
+`JobStatus` or a summary; printing is the caller's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.padding import Padding
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from spotlight.web.words import count, duration, number
+
+if TYPE_CHECKING:
+    from spotlight.actors.messages import JobStatus, WorkerStatus
+
+_STATE_STYLES = {
+    "rollout": "blue",
+    "explore": "yellow",
+    "train": "red",
+    "score": "magenta",
+    "evaluate": "cyan",
+    "gone": "bold red",
+}
+_PHASE_WORDS = {
+    "preparing": "starting workers and loading the model",
+    "rollout": "rollout",
+    "train": "training",
+    "publish": "publishing weights",
+    "validation": "validation",
+    "finished": "finished",
+}
+_OUTCOME_STYLES = {"finished": "bold green", "cancelled": "bold yellow", "failed": "bold red"}
+_SHOWN_WORKERS = 12
+_SPARKS = "▁▂▃▄▅▆▇█"
+
+
+def render(status: JobStatus) -> RenderableType:
+    """The whole view of a job, for `rich.live` or to print once."""
+    if not status.job:
+        return Text("no job is running")
+    reason = [Text(status.reason, style="red")] if status.reason else []
+    return Group(
+        _headline(status),
+        *reason,
+        _progress(status),
+        Padding(_figures(status), (1, 0)),
+        _workers(status.workers),
+        Padding(_counters(status), (1, 0, 0, 0)),
+    )
+
+
+def plain_line(status: JobStatus) -> str:
+    """One line that changes only when the phase, the reward, a score or the outcome did."""
+    doing = f"{_doing(status)}: {status.reason}" if status.reason else _doing(status)
+    parts = [status.job or "no job", f"{status.iteration}/{status.iterations} iterations", doing]
+    if status.reward_mean is not None:
+        parts.append(f"reward {status.reward_mean:.3f}")
+    if status.validation:
+        parts.append(f"validation {status.validation[-1][1]:.3f}")
+    if status.reissued:
+        parts.append(f"{status.reissued} re-issued")
+    return "  ".join(parts)
+
+
+def summary_table(summary: dict[str, Any]) -> RenderableType:
+    """The figures of a finished run, as `spotlight.web.figures.summarise` gives them."""
+    table = _pairs()
+    table.add_row("outcome", _outcome(summary["outcome"], summary["reason"]))
+    table.add_row("validation", _from_to(summary, "validation", best=True))
+    table.add_row("reward", _from_to(summary, "reward"))
+    table.add_row(
+        "run time",
+        f"{duration(summary['run_seconds'])} for {count(summary['iterations'], 'iteration')}",
+    )
+    pace = summary["images_per_s"]
+    speed = f", {pace:.1f} images/s in rollouts" if pace else ""
+    table.add_row("samples", f"{number(summary['samples'])}{speed}")
+    table.add_row(
+        "previews", f"{number(summary['previews'])}, {number(summary['previews_late'])} late"
+    )
+    for pool, times in summary["pools"].items():
+        shares = sorted(times["share"].items(), key=lambda item: -item[1])
+        said = ", ".join(f"{state} {share:.0%}" for state, share in shares if share >= 0.005)
+        table.add_row(f"{pool} time", said)
+    table.add_row(
+        "interruptions",
+        f"{count(summary['nodes_lost'], 'node')} lost, "
+        f"{count(summary['requests_reissued'], 'request')} re-issued, "
+        f"{count(summary['groups_dropped'], 'prompt group')} dropped",
+    )
+    return table
+
+
+def _from_to(summary: dict[str, Any], what: str, *, best: bool = False) -> Text:
+    start, end = summary[f"{what}_start"], summary[f"{what}_end"]
+    if start is None or end is None:
+        return Text("not measured")
+    text = Text(f"{start:.3f} to ").append(f"{end:.3f}", style="bold")
+    return text.append(f", best {summary[f'{what}_best']:.3f}") if best else text
+
+
+def _outcome(outcome: str, reason: str) -> Text:
+    text = Text(outcome, style=_OUTCOME_STYLES.get(outcome, ""))
+    return text.append(f": {reason}", style="default") if reason else text
+
+
+def _pairs() -> Table:
+    table = Table.grid(padding=(0, 3))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    return table
+
+
+def _doing(status: JobStatus) -> str:
+    return status.outcome or _PHASE_WORDS.get(status.phase, status.phase)
+
+
+def _headline(status: JobStatus) -> Table:
+    line = Table.grid(expand=True, padding=(0, 2, 0, 0))
+    line.add_column(no_wrap=True, ratio=1, overflow="crop")
+    line.add_column(no_wrap=True, justify="right", overflow="crop")
+    text = Text(status.job, style="bold")
+    text.append(
+        f"  {status.iteration} of {count(status.iterations, 'iteration')}", style="not bold"
+    )
+    text.append(f"  {_doing(status)}", style=_OUTCOME_STYLES.get(status.outcome, "not bold"))
+    line.add_row(text, Text(duration(status.elapsed_s), style="dim"))
+    return line
+
+
+def _progress(status: JobStatus) -> Table:
+    """Iterations done, the part of this rollout that is done included."""
+    part = status.done / status.wanted / 2 if status.wanted else 0.0
+    if status.phase in ("train", "publish"):
+        part = 0.5
+    done = status.iterations if status.outcome == "finished" else status.iteration + part
+    line = Table.grid(expand=True, padding=(0, 2, 0, 0))
+    line.add_column(ratio=1)
+    line.add_column(no_wrap=True, justify="right", overflow="crop", min_width=4)
+    bar = ProgressBar(total=status.iterations, completed=min(done, status.iterations))
+    line.add_row(bar, f"{min(1.0, done / status.iterations):.0%}")
+    return line
+
+
+def _figures(status: JobStatus) -> Table:
+    table = _pairs()
+    if status.validation:
+        table.add_row("validation", _Scores([score for _, score in status.validation]))
+    if status.reward_mean is not None:
+        table.add_row("reward", f"{status.reward_mean:.3f}")
+    pace = f"{status.images_per_s:.1f} images/s" if status.images_per_s else ""
+    if status.wanted:
+        amount = f"{status.done} of {count(status.wanted, 'sample')}"
+        table.add_row("rollout", f"{amount}, {pace}" if pace else amount)
+    elif pace:
+        table.add_row("rollout", pace)
+    table.add_row("weights", f"version {status.weights_version}")
+    return table
+
+
+class _Scores:
+    """First and last score with a sparkline of all between; without it where it cannot be shown."""
+
+    def __init__(self, scores: Sequence[float]) -> None:
+        self._scores = scores
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        first, last = self._scores[0], self._scores[-1]
+        if len(self._scores) == 1:
+            yield Text(f"{first:.3f}")
+        elif options.ascii_only or options.legacy_windows:
+            yield Text(f"{first:.3f} to {last:.3f}")
+        else:
+            text = Text(f"{first:.3f} ")
+            text.append(sparkline(self._scores[-30:]), style="cyan")
+            yield text.append(f" {last:.3f}", style="bold")
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """One block per value, from the lowest to the highest of them."""
+    low, high = min(values), max(values)
+    scale = (len(_SPARKS) - 1) / (high - low) if high > low else 0.0
+    return "".join(_SPARKS[round((value - low) * scale)] for value in values)
+
+
+def _workers(workers: Sequence[WorkerStatus]) -> RenderableType:
+    if not workers:
+        return Text("no worker has joined yet", style="dim")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, expand=True)
+    table.add_column("worker", no_wrap=True, overflow="crop", max_width=28)
+    table.add_column("pool", no_wrap=True, overflow="crop")
+    table.add_column("state", no_wrap=True, overflow="crop", min_width=8)
+    table.add_column("does", no_wrap=True, overflow="crop", ratio=1)
+    ordered = sorted(workers, key=lambda worker: (worker.pool != "reserved", worker.name))
+    for worker in ordered[:_SHOWN_WORKERS]:
+        state = Text(worker.state, style=_STATE_STYLES.get(worker.state, "dim"))
+        table.add_row(Text(worker.name), Text(worker.pool), state, Text(worker.detail))
+    rest = Counter(worker.state for worker in ordered[_SHOWN_WORKERS:])
+    if not rest:
+        return table
+    said = ", ".join(f"{amount} {state}" for state, amount in rest.most_common())
+    return Group(table, Text(f"and {count(rest.total(), 'worker')} more: {said}", style="dim"))
+
+
+def _counters(status: JobStatus) -> Text:
+    said = [count(status.previews, "preview")]
+    said += [
+        f"{number(amount)} {what}"
+        for amount, what in (
+            (status.late, "late"),
+            (status.reissued, "re-issued"),
+            (status.dead_letters, "dead letters"),
+        )
+        if amount
+    ]
+    text = Text(", ".join(said), style="dim")
+    return text.append(f"\nrun folder {status.run_folder}") if status.run_folder else text

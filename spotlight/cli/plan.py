@@ -1,0 +1,165 @@
+"""What a job will do, said before it starts: model, images, prompts, work, processes, disk."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from spotlight.assets import read_prompts
+from spotlight.jobs import JobSpec, PoolSpec
+from spotlight.preflight import CheckpointInfo, disk_nbytes
+from spotlight.web.words import LOSSES, count
+
+
+def plan_lines(
+    job: JobSpec, checkpoint: CheckpointInfo, run_folder: Path, *, threads: int = 1
+) -> RenderableType:
+    """The plan as a grid of names and words; `threads` are those of each worker's torch."""
+    table = Table.grid(padding=(0, 3))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_row("job", Text(job.name, style="bold"))
+    for name, said in _lines(job, checkpoint, run_folder, threads):
+        table.add_row(name, Text(said))
+    return table
+
+
+def _lines(
+    job: JobSpec, checkpoint: CheckpointInfo, run_folder: Path, threads: int
+) -> list[tuple[str, str]]:
+    return [
+        ("model", _model(job, checkpoint)),
+        ("images", _images(job, checkpoint)),
+        ("sampler", _sampler(job)),
+        ("prompts", _prompts(job)),
+        ("iterations", _iterations(job)),
+        ("training", _training(job)),
+        ("exploration", _exploration(job)),
+        ("validation", _validation(job)),
+        ("processes", _processes(job, threads)),
+        ("disk", _disk(job, checkpoint, run_folder)),
+        ("run folder", str(run_folder)),
+    ]
+
+
+def _model(job: JobSpec, checkpoint: CheckpointInfo) -> str:
+    size = amount(checkpoint.parameters)
+    trained = (
+        "all trained"
+        if job.model.tuning == "full"
+        else f"{amount(checkpoint.trainable)} trained in adapters of rank {job.model.lora.rank}"
+    )
+    return f"{checkpoint.family} from {job.model.checkpoint}, {size} parameters, {trained}"
+
+
+def _images(job: JobSpec, checkpoint: CheckpointInfo) -> str:
+    height, width = job.sampler.height, job.sampler.width
+    edge = checkpoint.pixels_per_token
+    space = "pixels" if checkpoint.pixel_space else "pixels of a VAE"
+    return (
+        f"{width} x {height} pixels (width x height), "
+        f"{count(checkpoint.tokens(height, width), 'token')} of {edge} x {edge} {space}"
+    )
+
+
+def _sampler(job: JobSpec) -> str:
+    sampler = job.sampler
+    said = [f"{sampler.kind}, {count(sampler.steps, 'step')}"]
+    if sampler.kind != "ode":
+        said.append(f"noise {sampler.noise_level:g} in {count(sampler.window.length, 'step')}")
+    if sampler.guidance > 1:
+        said.append(f"guidance {sampler.guidance:g}")
+    said.append(f"batches of {sampler.micro_batch}")
+    return ", ".join(said)
+
+
+def _prompts(job: JobSpec) -> str:
+    train, validation = (
+        len(read_prompts(name)) for name in (job.prompts.train, job.prompts.validation)
+    )
+    return f"{train:,} to train on, {validation:,} to validate on"
+
+
+def _iterations(job: JobSpec) -> str:
+    samples = count(job.samples_per_iteration, "sample")
+    return (
+        f"{job.iterations}, each of {count(job.prompts.per_iteration, 'prompt')} x "
+        f"{job.group_size} = {samples}; a checkpoint every {job.checkpoint_every}"
+    )
+
+
+def _training(job: JobSpec) -> str:
+    training = job.training
+    return (
+        f"{LOSSES[training.loss]}, {count(training.updates_per_iteration, 'update')} an iteration "
+        f"at learning rate {training.learning_rate:g}, on {count(training.ranks, 'worker')}"
+    )
+
+
+def _exploration(job: JobSpec) -> str:
+    exploration = job.exploration
+    if exploration.mode == "none":
+        return "none"
+    most = exploration.candidates * job.samples_per_iteration
+    limit = (
+        "as many as fit into the training time, at most"
+        if exploration.budget == "window"
+        else "always"
+    )
+    steps = exploration.preview_steps or job.sampler.steps
+    return (
+        f"{exploration.mode}, {limit} {exploration.candidates} previews per kept seed "
+        f"({count(most, 'preview')} an iteration), {count(steps, 'step')} each"
+    )
+
+
+def _validation(job: JobSpec) -> str:
+    images = len(read_prompts(job.prompts.validation)) * job.validation.seeds
+    steps = job.sampler.evaluation_steps or job.sampler.steps
+    return (
+        f"{count(images, 'image')} every {count(job.validation.every, 'iteration')}, "
+        f"{count(steps, 'step')} each"
+    )
+
+
+def _processes(job: JobSpec, threads: int) -> str:
+    pools = [
+        f"{name} {_pool(pool)}"
+        for name, pool in (("reserved", job.pools.reserved), ("spot", job.pools.spot))
+        if pool.nodes
+    ]
+    workers = sum(pool.nodes * pool.workers for pool in (job.pools.reserved, job.pools.spot))
+    cores = _cores()
+    crowded = f", which is more than the {count(cores, 'core')} here" if workers > cores else ""
+    return f"1 coordinator; {'; '.join(pools)}; {count(threads, 'thread')} per worker{crowded}"
+
+
+def _pool(pool: PoolSpec) -> str:
+    each = "" if pool.nodes == 1 else " each"
+    return f"{count(pool.nodes, 'node')} with {count(pool.workers, 'worker')}{each}"
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _disk(job: JobSpec, checkpoint: CheckpointInfo, run_folder: Path) -> str:
+    place = next(path for path in (run_folder, *run_folder.absolute().parents) if path.exists())
+    free = shutil.disk_usage(place).free
+    return f"about {amount(disk_nbytes(job, checkpoint))}B of {amount(free)}B free"
+
+
+def amount(value: int) -> str:
+    """A number with three digits and k, M, G or T: `1.28 M`."""
+    for factor, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= factor:
+            scaled = value / factor
+            digits = 2 if scaled < 10 else 1 if scaled < 100 else 0
+            return f"{scaled:.{digits}f} {unit}"
+    return f"{value} "

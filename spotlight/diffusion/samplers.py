@@ -1,0 +1,296 @@
+"""Denoising: from (prompt, seed) to clean latents, one resumable step at a time.
+
+Invariants:
+- A sample is a function of (weights, prompt, seed, settings) alone. Every forward pass runs at exactly
+  `settings.micro_batch` rows, padded when short, because kernels choose differently for other batch sizes.
+- Noise comes from (seed, step); resuming needs no generator state.
+- Latents stay float32. Flow-SDE and CPS add noise only inside the window; outside it every step is Euler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from spotlight.diffusion.model import DiffusionModel, PromptEmbeddings
+from spotlight.diffusion.noise import initial_noise, step_noise
+from spotlight.diffusion.transitions import euler, log_prob, transition
+from spotlight.jobs import SamplerKind, SamplerSpec
+
+
+@dataclass(frozen=True)
+class SamplerSettings:
+    """Everything besides weights, prompt and seed that decides a sample."""
+
+    kind: SamplerKind
+    steps: int
+    height: int
+    """Pixels."""
+    width: int
+    """Pixels."""
+    shift: float | None = None
+    guidance: float = 1.0
+    noise_level: float = 0.7
+    window: tuple[int, int] | None = None
+    """(first step, steps) where noise is added and recorded; None denoises without noise."""
+    micro_batch: int = 8
+
+    @classmethod
+    def from_spec(
+        cls, spec: SamplerSpec, *, steps: int | None = None, window_start: int | None = None
+    ) -> SamplerSettings:
+        """Settings of a job's sampler; `steps` replaces its steps, and no `window_start` means no noise."""
+        noisy = spec.kind != "ode" and window_start is not None
+        return cls(
+            kind=spec.kind if noisy else "ode",
+            steps=steps or spec.steps,
+            height=spec.height,
+            width=spec.width,
+            shift=spec.shift,
+            guidance=spec.guidance,
+            noise_level=spec.noise_level,
+            window=(window_start, spec.window.length) if noisy and window_start is not None else None,
+            micro_batch=spec.micro_batch,
+        )
+
+    def in_window(self, step: int) -> bool:
+        """Whether `step` adds noise."""
+        if self.window is None or self.kind == "ode":
+            return False
+        start, length = self.window
+        return start <= step < start + length
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A denoising after `step` steps: all that another worker needs to go on.
+
+    `window_states` holds the latents before the first and after every window step taken so far; `log_probs` one value
+    per window step taken.
+    """
+
+    step: int
+    latents: Tensor
+    """[B, T, C] float32 on the CPU."""
+    window_states: Tensor
+    """[B, k + 1, T, C], or [B, 0, T, C] before the window."""
+    log_probs: Tensor
+    """[B, k]"""
+
+    def __len__(self) -> int:
+        return self.latents.shape[0]
+
+    def select(self, rows: Sequence[int]) -> Progress:
+        """The progress of the samples at `rows`."""
+        index = list(rows)
+        return Progress(
+            self.step, self.latents[index], self.window_states[index], self.log_probs[index]
+        )
+
+    @staticmethod
+    def join(parts: Sequence[Progress]) -> Progress:
+        """Put samples that are at the same step into one batch; raises `ValueError` when their steps differ."""
+        steps = {part.step for part in parts}
+        if len(steps) != 1:
+            raise ValueError(f"only samples at one step can be joined, not {sorted(steps)}")
+        return Progress(
+            steps.pop(),
+            torch.cat([part.latents for part in parts]),
+            torch.cat([part.window_states for part in parts]),
+            torch.cat([part.log_probs for part in parts]),
+        )
+
+    def tensors(self) -> dict[str, Tensor]:
+        """As named tensors, for a bundle."""
+        return {
+            "step": torch.tensor(self.step),
+            "latents": self.latents,
+            "window_states": self.window_states,
+            "log_probs": self.log_probs,
+        }
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Progress:
+        """The inverse of `tensors`; raises `ValueError` naming a missing tensor."""
+        for name in ("step", "latents", "window_states", "log_probs"):
+            if name not in tensors:
+                raise ValueError(f"a commit without `{name}`")
+        return cls(
+            int(tensors["step"]),
+            tensors["latents"],
+            tensors["window_states"],
+            tensors["log_probs"],
+        )
+
+
+@dataclass(frozen=True)
+class SampleBatch:
+    """Finished samples, on the CPU."""
+
+    latents: Tensor
+    """[B, T, C] float32, clean."""
+    window_states: Tensor | None
+    """[B, w + 1, T, C]: the latents before the first and after every window step."""
+    log_probs: Tensor | None
+    """[B, w]"""
+    window_start: int
+
+
+class Denoising:
+    """One micro-batch on its way from noise to image. Make one with `start` or `resume`."""
+
+    def __init__(
+        self,
+        model: DiffusionModel,
+        prompts: Sequence[str],
+        seeds: Sequence[int],
+        settings: SamplerSettings,
+        progress: Progress | None = None,
+    ) -> None:
+        count = len(seeds)
+        if not 1 <= count <= settings.micro_batch or len(prompts) != count:
+            raise ValueError(
+                f"{len(prompts)} prompts and {count} seeds do not make a micro-batch of at most"
+                f" {settings.micro_batch} samples"
+            )
+        self.settings = settings
+        self._model = model
+        self._shape = model.latent_shape(settings.height, settings.width)
+        self._count = count
+        # Padding repeats the last sample: rows never influence each other, so any valid row will do.
+        rows = [min(row, count - 1) for row in range(settings.micro_batch)]
+        self._seeds = [seeds[row] for row in rows]
+        self._embeddings: PromptEmbeddings = model.encode_prompts([prompts[row] for row in rows])
+        self._sigmas = model.sigmas(settings.steps, settings.height, settings.width, settings.shift)
+        if progress is None:
+            progress = _fresh(initial_noise(seeds, self._shape))
+        if progress.latents.shape != (count, *self._shape):
+            raise ValueError(
+                f"a commit of latents {tuple(progress.latents.shape)} does not fit {(count, *self._shape)}"
+            )
+        padded = progress.select(rows)
+        self._step = padded.step
+        self._latents = padded.latents.to(model.device)
+        self._states = list(padded.window_states.to(model.device).unbind(1))
+        self._log_probs = list(padded.log_probs.to(model.device).unbind(1))
+
+    @property
+    def done(self) -> bool:
+        """Whether all steps are taken."""
+        return self._step >= self.settings.steps
+
+    @property
+    def steps_taken(self) -> int:
+        """How many steps are taken."""
+        return self._step
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Take one denoising step: one forward pass at the micro-batch size (two with guidance)."""
+        if self.done:
+            raise ValueError(f"all {self.settings.steps} steps are taken")
+        settings, step = self.settings, self._step
+        sigma, next_sigma = self._sigmas[step], self._sigmas[step + 1]
+        velocity = self._model.velocity(
+            self._latents,
+            sigma.expand(settings.micro_batch).to(self._latents.device),
+            self._embeddings,
+            height=settings.height,
+            width=settings.width,
+            guidance=settings.guidance,
+        )
+        if settings.in_window(step):
+            self._latents = self._stochastic_step(velocity, sigma, next_sigma)
+        else:
+            self._latents = euler(self._latents, velocity, sigma, next_sigma)
+        self._step += 1
+
+    def progress(self) -> Progress:
+        """What is done so far, without the padding, on the CPU: a commit."""
+        states, log_probs = self._recorded()
+        return Progress(self._step, self._latents[: self._count].cpu(), states, log_probs)
+
+    def result(self) -> SampleBatch:
+        """The finished samples, without the padding; raises `ValueError` before the last step."""
+        if not self.done:
+            raise ValueError(f"only {self._step} of {self.settings.steps} steps are taken")
+        states, log_probs = self._recorded()
+        latents = self._latents[: self._count].cpu()
+        if self.settings.window is None or self.settings.kind == "ode":
+            return SampleBatch(latents, None, None, 0)
+        return SampleBatch(latents, states, log_probs, self.settings.window[0])
+
+    def _stochastic_step(self, velocity: Tensor, sigma: Tensor, next_sigma: Tensor) -> Tensor:
+        kind = self.settings.kind
+        if not self._states:
+            self._states.append(self._latents)
+        mean, std = transition(
+            kind, self.settings.noise_level, self._latents, velocity, sigma, next_sigma
+        )
+        noise = step_noise(self._seeds, self._step, self._shape).to(mean.device)
+        latents = mean + std * noise
+        self._states.append(latents)
+        self._log_probs.append(log_prob(kind, latents, mean, std))
+        return latents
+
+    def _recorded(self) -> tuple[Tensor, Tensor]:
+        count = self._count
+        if not self._states:
+            empty = torch.zeros(count, 0, *self._shape)
+            return empty, torch.zeros(count, 0)
+        states = torch.stack(self._states, dim=1)[:count].cpu()
+        if not self._log_probs:
+            return states, torch.zeros(count, 0)
+        return states, torch.stack(self._log_probs, dim=1)[:count].cpu()
+
+
+def start(
+    model: DiffusionModel, prompts: Sequence[str], seeds: Sequence[int], settings: SamplerSettings
+) -> Denoising:
+    """Begin to denoise one micro-batch of at most `settings.micro_batch` samples."""
+    return Denoising(model, prompts, seeds, settings)
+
+
+def resume(
+    model: DiffusionModel,
+    prompts: Sequence[str],
+    seeds: Sequence[int],
+    settings: SamplerSettings,
+    progress: Progress,
+) -> Denoising:
+    """Go on from a commit; the samples come out with the same bits as without the break."""
+    return Denoising(model, prompts, seeds, settings, progress)
+
+
+def sample(
+    model: DiffusionModel, prompts: Sequence[str], seeds: Sequence[int], settings: SamplerSettings
+) -> SampleBatch:
+    """Denoise any number of samples to the end, one micro-batch after the other, in the order given."""
+    batches = []
+    for first in range(0, len(seeds), settings.micro_batch):
+        rows = slice(first, first + settings.micro_batch)
+        denoising = start(model, prompts[rows], seeds[rows], settings)
+        while not denoising.done:
+            denoising.step()
+        batches.append(denoising.result())
+    return join_samples(batches)
+
+
+def join_samples(batches: Sequence[SampleBatch]) -> SampleBatch:
+    """Several batches with the same settings as one."""
+    states = [batch.window_states for batch in batches if batch.window_states is not None]
+    log_probs = [batch.log_probs for batch in batches if batch.log_probs is not None]
+    return SampleBatch(
+        torch.cat([batch.latents for batch in batches]),
+        torch.cat(states) if states else None,
+        torch.cat(log_probs) if log_probs else None,
+        batches[0].window_start,
+    )
+
+
+def _fresh(latents: Tensor) -> Progress:
+    count, *shape = latents.shape
+    return Progress(0, latents, torch.zeros(count, 0, *shape), torch.zeros(count, 0))

@@ -1,0 +1,79 @@
+"""One denoising step as a probability: the mean and standard deviation of the next latents, and the log-probability.
+
+The sampler and the trainer's replay call the same functions, so a replayed step with unchanged weights has a
+probability ratio of exactly 1. Everything is float32; s is the step's sigma, s' < s the next, dt = s' - s < 0, and `a`
+the noise level.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from spotlight.jobs import SamplerKind
+
+Scalar = float | Tensor
+
+
+def euler(latents: Tensor, velocity: Tensor, sigma: Scalar, next_sigma: Scalar) -> Tensor:
+    """The deterministic step x' = x + v * dt, [B, T, C]."""
+    sigma, next_sigma = _column(sigma, latents), _column(next_sigma, latents)
+    return latents + velocity * (next_sigma - sigma)
+
+
+def transition(
+    kind: SamplerKind,
+    noise_level: float,
+    latents: Tensor,
+    velocity: Tensor,
+    sigma: Scalar,
+    next_sigma: Scalar,
+) -> tuple[Tensor, Tensor]:
+    """Mean [B, T, C] and standard deviation ([1, 1, 1] or [B, 1, 1]) of the next latents.
+
+    `sigma` and `next_sigma` are numbers, or tensors [B] with one value per sample.
+
+    - `ode`: Euler; the standard deviation is 0.
+    - `flow_sde` (Flow-GRPO, arXiv 2505.05470): std_s = a * sqrt(s / (1 - s)),
+      mean = x * (1 + std_s^2 * dt / (2s)) + v * (1 + std_s^2 * (1 - s) / (2s)) * dt, std = std_s * sqrt(-dt). At s = 1,
+      which only the first step has, the denominator uses the schedule's second sigma, which is s'.
+    - `cps` (coefficients-preserving sampling, arXiv 2509.05952): x0 = x - s * v, eps = x + (1 - s) * v,
+      std = s' * sin(a * pi / 2), mean = (1 - s') * x0 + sqrt(s'^2 - std^2) * eps.
+    """
+    sigma, next_sigma = _column(sigma, latents), _column(next_sigma, latents)
+    step = next_sigma - sigma
+    if kind == "ode":
+        return latents + velocity * step, torch.zeros_like(step)
+    if kind == "flow_sde":
+        denominator = 1 - torch.where(sigma == 1, next_sigma, sigma)
+        diffusion = noise_level * torch.sqrt(sigma / denominator)
+        drift = diffusion**2 / (2 * sigma)
+        mean = latents * (1 + drift * step) + velocity * (1 + drift * (1 - sigma)) * step
+        return mean, diffusion * torch.sqrt(-step)
+    clean = latents - sigma * velocity
+    noise = latents + (1 - sigma) * velocity
+    std = next_sigma * math.sin(noise_level * math.pi / 2)
+    return (1 - next_sigma) * clean + torch.sqrt(next_sigma**2 - std**2) * noise, std
+
+
+def log_prob(kind: SamplerKind, sample: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """Log-probability [B] of the next latents `sample` [B, T, C], as a mean over the latent dimensions.
+
+    A mean, not a sum, as in Flow-GRPO: clip ranges are tuned for it. `cps` leaves out 1 / (2 std^2) and the constants,
+    as its authors do. A step without noise has no density; its log-probability is 0.
+    """
+    squared = (sample - mean) ** 2
+    if kind == "cps":
+        return -squared.flatten(1).mean(dim=1)
+    noisy = std > 0
+    std = torch.where(noisy, std, torch.ones_like(std))
+    density = -squared / (2 * std**2) - torch.log(std) - math.log(math.sqrt(2 * math.pi))
+    return torch.where(noisy, density, torch.zeros_like(density)).flatten(1).mean(dim=1)
+
+
+def _column(value: Scalar, latents: Tensor) -> Tensor:
+    """`value` as float32 [1, 1, 1] or [B, 1, 1]: one value for all samples, or one for each."""
+    column = torch.as_tensor(value, dtype=torch.float32, device=latents.device)
+    return column.reshape(-1, *(1,) * (latents.dim() - 1))

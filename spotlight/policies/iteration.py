@@ -1,0 +1,229 @@
+"""The iteration state machine: events in, instructions out.
+
+  start -> publish 0 -> rollout 0 -> train 0 -> publish 1 -> rollout 1 -> ... -> publish N -> finish
+                                     explore 1 (with weights 0, while training)
+
+An iteration begins when its weights are published and its seeds are chosen. Validation runs beside
+everything else. The state that a resumed run starts from is committed only when the checkpoint is
+durable and no older validation is still open, so that a resumed run reports exactly what an
+uninterrupted one does. The last commit waits for every validation; after it the job is finished.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What a job does when."""
+
+    iterations: int
+    validate_every: int
+    checkpoint_every: int
+    explores: bool
+
+    def validates(self, version: int) -> bool:
+        """Whether this weights version is validated: the first, the last and every n-th one."""
+        return version % self.validate_every == 0 or version == self.iterations
+
+    def saves(self, completed: int) -> bool:
+        """Whether a checkpoint is due after so many iterations."""
+        return completed % self.checkpoint_every == 0 or completed == self.iterations
+
+
+@dataclass(frozen=True)
+class PublishWeights:
+    """Make the trainer's weights available to all nodes as this version."""
+
+    version: int
+    validated: bool
+
+
+@dataclass(frozen=True)
+class BeginRollout:
+    """Denoise and score the chosen seeds of this iteration."""
+
+    iteration: int
+
+
+@dataclass(frozen=True)
+class BeginTraining:
+    """Train on this iteration's samples."""
+
+    iteration: int
+
+
+@dataclass(frozen=True)
+class BeginExploration:
+    """Explore the prompts of this iteration with the weights that members hold now."""
+
+    iteration: int
+
+
+@dataclass(frozen=True)
+class EndExploration:
+    """Stop exploring for this iteration and choose."""
+
+    iteration: int
+
+
+@dataclass(frozen=True)
+class BeginValidation:
+    """Denoise and score the validation prompts with these weights."""
+
+    version: int
+
+
+@dataclass(frozen=True)
+class RecordIteration:
+    """Write down the figures of an iteration."""
+
+    iteration: int
+
+
+@dataclass(frozen=True)
+class SaveProgress:
+    """Write a checkpoint after so many completed iterations."""
+
+    completed: int
+
+
+@dataclass(frozen=True)
+class CommitProgress:
+    """From now on a resumed run starts after so many completed iterations."""
+
+    completed: int
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The job is done."""
+
+
+Instruction = (
+    PublishWeights
+    | BeginRollout
+    | BeginTraining
+    | BeginExploration
+    | EndExploration
+    | BeginValidation
+    | RecordIteration
+    | SaveProgress
+    | CommitProgress
+    | Finish
+)
+
+
+@dataclass
+class IterationMachine:
+    """Progress of one job. Methods are events; each returns the instructions that follow, in order.
+
+    Args:
+        schedule: what is due when.
+        completed: iterations done before (0 for a fresh start).
+        validated: weights versions whose validation is on record already.
+    """
+
+    schedule: Schedule
+    completed: int = 0
+    validated: frozenset[int] = frozenset()
+    _published: int = -1
+    _chosen: int = field(init=False)
+    _exploring: int | None = None
+    _open_validations: set[int] = field(default_factory=set)
+    _saved: set[int] = field(default_factory=set)
+    _committed: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._chosen = self.completed
+        self._committed = self.completed
+
+    def start(self) -> list[Instruction]:
+        """The trainer is ready; seeds for the first iteration are known."""
+        return [self._publish()]
+
+    def weights_published(self, version: int) -> list[Instruction]:
+        """Nodes can pull this version."""
+        self._published = version
+        instructions: list[Instruction] = []
+        if self._must_validate(version):
+            self._open_validations.add(version)
+            instructions.append(BeginValidation(version))
+        return [*instructions, *self._commit(), *self._proceed()]
+
+    def rolled_out(self, iteration: int) -> list[Instruction]:
+        """All samples of the iteration are scored or given up."""
+        instructions: list[Instruction] = [BeginTraining(iteration)]
+        following = iteration + 1
+        if following < self.schedule.iterations:
+            if self.schedule.explores:
+                self._exploring = following
+                instructions.append(BeginExploration(following))
+            else:
+                self._chosen = following
+        return instructions
+
+    def trained(self, iteration: int) -> list[Instruction]:
+        """All ranks have taken their optimizer steps."""
+        self.completed = iteration + 1
+        instructions: list[Instruction] = []
+        if self._exploring is not None:
+            instructions.append(EndExploration(self._exploring))
+        instructions.append(self._publish())
+        if self._exploring is None:
+            instructions += self._after_iteration()
+        return instructions
+
+    def explored(self, iteration: int) -> list[Instruction]:
+        """The seeds of the next iteration are chosen."""
+        self._exploring = None
+        self._chosen = iteration
+        return [*self._after_iteration(), *self._proceed()]
+
+    def validation_done(self, version: int) -> list[Instruction]:
+        """The score of a weights version is on record."""
+        self._open_validations.discard(version)
+        return [*self._commit(), *self._proceed()]
+
+    def progress_saved(self, completed: int) -> list[Instruction]:
+        """The checkpoint is durable."""
+        self._saved.add(completed)
+        return [*self._commit(), *self._proceed()]
+
+    def _publish(self) -> PublishWeights:
+        return PublishWeights(self.completed, self._must_validate(self.completed))
+
+    def _must_validate(self, version: int) -> bool:
+        return self.schedule.validates(version) and version not in self.validated
+
+    def _after_iteration(self) -> list[Instruction]:
+        instructions: list[Instruction] = [RecordIteration(self.completed - 1)]
+        if self.schedule.saves(self.completed):
+            instructions.append(SaveProgress(self.completed))
+        return instructions
+
+    def _commit(self) -> list[Instruction]:
+        """The newest checkpoint that may be committed, if any; older ones are then pointless."""
+        ready = [completed for completed in self._saved if self._may_commit(completed)]
+        if not ready:
+            return []
+        self._committed = max(ready)
+        self._saved = {completed for completed in self._saved if completed > self._committed}
+        return [CommitProgress(self._committed)]
+
+    def _may_commit(self, completed: int) -> bool:
+        if completed == self.schedule.iterations:
+            # The checkpoint may be durable before the last weights are published, let alone judged.
+            return self._published == completed and not self._open_validations
+        return all(version >= completed for version in self._open_validations)
+
+    def _proceed(self) -> list[Instruction]:
+        """Begin the next iteration, or finish, as soon as nothing is missing."""
+        if self.completed == self.schedule.iterations:
+            over = self._committed == self._published == self.completed
+            return [Finish()] if over and not self._open_validations else []
+        if self._published == self.completed == self._chosen:
+            self._chosen = -1
+            return [BeginRollout(self.completed)]
+        return []

@@ -1,0 +1,89 @@
+"""Training checkpoints: one safetensors file with the tensors, and the metadata in its header.
+
+A checkpoint is there completely or not at all: it is written beside its place, flushed to the disk
+and renamed. Reading one cannot run code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from spotlight.errors import CheckpointError
+
+FORMAT = "spotlight-training"
+VERSION = 1
+_HEADER = "spotlight"
+
+
+def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Write `tensors` and `metadata` (iteration, job hash, ...) atomically to `path`.
+
+    Raises `CheckpointError` when the disk refuses; a checkpoint that was there before then stays.
+    """
+    header = {"format": FORMAT, "version": VERSION, "metadata": dict(metadata)}
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
+        save_file(contiguous, partial, {_HEADER: json.dumps(header, sort_keys=True)})
+        _flush(partial)
+        partial.replace(path)
+        _flush(path.parent)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(
+            f"{path}: the checkpoint cannot be written ({error}); free space or choose another"
+            " folder"
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+
+
+def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors, on the CPU, and the metadata of `save_checkpoint`.
+
+    Raises `CheckpointError` naming the file when it is missing, truncated, foreign or too new.
+    """
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            metadata = _read_header(path, (file.metadata() or {}).get(_HEADER))
+            return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(
+            f"{path}: not a whole checkpoint ({error}); resume from an earlier one"
+        ) from error
+
+
+def _read_header(path: Path, text: str | None) -> dict[str, str]:
+    try:
+        header = json.loads(text or "")
+        known, version = header["format"] == FORMAT, int(header["version"])
+        metadata = {str(name): str(value) for name, value in header["metadata"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        known, version, metadata = False, 0, {}
+    if not known:
+        raise CheckpointError(
+            f"{path}: a safetensors file, but no training checkpoint; name one that a job wrote"
+        )
+    if version > VERSION:
+        raise CheckpointError(
+            f"{path}: format version {version} is newer than {VERSION}; use a newer Spotlight"
+        )
+    return metadata
+
+
+def _flush(path: Path) -> None:
+    """Wait until the file (or the folder's list of names) is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,73 @@
+"""Forward passes of a batch's terms, in micro-batches of one size.
+
+A short micro-batch is padded with copies of its last row, whose outputs are dropped: kernels choose
+by the batch size, and rows never influence each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from spotlight.diffusion.model import DiffusionModel
+from spotlight.jobs import SamplerSpec
+from spotlight.training.losses import Terms
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Rows on the model's device, and the batch size that they are run at."""
+
+    terms: Terms
+    size: int
+
+
+class Forwards:
+    """The forward passes of one iteration; every prompt is encoded once."""
+
+    def __init__(
+        self,
+        model: DiffusionModel,
+        sampler: SamplerSpec,
+        prompts: Sequence[str],
+        *,
+        micro_batch: int,
+        fixed: bool,
+    ) -> None:
+        """`fixed` runs exactly `micro_batch` rows; otherwise it is the most, split evenly."""
+        self._model = model
+        self._sampler = sampler
+        self._micro_batch = micro_batch
+        self._fixed = fixed
+        distinct = list(dict.fromkeys(prompts))
+        position = {prompt: row for row, prompt in enumerate(distinct)}
+        self._embeddings = model.encode_prompts(distinct)
+        self._prompt_rows = torch.tensor([position[prompt] for prompt in prompts])
+
+    def micro_batches(self, terms: Terms) -> Iterator[MicroBatch]:
+        """All rows of `terms`, in order."""
+        count = len(terms)
+        passes = -(-count // self._micro_batch)
+        size = self._micro_batch if self._fixed or not count else -(-count // passes)
+        for first in range(0, count, size):
+            index = torch.arange(first, min(first + size, count))
+            yield MicroBatch(terms.select(index, self._model.device), size)
+
+    def velocity(self, batch: MicroBatch) -> Tensor:
+        """The model's velocities [rows, T, C], without the padding; differentiable."""
+        terms = batch.terms
+        rows = len(terms)
+        padded = torch.arange(batch.size).clamp(max=rows - 1)
+        prompts = self._prompt_rows[terms.samples.cpu()[padded]]
+        velocity = self._model.velocity(
+            terms.latents[padded],
+            terms.sigmas[padded],
+            self._embeddings.select(prompts),
+            height=self._sampler.height,
+            width=self._sampler.width,
+            guidance=self._sampler.guidance,
+        )
+        return velocity[:rows]

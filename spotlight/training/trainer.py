@@ -1,0 +1,274 @@
+"""Optimizer steps of one rank: from a scored batch to new weights.
+
+Invariants:
+- What an update computes depends on (weights, batch, job seed, iteration) alone. Every random
+  choice belongs to a sample, so ranks see what one rank alone would see: N ranks make the same
+  update as one, up to the rounding of sums, and all ranks hold the same bits.
+- All ranks decide alike: losses and gradients are reduced before anything is judged or stepped.
+- A loss or gradient that is not finite stops training with `TrainingDiverged`; it changes nothing.
+- `state_dict` holds everything that a resumed job needs to go on with the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from spotlight.diffusion.model import DiffusionModel
+from spotlight.errors import CheckpointError, SpotlightError
+from spotlight.jobs import SamplerSpec, TrainingSpec
+from spotlight.training.batches import TrainingBatch, deal, key
+from spotlight.training.ema import Ema
+from spotlight.training.forwards import Forwards
+from spotlight.training.losses import Terms, build_loss
+from spotlight.training.weights import FlatWeights
+from spotlight.transport.collectives import Group
+
+__all__ = ["Trainer", "TrainingBatch", "TrainingDiverged"]
+
+Velocities = list[Tensor] | None
+"""Of the micro-batches of one update, on the CPU; None for those that nobody needs."""
+
+_ADAM_EPSILON = 1e-8
+
+
+class TrainingDiverged(SpotlightError):
+    """A loss or a gradient is not finite; the weights are those of the update before."""
+
+
+class Trainer:
+    """One trainer rank. Ranks that share a `group` must be built and called alike."""
+
+    def __init__(
+        self,
+        model: DiffusionModel,
+        training: TrainingSpec,
+        sampler: SamplerSpec,
+        *,
+        seed: int,
+        rank: int = 0,
+        world: int = 1,
+        group: Group | None = None,
+    ) -> None:
+        """Starts from the model's weights (rank 0's, when there are several ranks).
+
+        Raises `JobError` or `CheckpointError` when job and model do not fit, `ValueError` when
+        there are several ranks without a group, and `TransportError` when a peer is gone.
+        """
+        if world > 1 and (group is None or (group.rank, group.world) != (rank, world)):
+            raise ValueError(f"rank {rank} of {world} needs its group")
+        self._model = model
+        self._training = training
+        self._sampler = sampler
+        self._seed = seed
+        self._rank = rank
+        self._world = world
+        self._group = group if world > 1 else None
+        self._loss = build_loss(model, training, sampler)
+        self._weights = FlatWeights(model)
+        if self._group is not None:
+            self._group.broadcast(self._weights.values)
+        values = self._weights.values
+        values.grad = self._weights.gradient
+        self._optimizer = torch.optim.AdamW(
+            [values],
+            lr=training.learning_rate,
+            betas=training.adam_betas,
+            eps=_ADAM_EPSILON,
+            weight_decay=training.weight_decay,
+            fused=True,
+        )
+        self._ema = Ema(values, training.ema_decay)
+        keeps_old = self._loss.uses_old_policy and training.rollout_decay > 0
+        self._old = values.clone() if keeps_old else None
+        self._reference = values.clone() if training.kl > 0 else None
+        self._updates = 0
+
+    @property
+    def updates(self) -> int:
+        """Optimizer steps taken so far."""
+        return self._updates
+
+    def train(self, iteration: int, batch: TrainingBatch) -> dict[str, float]:
+        """Take the optimizer steps of one iteration; the model then holds the newest weights.
+
+        Every rank is given the whole batch and takes its share. Returns means over the updates:
+        `loss`, `grad_norm` (before clipping) and the metrics of the loss; the latter also for the
+        first update alone, as `first_*`.
+
+        Raises `TrainingDiverged`, `TransportError`, and `ValueError` when the batch does not fit.
+        """
+        training, weights = self._training, self._weights
+        forwards = Forwards(
+            self._model,
+            self._sampler,
+            batch.prompts,
+            micro_batch=training.micro_batch,
+            fixed=self._loss.replays,
+        )
+        hands = deal(len(batch), training.updates_per_iteration, key(self._seed, iteration))
+        terms = [self._terms(iteration, update, batch, hand) for update, hand in enumerate(hands)]
+        old = self._old_velocities(forwards, terms)
+        reference = self._velocities(forwards, terms, self._reference)
+        weights.install(weights.values)
+        reports = []
+        for update, hand in enumerate(hands):
+            share = len(hand[self._rank :: self._world]) / len(hand)
+            means = self._accumulate(forwards, terms[update], old[update], reference[update], share)
+            reports.append(self._step(f"iteration {iteration}, update {update}", means))
+        weights.drop_gradients()
+        if self._old is not None:
+            self._old.lerp_(weights.values, 1 - training.rollout_decay)
+        report = {name: sum(r[name] for r in reports) / len(reports) for name in reports[0]}
+        return report | {f"first_{name}": reports[0][name] for name in self._loss.metrics}
+
+    def rollout_state(self) -> dict[str, Tensor]:
+        """The weights that the next rollouts use (DiffusionNFT's old policy, else the newest).
+
+        Copies on the CPU, float32, named as in the model's `trainable_state`.
+        """
+        return self._weights.split(self._weights.values if self._old is None else self._old)
+
+    def evaluation_state(self) -> dict[str, Tensor]:
+        """The averaged weights that validation uses, as `rollout_state`."""
+        return self._weights.split(self._ema.average)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Everything that training needs to go on with the same bits; copies on the CPU."""
+        state = {"updates": torch.tensor(self._updates)}
+        for role, values in self._roles().items():
+            named = self._weights.split(values)
+            state |= {f"{role}/{name}": tensor for name, tensor in named.items()}
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from `state_dict`; raises `CheckpointError` when it is of another model or job."""
+        roles = self._roles()
+        found = {name.partition("/")[0] for name in state} - {"updates"}
+        if "updates" not in state or found != roles.keys():
+            raise CheckpointError(
+                f"the checkpoint holds {sorted(found)}, but this job trains with {sorted(roles)};"
+                " resume with the job that wrote it"
+            )
+        loaded = {
+            role: self._weights.join(
+                {
+                    name.removeprefix(f"{role}/"): tensor
+                    for name, tensor in state.items()
+                    if name.startswith(f"{role}/")
+                }
+            )
+            for role in roles
+        }
+        self._updates = int(state["updates"])
+        adam = {
+            "step": torch.tensor(float(self._updates)),
+            "exp_avg": loaded.pop("adam_mean"),
+            "exp_avg_sq": loaded.pop("adam_square"),
+        }
+        groups = self._optimizer.state_dict()["param_groups"]
+        self._optimizer.load_state_dict({"state": {0: adam}, "param_groups": groups})
+        for role, values in loaded.items():
+            roles[role].copy_(values)
+        self._weights.install(self._weights.values)
+
+    def _roles(self) -> dict[str, Tensor]:
+        """All vectors that decide the future, by the name they have in a checkpoint."""
+        values = self._weights.values
+        adam = self._optimizer.state_dict()["state"].get(0, {})
+        roles = {
+            "weights": values,
+            "ema": self._ema.average,
+            "adam_mean": adam.get("exp_avg", torch.zeros_like(values)),
+            "adam_square": adam.get("exp_avg_sq", torch.zeros_like(values)),
+        }
+        if self._old is not None:
+            roles["old"] = self._old
+        if self._reference is not None:
+            roles["reference"] = self._reference
+        return roles
+
+    def _terms(
+        self, iteration: int, update: int, batch: TrainingBatch, hand: Sequence[int]
+    ) -> Terms:
+        """This rank's rows of one update."""
+        samples = hand[self._rank :: self._world]
+        keys = [key(self._seed, iteration, update, sample) for sample in samples]
+        return self._loss.terms(batch, samples, keys)
+
+    def _old_velocities(self, forwards: Forwards, terms: Sequence[Terms]) -> list[Velocities]:
+        """The sampling weights' velocities for every update, taken before the first one.
+
+        While the sampling weights are the newest, the first update needs no pass of its own.
+        """
+        if not self._loss.uses_old_policy:
+            return [None] * len(terms)
+        if self._old is not None:
+            return self._velocities(forwards, terms, self._old)
+        return [None, *self._velocities(forwards, terms[1:], self._weights.values)]
+
+    @torch.no_grad()
+    def _velocities(
+        self, forwards: Forwards, terms: Sequence[Terms], values: Tensor | None
+    ) -> list[Velocities]:
+        """For every update, its micro-batches' velocities under the weights `values`, if any."""
+        if values is None:
+            return [None] * len(terms)
+        self._weights.install(values)
+        return [
+            [forwards.velocity(batch).cpu() for batch in forwards.micro_batches(update)]
+            for update in terms
+        ]
+
+    def _accumulate(
+        self,
+        forwards: Forwards,
+        terms: Terms,
+        old: Velocities,
+        reference: Velocities,
+        share: float,
+    ) -> Tensor:
+        """This rank's part of an update's gradient, and of the means of loss and metrics.
+
+        `share` is this rank's part of the update's samples. Returns [1 + metrics], float64.
+        """
+        device = self._model.device
+        sums = torch.zeros(1 + len(self._loss.metrics), dtype=torch.float64, device=device)
+        self._weights.start_gradients()
+        for index, batch in enumerate(forwards.micro_batches(terms)):
+            velocity = forwards.velocity(batch)
+            losses, metrics = self._loss.evaluate(
+                batch.terms,
+                velocity,
+                velocity.detach() if old is None else old[index].to(device),
+                None if reference is None else reference[index].to(device),
+            )
+            torch.autograd.backward(losses.sum() * (share / len(terms)))
+            self._weights.collect_gradients()
+            sums += torch.cat([losses.detach().unsqueeze(1), metrics], dim=1).double().sum(dim=0)
+        return sums * (share / max(len(terms), 1))
+
+    def _step(self, where: str, means: Tensor) -> dict[str, float]:
+        """Reduce over the ranks, judge, clip, step; raises `TrainingDiverged` before any change."""
+        gradient = self._weights.gradient
+        if self._group is not None:
+            self._group.all_reduce(gradient)
+            self._group.all_reduce(means)
+        loss, *metrics = means.tolist()
+        norm = torch.linalg.vector_norm(gradient).item()
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            raise TrainingDiverged(
+                f"{where}: loss {loss}, gradient norm {norm}; resume from the last checkpoint with"
+                " a lower training.learning_rate or training.gradient_clip"
+            )
+        if norm > self._training.gradient_clip:
+            gradient.mul_(self._training.gradient_clip / norm)
+        self._optimizer.step()
+        self._updates += 1
+        self._ema.update(self._weights.values)
+        self._weights.install(self._weights.values)
+        names = ("loss", *self._loss.metrics, "grad_norm")
+        return dict(zip(names, (loss, *metrics, norm), strict=True))

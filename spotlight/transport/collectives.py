@@ -1,0 +1,165 @@
+"""Groups of trainer ranks that reduce tensors together (gloo or NCCL).
+
+Invariants:
+- Every wait ends: joining and each collective fail with `TransportError` after the group's timeout,
+  or at once when a peer's process is gone. A group that failed once is not usable any more: close
+  it and make a new one.
+- Nothing listens on other interfaces than the one given: the rendezvous store is bound to `host`,
+  gloo to the address from which this machine reaches `host`.
+- Groups are objects, not process-wide state, so a process can leave one and join another, or be in
+  several.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Literal
+
+import torch
+import torch.distributed
+
+from spotlight.errors import AddressInUse, TransportError
+
+Backend = Literal["gloo", "nccl"]
+_c10d: Any = torch.distributed
+"""What is used of it here has no complete type stubs."""
+
+
+class Group:
+    """One rank's end of a group; make it with `init_group`. Close it, also after an error."""
+
+    def __init__(self, group: Any, store: Any, rank: int, world: int, where: str) -> None:
+        self.rank = rank
+        self.world = world
+        self._group: Any = group
+        self._store: Any = store
+        self._where = where
+
+    def all_reduce(self, tensor: torch.Tensor) -> None:
+        """Replace `tensor` by its sum over all ranks, in place; every rank gets the same bits.
+
+        Raises `TransportError` when a peer is gone or the timeout passes.
+        """
+        self._run("all-reduce", lambda group: group.allreduce([tensor]))
+
+    def broadcast(self, tensor: torch.Tensor, source: int = 0) -> None:
+        """Overwrite `tensor` in place with that of rank `source`; raises `TransportError`."""
+        options = _c10d.BroadcastOptions()
+        options.rootRank = source
+        self._run("broadcast", lambda group: group.broadcast([tensor], options))
+
+    def barrier(self) -> None:
+        """Wait until every rank is here; raises `TransportError`."""
+        self._run("barrier", lambda group: group.barrier())
+
+    def close(self) -> None:
+        """Leave the group and free its sockets; peers that still wait fail. Safe to call twice."""
+        group, self._group, self._store = self._group, None, None
+        if group is not None:
+            group.shutdown()
+
+    def __enter__(self) -> Group:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _run(self, what: str, start: Callable[[Any], Any]) -> None:
+        if self._group is None:
+            raise TransportError(f"{what}: the group at {self._where} is closed; make a new one")
+        try:
+            start(self._group).wait()
+        except RuntimeError as error:
+            raise TransportError(
+                f"{what}: rank {self.rank} of {self.world} at {self._where} lost its peers"
+                f" ({error}); close the group and make a new one"
+            ) from error
+
+
+def listen(host: str, port: int = 0) -> socket.socket:
+    """A listening socket for the store of a group to come; with port 0 the system picks a free
+    port.
+
+    Rank 0 calls it, tells its peers the port, and hands the socket to `init_group`. Raises
+    `AddressInUse`.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise AddressInUse(
+            f"{host}:{port} cannot be listened on ({error.strerror}); choose another port"
+        ) from error
+
+
+def init_group(
+    rank: int,
+    world: int,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    timeout_s: float = 60.0,
+    backend: Backend = "gloo",
+    *,
+    listener: socket.socket | None = None,
+) -> Group:
+    """Join a group of `world` ranks that meet at rank 0's store on `host`:`port`; blocks at most
+    `timeout_s`.
+
+    Rank 0 listens there itself, or takes over `listener` (see `listen`). `timeout_s` also bounds
+    every later collective. Raises `TransportError` when the others do not come in time,
+    `AddressInUse`, and `ValueError` for an impossible rank.
+    """
+    if not 0 <= rank < world:
+        raise ValueError(f"rank {rank} does not exist in a group of {world}")
+    if rank == 0:
+        listener = listener or listen(host, port)
+        port = listener.getsockname()[1]
+    timeout = timedelta(seconds=timeout_s)
+    where = f"{host}:{port}"
+    try:
+        store = _c10d.TCPStore(
+            host,
+            port,
+            world,
+            is_master=rank == 0,
+            timeout=timeout,
+            wait_for_workers=False,
+            master_listen_fd=listener.detach() if rank == 0 and listener else None,
+        )
+        group = _process_group(backend, store, rank, world, timeout, _own_address(host, port))
+    except RuntimeError as error:
+        raise TransportError(
+            f"rank {rank} of {world} could not join its group at {where} in {timeout_s:g} s"
+            f" ({error}); check that rank 0 runs there and that all ranks have started"
+        ) from error
+    return Group(group, store, rank, world, where)
+
+
+def _process_group(
+    backend: Backend,
+    store: Any,
+    rank: int,
+    world: int,
+    timeout: timedelta,
+    own_address: str,
+) -> Any:
+    if backend == "nccl":
+        nccl = _c10d.ProcessGroupNCCL.Options()
+        nccl._timeout = timeout
+        return _c10d.ProcessGroupNCCL(store, rank, world, nccl)
+    gloo = _c10d.ProcessGroupGloo._Options()
+    gloo._timeout = timeout
+    gloo._devices = [_c10d.ProcessGroupGloo.create_device(hostname=own_address)]
+    return _c10d.ProcessGroupGloo(store, rank, world, gloo)
+
+
+def _own_address(host: str, port: int) -> str:
+    """The local address that packets to `host` leave from; asks the routing table only, sends
+    nothing.
+    """
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.connect(address)
+        return str(probe.getsockname()[0])

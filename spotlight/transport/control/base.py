@@ -1,0 +1,72 @@
+"""What every control transport does: carry frames between processes, in order, and say when a
+process is gone.
+
+A transport knows addresses and frames, not actors. Peers are named by address and process
+incarnation, because a process that comes back at the same address is another one.
+
+Invariants that the contract tests check on every transport:
+- frames from one process to another arrive in the order they were sent, at most once;
+- `send` never blocks: it queues, or raises `PeerUnreachable` or `MailboxFull`;
+- each `peer_up` is followed by exactly one `peer_lost` for the same incarnation, before the next
+  `peer_up` of that address, unless this side closes first;
+- after `aclose` no callback is called.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class TransportListener(Protocol):
+    """What a transport calls, always from the event loop. None of these may raise."""
+
+    def frame_received(self, address: str, frame: bytes) -> None:
+        """A frame arrived from the process at `address`. Its content is not yet checked."""
+
+    def frame_undelivered(self, address: str, frame: bytes) -> None:
+        """A queued frame was not sent because the peer is gone."""
+
+    def peer_up(self, address: str, incarnation: int) -> None:
+        """A connection to that process stands."""
+
+    def peer_lost(self, address: str, incarnation: int, reason: str) -> None:
+        """No connection to that process any more; incarnation 0 if none ever stood."""
+
+
+class ControlTransport(Protocol):
+    """One process's end of the control network."""
+
+    @property
+    def address(self) -> str:
+        """Where others reach this process; known after `start`."""
+        ...
+
+    @property
+    def incarnation(self) -> int:
+        """Differs for every process that ever used this address; positive, below 2**43."""
+        ...
+
+    @property
+    def frames_rejected(self) -> int:
+        """Frames that were malformed, too large, or not addressed to this process."""
+        ...
+
+    async def start(self, listener: TransportListener) -> None:
+        """Begin to receive. Raises `AddressInUse` naming the address."""
+        ...
+
+    def send(self, address: str, frame: bytes) -> None:
+        """Queue a frame, connecting first if need be.
+
+        Raises `PeerUnreachable` when there is no way to the peer, `MailboxFull` when too much is
+        queued for it already, and `FrameRejected` when the frame is over `FRAME_LIMIT`.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Send what is queued within a short time, then disconnect. Idempotent."""
+        ...
+
+    def abort(self) -> None:
+        """Disconnect at once and drop what is queued, as if the process were killed. Idempotent."""
+        ...

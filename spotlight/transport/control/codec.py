@@ -1,0 +1,197 @@
+"""What control frames are made of: typed MessagePack, decoded and validated in one step.
+
+A frame is an `Envelope`: a positional header and the encoded message as an untouched slice of
+bytes, so a transport or a router never decodes a body that is not for it. A message is a
+MessagePack map that names its type in `type`; any MessagePack library can read it.
+
+Invariants: nothing read from a wire can run code; what decodes has the declared types; what does
+not is a `FrameRejected`, never another error; fields that the receiver does not know are ignored.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, ClassVar, Literal, TypeVar
+
+import msgspec
+
+from spotlight.errors import FrameRejected
+
+PROTOCOL_VERSION = 1
+FRAME_LIMIT = 16 * 1024 * 1024
+"""Bytes of the largest frame; bulk data travels on the tensor transports."""
+
+Lane = Literal["ordinary", "system"]
+
+_ACTOR_BITS = 20
+"""Low bits of an incarnation that count the actors of one process; the bits above name the
+process."""
+
+_MALFORMED = (msgspec.MsgspecError, ValueError, TypeError, RecursionError, OverflowError)
+
+
+class ActorRef(msgspec.Struct, frozen=True, array_like=True):
+    """Where an actor is. A value: hashable, printable, sendable, and never proof of life."""
+
+    address: str
+    """Address of the process's control transport."""
+    name: str
+    """Name in that process; a child's begins with its parent's and a slash."""
+    incarnation: int
+    """Differs for every start of an actor; 0 means whichever is there now."""
+
+    @property
+    def process(self) -> int:
+        """The incarnation of the process that the actor lives in; 0 if the reference does not
+        say."""
+        return self.incarnation >> _ACTOR_BITS
+
+    def __str__(self) -> str:
+        return f"{self.name}@{self.address}#{self.incarnation:x}"
+
+
+def actor_incarnation(process: int, count: int) -> int:
+    """The incarnation of the `count`-th actor that a process starts."""
+    return (process << _ACTOR_BITS) + count
+
+
+_types: dict[str, type[Message]] = {}
+_decoders: dict[str, msgspec.msgpack.Decoder[Message]] = {}
+
+
+class Message(msgspec.Struct, frozen=True, tag=True):
+    """Base of everything that actors say to each other. Subclassing registers the type by its class
+    name.
+
+    Raises `TypeError` when another type of the same name exists, since names are what travels.
+    """
+
+    lane: ClassVar[Lane] = "ordinary"
+    """`system` overtakes ordinary messages in the receiver's mailbox."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        known = _types.get(cls.__name__)
+        if known is not None and _origin(known) != _origin(cls):
+            raise TypeError(
+                f"message type {cls.__name__} of {cls.__module__} is already defined in "
+                f"{known.__module__}; names of messages are unique, choose another"
+            )
+        _types[cls.__name__] = cls
+        _decoders.pop(cls.__name__, None)
+
+
+AnyMessage = TypeVar("AnyMessage", bound=Message)
+
+
+def _origin(message_type: type) -> tuple[str, str]:
+    return message_type.__module__, message_type.__qualname__
+
+
+class Kind(enum.IntEnum):
+    """What the receiver's runtime does with an envelope."""
+
+    TELL = 0
+    ASK = 1
+    REPLY = 2
+    FAILURE = 3
+    """Answers an ask that has no reply."""
+    SYSTEM = 4
+    """From runtime to runtime; no actor sees it."""
+
+
+class Envelope(msgspec.Struct, frozen=True, array_like=True):
+    """The header of a frame and its undecoded body. Positional: append fields with defaults, never
+    reorder."""
+
+    version: int
+    source: ActorRef
+    destination: ActorRef
+    kind: Kind
+    sequence: int
+    """Rises with each frame of the sending process."""
+    correlation: int
+    """Ties a reply to its ask; 0 for neither."""
+    seconds_left: float | None
+    """Until the asker gives up; a duration, because clocks differ between machines."""
+    lane: Lane
+    body: msgspec.Raw
+
+
+class _TypeTag(msgspec.Struct):
+    """The part of a message that names its type."""
+
+    type: str
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_envelope = msgspec.msgpack.Decoder(Envelope).decode
+_decode_tag: msgspec.msgpack.Decoder[_TypeTag | list[msgspec.Raw]] = msgspec.msgpack.Decoder(
+    _TypeTag | list[msgspec.Raw]
+)
+
+
+def encode_message(message: Message) -> bytes:
+    """Encode one message. Raises `TypeError` naming a field that MessagePack cannot hold."""
+    return _encode(message)
+
+
+def decode_message(body: bytes | msgspec.Raw) -> Message:
+    """Decode and validate one message. Raises `FrameRejected`."""
+    try:
+        return _decoder(_type_name(body)).decode(body)
+    except _MALFORMED as error:
+        raise FrameRejected(f"a message body was refused: {error}") from error
+
+
+def encode_envelope(envelope: Envelope) -> bytes:
+    """Encode a frame. Raises `FrameRejected` when it is larger than `FRAME_LIMIT`."""
+    frame = _encode(envelope)
+    if len(frame) > FRAME_LIMIT:
+        raise FrameRejected(
+            f"a frame of {len(frame)} bytes to {envelope.destination} is over the limit of "
+            f"{FRAME_LIMIT}; send bulk data as a tensor bundle"
+        )
+    return frame
+
+
+def decode_envelope(frame: bytes) -> Envelope:
+    """Decode the header of a frame and leave its body alone. Raises `FrameRejected`."""
+    if len(frame) > FRAME_LIMIT:
+        raise FrameRejected(f"a frame of {len(frame)} bytes is over the limit of {FRAME_LIMIT}")
+    try:
+        envelope = _decode_envelope(frame)
+    except _MALFORMED as error:
+        raise FrameRejected(f"a frame was refused: {error}") from error
+    if envelope.version != PROTOCOL_VERSION:
+        raise FrameRejected(
+            f"a frame has protocol version {envelope.version}, "
+            f"this process speaks {PROTOCOL_VERSION}"
+        )
+    return envelope
+
+
+def _type_name(body: bytes | msgspec.Raw) -> str:
+    """The type that a message says it is: its `type`, or its first element if it is an array."""
+    tag = _decode_tag.decode(body)
+    if isinstance(tag, _TypeTag):
+        return tag.type
+    if not tag:
+        raise ValueError("a message without a type")
+    return msgspec.msgpack.decode(tag[0], type=str)
+
+
+def _decoder(name: str) -> msgspec.msgpack.Decoder[Message]:
+    """The decoder of a registered type, built on first use because its annotations may refer to
+    later types."""
+    decoder = _decoders.get(name)
+    if decoder is None:
+        message_type = _types.get(name)
+        if message_type is None:
+            raise ValueError(f"unknown message type {name!r}")
+        try:
+            decoder = msgspec.msgpack.Decoder(message_type)
+        except NameError as error:
+            raise ValueError(f"message type {name} has an unknown annotation: {error}") from error
+        _decoders[name] = decoder
+    return decoder

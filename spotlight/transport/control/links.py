@@ -1,0 +1,211 @@
+"""The two kinds of connection that a `ZeroMQTransport` holds: those it made and those it accepted.
+
+Both queue frames and send them in batches, once per turn of the loop. A link that libzmq refuses
+for the moment (its high-water mark is reached) keeps its frames and retries at the next wake-up of
+the socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Protocol
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from spotlight.errors import FrameRejected
+from spotlight.transport.control import wire
+from spotlight.transport.control.codec import PROTOCOL_VERSION
+from spotlight.transport.control.reader import SocketReader
+
+if TYPE_CHECKING:
+    from spotlight.transport.control.zeromq import ZeroMQSettings
+
+RETRY_S = 0.02
+"""A refused send is retried after this time at the latest."""
+
+
+class LinkOwner(Protocol):
+    """What a link tells its transport."""
+
+    address: str
+    incarnation: int
+    settings: ZeroMQSettings
+    frames_rejected: int
+
+    def link_up(self, link: Link) -> None: ...
+    def link_lost(self, link: Link, reason: str) -> None: ...
+    def link_flushed(self) -> None: ...
+    def frames_received(self, link: Link, frames: list[bytes]) -> None: ...
+
+
+class Link:
+    """A connection to one peer. `address` and `incarnation` are the peer's, as far as they are
+    known."""
+
+    def __init__(self, owner: LinkOwner, address: str, incarnation: int) -> None:
+        self.owner = owner
+        self.address = address
+        self.incarnation = incarnation
+        self.up = False
+        self.closed = False
+        self.outbox = wire.Outbox(owner.settings.outbox_frames, owner.settings.outbox_bytes)
+        self._loop = asyncio.get_running_loop()
+        self._flush: asyncio.Handle | None = None
+
+    def queue(self, frame: bytes) -> bool:
+        """Queue a frame for this turn of the loop; False when the outbox is full."""
+        if not self.outbox.offer(frame):
+            return False
+        if self._flush is None and self.up:
+            self._flush = self._loop.call_soon(self.flush)
+        return True
+
+    def flush(self) -> None:
+        """Send what is queued, as far as libzmq takes it."""
+        if self._flush is not None:
+            self._flush.cancel()
+            self._flush = None
+        try:
+            while self.up and not self.closed and len(self.outbox):
+                batch = self.outbox.first_batch()
+                self._write(wire.encode(batch))
+                self.outbox.drop_batch(batch)
+            self.owner.link_flushed()
+        except zmq.Again:
+            self._flush = self._loop.call_later(RETRY_S, self.flush)
+        except zmq.ZMQError as error:
+            self.owner.link_lost(self, f"send failed: {error}")
+
+    def close(self, linger_ms: int = 0) -> None:
+        """Release what the link holds. Queued frames stay in the outbox."""
+        self.closed = True
+        self.up = False
+        if self._flush is not None:
+            self._flush.cancel()
+            self._flush = None
+
+    def _write(self, payload: bytes) -> None:
+        raise NotImplementedError
+
+
+class AcceptedLink(Link):
+    """A peer that connected to our ROUTER; frames to it go back over its own connection."""
+
+    def __init__(
+        self,
+        owner: LinkOwner,
+        router: zmq.Socket[bytes],
+        reader: SocketReader,
+        hello: wire.Hello,
+        identity: bytes,
+        descriptor: int,
+    ) -> None:
+        super().__init__(owner, hello.address, hello.incarnation)
+        self.identity = identity
+        self.descriptor = descriptor
+        """Number of the TCP socket, by which libzmq's monitor names the connection."""
+        self._router = router
+        self._reader = reader
+        self.up = True
+
+    def _write(self, payload: bytes) -> None:
+        self._router.send(self.identity, zmq.SNDMORE | zmq.NOBLOCK)
+        self._router.send(payload, zmq.NOBLOCK)
+        self._reader.poke()
+
+
+class DialedLink(Link):
+    """A DEALER of ours, connected to the ROUTER of a peer."""
+
+    def __init__(
+        self, owner: LinkOwner, context: zmq.Context[zmq.Socket[bytes]], dialed: str
+    ) -> None:
+        """Raises `zmq.ZMQError` when the address makes no sense."""
+        super().__init__(owner, dialed, 0)
+        self.dialed = dialed
+        """The address that was asked for; the peer may call itself otherwise."""
+        self._socket = context.socket(zmq.DEALER)
+        owner.settings.apply(self._socket, ipv6="[" in dialed)
+        self._socket.setsockopt(zmq.ROUTING_ID, wire.routing_id(owner.address, owner.incarnation))
+        self._socket.setsockopt(zmq.IMMEDIATE, 1)
+        self._monitor = self._socket.get_monitor_socket(
+            zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+        )
+        try:
+            self._socket.connect(dialed)
+        except zmq.ZMQError:
+            self._socket.disable_monitor()
+            self._monitor.close(0)
+            self._socket.close(0)
+            raise
+        self._reader = SocketReader(self._socket, self._receive, self._retry)
+        self._monitor_reader = SocketReader(self._monitor, self._receive_event)
+        self._timeout = self._loop.call_later(
+            owner.settings.connect_timeout_s, self._give_up, "no connection in time"
+        )
+
+    def close(self, linger_ms: int = 0) -> None:
+        """Close the sockets; what libzmq holds is sent within `linger_ms`."""
+        if self.closed:
+            return
+        super().close()
+        self._timeout.cancel()
+        self._reader.close()
+        self._monitor_reader.close()
+        self._socket.disable_monitor()
+        self._monitor.close(0)
+        self._socket.close(linger_ms)
+
+    def _write(self, payload: bytes) -> None:
+        self._socket.send(payload, zmq.NOBLOCK)
+        self._reader.poke()
+
+    def _retry(self) -> None:
+        if self._flush is not None:
+            self.flush()
+
+    def _give_up(self, reason: str) -> None:
+        self.owner.link_lost(self, reason)
+
+    def _receive_event(self) -> int:
+        event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))
+        if event["event"] == zmq.EVENT_DISCONNECTED:
+            self._reader.drain()
+            if not self.closed:
+                self.owner.link_lost(self, "disconnected")
+        elif not self.up:
+            owner = self.owner
+            self._write(wire.encode(wire.Hello(PROTOCOL_VERSION, owner.address, owner.incarnation)))
+        return 1
+
+    def _receive(self) -> int:
+        payload = self._socket.recv(zmq.NOBLOCK)
+        while self._socket.getsockopt(zmq.RCVMORE):
+            payload = self._socket.recv(zmq.NOBLOCK)
+        try:
+            received = wire.decode(payload)
+        except FrameRejected:
+            self.owner.frames_rejected += 1
+            return 1
+        if isinstance(received, list):
+            if self.up:
+                self.owner.frames_received(self, received)
+            return len(received) or 1
+        if isinstance(received, wire.Refusal):
+            self.owner.link_lost(self, f"refused: {received.reason}")
+        elif isinstance(received, wire.Welcome) and not self.up:
+            self._welcomed(received)
+        return 1
+
+    def _welcomed(self, welcome: wire.Welcome) -> None:
+        if welcome.version != PROTOCOL_VERSION or welcome.incarnation <= 0:
+            self.owner.link_lost(
+                self, f"refused: the peer speaks protocol version {welcome.version}"
+            )
+            return
+        self._timeout.cancel()
+        self.address, self.incarnation = welcome.address, welcome.incarnation
+        self.up = True
+        self.owner.link_up(self)
+        self.flush()

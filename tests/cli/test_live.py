@@ -1,0 +1,177 @@
+"""The live view: complete, plain without colours, within 80 columns."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from spotlight.cli.live import plain_line, render, sparkline, summary_table
+
+
+def _worker(name: str, pool: str, state: str, detail: str = "") -> SimpleNamespace:
+    return SimpleNamespace(
+        name=name, node=name.split("/")[0], pool=pool, state=state, detail=detail
+    )
+
+
+def _status(**changes: Any) -> Any:
+    status: dict[str, Any] = {
+        "job": "first",
+        "phase": "rollout",
+        "iteration": 11,
+        "iterations": 40,
+        "weights_version": 11,
+        "elapsed_s": 151.2,
+        "done": 48,
+        "wanted": 64,
+        "images_per_s": 53.12,
+        "reward_mean": 0.412,
+        "validation": ((3.0, 0.334), (30.0, 0.459), (60.0, 0.58)),
+        "workers": (
+            _worker("spot-0/0", "spot", "score", "32 images " * 20),
+            _worker("reserved-0/0", "reserved", "rollout", "8 images of iteration 11"),
+        ),
+        "previews": 1204,
+        "reissued": 8,
+        "late": 12,
+        "dead_letters": 0,
+        "outcome": "",
+        "reason": "",
+        "run_folder": "/runs/first-001",
+    }
+    return SimpleNamespace(**{**status, **changes})
+
+
+def _drawn(renderable: Any, width: int = 80, **options: Any) -> str:
+    console = Console(width=width, color_system=None, no_color=True, **options)
+    with console.capture() as capture:
+        console.print(renderable)
+    return capture.get()
+
+
+def test_the_view_says_all_that_matters() -> None:
+    view = " ".join(_drawn(render(_status())).split())
+    for words in (
+        "first 11 of 40 iterations rollout",
+        "2 m 31 s",
+        "28%",
+        "validation 0.334 ▁▅█ 0.580",
+        "reward 0.412",
+        "48 of 64 samples, 53.1 images/s",
+        "version 11",
+        "8 images of iteration 11",
+        "1,204 previews, 12 late, 8 re-issued",
+        "/runs/first-001",
+    ):
+        assert words in view, words
+
+
+def test_the_view_fits_eighty_columns() -> None:
+    assert max(map(len, _drawn(render(_status())).splitlines())) <= 80
+
+
+@pytest.mark.parametrize("width", [20, 40, 60])
+def test_a_narrow_terminal_gets_a_narrow_view(width: int) -> None:
+    assert max(map(len, _drawn(render(_status()), width=width).splitlines())) <= width
+
+
+def test_an_ascii_terminal_gets_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Console, "encoding", "ascii")
+    view = _drawn(render(_status()))
+    assert view.isascii() and "0.334 to 0.580" in view
+
+
+def test_reserved_workers_come_first() -> None:
+    view = _drawn(render(_status()))
+    assert view.index("reserved-0/0") < view.index("spot-0/0")
+
+
+def test_many_workers_are_summed_up() -> None:
+    workers = tuple(_worker(f"spot-{i:02d}/0", "spot", "explore") for i in range(30))
+    view = _drawn(render(_status(workers=workers)))
+    assert "spot-11/0" in view and "spot-12/0" not in view
+    assert "and 18 workers more: 18 explore" in view
+
+
+def test_names_are_never_read_as_markup() -> None:
+    worker = _worker("[bold]w[/]", "spot", "idle", "[red]x[/nothing]")
+    view = _drawn(render(_status(job="[b]job", workers=(worker,))))
+    assert "[bold]w[/]" in view and "[red]x[/nothing]" in view and "[b]job" in view
+
+
+def test_a_job_that_only_prepares_has_no_numbers_yet() -> None:
+    status = _status(
+        phase="preparing",
+        iteration=0,
+        done=0,
+        wanted=0,
+        images_per_s=0.0,
+        reward_mean=None,
+        validation=(),
+        workers=(),
+    )
+    view = _drawn(render(status))
+    assert "starting workers and loading the model" in view
+    assert "no worker has joined yet" in view and "reward" not in view
+
+
+def test_without_a_job_the_view_says_so() -> None:
+    assert _drawn(render(_status(job="", iterations=0))).strip() == "no job is running"
+
+
+def test_a_failure_says_its_reason() -> None:
+    status = _status(outcome="failed", reason="the trainer is lost", phase="finished")
+    assert "failed" in _drawn(render(status)) and "the trainer is lost" in _drawn(render(status))
+    assert "failed: the trainer is lost" in plain_line(status)
+
+
+def test_a_plain_line_changes_only_with_what_it_says() -> None:
+    line = plain_line(_status())
+    assert line == "first  11/40 iterations  rollout  reward 0.412  validation 0.580  8 re-issued"
+    assert plain_line(_status(elapsed_s=160.0, done=50, images_per_s=50.0)) == line
+    assert plain_line(_status(phase="train")) != line
+    assert "\n" not in line
+
+
+def test_a_sparkline_runs_from_lowest_to_highest() -> None:
+    assert sparkline([0.1, 0.2, 0.3]) == "▁▅█"
+    assert sparkline([0.5, 0.5]) == "▁▁"
+
+
+def test_the_summary_shows_the_figures_of_the_run() -> None:
+    pool = {"share": {"rollout": 0.3, "train": 0.6, "idle": 0.096, "starting": 0.004}}
+    summary = {
+        "outcome": "finished",
+        "reason": "",
+        "validation_start": 0.334,
+        "validation_end": 0.713,
+        "validation_best": 0.72,
+        "reward_start": 0.3,
+        "reward_end": 0.7,
+        "run_seconds": 171.0,
+        "iterations": 40,
+        "samples": 2560,
+        "images_per_s": 51.2,
+        "previews": 7600,
+        "previews_late": 110,
+        "pools": {"reserved": pool},
+        "nodes_lost": 1,
+        "requests_reissued": 8,
+        "groups_dropped": 0,
+    }
+    table = " ".join(_drawn(summary_table(summary)).split())
+    for words in (
+        "outcome finished",
+        "validation 0.334 to 0.713, best 0.720",
+        "2 m 51 s for 40 iterations",
+        "2,560, 51.2 images/s in rollouts",
+        "7,600, 110 late",
+        "reserved time train 60%, rollout 30%, idle 10%",
+        "1 node lost, 8 requests re-issued, 0 prompt groups dropped",
+    ):
+        assert words in table, words
+    nothing = {**summary, "validation_start": None, "validation_end": None, "images_per_s": None}
+    assert "validation not measured" in " ".join(_drawn(summary_table(nothing)).split())

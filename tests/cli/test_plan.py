@@ -1,0 +1,93 @@
+"""The plan that is printed before a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from spotlight.cli.plan import amount, plan_lines
+from spotlight.jobs import job_from_data
+from spotlight.preflight import check
+
+
+def _plan(width: int = 80, **changes: Any) -> str:
+    job = job_from_data(
+        {
+            "name": "first",
+            "model": {"checkpoint": "builtin:ocr-tiny"},
+            "prompts": {
+                "train": "builtin:ocr-tiny/train",
+                "validation": "builtin:ocr-tiny/validation",
+            },
+            "sampler": {"height": 32, "width": 64},
+            **changes,
+        }
+    )
+    console = Console(width=width, color_system=None, no_color=True)
+    with console.capture() as capture:
+        console.print(plan_lines(job, check(job), Path("/runs/first-001"), threads=2))
+    return capture.get()
+
+
+def _words(**changes: Any) -> str:
+    return " ".join(_plan(width=300, **changes).split())
+
+
+def test_the_plan_says_what_the_job_will_do() -> None:
+    plan = _words()
+    for words in (
+        "job first",
+        "qwen-image from builtin:ocr-tiny, 1.28 M parameters, all trained",
+        "64 x 32 pixels (width x height), 128 tokens of 4 x 4 pixels",
+        "512 to train on, 32 to validate on",
+        "40, each of 8 prompts x 8 = 64 samples; a checkpoint every 5",
+        "DiffusionNFT, 2 updates an iteration at learning rate 0.0003, on 1 worker",
+        "at most 4 previews per kept seed (256 previews an iteration)",
+        "128 images every 5 iterations",
+        "1 coordinator; reserved 1 node with 1 worker; spot 1 node with 1 worker",
+        "2 threads per worker",
+        "run folder /runs/first-001",
+    ):
+        assert words in plan, words
+
+
+def test_the_plan_fits_eighty_columns_of_plain_text() -> None:
+    plan = _plan()
+    assert max(map(len, plan.splitlines())) <= 80
+    assert plan.isascii()
+
+
+def test_adapters_are_counted() -> None:
+    model = {"checkpoint": "builtin:ocr-tiny", "tuning": "lora"}
+    assert "147 k trained in adapters of rank 16" in _words(model=model)
+
+
+def test_a_stochastic_sampler_says_its_noise() -> None:
+    sampler = {"height": 32, "width": 64, "kind": "flow_sde", "guidance": 4}
+    assert "flow_sde, 8 steps, noise 0.7 in 2 steps, guidance 4" in _words(sampler=sampler)
+
+
+def test_no_exploration_is_said() -> None:
+    assert "exploration none" in _words(exploration={"mode": "none"})
+    assert "always 4 previews per kept seed" in _words(exploration={"budget": "fixed"})
+
+
+def test_a_pool_without_nodes_is_left_out() -> None:
+    assert "spot" not in _words(pools={"spot": {"nodes": 0}}).split("processes")[1].split("disk")[0]
+
+
+def test_more_workers_than_cores_are_pointed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spotlight.cli.plan._cores", lambda: 2)
+    assert "more than the 2 cores here" in _words(pools={"spot": {"nodes": 2, "workers": 2}})
+    assert "more than" not in _words()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(7, "7 "), (1234, "1.23 k"), (1_278_512, "1.28 M"), (20_430_000_000, "20.4 G")],
+)
+def test_amounts_have_three_digits(value: int, text: str) -> None:
+    assert amount(value) == text

@@ -1,0 +1,113 @@
+"""Fixtures of the whole test suite: which event loop a test runs on, and a check that it leaves
+nothing behind.
+
+An async test runs on plain asyncio, on virtual time with `@pytest.mark.virtual_time`, or on asyncio
+and on uvloop with `@pytest.mark.both_loops`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from spotlight.simulation.virtual_time import VirtualTimeLoop
+
+ALLOWED_THREADS = ("waitpid-", "asyncio-waitpid-", "die-with-parent", "tqdm", "TMonitor")
+"""Beginnings of the names, or of the types, of threads that libraries keep."""
+ALLOWED_CHILDREN = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+SHARED_MEMORY = Path("/dev/shm")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "virtual_time: runs on a loop whose clock never waits")
+    config.addinivalue_line("markers", "both_loops: runs on asyncio and on uvloop")
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    if item.get_closest_marker("virtual_time"):
+        return {"virtual": VirtualTimeLoop}
+    if item.get_closest_marker("both_loops"):
+        import uvloop
+
+        return {"asyncio": asyncio.SelectorEventLoop, "uvloop": uvloop.new_event_loop}
+    return {"asyncio": asyncio.SelectorEventLoop}
+
+
+@pytest.fixture(autouse=True)
+def leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test that leaves tasks, threads, child processes or shared memory."""
+    threads, children, segments = _threads(), _children(), _segments()
+    if inspect.iscoroutinefunction(getattr(request, "function", None)):
+        request.getfixturevalue("leaves_no_task")
+    yield
+    leaked = {
+        "threads": [thread.name for thread in _remaining(_threads, threads)],
+        "child processes": [_end(child) for child in _remaining(_children, children)],
+        "shared memory": [path.name for path in _segments() - segments],
+    }
+    found = {kind: names for kind, names in leaked.items() if names}
+    assert not found, f"the test left behind {found}"
+
+
+@pytest.fixture
+async def leaves_no_task() -> AsyncIterator[None]:
+    """Fail an async test that leaves a task on its loop."""
+    yield
+    for _ in range(10):
+        await asyncio.sleep(0)
+    leaked = asyncio.all_tasks() - {asyncio.current_task()}
+    assert not leaked, f"the test left tasks behind: {leaked}"
+
+
+def _remaining(look: Callable[[], set[Any]], before: set[Any]) -> set[Any]:
+    """What is new, after giving it a moment to end."""
+    deadline = time.monotonic() + 2.0
+    while (new := look() - before) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return new
+
+
+def _threads() -> set[threading.Thread]:
+    return {
+        thread
+        for thread in threading.enumerate()
+        if not thread.name.startswith(ALLOWED_THREADS)
+        and not type(thread).__name__.startswith(ALLOWED_THREADS)
+    }
+
+
+def _children() -> set[psutil.Process]:
+    children = set()
+    for child in psutil.Process().children(recursive=True):
+        try:
+            command = " ".join(child.cmdline())
+            if child.status() == psutil.STATUS_ZOMBIE and not command:
+                continue
+        except psutil.NoSuchProcess:
+            continue
+        if not any(allowed in command for allowed in ALLOWED_CHILDREN):
+            children.add(child)
+    return children
+
+
+def _end(child: psutil.Process) -> str:
+    try:
+        name = f"{child.pid} {' '.join(child.cmdline())}"
+        child.kill()
+    except psutil.NoSuchProcess:
+        return f"{child.pid}, which ended meanwhile"
+    return name
+
+
+def _segments() -> set[Path]:
+    return set(SHARED_MEMORY.glob("spotlight*")) if SHARED_MEMORY.exists() else set()

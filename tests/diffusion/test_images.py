@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from spotlight.diffusion.images import PixelCodec, to_uint8, token_grid
+from spotlight.errors import CheckpointError
+
+
+@pytest.mark.parametrize("colours", [1, 3])
+def test_pixels_survive_packing(colours: int) -> None:
+    images = torch.rand(2, colours, 16, 48) * 2 - 1
+    codec = PixelCodec(4, colours)
+    latents = codec.encode(images)
+    assert latents.shape == (2, 48, 16 * colours)
+    assert torch.equal(codec.decode(latents, 4, 12), images)
+
+
+def test_tokens_go_row_by_row() -> None:
+    images = torch.zeros(1, 1, 8, 8)
+    images[:, :, :4, 4:] = 1
+    assert PixelCodec(4, 1).encode(images).mean(2).tolist() == [[0, 1, 0, 0]]
+
+
+def test_grey_images_get_three_equal_channels() -> None:
+    pixels = to_uint8(torch.tensor([-2.0, -1.0, 0.0, 1.0, 3.0]).view(1, 1, 1, 5))
+    assert pixels.dtype == np.uint8
+    assert pixels[0, 0, :, 0].tolist() == [0, 0, 128, 255, 255]
+    assert np.array_equal(pixels[..., 0], pixels[..., 2])
+
+
+@pytest.mark.parametrize(("height", "width", "field"), [(18, 48, "height"), (16, 50, "width")])
+def test_a_size_that_does_not_fit_the_patches_is_refused_by_name(
+    height: int, width: int, field: str
+) -> None:
+    with pytest.raises(CheckpointError, match=rf"sampler\.{field}"):
+        token_grid(PixelCodec(4, 1), height, width)

@@ -1,0 +1,238 @@
+"""The Qwen-Image model against diffusers' own pipeline, with tiny random components."""
+
+from __future__ import annotations
+
+
+import pytest
+import torch
+from conftest import tiny_text_encoder, tiny_transformer
+from diffusers import (
+    AutoencoderKLQwenImage,
+    FlowMatchEulerDiscreteScheduler,
+    QwenImagePipeline,
+    QwenImageTransformer2DModel,
+)
+
+from spotlight.diffusion.checkpoints import load_model
+from spotlight.diffusion.images import PixelCodec
+from spotlight.diffusion.model import DiffusionModel
+from spotlight.diffusion.noise import initial_noise
+from spotlight.diffusion.qwen_image import QwenImageModel
+from spotlight.diffusion.samplers import SamplerSettings, sample
+from spotlight.diffusion.text import QWEN_TEMPLATE
+from spotlight.errors import CheckpointError
+from spotlight.jobs import ModelSpec
+
+PROMPTS = ["a cat", 'a sign that says "open"']
+SIZE = 32
+
+
+def tiny_tokenizer() -> object:
+    """A byte-level tokenizer without merges, padded to the 34 template tokens that the pipeline drops."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {character: index for index, character in enumerate(alphabet)}
+    vocabulary["<|endoftext|>"] = len(vocabulary)
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<|endoftext|>")
+
+
+def tiny_qwen_text_model() -> torch.nn.Module:
+    from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+
+    torch.manual_seed(0)
+    config = Qwen2_5_VLConfig(
+        text_config={
+            "hidden_size": 16,
+            "intermediate_size": 16,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 2,
+            "rope_scaling": {"mrope_section": [1, 1, 2], "rope_type": "default", "type": "default"},
+            "rope_theta": 1000000.0,
+            "vocab_size": 300,
+        },
+        vision_config={
+            "depth": 1,
+            "hidden_size": 16,
+            "intermediate_size": 16,
+            "num_heads": 2,
+            "out_hidden_size": 16,
+        },
+        vocab_size=300,
+    )
+    return Qwen2_5_VLForConditionalGeneration(config).eval()
+
+
+def tiny_pipeline() -> QwenImagePipeline:
+    torch.manual_seed(0)
+    vae = AutoencoderKLQwenImage(
+        base_dim=12,
+        z_dim=4,
+        dim_mult=[1, 2, 4],
+        num_res_blocks=1,
+        temperal_downsample=[False, True],
+        latents_mean=[0.1, -0.2, 0.3, 0.0],
+        latents_std=[1.0, 2.0, 0.5, 1.5],
+    )
+    transformer = QwenImageTransformer2DModel(
+        patch_size=2,
+        in_channels=16,
+        out_channels=4,
+        num_layers=2,
+        attention_head_dim=16,
+        num_attention_heads=3,
+        joint_attention_dim=16,
+        axes_dims_rope=(8, 4, 4),
+    )
+    scheduler = FlowMatchEulerDiscreteScheduler(
+        use_dynamic_shifting=True, base_shift=0.5, max_shift=0.9, max_image_seq_len=8192
+    )
+    pipeline = QwenImagePipeline(
+        scheduler, vae.eval(), tiny_qwen_text_model(), tiny_tokenizer(), transformer.eval()
+    )
+    pipeline.set_progress_bar_config(disable=True)
+    return pipeline
+
+
+@pytest.fixture(scope="module")
+def pipeline() -> QwenImagePipeline:
+    return tiny_pipeline()
+
+
+@pytest.fixture(scope="module")
+def real(pipeline: QwenImagePipeline, tmp_path_factory: pytest.TempPathFactory) -> DiffusionModel:
+    folder = tmp_path_factory.mktemp("checkpoint")
+    pipeline.save_pretrained(folder)
+    return load_model(ModelSpec(checkpoint=str(folder)), device="cpu")
+
+
+def test_prompts_are_encoded_as_by_the_pipeline(
+    pipeline: QwenImagePipeline, real: DiffusionModel
+) -> None:
+    embeds, mask = pipeline.encode_prompt(PROMPTS, device="cpu")
+    own = real.encode_prompts(PROMPTS)
+    length = embeds.shape[1]
+    assert torch.equal(own.mask[:, :length], mask.bool())
+    assert not own.mask[:, length:].any()
+    torch.testing.assert_close(own.embeds[:, :length], embeds, rtol=1e-4, atol=1e-5)
+
+
+def test_the_template_is_the_pipelines(pipeline: QwenImagePipeline) -> None:
+    assert pipeline.prompt_template_encode == QWEN_TEMPLATE
+
+
+@pytest.mark.parametrize("guidance", [1.0, 4.0])
+def test_images_are_those_of_the_pipeline(
+    pipeline: QwenImagePipeline, real: DiffusionModel, guidance: float
+) -> None:
+    settings = SamplerSettings("ode", 3, SIZE, SIZE, guidance=guidance, micro_batch=4)
+    seeds = [1, 2]
+    noise = initial_noise(seeds, real.latent_shape(SIZE, SIZE))
+    options = {"negative_prompt": [" ", " "]} if guidance > 1 else {}
+    common = {
+        "prompt": PROMPTS,
+        "true_cfg_scale": guidance,
+        "height": SIZE,
+        "width": SIZE,
+        "num_inference_steps": 3,
+        **options,
+    }
+    expected = pipeline(latents=noise.clone(), output_type="latent", **common).images
+    images = pipeline(latents=noise.clone(), output_type="np", **common).images
+    latents = sample(real, PROMPTS, seeds, settings).latents
+    torch.testing.assert_close(latents, expected, rtol=1e-3, atol=1e-4)
+    decoded = real.decode(latents, SIZE, SIZE).astype(float)
+    assert abs(decoded - images * 255).max() <= 1
+
+
+def test_sigmas_depend_on_the_number_of_tokens_as_in_the_pipeline(real: DiffusionModel) -> None:
+    small, large = real.sigmas(4, 32, 32, None), real.sigmas(4, 256, 256, None)
+    assert torch.all(large[1:-1] > small[1:-1])
+
+
+def test_a_prompt_is_encoded_alone_so_its_bits_never_depend_on_others(real: DiffusionModel) -> None:
+    together, alone = real.encode_prompts(PROMPTS), real.encode_prompts(PROMPTS[:1])
+    assert torch.equal(together.embeds[:1], alone.embeds)
+
+
+def test_guidance_keeps_the_norm_of_every_token(model: QwenImageModel) -> None:
+    latents, embeddings = initial_noise([1, 2], (48, 16)), model.encode_prompts(['"12"', '"34"'])
+    sigmas = torch.tensor([0.5, 0.9])
+    plain, guided = (
+        model.velocity(latents, sigmas, embeddings, height=16, width=48, guidance=guidance)
+        for guidance in (1.0, 3.0)
+    )
+    assert not torch.allclose(plain, guided)
+    torch.testing.assert_close(plain.norm(dim=-1), guided.norm(dim=-1))
+
+
+def test_velocities_are_differentiable(model: QwenImageModel) -> None:
+    embeddings = model.encode_prompts(['"12"'])
+    velocity = model.velocity(
+        initial_noise([1], (48, 16)), torch.tensor([0.5]), embeddings, height=16, width=48
+    )
+    velocity.square().mean().backward()
+    assert model.transformer.proj_out.weight.grad.abs().sum() > 0
+    model.transformer.zero_grad()
+
+
+def test_embeddings_can_be_selected_and_repeated(model: QwenImageModel) -> None:
+    embeddings = model.encode_prompts(['"12"', '"34"'])
+    picked = embeddings.select([1, 1, 0])
+    assert len(picked) == 3
+    assert torch.equal(picked.embeds, embeddings.embeds[[1, 1, 0]])
+
+
+def test_trainable_state_can_be_loaded_back() -> None:
+    model, other = (
+        QwenImageModel(
+            tiny_transformer(), FlowMatchEulerDiscreteScheduler(), tiny_text_encoder(), PixelCodec(4, 1)
+        )
+        for _ in range(2)
+    )
+    changed = {name: tensor + 1 for name, tensor in model.trainable_state().items()}
+    other.load_trainable_state(changed)
+    assert all(torch.equal(other.trainable_state()[name], changed[name]) for name in changed)
+
+
+def test_weights_with_other_names_or_shapes_are_refused_by_name(model: QwenImageModel) -> None:
+    state = dict(model.trainable_state())
+    with pytest.raises(CheckpointError, match=r"proj_out\.extra"):
+        model.load_trainable_state({**state, "proj_out.extra": torch.zeros(1)})
+    with pytest.raises(CheckpointError, match=r"proj_out\.bias"):
+        model.load_trainable_state({**state, "proj_out.bias": torch.zeros(3)})
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"in_channels": 64}, "in_channels"),
+        ({"patch_size": 2}, "patch_size"),
+        ({"joint_attention_dim": 32}, "joint_attention_dim"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused_by_field(changes: dict[str, object], field: str) -> None:
+    with pytest.raises(CheckpointError, match=rf"transformer\.{field}"):
+        QwenImageModel(
+            tiny_transformer(**changes),
+            FlowMatchEulerDiscreteScheduler(),
+            tiny_text_encoder(),
+            PixelCodec(4, 1),
+        )
+
+
+def test_heads_that_do_not_fit_the_rotary_embedding_are_refused() -> None:
+    with pytest.raises(CheckpointError, match=r"transformer\.attention_head_dim"):
+        QwenImageModel(
+            tiny_transformer(attention_head_dim=32),
+            FlowMatchEulerDiscreteScheduler(),
+            tiny_text_encoder(),
+            PixelCodec(4, 1),
+        )
+
+

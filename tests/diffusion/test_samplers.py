@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from diffusers import FlowMatchEulerDiscreteScheduler
+
+from spotlight.diffusion.noise import initial_noise
+from spotlight.diffusion.qwen_image import QwenImageModel
+from spotlight.diffusion.samplers import Progress, SamplerSettings, resume, sample, start
+from spotlight.diffusion.transitions import log_prob, transition
+from spotlight.jobs import SamplerSpec
+
+ODE = SamplerSettings("ode", 6, 16, 48, micro_batch=4)
+SDE = replace(ODE, kind="flow_sde", window=(1, 2))
+CPS = replace(ODE, kind="cps", window=(0, 3), noise_level=0.8)
+ALL = pytest.mark.parametrize("settings", [ODE, SDE, CPS], ids=lambda settings: settings.kind)
+PROMPTS = [f'the number "{number}"' for number in (1234, 5678, 9012, 3456, 7890, 1111)]
+SEEDS = [3, 2**63 + 5, 17, 0, 42, 99]
+
+
+def same_bits(left: torch.Tensor | None, right: torch.Tensor | None) -> bool:
+    if left is None or right is None:
+        return left is right
+    return torch.equal(left, right)
+
+
+def test_the_ode_sampler_is_diffusers_own_loop(model: QwenImageModel) -> None:
+    scheduler = FlowMatchEulerDiscreteScheduler(shift=3.0)
+    scheduler.set_timesteps(sigmas=[1 - step / 6 for step in range(6)])
+    latents = initial_noise(SEEDS[:4], model.latent_shape(16, 48))
+    embeddings = model.encode_prompts(PROMPTS[:4])
+    with torch.no_grad():
+        for timestep, sigma in zip(scheduler.timesteps, scheduler.sigmas, strict=False):
+            velocity = model.velocity(latents, sigma.expand(4), embeddings, height=16, width=48)
+            latents = scheduler.step(velocity, timestep, latents, return_dict=False)[0]
+    torch.testing.assert_close(
+        sample(model, PROMPTS[:4], SEEDS[:4], ODE).latents, latents, rtol=1e-6, atol=1e-6
+    )
+
+
+@ALL
+def test_another_batch_order_gives_the_same_bits(
+    model: QwenImageModel, settings: SamplerSettings
+) -> None:
+    forward = sample(model, PROMPTS, SEEDS, settings)
+    backward = sample(model, PROMPTS[::-1], SEEDS[::-1], settings)
+    assert torch.equal(forward.latents, backward.latents.flip(0))
+    if settings.kind != "ode":
+        assert same_bits(forward.window_states, backward.window_states.flip(0))
+        assert same_bits(forward.log_probs, backward.log_probs.flip(0))
+
+
+@ALL
+def test_a_short_batch_gives_the_same_bits(
+    model: QwenImageModel, settings: SamplerSettings
+) -> None:
+    together = sample(model, PROMPTS[:4], SEEDS[:4], settings)
+    alone = sample(model, PROMPTS[2:3], SEEDS[2:3], settings)
+    assert torch.equal(together.latents[2:3], alone.latents)
+
+
+@ALL
+@pytest.mark.parametrize("broken_after", range(6))
+def test_resuming_at_any_step_gives_the_same_bits(
+    model: QwenImageModel, settings: SamplerSettings, broken_after: int
+) -> None:
+    whole = sample(model, PROMPTS[:3], SEEDS[:3], settings)
+    first = start(model, PROMPTS[:3], SEEDS[:3], settings)
+    for _ in range(broken_after):
+        first.step()
+    commit = Progress.from_tensors(first.progress().tensors())
+    second = resume(model, PROMPTS[:3], SEEDS[:3], settings, commit)
+    assert second.steps_taken == broken_after
+    while not second.done:
+        second.step()
+    assert torch.equal(second.result().latents, whole.latents)
+    assert same_bits(second.result().window_states, whole.window_states)
+    assert same_bits(second.result().log_probs, whole.log_probs)
+
+
+def test_samples_of_different_batches_can_be_resumed_together(model: QwenImageModel) -> None:
+    whole = sample(model, PROMPTS[:2], SEEDS[:2], SDE)
+    parts = []
+    for row in range(2):
+        alone = start(model, PROMPTS[row : row + 1], SEEDS[row : row + 1], SDE)
+        alone.step()
+        alone.step()
+        parts.append(alone.progress())
+    together = resume(model, PROMPTS[:2], SEEDS[:2], SDE, Progress.join(parts))
+    while not together.done:
+        together.step()
+    assert torch.equal(together.result().latents, whole.latents)
+
+
+def test_samples_at_different_steps_cannot_be_joined(model: QwenImageModel) -> None:
+    denoising = start(model, PROMPTS[:1], SEEDS[:1], ODE)
+    before = denoising.progress()
+    denoising.step()
+    with pytest.raises(ValueError, match="at one step"):
+        Progress.join([before, denoising.progress()])
+
+
+@pytest.mark.parametrize("settings", [SDE, CPS], ids=lambda settings: settings.kind)
+def test_replaying_the_window_gives_exactly_the_recorded_log_probabilities(
+    model: QwenImageModel, settings: SamplerSettings
+) -> None:
+    batch = sample(model, PROMPTS[:4], SEEDS[:4], settings)
+    assert batch.window_states is not None
+    assert batch.log_probs is not None
+    sigmas = model.sigmas(6, 16, 48, None)
+    embeddings = model.encode_prompts(PROMPTS[:4])
+    for index in range(batch.log_probs.shape[1]):
+        step = batch.window_start + index
+        before, after = batch.window_states[:, index], batch.window_states[:, index + 1]
+        velocity = model.velocity(before, sigmas[step].expand(4), embeddings, height=16, width=48)
+        mean, std = transition(
+            settings.kind, settings.noise_level, before, velocity, sigmas[step], sigmas[step + 1]
+        )
+        ratio = torch.exp(log_prob(settings.kind, after, mean, std) - batch.log_probs[:, index])
+        assert torch.equal(ratio, torch.ones(4))
+
+
+def test_noise_is_added_inside_the_window_only(model: QwenImageModel) -> None:
+    ode, sde = (start(model, PROMPTS[:1], SEEDS[:1], settings) for settings in (ODE, SDE))
+    ode.step()
+    sde.step()
+    assert torch.equal(ode.progress().latents, sde.progress().latents)
+    ode.step()
+    sde.step()
+    assert not torch.equal(ode.progress().latents, sde.progress().latents)
+
+
+def test_an_unfinished_denoising_has_no_result(model: QwenImageModel) -> None:
+    with pytest.raises(ValueError, match="0 of 6 steps"):
+        start(model, PROMPTS[:1], SEEDS[:1], ODE).result()
+
+
+def test_a_commit_of_another_size_is_refused(model: QwenImageModel) -> None:
+    commit = start(model, PROMPTS[:1], SEEDS[:1], ODE).progress()
+    with pytest.raises(ValueError, match="does not fit"):
+        resume(model, PROMPTS[:2], SEEDS[:2], ODE, commit)
+
+
+def test_settings_of_a_job_have_no_window_without_a_start() -> None:
+    spec = SamplerSpec(height=16, width=48, kind="cps", steps=8)
+    assert SamplerSettings.from_spec(spec).kind == "ode"
+    assert SamplerSettings.from_spec(spec, window_start=1).window == (1, spec.window.length)
+    assert SamplerSettings.from_spec(spec, steps=20).steps == 20

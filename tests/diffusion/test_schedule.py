@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from diffusers import FlowMatchEulerDiscreteScheduler
+from diffusers.pipelines.qwenimage.pipeline_qwenimage import calculate_shift
+
+from spotlight.diffusion.schedule import dynamic_shift, flow_sigmas
+
+QWEN = {
+    "use_dynamic_shifting": True,
+    "base_shift": 0.5,
+    "max_shift": 0.9,
+    "base_image_seq_len": 256,
+    "max_image_seq_len": 8192,
+    "shift_terminal": 0.02,
+}
+
+
+@pytest.mark.parametrize("steps", [1, 8, 50])
+def test_a_fixed_shift_gives_diffusers_sigmas(steps: int) -> None:
+    reference = FlowMatchEulerDiscreteScheduler(shift=3.0)
+    reference.set_timesteps(sigmas=np.linspace(1, 1 / steps, steps))
+    assert torch.equal(
+        flow_sigmas(FlowMatchEulerDiscreteScheduler(shift=3.0), steps, 48), reference.sigmas
+    )
+
+
+@pytest.mark.parametrize("tokens", [1024, 6400])
+def test_dynamic_shifting_is_that_of_diffusers_pipeline(tokens: int) -> None:
+    mu = calculate_shift(tokens, 256, 8192, 0.5, 0.9)
+    scheduler = FlowMatchEulerDiscreteScheduler(**QWEN)
+    assert dynamic_shift(scheduler, tokens) == pytest.approx(mu)
+    reference = FlowMatchEulerDiscreteScheduler(**QWEN)
+    reference.set_timesteps(sigmas=np.linspace(1, 0.1, 10), mu=mu)
+    torch.testing.assert_close(flow_sigmas(scheduler, 10, tokens), reference.sigmas)
+
+
+def test_the_shift_of_a_job_replaces_dynamic_shifting() -> None:
+    sigmas = flow_sigmas(FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True), 4, 1024, 2.0)
+    even = torch.tensor([1.0, 0.75, 0.5, 0.25, 0.0])
+    torch.testing.assert_close(sigmas, 2 * even / (1 + even))
+
+
+def test_sigmas_fall_from_one_to_zero() -> None:
+    sigmas = flow_sigmas(FlowMatchEulerDiscreteScheduler(shift=1.0), 8, 48)
+    assert sigmas.dtype == torch.float32
+    assert sigmas[0] == 1
+    assert sigmas[-1] == 0
+    assert torch.all(sigmas.diff() < 0)

@@ -1,0 +1,312 @@
+"""Jobs: every mistake is one line that names the field and says what to do."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from spotlight.errors import JobError, UserError
+from spotlight.jobs import JobSpec, job_from_data, job_to_yaml, load_job, parse_job
+
+SMALLEST = {
+    "name": "first",
+    "model": {"checkpoint": "builtin:ocr-tiny"},
+    "prompts": {"train": "builtin:ocr-tiny/train", "validation": "builtin:ocr-tiny/validation"},
+    "sampler": {"height": 32, "width": 64},
+}
+
+
+def _with(path: str, value: Any, base: dict[str, Any] = SMALLEST) -> dict[str, Any]:
+    """The smallest job with one field set, given by its dotted path."""
+    data = copy.deepcopy(base)
+    *sections, field = path.split(".")
+    section = data
+    for name in sections:
+        section = section.setdefault(name, {})
+    section[field] = value
+    return data
+
+
+def _problem(data: dict[str, Any]) -> JobError:
+    with pytest.raises(JobError) as caught:
+        job_from_data(data)
+    assert str(caught.value) == f"{caught.value.path}: {caught.value.problem}"
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+def test_the_smallest_job_has_defaults_for_everything_else() -> None:
+    job = job_from_data(SMALLEST)
+    assert (job.iterations, job.group_size, job.samples_per_iteration) == (40, 8, 64)
+    assert job.sampler.kind == "ode" and job.training.loss == "diffusion_nft"
+    assert job.pools.reserved.nodes == job.pools.spot.nodes == 1
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["name", "model", "prompts", "sampler", "model.checkpoint", "prompts.train", "sampler.width"],
+)
+def test_a_field_that_is_missing_is_named(path: str) -> None:
+    data = copy.deepcopy(SMALLEST)
+    *sections, field = path.split(".")
+    section: dict[str, Any] = data
+    for name in sections:
+        section = section[name]
+    del section[field]
+    error = _problem(data)
+    assert (error.path, error.problem) == (path, "is missing; add it")
+
+
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("itertions", "iterations"),
+        ("sampler.stesp", "steps"),
+        ("sampler.window.lenght", "length"),
+        ("model.lora.rnk", "rank"),
+        ("pools.spot.node", "nodes"),
+        ("training.learningrate", "learning_rate"),
+        ("exploration.candidate", "candidates"),
+        ("reward.on_failures", "on_failure"),
+        ("validation.seed", "seeds"),
+        ("prompts.validaton", "validation"),
+    ],
+)
+def test_a_misspelt_key_is_refused_with_the_key_that_was_meant(path: str, meant: str) -> None:
+    error = _problem(_with(path, 1))
+    assert error.path == path
+    assert f"did you mean `{meant}`?" in error.problem
+
+
+def test_a_key_like_no_other_is_refused_with_those_that_are_known() -> None:
+    error = _problem(_with("reward.zzz", 1))
+    assert error.problem == "unknown key; known here: attempts, kind, on_failure"
+
+
+@pytest.mark.parametrize("key", [1, None, True])
+def test_a_key_that_is_not_text_is_refused(key: object) -> None:
+    assert _problem({**SMALLEST, key: 1}).problem.startswith("unknown key")  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "problem"),
+    [
+        ("iterations", "ten", "expected `int`, got `str`"),
+        ("iterations", 1.5, "expected `int`, got `float`"),
+        ("iterations", True, "expected `int`, got `bool`"),
+        ("iterations", None, "expected `int`, got `null`"),
+        ("sampler", 3, "expected `object`, got `int`"),
+        ("sampler.window", [1], "expected `object`, got `array`"),
+        ("sampler.evaluation_steps", "x", "expected `int | null`, got `str`"),
+        ("sampler.shift", "x", "expected `float | null`, got `str`"),
+        ("sampler.kind", "sde", "invalid enum value 'sde'"),
+        ("training.learning_rate", "fast", "expected `float`, got `str`"),
+        ("training.adam_betas", [0.9], "expected `array` of length 2, got 1"),
+        ("training.loss", "ppo", "invalid enum value 'ppo'"),
+        ("exploration.mode", "bandit", "invalid enum value 'bandit'"),
+        ("reward.kind", "geneval", "invalid enum value 'geneval'"),
+        ("model.tuning", "qlora", "invalid enum value 'qlora'"),
+        ("pools.spot", None, "expected `object`, got `null`"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_named_with_its_path(
+    path: str, value: object, problem: str
+) -> None:
+    error = _problem(_with(path, value))
+    assert (error.path, error.problem) == (path, problem)
+
+
+def test_an_item_of_a_list_is_named_by_its_place() -> None:
+    assert _problem(_with("model.lora.targets", ["to_q", 3])).path == "model.lora.targets[1]"
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("name", ""),
+        ("name", "a/b"),
+        ("name", "-x"),
+        ("name", "x" * 65),
+        ("name", "x\n"),
+        ("seed", -1),
+        ("seed", 2**63),
+        ("iterations", 0),
+        ("group_size", 1),
+        ("checkpoint_every", 0),
+        ("model.lora.rank", 0),
+        ("model.lora.alpha", 0),
+        ("model.lora.targets", []),
+        ("prompts.per_iteration", 0),
+        ("sampler.height", 0),
+        ("sampler.width", -4),
+        ("sampler.steps", 0),
+        ("sampler.evaluation_steps", 0),
+        ("sampler.shift", 0.0),
+        ("sampler.guidance", 0.5),
+        ("sampler.noise_level", -0.1),
+        ("sampler.micro_batch", 3),
+        ("sampler.window.length", 0),
+        ("sampler.window.earliest", -1),
+        ("sampler.window.latest", 1),
+        ("reward.attempts", 0),
+        ("training.ranks", 0),
+        ("training.updates_per_iteration", 0),
+        ("training.micro_batch", 0),
+        ("training.nft_times", 0),
+        ("training.learning_rate", 0.0),
+        ("training.gradient_clip", 0.0),
+        ("training.advantage_clip", -1.0),
+        ("training.nft_strength", 0.0),
+        ("training.clip_range", 0.0),
+        ("training.ema_decay", 1.0),
+        ("training.rollout_decay", -0.1),
+        ("training.weight_decay", -0.1),
+        ("training.kl", -0.1),
+        ("training.adam_betas", [0.9, 1.0]),
+        ("exploration.candidates", 0),
+        ("exploration.preview_steps", 0),
+        ("validation.seeds", 0),
+        ("validation.every", 0),
+        ("pools.reserved.nodes", 0),
+        ("pools.spot.nodes", -1),
+        ("pools.spot.workers", 0),
+    ],
+)
+def test_a_value_out_of_bounds_is_named(path: str, value: object) -> None:
+    assert _problem(_with(path, value)).path == path
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("name", "x" * 64),
+        ("seed", 2**63 - 1),
+        ("iterations", 1),
+        ("group_size", 2),
+        ("sampler.micro_batch", 4),
+        ("sampler.guidance", 1),
+        ("sampler.window.latest", 2),
+        ("training.ema_decay", 0.0),
+        ("pools.spot.nodes", 0),
+    ],
+)
+def test_a_value_at_its_bound_is_taken(path: str, value: object) -> None:
+    job_from_data(_with(path, value))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("path", ["sampler.guidance", "training.kl", "sampler.shift"])
+def test_a_number_that_is_not_finite_is_refused(path: str, value: float) -> None:
+    error = _problem(_with(path, value))
+    assert error.path == path and "finite" in error.problem
+
+
+def test_flow_grpo_needs_a_stochastic_sampler() -> None:
+    data = _with("training.loss", "flow_grpo")
+    assert _problem(data).path == "sampler.kind"
+    job_from_data(_with("sampler.kind", "flow_sde", data))
+
+
+def test_the_window_of_a_stochastic_sampler_ends_before_the_last_step() -> None:
+    data = _with("sampler.kind", "cps", _with("sampler.steps", 4))
+    error = _problem(data)
+    assert error.path == "sampler.window.latest" and "below steps (4)" in error.problem
+    job_from_data(_with("sampler.window.latest", 3, data))
+
+
+def test_an_ode_sampler_has_no_use_for_the_window() -> None:
+    job_from_data(_with("sampler.steps", 2))
+
+
+def test_trainer_ranks_need_as_many_reserved_workers() -> None:
+    data = _with("training.ranks", 4)
+    error = _problem(data)
+    assert error.path == "training.ranks" and "has only 1" in error.problem
+    pools = {"reserved": {"nodes": 2, "workers": 2}}
+    job_from_data(_with("pools", pools, data))
+
+
+def test_samples_are_dealt_out_evenly_over_updates() -> None:
+    error = _problem(_with("training.updates_per_iteration", 3))
+    assert error.path == "training.updates_per_iteration"
+    assert "64 samples cannot be dealt out evenly over 3 updates" in error.problem
+
+
+def test_a_job_survives_the_way_through_yaml() -> None:
+    data = _with("sampler.shift", 1e-5, _with("training.learning_rate", 1e-7))
+    job = job_from_data(_with("model.lora.targets", ["to_q"], data))
+    text = job_to_yaml(job)
+    assert parse_job(text) == job
+    assert job_to_yaml(parse_job(text)) == text
+
+
+def test_the_yaml_of_a_job_shows_every_default() -> None:
+    written = yaml.safe_load(job_to_yaml(job_from_data(SMALLEST)))
+    assert set(written) == set(JobSpec.__struct_fields__)
+    assert written["pools"]["spot"] == {"nodes": 1, "workers": 1}
+    assert written["sampler"]["shift"] is None
+
+
+@pytest.mark.parametrize("number", ["1e-4", "1E-4", "+1e-4", "1.0e-4", ".1e-3", "0.0001"])
+def test_numbers_with_an_exponent_are_numbers(number: str) -> None:
+    text = yaml.safe_dump(SMALLEST) + f"training:\n  learning_rate: {number}\n"
+    assert parse_job(text).training.learning_rate == pytest.approx(1e-4)
+
+
+def test_yaml_that_does_not_parse_is_refused_with_file_and_line() -> None:
+    with pytest.raises(JobError, match=r"^job\.yaml: is not valid YAML at line 2"):
+        parse_job("name: x\nmodel: [", source="job.yaml")
+
+
+def test_a_key_given_twice_is_refused_with_its_line() -> None:
+    text = yaml.safe_dump(SMALLEST) + "iterations: 3\niterations: 4\n"
+    with pytest.raises(JobError, match=r"at line \d+: key `iterations` is given twice"):
+        parse_job(text)
+
+
+@pytest.mark.parametrize("text", ["", "just words", "- a\n- b", "3"])
+def test_yaml_that_is_no_mapping_is_refused(text: str) -> None:
+    with pytest.raises(JobError, match="must hold a mapping"):
+        parse_job(text)
+
+
+def test_yaml_cannot_make_objects() -> None:
+    with pytest.raises(JobError, match="is not valid YAML"):
+        parse_job("name: !!python/object/apply:os.system ['true']")
+
+
+def test_relative_paths_start_from_the_job_file(tmp_path: Path) -> None:
+    data = _with("prompts.train", "train.txt", _with("model.checkpoint", "../model"))
+    file = tmp_path / "jobs" / "job.yaml"
+    file.parent.mkdir()
+    file.write_text(yaml.safe_dump(data))
+    job = load_job(file)
+    assert job.prompts.train == str(tmp_path / "jobs" / "train.txt")
+    assert job.model.checkpoint == str(tmp_path / "model")
+    assert job.prompts.validation == "builtin:ocr-tiny/validation"
+
+
+def test_a_path_may_start_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    job = parse_job(yaml.safe_dump(_with("model.checkpoint", "~/model")), base=Path("/jobs"))
+    assert job.model.checkpoint == str(tmp_path / "model")
+
+
+def test_a_job_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(JobError, match=r"none\.yaml: cannot be read \(No such file"):
+        load_job(tmp_path / "none.yaml")
+
+
+def test_a_job_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(JobError, match="is not UTF-8 text"):
+        load_job(file)
+
+
+def test_a_wrong_job_is_the_users_to_mend() -> None:
+    assert issubclass(JobError, UserError) and JobError("a", "b").exit_code == 2

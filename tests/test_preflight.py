@@ -1,0 +1,399 @@
+"""What is checked before anything starts: each problem is one line with a field or a path."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from spotlight import preflight
+from spotlight.errors import (
+    CheckpointError,
+    JobError,
+    MissingDependency,
+    RunFolderError,
+    UserError,
+)
+from spotlight.jobs import JobSpec, job_from_data
+
+ROOT = Path(__file__).resolve().parent.parent
+TRANSFORMER = {
+    "patch_size": 4,
+    "in_channels": 16,
+    "out_channels": 1,
+    "num_layers": 1,
+    "attention_head_dim": 32,
+    "num_attention_heads": 2,
+    "joint_attention_dim": 32,
+    "axes_dims_rope": [8, 8, 16],
+}
+SHAPES = {
+    "img_in.weight": [64, 16],
+    "txt_in.weight": [64, 32],
+    "transformer_blocks.0.attn.to_q.weight": [64, 64],
+    "transformer_blocks.0.attn.to_q.bias": [64],
+}
+
+
+def write_safetensors(path: Path, shapes: dict[str, list[int]]) -> None:
+    """A file of zeros with a safetensors header."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, shape in shapes.items():
+        start, end = end, end + 4 * _product(shape)
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(end))
+
+
+def _product(shape: list[int]) -> int:
+    product = 1
+    for size in shape:
+        product *= size
+    return product
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """A tiny pixel-space checkpoint in diffusers layout."""
+    folder = tmp_path / "checkpoint"
+    for part in ("transformer", "scheduler", "text_encoder"):
+        (folder / part).mkdir(parents=True)
+    index = {
+        "_class_name": "QwenImagePipeline",
+        "scheduler": ["diffusers", "FlowMatchEulerDiscreteScheduler"],
+        "text_encoder": ["spotlight", "TokenTextEncoder"],
+        "tokenizer": [None, None],
+        "transformer": ["diffusers", "QwenImageTransformer2DModel"],
+        "vae": [None, None],
+    }
+    (folder / "model_index.json").write_text(json.dumps(index))
+    (folder / "transformer" / "config.json").write_text(json.dumps(TRANSFORMER))
+    (folder / "text_encoder" / "config.json").write_text(json.dumps({"dim": 32}))
+    write_safetensors(folder / "transformer" / "model.safetensors", SHAPES)
+    return folder
+
+
+MakeJob = Callable[..., JobSpec]
+
+
+@pytest.fixture
+def make_job(checkpoint: Path, tmp_path: Path) -> MakeJob:
+    """Builds jobs on the tiny checkpoint with ten training and two validation prompts."""
+    train, validation = tmp_path / "train.txt", tmp_path / "validation.txt"
+    train.write_text("".join(f'the number "{i}"\n' for i in range(10)))
+    validation.write_text('the number "10"\nthe number "11"\n')
+
+    def make(**changes: Any) -> JobSpec:
+        data: dict[str, Any] = {
+            "name": "job",
+            "model": {"checkpoint": str(checkpoint)},
+            "prompts": {"train": str(train), "validation": str(validation)},
+            "sampler": {"height": 32, "width": 64},
+        }
+        return job_from_data({**data, **changes})
+
+    return make
+
+
+def edit_json(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def test_a_sound_job_gets_a_description_of_its_checkpoint(
+    make_job: MakeJob, checkpoint: Path
+) -> None:
+    info = preflight.check(make_job())
+    assert (info.folder, info.family) == (checkpoint, "qwen-image")
+    assert info.parameters == info.trainable == 64 * 16 + 64 * 32 + 64 * 64 + 64
+    assert (info.pixels_per_token, info.channels, info.pixel_space) == (4, 16, True)
+    assert info.tokens(32, 64) == 8 * 16
+
+
+def test_the_checkpoint_that_ships_passes() -> None:
+    data = {
+        "name": "first",
+        "model": {"checkpoint": "builtin:ocr-tiny"},
+        "prompts": {
+            "train": "builtin:ocr-tiny/train",
+            "validation": "builtin:ocr-tiny/validation",
+        },
+        "sampler": {"height": 32, "width": 64},
+    }
+    assert preflight.check(job_from_data(data)).pixel_space
+
+
+def test_adapters_train_rank_times_inputs_and_outputs(make_job: MakeJob, checkpoint: Path) -> None:
+    lora = {"rank": 4, "targets": ["to_q"]}
+    job = make_job(model={"checkpoint": str(checkpoint), "tuning": "lora", "lora": lora})
+    info = preflight.check(job)
+    assert info.trainable == 4 * (64 + 64) < info.parameters
+
+
+def test_an_adapter_for_a_module_that_is_not_there_is_named(
+    make_job: MakeJob, checkpoint: Path
+) -> None:
+    lora = {"targets": ["to_q", "o_q"]}
+    job = make_job(model={"checkpoint": str(checkpoint), "tuning": "lora", "lora": lora})
+    with pytest.raises(CheckpointError, match=r"model\.lora\.targets: no linear module `o_q`"):
+        preflight.check(job)
+
+
+def test_neither_torch_nor_numpy_is_imported() -> None:
+    code = (
+        "import sys; from spotlight.jobs import load_job; import spotlight.preflight;"
+        "import spotlight.web.report, spotlight.cli.plan, spotlight.cli.live;"
+        "sys.exit(any(name in sys.modules for name in ('torch', 'numpy', 'diffusers')))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=30, cwd=ROOT)
+
+
+# --- checkpoint ---------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_that_is_not_there_is_named(make_job: MakeJob) -> None:
+    with pytest.raises(CheckpointError, match=r"model\.checkpoint: /nowhere is not a folder"):
+        preflight.check(make_job(model={"checkpoint": "/nowhere"}))
+
+
+@pytest.mark.parametrize(
+    "part", ["model_index.json", "transformer/config.json", "text_encoder/config.json"]
+)
+def test_a_file_that_is_missing_is_named(make_job: MakeJob, checkpoint: Path, part: str) -> None:
+    (checkpoint / part).unlink()
+    with pytest.raises(CheckpointError, match=f"{part} cannot be read .No such file"):
+        preflight.check(make_job())
+
+
+@pytest.mark.parametrize("part", ["transformer", "scheduler", "text_encoder"])
+def test_a_part_that_is_missing_is_named(make_job: MakeJob, checkpoint: Path, part: str) -> None:
+    shutil.rmtree(checkpoint / part)
+    with pytest.raises(CheckpointError, match=f"{part} is missing; copy the whole checkpoint"):
+        preflight.check(make_job())
+
+
+def test_a_file_that_is_not_json_is_named(make_job: MakeJob, checkpoint: Path) -> None:
+    (checkpoint / "transformer" / "config.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"config\.json is not what it should be"):
+        preflight.check(make_job())
+
+
+def test_an_unknown_family_is_refused_with_those_that_are_known(
+    make_job: MakeJob, checkpoint: Path
+) -> None:
+    edit_json(checkpoint / "model_index.json", transformer=["diffusers", "FluxTransformer2DModel"])
+    with pytest.raises(CheckpointError, match=r"`FluxTransformer2DModel`.*known: qwen-image"):
+        preflight.check(make_job())
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"attention_head_dim": 48}, "attention_head_dim 48, but its axes_dims_rope .* to 32"),
+        ({"axes_dims_rope": [15, 1, 16]}, "each must be even and positive"),
+        ({"num_attention_heads": 0}, "num_attention_heads 0; it must be at least 1"),
+        ({"num_attention_heads": 3}, r"img_in.weight of shape \[96, 16\]"),
+        ({"num_layers": "two"}, "Expected `int`, got `str` - at `.*num_layers`"),
+        ({"axes_dims_rope": [16, 16]}, "at `.*axes_dims_rope`"),
+        ({"out_channels": 3}, "makes 48 channels .* in_channels 16"),
+        ({"joint_attention_dim": 16}, "txt_in.weight of shape"),
+    ],
+)
+def test_a_configuration_that_cannot_work_is_named(
+    make_job: MakeJob, checkpoint: Path, change: dict[str, Any], problem: str
+) -> None:
+    edit_json(checkpoint / "transformer" / "config.json", **change)
+    with pytest.raises(CheckpointError, match=problem):
+        preflight.check(make_job())
+
+
+def test_a_text_encoder_of_another_width_is_refused(make_job: MakeJob, checkpoint: Path) -> None:
+    edit_json(checkpoint / "text_encoder" / "config.json", dim=48)
+    with pytest.raises(CheckpointError, match=r"has dim 48, but .* joint_attention_dim is 32"):
+        preflight.check(make_job())
+
+
+def test_a_checkpoint_without_weights_is_refused(make_job: MakeJob, checkpoint: Path) -> None:
+    (checkpoint / "transformer" / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match="holds no weights"):
+        preflight.check(make_job())
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"version https://git-lfs.github.com/spec/v1\n", struct.pack("<Q", 4) + b"[1]\n"],
+)
+def test_weights_that_are_no_safetensors_are_refused(
+    make_job: MakeJob, checkpoint: Path, content: bytes
+) -> None:
+    (checkpoint / "transformer" / "model.safetensors").write_bytes(content)
+    with pytest.raises(CheckpointError, match="is not a safetensors file"):
+        preflight.check(make_job())
+
+
+def test_weights_that_are_cut_off_are_refused(make_job: MakeJob, checkpoint: Path) -> None:
+    file = checkpoint / "transformer" / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(CheckpointError, match="is cut off at"):
+        preflight.check(make_job())
+
+
+def test_a_shard_that_is_missing_is_named(make_job: MakeJob, checkpoint: Path) -> None:
+    index = {"weight_map": {"img_in.weight": "model-00001-of-00002.safetensors"}}
+    (checkpoint / "transformer" / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(CheckpointError, match=r"model-00001-of-00002\.safetensors is missing"):
+        preflight.check(make_job())
+
+
+# --- image size ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "message"),
+    [
+        (30, 64, "sampler.height: 30 pixels cannot be cut into patches of 4 pixels; use 28 or 32"),
+        (32, 66, "sampler.width: 66 pixels cannot be cut into patches of 4 pixels; use 64 or 68"),
+        (3, 64, "sampler.height: 3 pixels cannot be cut into patches of 4 pixels; use 4"),
+        (32, 20000, "sampler.width: 20000 pixels are more than the model has positions for; "
+                    "use at most 16384"),
+    ],
+)  # fmt: skip
+def test_an_impossible_size_is_one_line_that_names_the_field(
+    make_job: MakeJob, height: int, width: int, message: str
+) -> None:
+    with pytest.raises(JobError) as caught:
+        preflight.check(make_job(sampler={"height": height, "width": width}))
+    assert str(caught.value) == message
+
+
+def test_with_a_vae_a_token_is_sixteen_pixels_wide(make_job: MakeJob, checkpoint: Path) -> None:
+    edit_json(checkpoint / "model_index.json", vae=["diffusers", "AutoencoderKLQwenImage"])
+    (checkpoint / "vae").mkdir()
+    vae = {"z_dim": 4, "temperal_downsample": [False, True, True]}
+    (checkpoint / "vae" / "config.json").write_text(json.dumps(vae))
+    info = preflight.check(make_job())
+    assert (info.pixels_per_token, info.pixel_space) == (16, False)
+    with pytest.raises(JobError, match=r"sampler\.height: 40 pixels .* patches of 16"):
+        preflight.check(make_job(sampler={"height": 40, "width": 64}))
+
+
+# --- prompts ------------------------------------------------------------------------------------
+
+
+def test_prompts_that_are_not_there_are_named(make_job: MakeJob) -> None:
+    prompts = {**_prompts(make_job()), "train": "/nowhere.txt"}
+    with pytest.raises(JobError, match=r"^prompts\.train: /nowhere\.txt cannot be read"):
+        preflight.check(make_job(prompts=prompts))
+
+
+def test_prompts_that_are_empty_are_refused(make_job: MakeJob, tmp_path: Path) -> None:
+    (tmp_path / "validation.txt").write_text("\n \n")
+    with pytest.raises(JobError, match=r"^prompts\.validation: .* is empty"):
+        preflight.check(make_job())
+
+
+def test_validation_prompts_must_not_be_trained_on(make_job: MakeJob, tmp_path: Path) -> None:
+    (tmp_path / "validation.txt").write_text('the number "3"\nthe number "99"\n')
+    with pytest.raises(JobError, match=r"^prompts\.validation: 1 of its prompts are in `prompts"):
+        preflight.check(make_job())
+
+
+def test_an_iteration_needs_enough_different_prompts(make_job: MakeJob, tmp_path: Path) -> None:
+    (tmp_path / "train.txt").write_text('say "a"\n' * 50)
+    with pytest.raises(JobError, match=r"^prompts\.per_iteration: 8 prompts .* has only 1;"):
+        preflight.check(make_job())
+
+
+def test_the_ocr_reward_needs_text_in_quotes(make_job: MakeJob, tmp_path: Path) -> None:
+    (tmp_path / "validation.txt").write_text('a sign that says "open"\na red cat\n')
+    with pytest.raises(JobError, match=r"^prompts\.validation: 'a red cat' has no text in double"):
+        preflight.check(make_job())
+
+
+@pytest.mark.parametrize(
+    "prompt", ['say "a"', 'say "" "b"', 'say " "', "say a", 'say "', '"a', 'x"y"z', 'say "a b"']
+)
+def test_the_check_for_quotes_agrees_with_the_scorer(
+    make_job: MakeJob, tmp_path: Path, prompt: str
+) -> None:
+    ocr = pytest.importorskip("spotlight.rewards.ocr")
+    (tmp_path / "validation.txt").write_text(prompt)
+    try:
+        ocr.target_text(prompt)
+        scorable = True
+    except Exception:
+        scorable = False
+    try:
+        preflight.check(make_job())
+        passed = True
+    except JobError:
+        passed = False
+    assert passed == scorable
+
+
+def _prompts(job: JobSpec) -> dict[str, Any]:
+    return {"train": job.prompts.train, "validation": job.prompts.validation}
+
+
+# --- this machine -------------------------------------------------------------------------------
+
+
+def _without(monkeypatch: pytest.MonkeyPatch, *missing: str) -> None:
+    monkeypatch.setattr(
+        preflight, "find_spec", lambda name: None if name in missing else SimpleNamespace()
+    )
+
+
+def test_packages_of_workers_are_asked_for(
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _without(monkeypatch, "torch", "diffusers")
+    with pytest.raises(MissingDependency, match=r'torch, diffusers.*pip install "spotlight-rl\[w'):
+        preflight.check(make_job())
+
+
+def test_the_packages_of_the_scorer_are_asked_for(
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _without(monkeypatch, "rapidocr_onnxruntime")
+    with pytest.raises(MissingDependency, match=r"`reward\.kind: ocr` needs .*\[rewards\]"):
+        preflight.check(make_job())
+
+
+def test_adapters_need_peft(
+    make_job: MakeJob, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _without(monkeypatch, "peft", "transformers")
+    preflight.check(make_job())
+    lora = {"tuning": "lora", "lora": {"targets": ["to_q"]}}
+    with pytest.raises(MissingDependency, match="peft"):
+        preflight.check(make_job(model={"checkpoint": str(checkpoint), **lora}))
+
+
+def test_without_local_workers_no_package_is_needed(
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _without(monkeypatch, "torch", "rapidocr_onnxruntime")
+    preflight.check(make_job(), local_workers=False)
+
+
+def test_a_full_disk_is_said_with_how_much_is_needed(
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(preflight.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    folder = tmp_path / "not" / "there" / "yet"
+    with pytest.raises(RunFolderError, match=r"yet: the run needs about .* GB, but only 0\.0 GB"):
+        preflight.check(make_job(), run_folder=folder)
+
+
+def test_every_problem_is_the_users_to_mend() -> None:
+    for error in (CheckpointError, JobError, MissingDependency, RunFolderError):
+        assert issubclass(error, UserError)

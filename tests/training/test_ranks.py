@@ -1,0 +1,85 @@
+"""Several real processes train together."""
+
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+from spotlight.errors import SpotlightError
+from spotlight.training.checkpoints import load_checkpoint, save_checkpoint
+from spotlight.training.trainer import Trainer
+from spotlight.transport.collectives import init_group, listen
+
+from .fakes import GRPO, NFT, NOISY, SAMPLER, FakeModel, make_batch, same_bits
+
+TIMEOUT_S = 30.0
+RULES = {
+    "nft": (msgspec.structs.replace(NFT, rollout_decay=0.5, kl=0.1), SAMPLER),
+    "grpo": (GRPO, NOISY),
+}
+
+
+def train(rule: str, count: int, **ranks) -> dict[str, torch.Tensor]:
+    training, sampler = RULES[rule]
+    # Rank 1 starts from other weights: rank 0's count.
+    trainer = Trainer(FakeModel(seed=ranks.get("rank", 0)), training, sampler, seed=0, **ranks)
+    for iteration in range(2):
+        trainer.train(iteration, make_batch(FakeModel(), sampler, count=count))
+    return trainer.state_dict()
+
+
+def run_rank(rank: int, port: int, listener, folder: Path) -> list[str]:
+    """All that one rank of two does; returns the errors that it should have had."""
+    torch.set_num_threads(1)
+    with init_group(rank, 2, port=port, timeout_s=TIMEOUT_S, listener=listener) as group:
+        for rule in RULES:
+            for count in (8, 7):
+                state = train(rule, count, rank=rank, world=2, group=group)
+                save_checkpoint(folder / f"{rule}-{count}-{rank}", state, {})
+        batch = make_batch(FakeModel(), count=2)
+        batch.latents[0] = float("nan")
+        one_update = msgspec.structs.replace(NFT, updates_per_iteration=1)
+        trainer = Trainer(FakeModel(), one_update, SAMPLER, seed=0, rank=rank, world=2, group=group)
+        try:
+            trainer.train(0, batch)
+        except SpotlightError as error:
+            return [type(error).__name__]
+    return []
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory):
+    """The folder of both ranks' states, and rank 1's and rank 0's errors."""
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("ranks")
+    context = multiprocessing.get_context("spawn")
+    with listen("127.0.0.1") as listener, ProcessPoolExecutor(1, mp_context=context) as pool:
+        port = listener.getsockname()[1]
+        other = pool.submit(run_rank, 1, port, None, folder)
+        own = run_rank(0, port, listener, folder)
+        return folder, (own, other.result(TIMEOUT_S))
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("count", [8, 7])
+def test_two_ranks_make_the_same_update_as_one(outcome, rule, count):
+    folder, _ = outcome
+    state, _ = load_checkpoint(folder / f"{rule}-{count}-0")
+    alone = train(rule, count)
+    assert state.keys() == alone.keys()
+    for name, tensor in alone.items():
+        torch.testing.assert_close(state[name], tensor, rtol=1e-3, atol=2e-5)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_both_ranks_hold_the_same_bits(outcome, rule):
+    folder, _ = outcome
+    assert same_bits(*(load_checkpoint(folder / f"{rule}-8-{rank}")[0] for rank in range(2)))
+
+
+def test_one_rank_s_nan_stops_both(outcome):
+    _, errors = outcome
+    assert errors == (["TrainingDiverged"], ["TrainingDiverged"])

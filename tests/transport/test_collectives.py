@@ -1,0 +1,117 @@
+import multiprocessing
+import os
+import signal
+from multiprocessing.connection import Connection
+
+import pytest
+import torch
+
+from spotlight.errors import AddressInUse, TransportError
+from spotlight.transport.collectives import init_group, listen
+
+TIMEOUT_S = 20.0
+
+
+def peer(port: int, orders: Connection) -> None:
+    """Rank 1: takes part in what the test orders, one word at a time."""
+    torch.set_num_threads(1)
+    orders.send("ready")
+    with init_group(1, 2, "127.0.0.1", port, TIMEOUT_S) as group:
+        tensor = torch.arange(4.0)
+        for order in iter(orders.recv, "leave"):
+            if order == "reduce":
+                group.all_reduce(tensor)
+            elif order == "broadcast":
+                group.broadcast(tensor)
+            elif order == "barrier":
+                group.barrier()
+            orders.send(tensor.tolist())
+
+
+@pytest.fixture
+def pair():
+    """Starts a peer process and joins it as rank 0; returns (group, connection, process)."""
+    context = multiprocessing.get_context("spawn")
+    started = []
+
+    def start(timeout_s: float = TIMEOUT_S):
+        ours, theirs = context.Pipe()
+        listener = listen("127.0.0.1")
+        arguments = (listener.getsockname()[1], theirs)
+        process = context.Process(target=peer, args=arguments, daemon=True)
+        process.start()
+        theirs.close()
+        assert ours.recv() == "ready"
+        group = init_group(0, 2, timeout_s=timeout_s, listener=listener)
+        started.append((group, ours, process))
+        return started[-1]
+
+    yield start
+    for group, ours, process in started:
+        group.close()
+        ours.close()
+        process.kill()
+        process.join(10)
+        process.close()
+
+
+def test_ranks_reduce_broadcast_and_meet(pair):
+    group, peer_orders, process = pair()
+    tensor = torch.full((4,), 10.0)
+
+    peer_orders.send("reduce")
+    group.all_reduce(tensor)
+    assert tensor.tolist() == peer_orders.recv() == [10.0, 11.0, 12.0, 13.0]
+
+    peer_orders.send("broadcast")
+    group.broadcast(tensor.fill_(7.0))
+    assert peer_orders.recv() == [7.0] * 4
+
+    peer_orders.send("barrier")
+    group.barrier()
+    peer_orders.recv()
+    peer_orders.send("leave")
+    process.join(10)
+    assert process.exitcode == 0
+
+
+def test_a_killed_peer_is_an_error_not_a_hang(pair):
+    group, _, process = pair()
+    os.kill(process.pid, signal.SIGKILL)
+    with pytest.raises(TransportError, match="rank 0 of 2"):
+        group.all_reduce(torch.ones(3))
+
+
+def test_a_peer_that_is_silent_is_an_error_after_the_timeout(pair):
+    group, _, _ = pair(timeout_s=1.0)
+    with pytest.raises(TransportError, match="all-reduce"):
+        group.all_reduce(torch.ones(3))
+
+
+def test_a_missing_peer_is_an_error_after_the_timeout():
+    with pytest.raises(TransportError, match="could not join"):
+        init_group(0, 2, timeout_s=0.3)
+
+
+def test_a_closed_group_refuses_work():
+    group = init_group(0, 1)
+    tensor = torch.ones(2)
+    group.all_reduce(tensor)
+    assert tensor.tolist() == [1.0, 1.0]
+    group.close()
+    group.close()
+    with pytest.raises(TransportError, match="closed"):
+        group.all_reduce(tensor)
+
+
+def test_a_taken_port_is_named():
+    with (
+        listen("127.0.0.1") as taken,
+        pytest.raises(AddressInUse, match=str(taken.getsockname()[1])),
+    ):
+        listen("127.0.0.1", taken.getsockname()[1])
+
+
+def test_a_rank_outside_the_group_is_refused():
+    with pytest.raises(ValueError, match="rank 2"):
+        init_group(2, 2)

@@ -1,0 +1,156 @@
+#!/usr/bin/env python3
+"""Writes docs/job-reference.md from the docstrings of spotlight/jobs.py.
+
+python tools/make_job_reference.py           write the page
+python tools/make_job_reference.py --check   exit with 1 when the page is not up to date
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
+
+import msgspec
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "job-reference.md"
+SOURCE = ROOT / "spotlight" / "jobs.py"
+LONGEST_DEFAULT = 60  # characters; a longer default is given below its table
+
+sys.path.insert(0, str(ROOT))
+
+from spotlight.jobs import JobSpec  # noqa: E402 (the package need not be installed)
+
+INTRODUCTION = """\
+# The job, field by field
+
+<!-- Written by tools/make_job_reference.py from spotlight/jobs.py; edit the docstrings there. -->
+
+A job is a YAML file. Only `name`, `model.checkpoint`, `prompts.train`, `prompts.validation`,
+`sampler.height` and `sampler.width` must be given; everything else has a default. An unknown key, a
+wrong type or a value out of bounds is refused before anything starts, with the path of the field.
+"""
+
+
+class Field(NamedTuple):
+    """One row of a table."""
+
+    path: str
+    kind: str
+    default: str
+    unit: str
+    meaning: str
+
+
+def reference() -> str:
+    """The whole page."""
+    docs = _docstrings(ast.parse(SOURCE.read_text(encoding="utf-8")))
+    return INTRODUCTION + "".join(_section(JobSpec, "", docs))
+
+
+def _section(spec: type[msgspec.Struct], prefix: str, docs: dict[str, str]) -> Iterator[str]:
+    """The table of one section, then those of the sections inside it."""
+    hints = get_type_hints(spec)
+    inner = [field for field in msgspec.structs.fields(spec) if _is_section(hints[field.name])]
+    rows = [
+        _field(spec, field, hints[field.name], prefix, docs)
+        for field in msgspec.structs.fields(spec)
+        if field not in inner
+    ]
+    title = f"`{prefix[:-1]}`" if prefix else "The job itself"
+    yield f"\n## {title}\n\n{docs[spec.__name__]}\n"
+    if rows:
+        yield "\n| field | values | default | unit | meaning |\n|---|---|---|---|---|\n"
+    for row in rows:
+        default = "see below" if len(row.default) > LONGEST_DEFAULT else row.default
+        yield f"| `{row.path}` | {row.kind} | {default} | {row.unit} | {row.meaning} |\n"
+    for row in rows:
+        if len(row.default) > LONGEST_DEFAULT:
+            yield f"\nDefault of `{row.path}`: {row.default}.\n"
+    for field in inner:
+        yield from _section(hints[field.name], f"{prefix}{field.name}.", docs)
+
+
+def _field(
+    spec: type[msgspec.Struct],
+    field: msgspec.structs.FieldInfo,
+    hint: Any,
+    prefix: str,
+    docs: dict[str, str],
+) -> Field:
+    text = docs.get(f"{spec.__name__}.{field.name}", "")
+    found = re.fullmatch(r"(.*?)(?:\s*\[(\w+)\])?", text, flags=re.DOTALL)
+    meaning, unit = (found[1], found[2] or "") if found else (text, "")
+    return Field(
+        f"{prefix}{field.name}", _kind(hint), _default(field), unit, meaning.replace("|", "\\|")
+    )
+
+
+def _is_section(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, msgspec.Struct)
+
+
+def _kind(hint: Any) -> str:
+    """How YAML users know a type."""
+    names = {int: "whole number", float: "number", str: "text", type(None): "absent"}
+    if hint in names:
+        return names[hint]
+    arguments = get_args(hint)
+    if str(get_origin(hint)).endswith("Literal"):
+        return ", ".join(f"`{value}`" for value in arguments)
+    if get_origin(hint) is tuple:
+        if arguments[-1] is Ellipsis:
+            return f"list of {_kind(arguments[0])}"
+        return f"{len(arguments)} {_kind(arguments[0])}s"
+    return " or ".join(_kind(argument) for argument in arguments)
+
+
+def _default(field: msgspec.structs.FieldInfo) -> str:
+    if field.required:
+        return "required"
+    value = field.default
+    if value is None:
+        return "absent"
+    if isinstance(value, tuple):
+        return ", ".join(f"`{item}`" for item in value)
+    return f"`{value}`"
+
+
+def _docstrings(module: ast.Module) -> dict[str, str]:
+    """Docstrings by `Class` and by `Class.field`, on one line each."""
+    found: dict[str, str] = {}
+    for node in module.body:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        found[node.name] = _one_line(ast.get_docstring(node) or "")
+        for statement, after in zip(node.body, node.body[1:], strict=False):
+            if (
+                isinstance(statement, ast.AnnAssign)
+                and isinstance(statement.target, ast.Name)
+                and isinstance(after, ast.Expr)
+                and isinstance(after.value, ast.Constant)
+                and isinstance(after.value.value, str)
+            ):
+                found[f"{node.name}.{statement.target.id}"] = _one_line(after.value.value)
+    return found
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def main() -> int:
+    """Write or check the page."""
+    text = reference()
+    if "--check" in sys.argv[1:]:
+        return int(not PAGE.exists() or PAGE.read_text(encoding="utf-8") != text)
+    PAGE.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
