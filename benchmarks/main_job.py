@@ -1,7 +1,8 @@
 """The main job, as a newcomer runs it: `python -m benchmarks.main_job --json`.
 
-Runs `spotlight run examples/ocr-tiny.yaml` as a command, for several job seeds, and reads the figures from its run folder. Run time
-counts from the start of the job to its end, validation and everything else included; starting the processes is reported beside it.
+Runs `spotlight run examples/ocr-tiny.yaml` as a command, for several job seeds, and reads the
+figures from its run folder. Run time counts from the start of the job to its end, validation and
+everything else included; starting the processes is reported beside it.
 """
 
 from __future__ import annotations
@@ -51,9 +52,7 @@ def main() -> None:
             run_seed(seed, Path(folder), iterations=6 if options.quick else None) for seed in seeds
         ]
     names = ("validation_start", "validation_end", "run_seconds", "command_seconds")
-    figures: dict[str, Any] = {
-        name: statistics.median(run[name] for run in runs) for name in names
-    }
+    figures: dict[str, Any] = {name: statistics.median(run[name] for run in runs) for name in names}
     figures["per_seed"] = [
         {name: run[name] for name in (*names, "images_per_s", "samples", "previews")}
         for run in runs

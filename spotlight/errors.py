@@ -1,7 +1,7 @@
 """Every error that Spotlight raises on purpose.
 
 SpotlightError
-├── UserError                 something the user can mend; the CLI prints it as one line, without a traceback
+├── UserError                 something the user can mend; the CLI prints it as one line
 │   ├── JobError              a field of the job is wrong; carries the field's path
 │   ├── CheckpointError       a model checkpoint is missing or does not fit the job
 │   ├── MissingDependency     an optional package is not installed
@@ -13,11 +13,12 @@ SpotlightError
 │   ├── PeerUnreachable       no connection to the process of the receiver
 │   ├── AskTimeout            no answer in time; the request may have run
 │   ├── ActorDied             the receiver ended before it answered
-│   └── RemoteError           the handler raised; carries type name, message and remote traceback as text
+│   └── RemoteError           the handler raised; carries type name, message and traceback
 ├── TransportError            bytes did not arrive
 │   ├── FrameRejected         a frame that is malformed, too large, or of an unknown type
 │   └── TransferFailed        a tensor bundle could not be sent or fetched
-├── WrongWeights              a worker was asked to use a weights version that it does not hold
+├── WrongWeights              a worker does not hold the weights version that was asked for
+├── TrainingDiverged          a loss or a gradient is not finite
 └── ScoringError              a scorer failed; never turned into a reward
 """
 
@@ -107,6 +108,10 @@ class TransferFailed(TransportError):
 
 class WrongWeights(SpotlightError):
     """A worker was asked to use a weights version that it does not hold."""
+
+
+class TrainingDiverged(SpotlightError):
+    """A loss or a gradient is not finite; the weights are those of the update before."""
 
 
 class ScoringError(SpotlightError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -53,7 +54,7 @@ def leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     leaked = {
         "threads": [thread.name for thread in _remaining(_threads, threads)],
         "child processes": [_end(child) for child in _remaining(_children, children)],
-        "shared memory": [path.name for path in _segments() - segments],
+        "shared memory": [path.name for path in _remaining(_segments, segments)],
     }
     found = {kind: names for kind, names in leaked.items() if names}
     assert not found, f"the test left behind {found}"
@@ -110,4 +111,13 @@ def _end(child: psutil.Process) -> str:
 
 
 def _segments() -> set[Path]:
-    return set(SHARED_MEMORY.glob("spotlight*")) if SHARED_MEMORY.exists() else set()
+    """Our segments are named `spotlight-PID-...`; those of a living process that is not us are its
+    own affair."""
+    if not SHARED_MEMORY.exists():
+        return set()
+    found = set()
+    for path in SHARED_MEMORY.glob("spotlight*"):
+        owner = next((int(part) for part in path.name.split("-") if part.isdigit()), None)
+        if owner is None or owner == os.getpid() or not psutil.pid_exists(owner):
+            found.add(path)
+    return found

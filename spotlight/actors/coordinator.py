@@ -1,10 +1,12 @@
 """The coordinator: knows the nodes, and runs one job at a time.
 
-Messages in: JoinNode (nodes), SubmitJob, CancelJob, GetStatus (users), JobStatus, JobEnded (job runner), Down (a node or the runner).
-Messages out: NodeJoined, JobAccepted, JobRefused, JobStatus; JoinNode, NodeDown, CancelJob to the job runner.
+Messages in: JoinNode (nodes), SubmitJob, CancelJob, GetStatus (users), JobStatus, JobEnded (job
+runner), Down (a node or the runner).
+Messages out: NodeJoined, JobAccepted, JobRefused, JobStatus; JoinNode, NodeDown, CancelJob to the
+job runner.
 
-A node that joins again replaces its earlier self. When the job runner crashes the job has failed, its run folder stays resumable and
-the coordinator goes on.
+A node that joins again replaces its earlier self. When the job runner crashes the job has failed,
+its run folder stays resumable and the coordinator goes on.
 """
 
 from __future__ import annotations
@@ -133,7 +135,7 @@ class Coordinator(Actor):
     async def _begin(self, message: SubmitJob) -> JobAccepted:
         folder, job, progress = self._open(message)
         try:
-            check(job)
+            check(job, run_folder=folder.path, local_workers=False)
             train = read_prompts(job.prompts.train)
             validation = read_prompts(job.prompts.validation)
             store = BundleStore(

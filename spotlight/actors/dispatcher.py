@@ -1,11 +1,13 @@
 """The pull scheduler as an actor: its mailbox is the queue.
 
-Messages in: SubmitRequests, CancelRequests, BarWorkers (coordinator side); AddWorker, RemoveWorker (membership); Pull, Completed,
-DenoiseFailed, RenewLease (group leaders); PullScores, Scored, ScoreFailed (reward workers).
+Messages in: SubmitRequests, CancelRequests, BarWorkers (coordinator side); AddWorker, RemoveWorker
+(membership); Pull, Completed, DenoiseFailed, RenewLease (group leaders); PullScores, Scored,
+ScoreFailed (reward workers).
 Messages out: Grant, ScoreGrant; RequestsFinished and RequestsGivenUp to whoever submitted.
 
-A request passes through two lease books: it is denoised, then scored. Decisions are the books'; this actor carries them out.
-Answers of an old epoch or without a lease change nothing and are counted. When a worker dies, all it held is queued again.
+A request passes through two lease books: it is denoised, then scored. Decisions are the books';
+this actor carries them out. Answers of an old epoch or without a lease change nothing and are
+counted. When a worker dies, all it held is queued again.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from spotlight.actors.messages import (
     RequestsFinished,
     RequestsGivenUp,
     Result,
+    Revoke,
     Scored,
     ScoreFailed,
     ScoreGrant,
@@ -44,6 +47,7 @@ from spotlight.actors.messages import (
 from spotlight.actors.runtime import Actor, ActorRef, handles
 from spotlight.errors import ActorError
 from spotlight.policies.dispatch import Lease, LeaseBook
+from spotlight.transport.control import Message
 from spotlight.transport.tensors import BundleOffer
 
 log = structlog.get_logger(__name__)
@@ -142,7 +146,12 @@ class Dispatcher(Actor):
     @handles(CancelRequests)
     async def on_cancel(self, message: CancelRequests) -> None:
         """Forget a kind of request, whatever stage it is in."""
-        self._requests.cancel(lambda request: request.kind == message.kind)
+        revoked = self._requests.cancel(lambda request: request.kind == message.kind)
+        for name in {lease.holder for lease in revoked}:
+            pull = self._workers[name].pull
+            if pull is not None:
+                leases = tuple(lease.number for lease in revoked if lease.holder == name)
+                self._tell(pull.leader, Revoke(leases))
         self._scores.cancel(lambda task: task.requests[0].kind == message.kind)
         for request_id in [key for key in self._reply_to if key.startswith(f"{message.kind}/")]:
             del self._reply_to[request_id]
@@ -298,7 +307,9 @@ class Dispatcher(Actor):
         return self._deliver(pull.reward_worker, grant, lease, self._scores)
 
     def _may_take(self, task: ScoreTask) -> bool:
-        """Batches are scored where they were made; when that worker is gone or busy training, anywhere."""
+        """Batches are scored where they were made; when that worker is gone or busy training,
+        anywhere.
+        """
         maker = self._workers.get(task.made_by)
         return (
             task.made_by in self._barred
@@ -310,14 +321,20 @@ class Dispatcher(Actor):
     def _deliver(
         self, to: ActorRef, grant: Grant | ScoreGrant, lease: Lease[Any], book: LeaseBook[Any]
     ) -> bool:
-        try:
-            self.tell(to, grant)
-        except ActorError as error:
-            log.warning("grant_undeliverable", worker=lease.holder, error=str(error))
+        if not self._tell(to, grant):
             book.fail(lease.number, lease.holder)
             self._workers[lease.holder].pull = None
             self._workers[lease.holder].scores = None
             self._recount_leases()
+            return False
+        return True
+
+    def _tell(self, to: ActorRef, message: Message) -> bool:
+        """To another process, which may be gone: its loss is noticed by whoever watches it."""
+        try:
+            self.tell(to, message)
+        except ActorError as error:
+            log.warning("undeliverable", to=str(to), reason=str(error))
             return False
         return True
 

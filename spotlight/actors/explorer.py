@@ -1,11 +1,14 @@
-"""The explorer: turns the planner's candidates into preview requests while training runs, and chooses seeds when it ends.
+"""The explorer: turns the planner's candidates into preview requests while training runs, and
+chooses seeds when it ends.
 
-Messages in: StartExploration, StopExploration (job runner), RequestsFinished, RequestsGivenUp (dispatcher).
+Messages in: StartExploration, StopExploration (job runner), RequestsFinished, RequestsGivenUp
+(dispatcher).
 Messages out: SubmitRequests, CancelRequests (dispatcher), Explored (job runner).
 
-Only a little is queued at a time, so that a stop leaves almost nothing behind. With a `window` budget nothing is submitted after the
-predicted end of training, and previews that come after the choice are dropped and counted. With a `fixed` budget every candidate is
-previewed before the choice. Preview rewards choose seeds and are then only reported; they never become advantages.
+Only a little is queued at a time, so that a stop leaves almost nothing behind. With a `window`
+budget nothing is submitted after the predicted end of training, and previews that come after the
+choice are dropped and counted. With a `fixed` budget every candidate is previewed before the
+choice. Preview rewards choose seeds and are then only reported; they never become advantages.
 """
 
 from __future__ import annotations

@@ -1,11 +1,14 @@
 """A group leader: forms an SP group, pulls requests for it, and delivers what it denoised.
 
-Messages in: PrepareJob, HoldWeights, EndJob (from the node); Grant (dispatcher); Denoised, DenoiseError (member).
-Messages out: Pull, RenewLease, Completed, DenoiseFailed (dispatcher); PrepareJob, HoldWeights, Denoise (member).
+Messages in: PrepareJob, HoldWeights, EndJob (node); Grant, Revoke (dispatcher); Denoised,
+DenoiseError (member).
+Messages out: Pull, RenewLease, Completed, DenoiseFailed (dispatcher); PrepareJob, HoldWeights,
+Denoise, Revoke (member).
 
-The group is one member here. A leader pulls only once the member has acknowledged a weights version, and tells the dispatcher
-exactly which versions it holds. Leases are renewed by this actor's own loop. A completion that the dispatcher does not
-acknowledge in time is sent again; the dispatcher counts it once.
+The group is one member here. A leader pulls only once the member has acknowledged a weights
+version, and tells the dispatcher exactly which versions it holds. Leases are renewed by this
+actor's own loop. A completion that the dispatcher does not acknowledge in time is sent again; the
+dispatcher counts it once.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from spotlight.actors.messages import (
     PrepareJob,
     Pull,
     RenewLease,
+    Revoke,
     StateChanged,
     WorkerState,
 )
@@ -103,6 +107,13 @@ class GroupLeader(Actor):
             return
         self._job.leases.add(message.lease)
         self.tell(self._member, Denoise(message.lease, message.requests))
+
+    @handles(Revoke)
+    async def on_revoke(self, message: Revoke) -> None:
+        """Stop working on what nobody wants."""
+        if self._job is not None:
+            self._job.leases.difference_update(message.leases)
+            self.tell(self._member, message)
 
     @handles(Denoised)
     async def on_denoised(self, message: Denoised) -> None:

@@ -1,12 +1,14 @@
 """The job runner: carries out one job, as the iteration state machine says.
 
-Messages in: JoinNode, NodeDown, CancelJob (coordinator); RequestsFinished, RequestsGivenUp (dispatcher); Explored (explorer);
-TrainerReady, Trained, Published, CheckpointSaved, TrainerFailed (trainer ranks).
-Messages out: PrepareJob, HoldWeights, EndJob (nodes); SubmitRequests, BarWorkers, AddWorker, RemoveWorker (dispatcher, ledger);
-StartExploration, StopExploration (explorer); StartTrainer, Train, Publish, SaveCheckpoint (trainer ranks); JobStatus, JobEnded (coordinator).
+Messages in: JoinNode, NodeDown, CancelJob (coordinator); RequestsFinished, RequestsGivenUp
+(dispatcher); Explored (explorer); TrainerReady, Trained, Published, CheckpointSaved, TrainerFailed
+(trainer ranks).
+Messages out: PrepareJob, HoldWeights, EndJob (nodes); SubmitRequests, BarWorkers, AddWorker,
+RemoveWorker (dispatcher, ledger); StartExploration, StopExploration (explorer); StartTrainer,
+Train, Publish, SaveCheckpoint (trainer ranks); JobStatus, JobEnded (coordinator).
 
-It is the only one that ends an iteration. It decides nothing itself: `IterationMachine` says what follows.
-Whatever goes wrong ends the job with a reason, resumable from its last commit.
+It is the only one that ends an iteration. It decides nothing itself: `IterationMachine` says what
+follows. Whatever goes wrong ends the job with a reason, resumable from its last commit.
 """
 
 from __future__ import annotations
@@ -140,7 +142,7 @@ class JobRunner(Actor):
         )
         self._window = WindowPredictor(progress.training_seconds if progress else ())
         self._validations: list[tuple[int, float, float]] = []
-        self._explored: Explored | None = None
+        self._chosen_from = (progress.previews, progress.previews_late) if progress else (0, 0)
         self._training: dict[str, float] = {}
         self._statistics = DispatchStatistics()
         self._board: dict[str, WorkerStatus] = {}
@@ -288,6 +290,8 @@ class JobRunner(Actor):
                 case step.EndExploration(iteration):
                     self.tell(self._explorer, StopExploration(iteration))
                 case step.BeginValidation(version):
+                    if version == self._job.iterations:
+                        self._bar(frozenset())
                     self._validating.add(version)
                     self.tell(self._validator, StartValidation(version))
                 case step.RecordIteration():
@@ -334,12 +338,11 @@ class JobRunner(Actor):
 
     def _begin_rollout(self, iteration: int) -> None:
         self._figures = IterationFigures(iteration, publish_s=self._phase_seconds())
-        if self._explored is not None:
-            self._figures.previews = self._explored.previews
-            self._figures.previews_late = self._explored.late
+        self._figures.previews, self._figures.previews_late = self._chosen_from
         if self._job.exploration.mode == "none":
             self._choices = unexplored_choices(self._job, iteration)
         self._enter("rollout")
+        self._bar(frozenset())
         prompts = prompts_of(self._job, iteration, self._train_prompts)
         requests = rollout_requests(self._job, iteration, prompts, self._choices)
         self._rollout = Rollout(requests)
@@ -398,7 +401,8 @@ class JobRunner(Actor):
         self._figures.train_s = self._phase_seconds()
         self._training = self._trained[0].metrics
         self._window.record(self._figures.train_s)
-        self._bar(frozenset())
+        if self._job.exploration.budget == "fixed":
+            self._bar(frozenset())  # help to finish the exploration
         for bundle in self._rollout.bundles():
             self._discard(bundle)
         self._carry_out(self._machine.trained(message.iteration))
@@ -414,7 +418,7 @@ class JobRunner(Actor):
     @handles(Explored)
     async def on_explored(self, message: Explored) -> None:
         """The next iteration's seeds are chosen."""
-        self._explored = message
+        self._chosen_from = (message.previews, message.late)
         self._choices = [
             SeedChoice(*pair) for pair in zip(message.seeds, message.preview_rewards, strict=True)
         ]
@@ -449,6 +453,8 @@ class JobRunner(Actor):
             if last
             else tuple(choice.preview_rewards for choice in self._choices),
             validated=(),
+            previews=self._chosen_from[0],
+            previews_late=self._chosen_from[1],
             training_seconds=self._window.durations,
         )
         save = SaveCheckpoint(
@@ -460,7 +466,9 @@ class JobRunner(Actor):
 
     @handles(CheckpointSaved)
     async def on_checkpoint_saved(self, message: CheckpointSaved) -> None:
-        """The checkpoint is durable; whether a resumed run may start there is the machine's word."""
+        """The checkpoint is durable; whether a resumed run may start there is the machine's
+        word.
+        """
         self._event("checkpoint_saved", iteration=message.iteration, path=message.path)
         self._carry_out(self._machine.progress_saved(message.iteration))
 

@@ -129,14 +129,20 @@ def die_with_parent(expected_parent_pid: int) -> None:
     then kills this process when the *thread* that started it ends, so start children from a thread
     that lives as long as they should. Elsewhere a thread looks every second.
     """
-    if sys.platform == "linux":
-        library = ctypes.CDLL(None, use_errno=True)
-        if library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-            _watch_parent(expected_parent_pid)
-    else:
+    _require_parent(expected_parent_pid)
+    if sys.platform != "linux" or not _ask_kernel_for_death_signal():
         _watch_parent(expected_parent_pid)
+    _require_parent(expected_parent_pid)  # it may have died before the kernel was asked
+
+
+def _require_parent(expected_parent_pid: int) -> None:
     if os.getppid() != expected_parent_pid:
         raise SystemExit(f"the process {expected_parent_pid} that started this one is gone")
+
+
+def _ask_kernel_for_death_signal() -> bool:
+    library = ctypes.CDLL(None, use_errno=True)
+    return bool(library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) == 0)
 
 
 def _watch_parent(expected_parent_pid: int) -> None:

@@ -1,7 +1,8 @@
 """The ledger: which worker was in which state for how long.
 
-Messages in: StateChanged (workers), AddWorker, RemoveWorker (job runner). It writes each change to the run folder; a worker is in
-exactly one state at any time, so the states of a worker add up to its time exactly.
+Messages in: StateChanged (workers), AddWorker, RemoveWorker (job runner). It writes each change to
+the run folder; a worker is in exactly one state at any time, so the states of a worker add up to
+its time exactly.
 """
 
 from __future__ import annotations

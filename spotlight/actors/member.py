@@ -1,9 +1,11 @@
 """A member: executes denoising on its accelerator, with exactly the weights that a request names.
 
-Messages in: PrepareJob, HoldWeights (asks of its leader), Denoise, EndJob. Messages out: Denoised or DenoiseError.
+Messages in: PrepareJob, HoldWeights (asks of its leader), Denoise, Revoke, EndJob. Messages out:
+Denoised or DenoiseError.
 
-The model stays loaded between jobs' iterations; weights versions are kept as tensors and copied in when a request needs another
-one. Batches run one after the other in the accelerator's thread, while the bundle of the last one is uploaded.
+The model stays loaded between jobs' iterations; weights versions are kept as tensors and copied in
+when a request needs another one. Batches run one after the other in the accelerator's thread, while
+the bundle of the last one is uploaded.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ from spotlight.actors.messages import (
     EndJob,
     HoldWeights,
     PrepareJob,
-    Request,
     RequestKind,
+    Revoke,
     WeightsHeld,
     WorkerState,
 )
@@ -34,7 +36,7 @@ from spotlight.actors.worker_state import WorkerContext
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.png import to_png
-from spotlight.diffusion.samplers import SamplerSettings, sample
+from spotlight.diffusion.samplers import SamplerSettings, start
 from spotlight.errors import SpotlightError, WrongWeights
 from spotlight.jobs import ModelSpec
 from spotlight.transport.tensors import BundleOffer, StoreEndpoint, fetch, upload
@@ -57,6 +59,10 @@ class _Job:
     sink: StoreEndpoint
 
 
+class _Revoked(Exception):
+    """The lease was revoked while the batch was in work."""
+
+
 class Member(Actor):
     """See the module's docstring."""
 
@@ -66,6 +72,8 @@ class Member(Actor):
         self._warm: tuple[ModelSpec, DiffusionModel] | None = None
         self._weights: dict[_Version, dict[str, Tensor]] = {}
         self._loaded: _Version | None = None
+        self._wanted: set[int] = set()
+        """Leases whose results are wanted; read between steps by the accelerator's thread."""
 
     @handles(PrepareJob)
     async def on_prepare(self, message: PrepareJob) -> Acknowledged:
@@ -96,7 +104,13 @@ class Member(Actor):
     async def on_denoise(self, message: Denoise) -> None:
         """Work on a batch; the answer is a message."""
         assert self.sender is not None
+        self._wanted.add(message.lease)
         self.run_task(self._denoise(message, self.sender))
+
+    @handles(Revoke)
+    async def on_revoke(self, message: Revoke) -> None:
+        """Nobody wants these any more: stop before the next step."""
+        self._wanted.difference_update(message.leases)
 
     @handles(EndJob)
     async def on_end_job(self, message: EndJob) -> None:
@@ -119,26 +133,34 @@ class Member(Actor):
             detail = f"{len(message.requests)} images of iteration {first.iteration}"
             with self._context.busy(_STATES[first.kind], detail):
                 tensors, images = await self._context.on_accelerator(
-                    lambda: self._run(job, message.requests)
+                    lambda: self._run(job, message)
                 )
             bundle = await self._deliver(job, message, tensors, images)
+        except _Revoked:
+            return
         except (SpotlightError, ValueError, RuntimeError) as error:
             log.warning("denoise_error", lease=message.lease, error=str(error))
             self.tell(leader, DenoiseError(message.lease, f"{type(error).__name__}: {error}"))
             return
+        finally:
+            self._wanted.discard(message.lease)
         seconds = asyncio.get_running_loop().time() - started
         self.tell(leader, Denoised(message.lease, bundle, seconds))
 
-    def _run(
-        self, job: _Job, requests: tuple[Request, ...]
-    ) -> tuple[dict[str, Tensor], dict[str, bytes]]:
-        """In the accelerator's thread: denoise and decode; also PNGs for those requests that ask for one."""
-        first = requests[0]
+    def _run(self, job: _Job, message: Denoise) -> tuple[dict[str, Tensor], dict[str, bytes]]:
+        """In the accelerator's thread: denoise and decode; also PNGs for those requests that ask
+        for one.
+        """
+        requests, first = message.requests, message.requests[0]
         self._use_weights(job.model, (first.weights_version, first.kind == "evaluation"))
         settings = SamplerSettings(**msgspec.structs.asdict(first.settings))
-        batch = sample(
-            job.model, [r.prompt for r in requests], [r.seed for r in requests], settings
-        )
+        prompts, seeds = [r.prompt for r in requests], [r.seed for r in requests]
+        denoising = start(job.model, prompts, seeds, settings)
+        while not denoising.done:
+            if message.lease not in self._wanted:
+                raise _Revoked
+            denoising.step()
+        batch = denoising.result()
         images = job.model.decode(batch.latents, settings.height, settings.width)
         tensors = {"images": torch.from_numpy(images)}
         if first.kind == "rollout":

@@ -1,7 +1,8 @@
 """Everything that actors say to each other, as frozen typed structs.
 
-Grouped by conversation. A reader who knows these messages knows the protocol; the handlers are in the actors' own files.
-Offers name tensor bundles that travel on the tensor transport; no bulk data is in a message.
+Grouped by conversation. A reader who knows these messages knows the protocol; the handlers are in
+the actors' own files. Offers name tensor bundles that travel on the tensor transport; no bulk data
+is in a message.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ class _Record(msgspec.Struct, frozen=True):
     """A part of a message."""
 
 
-# --- what is denoised ---------------------------------------------------------------------------------------------
+# --- what is denoised -----------------------------------------------------------------------------
 
 
-class SamplingSettings(_Record):
+class SamplingSettings(_Record, frozen=True):
     """How a request is denoised; the fields are those of `diffusion.samplers.SamplerSettings`."""
 
     kind: SamplerKind
@@ -43,8 +44,10 @@ class SamplingSettings(_Record):
     micro_batch: int
 
 
-class Request(_Record):
-    """One unit of denoising work; the sample is a function of weights, prompt, seed and settings alone."""
+class Request(_Record, frozen=True):
+    """One unit of denoising work; the sample is a function of weights, prompt, seed and settings
+    alone.
+    """
 
     id: str
     kind: RequestKind
@@ -59,7 +62,7 @@ class Request(_Record):
     """Where the member leaves the image as PNG in the coordinator's store; empty for nowhere."""
 
 
-class Result(_Record):
+class Result(_Record, frozen=True):
     """A denoised and scored request."""
 
     request: Request
@@ -68,10 +71,10 @@ class Result(_Record):
     row: int
 
 
-# --- nodes and workers --------------------------------------------------------------------------------------------
+# --- nodes and workers ----------------------------------------------------------------------------
 
 
-class WorkerRefs(_Record):
+class WorkerRefs(_Record, frozen=True):
     """The actors of one worker process."""
 
     worker: str
@@ -83,7 +86,7 @@ class WorkerRefs(_Record):
     trainer_rank: ActorRef
 
 
-class NodeDown(Message):
+class NodeDown(Message, frozen=True):
     """Coordinator to the running job: a node is gone, with all its workers."""
 
     lane = "system"
@@ -92,13 +95,13 @@ class NodeDown(Message):
     reason: str
 
 
-class WorkerUp(Message):
+class WorkerUp(Message, frozen=True):
     """Worker to its node: the process is warm and its actors are there."""
 
     refs: WorkerRefs
 
 
-class JoinNode(Message):
+class JoinNode(Message, frozen=True):
     """Node to coordinator: here are my pool and my workers; sent again whenever they change."""
 
     node: str
@@ -108,13 +111,13 @@ class JoinNode(Message):
     store: StoreEndpoint
 
 
-class NodeJoined(Message):
+class NodeJoined(Message, frozen=True):
     """The coordinator's answer; the node watches it."""
 
     coordinator: ActorRef
 
 
-class Membership(_Record):
+class Membership(_Record, frozen=True):
     """Whom a job's workers pull from, whom they tell what they do, and where results go."""
 
     dispatcher: ActorRef
@@ -122,7 +125,7 @@ class Membership(_Record):
     sink: StoreEndpoint
 
 
-class PrepareJob(Message):
+class PrepareJob(Message, frozen=True):
     """Coordinator to node to leader to member: get this job's model ready."""
 
     job_id: str
@@ -130,7 +133,7 @@ class PrepareJob(Message):
     membership: Membership
 
 
-class HoldWeights(Message):
+class HoldWeights(Message, frozen=True):
     """Fetch a weights version, keep it and those in `keep`, drop the others."""
 
     job_id: str
@@ -140,27 +143,29 @@ class HoldWeights(Message):
     keep: tuple[int, ...]
 
 
-class WeightsHeld(Message):
+class WeightsHeld(Message, frozen=True):
     """The receiver of `HoldWeights` now serves that version."""
 
     version: int
 
 
-class EndJob(Message):
+class EndJob(Message, frozen=True):
     """Coordinator to node to workers: drop what belongs to the job, stay warm."""
 
     job_id: str
 
 
-class Acknowledged(Message):
+class Acknowledged(Message, frozen=True):
     """Done; nothing more to say."""
 
 
-# --- pull scheduling ----------------------------------------------------------------------------------------------
+# --- pull scheduling ------------------------------------------------------------------------------
 
 
-class Pull(Message):
-    """An idle SP group asks for work. Sent again whenever capacity or weights change; the latest one counts."""
+class Pull(Message, frozen=True):
+    """An idle SP group asks for work. Sent again whenever capacity or weights change; the latest
+    one counts.
+    """
 
     worker: str
     epoch: int
@@ -173,7 +178,7 @@ class Pull(Message):
     evaluation_versions: tuple[int, ...]
 
 
-class Grant(Message):
+class Grant(Message, frozen=True):
     """A lease on a batch of requests of one kind, one weights version and the same settings."""
 
     lease: int
@@ -182,14 +187,22 @@ class Grant(Message):
     requests: tuple[Request, ...]
 
 
-class Denoise(Message):
+class Revoke(Message, frozen=True):
+    """Dispatcher to leader to member: nobody wants these leases' results any more; drop them."""
+
+    lane = "system"
+
+    leases: tuple[int, ...]
+
+
+class Denoise(Message, frozen=True):
     """Leader to member: do this batch."""
 
     lease: int
     requests: tuple[Request, ...]
 
 
-class Denoised(Message):
+class Denoised(Message, frozen=True):
     """Member to leader: the batch is done; rows of the bundle are in the order of the requests."""
 
     lease: int
@@ -197,14 +210,14 @@ class Denoised(Message):
     seconds: float
 
 
-class DenoiseError(Message):
+class DenoiseError(Message, frozen=True):
     """Member to leader: the batch cannot be done here."""
 
     lease: int
     error: str
 
 
-class DenoiseFailed(Message):
+class DenoiseFailed(Message, frozen=True):
     """Leader to dispatcher: the batch cannot be done here."""
 
     worker: str
@@ -213,7 +226,7 @@ class DenoiseFailed(Message):
     error: str
 
 
-class RenewLease(Message):
+class RenewLease(Message, frozen=True):
     """The actor loop that holds a lease is alive."""
 
     worker: str
@@ -222,7 +235,7 @@ class RenewLease(Message):
     book: Literal["denoise", "score"]
 
 
-class Completed(Message):
+class Completed(Message, frozen=True):
     """Leader to dispatcher: the batch is denoised and its bundle is in the sink."""
 
     worker: str
@@ -232,16 +245,16 @@ class Completed(Message):
     seconds: float
 
 
-class Receipt(Message):
+class Receipt(Message, frozen=True):
     """How many requests of a `Completed` counted; the others were done already."""
 
     accepted: int
 
 
-# --- scoring ------------------------------------------------------------------------------------------------------
+# --- scoring --------------------------------------------------------------------------------------
 
 
-class PullScores(Message):
+class PullScores(Message, frozen=True):
     """A reward worker asks for denoised batches to score."""
 
     worker: str
@@ -250,7 +263,7 @@ class PullScores(Message):
     credits: int
 
 
-class ScoreGrant(Message):
+class ScoreGrant(Message, frozen=True):
     """Score these rows of a bundle."""
 
     lease: int
@@ -260,7 +273,7 @@ class ScoreGrant(Message):
     prompts: tuple[str, ...]
 
 
-class Scored(Message):
+class Scored(Message, frozen=True):
     """One reward per row, in [0, 1]."""
 
     worker: str
@@ -269,7 +282,7 @@ class Scored(Message):
     rewards: tuple[float, ...]
 
 
-class ScoreFailed(Message):
+class ScoreFailed(Message, frozen=True):
     """The scorer could not score the batch; this is never a reward."""
 
     worker: str
@@ -278,29 +291,31 @@ class ScoreFailed(Message):
     error: str
 
 
-# --- inside the coordinator ---------------------------------------------------------------------------------------
+# --- inside the coordinator -----------------------------------------------------------------------
 
 
-class SubmitRequests(Message):
+class SubmitRequests(Message, frozen=True):
     """Queue requests; those already known are ignored. Results go to `reply_to`."""
 
     requests: tuple[Request, ...]
     reply_to: ActorRef
 
 
-class CancelRequests(Message):
-    """Forget the queued requests of a kind; what is being denoised comes back and is counted as late."""
+class CancelRequests(Message, frozen=True):
+    """Forget the queued requests of a kind; what is being denoised comes back and is counted as
+    late.
+    """
 
     kind: RequestKind
 
 
-class BarWorkers(Message):
+class BarWorkers(Message, frozen=True):
     """Grant nothing to these workers until the next `BarWorkers`: they are training."""
 
     workers: tuple[str, ...]
 
 
-class AddWorker(Message):
+class AddWorker(Message, frozen=True):
     """A worker may pull from now on."""
 
     worker: str
@@ -309,7 +324,7 @@ class AddWorker(Message):
     epoch: int
 
 
-class RemoveWorker(Message):
+class RemoveWorker(Message, frozen=True):
     """A worker is gone: re-issue what it held."""
 
     lane = "system"
@@ -318,21 +333,23 @@ class RemoveWorker(Message):
     reason: str
 
 
-class RequestsFinished(Message):
+class RequestsFinished(Message, frozen=True):
     """Denoised and scored."""
 
     results: tuple[Result, ...]
 
 
-class RequestsGivenUp(Message):
+class RequestsGivenUp(Message, frozen=True):
     """These requests failed for good, with the reason."""
 
     requests: tuple[Request, ...]
     reason: str
 
 
-class StartExploration(Message):
-    """Explore the prompts of an iteration with the weights that members hold, for the time that training takes."""
+class StartExploration(Message, frozen=True):
+    """Explore the prompts of an iteration with the weights that members hold, for the time that
+    training takes.
+    """
 
     iteration: int
     weights_version: int
@@ -341,13 +358,13 @@ class StartExploration(Message):
     """Predicted training time; ignored when the budget is fixed."""
 
 
-class StopExploration(Message):
+class StopExploration(Message, frozen=True):
     """Training is over: select from what is scored (a fixed budget is finished first)."""
 
     iteration: int
 
 
-class Explored(Message):
+class Explored(Message, frozen=True):
     """The seeds to regenerate for each prompt group."""
 
     iteration: int
@@ -358,13 +375,13 @@ class Explored(Message):
     late: int
 
 
-class StartValidation(Message):
+class StartValidation(Message, frozen=True):
     """Score this weights version on the validation prompts."""
 
     version: int
 
 
-class ValidationDone(Message):
+class ValidationDone(Message, frozen=True):
     """Mean reward of a weights version, and the images it is made of."""
 
     version: int
@@ -372,13 +389,13 @@ class ValidationDone(Message):
     results: tuple[Result, ...]
 
 
-class ValidationFailed(Message):
+class ValidationFailed(Message, frozen=True):
     """No image of the version could be scored."""
 
     version: int
 
 
-class StateChanged(Message):
+class StateChanged(Message, frozen=True):
     """Worker to ledger: what it does from now on."""
 
     worker: str
@@ -386,11 +403,13 @@ class StateChanged(Message):
     detail: str = ""
 
 
-# --- training -----------------------------------------------------------------------------------------------------
+# --- training -------------------------------------------------------------------------------------
 
 
-class StartTrainer(Message):
-    """Become one trainer rank; `rendezvous` is host:port of rank 0's store, chosen by the coordinator's rank 0."""
+class StartTrainer(Message, frozen=True):
+    """Become one trainer rank; `rendezvous` is host:port of rank 0's store, chosen by the
+    coordinator's rank 0.
+    """
 
     job_id: str
     job: JobSpec
@@ -401,23 +420,23 @@ class StartTrainer(Message):
     """Path of the checkpoint to resume from; empty for a fresh start."""
 
 
-class ReservePort(Message):
+class ReservePort(Message, frozen=True):
     """Coordinator to rank 0: choose a free rendezvous port on your machine."""
 
 
-class PortReserved(Message):
+class PortReserved(Message, frozen=True):
     """host:port for the trainer ranks to meet at."""
 
     rendezvous: str
 
 
-class TrainerReady(Message):
+class TrainerReady(Message, frozen=True):
     """A trainer rank is built."""
 
     rank: int
 
 
-class TrainingSample(_Record):
+class TrainingSample(_Record, frozen=True):
     """One sample of a training batch."""
 
     prompt: str
@@ -426,7 +445,7 @@ class TrainingSample(_Record):
     advantage: float
 
 
-class Train(Message):
+class Train(Message, frozen=True):
     """One iteration's samples in canonical order, the same for every rank."""
 
     iteration: int
@@ -434,7 +453,7 @@ class Train(Message):
     samples: tuple[TrainingSample, ...]
 
 
-class Trained(Message):
+class Trained(Message, frozen=True):
     """A rank has taken its optimizer steps."""
 
     iteration: int
@@ -443,7 +462,7 @@ class Trained(Message):
     seconds: float
 
 
-class Publish(Message):
+class Publish(Message, frozen=True):
     """Coordinator to rank 0: put the weights of this version into your node's store."""
 
     version: int
@@ -451,7 +470,7 @@ class Publish(Message):
     store: StoreEndpoint
 
 
-class Published(Message):
+class Published(Message, frozen=True):
     """Where nodes pull the version from."""
 
     version: int
@@ -459,8 +478,10 @@ class Published(Message):
     evaluation: BundleOffer | None
 
 
-class SaveCheckpoint(Message):
-    """Coordinator to rank 0: leave a checkpoint (and, at the end, the exported model) in the run folder."""
+class SaveCheckpoint(Message, frozen=True):
+    """Coordinator to rank 0: leave a checkpoint (and, at the end, the exported model) in the run
+    folder.
+    """
 
     iteration: int
     path: str
@@ -468,24 +489,24 @@ class SaveCheckpoint(Message):
     """Folder for the exported model; empty for none."""
 
 
-class CheckpointSaved(Message):
+class CheckpointSaved(Message, frozen=True):
     """The checkpoint is durable."""
 
     iteration: int
     path: str
 
 
-class TrainerFailed(Message):
+class TrainerFailed(Message, frozen=True):
     """A trainer rank cannot go on."""
 
     rank: int
     error: str
 
 
-# --- users --------------------------------------------------------------------------------------------------------
+# --- users ----------------------------------------------------------------------------------------
 
 
-class SubmitJob(Message):
+class SubmitJob(Message, frozen=True):
     """Start a job, or go on with the one in `run_folder`."""
 
     job: JobSpec
@@ -493,28 +514,28 @@ class SubmitJob(Message):
     resume: bool
 
 
-class JobAccepted(Message):
+class JobAccepted(Message, frozen=True):
     """The job runs; its files are in `run_folder`."""
 
     job_id: str
     run_folder: str
 
 
-class JobRefused(Message):
+class JobRefused(Message, frozen=True):
     """The job does not run, and why."""
 
     reason: str
 
 
-class CancelJob(Message):
+class CancelJob(Message, frozen=True):
     """End the job now; it can be resumed from its run folder."""
 
 
-class GetStatus(Message):
+class GetStatus(Message, frozen=True):
     """Ask for a `JobStatus`."""
 
 
-class WorkerStatus(_Record):
+class WorkerStatus(_Record, frozen=True):
     """What one worker does."""
 
     name: str
@@ -524,7 +545,7 @@ class WorkerStatus(_Record):
     detail: str
 
 
-class JobStatus(Message):
+class JobStatus(Message, frozen=True):
     """Progress of the job, for people."""
 
     job: str
@@ -548,7 +569,7 @@ class JobStatus(Message):
     run_folder: str
 
 
-class JobEnded(Message):
+class JobEnded(Message, frozen=True):
     """Job runner to coordinator: the last status."""
 
     status: JobStatus

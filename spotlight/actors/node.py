@@ -1,10 +1,13 @@
-"""The node scheduler: starts and watches the workers of one machine, and keeps the node's copy of the weights.
+"""The node scheduler: starts and watches the workers of one machine, and keeps the node's copy of
+the weights.
 
-Messages in: WorkerUp (workers), PrepareJob, HoldWeights, EndJob (coordinator), Down (coordinator gone).
+Messages in: WorkerUp (workers), PrepareJob, HoldWeights, EndJob (coordinator), Down (coordinator
+gone).
 Messages out: JoinNode (coordinator); PrepareJob, HoldWeights, EndJob (workers).
 
-Workers outlive jobs and coordinators: a node whose coordinator is gone keeps its workers warm and joins again. A worker process
-that ends is started again, a few times at most. Each weights version is fetched once for the node; its workers read that copy.
+Workers outlive jobs and coordinators: a node whose coordinator is gone keeps its workers warm and
+joins again. A worker process that ends is started again, a few times at most. Each weights version
+is fetched once for the node; its workers read that copy.
 """
 
 from __future__ import annotations
@@ -190,7 +193,10 @@ class NodeScheduler(Actor):
         argv += ["--parent", str(settings.pid), "--threads", str(settings.threads)]
         log_path = settings.logs / f"{name.replace('/', '-')}.log"
         return await self._launcher.start(
-            argv, env={**os.environ, "OMP_NUM_THREADS": str(settings.threads)}, name=name, log_path=log_path
+            argv,
+            env={**os.environ, "OMP_NUM_THREADS": str(settings.threads)},
+            name=name,
+            log_path=log_path,
         )
 
     def _may_restart(self, name: str) -> bool:

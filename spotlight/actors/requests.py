@@ -1,6 +1,7 @@
 """From a job and its seeds to requests: the only place that decides how a sample is denoised.
 
-All samples of an iteration share their settings, the SDE window included; it is drawn here and travels in every request.
+All samples of an iteration share their settings, the SDE window included; it is drawn here and
+travels in every request.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ def rollout_settings(job: JobSpec, iteration: int) -> SamplingSettings:
 
 
 def preview_settings(job: JobSpec, iteration: int) -> SamplingSettings:
-    """How the candidates of an iteration are previewed: as its samples will be, or without noise when steps differ."""
+    """How the candidates of an iteration are previewed: as its samples will be, or without noise
+    when steps differ.
+    """
     steps = job.exploration.preview_steps
     if steps is None or steps == job.sampler.steps:
         return rollout_settings(job, iteration)

@@ -1,6 +1,8 @@
-"""A reward worker: pulls denoised batches and scores them in its own thread, while others still denoise.
+"""A reward worker: pulls denoised batches and scores them in its own thread, while others still
+denoise.
 
-Messages in: PrepareJob, EndJob, ScoreGrant. Messages out: PullScores, RenewLease, Scored, ScoreFailed.
+Messages in: PrepareJob, EndJob, ScoreGrant. Messages out: PullScores, RenewLease, Scored,
+ScoreFailed.
 
 A failure is reported as a failure; it never becomes a reward.
 """

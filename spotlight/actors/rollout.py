@@ -29,7 +29,9 @@ class Rollout:
         return len(self._results)
 
     def take(self, result: Result) -> None:
-        """A sample is scored; one that is not open (dropped, or of another iteration) changes nothing."""
+        """A sample is scored; one that is not open (dropped, or of another iteration) changes
+        nothing.
+        """
         if self._open.pop(result.request.id, None) is not None:
             self._results[result.request.id] = result
 
@@ -43,7 +45,9 @@ class Rollout:
         return finished
 
     def samples(self) -> list[Result]:
-        """Finished samples in canonical order, whoever finished what when: the update must not depend on it."""
+        """Finished samples in canonical order, whoever finished what when: the update must not
+        depend on it.
+        """
         return sorted(
             self._results.values(),
             key=lambda result: (result.request.group, result.request.seed),

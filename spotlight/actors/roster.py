@@ -1,4 +1,6 @@
-"""Who takes part in a job: nodes, their workers, and which of them are barred because they train."""
+"""Who takes part in a job: nodes, their workers, and which of them are barred because they
+train.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class Roster:
         return self.nodes.pop(name, None)
 
     def appoint_trainers(self, ranks: int) -> bool:
-        """Make the first reserved workers by name the trainer ranks; False while there are too few, or if it is done."""
+        """Make the first reserved workers by name the trainer ranks; False while there are too few,
+        or if it is done.
+        """
         reserved = sorted(
             (w for node in self.nodes.values() if node.pool == "reserved" for w in node.workers),
             key=lambda worker: worker.worker,

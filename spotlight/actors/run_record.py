@@ -6,7 +6,6 @@ All times are seconds of run time: those of earlier, interrupted runs of the sam
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 from spotlight.actors.messages import Result
 from spotlight.policies.exploration import SeedChoice
 from spotlight.policies.statistics import median_or_none, spearman, spread
-from spotlight.store.run_folder import RunFolder, SavedProgress, replace_file
+from spotlight.store.run_folder import RunFolder, SavedProgress
 
 
 @dataclass
@@ -88,7 +87,15 @@ class RunRecord:
             (result for result in results if result.request.image_key),
             key=lambda result: result.request.group,
         )
-        _place_pictures(self.path, f"v{version:06d}", pictured)
+        listing = [
+            {
+                "prompt": result.request.prompt,
+                "reward": result.reward,
+                "file": Path(result.request.image_key).name,
+            }
+            for result in pictured
+        ]
+        self._folder.show_pictures(version, listing)
 
     def commit(self, progress: SavedProgress) -> None:
         """A resumed run starts here; older checkpoints are no longer needed."""
@@ -131,29 +138,6 @@ def rollout_figures(
     if explored:
         previewed = [spread([preview for preview, _ in group]) for group in explored]
         figures.preview_group_std_mean = sum(previewed) / len(previewed)
-
-
-def _place_pictures(folder: Path, version: str, results: Sequence[Result]) -> None:
-    """Move pictures from the artifact store; only the first and the latest validation keep theirs."""
-    shown = folder / "validation"
-    shown.mkdir(exist_ok=True)
-    uploaded = folder / "artifacts" / "validation" / version
-    if not uploaded.is_dir():
-        return
-    for old in sorted(entry for entry in shown.iterdir() if entry.is_dir())[1:]:
-        for file in old.iterdir():
-            file.unlink()
-        old.rmdir()
-    uploaded.replace(shown / version)
-    listing = [
-        {
-            "prompt": result.request.prompt,
-            "reward": result.reward,
-            "file": Path(result.request.image_key).name,
-        }
-        for result in results
-    ]
-    replace_file(shown / version / "prompts.json", json.dumps(listing, indent=1).encode())
 
 
 def _rounded(record: dict[str, Any]) -> dict[str, Any]:

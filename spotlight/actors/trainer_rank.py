@@ -1,10 +1,10 @@
 """A trainer rank: optimizer steps on its accelerator, together with the other ranks.
 
-Messages in: ReservePort, StartTrainer, Train, Publish, SaveCheckpoint, EndJob. Messages out: TrainerReady, Trained, Published,
-CheckpointSaved, or TrainerFailed, to whoever asked.
+Messages in: ReservePort, StartTrainer, Train, Publish, SaveCheckpoint, EndJob. Messages out:
+TrainerReady, Trained, Published, CheckpointSaved, or TrainerFailed, to whoever asked.
 
-Work runs in the accelerator's thread, one after the other; a repeated `Train` of an iteration that is done is answered, not run
-again. Every error becomes a `TrainerFailed`.
+Work runs in the accelerator's thread, one after the other; a repeated `Train` of an iteration that
+is done is answered, not run again. Every error becomes a `TrainerFailed`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from spotlight.errors import SpotlightError
 from spotlight.training.checkpoints import load_checkpoint, save_checkpoint
 from spotlight.training.export import export_transformer
 from spotlight.training.trainer import Trainer, TrainingBatch
-from spotlight.transport.collectives import Group, init_group
+from spotlight.transport.collectives import Group, init_group, listen
 from spotlight.transport.tensors import BundleOffer, fetch, upload
 from spotlight.transport.tensors.bundles import pack, unpack
 
@@ -69,19 +69,21 @@ class TrainerRank(Actor):
         self._context = context
         self._host = host
         self._training: _Training | None = None
+        self._listener: socket.socket | None = None
 
     @handles(ReservePort)
     async def on_reserve_port(self, message: ReservePort) -> PortReserved:
-        """A port that is free now; rank 0 binds it a moment later."""
-        with socket.socket() as probe:
-            probe.bind((self._host, 0))
-            return PortReserved(f"{self._host}:{probe.getsockname()[1]}")
+        """Listen on a free port; rank 0's rendezvous takes the socket over."""
+        self._close()
+        self._listener = listen(self._host)
+        return PortReserved(f"{self._host}:{self._listener.getsockname()[1]}")
 
     @handles(StartTrainer)
     async def on_start(self, message: StartTrainer) -> None:
         """Build the trainer, from a checkpoint if one is named."""
+        listener, self._listener = self._listener, None
         self._close()
-        self._run(message.rank, self._start(message, self._asker()))
+        self._run(message.rank, self._start(message, listener, self._asker()))
 
     @handles(Train)
     async def on_train(self, message: Train) -> None:
@@ -113,9 +115,13 @@ class TrainerRank(Actor):
         """Leave the group."""
         self._close()
 
-    async def _start(self, message: StartTrainer, asker: ActorRef) -> None:
+    async def _start(
+        self, message: StartTrainer, listener: socket.socket | None, asker: ActorRef
+    ) -> None:
         with self._context.busy("loading", "trainer"):
-            self._training = await self._context.on_accelerator(lambda: _build(message))
+            self._training = await self._context.on_accelerator(
+                lambda: _build(message, listener)
+            )
         self.tell(asker, TrainerReady(message.rank))
 
     async def _train(self, training: _Training, message: Train, asker: ActorRef) -> None:
@@ -175,16 +181,24 @@ class TrainerRank(Actor):
     def _close(self) -> None:
         if self._training is not None and self._training.group is not None:
             self._training.group.close()
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
         self._training = None
 
 
-def _build(message: StartTrainer) -> _Training:
+def _build(message: StartTrainer, listener: socket.socket | None) -> _Training:
     job = message.job
     group = None
     if message.world > 1:
         host, _, port = message.rendezvous.rpartition(":")
         group = init_group(
-            message.rank, message.world, host, int(port), timeout_s=_COLLECTIVE_LIMIT_S
+            message.rank,
+            message.world,
+            host,
+            int(port),
+            timeout_s=_COLLECTIVE_LIMIT_S,
+            listener=listener,
         )
     model = load_model(job.model)
     trainer = Trainer(

@@ -3,7 +3,8 @@
 Messages in: StartValidation (job runner), RequestsFinished, RequestsGivenUp (dispatcher).
 Messages out: SubmitRequests (dispatcher), ValidationDone or ValidationFailed (job runner).
 
-An image that could not be scored is left out of the mean and counted; a version without any scored image has failed.
+An image that could not be scored is left out of the mean and counted; a version without any scored
+image has failed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""What a worker process shares between its actors: its name, its two threads, and the state it reports.
+"""What a worker process shares between its actors: its name, its two threads, and the state it
+reports.
 
-Torch runs in one thread (the accelerator's) and scoring in another, so that the actors' loop always answers.
+Torch runs in one thread (the accelerator's) and scoring in another, so that the actors' loop always
+answers.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ _PRECEDENCE: tuple[WorkerState, ...] = (
 
 
 class WorkerContext:
-    """Shared by the actors of one worker process; `epoch` differs for every process that bears the name."""
+    """Shared by the actors of one worker process; `epoch` differs for every process that bears the
+    name.
+    """
 
     def __init__(self, name: str, epoch: int) -> None:
         self.name = name
@@ -71,8 +75,9 @@ class WorkerContext:
         self._scorer.shutdown(wait=False, cancel_futures=True)
 
     def _publish(self) -> None:
-        state = next((state for state in _PRECEDENCE if self._busy[state] > 0), "idle")
-        current = (state, self._details.get(state, "") if state != "idle" else "")
+        idle: WorkerState = "idle"
+        state = next((state for state in _PRECEDENCE if self._busy[state] > 0), idle)
+        current = (state, self._details.get(state, ""))
         if current != self._reported and self._report is not None:
             self._reported = current
             self._report(*current)

@@ -1,7 +1,7 @@
 """The `spotlight` command.
 
-Heavy imports happen inside the commands, so that `--help` answers at once. A `UserError` becomes one line on standard error and a
-non-zero exit code.
+Heavy imports happen inside the commands, so that `--help` answers at once. A `UserError` becomes
+one line on standard error and a non-zero exit code.
 """
 
 from __future__ import annotations
@@ -137,5 +137,6 @@ def _reaching(coordinator, call):  # type: ignore[no-untyped-def]
         return asyncio.run(call())
     except ActorError as error:
         raise UserError(
-            f"--coordinator {coordinator}: no answer ({error}); is spotlight-coordinator running there?"
+            f"--coordinator {coordinator}: no answer ({error}); is spotlight-coordinator running"
+            " there?"
         ) from error

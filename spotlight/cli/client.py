@@ -1,4 +1,6 @@
-"""Talking to a coordinator from outside: what the commands, and systems that embed Spotlight, use."""
+"""Talking to a coordinator from outside: what the commands, and systems that embed Spotlight,
+use.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ _LIMIT_S = 10.0
 
 
 class CoordinatorClient:
-    """A connection to a coordinator. Every call has a deadline and raises `ActorError` when it is missed."""
+    """A connection to a coordinator. Every call has a deadline and raises `ActorError` when it is
+    missed.
+    """
 
     def __init__(self, system: ActorSystem, coordinator: ActorRef) -> None:
         self._system = system

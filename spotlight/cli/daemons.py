@@ -1,6 +1,7 @@
 """The two daemons as commands: `spotlight-coordinator` and `spotlight-node`.
 
-Both bind to loopback unless told otherwise, end cleanly on SIGTERM or Ctrl-C, and end with the process named by `--parent`.
+Both bind to loopback unless told otherwise, end cleanly on SIGTERM or Ctrl-C, and end with the
+process named by `--parent`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import secrets
 import signal
 import socket
 import sys
-import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Annotated, Literal
@@ -122,15 +122,11 @@ async def _serve_node(
 ) -> None:
     from spotlight.actors.node import NodeScheduler, NodeSettings
     from spotlight.actors.runtime import ActorSystem
+    from spotlight.store.memory_folder import create_memory_folder
     from spotlight.transport.control import ZeroMQTransport
     from spotlight.transport.tensors import BundleStore
 
-    memory = Path("/dev/shm")
-    root = Path(
-        tempfile.mkdtemp(
-            prefix=f"spotlight-{os.getpid()}-", dir=memory if memory.is_dir() else None
-        )
-    )
+    root = create_memory_folder()
     store = BundleStore(root, token=secrets.token_hex(16), host=host)
     log_folder = logs or root / "logs"
     log_folder.mkdir(parents=True, exist_ok=True)

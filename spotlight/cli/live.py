@@ -17,7 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from spotlight.web.words import count, duration, number
+from spotlight.web.words import count, duration, natural_order, number
 
 if TYPE_CHECKING:
     from spotlight.actors.messages import JobStatus, WorkerStatus
@@ -200,7 +200,7 @@ def _workers(workers: Sequence[WorkerStatus]) -> RenderableType:
     table.add_column("pool", no_wrap=True, overflow="crop")
     table.add_column("state", no_wrap=True, overflow="crop", min_width=8)
     table.add_column("does", no_wrap=True, overflow="crop", ratio=1)
-    ordered = sorted(workers, key=lambda worker: (worker.pool != "reserved", worker.name))
+    ordered = sorted(workers, key=lambda one: (one.pool != "reserved", natural_order(one.name)))
     for worker in ordered[:_SHOWN_WORKERS]:
         state = Text(worker.state, style=_STATE_STYLES.get(worker.state, "dim"))
         table.add_row(Text(worker.name), Text(worker.pool), state, Text(worker.detail))

@@ -1,6 +1,8 @@
-"""`spotlight run`: a coordinator and local nodes as daemons of this machine, a submission, and a view of it until it ends.
+"""`spotlight run`: a coordinator and local nodes as daemons of this machine, a submission, and a
+view of it until it ends.
 
-No special path: the daemons are those that a cluster runs. They end with this process, however it ends.
+No special path: the daemons are those that a cluster runs. They end with this process, however it
+ends.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from spotlight.cli.plan import plan_lines
 from spotlight.errors import ActorError, RunFolderError, UserError
 from spotlight.jobs import JobSpec, load_job
 from spotlight.preflight import check
+from spotlight.store.memory_folder import remove_leftovers
 from spotlight.store.run_folder import next_run_folder, read_config
 from spotlight.web.figures import read_run, summarise
 
@@ -46,9 +49,11 @@ def run_locally(job_path: Path | None, resume: Path | None, run_folder: Path | N
         folder = (run_folder or next_run_folder(Path("runs"), job.name)).resolve()
         if (folder / "config.yaml").exists():
             raise RunFolderError(
-                f"{folder} holds a run already; go on with it by --resume, or give another --run-folder"
+                f"{folder} holds a run already; go on with it by --resume, or give another"
+                " --run-folder"
             )
-    console.print(plan_lines(job, check(job), folder))
+    _make_log_folder(folder / "logs")
+    console.print(plan_lines(job, check(job, run_folder=folder), folder))
     return run(_run(job, folder, resume is not None, console))
 
 
@@ -66,8 +71,9 @@ async def _run(job: JobSpec, folder: Path, resume: bool, console: Console) -> in
 
 @asynccontextmanager
 async def local_cluster(job: JobSpec, logs: Path) -> AsyncIterator[str]:
-    """A coordinator and the nodes of the job's pools; yields the coordinator's address. Ends them all at the end."""
-    logs.mkdir(parents=True, exist_ok=True)
+    """A coordinator and the nodes of the job's pools; yields the coordinator's address. Ends them
+    all at the end.
+    """
     launcher = LocalLauncher()
     processes: list[ProcessHandle] = []
     address_file = logs / "coordinator.address"
@@ -86,6 +92,16 @@ async def local_cluster(job: JobSpec, logs: Path) -> AsyncIterator[str]:
     finally:
         address_file.unlink(missing_ok=True)
         await _stop(processes)
+        remove_leftovers()  # of nodes that were killed
+
+
+def _make_log_folder(logs: Path) -> None:
+    try:
+        logs.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunFolderError(
+            f"{logs}: {error.strerror}; give a --run-folder that can be written"
+        ) from error
 
 
 async def _start(
@@ -150,7 +166,7 @@ async def _follow(
                 live.update(render(status), refresh=True)
             elif (new := plain_line(status)) != line:
                 line = new
-                console.print(line, highlight=False)
+                console.print(line, highlight=False, markup=False)
     return status
 
 
@@ -159,5 +175,5 @@ def _say_how_it_ended(status: JobStatus, folder: Path, console: Console) -> None
         console.print(summary_table(summarise(read_run(folder))))
         console.print(f"report: {folder / 'report.html'}", soft_wrap=True)
     else:
-        console.print(f"{status.outcome}: {status.reason}", soft_wrap=True)
+        console.print(f"{status.outcome}: {status.reason}", soft_wrap=True, markup=False)
         console.print(f"go on with: spotlight run --resume {folder}", soft_wrap=True)

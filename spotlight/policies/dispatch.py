@@ -160,20 +160,19 @@ class LeaseBook(Generic[ItemT]):
         """Queue again, and return, what leases past their deadline held."""
         return self._revoke([lease for lease in self._leases.values() if lease.deadline <= now])
 
-    def cancel(self, unwanted: Callable[[ItemT], bool]) -> int:
-        """Forget unwanted items; returns how many.
+    def cancel(self, unwanted: Callable[[ItemT], bool]) -> list[Lease[ItemT]]:
+        """Forget unwanted items; returns the leases that this revokes.
 
-        A lease on any of them is revoked: what its holder delivers is late, and what is still
-        wanted of it is queued again.
+        What the holder of a revoked lease delivers is late, and what is still wanted of it is
+        queued again.
         """
-        self._take_back(
-            [lease for lease in self._leases.values() if any(map(unwanted, lease.items))]
-        )
+        revoked = [lease for lease in self._leases.values() if any(map(unwanted, lease.items))]
+        self._take_back(revoked)
         forgotten = [item_id for item_id, (_, item) in self._queue.items() if unwanted(item)]
         for item_id in forgotten:
             del self._queue[item_id]
             self._failures.pop(item_id, None)
-        return len(forgotten)
+        return revoked
 
     def forget_done(self) -> None:
         """Free the memory of what is done, once nobody can submit it again."""

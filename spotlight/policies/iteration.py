@@ -188,7 +188,8 @@ class IterationMachine:
 
     def progress_saved(self, completed: int) -> list[Instruction]:
         """The checkpoint is durable."""
-        self._saved.add(completed)
+        if completed > self._committed:
+            self._saved.add(completed)
         return [*self._commit(), *self._proceed()]
 
     def _publish(self) -> PublishWeights:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -35,6 +36,9 @@ class SavedProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     preview_rewards: tuple[tuple[float | None, ...], ...]
     validated: tuple[int, ...]
     """Weights versions on record."""
+    previews: int = 0
+    """Previews that chose these seeds, and those that came too late to."""
+    previews_late: int = 0
     training_seconds: tuple[float, ...] = ()
     """Last training times, for the window prediction."""
 
@@ -108,6 +112,22 @@ class RunFolder:
         """Append a line to events.jsonl."""
         with _explaining(self.path / "events.jsonl"):
             _append(self._events, event)
+
+    def show_pictures(self, version: int, listing: list[dict[str, Any]]) -> None:
+        """Move a validation's pictures out of the artifacts, with their prompts and rewards.
+
+        Only the first and the latest validation keep theirs.
+        """
+        name = f"v{version:06d}"
+        uploaded, shown = self.path / "artifacts" / "validation" / name, self.path / "validation"
+        with _explaining(self.path):
+            shown.mkdir(exist_ok=True)
+            others = sorted(e for e in shown.iterdir() if e.is_dir() and e.name != name)
+            for old in (*others[1:], shown / name):
+                shutil.rmtree(old, ignore_errors=True)
+            if uploaded.is_dir():
+                uploaded.replace(shown / name)
+                replace_file(shown / name / "prompts.json", json.dumps(listing).encode())
 
     def commit(self, progress: SavedProgress) -> None:
         """From now on the run resumes here."""

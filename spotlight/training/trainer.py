@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from spotlight.diffusion.model import DiffusionModel
-from spotlight.errors import CheckpointError, SpotlightError
+from spotlight.errors import CheckpointError, TrainingDiverged
 from spotlight.jobs import SamplerSpec, TrainingSpec
 from spotlight.training.batches import TrainingBatch, deal, key
 from spotlight.training.ema import Ema
@@ -33,10 +33,6 @@ Velocities = list[Tensor] | None
 """Of the micro-batches of one update, on the CPU; None for those that nobody needs."""
 
 _ADAM_EPSILON = 1e-8
-
-
-class TrainingDiverged(SpotlightError):
-    """A loss or a gradient is not finite; the weights are those of the update before."""
 
 
 class Trainer:

@@ -17,6 +17,7 @@ Point = tuple[float, float]
 
 _UNITS = 10_000  # horizontal units of the stretched inner drawing
 _HOVER_POINTS = 300
+_WIDEST_BAR = 8.0  # percent of the chart
 
 
 class Axis(msgspec.Struct, frozen=True):
@@ -117,10 +118,10 @@ def bar_chart(
     height: int = 200,
 ) -> str:
     """Stacked bars: (x, [(colour, amount) from the bottom up], title)."""
-    width = 100 / max(1.0, x.high - x.low)
+    width = min(_WIDEST_BAR, 72 / max(1.0, x.high - x.low))
     body = [_grid(x, y, height)]
     for position, parts, title in bars:
-        left = 100 * x.fraction(position) - 0.36 * width
+        left = 100 * x.fraction(position) - width / 2
         base = 0.0
         rects = []
         for colour, amount in parts:
@@ -128,7 +129,7 @@ def bar_chart(
             base += amount
             rects.append(
                 f'<rect class="f {colour_class(colour)}" x="{left:.3f}%" y="{top:.1f}" '
-                f'width="{0.72 * width:.3f}%" height="{bottom - top:.1f}"/>'
+                f'width="{width:.3f}%" height="{bottom - top:.1f}"/>'
             )
         body.append(f"<g>{''.join(rects)}<title>{escape(title)}</title></g>")
     return _plot(body, height, description)
@@ -258,7 +259,8 @@ def _track(points: Iterable[Point], x: Axis, y: Axis, height: int) -> str:
 
 def _marks(series: Series, x: Axis, y: Axis, height: int) -> str:
     every = max(1, len(series.points) // _HOVER_POINTS)
-    kind = f"dot f {colour_class(series.colour)}" if series.dots else "hidden"
+    dots = series.dots or len(series.points) == 1  # a line of one point would not be seen
+    kind = f"dot f {colour_class(series.colour)}" if dots else "hidden"
     marks = []
     for (across, up), title in list(zip(series.points, series.titles, strict=True))[::every]:
         place = f'cx="{100 * x.fraction(across):.3f}%" cy="{_down(y, up, height):.1f}"'

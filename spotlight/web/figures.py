@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from spotlight.web.run_folder import Event, RunRecord, WorkerEvent, read_run
+from spotlight.web.words import natural_order
 
 __all__ = [
     "STATES",
@@ -112,14 +113,7 @@ def _times(workers: Iterable[Lane]) -> dict[str, Any]:
 
 def requests_reissued(record: RunRecord) -> int:
     """Requests that were given out again because their worker was lost or too slow."""
-    return sum(reissued(event) for event in record.events)
-
-
-def reissued(event: Event) -> int:
-    """Requests that an event says were given out again: a number, or numbers by kind."""
-    said = event.fields.get("requests_reissued")
-    counts = said.values() if isinstance(said, dict) else (said,)
-    return sum(count for count in counts if isinstance(count, int))
+    return sum(event.reissued for event in record.events)
 
 
 def outcome(record: RunRecord) -> tuple[str, str]:
@@ -150,7 +144,11 @@ def lanes(record: RunRecord) -> tuple[Lane, ...]:
         )
         for worker, events in by_worker.items()
     ]
-    return tuple(sorted(built, key=lambda lane: (lane.pool != "reserved", lane.pool, lane.worker)))
+    return tuple(
+        sorted(
+            built, key=lambda lane: (lane.pool != "reserved", lane.pool, natural_order(lane.worker))
+        )
+    )
 
 
 def _last(values: Iterable[str]) -> str:
@@ -236,16 +234,13 @@ def iteration_spans(record: RunRecord) -> tuple[Span, ...]:
     start: float | None = None
     iteration = 0
     for phase in record.phases:
-        if start is not None and (phase.iteration != iteration or phase.phase not in _INSIDE):
+        if start is not None and phase.phase not in ("train", "publish"):
             if not any(start < moment <= phase.time_s for moment in breaks):
                 spans[iteration] = Span(iteration, start, phase.time_s)
             start = None
         if phase.phase == "rollout":
             start, iteration = phase.time_s, phase.iteration
     return tuple(spans[key] for key in sorted(spans))
-
-
-_INSIDE = ("rollout", "train", "publish")
 
 
 def typical_iteration(record: RunRecord) -> Span | None:

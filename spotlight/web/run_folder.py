@@ -87,6 +87,13 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     fields: dict[str, Any]
 
+    @property
+    def reissued(self) -> int:
+        """Requests that the event says were given out again: a number, or numbers by kind."""
+        said = self.fields.get("requests_reissued")
+        counts = said.values() if isinstance(said, dict) else (said,)
+        return sum(count for count in counts if isinstance(count, int))
+
 
 class Picture(msgspec.Struct, frozen=True, kw_only=True):
     """One validation image: its prompt, its reward and the PNG."""

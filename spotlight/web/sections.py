@@ -213,7 +213,7 @@ def _iteration_axis(ones: Sequence[IterationRecord], margin: float = 0.0) -> cha
 
 
 def _short(value: float) -> str:
-    return f"{value:.2f}".rstrip("0").rstrip(".") if value else "0"
+    return f"{round(value, 6):g}"
 
 
 def _figure(title: str, note: str, drawn: str, legend: str = "") -> str:
@@ -294,7 +294,12 @@ def _png(picture: Picture | None) -> bytes | None:
 
 def happenings(record: RunRecord) -> str:
     """The events that matter, in order of time."""
-    told = [(event, said) for event in record.events if (said := words.event_words(event))]
+    begun = record.events_named("run_started")[:1]
+    told = [
+        (event, said)
+        for event in record.events
+        if event not in begun and (said := words.event_words(event))
+    ]
     if not told:
         return ""
     rows = "".join(_row(event, *said) for event, said in told[-_SHOWN_EVENTS:])

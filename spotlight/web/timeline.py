@@ -64,7 +64,7 @@ def _shares(summary: dict[str, Any], workers: Sequence[Lane]) -> str:
         said = "  ·  ".join(f"{state} {words.percent(share)}" for state, share in parts)
         rows.append(
             f"<dt>{escape(pool)}<span>{words.count(size, 'worker')}, "
-            f"{words.duration(times['seconds'])}</span></dt>"
+            f"{words.duration(times['seconds']).replace(' ', '&nbsp;')}</span></dt>"
             f'<dd>{bar}<p class="parts">{escape(said)}</p></dd>'
         )
     return f'<dl class="shares">{"".join(rows)}</dl>'
@@ -91,7 +91,9 @@ def _overview(record: RunRecord, workers: Sequence[Lane]) -> str:
         for event in resumptions(record)
     ]
     below = _axis_line(charts.marks_row(axis, marks)) if marks else ""
-    note = "; a diamond marks a lost node" if lost else ""
+    said = ["a red diamond marks a lost node"] if lost else []
+    said += ["a grey diamond marks the start of a resumed run"] if resumptions(record) else []
+    note = "".join(f"; {one}" for one in said)
     return f'<h3 class="sub">The whole run</h3><p>Run time{note}</p>' + _grid(
         rows, "", below + _axis_line(charts.axis_row(axis))
     )

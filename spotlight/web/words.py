@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from spotlight.jobs import JobSpec
-from spotlight.web.charts import clock
-from spotlight.web.figures import reissued
 from spotlight.web.run_folder import Event
 
 NONE = "\N{EN DASH}"
@@ -44,6 +43,11 @@ def count(amount: int, noun: str) -> str:
     return f"{number(amount)} {noun}{'' if amount == 1 else 's'}"
 
 
+def natural_order(name: str) -> tuple[str | int, ...]:
+    """A sort key under which `spot-2` comes before `spot-10`."""
+    return tuple(int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name))
+
+
 LOSSES = {"diffusion_nft": "DiffusionNFT", "flow_grpo": "Flow-GRPO"}
 
 
@@ -76,15 +80,17 @@ def event_words(event: Event) -> tuple[str, str, bool] | None:
     """(what, details, whether it is a loss) of an event that matters; None for the others."""
     fields = event.fields
     match event.name:
-        case "run_started" if event.time_s > 0:
-            return "Run resumed", f"from iteration {_say(fields, 'resumed_from_iteration')}", False
+        case "run_started":
+            iteration = fields.get("resumed_from_iteration")
+            where = "the beginning" if iteration is None else f"iteration {iteration}"
+            return "Run resumed", f"from {where}", False
         case "node_lost":
             node, pool = _say(fields, "node"), _say(fields, "pool")
             return "Node lost", f"{node} ({pool}): {_say(fields, 'reason')}{_again(event)}", True
         case "worker_lost":
             worker, reason = _say(fields, "worker"), _say(fields, "reason")
             return "Worker lost", f"{worker}: {reason}{_again(event)}", True
-        case "node_joined" if event.time_s > 0:
+        case "node_joined":
             return "Node joined", f"{_say(fields, 'node')} ({_say(fields, 'pool')})", False
         case "requests_lost" | "late_results":
             what = "Requests re-issued" if event.name == "requests_lost" else "Late results"
@@ -95,7 +101,7 @@ def event_words(event: Event) -> tuple[str, str, bool] | None:
             where = f"iteration {_say(fields, 'iteration')}, {_say(fields, 'prompt')}"
             return "Prompt group dropped", f"{where}: {_say(fields, 'reason')}", True
         case "checkpoint_saved":
-            return "Checkpoint saved", _say(fields, "path"), False
+            return "Checkpoint saved", "/".join(_say(fields, "path").split("/")[-2:]), False
         case "run_finished":
             reason = f": {fields['reason']}" if fields.get("reason") else ""
             how = _say(fields, "outcome")
@@ -104,8 +110,7 @@ def event_words(event: Event) -> tuple[str, str, bool] | None:
 
 
 def _again(event: Event) -> str:
-    amount = reissued(event)
-    return f"; {count(amount, 'request')} re-issued" if amount else ""
+    return f"; {count(event.reissued, 'request')} re-issued" if event.reissued else ""
 
 
 def _say(fields: dict[str, Any], key: str) -> str:
@@ -115,16 +120,3 @@ def _say(fields: dict[str, Any], key: str) -> str:
 
 def _rest(fields: dict[str, Any]) -> str:
     return ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in fields.items()) or NONE
-
-
-__all__ = [
-    "about",
-    "checkpoint_name",
-    "clock",
-    "count",
-    "duration",
-    "event_words",
-    "number",
-    "percent",
-    "score",
-]

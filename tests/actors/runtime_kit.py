@@ -118,7 +118,8 @@ class Watcher(Actor):
 
 
 class Cluster:
-    """Actor systems of several processes on one memory network; closed at the end of the `async with`."""
+    """Actor systems of several processes on one memory network; closed at the end of the `async
+    with`."""
 
     def __init__(self, seed: int = 0, faults: Faults | None = None, **system_options: Any) -> None:
         self.network = MemoryNetwork(random.Random(seed), faults)

@@ -1,4 +1,5 @@
-"""Tell, ask, mailboxes and dead letters. Each test runs with local delivery, with the codec forced, and over a network."""
+"""Tell, ask, mailboxes and dead letters. Each test runs with local delivery, with the codec forced,
+and over a network."""
 
 from __future__ import annotations
 
@@ -146,7 +147,7 @@ async def test_a_full_mailbox_pushes_back_on_a_tell(pair: Pair) -> None:
 
 async def test_after_a_push_back_tells_go_through_again(pair: Pair) -> None:
     gate = asyncio.Event()
-    ref = await pair.there.spawn(lambda: Accountant(gate), "accountant", mailbox=1)
+    ref = await pair.there.spawn(lambda: Accountant(gate), "accountant", mailbox=2)
     pair.here.tell(ref, Hold())
     await asyncio.sleep(0.1)
     with pytest.raises(MailboxFull):
@@ -268,15 +269,15 @@ async def test_cancelling_an_ask_leaves_nothing_pending(pair: Pair) -> None:
     assert pair.here.statistics().pending_asks == 0
 
 
-async def test_a_busy_actor_lets_others_run(pair: Pair) -> None:
-    busy = await pair.there.spawn(Accountant, "busy", mailbox=5000)
-    other = await pair.there.spawn(Accountant, "other")
-    for amount in range(4000):
-        pair.here.tell(busy, Bump(amount))
-    asking = asyncio.ensure_future(tally(pair.here, other))
-    seen = await asking
-    assert seen == ()
-    assert pair.there.statistics().mailboxes["busy"].waiting > 0
+async def test_a_busy_actor_lets_others_run() -> None:
+    async with Cluster() as cluster:
+        system = await cluster.system("here")
+        busy = await system.spawn(Accountant, "busy", mailbox=5000)
+        other = await system.spawn(Accountant, "other")
+        for amount in range(4000):
+            system.tell(busy, Bump(amount))
+        assert await tally(system, other) == ()
+        assert system.statistics().mailboxes["busy"].waiting > 0
 
 
 async def test_the_dead_letter_ring_is_bounded_and_the_counters_are_not(pair: Pair) -> None:

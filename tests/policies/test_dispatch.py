@@ -172,7 +172,7 @@ def test_cancelled_work_is_forgotten_and_its_results_are_late():
     book = book_with("a", "b", kind="preview")
     book.submit([Work("c")])
     lease = pull(book, size=1)
-    assert book.cancel(lambda work: work.kind == "preview") == 2
+    assert book.cancel(lambda work: work.kind == "preview") == [lease]
     assert (book.queued, book.leased) == (1, 0)
     assert book.complete(lease.number, "worker") == ()
     assert book.counters.reissued == 0
@@ -181,7 +181,7 @@ def test_cancelled_work_is_forgotten_and_its_results_are_late():
 def test_cancelling_part_of_a_lease_keeps_the_rest_of_it():
     book = book_with("a", "b", "c")
     lease = pull(book)
-    assert book.cancel(lambda work: work.id == "b") == 1
+    assert book.cancel(lambda work: work.id == "b") == [lease]
     assert not book.holds(lease.number, "worker")
     assert sorted(ids(pull(book).items)) == ["a", "c"]
 
@@ -311,13 +311,12 @@ class LeaseBookModel(RuleBasedStateMachine):
 
     @rule(unwanted=st.sets(st.sampled_from([f"preview-{n}" for n in range(12)])))
     def cancel(self, unwanted):
-        expected = [work_id for work_id in self.open if work_id in unwanted]
-        assert self.book.cancel(lambda work: work.id in unwanted) == len(expected)
-        for number, (_, items, _) in list(self.live.items()):
-            if unwanted & set(ids(items)):
-                del self.live[number]
-        for work_id in expected:
-            del self.open[work_id]
+        revoked = self.book.cancel(lambda work: work.id in unwanted)
+        expected = [n for n, (_, items, _) in self.live.items() if unwanted & set(ids(items))]
+        assert sorted(lease.number for lease in revoked) == expected
+        for number in expected:
+            del self.live[number]
+        self.open = {name: work for name, work in self.open.items() if name not in unwanted}
 
     @invariant()
     def every_open_item_is_queued_or_leased_once(self):

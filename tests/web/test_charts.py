@@ -90,6 +90,13 @@ def test_only_wide_stretches_carry_their_label() -> None:
     assert [text.text for text in root.iter("text")] == ["train"]
 
 
+def test_a_line_of_one_point_is_a_dot() -> None:
+    axis = charts.nice_axis(0, 1, str)
+    line = Series("rollout", ((0.5, 0.5),), ("only",))
+    root = _parsed(charts.line_chart([line], axis, axis, description=""))
+    assert "dot" in (next(root.iter("circle")).get("class") or "")
+
+
 def test_bars_stand_on_each_other() -> None:
     x, y = charts.nice_axis(0, 1, str), charts.nice_axis(0, 10, str)
     bars = [(0.0, (("explore", 4.0), ("idle", 2.0)), "first")]

@@ -127,6 +127,13 @@ def test_the_reserved_pool_comes_first(finished_run: Path) -> None:
     ]
 
 
+def test_workers_are_in_the_order_that_people_count(run: RunWriter) -> None:
+    for number in (10, 2, 1):
+        run.state({**SPOT, "worker": f"spot-{number}/0"}, 0.0, "idle")
+    names = [lane.worker for lane in lanes(read_run(run.folder))]
+    assert names == ["spot-1/0", "spot-2/0", "spot-10/0"]
+
+
 def _phases(run: RunWriter, *phases: tuple[float, int, str]) -> None:
     for time_s, iteration, phase in phases:
         run.event("phase", time_s, iteration=iteration, phase=phase)
@@ -134,7 +141,8 @@ def _phases(run: RunWriter, *phases: tuple[float, int, str]) -> None:
 
 def test_an_iteration_lasts_from_its_rollout_to_the_next_or_to_validation(run: RunWriter) -> None:
     _phases(run, (0, 0, "preparing"), (1, 0, "rollout"), (2, 0, "train"), (3, 0, "publish"))
-    _phases(run, (4, 1, "rollout"), (5, 1, "train"), (7, 1, "validation"), (9, 1, "finished"))
+    _phases(run, (4, 1, "rollout"), (5, 1, "train"), (6, 2, "publish"))
+    _phases(run, (7, 2, "validation"), (9, 2, "finished"))
     spans = iteration_spans(read_run(run.folder))
     assert [(span.iteration, span.start, span.end) for span in spans] == [(0, 1, 4), (1, 4, 7)]
 

@@ -132,6 +132,16 @@ def test_a_single_iteration_is_drawn(run: RunWriter) -> None:
     _Page(render_report(read_run(run.folder)))
 
 
+def test_only_later_starts_of_a_run_are_told_as_resumptions(run: RunWriter) -> None:
+    run.event("run_started", 0.001, resumed_from_iteration=None)
+    run.event("checkpoint_saved", 1.0, iteration=0, path="/runs/x/checkpoints/i.safetensors")
+    assert "Run resumed" not in render_report(read_run(run.folder))
+    run.event("run_started", 2.0, resumed_from_iteration=3)
+    text = render_report(read_run(run.folder))
+    assert text.count("Run resumed") == 1 and "from iteration 3" in text
+    assert "<td>checkpoints/i.safetensors</td>" in text
+
+
 def test_a_failed_run_says_why(run: RunWriter) -> None:
     run.event("run_finished", 1.0, outcome="failed", reason="the disk is full")
     assert "the disk is full" in render_report(read_run(run.folder))

@@ -189,13 +189,12 @@ class ZeroMQTransport:
         for address in _names(link):
             self._refused_until.pop(address, None)
             current = self._links.get(address)
-            if current is not None and current is not link and not current.up:
-                for frame in current.outbox.drain():
-                    link.queue(frame)
-                self._drop(current)
-                current = None
-            if current is None:
+            if current is None or not current.up:
+                # Two processes may dial each other at once. Both connections stay: if each side
+                # dropped its own for the other's, none might be left.
                 self._links[address] = link
+                for frame in current.outbox.drain() if current is not None else ():
+                    link.queue(frame)
             if self._peers.get(address) != link.incarnation:
                 self._peers[address] = link.incarnation
                 if self._listener is not None:
@@ -207,21 +206,26 @@ class ZeroMQTransport:
             return
         was_up = link.up
         self._drop(link)
+        unsent = link.outbox.drain()
         for address in _names(link):
             other = self._another_link(address)
             if other is not None:
                 self._links[address] = other
-                continue
-            incarnation = self._peers.pop(address, 0)
-            if not was_up:
-                until = self._loop.time() + self.settings.redial_after_s
-                self._refused_until[address] = (until, reason)
-            log.info("peer_lost", peer=address, incarnation=incarnation, reason=reason)
-            if self._listener is not None:
-                self._listener.peer_lost(address, incarnation, reason)
-        for frame in link.outbox.drain():
+                unsent = [frame for frame in unsent if not other.queue(frame)]
+            else:
+                self._report_loss(address, reason, was_up)
+        for frame in unsent:
             if self._listener is not None:
                 self._listener.frame_undelivered(link.address, frame)
+
+    def _report_loss(self, address: str, reason: str, was_up: bool) -> None:
+        incarnation = self._peers.pop(address, 0)
+        if not was_up:
+            until = self._loop.time() + self.settings.redial_after_s
+            self._refused_until[address] = (until, reason)
+        log.info("peer_lost", peer=address, incarnation=incarnation, reason=reason)
+        if self._listener is not None:
+            self._listener.peer_lost(address, incarnation, reason)
 
     def link_flushed(self) -> None:
         """A link sent what it had: let a closing transport go on once all have."""
@@ -275,7 +279,7 @@ class ZeroMQTransport:
     # --- the ROUTER -------------------------------------------------------------------
 
     def _retry(self) -> None:
-        for link in self._accepted.values():
+        for link in list(self._accepted.values()):
             if len(link.outbox):
                 link.flush()
 

@@ -1,0 +1,182 @@
+"""What the actors cost: `python -m benchmarks.overhead --json`.
+
+Images per second of one real worker process that pulls from a real dispatcher over ZeroMQ and
+delivers to a real store, divided by those of the same sampler called in a plain loop, in one
+process, with the same batches, latents decoded in both. Rounds of the two alternate; scoring is
+left out of both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from benchmarks.report import arguments, finish
+from spotlight.actors.dispatcher import Dispatcher, DispatchStatistics
+from spotlight.actors.launcher import LocalLauncher
+from spotlight.actors.ledger import Ledger
+from spotlight.actors.loop import run
+from spotlight.actors.messages import (
+    AddWorker,
+    Completed,
+    HoldWeights,
+    Membership,
+    PrepareJob,
+    Request,
+    SubmitRequests,
+    WorkerRefs,
+    WorkerUp,
+)
+from spotlight.actors.requests import rollout_settings
+from spotlight.actors.runtime import Actor, ActorSystem, handles
+from spotlight.diffusion.checkpoints import load_model
+from spotlight.diffusion.samplers import SamplerSettings, sample
+from spotlight.jobs import JobSpec, load_job
+from spotlight.transport.control import ZeroMQTransport
+from spotlight.transport.tensors import BundleStore
+from spotlight.transport.tensors.bundles import pack
+
+EXAMPLE = Path(__file__).parent.parent / "examples" / "ocr-tiny.yaml"
+
+
+class _CountingDispatcher(Dispatcher):
+    """A dispatcher that also says when so many requests are denoised."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.denoised = 0
+        self.target = 0
+        self.reached = asyncio.Event()
+
+    @handles(Completed)
+    async def on_completed(self, message: Completed) -> Any:
+        receipt = await super().on_completed(message)
+        self.denoised += receipt.accepted
+        if self.denoised >= self.target:
+            self.reached.set()
+        return receipt
+
+
+class _Parent(Actor):
+    """Stands in for the node: takes the worker's introduction."""
+
+    def __init__(self, up: asyncio.Future[WorkerRefs]) -> None:
+        self._up = up
+
+    @handles(WorkerUp)
+    async def on_up(self, message: WorkerUp) -> None:
+        self._up.set_result(message.refs)
+
+
+def _requests(job: JobSpec, count: int, round_number: int) -> tuple[Request, ...]:
+    settings = rollout_settings(job, 0)
+    return tuple(
+        Request(
+            id=f"rollout/{round_number}/{seed}",
+            kind="rollout",
+            iteration=round_number,
+            group=0,
+            prompt=f'the number "{seed % 10000:04d}"',
+            seed=seed,
+            weights_version=0,
+            settings=settings,
+        )
+        for seed in range(count)
+    )
+
+
+def _plain(model: Any, requests: tuple[Request, ...]) -> float:
+    """Images per second of the plain loop."""
+    settings = SamplerSettings(**msgspec.structs.asdict(requests[0].settings))
+    size = settings.micro_batch
+    loop = asyncio.new_event_loop()
+    started = loop.time()
+    for first in range(0, len(requests), size):
+        batch = requests[first : first + size]
+        done = sample(model, [r.prompt for r in batch], [r.seed for r in batch], settings)
+        model.decode(done.latents, settings.height, settings.width)
+    seconds = loop.time() - started
+    loop.close()
+    return len(requests) / seconds
+
+
+async def _measure(count: int, rounds: int) -> dict[str, Any]:
+    job = load_job(EXAMPLE)
+    model = load_model(job.model)
+    plain, through_actors = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        store = BundleStore(Path(folder) / "store", token="benchmark")
+        sink = await store.start()
+        system = ActorSystem(ZeroMQTransport(), rng=random.Random(0))
+        await system.start()
+        up: asyncio.Future[WorkerRefs] = asyncio.get_running_loop().create_future()
+        await system.spawn(lambda: _Parent(up), "node")
+        dispatcher = _CountingDispatcher(
+            statistics=DispatchStatistics(),
+            discard=lambda bundle: store.delete(bundle.key),
+            record=lambda event, **fields: None,
+            score_attempts=1,
+        )
+        dispatcher_ref = await system.spawn(lambda: dispatcher, "dispatcher")
+        ledger = await system.spawn(
+            lambda: Ledger(record=lambda event, **fields: None, board={}), "ledger"
+        )
+        argv = [sys.executable, "-m", "spotlight.actors.worker", "--name", "worker"]
+        argv += ["--node", system.address, "--host", "127.0.0.1", "--parent", str(os.getpid())]
+        process = await LocalLauncher().start(
+            argv, {**os.environ, "OMP_NUM_THREADS": "1"}, "worker", Path(folder) / "worker.log"
+        )
+        try:
+            refs = await asyncio.wait_for(up, 60)
+            membership = Membership(dispatcher_ref, ledger, sink)
+            system.tell(dispatcher_ref, AddWorker("worker", "node", "spot", refs.epoch))
+            await system.ask(refs.leader, PrepareJob("job", job, membership), timeout_s=60)
+            weights = store.put("weights/0", pack(model.trainable_state()))
+            system.tell(refs.leader, HoldWeights("job", 0, weights, None, (0,)))
+            for number in range(rounds + 1):
+                requests = _requests(job, count, number)
+                speed = await asyncio.to_thread(_plain, model, requests)
+                dispatcher.target = dispatcher.denoised + count
+                dispatcher.reached.clear()
+                started = asyncio.get_running_loop().time()
+                system.tell(dispatcher_ref, SubmitRequests(requests, dispatcher_ref))
+                await asyncio.wait_for(dispatcher.reached.wait(), 300)
+                seconds = asyncio.get_running_loop().time() - started
+                if number > 0:  # the first round warms both up
+                    plain.append(speed)
+                    through_actors.append(count / seconds)
+        finally:
+            process.kill()
+            await process.wait()
+            await system.aclose()
+            await store.aclose()
+    ratios = [actors / loop for actors, loop in zip(through_actors, plain, strict=True)]
+    return {
+        "ratio": statistics.median(ratios),
+        "ratio_min": min(ratios),
+        "ratio_max": max(ratios),
+        "images_per_second_actors": statistics.median(through_actors),
+        "images_per_second_plain": statistics.median(plain),
+        "rounds": rounds,
+        "images_per_round": count,
+    }
+
+
+def main() -> None:
+    """Print the ratio."""
+    options = arguments(__doc__)
+    torch.set_num_threads(1)
+    finish("overhead", run(_measure(count=128, rounds=3 if options.quick else 15)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""Real processes on this machine: the commands that a user types, on a job small enough for seconds.
+
+Every test checks that no process is left behind, and, as all tests do, nothing in shared memory.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+
+LIMIT_S = 120.0
+SPOTLIGHT = [sys.executable, "-m", "spotlight.cli"]
+
+
+@dataclass
+class Finished:
+    """A command that ended."""
+
+    code: int
+    output: str
+    errors: str
+
+
+class Workplace:
+    """A folder with a small job, and ways to run commands in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.started: list[subprocess.Popen[str]] = []
+        (folder / "train.txt").write_text(
+            "".join(f'the number "{n * 617 % 10000:04d}"\n' for n in range(16))
+        )
+        (folder / "validation.txt").write_text(
+            "".join(f'the number "{n * 911 % 10000 + 3:04d}"\n' for n in range(4))
+        )
+
+    def job(self, file: str = "job.yaml", /, **changes: Any) -> Path:
+        """A job file; `changes` replace sections, or fields of sections where given as mappings."""
+        job: dict[str, Any] = {
+            "name": "small",
+            "model": {"checkpoint": "builtin:ocr-tiny"},
+            "prompts": {
+                "train": "train.txt",
+                "validation": "validation.txt",
+                "per_iteration": 2,
+            },
+            "sampler": {"height": 16, "width": 48, "steps": 4, "micro_batch": 4},
+            "iterations": 2,
+            "group_size": 4,
+            "checkpoint_every": 1,
+            "training": {"micro_batch": 4, "nft_times": 2},
+            "exploration": {"budget": "fixed", "candidates": 2},
+            "validation": {"seeds": 1, "every": 1},
+        }
+        for section, value in changes.items():
+            if isinstance(value, dict) and isinstance(job.get(section), dict):
+                job[section] = {**job[section], **value}
+            else:
+                job[section] = value
+        path = self.folder / file
+        path.write_text(yaml.safe_dump(job))
+        return path
+
+    def spotlight(self, *arguments: str | Path) -> Finished:
+        """Run a command to its end."""
+        done = subprocess.run(
+            [*SPOTLIGHT, *map(str, arguments)],
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+        )
+        return Finished(done.returncode, done.stdout, done.stderr)
+
+    def start(self, *argv: str | Path) -> subprocess.Popen[str]:
+        """Start a command; it is ended with the test."""
+        process = subprocess.Popen(
+            [str(word) for word in argv],
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.started.append(process)
+        return process
+
+    def daemon(self, name: str, *arguments: str | Path) -> subprocess.Popen[str]:
+        """Start `spotlight-coordinator` or `spotlight-node`."""
+        script = Path(__file__).parents[2] / "bin" / f"spotlight-{name}"
+        return self.start(sys.executable, script, *arguments)
+
+
+def wait_until(true: Callable[[], bool], what: str) -> None:
+    """Poll until something holds; fail after a limit that only a hang exceeds."""
+    deadline = time.monotonic() + LIMIT_S
+    while not true():
+        assert time.monotonic() < deadline, f"waited too long for {what}"
+        time.sleep(0.02)
+
+
+def events(run: Path, name: str | None = None) -> list[dict[str, Any]]:
+    """Events of a run folder that are written so far."""
+    path = run / "events.jsonl"
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    found = [json.loads(line) for line in lines if line.endswith("\n")]
+    return [event for event in found if name is None or event["event"] == name]
+
+
+def metrics(run: Path, kind: str) -> list[dict[str, Any]]:
+    """Lines of metrics.jsonl of one kind."""
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    return [line for line in map(json.loads, lines) if line["kind"] == kind]
+
+
+def descendants(pid: int) -> list[psutil.Process]:
+    """All processes below this one."""
+    return psutil.Process(pid).children(recursive=True)
+
+
+def wait_for_phase(run: Path, phase: str, iteration: int) -> None:
+    """Until the run is in this phase of this iteration."""
+    wait_until(
+        lambda: any(
+            event["phase"] == phase and event["iteration"] >= iteration
+            for event in events(run, "phase")
+        ),
+        f"{phase} of iteration {iteration}",
+    )
+
+
+@pytest.fixture
+def workplace(tmp_path: Path) -> Iterator[Workplace]:
+    """An empty folder with a small job."""
+    place = Workplace(tmp_path)
+    yield place
+    for process in reversed(place.started):
+        process.terminate()
+        process.communicate(timeout=LIMIT_S)
+    wait_until(
+        lambda: not [p for p in psutil.process_iter(["cmdline"]) if _is_ours(p, tmp_path)],
+        "the end of all processes of the test",
+    )
+
+
+def _is_ours(process: psutil.Process, folder: Path) -> bool:
+    return str(folder) in " ".join(process.info["cmdline"] or ())

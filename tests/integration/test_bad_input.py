@@ -1,0 +1,75 @@
+"""What a user can get wrong: each is one clear line, a non-zero exit code, and no traceback."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.conftest import Finished, Workplace
+
+
+def _is_one_clear_line(done: Finished, *words: str) -> None:
+    assert done.code == 2, done.output + done.errors
+    assert "Traceback" not in done.errors + done.output
+    lines = [line for line in done.errors.splitlines() if line.strip()]
+    assert len(lines) == 1, done.errors
+    for word in words:
+        assert word in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"iteratoins": 3}, ("iteratoins", "did you mean `iterations`")),
+        ({"sampler": {"stpes": 3}}, ("sampler.stpes", "did you mean `steps`")),
+        ({"iterations": "many"}, ("iterations", "int")),
+        ({"group_size": 1}, ("group_size", "at least 2")),
+        ({"sampler": {"micro_batch": 1}}, ("sampler.micro_batch", "at least 4")),
+        ({"sampler": {"height": 17}}, ("sampler.height", "17")),
+        ({"training": {"updates_per_iteration": 3}}, ("training.updates_per_iteration",)),
+        ({"training": {"ranks": 2}}, ("training.ranks", "reserved")),
+        ({"training": {"loss": "flow_grpo"}}, ("sampler.kind", "flow_sde")),
+        ({"model": {"checkpoint": "nowhere"}}, ("model.checkpoint", "nowhere")),
+        ({"model": {"checkpoint": "builtin:huge"}}, ("builtin:huge", "builtin:ocr-tiny")),
+        ({"prompts": {"train": "absent.txt"}}, ("prompts", "absent.txt")),
+        ({"prompts": {"validation": "train.txt"}}, ("prompts.validation",)),
+        ({"prompts": {"per_iteration": 1000}}, ("prompts.per_iteration",)),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_wrong_field_is_named(
+    workplace: Workplace, changes: dict[str, Any], words: tuple[str, ...]
+) -> None:
+    done = workplace.spotlight("run", workplace.job(**changes), "--run-folder", "run")
+
+    _is_one_clear_line(done, *words)
+    assert not (workplace.folder / "run" / "config.yaml").exists()
+
+
+def test_a_missing_job_file_is_named(workplace: Workplace) -> None:
+    _is_one_clear_line(workplace.spotlight("run", "absent.yaml"), "absent.yaml")
+
+
+def test_a_run_folder_that_holds_a_run_is_not_overwritten(workplace: Workplace) -> None:
+    job = workplace.job(iterations=1)
+    assert workplace.spotlight("run", job, "--run-folder", "run").code == 0
+    before = (workplace.folder / "run" / "metrics.jsonl").read_bytes()
+
+    _is_one_clear_line(workplace.spotlight("run", job, "--run-folder", "run"), "run", "--resume")
+
+    assert (workplace.folder / "run" / "metrics.jsonl").read_bytes() == before
+
+
+def test_resuming_a_folder_that_is_no_run_is_refused(workplace: Workplace) -> None:
+    _is_one_clear_line(workplace.spotlight("run", "--resume", workplace.folder), "config.yaml")
+
+
+def test_a_run_folder_that_cannot_be_made_is_named(workplace: Workplace) -> None:
+    blocked = workplace.folder / "file"
+    blocked.write_text("")
+
+    done = workplace.spotlight("run", workplace.job(), "--run-folder", Path(blocked) / "run")
+
+    _is_one_clear_line(done, str(blocked))

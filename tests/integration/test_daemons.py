@@ -1,0 +1,89 @@
+"""The daemons by hand: a coordinator, nodes, `submit`, `status`, `cancel`."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+from tests.integration.conftest import Workplace, events, metrics, wait_until
+
+
+def _coordinator(workplace: Workplace) -> str:
+    address_file = workplace.folder / "address"
+    workplace.daemon(
+        "coordinator", "--listen", "127.0.0.1:0", "--address-file", address_file,
+        "--runs", workplace.folder / "runs",
+    )  # fmt: skip
+    wait_until(address_file.exists, "the coordinator")
+    return address_file.read_text()
+
+
+def _node(workplace: Workplace, address: str, name: str, pool: str) -> None:
+    workplace.daemon(
+        "node", "--coordinator", address, "--name", name, "--pool", pool,
+        "--logs", workplace.folder / "logs",
+    )  # fmt: skip
+
+
+def _status(workplace: Workplace, address: str) -> dict[str, object]:
+    answer: dict[str, object] = json.loads(
+        workplace.spotlight("status", "-c", address, "--json").output
+    )
+    return answer
+
+
+def test_a_job_submitted_by_hand_runs_on_nodes_that_join_at_any_time(workplace: Workplace) -> None:
+    address = _coordinator(workplace)
+    submitted = workplace.spotlight("submit", workplace.job(), "-c", address)
+    assert submitted.code == 0, submitted.errors
+    assert _status(workplace, address)["phase"] == "preparing"
+
+    _node(workplace, address, "first", "reserved")
+    _node(workplace, address, "second", "spot")
+
+    run = Path(str(_status(workplace, address)["run_folder"]))
+    wait_until(lambda: bool(events(run, "run_finished")), "the end of the job")
+    assert len(metrics(run, "iteration")) == 2
+    assert {event["node"] for event in events(run, "node_joined")} == {"first", "second"}
+
+
+def test_a_cancelled_job_frees_the_coordinator_for_the_next(workplace: Workplace) -> None:
+    address = _coordinator(workplace)
+    _node(workplace, address, "only", "reserved")
+    long = workplace.job("long.yaml", name="long", iterations=1000)
+    assert workplace.spotlight("submit", long, "-c", address).code == 0
+    run = workplace.folder / "runs" / "long-001"
+    wait_until(lambda: (run / "state.json").exists(), "the first checkpoint")
+
+    refused = workplace.spotlight("submit", workplace.job(), "-c", address)
+    assert refused.code == 2
+    assert "`long` is running" in refused.errors
+
+    assert workplace.spotlight("cancel", "-c", address).code == 0
+    wait_until(lambda: bool(_status(workplace, address)["outcome"]), "the end of the job")
+    assert workplace.spotlight("submit", workplace.job(), "-c", address).code == 0
+    after = workplace.folder / "runs" / "small-001"
+    wait_until(lambda: bool(events(after, "run_finished")), "the end of the second job")
+    assert events(after, "run_finished")[0]["outcome"] == "finished"
+
+
+def test_a_port_in_use_is_one_clear_line(workplace: Workplace) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        daemon = workplace.daemon("coordinator", "--listen", f"127.0.0.1:{port}")
+        output = daemon.communicate(timeout=60)[0]
+
+    assert daemon.returncode == 2
+    assert f"127.0.0.1:{port} is in use" in output
+    assert "Traceback" not in output
+
+
+def test_no_coordinator_at_the_address_is_one_clear_line(workplace: Workplace) -> None:
+    done = workplace.spotlight("status", "-c", "tcp://127.0.0.1:1")
+
+    assert done.code == 2
+    assert "tcp://127.0.0.1:1" in done.errors
+    assert "Traceback" not in done.errors

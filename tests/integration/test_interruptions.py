@@ -1,0 +1,114 @@
+"""Runs that are interrupted: by the user, by a crash, by the loss of a node."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import psutil
+import torch
+from safetensors.torch import load_file
+
+from spotlight.store.memory_folder import remove_leftovers
+from tests.integration.conftest import (
+    SPOTLIGHT,
+    Workplace,
+    descendants,
+    events,
+    metrics,
+    wait_for_phase,
+    wait_until,
+)
+
+
+def _final_weights(run: Path) -> dict[str, torch.Tensor]:
+    return load_file(max((run / "checkpoints").glob("*.safetensors")))
+
+
+def _figures(run: Path) -> list[dict[str, object]]:
+    """Everything in metrics.jsonl but times."""
+    lines = [*metrics(run, "iteration"), *metrics(run, "validation")]
+    kept = [{k: v for k, v in line.items() if not k.endswith("_s")} for line in lines]
+    return sorted(kept, key=lambda line: (str(line["kind"]), int(str(line["weights_version"]))))
+
+
+def test_a_run_resumed_after_ctrl_c_ends_like_an_uninterrupted_one(workplace: Workplace) -> None:
+    job = workplace.job(iterations=4)
+    whole, broken = workplace.folder / "whole", workplace.folder / "broken"
+    assert workplace.spotlight("run", job, "--run-folder", whole).code == 0
+    process = workplace.start(*SPOTLIGHT, "run", job, "--run-folder", broken)
+    wait_for_phase(broken, "train", 2)
+
+    process.send_signal(signal.SIGINT)
+    output = process.communicate(timeout=60)[0]
+
+    assert process.returncode == 130
+    assert "Traceback" not in output
+    assert f"--resume {broken}" in output
+    resumed = workplace.spotlight("run", "--resume", broken)
+    assert resumed.code == 0, resumed.errors + resumed.output
+    assert _figures(broken) == _figures(whole)
+    expected = _final_weights(whole)
+    for name, tensor in _final_weights(broken).items():
+        assert torch.equal(tensor, expected[name]), name
+
+
+def test_a_run_whose_processes_were_all_killed_resumes(workplace: Workplace) -> None:
+    job = workplace.job(iterations=3)
+    whole, broken = workplace.folder / "whole", workplace.folder / "broken"
+    assert workplace.spotlight("run", job, "--run-folder", whole).code == 0
+    process = workplace.start(*SPOTLIGHT, "run", job, "--run-folder", broken)
+    wait_for_phase(broken, "rollout", 1)
+    children = descendants(process.pid)
+
+    process.kill()
+
+    wait_until(
+        lambda: not any(_runs(child) for child in children),
+        "the end of every process below the one that was killed",
+    )
+    remove_leftovers()
+    assert len(children) == 5  # the coordinator, two nodes, two workers
+    resumed = workplace.spotlight("run", "--resume", broken)
+    assert resumed.code == 0, resumed.errors + resumed.output
+    expected = _final_weights(whole)
+    for name, tensor in _final_weights(broken).items():
+        assert torch.equal(tensor, expected[name]), name
+
+
+def test_a_run_interrupted_before_its_first_checkpoint_starts_again(workplace: Workplace) -> None:
+    job = workplace.job(iterations=1)
+    run = workplace.folder / "run"
+    process = workplace.start(*SPOTLIGHT, "run", job, "--run-folder", run)
+    wait_until(lambda: bool(events(run, "run_started")), "the start of the run")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
+
+    assert workplace.spotlight("run", "--resume", run).code == 0
+
+    assert [line["iteration"] for line in metrics(run, "iteration")] == [0]
+
+
+def test_a_killed_spot_node_costs_no_sample_and_is_reported(workplace: Workplace) -> None:
+    job = workplace.job(
+        iterations=4, group_size=8, sampler={"steps": 8}, prompts={"per_iteration": 4}
+    )
+    run = workplace.folder / "run"
+    process = workplace.start(*SPOTLIGHT, "run", job, "--run-folder", run)
+    wait_for_phase(run, "rollout", 1)
+    spot = next(p for p in descendants(process.pid) if "spot-0" in p.cmdline())
+
+    spot.kill()
+    output = process.communicate(timeout=120)[0]
+
+    assert process.returncode == 0, output
+    assert [line["samples"] for line in metrics(run, "iteration")] == [32] * 4
+    (lost,) = events(run, "node_lost")
+    assert lost["node"] == "spot-0"
+    (worker,) = events(run, "worker_lost")
+    assert worker["worker"] == "spot-0/0"
+    assert "1 node lost" in output
+
+
+def _runs(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE

@@ -1,0 +1,448 @@
+import errno
+import json
+import os
+import subprocess
+import sys
+
+import msgspec
+import pytest
+
+from spotlight.errors import RunFolderError
+from spotlight.jobs import JobSpec, job_from_data
+from spotlight.store.run_folder import (
+    RunFolder,
+    SavedProgress,
+    next_run_folder,
+    read_config,
+    replace_file,
+)
+
+
+def job(**changes) -> JobSpec:
+    return job_from_data(
+        {
+            "name": "ocr-tiny",
+            "model": {"checkpoint": "builtin:ocr-tiny"},
+            "prompts": {"train": "builtin:train", "validation": "builtin:validation"},
+            "sampler": {"height": 32, "width": 64},
+            **changes,
+        }
+    )
+
+
+def progress(completed: int = 2, **changes) -> SavedProgress:
+    saved = SavedProgress(
+        completed=completed,
+        checkpoint=f"checkpoints/iteration-{completed:06d}.safetensors",
+        seeds=((1, 2**63 - 1), (3, 4)),
+        preview_rewards=((0.25, None), (None, 1.0)),
+        validated=(0, 2),
+        training_seconds=(1.5, 2.25),
+    )
+    return msgspec.structs.replace(saved, **changes)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def folder(path):
+    folder = RunFolder.create(path, job())
+    yield folder
+    folder.close()
+
+
+def reopened(path, spec: JobSpec | None = None):
+    """What is there after a crash: (job, progress, last time)."""
+    folder, found, saved = RunFolder.reopen(path, spec)
+    try:
+        return found, saved, folder.last_time_s()
+    finally:
+        folder.close()
+
+
+def lines(file) -> list[dict]:
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def iteration(number: int) -> dict:
+    return {"kind": "iteration", "iteration": number}
+
+
+def validation(version: int) -> dict:
+    return {"kind": "validation", "weights_version": version, "iteration": version}
+
+
+def append(file, data: bytes) -> None:
+    with open(file, "ab") as opened:
+        opened.write(data)
+
+
+# --- a new folder ---
+
+
+def test_a_new_folder_holds_the_whole_job(path, folder):
+    assert read_config(path) == job()
+    assert "checkpoint_every: 5" in (path / "config.yaml").read_text()
+    assert folder.last_time_s() == 0.0
+
+
+def test_folders_on_the_way_are_made(tmp_path):
+    RunFolder.create(tmp_path / "a" / "b" / "run", job()).close()
+    assert read_config(tmp_path / "a" / "b" / "run") == job()
+
+
+def test_a_folder_that_holds_a_run_is_not_taken_for_a_new_one(path, folder):
+    folder.close()
+    with pytest.raises(RunFolderError, match=r"holds a run already.*--resume"):
+        RunFolder.create(path, job())
+
+
+def test_a_folder_with_other_files_is_not_taken(path):
+    path.mkdir()
+    (path / "thesis.tex").write_text("years of work")
+    with pytest.raises(RunFolderError, match="is not empty"):
+        RunFolder.create(path, job())
+    assert [entry.name for entry in path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_folder_with_nothing_but_logs_is_new(path):
+    (path / "logs").mkdir(parents=True)
+    RunFolder.create(path, job()).close()
+
+
+def test_a_path_that_is_a_file_is_refused_with_its_name(path):
+    path.write_text("")
+    with pytest.raises(RunFolderError, match=str(path)):
+        RunFolder.create(path, job())
+
+
+def test_records_are_lines_of_json_in_order(path, folder):
+    folder.record_event({"time_s": 0.5, "event": "phase"})
+    folder.record_event({"time_s": 1.5, "event": "group_dropped", "prompt": "„Grüße“\u2028"})
+    folder.record_metrics(iteration(0))
+    assert [entry["time_s"] for entry in map(json.loads, open_lines(path))] == [0.5, 1.5]
+    assert lines(path / "metrics.jsonl") == [iteration(0)]
+    assert folder.last_time_s() == 1.5
+
+
+def open_lines(path) -> list[bytes]:
+    return (path / "events.jsonl").read_bytes().strip().split(b"\n")
+
+
+# --- resuming ---
+
+
+def test_a_run_without_a_commit_starts_again_with_its_clock_going_on(path, folder):
+    folder.record_event({"time_s": 7.25, "event": "phase"})
+    folder.record_metrics(iteration(0))
+    folder.close()
+    assert reopened(path) == (job(), None, 7.25)
+    assert lines(path / "metrics.jsonl") == []
+
+
+def test_progress_comes_back_as_it_was_committed(path, folder):
+    folder.commit(progress(1))
+    folder.commit(progress(2))
+    folder.close()
+    assert reopened(path, job())[1] == progress(2)
+
+
+def test_only_records_of_committed_work_are_kept(path, folder):
+    kept = [validation(0), iteration(0), iteration(1), validation(2)]
+    for record in (*kept[:3], validation(1), kept[3], iteration(2), validation(3)):
+        folder.record_metrics(record)
+    folder.commit(progress(completed=2, validated=(0, 2)))
+    folder.close()
+    reopened(path)
+    assert lines(path / "metrics.jsonl") == kept
+
+
+def test_what_is_recorded_after_resuming_follows_what_was_kept(path, folder):
+    folder.record_metrics(iteration(0))
+    folder.record_metrics(iteration(1))
+    folder.commit(progress(completed=1))
+    folder.close()
+    again, _, _ = RunFolder.reopen(path, None)
+    again.record_metrics(iteration(1))
+    again.close()
+    assert lines(path / "metrics.jsonl") == [iteration(0), iteration(1)]
+
+
+def test_another_job_is_refused_and_nothing_is_changed(path, folder):
+    folder.record_metrics(iteration(0))
+    folder.close()
+    with pytest.raises(RunFolderError, match=r"belongs to another job \(`ocr-tiny`"):
+        RunFolder.reopen(path, job(seed=1))
+    assert lines(path / "metrics.jsonl") == [iteration(0)]
+    assert reopened(path, job())[0] == job()
+
+
+def test_a_folder_without_a_job_is_no_run_folder(path):
+    with pytest.raises(RunFolderError, match=r"not a run folder: it has no config\.yaml"):
+        RunFolder.reopen(path, None)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("damage", [b"name: [", b"name: x\n", b"\xff\xfe", b""])
+def test_a_damaged_config_is_named(path, folder, damage):
+    folder.close()
+    (path / "config.yaml").write_bytes(damage)
+    with pytest.raises(RunFolderError, match=r"config\.yaml cannot be used"):
+        RunFolder.reopen(path, None)
+
+
+@pytest.mark.parametrize(
+    "damage", [b"", b"{", b"[]", b'{"completed": 3}', b"\xff", b'{"completed": "3"}', b"\0\0"]
+)
+def test_a_damaged_state_is_named_and_leaves_the_folder_free(path, folder, damage):
+    folder.commit(progress())
+    good = (path / "state.json").read_bytes()
+    folder.close()
+    (path / "state.json").write_bytes(damage)
+    with pytest.raises(RunFolderError, match=r"state\.json is damaged"):
+        RunFolder.reopen(path, None)
+    (path / "state.json").write_bytes(good)
+    assert reopened(path)[1] == progress()
+
+
+# --- torn lines ---
+
+TORN = [
+    b'{"time_s": 99.0, "eve',
+    b'{"time_s": 99.0, "event": "x"}',  # whole but for the line end: the next would be glued to it
+    '{"prompt": "Grüße'.encode()[:-2],  # in the middle of a letter
+    b"\0" * 16,
+]
+
+
+@pytest.mark.parametrize("torn", TORN)
+def test_the_clock_goes_on_from_the_last_whole_event(path, folder, torn):
+    folder.record_event({"time_s": 3.5, "event": "phase"})
+    folder.close()
+    append(path / "events.jsonl", torn)
+    assert reopened(path)[2] == 3.5
+
+
+@pytest.mark.parametrize("torn", TORN)
+def test_events_after_a_crash_begin_on_a_line_of_their_own(path, folder, torn):
+    folder.record_event({"time_s": 3.5, "event": "phase"})
+    folder.close()
+    append(path / "events.jsonl", torn)
+    again, _, _ = RunFolder.reopen(path, None)
+    again.record_event({"time_s": 4.0, "event": "run_started"})
+    again.close()
+    assert [entry["time_s"] for entry in lines(path / "events.jsonl")] == [3.5, 4.0]
+
+
+@pytest.mark.parametrize("torn", TORN)
+def test_a_torn_metric_is_dropped(path, folder, torn):
+    folder.record_metrics(iteration(0))
+    folder.commit(progress())
+    folder.close()
+    append(path / "metrics.jsonl", torn)
+    reopened(path)
+    assert lines(path / "metrics.jsonl") == [iteration(0)]
+
+
+def test_a_torn_first_event_leaves_the_clock_at_zero(path, folder):
+    folder.close()
+    append(path / "events.jsonl", TORN[0])
+    assert reopened(path)[2] == 0.0
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "events.jsonl"])
+@pytest.mark.parametrize("damage", [b"nonsense\n", b"7\n", b"{}\n", b"\0\0\n"])
+def test_a_damaged_whole_line_is_named(path, folder, name, damage):
+    folder.commit(progress())
+    folder.close()
+    append(path / name, damage)
+    with pytest.raises(RunFolderError, match=f"{name} has a damaged line"):
+        reopened(path)
+
+
+# --- one coordinator at a time ---
+
+
+def test_a_second_opening_is_refused_while_the_first_is_open(path, folder):
+    with pytest.raises(RunFolderError, match="in use by another coordinator"):
+        RunFolder.reopen(path, None)
+    folder.record_event({"time_s": 1.0, "event": "phase"})
+    folder.close()
+    assert reopened(path)[2] == 1.0
+
+
+HOLD = """
+import pathlib, sys
+from spotlight.store.run_folder import RunFolder
+folder, _, _ = RunFolder.reopen(pathlib.Path(sys.argv[1]), None)
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_another_process_holds_the_folder_until_it_dies(path, folder):
+    folder.close()
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"open\n"
+        with pytest.raises(RunFolderError, match="in use by another coordinator"):
+            RunFolder.reopen(path, None)
+        other.kill()
+        other.wait(timeout=10)
+    reopened(path)
+
+
+def test_a_refused_opening_changes_no_records(path, folder):
+    folder.record_metrics(iteration(0))
+    with pytest.raises(RunFolderError):
+        RunFolder.reopen(path, None)
+    assert lines(path / "metrics.jsonl") == [iteration(0)]
+
+
+def test_a_lock_that_the_file_system_cannot_give_is_no_other_coordinator(path, monkeypatch):
+    def flock(*_) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    with pytest.raises(RunFolderError, match=os.strerror(errno.ENOLCK)):
+        RunFolder.create(path, job())
+
+
+# --- a file system that refuses ---
+
+
+@pytest.fixture
+def full_disk(monkeypatch):
+    """The disk is full until the list is emptied."""
+    full = [True]
+    fsync = os.fsync
+
+    def refuse(descriptor: int) -> None:
+        if full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fsync(descriptor)
+
+    monkeypatch.setattr("os.fsync", refuse)
+    return full
+
+
+def test_a_full_disk_names_the_file_and_what_to_do(folder, full_disk):
+    with pytest.raises(RunFolderError, match=r"metrics\.jsonl: No space left.*free some space"):
+        folder.record_metrics(iteration(0))
+
+
+def test_a_commit_that_fails_leaves_the_one_before(path, folder, full_disk):
+    full_disk.clear()
+    folder.commit(progress(1))
+    full_disk.append(True)
+    with pytest.raises(RunFolderError, match=r"state\.json: No space left"):
+        folder.commit(progress(2))
+    full_disk.clear()
+    folder.close()
+    assert reopened(path)[1] == progress(1)
+    assert not list(path.glob("*.part"))
+
+
+def test_a_folder_that_cannot_be_begun_can_be_begun_later(path, full_disk):
+    with pytest.raises(RunFolderError, match="No space left"):
+        RunFolder.create(path, job())
+    full_disk.clear()
+    RunFolder.create(path, job()).close()
+
+
+def test_a_folder_that_cannot_be_reopened_is_left_free(path, folder, full_disk):
+    folder.close()
+    with pytest.raises(RunFolderError, match="No space left"):
+        RunFolder.reopen(path, None)
+    full_disk.clear()
+    reopened(path)
+
+
+FILL = """
+import json, pathlib, resource, sys
+from spotlight.errors import RunFolderError
+from spotlight.store.run_folder import RunFolder
+folder, _, _ = RunFolder.reopen(pathlib.Path(sys.argv[1]), None)
+resource.setrlimit(resource.RLIMIT_FSIZE, (2500, 2500))
+whole = 0
+try:
+    while True:
+        folder.record_event({"time_s": whole, "event": "phase", "text": "x" * 90})
+        whole += 1
+except RunFolderError as error:
+    print(whole, error)
+folder.close()
+"""
+
+
+def test_a_line_that_does_not_fit_is_not_begun(path, folder):
+    folder.close()
+    outcome = subprocess.run(
+        [sys.executable, "-c", FILL, str(path)], capture_output=True, text=True, timeout=30
+    )
+    assert outcome.returncode == 0, outcome.stderr
+    whole, _, message = outcome.stdout.partition(" ")
+    assert "events.jsonl: File too large" in message
+    assert int(whole) > 10
+    assert len(lines(path / "events.jsonl")) == int(whole)
+    assert reopened(path)[2] == int(whole) - 1
+
+
+# --- files ---
+
+
+def test_replacing_a_file_leaves_the_old_one_when_it_fails(tmp_path, monkeypatch):
+    file = tmp_path / "state.json"
+    replace_file(file, b"old")
+
+    def refuse(*_) -> None:
+        assert file.read_bytes() == b"old"
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr("os.replace", refuse)
+    with pytest.raises(OSError, match="broken"):
+        replace_file(file, b"new")
+    assert file.read_bytes() == b"old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["state.json"]
+
+
+def test_a_file_is_durable_before_it_takes_the_place_of_the_old_one(tmp_path, monkeypatch):
+    calls = []
+    for name in ("fsync", "replace"):
+        original = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *args, n=name, f=original: (calls.append(n), f(*args)))
+    replace_file(tmp_path / "state.json", b"new")
+    assert calls == ["fsync", "replace", "fsync"]
+    assert (tmp_path / "state.json").read_bytes() == b"new"
+
+
+def test_checkpoints_older_than_the_committed_one_are_deleted(path, folder):
+    (path / "checkpoints").mkdir()
+    names = [f"checkpoints/iteration-{number:06d}.safetensors" for number in (5, 10, 15)]
+    for name in (*names, "checkpoints/notes.txt"):
+        (path / name).write_bytes(b"")
+    folder.keep_checkpoints({names[1]})
+    left = {str(file.relative_to(path)) for file in (path / "checkpoints").iterdir()}
+    # The newest one may be durable and wait for its commit.
+    assert left == {names[1], names[2], "checkpoints/notes.txt"}
+
+
+def test_without_checkpoints_there_is_nothing_to_delete(folder):
+    folder.keep_checkpoints({"checkpoints/iteration-000005.safetensors"})
+
+
+def test_the_next_run_folder_is_the_first_unused_number(tmp_path):
+    assert next_run_folder(tmp_path, "ocr") == tmp_path / "ocr-001"
+    for number in (1, 2, 4):
+        (tmp_path / f"ocr-{number:03d}").mkdir()
+    assert next_run_folder(tmp_path, "ocr") == tmp_path / "ocr-003"
+
+
+def test_closing_twice_is_harmless(folder):
+    folder.close()
+    folder.close()

@@ -1,0 +1,341 @@
+"""What only the ZeroMQ transport has: greetings, hostile peers, high-water marks, and addresses
+behind NAT."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import msgpack
+import pytest
+import zmq
+from transport_kit import Recorder, eventually
+
+from spotlight.errors import AddressInUse, MailboxFull, PeerUnreachable, UserError
+from spotlight.transport.control import PROTOCOL_VERSION, ZeroMQTransport, wire
+from spotlight.transport.control.zeromq import ZeroMQSettings
+
+pytestmark = pytest.mark.both_loops
+
+Start = Callable[..., "asyncio.Future[tuple[ZeroMQTransport, Recorder]]"]
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Start]:
+    started: list[ZeroMQTransport] = []
+
+    async def start(
+        bind: str = "tcp://127.0.0.1:0", *, advertise: str | None = None, **settings: float
+    ) -> tuple[ZeroMQTransport, Recorder]:
+        transport = ZeroMQTransport(
+            bind,
+            advertise=advertise,
+            settings=ZeroMQSettings(**settings),  # type: ignore[arg-type]
+        )
+        recorder = Recorder()
+        await transport.start(recorder)
+        started.append(transport)
+        return transport, recorder
+
+    yield start  # type: ignore[misc]
+    for transport in reversed(started):
+        await transport.aclose()
+
+
+class RawPeer:
+    """A socket without our transport, for peers that do not behave."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], identity: bytes, kind: int) -> None:
+        self.socket = context.socket(kind)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.setsockopt(zmq.RCVHWM, 1)
+        if identity:
+            self.socket.setsockopt(zmq.ROUTING_ID, identity)
+
+    async def receive(self) -> bytes:
+        """The next message, whole."""
+        await eventually(lambda: self.socket.poll(0) != 0)
+        return self.socket.recv()
+
+    async def greet(self, transport: ZeroMQTransport, **changes: object) -> object:
+        """Connect, say hello, and return what comes back."""
+        self.socket.connect(transport.address)
+        hello = {"type": "Hello", "version": PROTOCOL_VERSION, "address": "tcp://raw:1"}
+        self.socket.send(msgpack.packb({**hello, "incarnation": 255, **changes}))
+        return msgpack.unpackb(await self.receive())
+
+
+@pytest.fixture
+def raw() -> Iterator[Callable[..., RawPeer]]:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    made: list[RawPeer] = []
+
+    def raw(identity: bytes = b"", kind: int = zmq.DEALER) -> RawPeer:
+        made.append(RawPeer(context, identity, kind))
+        return made[-1]
+
+    yield raw
+    for peer in made:
+        peer.socket.close(0)
+    context.term()
+
+
+# --- greetings ------------------------------------------------------------------------
+
+
+async def test_a_foreign_client_can_speak_the_protocol_with_plain_msgpack(
+    start: Start, raw: Callable[..., RawPeer]
+) -> None:
+    transport, recorder = await start()
+    peer = raw(b"tcp://raw:1#ff")
+    welcome = {
+        "type": "Welcome",
+        "version": PROTOCOL_VERSION,
+        "address": transport.address,
+        "incarnation": transport.incarnation,
+    }
+    assert await peer.greet(transport) == welcome
+    peer.socket.send(msgpack.packb([b"one", b"two"]))
+    await recorder.until(lambda: recorder.frames() == [b"one", b"two"])
+    transport.send("tcp://raw:1", b"back")
+    assert msgpack.unpackb(await peer.receive()) == [b"back"]
+
+
+async def test_another_protocol_version_is_refused_with_a_reason(
+    start: Start, raw: Callable[..., RawPeer]
+) -> None:
+    transport, recorder = await start()
+    answer = await raw(b"tcp://raw:1#ff").greet(transport, version=99)
+    assert isinstance(answer, dict)
+    assert answer["type"] == "Refusal"
+    assert "version 99" in answer["reason"]
+    assert recorder.events == []
+    assert transport.frames_rejected == 1
+
+
+async def test_a_greeting_under_another_name_is_refused(
+    start: Start, raw: Callable[..., RawPeer]
+) -> None:
+    transport, recorder = await start()
+    answer = await raw(b"tcp://somebody:1#ff").greet(transport)
+    assert isinstance(answer, dict)
+    assert answer["type"] == "Refusal"
+    assert recorder.events == []
+
+
+async def test_being_refused_is_a_loss_with_the_reason(
+    start: Start, raw: Callable[..., RawPeer]
+) -> None:
+    transport, recorder = await start()
+    server = raw(kind=zmq.ROUTER)
+    port = server.socket.bind_to_random_port("tcp://127.0.0.1")
+    address = f"tcp://127.0.0.1:{port}"
+    transport.send(address, b"x")
+    identity = await server.receive()
+    assert wire.decode(await server.receive()) == wire.Hello(
+        PROTOCOL_VERSION, transport.address, transport.incarnation
+    )
+    refusal = wire.encode(wire.Refusal("too old for us"))
+    server.socket.send_multipart([identity, refusal])
+    await recorder.until(lambda: ("undelivered", address, b"x") in recorder.events)
+    assert recorder.events[0] == ("lost", address, 0)
+    with pytest.raises(PeerUnreachable, match="too old for us"):
+        transport.send(address, b"y")
+
+
+# --- addresses ------------------------------------------------------------------------
+
+
+async def test_a_process_behind_nat_is_answered_over_its_own_connection(start: Start) -> None:
+    public, at_public = await start()
+    hidden, at_hidden = await start(advertise="tcp://10.255.255.1:7777")
+    hidden.send(public.address, b"here I am")
+    await at_public.until(lambda: bool(at_public.frames()))
+    public.send("tcp://10.255.255.1:7777", b"answer")
+    await at_hidden.until(lambda: at_hidden.frames() == [b"answer"])
+    hidden.abort()
+    await at_public.until(lambda: bool(at_public.of("lost")))
+    assert at_public.of("lost") == [("lost", "tcp://10.255.255.1:7777", hidden.incarnation)]
+
+
+async def test_a_peer_that_calls_itself_otherwise_is_known_by_both_addresses(start: Start) -> None:
+    server, at_server = await start(advertise="tcp://coordinator.example:7777")
+    dialed = server._router.getsockopt_string(zmq.LAST_ENDPOINT)
+    client, at_client = await start()
+    client.send(dialed, b"by the dialled address")
+    await at_server.until(lambda: len(at_server.frames()) == 1)
+    client.send("tcp://coordinator.example:7777", b"by its own address")
+    await at_server.until(lambda: len(at_server.frames()) == 2)
+    server.abort()
+    await at_client.until(lambda: len(at_client.of("lost")) == 2)
+    assert {event[1] for event in at_client.of("lost")} == {
+        dialed,
+        "tcp://coordinator.example:7777",
+    }
+    assert {event[2] for event in at_client.of("lost")} == {server.incarnation}
+
+
+async def test_a_port_that_another_program_uses_is_named(start: Start) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"tcp://127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(AddressInUse, match=address):
+            await start(address)
+
+
+@pytest.mark.parametrize("bind", ["tcp://0.0.0.0:0", "tcp://*:0", "tcp://[::]:0"])
+async def test_binding_to_all_interfaces_needs_an_address_for_others(
+    start: Start, bind: str
+) -> None:
+    with pytest.raises(UserError, match="advertise"):
+        await start(bind)
+
+
+async def test_an_address_that_cannot_be_bound_is_named(start: Start) -> None:
+    with pytest.raises(UserError, match=r"203\.0\.113\.1"):
+        await start("tcp://203.0.113.1:7777")
+
+
+@pytest.mark.parametrize("address", ["memory://x", "tcp://", "nonsense", "tcp://host:port"])
+async def test_an_address_that_makes_no_sense_is_unreachable(start: Start, address: str) -> None:
+    transport, recorder = await start(connect_timeout_s=0.2)
+    with pytest.raises(PeerUnreachable):
+        transport.send(address, b"x")
+        await recorder.until(lambda: bool(recorder.of("lost")))
+        transport.send(address, b"x")
+
+
+# --- hostile peers --------------------------------------------------------------------
+
+
+async def still_works(start: Start, transport: ZeroMQTransport, recorder: Recorder) -> None:
+    before = len(recorder.frames())
+    other, _ = await start()
+    other.send(transport.address, b"still there?")
+    await recorder.until(lambda: len(recorder.frames()) == before + 1)
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\x00" * 100,
+        b"\xff" + b"\x00" * 8 + b"\x7f\x03\x00NULL" + b"\x00" * 48 + b"garbage" * 50,
+    ],
+)
+async def test_garbage_on_the_port_is_counted_and_harms_nobody(
+    start: Start, garbage: bytes
+) -> None:
+    transport, recorder = await start()
+    host, _, port = transport.address.removeprefix("tcp://").partition(":")
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(garbage)
+    await eventually(lambda: transport.frames_rejected > 0)
+    await still_works(start, transport, recorder)
+
+
+@pytest.mark.parametrize("parts", [[b""], [b"garbage"], [b"\x91\xc4\x01x"], [b"a", b"b", b"c"]])
+async def test_messages_before_a_greeting_are_counted_and_dropped(
+    start: Start, raw: Callable[..., RawPeer], parts: list[bytes]
+) -> None:
+    transport, recorder = await start()
+    peer = raw()
+    peer.socket.connect(transport.address)
+    peer.socket.send_multipart(parts)
+    await eventually(lambda: transport.frames_rejected > 0)
+    assert recorder.events == []
+    await still_works(start, transport, recorder)
+
+
+@pytest.mark.parametrize(
+    "parts", [[b""], [b"\xc1"], [b"\xdd\xff\xff\xff\xff"], [b"\x91\x05"], [b"\x90", b"\x90"]]
+)
+async def test_malformed_messages_after_a_greeting_are_counted_and_dropped(
+    start: Start, raw: Callable[..., RawPeer], parts: list[bytes]
+) -> None:
+    transport, recorder = await start()
+    peer = raw(b"tcp://raw:1#ff")
+    await peer.greet(transport)
+    peer.socket.send_multipart(parts)
+    peer.socket.send(msgpack.packb([b"good"]))
+    await recorder.until(lambda: recorder.frames() == [b"good"])
+    assert transport.frames_rejected == 1
+
+
+async def test_an_oversized_message_costs_its_sender_the_connection(
+    start: Start, raw: Callable[..., RawPeer]
+) -> None:
+    transport, recorder = await start()
+    peer = raw(b"tcp://raw:1#ff")
+    await peer.greet(transport)
+    peer.socket.send(b"x" * (wire.MESSAGE_LIMIT + 1))
+    await recorder.until(lambda: bool(recorder.of("lost")))
+    assert recorder.frames() == []
+    await still_works(start, transport, recorder)
+
+
+async def test_an_oversized_message_before_a_greeting_is_counted(
+    start: Start, raw: Callable[..., RawPeer]
+) -> None:
+    transport, recorder = await start()
+    peer = raw()
+    peer.socket.connect(transport.address)
+    peer.socket.send(b"x" * (wire.MESSAGE_LIMIT + 1))
+    await eventually(lambda: transport.frames_rejected > 0)
+    await still_works(start, transport, recorder)
+
+
+async def test_a_process_that_reconnects_was_lost_in_between(
+    start: Start, raw: Callable[..., RawPeer]
+) -> None:
+    transport, recorder = await start()
+    first = raw(b"tcp://raw:1#ff")
+    await first.greet(transport)
+    second = raw(b"tcp://raw:1#ff")
+    await second.greet(transport)
+    assert [event[0] for event in recorder.events] == ["up", "lost", "up"]
+    second.socket.send(msgpack.packb([b"from the second"]))
+    await recorder.until(lambda: recorder.frames() == [b"from the second"])
+
+
+# --- flow -----------------------------------------------------------------------------
+
+
+async def test_a_peer_that_does_not_read_pushes_back_and_loses_nothing(
+    start: Start, raw: Callable[..., RawPeer]
+) -> None:
+    transport, _ = await start(high_water_mark=2, outbox_frames=200)
+    peer = raw(b"tcp://raw:1#ff")
+    await peer.greet(transport)
+    sent: list[bytes] = []
+    with pytest.raises(MailboxFull):
+        for number in range(100_000):
+            frame = b"%d" % number + b"x" * 50_000
+            transport.send("tcp://raw:1", frame)
+            sent.append(frame)
+            await asyncio.sleep(0)
+    received: list[bytes] = []
+    while len(received) < len(sent):
+        received.extend(msgpack.unpackb(await peer.receive()))
+    assert received == sent
+
+
+async def test_many_frames_of_one_turn_travel_in_few_messages(
+    start: Start, raw: Callable[..., RawPeer]
+) -> None:
+    transport, _ = await start()
+    peer = raw(b"tcp://raw:1#ff")
+    await peer.greet(transport)
+    for number in range(600):
+        transport.send("tcp://raw:1", b"%d" % number)
+    batches = [msgpack.unpackb(await peer.receive()) for _ in range(3)]
+    assert [len(batch) for batch in batches] == [256, 256, 88]
+
+
+async def test_heartbeats_keep_an_idle_connection_up(start: Start) -> None:
+    transport, recorder = await start(heartbeat_interval_s=0.05, heartbeat_timeout_s=0.15)
+    peer, _ = await start(heartbeat_interval_s=0.05, heartbeat_timeout_s=0.15)
+    peer.send(transport.address, b"x")
+    await recorder.until(lambda: bool(recorder.frames()))
+    await asyncio.sleep(0.6)
+    assert recorder.of("lost") == []

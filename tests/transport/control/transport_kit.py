@@ -1,0 +1,59 @@
+"""What the tests of the control transports share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+WITHIN_S = 15.0
+"""A generous bound; nothing here asserts on how long things really take."""
+
+
+class Recorder:
+    """A listener that records everything, in order."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[object, ...]] = []
+        self._changed = asyncio.Event()
+
+    def frame_received(self, address: str, frame: bytes) -> None:
+        self._record("frame", address, bytes(frame))
+
+    def frame_undelivered(self, address: str, frame: bytes) -> None:
+        self._record("undelivered", address, bytes(frame))
+
+    def peer_up(self, address: str, incarnation: int) -> None:
+        self._record("up", address, incarnation)
+
+    def peer_lost(self, address: str, incarnation: int, reason: str) -> None:
+        self._record("lost", address, incarnation)
+
+    def _record(self, *event: object) -> None:
+        self.events.append(event)
+        self._changed.set()
+
+    def frames(self) -> list[bytes]:
+        """The frames that arrived."""
+        return [event[2] for event in self.events if event[0] == "frame"]  # type: ignore[misc]
+
+    def of(self, kind: str) -> list[tuple[object, ...]]:
+        """The events of one kind."""
+        return [event for event in self.events if event[0] == kind]
+
+    async def until_frames(self, count: int) -> None:
+        """Wait until so many frames arrived."""
+        await self.until(lambda: len(self.frames()) >= count)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until what was recorded satisfies a condition."""
+        async with asyncio.timeout(WITHIN_S):
+            while not condition():
+                self._changed.clear()
+                await self._changed.wait()
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    """Wait until something holds that nobody announces."""
+    async with asyncio.timeout(WITHIN_S):
+        while not condition():  # noqa: ASYNC110  (there is no event to wait for)
+            await asyncio.sleep(0.005)

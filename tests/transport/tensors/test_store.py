@@ -1,0 +1,575 @@
+import asyncio
+import contextlib
+import errno
+import gc
+import os
+import socket
+import stat
+import struct
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spotlight.errors import TransferFailed
+from spotlight.transport.tensors import BundleOffer, BundleStore, StoreEndpoint, fetch, upload
+from spotlight.transport.tensors import store as store_module
+
+TOKEN = "a secret"
+BIG = os.urandom(1 << 20) * 9  # more than one chunk and more than any socket buffers
+
+
+@pytest.fixture
+async def store(tmp_path):
+    store = BundleStore(tmp_path / "store", token=TOKEN)
+    await store.start()
+    yield store
+    await store.aclose()
+
+
+def elsewhere(offer: BundleOffer, **changes) -> BundleOffer:
+    """The same offer as another machine sees it: the files are out of reach."""
+    return msgspec.structs.replace(offer, store=remote(offer.store), **changes)
+
+
+def remote(endpoint: StoreEndpoint, **changes) -> StoreEndpoint:
+    changes = {"machine": "another machine", "root": "/nowhere", **changes}
+    return msgspec.structs.replace(endpoint, **changes)
+
+
+def files(root: Path) -> set[str]:
+    return {str(file.relative_to(root)) for file in root.rglob("*") if file.is_file()}
+
+
+def sockets() -> set[str]:
+    """Inodes of the sockets that this process has open."""
+    found = set()
+    for entry in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            target = os.readlink(f"/proc/self/fd/{entry}")
+            if target.startswith("socket:"):
+                found.add(target)
+    return found
+
+
+def header(**fields) -> bytes:
+    fields = {"op": "get", "key": "a", "token": TOKEN, "nbytes": 0, "checksum": 0, **fields}
+    return framed(msgspec.msgpack.encode(fields))
+
+
+def framed(data: bytes) -> bytes:
+    return struct.pack("!I", len(data)) + data
+
+
+async def say(endpoint: StoreEndpoint, data: bytes, *, end: bool = False) -> bytes:
+    """Send raw bytes to a store, and all that it answers until it closes the connection."""
+    reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
+    try:
+        writer.write(data)
+        await writer.drain()
+        if end:
+            writer.write_eof()
+        with contextlib.suppress(ConnectionResetError):
+            return await asyncio.wait_for(reader.read(), 10)
+        return b""
+    finally:
+        writer.close()
+        with contextlib.suppress(ConnectionResetError):
+            await writer.wait_closed()
+
+
+@contextlib.asynccontextmanager
+async def impostor(answer: bytes, *, after: str = "close"):
+    """A server that answers anything with these bytes, then closes or stays silent for ever."""
+    release, closed = asyncio.Event(), asyncio.Event()
+
+    async def serve(reader, writer) -> None:
+        await reader.read(1000)
+        writer.write(answer)
+        await writer.drain()
+        if after == "silence":
+            await release.wait()
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+        closed.set()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield StoreEndpoint("127.0.0.1", server.sockets[0].getsockname()[1], TOKEN, "else", "/none")
+    finally:
+        release.set()
+        server.close()
+        await closed.wait()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Let the loop turn until something holds that no event announces."""
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+# --- whole transfers ---
+
+
+@pytest.mark.parametrize("data", [b"", b"x", BIG], ids=["empty", "small", "big"])
+async def test_a_bundle_arrives_whole_over_tcp(store, data):
+    offer = store.put("weights/000001-rollout", data)
+    assert await fetch(elsewhere(offer)) == data
+
+
+@pytest.mark.parametrize("data", [b"", b"x", BIG], ids=["empty", "small", "big"])
+async def test_an_upload_is_kept_whole_and_can_be_fetched(store, data):
+    offer = await upload(store.endpoint, "samples/worker-0/3-17", data)
+    assert offer == BundleOffer(
+        "samples/worker-0/3-17", len(data), zlib.crc32(data), store.endpoint
+    )
+    assert await fetch(offer) == await fetch(elsewhere(offer)) == data
+
+
+async def test_on_the_same_machine_the_file_itself_is_read(store):
+    offer = store.put("a", b"from the file")
+    await store.aclose()
+    assert await fetch(offer) == b"from the file"
+
+
+async def test_a_store_whose_files_are_out_of_reach_is_asked_over_tcp(store):
+    offer = store.put("a", b"over tcp")
+    out_of_reach = msgspec.structs.replace(offer.store, root="/nowhere")
+    assert await fetch(msgspec.structs.replace(offer, store=out_of_reach)) == b"over tcp"
+
+
+async def test_another_file_at_the_same_path_is_not_taken_for_the_bundle(store, tmp_path):
+    # As in two containers of one machine: the same identity and path, other files.
+    offer = store.put("a", b"the bundle")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "a").write_bytes(b"the botch!")
+    confused = msgspec.structs.replace(offer.store, root=str(tmp_path / "other"))
+    assert await fetch(msgspec.structs.replace(offer, store=confused)) == b"the bundle"
+
+
+async def test_a_bundle_replaces_the_one_of_the_same_key(store):
+    old = store.put("a", b"old")
+    new = await upload(store.endpoint, "a", b"new!")
+    assert await fetch(elsewhere(new)) == b"new!"
+    with pytest.raises(TransferFailed, match="arrived damaged"):
+        await fetch(elsewhere(old))
+
+
+async def test_keys_that_differ_by_a_suffix_do_not_disturb_each_other(store):
+    offers = [store.put(key, key.encode()) for key in ("a.part", "a", "a.part.part")]
+    assert [await fetch(offer) for offer in offers] == [b"a.part", b"a", b"a.part.part"]
+
+
+async def test_many_transfers_run_at_once(store):
+    bundles = {f"samples/{number}": os.urandom(100_000) for number in range(30)}
+    offers = await asyncio.gather(
+        *(upload(store.endpoint, key, data) for key, data in bundles.items())
+    )
+    fetched = await asyncio.gather(*(fetch(elsewhere(offer)) for offer in offers))
+    assert fetched == list(bundles.values())
+
+
+async def test_concurrent_uploads_of_one_key_leave_one_of_them_whole(store):
+    contents = [bytes([number]) * 300_000 for number in range(8)]
+    await asyncio.gather(*(upload(store.endpoint, "a", data) for data in contents))
+    assert (Path(store.endpoint.root) / "a").read_bytes() in contents
+    assert files(Path(store.endpoint.root)) == {"a"}
+
+
+# --- the folder ---
+
+
+async def test_the_folder_is_private(tmp_path):
+    (tmp_path / "store").mkdir(mode=0o755)
+    store = BundleStore(tmp_path / "store", token=TOKEN)
+    await store.start()
+    assert stat.S_IMODE((tmp_path / "store").stat().st_mode) == 0o700
+    await store.aclose()
+
+
+async def test_a_bundle_or_a_folder_of_them_can_be_dropped(store):
+    for key in ("weights/1-rollout", "weights/2-rollout", "samples/1", "weights-old"):
+        store.put(key, b"x")
+    store.delete("weights/1-rollout")
+    assert files(Path(store.endpoint.root)) == {"weights/2-rollout", "samples/1", "weights-old"}
+    store.delete("weights")
+    store.delete("never-there")
+    assert files(Path(store.endpoint.root)) == {"samples/1", "weights-old"}
+
+
+async def test_the_files_stay_when_the_store_closes_and_go_when_it_is_removed(store, tmp_path):
+    store.put("a", b"x")
+    root = Path(store.endpoint.root)
+    await store.aclose()
+    assert files(root) == {"a"}
+    store.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def full_disk(monkeypatch):
+    write = Path.write_bytes
+
+    def refuse(path: Path, data: bytes) -> int:
+        write(path, data[:1])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", refuse)
+
+
+async def test_a_full_disk_is_a_typed_error_and_leaves_the_old_bundle(store, monkeypatch):
+    def refuse(*_) -> None:
+        raise OSError(errno.ENOSPC, "No space left")
+
+    offer = store.put("a", b"old")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", refuse)
+        with pytest.raises(TransferFailed, match=r"a of 3 bytes cannot be kept.*No space left"):
+            store.put("a", b"new")
+    assert await fetch(offer) == b"old"
+    assert files(Path(store.endpoint.root)) == {"a"}
+
+
+async def test_the_sender_is_told_of_a_full_disk(store, full_disk):
+    with pytest.raises(TransferFailed, match=r"refused: .*No space left on device"):
+        await upload(store.endpoint, "a", b"data")
+    assert files(Path(store.endpoint.root)) == set()
+
+
+async def test_a_key_that_is_a_folder_already_is_refused(store):
+    store.put("weights/1", b"x")
+    with pytest.raises(TransferFailed, match="cannot be kept"):
+        await upload(store.endpoint, "weights", b"data")
+    with pytest.raises(TransferFailed, match="cannot be kept"):
+        await upload(store.endpoint, "weights/1/2", b"data")
+    assert files(Path(store.endpoint.root)) == {"weights/1"}
+
+
+# --- refusals ---
+
+
+@pytest.mark.parametrize("token", ["", "a secre", "a secret ", "ä secret", "\ud7ff"])
+async def test_a_wrong_token_gets_nothing_and_leaves_nothing(store, token):
+    offer = store.put("a", b"data")
+    stranger = remote(store.endpoint, token=token)
+    with pytest.raises(TransferFailed, match="refused: wrong token"):
+        await fetch(msgspec.structs.replace(offer, store=stranger))
+    with pytest.raises(TransferFailed, match="refused: wrong token"):
+        await upload(stranger, "b", BIG)
+    assert files(Path(store.endpoint.root)) == {"a"}
+
+
+async def test_a_bundle_that_is_not_there_is_refused(store):
+    offer = elsewhere(store.put("a", b"data"), key="b")
+    with pytest.raises(TransferFailed, match=r"get b at .*no such bundle"):
+        await fetch(offer)
+
+
+async def test_a_bundle_that_is_too_large_is_refused_before_it_is_sent(tmp_path):
+    store = BundleStore(tmp_path / "store", token=TOKEN, max_nbytes=1000)
+    endpoint = await store.start()
+    await upload(endpoint, "fits", bytes(1000))
+    with pytest.raises(TransferFailed, match=f"{len(BIG)} bytes are more than 1000"):
+        await upload(endpoint, "a", BIG)
+    assert files(tmp_path / "store") == {"fits"}
+    await store.aclose()
+
+
+BAD_KEYS = [
+    "",
+    ".",
+    "..",
+    "../a",
+    "a/../../b",
+    "a/..",
+    "/etc/passwd",
+    "a//b",
+    "a/",
+    ".hidden",
+    "a/.b",
+    "a\\..\\b",
+    "a\0b",
+    "a\n",
+    "~/a",
+    "a b",
+    "ä",
+    "a/\u2024\u2024/b",
+]
+
+
+@pytest.mark.parametrize("key", BAD_KEYS, ids=repr)
+async def test_a_key_that_could_leave_the_folder_is_refused_everywhere(store, tmp_path, key):
+    (tmp_path / "a").write_bytes(b"outside")
+    offer = BundleOffer(key, 7, zlib.crc32(b"outside"), store.endpoint)
+    attempts = [
+        lambda: fetch(offer),
+        lambda: fetch(elsewhere(offer)),
+        lambda: upload(store.endpoint, key, b"overwritten"),
+    ]
+    for attempt in attempts:
+        with pytest.raises(TransferFailed, match="not a bundle key"):
+            await attempt()
+    for attempt in (lambda: store.put(key, b"x"), lambda: store.delete(key)):
+        with pytest.raises(TransferFailed, match="not a bundle key"):
+            attempt()
+    assert files(tmp_path) == {"a"}
+    assert (tmp_path / "a").read_bytes() == b"outside"
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    key=st.one_of(
+        st.text(max_size=30),
+        st.text(alphabet="./ab-_~\\\0\n", max_size=12),
+        st.lists(st.sampled_from(["..", ".", "a", "b.c", "", "..a", "-"]), max_size=5).map(
+            "/".join
+        ),
+    )
+)
+def test_no_key_leads_out_of_the_folder(key):
+    root = Path("/some/where/store")
+    try:
+        path = store_module._path_under(root, key)
+    except TransferFailed:
+        return
+    resolved = Path(os.path.normpath(path))
+    assert resolved.is_relative_to(root) and resolved != root
+    assert resolved == path
+
+
+async def test_a_key_longer_than_the_file_system_allows_is_refused(store):
+    with pytest.raises(TransferFailed, match="File name too long"):
+        await upload(store.endpoint, "a" * 300, b"data")
+    offer = BundleOffer("a" * 300, 0, 0, remote(store.endpoint))
+    with pytest.raises(TransferFailed, match="no such bundle"):
+        await fetch(offer)
+
+
+# --- damage ---
+
+
+async def test_a_damaged_file_is_noticed_on_both_ways(store):
+    offer = store.put("a", b"whole")
+    for damage in (b"whule", b"whol", b"whole!", b""):
+        (Path(store.endpoint.root) / "a").write_bytes(damage)
+        for seen in (offer, elsewhere(offer)):
+            with pytest.raises(TransferFailed, match="arrived damaged"):
+                await fetch(seen)
+
+
+async def test_an_upload_that_is_damaged_on_the_way_is_not_kept(store):
+    answer = await say(
+        store.endpoint, header(op="put", nbytes=5, checksum=zlib.crc32(b"whole")) + b"whule"
+    )
+    assert b"checksum differs" in answer
+    assert files(Path(store.endpoint.root)) == set()
+
+
+async def test_an_upload_that_breaks_off_is_not_kept(store):
+    await say(store.endpoint, header(op="put", nbytes=1000) + bytes(999), end=True)
+    assert files(Path(store.endpoint.root)) == set()
+
+
+GARBAGE = {
+    "nothing": b"",
+    "short": b"\0\0",
+    "http": b"GET / HTTP/1.1\r\n\r\n",
+    "too-long": struct.pack("!I", 1 << 31) + b"x" * 100,
+    "not-msgpack": framed(b"\xc1\xc1"),
+    "not-a-header": framed(msgspec.msgpack.encode([1, 2, 3])),
+    "no-key": framed(msgspec.msgpack.encode({"op": "get", "token": TOKEN})),
+    "unknown-operation": header(op="run"),
+    "negative-size": header(op="put", nbytes=-1),
+    "token-of-another-type": header(token=7),
+    "pickle": b"\x80\x04\x95\x0b\x00\x00\x00",
+}
+
+
+@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
+async def test_garbage_closes_the_connection_and_harms_nobody(store, garbage):
+    answer = await say(store.endpoint, garbage, end=True)
+    assert len(answer) < 100
+    offer = store.put("a", b"still served")
+    assert await fetch(elsewhere(offer)) == b"still served"
+    assert files(Path(store.endpoint.root)) == {"a"}
+
+
+async def test_a_client_that_leaves_in_the_middle_harms_nobody(store):
+    offer = store.put("a", BIG)
+    reader, writer = await asyncio.open_connection(store.endpoint.host, store.endpoint.port)
+    writer.write(header(key="a"))
+    await reader.readexactly(1000)
+    writer.transport.abort()
+    await asyncio.sleep(0)
+    assert await fetch(elsewhere(offer)) == BIG
+
+
+async def test_an_unknown_field_of_a_newer_version_is_ignored(store):
+    store.put("a", b"data")
+    assert (await say(store.endpoint, header(key="a", priority=3))).endswith(b"data")
+
+
+YES = framed(msgspec.msgpack.encode({"ok": True, "nbytes": 5}))
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (b"", "0 bytes read"),
+        (b"\0\0\0", "3 bytes read"),
+        (framed(b"\xc1"), "malformed"),
+        (struct.pack("!I", 1 << 30), "too long"),
+        (YES + b"who", "in the middle"),
+        (YES + b"whule", "arrived damaged"),
+        (framed(msgspec.msgpack.encode({"ok": True, "nbytes": -5})), ">= 0"),
+        (framed(msgspec.msgpack.encode({"ok": True, "nbytes": 1 << 50})), "arrived damaged"),
+        (framed(msgspec.msgpack.encode({"ok": False, "problem": "moved"})), "refused: moved"),
+    ],
+)
+async def test_a_server_that_answers_nonsense_is_a_failed_transfer(answer, problem):
+    async with impostor(answer) as endpoint:
+        offer = BundleOffer("a", 5, zlib.crc32(b"whole"), endpoint)
+        with pytest.raises(TransferFailed, match=problem):
+            await fetch(offer)
+
+
+# --- deadlines ---
+
+
+@pytest.mark.parametrize("answer", [b"", YES, YES + b"who"], ids=["silent", "promising", "stuck"])
+async def test_a_server_that_does_not_go_on_costs_no_more_than_the_deadline(answer):
+    async with impostor(answer, after="silence") as endpoint:
+        offer = BundleOffer("a", 5, zlib.crc32(b"whole"), endpoint)
+        with pytest.raises(TransferFailed, match=r"get a at .* took longer than 0\.05 s"):
+            await fetch(offer, timeout_s=0.05)
+
+
+async def test_a_server_that_reads_nothing_costs_no_more_than_the_deadline():
+    before = sockets()
+    async with impostor(YES, after="silence") as endpoint:
+        with pytest.raises(TransferFailed, match=r"put a at .* took longer than 0\.05 s"):
+            await upload(endpoint, "a", BIG * 4, timeout_s=0.05)
+    gc.collect()
+    assert sockets() <= before
+
+
+async def test_nobody_there_is_a_failed_transfer():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    endpoint = StoreEndpoint("127.0.0.1", port, TOKEN, "else", "/none")
+    with pytest.raises(TransferFailed, match=f"get a at 127.0.0.1:{port} failed"):
+        await fetch(BundleOffer("a", 1, 0, endpoint))
+    with pytest.raises(TransferFailed, match=f"put a at 127.0.0.1:{port} failed"):
+        await upload(endpoint, "a", b"x")
+
+
+@pytest.mark.parametrize("said", [b"", header()[:7], header(op="put", nbytes=1000) + b"x"])
+async def test_a_silent_client_is_dropped(store, monkeypatch, said):
+    monkeypatch.setattr(store_module, "_IDLE_LIMIT_S", 0.05)
+    answer = await say(store.endpoint, said)
+    assert len(answer) < 100
+    assert files(Path(store.endpoint.root)) == set()
+
+
+async def test_a_client_that_takes_nothing_is_dropped(store, monkeypatch):
+    monkeypatch.setattr(store_module, "_IDLE_LIMIT_S", 0.05)
+    store.put("a", BIG * 4)
+    with socket.create_connection((store.endpoint.host, store.endpoint.port)) as idle:
+        idle.sendall(header(key="a"))
+        await until(lambda: store._connections)
+        await asyncio.wait(store._connections, timeout=10)
+        assert not store._connections
+
+
+async def test_a_slow_transfer_may_take_longer_than_the_idle_limit(store, monkeypatch):
+    monkeypatch.setattr(store_module, "_IDLE_LIMIT_S", 0.1)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    reader, writer = await asyncio.open_connection(store.endpoint.host, store.endpoint.port)
+    writer.write(header(op="put", nbytes=10, checksum=zlib.crc32(b"slow bytes")))
+    for byte in b"slow bytes":
+        writer.write(bytes([byte]))
+        await asyncio.sleep(0.03)
+    await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    assert loop.time() - began > 0.1
+    assert (Path(store.endpoint.root) / "a").read_bytes() == b"slow bytes"
+
+
+async def test_a_cancelled_fetch_leaves_no_connection():
+    before = sockets()
+    async with impostor(b"", after="silence") as endpoint:
+        task = asyncio.ensure_future(fetch(BundleOffer("a", 5, 0, endpoint)))
+        await until(lambda: len(sockets() - before) == 3)  # listening, and both ends
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert sockets() <= before
+
+
+# --- closing ---
+
+
+async def test_nothing_is_left_open_after_closing(tmp_path):
+    before, tasks = sockets(), asyncio.all_tasks()
+    store = BundleStore(tmp_path / "store", token=TOKEN)
+    endpoint = await store.start()
+    offer = store.put("a", BIG * 4)
+    await fetch(elsewhere(offer))
+    await upload(endpoint, "b", BIG)
+    silent = socket.create_connection((endpoint.host, endpoint.port))
+    stuck = socket.create_connection((endpoint.host, endpoint.port))
+    stuck.sendall(header(key="a"))
+    await until(lambda: len(store._connections) == 2)
+    await asyncio.wait_for(store.aclose(), 10)
+    for client in (silent, stuck):
+        client.close()
+    assert sockets() <= before
+    assert asyncio.all_tasks() == tasks
+
+
+@pytest.mark.parametrize("accepted", [False, True])
+async def test_a_connection_that_has_just_arrived_is_closed_too(tmp_path, accepted):
+    before = sockets()
+    store = BundleStore(tmp_path / "store", token=TOKEN)
+    endpoint = await store.start()
+    with socket.create_connection((endpoint.host, endpoint.port)):
+        if accepted:
+            await until(lambda: store._connections)
+        await store.aclose()
+    assert sockets() <= before
+
+
+async def test_a_closed_store_takes_no_more_connections(store):
+    offer = elsewhere(store.put("a", b"x"))
+    await store.aclose()
+    with pytest.raises(TransferFailed, match="failed"):
+        await fetch(offer)
+
+
+async def test_closing_ends_transfers_with_an_error_for_the_other_side(tmp_path):
+    store = BundleStore(tmp_path / "store", token=TOKEN)
+    offer = (await store.start(), store.put("a", BIG * 4))[1]
+    task = asyncio.ensure_future(fetch(elsewhere(offer)))
+    await until(lambda: store._connections)
+    await store.aclose()
+    with pytest.raises(TransferFailed):
+        await task
+
+
+async def test_closing_twice_or_before_starting_is_harmless(store, tmp_path):
+    await store.aclose()
+    await store.aclose()
+    await BundleStore(tmp_path / "never", token=TOKEN).aclose()
+
+
+async def test_a_store_has_no_address_before_it_is_started(tmp_path):
+    with pytest.raises(RuntimeError, match="not started"):
+        _ = BundleStore(tmp_path, token=TOKEN).endpoint
