@@ -38,7 +38,8 @@ def handles(*message_types: type[Message]) -> Callable[[AnyHandler], AnyHandler]
     """Mark an `async def` method as the handler of these message types and of their subclasses."""
 
     def mark(method: AnyHandler) -> AnyHandler:
-        if not inspect.iscoroutinefunction(method):
+        is_async: bool = inspect.iscoroutinefunction(method)
+        if not is_async:
             raise TypeError(f"{method.__qualname__} handles messages and must be an `async def`")
         setattr(method, _HANDLED, message_types)
         return method

@@ -32,6 +32,10 @@ log = structlog.get_logger(__name__)
 MESSAGES_PER_TURN = 64
 """After so many messages in a row an actor lets the loop do something else."""
 
+_GREATEST_MESSAGE = 4_000
+_GREATEST_TRACEBACK = 16_000
+"""Characters of an error that travel."""
+
 _DONE = Done()
 
 
@@ -285,7 +289,8 @@ def _inherited(actor: Actor, delivery: Delivery) -> Any:
 
 def _failure(error: BaseException) -> Failure:
     text = "".join(traceback.format_exception(error))
-    return Failure("RemoteError", str(error), type(error).__name__, text)
+    message = str(error)[:_GREATEST_MESSAGE]
+    return Failure("RemoteError", message, type(error).__name__, text[-_GREATEST_TRACEBACK:])
 
 
 def _died(ref: ActorRef) -> Failure:

@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 import structlog
 
+from spotlight.actors.log_limiter import LogLimiter
 from spotlight.transport.control import ActorRef
 
 log = structlog.get_logger(__name__)
@@ -43,9 +44,7 @@ class DeadLetters:
     def __init__(self, kept: int = 256, log_interval_s: float = 1.0) -> None:
         self.counts: Counter[Reason] = Counter()
         self._latest: deque[DeadLetter] = deque(maxlen=kept)
-        self._log_interval_s = log_interval_s
-        self._logged_at: dict[Reason, float] = {}
-        self._unlogged: Counter[Reason] = Counter()
+        self._log_limiter = LogLimiter(log_interval_s)
 
     def __len__(self) -> int:
         """How many there ever were."""
@@ -58,19 +57,15 @@ class DeadLetters:
     def add(self, letter: DeadLetter, now: float) -> None:
         """Count a dead letter; log the first of its reason in each interval, with the number left
         out since."""
-        reason = letter.reason
-        self.counts[reason] += 1
+        self.counts[letter.reason] += 1
         self._latest.append(letter)
-        logged_at = self._logged_at.get(reason)
-        if logged_at is not None and now - logged_at < self._log_interval_s:
-            self._unlogged[reason] += 1
-            return
-        self._logged_at[reason] = now
-        log.warning(
-            "dead_letter",
-            reason=reason,
-            destination=str(letter.destination),
-            source=str(letter.source),
-            message=letter.message_type,
-            unlogged=self._unlogged.pop(reason, 0),
-        )
+        unlogged = self._log_limiter.admit(letter.reason, now)
+        if unlogged is not None:
+            log.warning(
+                "dead_letter",
+                reason=letter.reason,
+                destination=str(letter.destination),
+                source=str(letter.source),
+                message=letter.message_type,
+                unlogged=unlogged,
+            )

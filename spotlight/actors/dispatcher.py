@@ -45,7 +45,7 @@ from spotlight.actors.messages import (
     SubmitRequests,
 )
 from spotlight.actors.runtime import Actor, ActorRef, handles
-from spotlight.errors import ActorError
+from spotlight.errors import ActorError, ScoringError
 from spotlight.policies.dispatch import Lease, LeaseBook
 from spotlight.transport.control import Message
 from spotlight.transport.tensors import BundleOffer
@@ -242,6 +242,8 @@ class Dispatcher(Actor):
     @handles(Scored)
     async def on_scored(self, message: Scored) -> Acknowledged:
         """Rewards of a batch: its requests are finished."""
+        if not all(0.0 <= reward <= 1.0 for reward in message.rewards):
+            raise ScoringError(f"{message.worker} sent rewards outside [0, 1]: {message.rewards}")
         for task in self._scores.complete(message.lease, message.worker):
             self._finish(task, message.rewards)
         self._recount_leases()
@@ -322,7 +324,7 @@ class Dispatcher(Actor):
         self, to: ActorRef, grant: Grant | ScoreGrant, lease: Lease[Any], book: LeaseBook[Any]
     ) -> bool:
         if not self._tell(to, grant):
-            book.fail(lease.number, lease.holder)
+            book.withdraw(lease.number, lease.holder)
             self._workers[lease.holder].pull = None
             self._workers[lease.holder].scores = None
             self._recount_leases()

@@ -10,7 +10,7 @@ from spotlight.transport.control import ActorRef, Message
 EndReason = Literal["stopped", "crashed", "unreachable"]
 
 
-class Down(Message):
+class Down(Message, frozen=True):
     """A watched actor is gone. `ref` is the reference that was watched."""
 
     lane = "system"
@@ -19,11 +19,11 @@ class Down(Message):
     reason: EndReason
 
 
-class Done(Message):
+class Done(Message, frozen=True):
     """The reply to an ask whose handler returned nothing."""
 
 
-class Failure(Message):
+class Failure(Message, frozen=True):
     """The answer to an ask that has no reply."""
 
     error: Literal["RemoteError", "ActorDied", "MailboxFull"]
@@ -32,7 +32,7 @@ class Failure(Message):
     remote_traceback: str = ""
 
 
-class Watch(Message):
+class Watch(Message, frozen=True):
     """Tell `watcher` when any of `refs` ends. Repeated while the watch lasts, so that a lost frame
     only delays it."""
 
@@ -40,14 +40,14 @@ class Watch(Message):
     refs: tuple[ActorRef, ...]
 
 
-class Unwatch(Message):
+class Unwatch(Message, frozen=True):
     """The watcher no longer wants to know."""
 
     watcher: ActorRef
     refs: tuple[ActorRef, ...]
 
 
-class Ended(Message):
+class Ended(Message, frozen=True):
     """A watched actor ended, or had already."""
 
     watcher: ActorRef
@@ -55,7 +55,7 @@ class Ended(Message):
     reason: EndReason
 
 
-class PushedBack(Message):
+class PushedBack(Message, frozen=True):
     """The mailbox of `ref` is full and a tell to it was refused: slow down."""
 
     ref: ActorRef

@@ -9,8 +9,9 @@ docs/actors.md states what it promises. The parts: `actor` (what an author write
 from spotlight.actors.actor import Actor, handles
 from spotlight.actors.dead_letters import DeadLetter, DeadLetters
 from spotlight.actors.protocol import Done, Down, EndReason
+from spotlight.actors.statistics import MailboxStatistics, Statistics
 from spotlight.actors.supervision import ESCALATE, NEVER, RestartPolicy
-from spotlight.actors.system import ActorSystem, MailboxStatistics, Statistics
+from spotlight.actors.system import ActorSystem
 from spotlight.transport.control import ActorRef, Message
 
 __all__ = [

@@ -22,13 +22,13 @@ from spotlight.actors.runtime import ActorRef, ActorSystem, Message, handles
 from spotlight.transport.control import ZeroMQTransport
 
 
-class Here(Message):
+class Here(Message, frozen=True):
     """The child is up; this is its accountant."""
 
     accountant: ActorRef
 
 
-class Leave(Message):
+class Leave(Message, frozen=True):
     """End the child in good order."""
 
 

@@ -12,13 +12,13 @@ from spotlight.transport.control import MemoryNetwork, MemoryTransport
 from spotlight.transport.control.memory import Faults
 
 
-class Bump(Message):
+class Bump(Message, frozen=True):
     """Add to a tally."""
 
     amount: int
 
 
-class UrgentBump(Message):
+class UrgentBump(Message, frozen=True):
     """Add to a tally, ahead of ordinary messages."""
 
     lane = "system"
@@ -26,35 +26,35 @@ class UrgentBump(Message):
     amount: int
 
 
-class Tally(Message):
+class Tally(Message, frozen=True):
     """The amounts so far, in order."""
 
     amounts: tuple[int, ...]
 
 
-class ReadTally(Message):
+class ReadTally(Message, frozen=True):
     """Ask for the tally."""
 
 
-class Explode(Message):
+class Explode(Message, frozen=True):
     """Make the handler raise."""
 
     text: str
 
 
-class Hold(Message):
+class Hold(Message, frozen=True):
     """Make the handler wait until the actor's gate opens."""
 
 
-class Unwanted(Message):
+class Unwanted(Message, frozen=True):
     """Nobody handles this."""
 
 
-class WhoAsks(Message):
+class WhoAsks(Message, frozen=True):
     """Ask for the sender's name."""
 
 
-class Name(Message):
+class Name(Message, frozen=True):
     """A name."""
 
     name: str

@@ -133,6 +133,22 @@ async def test_a_long_partition_makes_dead_letters_and_heals_for_later_messages(
 
 
 @pytest.mark.virtual_time
+async def test_a_process_that_comes_back_is_heard_from_its_first_message_on() -> None:
+    recorder = Recorder()
+    async with Cluster() as cluster:
+        a, b = await cluster.system("a"), await cluster.system("b")
+        ref = await b.spawn(lambda: recorder, "recorder")
+        for amount in range(50):
+            a.tell(ref, Bump(amount))
+        await asyncio.sleep(1.0)
+        await a.abort()
+        again = await cluster.system("a")
+        again.tell(ref, Bump(50))
+        await asyncio.sleep(1.0)
+        assert recorder.amounts == list(range(51))
+
+
+@pytest.mark.virtual_time
 async def test_a_partition_in_one_direction_loses_the_connection_for_both() -> None:
     async with Cluster() as cluster:
         a, b = await cluster.system("a"), await cluster.system("b")

@@ -245,6 +245,17 @@ async def test_tasks_of_an_actor_are_cancelled_when_it_ends(system: ActorSystem)
 # --- endings --------------------------------------------------------------------------
 
 
+async def test_a_task_that_the_stopping_hook_starts_ends_with_the_actor(
+    system: ActorSystem,
+) -> None:
+    class Late(Actor):
+        async def stopping(self, reason: str) -> None:
+            self.run_task(asyncio.sleep(1e6))
+
+    await system.stop(await system.spawn(Late, "late"))
+    assert tasks_besides_this() == set()
+
+
 async def test_stopping_answers_queued_asks_with_actor_died(system: ActorSystem) -> None:
     actor = Accountant()
     ref = await system.spawn(lambda: actor, "accountant")
@@ -370,6 +381,8 @@ async def test_stopping_during_the_back_off_ends_the_actor(system: ActorSystem) 
     ref = await system.spawn(Accountant, "accountant", restarts=policy)
     system.tell(ref, Explode("boom"))
     await system.wait_stopped(ref)
+    await asyncio.sleep(0.1)
+    assert system.statistics().mailboxes == {}
     await system.stop(system.well_known(system.address, "accountant"))
     assert asyncio.get_running_loop().time() < 1.0
     assert tasks_besides_this() == set()

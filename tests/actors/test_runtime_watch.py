@@ -196,6 +196,34 @@ async def test_watching_an_actor_of_a_former_process_at_the_same_address_is_a_do
         assert watcher.reasons == ["unreachable"]
 
 
+async def test_the_loss_of_a_former_process_is_no_down_for_its_successor() -> None:
+    async with Cluster() as cluster:
+        a, b = await systems(cluster, "there")
+        former = await b.spawn(Accountant, "accountant")
+        watcher = await watch(a, former)
+        await b.abort()
+        successor = await cluster.system("there")
+        ref = await successor.spawn(Accountant, "accountant")
+        watcher.watch(ref)  # before the loss of the former process is known here
+        await asyncio.sleep(60.0)
+        assert watcher.downs == [Down(former, "unreachable")]
+        await successor.stop(ref)
+        await asyncio.sleep(60.0)
+        assert watcher.downs == [Down(former, "unreachable"), Down(ref, "stopped")]
+
+
+async def test_the_watches_of_a_lost_process_are_forgotten() -> None:
+    async with Cluster() as cluster:
+        a, b = await systems(cluster, "there")
+        ref = await b.spawn(Accountant, "accountant")
+        await watch(a, ref)
+        await a.abort()
+        await asyncio.sleep(5.0)
+        sent = b.statistics().frames_sent
+        await b.stop(ref)
+        assert b.statistics().frames_sent == sent
+
+
 async def test_a_short_partition_is_no_down() -> None:
     async with Cluster() as cluster:
         a, b = await systems(cluster, "there")

@@ -132,8 +132,11 @@ _decode_tag: msgspec.msgpack.Decoder[_TypeTag | list[msgspec.Raw]] = msgspec.msg
 
 
 def encode_message(message: Message) -> bytes:
-    """Encode one message. Raises `TypeError` naming a field that MessagePack cannot hold."""
-    return _encode(message)
+    """Encode one message. Raises `FrameRejected` when a field holds what MessagePack cannot."""
+    try:
+        return _encode(message)
+    except _MALFORMED as error:
+        raise FrameRejected(f"{type(message).__name__} cannot be encoded: {error}") from error
 
 
 def decode_message(body: bytes | msgspec.Raw) -> Message:

@@ -204,7 +204,6 @@ class _Pipe:
 
     def __init__(self) -> None:
         self.frames: deque[tuple[float, bytes]] = deque()
-        self.last_due = 0.0
         self.timer: asyncio.TimerHandle | None = None
 
     def stop(self) -> None:
@@ -222,6 +221,8 @@ class _Connection:
         self.address = address
         self.acceptor: MemoryTransport | None = None
         self.closed = False
+        self._ending = False
+        """One end is gone and the other does not know yet."""
         self._loop = asyncio.get_running_loop()
         self._pipes = {dialer.address: _Pipe(), address: _Pipe()}
         self._connecting: asyncio.TimerHandle | None = None
@@ -279,7 +280,7 @@ class _Connection:
         """Partitions ended, or a process started."""
         if self.acceptor is None:
             self._try_connect()
-        elif not self._is_cut():
+        elif not self._ending and not self._is_cut():
             if self._deadline is not None:
                 self._deadline.cancel()
                 self._deadline = None
@@ -292,6 +293,7 @@ class _Connection:
             self._forget()
             return
         self._pipes[transport.address].frames.clear()
+        self._ending = True
         if self._deadline is None:
             delay = self.network.loss_timeout_s if self._is_cut() else self.network._delay()
             self._deadline = self._loop.call_later(delay, self._close, reason)
@@ -342,8 +344,7 @@ class _Connection:
                 due += rng.uniform(0, faults.overtaken_by_s)
                 self._loop.call_at(due, self._arrive_late, sender.address, frame)
                 continue
-            pipe.last_due = max(due, pipe.last_due)
-            pipe.frames.append((pipe.last_due, frame))
+            pipe.frames.append((due, frame))
         if pipe.timer is None:
             self._arm(sender.address)
 

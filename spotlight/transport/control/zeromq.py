@@ -97,6 +97,8 @@ class ZeroMQTransport:
         """The link that frames to an address take."""
         self._all_links: dict[Link, None] = {}
         self._accepted: dict[bytes, AcceptedLink] = {}
+        self._blocked: dict[Link, None] = {}
+        """Accepted links whose peers read too slowly."""
         self._peers: dict[str, int] = {}
         """Incarnations of the processes that are up."""
         self._refused_until: dict[str, tuple[float, str]] = {}
@@ -177,7 +179,7 @@ class ZeroMQTransport:
         self._router.disable_monitor()
         self._monitor.close(0)
         self._router.close(linger_ms)
-        context.destroy(linger_ms)
+        context.destroy(linger_ms)  # waits for slow peers, but no longer than that
 
     # --- LinkOwner --------------------------------------------------------------------
 
@@ -208,7 +210,7 @@ class ZeroMQTransport:
         self._drop(link)
         unsent = link.outbox.drain()
         for address in _names(link):
-            other = self._another_link(address)
+            other = self._another_link(address, link.incarnation)
             if other is not None:
                 self._links[address] = other
                 unsent = [frame for frame in unsent if not other.queue(frame)]
@@ -235,6 +237,11 @@ class ZeroMQTransport:
         if not any(link.up and len(link.outbox) for link in self._all_links):
             drained.set_result(None)
 
+    def link_blocked(self, link: Link) -> None:
+        """libzmq takes no more for a link: it is tried again when the socket wakes up."""
+        if isinstance(link, AcceptedLink):
+            self._blocked[link] = None
+
     def frames_received(self, link: Link, frames: list[bytes]) -> None:
         """Hand on the frames of one batch."""
         for frame in frames:
@@ -247,13 +254,17 @@ class ZeroMQTransport:
             if link is not spare and link.up and address in _names(link):
                 self.link_lost(link, reason)
 
-    def _another_link(self, address: str) -> Link | None:
-        candidates = (link for link in self._all_links if link.up and address in _names(link))
-        return next(candidates, None)
+    def _another_link(self, address: str, incarnation: int) -> Link | None:
+        """A link to the same process; a link that never stood (incarnation 0) may mean any."""
+        for link in self._all_links:
+            if link.up and address in _names(link) and incarnation in (0, link.incarnation):
+                return link
+        return None
 
     def _drop(self, link: Link) -> None:
         link.close()
         self._all_links.pop(link, None)
+        self._blocked.pop(link, None)
         for address in _names(link):
             if self._links.get(address) is link:
                 del self._links[address]
@@ -279,9 +290,9 @@ class ZeroMQTransport:
     # --- the ROUTER -------------------------------------------------------------------
 
     def _retry(self) -> None:
-        for link in list(self._accepted.values()):
-            if len(link.outbox):
-                link.flush()
+        blocked, self._blocked = self._blocked, {}
+        for link in blocked:
+            link.flush()
 
     def _receive(self) -> int:
         identity = self._router.recv(zmq.NOBLOCK)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 
 import msgpack
@@ -296,6 +297,53 @@ async def test_a_process_that_reconnects_was_lost_in_between(
     assert [event[0] for event in recorder.events] == ["up", "lost", "up"]
     second.socket.send(msgpack.packb([b"from the second"]))
     await recorder.until(lambda: recorder.frames() == [b"from the second"])
+
+
+async def test_a_new_process_at_an_address_ends_the_former_one(
+    start: Start, raw: Callable[..., RawPeer]
+) -> None:
+    transport, recorder = await start()
+    await raw(b"tcp://raw:1#ff").greet(transport)
+    await raw(b"tcp://raw:1#100").greet(transport, incarnation=256)
+    assert recorder.events == [
+        ("up", "tcp://raw:1", 255),
+        ("lost", "tcp://raw:1", 255),
+        ("up", "tcp://raw:1", 256),
+    ]
+
+
+async def test_what_a_peer_said_before_it_went_comes_before_its_loss(
+    start: Start, raw: Callable[..., RawPeer]
+) -> None:
+    transport, recorder = await start()
+    for incarnation in range(1, 6):
+        peer = raw(b"tcp://raw:1#%x" % incarnation)
+        await peer.greet(transport, incarnation=incarnation)
+        peer.socket.send(msgpack.packb([b"last words"]))
+        peer.socket.close(1000)
+        time.sleep(0.05)  # noqa: ASYNC251  (both the words and the loss are there by now)
+        transport._monitor_reader.drain()  # the loss happens to be looked at first
+        await recorder.until(lambda n=incarnation: len(recorder.of("lost")) == n)  # type: ignore[misc]
+    assert [event[0] for event in recorder.events] == ["up", "frame", "lost"] * 5
+
+
+async def test_a_descriptor_that_is_used_again_is_not_mistaken_for_the_former_peer(
+    start: Start, raw: Callable[..., RawPeer]
+) -> None:
+    transport, recorder = await start()
+    former = raw(b"tcp://raw:1#ff")
+    await former.greet(transport)
+    former.socket.close(0)
+    time.sleep(0.05)  # noqa: ASYNC251  (the loop must find the loss and the greeting at once)
+    latter = raw(b"tcp://raw:2#ff")
+    latter.socket.connect(transport.address)
+    hello = {"type": "Hello", "version": PROTOCOL_VERSION, "address": "tcp://raw:2"}
+    latter.socket.send(msgpack.packb({**hello, "incarnation": 255}))
+    time.sleep(0.05)  # noqa: ASYNC251
+    await latter.receive()
+    await asyncio.sleep(0.05)
+    assert recorder.of("up") == [("up", "tcp://raw:1", 255), ("up", "tcp://raw:2", 255)]
+    assert recorder.of("lost") == [("lost", "tcp://raw:1", 255)]
 
 
 # --- flow -----------------------------------------------------------------------------
