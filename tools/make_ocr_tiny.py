@@ -51,13 +51,13 @@ class Recipe:
     head_dim: int = 32
     text_dim: int = 32
     batch: int = 64
-    true_steps: int = 600
+    true_steps: int = 900
     """Steps with true captions."""
     true_learning_rate: float = 1.5e-3
     mixed_steps: int = 150
     """Steps in which a share of the captions is wrong."""
     mixed_learning_rate: float = 7e-4
-    wrong_captions: float = 0.6
+    wrong_captions: float = 0.64
     """That share."""
     empty_captions: float = 0.05
     """Share of captions left out, for classifier-free guidance."""

@@ -122,6 +122,8 @@ class Coordinator(Actor):
     @handles(JobEnded)
     async def on_job_ended(self, message: JobEnded) -> None:
         """Write the report, then say so: whoever sees the outcome finds the report."""
+        if self._runner is not None and self._runner != self.sender:
+            return  # the last word of a crashed runner; another job runs by now
         runner, self._runner = self._runner, None
         if runner is not None:
             await self.system.stop(runner)

@@ -7,7 +7,8 @@ Messages out: Grant, ScoreGrant; RequestsFinished and RequestsGivenUp to whoever
 
 A request passes through two lease books: it is denoised, then scored. Decisions are the books';
 this actor carries them out. Answers of an old epoch or without a lease change nothing and are
-counted. When a worker dies, all it held is queued again.
+counted. When a worker dies, all it held is queued again. Rewards are checked before they count:
+nonsense is a failed attempt.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 
 import structlog
 
+from spotlight.actors.delivery import try_tell
 from spotlight.actors.messages import (
     Acknowledged,
     AddWorker,
@@ -45,9 +47,7 @@ from spotlight.actors.messages import (
     SubmitRequests,
 )
 from spotlight.actors.runtime import Actor, ActorRef, handles
-from spotlight.errors import ActorError, ScoringError
 from spotlight.policies.dispatch import Lease, LeaseBook
-from spotlight.transport.control import Message
 from spotlight.transport.tensors import BundleOffer
 
 log = structlog.get_logger(__name__)
@@ -56,6 +56,7 @@ _URGENCY: dict[RequestKind, int] = {"rollout": 0, "preview": 1, "evaluation": 2}
 _LEASE_S = 15.0
 _TICK_S = 1.0
 _MAX_ATTEMPTS = 3
+_RECEIPTS = 4096
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,14 @@ class ScoreTask:
     bundle: BundleOffer
     made_by: str
 
+    def problem_with(self, rewards: tuple[float, ...]) -> str:
+        """Why these cannot be the rewards of the batch; empty if they can."""
+        if len(rewards) != len(self.requests):
+            return f"{len(rewards)} rewards for {len(self.requests)} images"
+        if not all(0.0 <= reward <= 1.0 for reward in rewards):
+            return f"rewards outside [0, 1]: {list(rewards)}"
+        return ""
+
 
 @dataclass
 class _Worker:
@@ -77,7 +86,8 @@ class _Worker:
     pull: Pull | None = None
     scores: PullScores | None = None
     leases: int = 0
-    score_leases: int = 0
+    scoring: dict[int, ScoreTask] = field(default_factory=dict)
+    """What it scores now, by lease."""
 
 
 @dataclass
@@ -114,6 +124,13 @@ class Dispatcher(Actor):
         self._workers: dict[str, _Worker] = {}
         self._barred: frozenset[str] = frozenset()
         self._reply_to: dict[str, ActorRef] = {}
+        self._accepted: dict[int, int] = {}
+        """Receipts of the last completed leases: a completion may be delivered twice."""
+        self._to_score: dict[str, ScoreTask] = {}
+        self._roaming: set[str] = set()
+        """Score tasks that one worker could not do: any other may."""
+        self._strangers = 0
+        """Answers of workers and epochs that are not, or no longer, there."""
         self._requests: LeaseBook[Request] = LeaseBook(
             order=lambda request: (_URGENCY[request.kind], request.iteration),
             batch_key=lambda request: (request.kind, request.weights_version, request.settings),
@@ -151,8 +168,11 @@ class Dispatcher(Actor):
             pull = self._workers[name].pull
             if pull is not None:
                 leases = tuple(lease.number for lease in revoked if lease.holder == name)
-                self._tell(pull.leader, Revoke(leases))
+                try_tell(self, pull.leader, Revoke(leases))
         self._scores.cancel(lambda task: task.requests[0].kind == message.kind)
+        for task in list(self._to_score.values()):
+            if task.requests[0].kind == message.kind:
+                self._drop(task)
         for request_id in [key for key in self._reply_to if key.startswith(f"{message.kind}/")]:
             del self._reply_to[request_id]
         self._statistics.open[message.kind] = 0
@@ -174,6 +194,7 @@ class Dispatcher(Actor):
         if known is not None:
             self._release(message.worker, "it came back as a new process")
         self._workers[message.worker] = _Worker(message.node, message.pool, message.epoch)
+        self._serve()
 
     @handles(RemoveWorker)
     async def on_remove_worker(self, message: RemoveWorker) -> None:
@@ -202,6 +223,8 @@ class Dispatcher(Actor):
     @handles(Completed)
     async def on_completed(self, message: Completed) -> Receipt:
         """A batch is denoised: queue it for scoring."""
+        if message.lease in self._accepted:  # delivered twice: the bundle is in use
+            return Receipt(self._accepted[message.lease])
         worker = self._current(message.worker, message.epoch)
         requests = self._requests.complete(message.lease, message.worker) if worker else ()
         self._recount_leases()
@@ -213,7 +236,7 @@ class Dispatcher(Actor):
                 bundle=message.bundle,
                 made_by=message.worker,
             )
-            self._scores.submit([task])
+            self._accept(message.lease, task)
         else:
             self._discard(message.bundle)
             self._record("late_results", worker=message.worker, lease=message.lease)
@@ -223,8 +246,11 @@ class Dispatcher(Actor):
     @handles(DenoiseFailed)
     async def on_denoise_failed(self, message: DenoiseFailed) -> None:
         """A batch could not be denoised there: try elsewhere, or give up."""
-        log.warning("denoise_failed", worker=message.worker, error=message.error)
-        self._record("denoise_failed", worker=message.worker, error=message.error)
+        if self._current(message.worker, message.epoch) is None:
+            return
+        if self._requests.holds(message.lease, message.worker):
+            log.warning("denoise_failed", worker=message.worker, error=message.error)
+            self._record("denoise_failed", worker=message.worker, error=message.error)
         self._give_up(self._requests.fail(message.lease, message.worker), message.error)
         self._recount_leases()
         self._serve()
@@ -242,10 +268,16 @@ class Dispatcher(Actor):
     @handles(Scored)
     async def on_scored(self, message: Scored) -> Acknowledged:
         """Rewards of a batch: its requests are finished."""
-        if not all(0.0 <= reward <= 1.0 for reward in message.rewards):
-            raise ScoringError(f"{message.worker} sent rewards outside [0, 1]: {message.rewards}")
-        for task in self._scores.complete(message.lease, message.worker):
-            self._finish(task, message.rewards)
+        worker = self._current(message.worker, message.epoch)
+        if worker is None:
+            return Acknowledged()
+        task = worker.scoring.get(message.lease)
+        problem = task.problem_with(message.rewards) if task is not None else ""
+        if problem:
+            self._score_failed(message.worker, message.lease, problem)
+            return Acknowledged()
+        for done in self._scores.complete(message.lease, message.worker):
+            self._finish(done, message.rewards)
         self._recount_leases()
         self._serve()
         return Acknowledged()
@@ -253,15 +285,38 @@ class Dispatcher(Actor):
     @handles(ScoreFailed)
     async def on_score_failed(self, message: ScoreFailed) -> None:
         """A scorer failed: again, or give up; never a reward."""
-        log.warning("scorer_failed", worker=message.worker, error=message.error)
-        self._record("scorer_failed", worker=message.worker, error=message.error)
-        for task in self._scores.fail(message.lease, message.worker):
-            self._discard(task.bundle)
-            self._give_up(task.requests, message.error)
+        if self._current(message.worker, message.epoch) is not None:
+            self._score_failed(message.worker, message.lease, message.error)
+
+    # --- inside ---
+
+    def _score_failed(self, name: str, lease: int, error: str) -> None:
+        task = self._workers[name].scoring.get(lease)
+        if task is not None:
+            log.warning("scorer_failed", worker=name, error=error)
+            self._record("scorer_failed", worker=name, request=task.requests[0].id, error=error)
+            self._roaming.add(task.id)
+        for given_up in self._scores.fail(lease, name):
+            self._drop(given_up)
+            self._give_up(given_up.requests, error)
         self._recount_leases()
         self._serve()
 
-    # --- inside ---
+    def _accept(self, lease: int, task: ScoreTask) -> None:
+        self._accepted[lease] = len(task.requests)
+        if len(self._accepted) > _RECEIPTS:
+            del self._accepted[next(iter(self._accepted))]
+        self._to_score[task.id] = task
+        self._scores.submit([task])
+
+    def _drop(self, task: ScoreTask) -> None:
+        """Nobody wants its rewards, or its images, any more."""
+        self._forget(task)
+        self._discard(task.bundle)
+
+    def _forget(self, task: ScoreTask) -> None:
+        self._to_score.pop(task.id, None)
+        self._roaming.discard(task.id)
 
     def _serve(self) -> None:
         """Grant what can be granted; least loaded workers first."""
@@ -269,14 +324,14 @@ class Dispatcher(Actor):
             if name not in self._barred:
                 while self._grant(name, worker):
                     pass
-        for name, worker in sorted(self._workers.items(), key=lambda entry: entry[1].score_leases):
+        for name, worker in sorted(self._workers.items(), key=lambda entry: len(entry[1].scoring)):
             if name not in self._barred:
                 while self._grant_scores(name, worker):
                     pass
         self._statistics.reissued = (
             self._requests.counters.reissued + self._scores.counters.reissued
         )
-        self._statistics.late = self._requests.counters.late + self._scores.counters.late
+        self._count_late()
 
     def _grant(self, name: str, worker: _Worker) -> bool:
         pull = worker.pull
@@ -295,48 +350,43 @@ class Dispatcher(Actor):
 
     def _grant_scores(self, name: str, worker: _Worker) -> bool:
         pull = worker.scores
-        if pull is None or worker.score_leases >= pull.credits:
+        if pull is None or len(worker.scoring) >= pull.credits:
             return False
-        lease = self._scores.pull(name, 1, self._now(), lambda task: task.made_by == name)
+        lease = self._scores.pull(name, 1, self._now(), lambda task: self._is_home(task, name))
         if lease is None:
-            lease = self._scores.pull(name, 1, self._now(), lambda task: self._may_take(task))
+            lease = self._scores.pull(name, 1, self._now(), self._may_roam)
         if lease is None:
             return False
-        worker.score_leases += 1
         task = lease.items[0]
+        worker.scoring[lease.number] = task
         prompts = tuple(request.prompt for request in task.requests)
         grant = ScoreGrant(lease.number, _LEASE_S, task.bundle, task.rows, prompts)
         return self._deliver(pull.reward_worker, grant, lease, self._scores)
 
-    def _may_take(self, task: ScoreTask) -> bool:
-        """Batches are scored where they were made; when that worker is gone or busy training,
-        anywhere.
+    def _is_home(self, task: ScoreTask, name: str) -> bool:
+        return task.made_by == name and task.id not in self._roaming
+
+    def _may_roam(self, task: ScoreTask) -> bool:
+        """Batches are scored where they were made; when that worker is gone, busy, or has failed
+        to, anywhere.
         """
         maker = self._workers.get(task.made_by)
         return (
-            task.made_by in self._barred
+            task.id in self._roaming
+            or task.made_by in self._barred
             or maker is None
             or maker.scores is None
-            or maker.score_leases >= maker.scores.credits
+            or len(maker.scoring) >= maker.scores.credits
         )
 
     def _deliver(
         self, to: ActorRef, grant: Grant | ScoreGrant, lease: Lease[Any], book: LeaseBook[Any]
     ) -> bool:
-        if not self._tell(to, grant):
+        if not try_tell(self, to, grant):
             book.withdraw(lease.number, lease.holder)
             self._workers[lease.holder].pull = None
             self._workers[lease.holder].scores = None
             self._recount_leases()
-            return False
-        return True
-
-    def _tell(self, to: ActorRef, message: Message) -> bool:
-        """To another process, which may be gone: its loss is noticed by whoever watches it."""
-        try:
-            self.tell(to, message)
-        except ActorError as error:
-            log.warning("undeliverable", to=str(to), reason=str(error))
             return False
         return True
 
@@ -347,6 +397,7 @@ class Dispatcher(Actor):
         return self._requests.queued > batch * len(self._workers)
 
     def _finish(self, task: ScoreTask, rewards: tuple[float, ...]) -> None:
+        self._forget(task)
         by_receiver: dict[ActorRef, list[Result]] = defaultdict(list)
         for request, row, reward in zip(task.requests, task.rows, rewards, strict=True):
             receiver = self._close(request)
@@ -386,22 +437,33 @@ class Dispatcher(Actor):
     def _recount_leases(self) -> None:
         for name, worker in self._workers.items():
             worker.leases = self._requests.held_by(name)
-            worker.score_leases = self._scores.held_by(name)
+            worker.scoring = {
+                lease: task
+                for lease, task in worker.scoring.items()
+                if self._scores.holds(lease, name)
+            }
 
     def _current(self, name: str, epoch: int) -> _Worker | None:
         worker = self._workers.get(name)
         if worker is None or worker.epoch != epoch:
-            self._statistics.late += 1
+            self._strangers += 1
+            self._count_late()
             return None
         return worker
+
+    def _count_late(self) -> None:
+        late = self._requests.counters.late + self._scores.counters.late
+        self._statistics.late = late + self._strangers
 
     async def _expire_leases(self) -> None:
         while True:
             await asyncio.sleep(_TICK_S)
-            expired = (*self._requests.expire(self._now()), *self._scores.expire(self._now()))
+            requests, tasks = self._requests.expire(self._now()), self._scores.expire(self._now())
+            self._roaming.update(task.id for task in tasks)
+            expired = len(requests) + len(tasks)
             if expired:
-                log.warning("leases_expired", items=len(expired))
-                self._record("leases_expired", items=len(expired))
+                log.warning("leases_expired", items=expired)
+                self._record("leases_expired", items=expired)
                 self._recount_leases()
                 self._serve()
 

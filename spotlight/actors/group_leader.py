@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from spotlight.actors.delivery import try_tell
 from spotlight.actors.messages import (
     Acknowledged,
     Completed,
@@ -80,7 +81,7 @@ class GroupLeader(Actor):
         self._job = _Job(message.job_id, membership.dispatcher, message.job.sampler.micro_batch)
 
         def report(state: WorkerState, detail: str) -> None:
-            self.tell(membership.ledger, StateChanged(self._context.name, state, detail))
+            try_tell(self, membership.ledger, StateChanged(self._context.name, state, detail))
 
         self._context.report_to(report)
         await self.ask(self._member, message, timeout_s=_LOAD_LIMIT_S)
@@ -130,7 +131,7 @@ class GroupLeader(Actor):
             failed = DenoiseFailed(
                 self._context.name, self._context.epoch, message.lease, message.error
             )
-            self.tell(job.dispatcher, failed)
+            try_tell(self, job.dispatcher, failed)
 
     @handles(EndJob)
     async def on_end_job(self, message: EndJob) -> None:
@@ -155,7 +156,8 @@ class GroupLeader(Actor):
         job.leases.discard(message.lease)
 
     def _pull(self, job: _Job) -> None:
-        self.tell(
+        try_tell(
+            self,
             job.dispatcher,
             Pull(
                 worker=self._context.name,
@@ -175,4 +177,4 @@ class GroupLeader(Actor):
                 continue
             for lease in self._job.leases:
                 renewal = RenewLease(self._context.name, self._context.epoch, lease, "denoise")
-                self.tell(self._job.dispatcher, renewal)
+                try_tell(self, self._job.dispatcher, renewal)

@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 import structlog
 
+from spotlight.actors.delivery import try_tell
 from spotlight.actors.dispatcher import Dispatcher, DispatchStatistics
 from spotlight.actors.explorer import Explorer
 from spotlight.actors.ledger import Ledger
@@ -70,7 +71,7 @@ from spotlight.actors.requests import (
 from spotlight.actors.rollout import Rollout, training_samples
 from spotlight.actors.roster import Roster
 from spotlight.actors.run_record import IterationFigures, RunRecord, rollout_figures
-from spotlight.actors.runtime import Actor, ActorRef, handles
+from spotlight.actors.runtime import ESCALATE, Actor, ActorRef, handles
 from spotlight.actors.validator import Validator
 from spotlight.errors import ActorError, RunFolderError
 from spotlight.jobs import JobSpec
@@ -79,7 +80,6 @@ from spotlight.policies.exploration import SeedChoice
 from spotlight.policies.iteration import IterationMachine, Schedule
 from spotlight.policies.window import WindowPredictor
 from spotlight.store.run_folder import RunFolder, SavedProgress
-from spotlight.transport.control import Message
 from spotlight.transport.tensors import BundleOffer, BundleStore
 
 log = structlog.get_logger(__name__)
@@ -177,9 +177,10 @@ class JobRunner(Actor):
                 score_attempts=self._job.reward.attempts,
             ),
             "dispatcher",
+            restarts=ESCALATE,
         )
         self._ledger = await self.spawn(
-            lambda: Ledger(record=self._event, board=self._board), "ledger"
+            lambda: Ledger(record=self._event, board=self._board), "ledger", restarts=ESCALATE
         )
         self._explorer = await self.spawn(
             lambda: Explorer(
@@ -189,9 +190,12 @@ class JobRunner(Actor):
                 settings=lambda iteration: preview_settings(self._job, iteration),
             ),
             "explorer",
+            restarts=ESCALATE,
         )
         self._validator = await self.spawn(
-            lambda: Validator(self._job, self._dispatcher, self._validation_prompts), "validator"
+            lambda: Validator(self._job, self._dispatcher, self._validation_prompts),
+            "validator",
+            restarts=ESCALATE,
         )
         self._membership = Membership(self._dispatcher, self._ledger, self._store.endpoint)
         self._enter("preparing")
@@ -227,9 +231,9 @@ class JobRunner(Actor):
             self._event("worker_joined", worker=worker.worker, node=message.node, pool=message.pool)
             self.tell(self._ledger, joined)
             self.tell(self._dispatcher, joined)
-        self._tell(message.scheduler, PrepareJob(self._job_id, self._job, self._membership))
+        try_tell(self, message.scheduler, PrepareJob(self._job_id, self._job, self._membership))
         if self._weights is not None:
-            self._tell(message.scheduler, self._weights)
+            try_tell(self, message.scheduler, self._weights)
         await self._start_trainers()
 
     @handles(NodeDown)
@@ -270,7 +274,7 @@ class JobRunner(Actor):
         checkpoint = str(self._record.path / self._progress.checkpoint) if self._progress else ""
         for rank, worker in enumerate(trainers):
             start = StartTrainer(self._job_id, self._job, rank, ranks, rendezvous, checkpoint)
-            self._tell(worker.trainer_rank, start)
+            try_tell(self, worker.trainer_rank, start)
 
     # --- what the machine says ---
 
@@ -318,7 +322,7 @@ class JobRunner(Actor):
     def _publish(self, version: int, validated: bool) -> None:
         self._enter("publish")
         publish = Publish(version, validated, self._roster.publisher_store())
-        self._tell(self._roster.trainers[0].trainer_rank, publish)
+        try_tell(self, self._roster.trainers[0].trainer_rank, publish)
 
     @handles(Published)
     async def on_published(self, message: Published) -> None:
@@ -332,7 +336,7 @@ class JobRunner(Actor):
             tuple(sorted(version for version in keep if version >= 0)),
         )
         for node in self._roster.nodes.values():
-            self._tell(node.scheduler, self._weights)
+            try_tell(self, node.scheduler, self._weights)
         self._event("weights_published", version=message.version)
         self._carry_out(self._machine.weights_published(message.version))
 
@@ -353,19 +357,19 @@ class JobRunner(Actor):
         """Samples come in, in any order, each once."""
         for result in message.results:
             self._rollout.take(result)
+        for bundle in {result.bundle for result in message.results} - self._rollout.bundles():
+            self._discard(bundle)  # of dropped prompt groups only
         self._end_rollout_if_complete()
 
     @handles(RequestsGivenUp)
     async def on_given_up(self, message: RequestsGivenUp) -> None:
         """What could not be denoised or scored costs its prompt group, or the job."""
-        first = message.requests[0]
-        if self._job.reward.on_failure == "stop":
-            self._end("failed", f"{first.id} failed: {message.reason}")
+        failed = [request for request in message.requests if self._rollout.expects(request)]
+        if failed and self._job.reward.on_failure == "stop":
+            self._end("failed", f"{failed[0].id} failed: {message.reason}")
             return
-        for group, prompt in sorted({(r.group, r.prompt) for r in message.requests}):
-            self._event(
-                "group_dropped", iteration=first.iteration, prompt=prompt, reason=message.reason
-            )
+        for iteration, group, prompt in sorted({(r.iteration, r.group, r.prompt) for r in failed}):
+            self._event("group_dropped", iteration=iteration, prompt=prompt, reason=message.reason)
             self._rollout.drop_group(group)
         self._end_rollout_if_complete()
 
@@ -388,7 +392,7 @@ class JobRunner(Actor):
         self._trained = {}
         train = Train(iteration, window_start(self._job, iteration), samples)
         for worker in self._roster.trainers:
-            self._tell(worker.trainer_rank, train)
+            try_tell(self, worker.trainer_rank, train)
 
     @handles(Trained)
     async def on_trained(self, message: Trained) -> None:
@@ -462,7 +466,7 @@ class JobRunner(Actor):
             str(self._record.path / checkpoint),
             str(self._record.path / "export") if last else "",
         )
-        self._tell(self._roster.trainers[0].trainer_rank, save)
+        try_tell(self, self._roster.trainers[0].trainer_rank, save)
 
     @handles(CheckpointSaved)
     async def on_checkpoint_saved(self, message: CheckpointSaved) -> None:
@@ -488,7 +492,7 @@ class JobRunner(Actor):
         self._enter("finished")
         self._event("run_finished", outcome=outcome, reason=reason)
         for node in self._roster.nodes.values():
-            self._tell(node.scheduler, EndJob(self._job_id))
+            try_tell(self, node.scheduler, EndJob(self._job_id))
         self.tell(self._coordinator, JobEnded(self._status()))
 
     # --- small things ---
@@ -499,21 +503,10 @@ class JobRunner(Actor):
             write()
         except RunFolderError as error:
             log.error("run_folder", reason=str(error))
-            if not self._outcome:
-                self._outcome, self._reason = "failed", str(error)
-                self.tell(self._coordinator, JobEnded(self._status()))
+            self._end("failed", str(error))
 
     def _event(self, event: str, **fields: Any) -> None:
         self._write(lambda: self._record.event(event, **fields))
-
-    def _tell(self, ref: ActorRef, message: Message) -> None:
-        """To another process, which may be gone: its loss is noticed by whoever watches it."""
-        try:
-            self.tell(ref, message)
-        except ActorError as error:
-            log.warning(
-                "undeliverable", to=str(ref), kind=type(message).__name__, reason=str(error)
-            )
 
     def _enter(self, phase: str) -> None:
         self._phase = phase

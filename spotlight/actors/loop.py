@@ -1,13 +1,18 @@
-"""Which event loop a process runs on: uvloop where it is installed, plain asyncio otherwise."""
+"""Which event loop a process runs on (uvloop where it is installed, plain asyncio otherwise), and
+when a daemon ends."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from spotlight.errors import MissingDependency, UserError
+
+if TYPE_CHECKING:
+    from spotlight.actors.system import ActorSystem
 
 Result = TypeVar("Result")
 
@@ -48,3 +53,22 @@ def run(main: Coroutine[Any, Any, Result]) -> Result:
         raise
     with asyncio.Runner(loop_factory=factory) as runner:
         return runner.run(main)
+
+
+async def until_told(system: ActorSystem) -> None:
+    """Return on SIGTERM, and on Ctrl-C unless the process ignores it.
+
+    Raises `ActorDied` when a crash closed the system: the process must not live on without it.
+    """
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        loop.add_signal_handler(signal.SIGINT, stop.set)
+    told = asyncio.ensure_future(stop.wait())
+    closed = asyncio.ensure_future(system.wait_closed())
+    await asyncio.wait((told, closed), return_when=asyncio.FIRST_COMPLETED)
+    told.cancel()
+    if closed.done():
+        closed.result()
+    closed.cancel()

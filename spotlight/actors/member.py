@@ -72,8 +72,10 @@ class Member(Actor):
         self._warm: tuple[ModelSpec, DiffusionModel] | None = None
         self._weights: dict[_Version, dict[str, Tensor]] = {}
         self._loaded: _Version | None = None
-        self._wanted: set[int] = set()
-        """Leases whose results are wanted; read between steps by the accelerator's thread."""
+        self._wanted: dict[int, Denoise] = {}
+        """Batches whose results are wanted, by lease; read between steps by the accelerator's
+        thread. Leases of different jobs may bear the same number.
+        """
 
     @handles(PrepareJob)
     async def on_prepare(self, message: PrepareJob) -> Acknowledged:
@@ -85,7 +87,7 @@ class Member(Actor):
                 model = await self._context.on_accelerator(lambda: load_model(spec))
             self._warm = (spec, model)
         if self._job is None or self._job.id != message.job_id:
-            self._forget_weights()
+            self._forget_job()
         self._job = _Job(message.job_id, self._warm[1], message.membership.sink)
         return Acknowledged()
 
@@ -104,22 +106,24 @@ class Member(Actor):
     async def on_denoise(self, message: Denoise) -> None:
         """Work on a batch; the answer is a message."""
         assert self.sender is not None
-        self._wanted.add(message.lease)
+        self._wanted[message.lease] = message
         self.run_task(self._denoise(message, self.sender))
 
     @handles(Revoke)
     async def on_revoke(self, message: Revoke) -> None:
         """Nobody wants these any more: stop before the next step."""
-        self._wanted.difference_update(message.leases)
+        for lease in message.leases:
+            self._wanted.pop(lease, None)
 
     @handles(EndJob)
     async def on_end_job(self, message: EndJob) -> None:
         """Forget the job's weights; the model stays warm."""
         if self._job is not None and self._job.id == message.job_id:
-            self._job = None
-            self._forget_weights()
+            self._forget_job()
 
-    def _forget_weights(self) -> None:
+    def _forget_job(self) -> None:
+        self._job = None
+        self._wanted.clear()
         self._weights.clear()
         self._loaded = None
 
@@ -136,14 +140,18 @@ class Member(Actor):
                     lambda: self._run(job, message)
                 )
             bundle = await self._deliver(job, message, tensors, images)
+            self._require_wanted(message)
         except _Revoked:
             return
         except (SpotlightError, ValueError, RuntimeError) as error:
+            if not self._is_wanted(message):
+                return
             log.warning("denoise_error", lease=message.lease, error=str(error))
             self.tell(leader, DenoiseError(message.lease, f"{type(error).__name__}: {error}"))
             return
         finally:
-            self._wanted.discard(message.lease)
+            if self._is_wanted(message):
+                del self._wanted[message.lease]
         seconds = asyncio.get_running_loop().time() - started
         self.tell(leader, Denoised(message.lease, bundle, seconds))
 
@@ -152,13 +160,13 @@ class Member(Actor):
         for one.
         """
         requests, first = message.requests, message.requests[0]
+        self._require_wanted(message)
         self._use_weights(job.model, (first.weights_version, first.kind == "evaluation"))
         settings = SamplerSettings(**msgspec.structs.asdict(first.settings))
         prompts, seeds = [r.prompt for r in requests], [r.seed for r in requests]
         denoising = start(job.model, prompts, seeds, settings)
         while not denoising.done:
-            if message.lease not in self._wanted:
-                raise _Revoked
+            self._require_wanted(message)
             denoising.step()
         batch = denoising.result()
         images = job.model.decode(batch.latents, settings.height, settings.width)
@@ -174,6 +182,13 @@ class Member(Actor):
             if request.image_key
         }
         return tensors, pictures
+
+    def _is_wanted(self, message: Denoise) -> bool:
+        return self._wanted.get(message.lease) is message
+
+    def _require_wanted(self, message: Denoise) -> None:
+        if not self._is_wanted(message):
+            raise _Revoked
 
     def _use_weights(self, model: DiffusionModel, version: _Version) -> None:
         if self._loaded == version:

@@ -318,6 +318,8 @@ class BarWorkers(Message, frozen=True):
 class AddWorker(Message, frozen=True):
     """A worker may pull from now on."""
 
+    lane = "system"
+
     worker: str
     node: str
     pool: str

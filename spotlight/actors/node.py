@@ -22,6 +22,7 @@ from typing import Literal
 
 import structlog
 
+from spotlight.actors.delivery import try_tell
 from spotlight.actors.launcher import ProcessHandle, ProcessLauncher
 from spotlight.actors.messages import (
     EndJob,
@@ -75,6 +76,7 @@ class NodeScheduler(Actor):
         self._restarts: dict[str, deque[float]] = {}
         self._job_id = ""
         self._held: set[int] = set()
+        self._given_up = 0
         self._joining: asyncio.Task[None] | None = None
 
     async def started(self) -> None:
@@ -93,8 +95,7 @@ class NodeScheduler(Actor):
     async def on_worker_up(self, message: WorkerUp) -> None:
         """A worker is warm: tell the coordinator once all that are starting are."""
         self._workers[message.refs.worker] = message.refs
-        if len(self._workers) == self._settings.workers:
-            self._announce()
+        self._announce_if_all_up()
 
     @handles(Down)
     async def on_down(self, message: Down) -> None:
@@ -110,12 +111,14 @@ class NodeScheduler(Actor):
             self._held.clear()
             self._store.delete("weights")
         for worker in self._workers.values():
-            self.tell(worker.leader, message)
-            self.tell(worker.reward_worker, message)
+            try_tell(self, worker.leader, message)
+            try_tell(self, worker.reward_worker, message)
 
     @handles(HoldWeights)
     async def on_hold_weights(self, message: HoldWeights) -> None:
         """Take the node's copy, then let the workers read it."""
+        if message.job_id != self._job_id:
+            return
         local = HoldWeights(
             message.job_id,
             message.version,
@@ -129,14 +132,14 @@ class NodeScheduler(Actor):
                 self._store.delete(_weights_key(version, role))
         self._held &= set(message.keep)
         for worker in self._workers.values():
-            self.tell(worker.leader, local)
+            try_tell(self, worker.leader, local)
 
     @handles(EndJob)
     async def on_end_job(self, message: EndJob) -> None:
         """Workers stay warm, without the job."""
         for worker in self._workers.values():
             for ref in (worker.leader, worker.reward_worker, worker.trainer_rank):
-                self.tell(ref, message)
+                try_tell(self, ref, message)
         self._held.clear()
         self._store.delete("weights")
 
@@ -145,24 +148,30 @@ class NodeScheduler(Actor):
             return offer
         return self._store.put(offer.key, await fetch(offer))
 
+    def _announce_if_all_up(self) -> None:
+        if len(self._workers) + self._given_up == self._settings.workers:
+            self._announce()
+
     def _announce(self) -> None:
         if self._joining is None or self._joining.done():
             self._joining = self.run_task(self._join())
 
     async def _join(self) -> None:
         coordinator = self.system.well_known(self._settings.coordinator, "coordinator")
-        while True:
+        introduction = None
+        while introduction != self._introduction():  # workers may change while we ask
+            introduction = self._introduction()
             try:
-                joined = await self.ask(coordinator, self._introduction(), timeout_s=_JOIN_LIMIT_S)
+                joined = await self.ask(coordinator, introduction, timeout_s=_JOIN_LIMIT_S)
             except ActorError as error:
                 log.info(
                     "waiting_for_coordinator", address=self._settings.coordinator, reason=str(error)
                 )
                 await asyncio.sleep(_JOIN_PAUSE_S)
+                introduction = None
                 continue
             assert isinstance(joined, NodeJoined)
             self.watch(joined.coordinator)
-            return
 
     def _introduction(self) -> JoinNode:
         return JoinNode(
@@ -184,6 +193,8 @@ class NodeScheduler(Actor):
                 self._announce()
             if not self._may_restart(name):
                 log.error("worker_given_up", worker=name, restarts=_RESTARTS)
+                self._given_up += 1
+                self._announce_if_all_up()
                 return
 
     async def _start_worker(self, name: str) -> ProcessHandle:

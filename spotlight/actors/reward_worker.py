@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from spotlight.actors.delivery import try_tell
 from spotlight.actors.messages import (
     Acknowledged,
     EndJob,
@@ -70,10 +71,8 @@ class RewardWorker(Actor):
         if job is None or job.id != message.job_id:
             job = _Job(message.job_id, membership.dispatcher, self._scorers[spec])
             self._job = job
-        self.tell(
-            job.dispatcher,
-            PullScores(self._context.name, self._context.epoch, self.ref, credits=_CREDITS),
-        )
+        pull = PullScores(self._context.name, self._context.epoch, self.ref, credits=_CREDITS)
+        try_tell(self, job.dispatcher, pull)
         return Acknowledged()
 
     @handles(ScoreGrant)
@@ -106,7 +105,7 @@ class RewardWorker(Actor):
             if isinstance(answer, Scored):
                 await self.ask(job.dispatcher, answer, timeout_s=_DELIVERY_LIMIT_S)
             else:
-                self.tell(job.dispatcher, answer)
+                try_tell(self, job.dispatcher, answer)
         except ActorError as error:
             log.warning("score_not_delivered", lease=grant.lease, error=str(error))
         job.leases.discard(grant.lease)
@@ -118,7 +117,7 @@ class RewardWorker(Actor):
                 continue
             for lease in self._job.leases:
                 renewal = RenewLease(self._context.name, self._context.epoch, lease, "score")
-                self.tell(self._job.dispatcher, renewal)
+                try_tell(self, self._job.dispatcher, renewal)
 
 
 def _check(rewards: list[float], wanted: int) -> None:

@@ -16,6 +16,7 @@ class Rollout:
     def __init__(self, requests: Sequence[Request] = ()) -> None:
         self._open = {request.id: request for request in requests}
         self._results: dict[str, Result] = {}
+        self._bundles: set[BundleOffer] = set()
         self.wanted = len(requests)
 
     @property
@@ -28,12 +29,17 @@ class Rollout:
         """Samples that are scored."""
         return len(self._results)
 
+    def expects(self, request: Request) -> bool:
+        """Whether the request is open: of this iteration, not finished and not dropped."""
+        return request.id in self._open
+
     def take(self, result: Result) -> None:
         """A sample is scored; one that is not open (dropped, or of another iteration) changes
         nothing.
         """
         if self._open.pop(result.request.id, None) is not None:
             self._results[result.request.id] = result
+            self._bundles.add(result.bundle)
 
     def drop_group(self, group: int) -> list[Result]:
         """Give a prompt group up; returns those of its samples that were finished."""
@@ -54,8 +60,8 @@ class Rollout:
         )
 
     def bundles(self) -> set[BundleOffer]:
-        """Where the samples are stored."""
-        return {result.bundle for result in self._results.values()}
+        """Where the samples are stored, those of groups that were dropped later included."""
+        return set(self._bundles)
 
 
 def training_samples(

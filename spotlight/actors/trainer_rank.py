@@ -21,6 +21,7 @@ import structlog
 import torch
 from torch import Tensor
 
+from spotlight.actors.delivery import try_tell
 from spotlight.actors.messages import (
     CheckpointSaved,
     EndJob,
@@ -44,6 +45,7 @@ from spotlight.training.checkpoints import load_checkpoint, save_checkpoint
 from spotlight.training.export import export_transformer
 from spotlight.training.trainer import Trainer, TrainingBatch
 from spotlight.transport.collectives import Group, init_group, listen
+from spotlight.transport.control import Message
 from spotlight.transport.tensors import BundleOffer, fetch, upload
 from spotlight.transport.tensors.bundles import pack, unpack
 
@@ -88,22 +90,28 @@ class TrainerRank(Actor):
     @handles(Train)
     async def on_train(self, message: Train) -> None:
         """Take one iteration's optimizer steps."""
-        training = self._required()
+        training = self._training
+        if training is None:
+            return self._log_unstarted(message)
         if training.done is not None and training.done.iteration == message.iteration:
-            self.tell(self._asker(), training.done)
+            try_tell(self, self._asker(), training.done)
             return
         self._run(training.rank, self._train(training, message, self._asker()))
 
     @handles(Publish)
     async def on_publish(self, message: Publish) -> None:
         """Put the weights into the node's store."""
-        training = self._required()
+        training = self._training
+        if training is None:
+            return self._log_unstarted(message)
         self._run(training.rank, self._publish(training, message, self._asker()))
 
     @handles(SaveCheckpoint)
     async def on_save(self, message: SaveCheckpoint) -> None:
         """Write a checkpoint, and export the model if asked."""
-        training = self._required()
+        training = self._training
+        if training is None:
+            return self._log_unstarted(message)
         self._run(training.rank, self._save(training, message, self._asker()))
 
     @handles(EndJob)
@@ -119,10 +127,8 @@ class TrainerRank(Actor):
         self, message: StartTrainer, listener: socket.socket | None, asker: ActorRef
     ) -> None:
         with self._context.busy("loading", "trainer"):
-            self._training = await self._context.on_accelerator(
-                lambda: _build(message, listener)
-            )
-        self.tell(asker, TrainerReady(message.rank))
+            self._training = await self._context.on_accelerator(lambda: _build(message, listener))
+        try_tell(self, asker, TrainerReady(message.rank))
 
     async def _train(self, training: _Training, message: Train, asker: ActorRef) -> None:
         loop = asyncio.get_running_loop()
@@ -133,7 +139,7 @@ class TrainerRank(Actor):
                 lambda: training.trainer.train(message.iteration, _assemble(message, bundles))
             )
         training.done = Trained(message.iteration, training.rank, metrics, loop.time() - started)
-        self.tell(asker, training.done)
+        try_tell(self, asker, training.done)
 
     async def _publish(self, training: _Training, message: Publish, asker: ActorRef) -> None:
         async def put(role: str, state: dict[str, Tensor]) -> BundleOffer:
@@ -144,7 +150,7 @@ class TrainerRank(Actor):
         evaluation = None
         if message.evaluation:
             evaluation = await put("evaluation", training.trainer.evaluation_state())
-        self.tell(asker, Published(message.version, rollout, evaluation))
+        try_tell(self, asker, Published(message.version, rollout, evaluation))
 
     async def _save(self, training: _Training, message: SaveCheckpoint, asker: ActorRef) -> None:
         def save() -> None:
@@ -157,7 +163,7 @@ class TrainerRank(Actor):
                 export_transformer(training.model, Path(message.export_to))
 
         await self._context.on_accelerator(save)
-        self.tell(asker, CheckpointSaved(message.iteration, message.path))
+        try_tell(self, asker, CheckpointSaved(message.iteration, message.path))
 
     def _run(self, rank: int, work: Coroutine[Any, Any, None]) -> None:
         self.run_task(self._guarded(rank, work, self._asker()))
@@ -167,16 +173,15 @@ class TrainerRank(Actor):
             await work
         except (SpotlightError, OSError, ValueError, RuntimeError) as error:
             log.exception("trainer_failed", rank=rank)
-            self.tell(asker, TrainerFailed(rank, f"{type(error).__name__}: {error}"))
+            try_tell(self, asker, TrainerFailed(rank, f"{type(error).__name__}: {error}"))
 
     def _asker(self) -> ActorRef:
         assert self.sender is not None, "trainer messages come from the coordinator"
         return self.sender
 
-    def _required(self) -> _Training:
-        if self._training is None:
-            raise SpotlightError("the trainer is not started")
-        return self._training
+    def _log_unstarted(self, message: Message) -> None:
+        """A job that has ended, or failed to start and said so, has nothing to train."""
+        log.warning("trainer_not_started", ignored=type(message).__name__)
 
     def _close(self) -> None:
         if self._training is not None and self._training.group is not None:

@@ -6,14 +6,15 @@ Run as `python -m spotlight.actors.worker`; the node passes the arguments.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import random
 import secrets
 import signal
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from spotlight.actors.launcher import die_with_parent
-from spotlight.actors.loop import run
+from spotlight.actors.loop import run, until_told
 
 
 def main() -> None:
@@ -34,7 +35,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
     from spotlight.actors.member import Member
     from spotlight.actors.messages import WorkerRefs, WorkerUp
     from spotlight.actors.reward_worker import RewardWorker
-    from spotlight.actors.runtime import ActorSystem
+    from spotlight.actors.runtime import ESCALATE, Actor, ActorRef, ActorSystem
     from spotlight.actors.trainer_rank import TrainerRank
     from spotlight.actors.worker_state import WorkerContext
     from spotlight.transport.control import ZeroMQTransport
@@ -44,22 +45,20 @@ async def _serve(arguments: argparse.Namespace) -> None:
     system = ActorSystem(ZeroMQTransport(f"tcp://{arguments.host}:0"), rng=rng)
     await system.start()
     try:
-        member = await system.spawn(lambda: Member(context), "member")
-        leader = await system.spawn(lambda: GroupLeader(context, member), "leader")
-        reward = await system.spawn(lambda: RewardWorker(context), "reward-worker")
-        trainer = await system.spawn(lambda: TrainerRank(context, arguments.host), "trainer-rank")
+
+        def spawn(factory: Callable[[], Actor], name: str) -> Coroutine[Any, Any, ActorRef]:
+            return system.spawn(factory, name, restarts=ESCALATE)  # a crash ends the process
+
+        member = await spawn(lambda: Member(context), "member")
+        leader = await spawn(lambda: GroupLeader(context, member), "leader")
+        reward = await spawn(lambda: RewardWorker(context), "reward-worker")
+        trainer = await spawn(lambda: TrainerRank(context, arguments.host), "trainer-rank")
         refs = WorkerRefs(arguments.name, context.epoch, leader, member, reward, trainer)
         system.tell(system.well_known(arguments.node, "node"), WorkerUp(refs))
-        await _terminated()
+        await until_told(system)
     finally:
         await system.aclose()
         context.close()
-
-
-async def _terminated() -> None:
-    stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    await stop.wait()
 
 
 def _parse() -> argparse.Namespace:

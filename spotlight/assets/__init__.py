@@ -1,4 +1,6 @@
-"""What ships with Spotlight: tiny checkpoints and their prompts, addressed as `builtin:NAME`. Imports no torch."""
+"""What ships with Spotlight: tiny checkpoints and their prompts, addressed as `builtin:NAME`.
+Imports no torch.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ def resolve_checkpoint(name: str) -> Path:
     folder = Path(name)
     if not folder.is_dir():
         raise CheckpointError(
-            f"model.checkpoint: {folder} is not a folder; give a checkpoint in diffusers layout or `builtin:ocr-tiny`"
+            f"model.checkpoint: {folder} is not a folder; give a checkpoint in diffusers"
+            f" layout or `builtin:ocr-tiny`"
         )
     return folder
 
@@ -35,13 +38,16 @@ def resolve_checkpoint(name: str) -> Path:
 def read_prompts(name: str | Path) -> list[str]:
     """The prompts of a text file, one a line, blank lines left out.
 
-    `name` is a path or `builtin:CHECKPOINT/LIST`. Raises `JobError` when there is no such file, or nothing in it.
+    `name` is a path or `builtin:CHECKPOINT/LIST`. Raises `JobError` when there is no such file, or
+    nothing in it.
     """
     path = _builtin_prompts(name) if str(name).startswith(BUILTIN) else Path(name)
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise JobError("prompts", f"{path} cannot be read ({error.strerror}); give a text file") from error
+        raise JobError(
+            "prompts", f"{path} cannot be read ({error.strerror}); give a text file"
+        ) from error
     except UnicodeDecodeError as error:
         raise JobError("prompts", f"{path} is not UTF-8 text; give one prompt a line") from error
     prompts = [line.strip() for line in text.splitlines() if line.strip()]

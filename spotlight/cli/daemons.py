@@ -6,7 +6,6 @@ process named by `--parent`.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import random
@@ -14,7 +13,7 @@ import secrets
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -22,8 +21,8 @@ import structlog
 import typer
 
 from spotlight.actors.launcher import LocalLauncher, die_with_parent
-from spotlight.actors.loop import run
-from spotlight.errors import UserError
+from spotlight.actors.loop import run, until_told
+from spotlight.errors import ActorDied, UserError
 
 ParentOption = Annotated[
     int, typer.Option("--parent", help="End when this process ends.", hidden=True)
@@ -49,6 +48,9 @@ def _command(function: Callable[..., None], help_text: str) -> None:
     except UserError as error:
         sys.stderr.write(f"{Path(sys.argv[0]).name}: {error}\n")
         sys.exit(error.exit_code)
+    except ActorDied as error:
+        structlog.get_logger().error("daemon_crashed", reason=str(error))
+        sys.exit(1)
 
 
 def _coordinator(
@@ -69,7 +71,7 @@ def _coordinator(
 
 async def _serve_coordinator(listen: str, runs: Path, address_file: Path | None) -> None:
     from spotlight.actors.coordinator import Coordinator
-    from spotlight.actors.runtime import ActorSystem
+    from spotlight.actors.runtime import ESCALATE, ActorSystem
     from spotlight.store.run_folder import replace_file
     from spotlight.transport.control import ZeroMQTransport
 
@@ -77,14 +79,14 @@ async def _serve_coordinator(listen: str, runs: Path, address_file: Path | None)
     rng = random.Random(secrets.randbits(64))
     system = ActorSystem(ZeroMQTransport(f"tcp://{listen}"), rng=rng)
     await system.start()
-
-    async def serve() -> None:
-        await system.spawn(lambda: Coordinator(runs, host, rng), "coordinator")
+    try:
+        await system.spawn(lambda: Coordinator(runs, host, rng), "coordinator", restarts=ESCALATE)
         if address_file is not None:
             replace_file(address_file, system.address.encode())
         structlog.get_logger().info("coordinator_listens", address=system.address)
-
-    await _until_told(serve, system.aclose)
+        await until_told(system)
+    finally:
+        await system.aclose()
 
 
 def _node(
@@ -121,7 +123,7 @@ async def _serve_node(
     logs: Path | None,
 ) -> None:
     from spotlight.actors.node import NodeScheduler, NodeSettings
-    from spotlight.actors.runtime import ActorSystem
+    from spotlight.actors.runtime import ESCALATE, ActorSystem
     from spotlight.store.memory_folder import create_memory_folder
     from spotlight.transport.control import ZeroMQTransport
     from spotlight.transport.tensors import BundleStore
@@ -137,32 +139,17 @@ async def _serve_node(
         ZeroMQTransport(f"tcp://{host}:0"), rng=random.Random(secrets.randbits(64))
     )
 
-    async def serve() -> None:
+    try:
         await store.start()
         await system.start()
-        await system.spawn(lambda: NodeScheduler(settings, store, LocalLauncher()), "node")
-
-    async def close() -> None:
+        await system.spawn(
+            lambda: NodeScheduler(settings, store, LocalLauncher()), "node", restarts=ESCALATE
+        )
+        await until_told(system)
+    finally:
         await system.aclose()
         await store.aclose()
         store.remove()
-
-    await _until_told(serve, close)
-
-
-async def _until_told(
-    serve: Callable[[], Awaitable[None]], close: Callable[[], Awaitable[None]]
-) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, stop.set)
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        loop.add_signal_handler(signal.SIGINT, stop.set)
-    try:
-        await serve()
-        await stop.wait()
-    finally:
-        await close()
 
 
 def _log_as_json_lines() -> None:

@@ -1,8 +1,8 @@
 """Load a model from a checkpoint folder in diffusers layout (model_index.json).
 
-A folder of Qwen-Image itself has transformer, scheduler, text_encoder, tokenizer and vae. A tiny checkpoint has no vae,
-which means pixel space, and a `TokenTextEncoder` for a text encoder. Nothing in a checkpoint can run code: weights are
-safetensors only.
+A folder of Qwen-Image itself has transformer, scheduler, text_encoder, tokenizer and vae. A tiny
+checkpoint has no vae, which means pixel space, and a `TokenTextEncoder` for a text encoder. Nothing
+in a checkpoint can run code: weights are safetensors only.
 """
 
 from __future__ import annotations
@@ -12,7 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from diffusers import AutoencoderKLQwenImage, FlowMatchEulerDiscreteScheduler, QwenImageTransformer2DModel
+from diffusers import (
+    AutoencoderKLQwenImage,
+    FlowMatchEulerDiscreteScheduler,
+    QwenImageTransformer2DModel,
+)
 
 from spotlight.assets import resolve_checkpoint
 from spotlight.diffusion.images import ImageCodec, PixelCodec, VaeCodec
@@ -23,14 +27,16 @@ from spotlight.errors import CheckpointError, MissingDependency
 from spotlight.jobs import LoraSpec, ModelSpec
 
 QWEN_TEXT_LENGTH = 256
-"""Tokens that Qwen-Image prompts are padded to; prompts of the usual RL sets have fewer than 100."""
+"""Tokens that Qwen-Image prompts are padded to; prompts of the usual RL sets have fewer than 100.
+"""
 
 
 def load_model(spec: ModelSpec, *, device: torch.device | str | None = None) -> DiffusionModel:
     """The model of a job, on `device` (CUDA when there is one), in evaluation mode.
 
-    float32 on the CPU, bfloat16 elsewhere; adapters are float32 and start as the identity, with the same values in every
-    process. Raises `CheckpointError` naming the folder, file or field that is wrong, and `MissingDependency`.
+    float32 on the CPU, bfloat16 elsewhere; adapters are float32 and start as the identity, with the
+    same values in every process. Raises `CheckpointError` naming the folder, file or field that is
+    wrong, and `MissingDependency`.
     """
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
@@ -52,7 +58,8 @@ def load_model(spec: ModelSpec, *, device: torch.device | str | None = None) -> 
 
 
 def add_adapters(transformer: Any, lora: LoraSpec) -> None:
-    """Freeze the transformer and inject trainable low-rank adapters; their random part is the same in every process.
+    """Freeze the transformer and inject trainable low-rank adapters; their random part is the same
+    in every process.
 
     Raises `CheckpointError` naming `model.lora.targets` when a target is not in the transformer.
     """
@@ -66,7 +73,8 @@ def add_adapters(transformer: Any, lora: LoraSpec) -> None:
     for target in lora.targets:
         if not any(name == target or name.endswith(f".{target}") for name in names):
             raise CheckpointError(
-                f"model.lora.targets: no module `{target}` in this transformer; name modules such as `to_q`"
+                f"model.lora.targets: no module `{target}` in this transformer; name modules"
+                f" such as `to_q`"
             )
     transformer.requires_grad_(False)
     with torch.random.fork_rng():
@@ -86,30 +94,41 @@ def _read_index(folder: Path) -> dict[str, Any]:
         index = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise CheckpointError(
-            f"model.checkpoint: {path} cannot be read ({error.strerror}); give a folder in diffusers layout"
+            f"model.checkpoint: {path} cannot be read ({error.strerror}); give a folder in"
+            f" diffusers layout"
         ) from error
     except ValueError as error:
         raise CheckpointError(f"model.checkpoint: {path} is not valid JSON ({error})") from error
-    if not isinstance(index, dict) or _class_of(index, "transformer") != "QwenImageTransformer2DModel":
+    if (
+        not isinstance(index, dict)
+        or _class_of(index, "transformer") != "QwenImageTransformer2DModel"
+    ):
         raise CheckpointError(
-            f"model.checkpoint: {path} names no QwenImageTransformer2DModel; only the Qwen-Image family is supported"
+            f"model.checkpoint: {path} names no QwenImageTransformer2DModel; only the"
+            f" Qwen-Image family is supported"
         )
     return index
 
 
 def _class_of(index: dict[str, Any], part: str) -> str | None:
-    """The class that model_index.json gives for a part: `[library, class]`, or `[null, null]` for none."""
+    """The class that model_index.json gives for a part: `[library, class]`, or `[null, null]` for
+    none.
+    """
     entry = index.get(part)
     return entry[1] if isinstance(entry, list) and len(entry) == 2 else None
 
 
 def _load_part(cls: Any, folder: Path, part: str, **options: Any) -> Any:
     if not (folder / part).is_dir():
-        raise CheckpointError(f"model.checkpoint: {folder / part} is missing; copy the whole checkpoint")
+        raise CheckpointError(
+            f"model.checkpoint: {folder / part} is missing; copy the whole checkpoint"
+        )
     try:
         return cls.from_pretrained(folder / part, local_files_only=True, **options)
     except (OSError, ValueError, RuntimeError, TypeError, KeyError) as error:
-        raise CheckpointError(f"model.checkpoint: {folder / part} cannot be loaded: {error}") from error
+        raise CheckpointError(
+            f"model.checkpoint: {folder / part} cannot be loaded: {error}"
+        ) from error
 
 
 def _load_text_encoder(
@@ -127,7 +146,11 @@ def _load_text_encoder(
     from transformers import AutoTokenizer, Qwen2_5_VLForConditionalGeneration
 
     model = _load_part(
-        Qwen2_5_VLForConditionalGeneration, folder, "text_encoder", dtype=dtype, use_safetensors=True
+        Qwen2_5_VLForConditionalGeneration,
+        folder,
+        "text_encoder",
+        dtype=dtype,
+        use_safetensors=True,
     )
     tokenizer = _load_part(AutoTokenizer, folder, "tokenizer")
     return QwenTextEncoder(
@@ -141,7 +164,5 @@ def _load_codec(
     if _class_of(index, "vae") is None:
         config = transformer.config
         return PixelCodec(config.patch_size, config.out_channels or config.in_channels)
-    vae = _load_part(
-        AutoencoderKLQwenImage, folder, "vae", torch_dtype=dtype, use_safetensors=True
-    )
+    vae = _load_part(AutoencoderKLQwenImage, folder, "vae", torch_dtype=dtype, use_safetensors=True)
     return VaeCodec(vae.to(device).eval().requires_grad_(False))

@@ -1,4 +1,6 @@
-"""From packed latents to pixels: through Qwen-Image's VAE, or directly for models that work in pixel space."""
+"""From packed latents to pixels: through Qwen-Image's VAE, or directly for models that work in
+pixel space.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ class PixelCodec:
 
 
 class VaeCodec:
-    """Qwen-Image's autoencoder (AutoencoderKLQwenImage); a token packs 2 x 2 of its latent pixels."""
+    """Qwen-Image's autoencoder (AutoencoderKLQwenImage); a token packs 2 x 2 latent pixels."""
 
     def __init__(self, vae: Any) -> None:
         self._vae = vae
@@ -56,7 +58,9 @@ class VaeCodec:
     def decode(self, latents: Tensor, rows: int, columns: int) -> Tensor:
         """Decode one image at a time, so that memory and bits never depend on the batch."""
         unpacked = unpack(latents, rows, columns, 2).unsqueeze(2).to(self._vae.dtype)
-        statistics = unpacked.new_tensor([self._vae.config.latents_mean, self._vae.config.latents_std])
+        statistics = unpacked.new_tensor(
+            [self._vae.config.latents_mean, self._vae.config.latents_std]
+        )
         mean, std = statistics.view(2, 1, -1, 1, 1, 1)
         scaled = unpacked / (1.0 / std) + mean
         images = [self._vae.decode(one, return_dict=False)[0][:, :, 0] for one in scaled.split(1)]
@@ -71,19 +75,24 @@ def unpack(latents: Tensor, rows: int, columns: int, patch: int) -> Tensor:
 
 
 def token_grid(codec: ImageCodec, height: int, width: int) -> tuple[int, int]:
-    """Rows and columns of tokens of an image; raises `CheckpointError` when its size does not fit the patches."""
+    """Rows and columns of tokens of an image; raises `CheckpointError` when its size does not fit
+    the patches.
+    """
     edge = codec.pixels_per_token
     for field, size in (("height", height), ("width", width)):
         if size % edge:
             raise CheckpointError(
-                f"sampler.{field}: {size} is not a multiple of {edge}, the pixels that one token of this checkpoint"
+                f"sampler.{field}: {size} is not a multiple of {edge}, the pixels that one"
+                f" token of this checkpoint"
                 f" covers; use {max(edge, round(size / edge) * edge)}"
             )
     return height // edge, width // edge
 
 
 def to_uint8(images: Tensor) -> np.ndarray:
-    """Images [B, 3 or 1, H, W] in [-1, 1] as uint8 [B, H, W, 3]; grey becomes three equal channels."""
+    """Images [B, 3 or 1, H, W] in [-1, 1] as uint8 [B, H, W, 3]; grey becomes three equal
+    channels.
+    """
     scaled = (images.detach().float() / 2 + 0.5).clamp(0, 1) * 255
     rgb = scaled.round().to(torch.uint8).expand(-1, 3, -1, -1)
     return np.ascontiguousarray(rgb.permute(0, 2, 3, 1).cpu().numpy())

@@ -1,7 +1,9 @@
-"""The seam between Spotlight and a diffusion model: prompts, velocities, images and trainable weights.
+"""The seam between Spotlight and a diffusion model: prompts, velocities, images and trainable
+weights.
 
-Samplers and the trainer know a model only through `DiffusionModel`. Latents are packed ([B, tokens, channels], float32);
-flow time sigma runs from 1 (noise) to 0 (image): x_sigma = (1 - sigma) * x0 + sigma * eps, and the model predicts
+Samplers and the trainer know a model only through `DiffusionModel`. Latents are packed ([B, tokens,
+channels], float32); flow time sigma runs from 1 (noise) to 0 (image): x_sigma = (1 - sigma) * x0 +
+sigma * eps, and the model predicts
 v = eps - x0.
 """
 
@@ -18,9 +20,11 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class PromptEmbeddings:
-    """Encoded prompts: `embeds` [B, L, D] float32 and `mask` [B, L] bool, true where a token is real.
+    """Encoded prompts: `embeds` [B, L, D] float32 and `mask` [B, L] bool, true where a token is
+    real.
 
-    L is one fixed length per model, so that neither the batch nor its order changes what a forward pass computes.
+    L is one fixed length per model, so that neither the batch nor its order changes what a forward
+    pass computes.
     """
 
     embeds: Tensor
@@ -49,7 +53,8 @@ class DiffusionModel(Protocol):
     def latent_shape(self, height: int, width: int) -> tuple[int, int]:
         """(tokens, channels) of the packed latents of a `height` x `width` pixel image.
 
-        Raises `CheckpointError` naming `sampler.height` or `sampler.width` when the size does not fit the patches.
+        Raises `CheckpointError` naming `sampler.height` or `sampler.width` when the size does not
+        fit the patches.
         """
         ...
 
@@ -67,9 +72,11 @@ class DiffusionModel(Protocol):
         width: int,
         guidance: float = 1.0,
     ) -> Tensor:
-        """v = eps - x0 for latents [B, T, C] float32 at sigmas [B]; [B, T, C] float32, differentiable.
+        """v = eps - x0 for latents [B, T, C] float32 at sigmas [B]; [B, T, C] float32,
+        differentiable.
 
-        With `guidance` above 1: true classifier-free guidance against the negative prompt, rescaled per token.
+        With `guidance` above 1: true classifier-free guidance against the negative prompt, rescaled
+        per token.
         """
         ...
 
@@ -78,11 +85,15 @@ class DiffusionModel(Protocol):
         ...
 
     def sigmas(self, steps: int, height: int, width: int, shift: float | None) -> Tensor:
-        """The schedule: [steps + 1] float32 on the CPU from 1 down to 0, shifted as the checkpoint or `shift` says."""
+        """The schedule: [steps + 1] float32 on the CPU from 1 down to 0, shifted as the checkpoint
+        or `shift` says.
+        """
         ...
 
     def trainable_state(self) -> dict[str, Tensor]:
-        """The trainable tensors by name (all weights, or the adapters only), detached but not copied."""
+        """The trainable tensors by name (all weights, or the adapters only), detached but not
+        copied.
+        """
         ...
 
     def load_trainable_state(self, state: Mapping[str, Tensor]) -> None:

@@ -1,8 +1,9 @@
 """Noise that depends on (seed, step) alone.
 
-Drawn on the CPU in float32 for the full latent of one sample, so that the worker, the batch, the device, sequence
-parallelism and resuming from a commit never change it. Every (seed, step) is the key of a counter-based generator of
-its own (Philox, 128-bit key), so no generator state has to be saved and no two keys share a stream.
+Drawn on the CPU in float32 for the full latent of one sample, so that the worker, the batch, the
+device, sequence parallelism and resuming from a commit never change it. Every (seed, step) is the
+key of a counter-based generator of its own (Philox, 128-bit key), so no generator state has to be
+saved and no two keys share a stream.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ _INITIAL = 0
 
 
 def initial_noise(seeds: Sequence[int], shape: tuple[int, ...]) -> Tensor:
-    """Standard normal noise [B, *shape], float32 on the CPU: the latents at sigma 1, one row per seed."""
+    """Standard normal noise [B, *shape], float32 on the CPU: the latents at sigma 1, one row per
+    seed.
+    """
     return _draw(seeds, _INITIAL, shape)
 
 

@@ -1,7 +1,8 @@
 """The Qwen-Image family behind the `DiffusionModel` seam.
 
-The transformer is diffusers' QwenImageTransformer2DModel. Text encoder and image codec are exchangeable, so that the
-same class runs Qwen-Image itself and tiny pixel-space checkpoints. On CPU every forward pass is float32.
+The transformer is diffusers' QwenImageTransformer2DModel. Text encoder and image codec are
+exchangeable, so that the same class runs Qwen-Image itself and tiny pixel-space checkpoints. On CPU
+every forward pass is float32.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ class QwenImageModel:
         return next(self.transformer.parameters()).device
 
     def latent_shape(self, height: int, width: int) -> tuple[int, int]:
-        """(tokens, channels) of packed latents; raises `CheckpointError` naming the size that does not fit."""
+        """(tokens, channels) of packed latents; raises `CheckpointError` naming the size that does
+        not fit.
+        """
         rows, columns = token_grid(self._codec, height, width)
         return rows * columns, self._codec.channels
 
@@ -72,8 +75,8 @@ class QwenImageModel:
     ) -> Tensor:
         """v = eps - x0, [B, T, C] float32.
 
-        True classifier-free guidance as in diffusers' QwenImagePipeline: v = neg + guidance * (pos - neg), then every
-        token is rescaled to the norm of `pos`.
+        True classifier-free guidance as in diffusers' QwenImagePipeline: v = neg + guidance * (pos
+        - neg), then every token is rescaled to the norm of `pos`.
         """
         positive = self._forward(latents, sigmas, embeddings, height, width)
         if guidance == 1.0:
@@ -109,12 +112,14 @@ class QwenImageModel:
         if own.keys() != state.keys():
             odd = sorted(own.keys() ^ state.keys())
             raise CheckpointError(
-                f"weights: {len(odd)} names do not match this model (first: {odd[0]}); they are of another job"
+                f"weights: {len(odd)} names do not match this model (first: {odd[0]}); they"
+                f" are of another job"
             )
         for name, tensor in own.items():
             if tensor.shape != state[name].shape:
                 raise CheckpointError(
-                    f"weights: {name} has shape {tuple(state[name].shape)}, but this model needs {tuple(tensor.shape)}"
+                    f"weights: {name} has shape {tuple(state[name].shape)}, but this model"
+                    f" needs {tuple(tensor.shape)}"
                 )
             tensor.copy_(state[name])
 
@@ -127,7 +132,8 @@ class QwenImageModel:
             hidden_states=latents.to(dtype),
             timestep=sigmas.to(dtype),
             encoder_hidden_states=embeddings.embeds.to(dtype),
-            # Whether a mask is given must not depend on the batch: attention uses another kernel with one.
+            # Whether a mask is given must not depend on the batch: attention uses another kernel
+            # with one.
             encoder_hidden_states_mask=embeddings.mask if self._text_encoder.pads else None,
             img_shapes=[[(1, rows, columns)]] * len(latents),
             return_dict=False,
@@ -141,17 +147,20 @@ def _check_fit(
     config = transformer.config
     if config.in_channels != codec.channels:
         raise CheckpointError(
-            f"transformer.in_channels: {config.in_channels}, but packed latents have {codec.channels} channels"
+            f"transformer.in_channels: {config.in_channels}, but packed latents have"
+            f" {codec.channels} channels"
         )
     produced = config.patch_size**2 * (config.out_channels or config.in_channels)
     if produced != codec.channels:
         raise CheckpointError(
-            f"transformer.patch_size: {config.patch_size}^2 x {config.out_channels} out_channels make {produced}"
+            f"transformer.patch_size: {config.patch_size}^2 x {config.out_channels}"
+            f" out_channels make {produced}"
             f" channels, but packed latents have {codec.channels}"
         )
     if config.joint_attention_dim != text_encoder.dim:
         raise CheckpointError(
-            f"transformer.joint_attention_dim: {config.joint_attention_dim}, but the text encoder gives"
+            f"transformer.joint_attention_dim: {config.joint_attention_dim}, but the text"
+            f" encoder gives"
             f" {text_encoder.dim} channels"
         )
     if sum(config.axes_dims_rope) != config.attention_head_dim:

@@ -1,10 +1,12 @@
 """Denoising: from (prompt, seed) to clean latents, one resumable step at a time.
 
 Invariants:
-- A sample is a function of (weights, prompt, seed, settings) alone. Every forward pass runs at exactly
-  `settings.micro_batch` rows, padded when short, because kernels choose differently for other batch sizes.
+- A sample is a function of (weights, prompt, seed, settings) alone. Every forward pass runs at
+  exactly `settings.micro_batch` rows, padded when short, because kernels choose differently for
+  other batch sizes.
 - Noise comes from (seed, step); resuming needs no generator state.
-- Latents stay float32. Flow-SDE and CPS add noise only inside the window; outside it every step is Euler.
+- Latents stay float32. Flow-SDE and CPS add noise only inside the window; outside it every step is
+  Euler.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ class SamplerSettings:
     def from_spec(
         cls, spec: SamplerSpec, *, steps: int | None = None, window_start: int | None = None
     ) -> SamplerSettings:
-        """Settings of a job's sampler; `steps` replaces its steps, and no `window_start` means no noise."""
+        """Settings of a job's sampler; `steps` replaces its steps, and no `window_start` means no
+        noise.
+        """
         noisy = spec.kind != "ode" and window_start is not None
         return cls(
             kind=spec.kind if noisy else "ode",
@@ -52,7 +56,9 @@ class SamplerSettings:
             shift=spec.shift,
             guidance=spec.guidance,
             noise_level=spec.noise_level,
-            window=(window_start, spec.window.length) if noisy and window_start is not None else None,
+            window=(window_start, spec.window.length)
+            if noisy and window_start is not None
+            else None,
             micro_batch=spec.micro_batch,
         )
 
@@ -68,8 +74,8 @@ class SamplerSettings:
 class Progress:
     """A denoising after `step` steps: all that another worker needs to go on.
 
-    `window_states` holds the latents before the first and after every window step taken so far; `log_probs` one value
-    per window step taken.
+    `window_states` holds the latents before the first and after every window step taken so far;
+    `log_probs` one value per window step taken.
     """
 
     step: int
@@ -92,7 +98,9 @@ class Progress:
 
     @staticmethod
     def join(parts: Sequence[Progress]) -> Progress:
-        """Put samples that are at the same step into one batch; raises `ValueError` when their steps differ."""
+        """Put samples that are at the same step into one batch; raises `ValueError` when their
+        steps differ.
+        """
         steps = {part.step for part in parts}
         if len(steps) != 1:
             raise ValueError(f"only samples at one step can be joined, not {sorted(steps)}")
@@ -160,7 +168,8 @@ class Denoising:
         self._model = model
         self._shape = model.latent_shape(settings.height, settings.width)
         self._count = count
-        # Padding repeats the last sample: rows never influence each other, so any valid row will do.
+        # Padding repeats the last sample: rows never influence each other, so any valid row will
+        # do.
         rows = [min(row, count - 1) for row in range(settings.micro_batch)]
         self._seeds = [seeds[row] for row in rows]
         self._embeddings: PromptEmbeddings = model.encode_prompts([prompts[row] for row in rows])
@@ -169,7 +178,8 @@ class Denoising:
             progress = _fresh(initial_noise(seeds, self._shape))
         if progress.latents.shape != (count, *self._shape):
             raise ValueError(
-                f"a commit of latents {tuple(progress.latents.shape)} does not fit {(count, *self._shape)}"
+                f"a commit of latents {tuple(progress.latents.shape)} does not fit"
+                f" {(count, *self._shape)}"
             )
         padded = progress.select(rows)
         self._step = padded.step
@@ -268,7 +278,9 @@ def resume(
 def sample(
     model: DiffusionModel, prompts: Sequence[str], seeds: Sequence[int], settings: SamplerSettings
 ) -> SampleBatch:
-    """Denoise any number of samples to the end, one micro-batch after the other, in the order given."""
+    """Denoise any number of samples to the end, one micro-batch after the other, in the order
+    given.
+    """
     batches = []
     for first in range(0, len(seeds), settings.micro_batch):
         rows = slice(first, first + settings.micro_batch)

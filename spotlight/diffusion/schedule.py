@@ -1,7 +1,8 @@
 """Which sigmas a denoising visits: exactly those of diffusers' FlowMatchEulerDiscreteScheduler.
 
-The evenly spaced sigmas 1, ..., 1/n are shifted by the checkpoint's scheduler configuration. With dynamic shifting the
-shift depends on the number of image tokens, as in diffusers' QwenImagePipeline.
+The evenly spaced sigmas 1, ..., 1/n are shifted by the checkpoint's scheduler configuration. With
+dynamic shifting the shift depends on the number of image tokens, as in diffusers'
+QwenImagePipeline.
 """
 
 from __future__ import annotations
@@ -13,11 +14,15 @@ from torch import Tensor
 
 
 def flow_sigmas(
-    scheduler: FlowMatchEulerDiscreteScheduler, steps: int, image_tokens: int, shift: float | None = None
+    scheduler: FlowMatchEulerDiscreteScheduler,
+    steps: int,
+    image_tokens: int,
+    shift: float | None = None,
 ) -> Tensor:
     """Sigmas [steps + 1], float32 on the CPU, from the highest down to 0.
 
-    `shift` replaces the checkpoint's shift, dynamic or not, by s -> shift * s / (1 + (shift - 1) * s).
+    `shift` replaces the checkpoint's shift, dynamic or not, by s -> shift * s / (1 + (shift - 1) *
+    s).
     """
     if shift is not None:
         scheduler = FlowMatchEulerDiscreteScheduler.from_config(
@@ -29,7 +34,9 @@ def flow_sigmas(
 
 
 def dynamic_shift(scheduler: FlowMatchEulerDiscreteScheduler, image_tokens: int) -> float:
-    """mu of dynamic shifting: linear in the number of image tokens (`calculate_shift` in diffusers' pipelines)."""
+    """mu of dynamic shifting: linear in the number of image tokens (`calculate_shift` in
+    diffusers' pipelines).
+    """
     config = scheduler.config
     slope = (config.max_shift - config.base_shift) / (
         config.max_image_seq_len - config.base_image_seq_len

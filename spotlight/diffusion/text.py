@@ -1,8 +1,9 @@
 """Text encoders: from prompts to embeddings of one fixed length per checkpoint.
 
-`QwenTextEncoder` is the text side of diffusers' QwenImagePipeline. `TokenTextEncoder` is a table lookup for tiny
-checkpoints: whole words of a small vocabulary, otherwise single characters, plus a learned or fixed vector per position.
-Each prompt is encoded by itself, so its embedding never depends on the prompts beside it.
+`QwenTextEncoder` is the text side of diffusers' QwenImagePipeline. `TokenTextEncoder` is a table
+lookup for tiny checkpoints: whole words of a small vocabulary, otherwise single characters, plus a
+learned or fixed vector per position. Each prompt is encoded by itself, so its embedding never
+depends on the prompts beside it.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from torch import Tensor
 from spotlight.errors import CheckpointError, JobError
 
 QWEN_TEMPLATE = (
-    "<|im_start|>system\nDescribe the image by detailing the color, shape, size, texture, quantity, text, spatial"
-    " relationships of the objects and background:<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
+    "<|im_start|>system\nDescribe the image by detailing the color, shape, size, texture,"
+    " quantity, text, spatial relationships of the objects and background:<|im_end|>\n"
+    "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 )
 """Prompt template of Qwen-Image (diffusers' QwenImagePipeline)."""
 
@@ -39,7 +41,9 @@ class TextEncoder(Protocol):
     """Whether some tokens may be padding that attention must not see."""
 
     def encode(self, prompt: str) -> tuple[Tensor, Tensor]:
-        """Embedding [L, dim] float32 and mask [L] bool; raises `JobError` when the prompt is too long."""
+        """Embedding [L, dim] float32 and mask [L] bool; raises `JobError` when the prompt is too
+        long.
+        """
         ...
 
 
@@ -68,7 +72,8 @@ class TokenVocabulary:
         if len(flat) > self.length:
             raise JobError(
                 "prompts",
-                f"prompt {prompt!r} has {len(flat)} tokens, but this checkpoint reads at most {self.length};"
+                f"prompt {prompt!r} has {len(flat)} tokens, but this checkpoint reads at most"
+                f" {self.length};"
                 " shorten it",
             )
         return flat + [0] * (self.length - len(flat))
@@ -76,7 +81,10 @@ class TokenVocabulary:
     def _token(self, piece: str) -> list[int]:
         if piece in self.words:
             return [2 + len(self.characters) + self.words.index(piece)]
-        return [self.characters.find(character) + 2 if character in self.characters else 1 for character in piece]
+        return [
+            self.characters.find(character) + 2 if character in self.characters else 1
+            for character in piece
+        ]
 
 
 class TokenTextEncoder:
@@ -86,7 +94,9 @@ class TokenTextEncoder:
     """Padding is a token like any other: attention sees it, so no mask is needed."""
 
     def __init__(self, vocabulary: TokenVocabulary, table: Tensor, positions: Tensor) -> None:
-        """`table` [vocabulary.size, dim] and `positions` [length, dim]; raises `CheckpointError` for other shapes."""
+        """`table` [vocabulary.size, dim] and `positions` [length, dim]; raises `CheckpointError`
+        for other shapes.
+        """
         expected = {
             "table": (table, (vocabulary.size, vocabulary.dim)),
             "positions": (positions, (vocabulary.length, vocabulary.dim)),
@@ -94,7 +104,8 @@ class TokenTextEncoder:
         for name, (tensor, shape) in expected.items():
             if tuple(tensor.shape) != shape:
                 raise CheckpointError(
-                    f"text_encoder.{name}: has shape {tuple(tensor.shape)}, but text_encoder/config.json asks for {shape}"
+                    f"text_encoder.{name}: has shape {tuple(tensor.shape)}, but"
+                    f" text_encoder/config.json asks for {shape}"
                 )
         self.vocabulary = vocabulary
         self.dim = vocabulary.dim
@@ -112,7 +123,9 @@ class TokenTextEncoder:
     def load(cls, folder: Path) -> TokenTextEncoder:
         """Read config.json and model.safetensors; raises `CheckpointError` naming the file."""
         try:
-            config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+            config: dict[str, Any] = json.loads(
+                (folder / "config.json").read_text(encoding="utf-8")
+            )
             vocabulary = TokenVocabulary(
                 words=tuple(config["words"]),
                 characters=config["characters"],
@@ -122,7 +135,9 @@ class TokenTextEncoder:
             tensors = load_file(folder / "model.safetensors")
             return cls(vocabulary, tensors["table"], tensors["positions"])
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(f"model.checkpoint: {folder} is not a token text encoder ({error})") from error
+            raise CheckpointError(
+                f"model.checkpoint: {folder} is not a token text encoder ({error})"
+            ) from error
 
     def save(self, folder: Path) -> None:
         """Write what `load` reads."""
@@ -141,14 +156,18 @@ class TokenTextEncoder:
 
 
 class QwenTextEncoder:
-    """Qwen2.5-VL's last hidden states of the filled template, without the template's own leading tokens."""
+    """Qwen2.5-VL's last hidden states of the filled template, without the template's own leading
+    tokens.
+    """
 
     pads = True
 
     def __init__(
         self, tokenizer: Any, model: Any, *, length: int, drop: int = QWEN_TEMPLATE_TOKENS
     ) -> None:
-        """`length` is the fixed number of tokens of every embedding, `drop` the template tokens to leave out."""
+        """`length` is the fixed number of tokens of every embedding, `drop` the template tokens to
+        leave out.
+        """
         self._tokenizer = tokenizer
         self._model = model
         self._length = length
@@ -158,15 +177,20 @@ class QwenTextEncoder:
     @torch.no_grad()
     def encode(self, prompt: str) -> tuple[Tensor, Tensor]:
         """Embedding [L, dim] float32, zero where padded, and its mask [L]."""
-        filled = self._tokenizer([QWEN_TEMPLATE.format(prompt)], return_tensors="pt").to(self._model.device)
+        filled = self._tokenizer([QWEN_TEMPLATE.format(prompt)], return_tensors="pt").to(
+            self._model.device
+        )
         output = self._model(
-            input_ids=filled.input_ids, attention_mask=filled.attention_mask, output_hidden_states=True
+            input_ids=filled.input_ids,
+            attention_mask=filled.attention_mask,
+            output_hidden_states=True,
         )
         hidden = output.hidden_states[-1][0, self._drop :].float()
         if len(hidden) > self._length:
             raise JobError(
                 "prompts",
-                f"prompt {prompt!r} has {len(hidden)} tokens, but at most {self._length} are read; shorten it",
+                f"prompt {prompt!r} has {len(hidden)} tokens, but at most {self._length} are"
+                f" read; shorten it",
             )
         embeds = hidden.new_zeros(self._length, hidden.shape[1])
         embeds[: len(hidden)] = hidden
@@ -175,4 +199,6 @@ class QwenTextEncoder:
 
 def stack_encoded(encoded: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     """Embeddings [B, L, D] and masks [B, L] of prompts that were encoded one by one."""
-    return torch.stack([embeds for embeds, _ in encoded]), torch.stack([mask for _, mask in encoded])
+    return torch.stack([embeds for embeds, _ in encoded]), torch.stack(
+        [mask for _, mask in encoded]
+    )

@@ -1,8 +1,9 @@
-"""One denoising step as a probability: the mean and standard deviation of the next latents, and the log-probability.
+"""One denoising step as a probability: the mean and standard deviation of the next latents, and the
+log-probability.
 
-The sampler and the trainer's replay call the same functions, so a replayed step with unchanged weights has a
-probability ratio of exactly 1. Everything is float32; s is the step's sigma, s' < s the next, dt = s' - s < 0, and `a`
-the noise level.
+The sampler and the trainer's replay call the same functions, so a replayed step with unchanged
+weights has a probability ratio of exactly 1. Everything is float32; s is the step's sigma, s' < s
+the next, dt = s' - s < 0, and `a` the noise level.
 """
 
 from __future__ import annotations
@@ -37,9 +38,11 @@ def transition(
 
     - `ode`: Euler; the standard deviation is 0.
     - `flow_sde` (Flow-GRPO, arXiv 2505.05470): std_s = a * sqrt(s / (1 - s)),
-      mean = x * (1 + std_s^2 * dt / (2s)) + v * (1 + std_s^2 * (1 - s) / (2s)) * dt, std = std_s * sqrt(-dt). At s = 1,
-      which only the first step has, the denominator uses the schedule's second sigma, which is s'.
-    - `cps` (coefficients-preserving sampling, arXiv 2509.05952): x0 = x - s * v, eps = x + (1 - s) * v,
+      mean = x * (1 + std_s^2 * dt / (2s)) + v * (1 + std_s^2 * (1 - s) / (2s)) * dt, std = std_s *
+      sqrt(-dt). At s = 1, which only the first step has, the denominator uses the schedule's second
+      sigma, which is s'.
+    - `cps` (coefficients-preserving sampling, arXiv 2509.05952): x0 = x - s * v, eps = x + (1 - s)
+      * v,
       std = s' * sin(a * pi / 2), mean = (1 - s') * x0 + sqrt(s'^2 - std^2) * eps.
     """
     sigma, next_sigma = _column(sigma, latents), _column(next_sigma, latents)
@@ -59,10 +62,12 @@ def transition(
 
 
 def log_prob(kind: SamplerKind, sample: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """Log-probability [B] of the next latents `sample` [B, T, C], as a mean over the latent dimensions.
+    """Log-probability [B] of the next latents `sample` [B, T, C], as a mean over the latent
+    dimensions.
 
-    A mean, not a sum, as in Flow-GRPO: clip ranges are tuned for it. `cps` leaves out 1 / (2 std^2) and the constants,
-    as its authors do. A step without noise has no density; its log-probability is 0.
+    A mean, not a sum, as in Flow-GRPO: clip ranges are tuned for it. `cps` leaves out 1 / (2 std^2)
+    and the constants, as its authors do. A step without noise has no density; its log-probability
+    is 0.
     """
     squared = (sample - mean) ** 2
     if kind == "cps":

@@ -120,8 +120,10 @@ def first_seeds(job_seed: int, iteration: int, groups: int, keep: int) -> list[S
 
 
 def chunk_size(outstanding: int, workers: int, micro_batch: int) -> int:
-    """How many previews to add so that every worker has one batch in work and one waiting, and no
-    more."""
+    """How many previews to add so that every worker has one batch in work and one waiting.
+
+    Without any worker there is work for one: the next to join.
+    """
     wanted = 2 * max(1, workers) * micro_batch
     return max(0, wanted - outstanding)
 

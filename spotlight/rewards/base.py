@@ -1,6 +1,7 @@
 """What a scorer is, and how the one that a job names is built.
 
-A scorer never turns a failure into a reward: it raises `ScoringError`, and the job decides what becomes of the group.
+A scorer never turns a failure into a reward: it raises `ScoringError`, and the job decides what
+becomes of the group.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ class Scorer(Protocol):
     def score(self, images: np.ndarray, prompts: Sequence[str]) -> list[float]:
         """Rewards in [0, 1] of images uint8 [B, H, W, 3] RGB, one per image.
 
-        A reward depends on its image and prompt alone, not on the others of the batch. Raises `ScoringError`.
+        A reward depends on its image and prompt alone, not on the others of the batch. Raises
+        `ScoringError`.
         """
         ...
 

@@ -1,8 +1,9 @@
-"""The OCR reward of Flow-GRPO (arXiv 2505.05470): how much of the quoted text of the prompt the image shows.
+"""The OCR reward of Flow-GRPO (arXiv 2505.05470): how much of the quoted text of the prompt the
+image shows.
 
-Target: the text in the first pair of double quotes. Both texts lose their spaces and are lower-cased. The distance is 0
-when the target occurs in the recognised text, otherwise Levenshtein's; reward = 1 - min(distance, n) / n for n target
-characters.
+Target: the text in the first pair of double quotes. Both texts lose their spaces and are
+lower-cased. The distance is 0 when the target occurs in the recognised text, otherwise
+Levenshtein's; reward = 1 - min(distance, n) / n for n target characters.
 """
 
 from __future__ import annotations
@@ -31,16 +32,21 @@ class OcrScorer:
         self._recognizer = recognizer
 
     def score(self, images: np.ndarray, prompts: Sequence[str]) -> list[float]:
-        """Rewards in [0, 1]; raises `ScoringError` for any failure, a prompt without quotes included."""
+        """Rewards in [0, 1]; raises `ScoringError` for any failure, a prompt without quotes
+        included.
+        """
         if len(images) != len(prompts):
-            raise ScoringError(f"{len(images)} images cannot be scored against {len(prompts)} prompts")
+            raise ScoringError(
+                f"{len(images)} images cannot be scored against {len(prompts)} prompts"
+            )
         targets = [target_text(prompt) for prompt in prompts]
         if not targets:
             return []
         try:
             texts = self._recognizer.recognize(images)
         except Exception as error:
-            # The recogniser is foreign code: whatever it raises means that these images have no reward.
+            # The recogniser is foreign code: whatever it raises means that these images have no
+            # reward.
             raise ScoringError(
                 f"text recognition failed on {len(images)} images: {type(error).__name__}: {error}"
             ) from error
@@ -48,7 +54,9 @@ class OcrScorer:
 
 
 def target_text(prompt: str) -> str:
-    """What the image should show; raises `ScoringError` naming a prompt without text in double quotes."""
+    """What the image should show; raises `ScoringError` naming a prompt without text in double
+    quotes.
+    """
     quoted = re.search(r'"([^"]*)"', prompt)
     target = _normal(quoted[1]) if quoted else ""
     if not target:

@@ -1,7 +1,8 @@
 """Text recognition with the PP-OCRv4 model that the rapidocr_onnxruntime wheel ships.
 
-An image is read as one line of text: the recognition model runs directly, without detection. Images go through it in
-batches of one fixed size, padded when short, on one thread, so that what is read never depends on the load.
+An image is read as one line of text: the recognition model runs directly, without detection. Images
+go through it in batches of one fixed size, padded when short, on one thread, so that what is read
+never depends on the load.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ class RapidRecognizer:
         return "".join(self._alphabet[int(index)] for index, _ in groupby(indices))
 
     def _prepare(self, images: np.ndarray) -> np.ndarray:
-        """float32 [B, 3, HEIGHT, W'] in [-1, 1], BGR, scaled to the model's height with the aspect kept."""
+        """float32 [B, 3, HEIGHT, W'] in [-1, 1], BGR, scaled to the model's height with the aspect
+        kept.
+        """
         height, width = images.shape[1:3]
         size = (max(1, -(-width * HEIGHT // height)), HEIGHT)
         scaled = np.stack([self._resize(image[..., ::-1], size) for image in images])

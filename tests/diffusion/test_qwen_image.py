@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-
 import pytest
 import torch
-from conftest import tiny_text_encoder, tiny_transformer
 from diffusers import (
     AutoencoderKLQwenImage,
     FlowMatchEulerDiscreteScheduler,
@@ -14,7 +12,6 @@ from diffusers import (
 )
 
 from spotlight.diffusion.checkpoints import load_model
-from spotlight.diffusion.images import PixelCodec
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.noise import initial_noise
 from spotlight.diffusion.qwen_image import QwenImageModel
@@ -22,13 +19,16 @@ from spotlight.diffusion.samplers import SamplerSettings, sample
 from spotlight.diffusion.text import QWEN_TEMPLATE
 from spotlight.errors import CheckpointError
 from spotlight.jobs import ModelSpec
+from tests.diffusion.tiny_models import tiny_model
 
 PROMPTS = ["a cat", 'a sign that says "open"']
 SIZE = 32
 
 
 def tiny_tokenizer() -> object:
-    """A byte-level tokenizer without merges, padded to the 34 template tokens that the pipeline drops."""
+    """A byte-level tokenizer without merges, padded to the 34 template tokens that the pipeline
+    drops.
+    """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -189,12 +189,7 @@ def test_embeddings_can_be_selected_and_repeated(model: QwenImageModel) -> None:
 
 
 def test_trainable_state_can_be_loaded_back() -> None:
-    model, other = (
-        QwenImageModel(
-            tiny_transformer(), FlowMatchEulerDiscreteScheduler(), tiny_text_encoder(), PixelCodec(4, 1)
-        )
-        for _ in range(2)
-    )
+    model, other = tiny_model(), tiny_model()
     changed = {name: tensor + 1 for name, tensor in model.trainable_state().items()}
     other.load_trainable_state(changed)
     assert all(torch.equal(other.trainable_state()[name], changed[name]) for name in changed)
@@ -218,21 +213,9 @@ def test_weights_with_other_names_or_shapes_are_refused_by_name(model: QwenImage
 )
 def test_parts_that_do_not_fit_are_refused_by_field(changes: dict[str, object], field: str) -> None:
     with pytest.raises(CheckpointError, match=rf"transformer\.{field}"):
-        QwenImageModel(
-            tiny_transformer(**changes),
-            FlowMatchEulerDiscreteScheduler(),
-            tiny_text_encoder(),
-            PixelCodec(4, 1),
-        )
+        tiny_model(**changes)
 
 
 def test_heads_that_do_not_fit_the_rotary_embedding_are_refused() -> None:
     with pytest.raises(CheckpointError, match=r"transformer\.attention_head_dim"):
-        QwenImageModel(
-            tiny_transformer(attention_head_dim=32),
-            FlowMatchEulerDiscreteScheduler(),
-            tiny_text_encoder(),
-            PixelCodec(4, 1),
-        )
-
-
+        tiny_model(attention_head_dim=32)

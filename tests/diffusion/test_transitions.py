@@ -48,7 +48,9 @@ def test_sigmas_may_differ_between_samples() -> None:
     sigmas, following = torch.tensor([0.9, 0.6, 0.3]), torch.tensor([0.8, 0.4, 0.1])
     mean, std = transition("flow_sde", 0.7, X0, EPS, sigmas, following)
     for row in range(3):
-        one = transition("flow_sde", 0.7, X0[row : row + 1], EPS[row : row + 1], sigmas[row], following[row])
+        one = transition(
+            "flow_sde", 0.7, X0[row : row + 1], EPS[row : row + 1], sigmas[row], following[row]
+        )
         assert torch.equal(mean[row], one[0][0])
         assert torch.equal(std[row], one[1][0])
 

@@ -127,9 +127,11 @@ def test_seeds_fit_a_signed_64_bit_integer_and_never_change():
 
 @pytest.mark.parametrize(
     ("outstanding", "workers", "expected"),
-    [(0, 2, 32), (20, 2, 12), (32, 2, 0), (99, 2, 0), (0, 0, 0)],
+    [(0, 2, 32), (20, 2, 12), (32, 2, 0), (99, 2, 0), (0, 0, 16)],
 )
-def test_every_worker_has_one_batch_in_work_and_one_waiting(outstanding, workers, expected):
+def test_every_worker_has_one_batch_in_work_and_one_waiting_and_so_has_the_next_to_join(
+    outstanding, workers, expected
+):
     assert chunk_size(outstanding, workers, micro_batch=8) == expected
 
 

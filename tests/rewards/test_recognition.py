@@ -42,7 +42,9 @@ def test_it_reads_what_rapidocr_reads(recognizer: RapidRecognizer) -> None:
 
 
 def test_what_is_read_does_not_depend_on_the_other_images(recognizer: RapidRecognizer) -> None:
-    noisy = np.random.default_rng(0).integers(0, 256, IMAGES.shape).astype(np.uint8) // 3 + IMAGES // 2
+    noisy = (
+        np.random.default_rng(0).integers(0, 256, IMAGES.shape).astype(np.uint8) // 3 + IMAGES // 2
+    )
     together = recognizer.recognize(noisy)
     assert together == [recognizer.recognize(image[None])[0] for image in noisy]
 
