@@ -88,6 +88,12 @@ class _Worker:
     leases: int = 0
     scoring: dict[int, ScoreTask] = field(default_factory=dict)
     """What it scores now, by lease."""
+    score_failures: int = 0
+
+    @property
+    def score_load(self) -> tuple[int, int]:
+        """Who has least to score comes first, then whose scorer has failed least."""
+        return len(self.scoring), self.score_failures
 
 
 @dataclass
@@ -291,8 +297,10 @@ class Dispatcher(Actor):
     # --- inside ---
 
     def _score_failed(self, name: str, lease: int, error: str) -> None:
-        task = self._workers[name].scoring.get(lease)
+        worker = self._workers[name]
+        task = worker.scoring.get(lease)
         if task is not None:
+            worker.score_failures += 1
             log.warning("scorer_failed", worker=name, error=error)
             self._record("scorer_failed", worker=name, request=task.requests[0].id, error=error)
             self._roaming.add(task.id)
@@ -324,7 +332,7 @@ class Dispatcher(Actor):
             if name not in self._barred:
                 while self._grant(name, worker):
                     pass
-        for name, worker in sorted(self._workers.items(), key=lambda entry: len(entry[1].scoring)):
+        for name, worker in sorted(self._workers.items(), key=lambda entry: entry[1].score_load):
             if name not in self._barred:
                 while self._grant_scores(name, worker):
                     pass

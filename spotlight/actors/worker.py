@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from spotlight.actors.launcher import die_with_parent
+from spotlight.actors.logs import log_as_json_lines
 from spotlight.actors.loop import run, until_told
 
 
@@ -21,6 +22,7 @@ def main() -> None:
     """Entry point of the process."""
     arguments = _parse()
     die_with_parent(arguments.parent)
+    log_as_json_lines()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the node's to handle
     os.environ.setdefault("OMP_NUM_THREADS", str(arguments.threads))
 

@@ -7,12 +7,14 @@ one line on standard error and a non-zero exit code.
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from spotlight.actors.logs import log_as_json_lines
 from spotlight.errors import ActorError, UserError
 
 app = typer.Typer(
@@ -30,6 +32,7 @@ CoordinatorOption = Annotated[
 
 def main() -> None:
     """Entry point of the `spotlight` command."""
+    log_as_json_lines(logging.ERROR)
     try:
         app()
     except UserError as error:

@@ -6,7 +6,6 @@ process named by `--parent`.
 
 from __future__ import annotations
 
-import logging
 import os
 import random
 import secrets
@@ -21,6 +20,7 @@ import structlog
 import typer
 
 from spotlight.actors.launcher import LocalLauncher, die_with_parent
+from spotlight.actors.logs import log_as_json_lines
 from spotlight.actors.loop import run, until_told
 from spotlight.errors import ActorDied, UserError
 
@@ -42,7 +42,7 @@ def node() -> None:
 def _command(function: Callable[..., None], help_text: str) -> None:
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command(help=help_text)(function)
-    _log_as_json_lines()
+    log_as_json_lines()
     try:
         app()
     except UserError as error:
@@ -150,16 +150,3 @@ async def _serve_node(
         await system.aclose()
         await store.aclose()
         store.remove()
-
-
-def _log_as_json_lines() -> None:
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )

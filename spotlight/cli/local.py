@@ -117,7 +117,7 @@ async def _read_address(file: Path, process: ProcessHandle, logs: Path) -> str:
     ended = asyncio.ensure_future(process.wait())
     try:
         async with asyncio.timeout(_START_LIMIT_S):
-            while not file.exists():
+            while not file.exists():  # noqa: ASYNC240 - a tiny local file
                 if ended.done():
                     raise UserError(
                         f"the coordinator did not start; see {logs / 'coordinator.log'}"
@@ -129,7 +129,7 @@ async def _read_address(file: Path, process: ProcessHandle, logs: Path) -> str:
         ) from error
     finally:
         ended.cancel()
-    return file.read_text()
+    return file.read_text()  # noqa: ASYNC240 - a tiny local file
 
 
 async def _stop(processes: list[ProcessHandle]) -> None:

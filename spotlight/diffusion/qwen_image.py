@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from diffusers import FlowMatchEulerDiscreteScheduler, QwenImageTransformer2DModel
+from diffusers import QwenImageTransformer2DModel
 from torch import Tensor
 
 from spotlight.diffusion.images import ImageCodec, to_uint8, token_grid
 from spotlight.diffusion.model import PromptEmbeddings
-from spotlight.diffusion.schedule import flow_sigmas
+from spotlight.diffusion.schedule import Scheduler, flow_sigmas
 from spotlight.diffusion.text import TextEncoder, stack_encoded
 from spotlight.errors import CheckpointError
 
@@ -31,7 +31,7 @@ class QwenImageModel:
     def __init__(
         self,
         transformer: QwenImageTransformer2DModel,
-        scheduler: FlowMatchEulerDiscreteScheduler,
+        scheduler: Scheduler,
         text_encoder: TextEncoder,
         codec: ImageCodec,
     ) -> None:
@@ -46,7 +46,8 @@ class QwenImageModel:
     @property
     def device(self) -> torch.device:
         """Where forward passes run."""
-        return next(self.transformer.parameters()).device
+        device: torch.device = next(self.transformer.parameters()).device
+        return device
 
     def latent_shape(self, height: int, width: int) -> tuple[int, int]:
         """(tokens, channels) of packed latents; raises `CheckpointError` naming the size that does
@@ -84,7 +85,9 @@ class QwenImageModel:
         unconditional = self.encode_prompts([NEGATIVE_PROMPT]).select([0] * len(latents))
         negative = self._forward(latents, sigmas, unconditional, height, width)
         combined = negative + guidance * (positive - negative)
-        norms = [torch.linalg.vector_norm(v, dim=-1, keepdim=True) for v in (positive, combined)]
+        norms: list[Tensor] = [
+            torch.linalg.vector_norm(v, dim=-1, keepdim=True) for v in (positive, combined)
+        ]
         return combined * (norms[0] / norms[1])
 
     def decode(self, latents: Tensor, height: int, width: int) -> np.ndarray:
@@ -128,7 +131,7 @@ class QwenImageModel:
     ) -> Tensor:
         rows, columns = token_grid(self._codec, height, width)
         dtype = self.transformer.dtype
-        velocity = self.transformer(
+        velocity: Tensor = self.transformer(
             hidden_states=latents.to(dtype),
             timestep=sigmas.to(dtype),
             encoder_hidden_states=embeddings.embeds.to(dtype),
@@ -144,7 +147,7 @@ class QwenImageModel:
 def _check_fit(
     transformer: QwenImageTransformer2DModel, text_encoder: TextEncoder, codec: ImageCodec
 ) -> None:
-    config = transformer.config
+    config: Any = transformer.config  # type: ignore[attr-defined]
     if config.in_channels != codec.channels:
         raise CheckpointError(
             f"transformer.in_channels: {config.in_channels}, but packed latents have"
@@ -154,14 +157,12 @@ def _check_fit(
     if produced != codec.channels:
         raise CheckpointError(
             f"transformer.patch_size: {config.patch_size}^2 x {config.out_channels}"
-            f" out_channels make {produced}"
-            f" channels, but packed latents have {codec.channels}"
+            f" out_channels make {produced} channels, but packed latents have {codec.channels}"
         )
     if config.joint_attention_dim != text_encoder.dim:
         raise CheckpointError(
             f"transformer.joint_attention_dim: {config.joint_attention_dim}, but the text"
-            f" encoder gives"
-            f" {text_encoder.dim} channels"
+            f" encoder gives {text_encoder.dim} channels"
         )
     if sum(config.axes_dims_rope) != config.attention_head_dim:
         raise CheckpointError(

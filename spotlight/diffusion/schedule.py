@@ -7,33 +7,38 @@ QwenImagePipeline.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
-from diffusers import FlowMatchEulerDiscreteScheduler
 from torch import Tensor
+
+Scheduler = Any
+"""A FlowMatchEulerDiscreteScheduler; diffusers declares no types for what it adds at run time."""
 
 
 def flow_sigmas(
-    scheduler: FlowMatchEulerDiscreteScheduler,
+    scheduler: Scheduler,
     steps: int,
     image_tokens: int,
     shift: float | None = None,
 ) -> Tensor:
     """Sigmas [steps + 1], float32 on the CPU, from the highest down to 0.
 
-    `shift` replaces the checkpoint's shift, dynamic or not, by s -> shift * s / (1 + (shift - 1) *
-    s).
+    `shift` replaces the checkpoint's shift, dynamic or not, by
+    s -> shift * s / (1 + (shift - 1) * s).
     """
     if shift is not None:
-        scheduler = FlowMatchEulerDiscreteScheduler.from_config(
+        scheduler = type(scheduler).from_config(
             scheduler.config, use_dynamic_shifting=False, shift=shift
         )
     mu = dynamic_shift(scheduler, image_tokens) if scheduler.config.use_dynamic_shifting else None
     scheduler.set_timesteps(sigmas=np.linspace(1.0, 1 / steps, steps), mu=mu, device="cpu")
-    return scheduler.sigmas.to(torch.float32).clone()
+    sigmas: Tensor = scheduler.sigmas
+    return sigmas.to(torch.float32, copy=True)
 
 
-def dynamic_shift(scheduler: FlowMatchEulerDiscreteScheduler, image_tokens: int) -> float:
+def dynamic_shift(scheduler: Scheduler, image_tokens: int) -> float:
     """mu of dynamic shifting: linear in the number of image tokens (`calculate_shift` in
     diffusers' pipelines).
     """
@@ -41,4 +46,4 @@ def dynamic_shift(scheduler: FlowMatchEulerDiscreteScheduler, image_tokens: int)
     slope = (config.max_shift - config.base_shift) / (
         config.max_image_seq_len - config.base_image_seq_len
     )
-    return image_tokens * slope + config.base_shift - slope * config.base_image_seq_len
+    return float(image_tokens * slope + config.base_shift - slope * config.base_image_seq_len)

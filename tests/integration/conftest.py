@@ -1,4 +1,4 @@
-"""Real processes on this machine: the commands that a user types, on a job small enough for seconds.
+"""Real processes on this machine: the commands that a user types, on a job of a few seconds.
 
 Every test checks that no process is left behind, and, as all tests do, nothing in shared memory.
 """

@@ -1,0 +1,473 @@
+"""The dispatcher: what counts, what is issued again, who gets what."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from job_kit import Recorder, offer, recorder, requests, settle
+from runtime_kit import Cluster
+
+from spotlight.actors.dispatcher import Dispatcher, DispatchStatistics
+from spotlight.actors.messages import (
+    AddWorker,
+    BarWorkers,
+    CancelRequests,
+    Completed,
+    DenoiseFailed,
+    Grant,
+    Pull,
+    PullScores,
+    Receipt,
+    RemoveWorker,
+    RenewLease,
+    Request,
+    RequestsFinished,
+    RequestsGivenUp,
+    Revoke,
+    Scored,
+    ScoreFailed,
+    ScoreGrant,
+    SubmitRequests,
+)
+from spotlight.actors.runtime import Message
+from spotlight.transport.tensors import BundleOffer
+
+pytestmark = pytest.mark.virtual_time
+
+
+class Desk:
+    """A dispatcher, one who submits, and workers that only record what they are given."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.statistics = DispatchStatistics()
+        self.discarded: list[BundleOffer] = []
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.workers: dict[str, Recorder] = {}
+        self.epochs: dict[str, int] = {}
+
+    async def open(self) -> None:
+        self.system = await self.cluster.system("coordinator")
+        self.submitter = await recorder(self.system, "submitter")
+        self.dispatcher = await self.system.spawn(
+            lambda: Dispatcher(
+                statistics=self.statistics,
+                discard=self.discarded.append,
+                record=lambda event, **fields: self.events.append((event, fields)),
+                score_attempts=3,
+            ),
+            "dispatcher",
+        )
+
+    async def tell(self, message: Message) -> None:
+        self.system.tell(self.dispatcher, message)
+        await settle()
+
+    async def submit(self, *wanted: Request) -> None:
+        await self.tell(SubmitRequests(wanted, self.submitter.ref))
+
+    async def add(self, name: str, epoch: int = 1, **pull: Any) -> Recorder:
+        """A worker that pulls both kinds of work; its earlier self's inbox is kept."""
+        if name not in self.workers:
+            self.workers[name] = await recorder(self.system, name)
+        self.epochs[name] = epoch
+        await self.tell(AddWorker(name, f"node of {name}", "spot", epoch))
+        await self.pull(name, **pull)
+        await self.tell(PullScores(name, epoch, self.workers[name].ref, credits=2))
+        return self.workers[name]
+
+    async def pull(
+        self,
+        name: str,
+        *,
+        credits: int = 2,
+        batch: int = 4,
+        rollout: tuple[int, ...] = (0,),
+        evaluation: tuple[int, ...] = (0,),
+    ) -> None:
+        leader = self.workers[name].ref
+        await self.tell(Pull(name, self.epochs[name], leader, credits, batch, rollout, evaluation))
+
+    async def complete(self, name: str, lease: int, epoch: int | None = None) -> int:
+        """Deliver a batch; how many of it counted."""
+        epoch = epoch or self.epochs[name]
+        done = Completed(name, epoch, lease, offer(f"samples/{name}/{epoch}-{lease}"), 1.0)
+        receipt = await self.system.ask(self.dispatcher, done, timeout_s=10.0)
+        assert isinstance(receipt, Receipt)
+        await settle()
+        return receipt.accepted
+
+    async def score(self, name: str, lease: int, *rewards: float) -> None:
+        answer = Scored(name, self.epochs[name], lease, rewards)
+        await self.system.ask(self.dispatcher, answer, timeout_s=10.0)
+        await settle()
+
+    async def fail_score(self, name: str, lease: int) -> None:
+        await self.tell(ScoreFailed(name, self.epochs[name], lease, "the scorer broke"))
+
+    def finished(self) -> list[str]:
+        return [
+            result.request.id
+            for message in self.submitter.all(RequestsFinished)
+            for result in message.results
+        ]
+
+    def given_up(self) -> list[str]:
+        return [r.id for m in self.submitter.all(RequestsGivenUp) for r in m.requests]
+
+    def event(self, name: str) -> list[dict[str, Any]]:
+        return [fields for event, fields in self.events if event == name]
+
+
+@pytest.fixture
+async def desk() -> AsyncIterator[Desk]:
+    async with Cluster() as cluster:
+        desk = Desk(cluster)
+        await desk.open()
+        yield desk
+
+
+def ids(grant: Grant) -> list[str]:
+    return [request.id for request in grant.requests]
+
+
+async def test_a_request_is_denoised_then_scored_then_finished(desk: Desk) -> None:
+    worker = await desk.add("a")
+    wanted = requests(2)
+    await desk.submit(*wanted)
+    assert worker.last(Grant).requests == wanted
+    assert await desk.complete("a", worker.last(Grant).lease) == 2
+    assert worker.last(ScoreGrant).rows == (0, 1)
+    await desk.score("a", worker.last(ScoreGrant).lease, 0.25, 1.0)
+    results = desk.submitter.last(RequestsFinished).results
+    assert [(r.request, r.reward, r.row) for r in results] == [
+        (wanted[0], 0.25, 0),
+        (wanted[1], 1.0, 1),
+    ]
+    assert desk.statistics.open["rollout"] == 0
+    assert desk.discarded == [], "training needs the bundle"
+
+
+async def test_the_bundle_of_a_scored_preview_is_dropped(desk: Desk) -> None:
+    worker = await desk.add("a")
+    await desk.submit(*requests(1, "preview"))
+    await desk.complete("a", worker.last(Grant).lease)
+    await desk.score("a", worker.last(ScoreGrant).lease, 0.5)
+    assert [bundle.key for bundle in desk.discarded] == ["samples/a/1-1"]
+
+
+async def test_a_request_that_is_submitted_twice_is_done_once(desk: Desk) -> None:
+    worker = await desk.add("a")
+    await desk.submit(*requests(1))
+    await desk.submit(*requests(1))
+    await desk.complete("a", worker.last(Grant).lease)
+    await desk.score("a", worker.last(ScoreGrant).lease, 0.5)
+    assert len(worker.all(Grant)) == 1
+    assert len(desk.finished()) == 1
+    assert desk.statistics.open["rollout"] == 0
+
+
+async def test_a_request_counts_once_whoever_completes_it(desk: Desk) -> None:
+    slow = await desk.add("slow")
+    await desk.submit(*requests(1))
+    await asyncio.sleep(20.0)  # the lease expires, and the request is granted again
+    first, second = (grant.lease for grant in slow.all(Grant))
+    assert await desk.complete("slow", first) == 0
+    assert await desk.complete("slow", second) == 1
+    await desk.score("slow", slow.last(ScoreGrant).lease, 0.5)
+    assert len(desk.finished()) == 1
+    assert desk.statistics.late == 1
+    assert [bundle.key for bundle in desk.discarded] == [f"samples/slow/1-{first}"]
+
+
+async def test_a_completion_that_is_delivered_twice_keeps_its_bundle(desk: Desk) -> None:
+    worker = await desk.add("a")
+    await desk.submit(*requests(2))
+    lease = worker.last(Grant).lease
+    assert await desk.complete("a", lease) == 2
+    assert await desk.complete("a", lease) == 2
+    await desk.score("a", worker.last(ScoreGrant).lease, 0.5, 0.5)
+    assert await desk.complete("a", lease) == 2
+    assert desk.discarded == []
+    assert len(desk.finished()) == 2
+
+
+async def test_rewards_that_are_delivered_twice_count_once(desk: Desk) -> None:
+    worker = await desk.add("a")
+    await desk.submit(*requests(1))
+    await desk.complete("a", worker.last(Grant).lease)
+    lease = worker.last(ScoreGrant).lease
+    await desk.score("a", lease, 0.5)
+    await desk.score("a", lease, 0.9)
+    assert [r.reward for r in desk.submitter.last(RequestsFinished).results] == [0.5]
+    assert len(desk.finished()) == 1
+    assert desk.statistics.late == 1
+
+
+async def test_an_answer_of_an_old_epoch_changes_nothing_and_is_counted(desk: Desk) -> None:
+    worker = await desk.add("a", epoch=1)
+    await desk.submit(*requests(1))
+    old = worker.last(Grant).lease
+    await desk.add("a", epoch=2)
+    assert await desk.complete("a", old, epoch=1) == 0
+    await desk.tell(DenoiseFailed("a", 1, old, "too late"))
+    await desk.tell(Pull("a", 1, worker.ref, 9, 9, (0,), (0,)))
+    assert desk.statistics.late == 3
+    assert desk.finished() == desk.given_up() == []
+    assert len(worker.all(Grant)) == 2, "the request was granted to the new process"
+
+
+async def test_late_answers_stay_counted(desk: Desk) -> None:
+    await desk.add("a", epoch=2)
+    await desk.complete("a", 77, epoch=1)
+    await desk.submit(*requests(1))
+    assert desk.statistics.late == 1
+
+
+async def test_an_answer_without_a_lease_changes_nothing_and_is_counted(desk: Desk) -> None:
+    await desk.add("a")
+    assert await desk.complete("a", 1234) == 0
+    await desk.score("a", 1234, 0.5)
+    await desk.fail_score("a", 1234)
+    await desk.tell(DenoiseFailed("a", 1, 1234, "no"))
+    assert desk.statistics.late == 4
+    assert desk.event("scorer_failed") == desk.event("denoise_failed") == []
+
+
+async def test_the_lease_of_another_worker_cannot_be_completed(desk: Desk) -> None:
+    holder = await desk.add("holder")
+    await desk.submit(*requests(1))
+    await desk.add("thief")
+    assert await desk.complete("thief", holder.last(Grant).lease) == 0
+    assert await desk.complete("holder", holder.last(Grant).lease) == 1
+
+
+async def test_a_lease_that_is_not_renewed_expires_and_its_requests_are_issued_again(
+    desk: Desk,
+) -> None:
+    first = await desk.add("first", credits=1)
+    await desk.submit(*requests(2))
+    second = await desk.add("second", credits=1)
+    await asyncio.sleep(20.0)
+    grants = first.all(Grant) + second.all(Grant)
+    assert [ids(grant) for grant in grants] == [ids(grants[0])] * 2
+    assert desk.statistics.reissued == 2
+    assert desk.event("leases_expired") == [{"items": 2}]
+
+
+async def test_a_lease_that_is_renewed_does_not_expire(desk: Desk) -> None:
+    worker = await desk.add("a")
+    await desk.submit(*requests(1))
+    lease = worker.last(Grant).lease
+    for _ in range(20):
+        await asyncio.sleep(4.0)
+        await desk.tell(RenewLease("a", 1, lease, "denoise"))
+    assert len(worker.all(Grant)) == 1
+    assert await desk.complete("a", lease) == 1
+
+
+async def test_a_lost_workers_requests_are_issued_again_and_reported(desk: Desk) -> None:
+    lost = await desk.add("lost")
+    await desk.submit(*requests(3))
+    other = await desk.add("other")
+    await desk.tell(RemoveWorker("lost", "preempted"))
+    assert ids(other.last(Grant)) == ids(lost.last(Grant))
+    (event,) = desk.event("worker_lost")
+    assert (event["worker"], event["reason"]) == ("lost", "preempted")
+    assert event["requests_reissued"] == {"rollout": 3}
+    assert desk.statistics.reissued == 3
+
+
+async def test_what_a_lost_worker_had_to_score_is_scored_elsewhere(desk: Desk) -> None:
+    lost = await desk.add("lost")
+    await desk.submit(*requests(1))
+    await desk.complete("lost", lost.last(Grant).lease)
+    other = await desk.add("other")
+    assert other.all(ScoreGrant) == [], "batches are scored where they were made"
+    await desk.tell(RemoveWorker("lost", "preempted"))
+    await desk.score("other", other.last(ScoreGrant).lease, 0.5)
+    assert len(desk.finished()) == 1
+
+
+async def test_what_a_returning_worker_held_goes_to_those_who_wait(desk: Desk) -> None:
+    held = await desk.add("returning")
+    await desk.submit(*requests(1))
+    waiting = await desk.add("waiting")
+    await desk.tell(AddWorker("returning", "node", "spot", 2))
+    assert ids(waiting.last(Grant)) == ids(held.last(Grant))
+
+
+async def test_no_rollout_is_granted_to_a_group_without_its_weights(desk: Desk) -> None:
+    worker = await desk.add("a", rollout=(0,))
+    await desk.submit(*requests(1, version=1))
+    assert worker.all(Grant) == []
+    await desk.pull("a", rollout=(0, 1))
+    assert len(worker.all(Grant)) == 1
+
+
+async def test_evaluation_needs_the_evaluation_weights(desk: Desk) -> None:
+    worker = await desk.add("a", rollout=(1,), evaluation=())
+    await desk.submit(*requests(1, "evaluation", version=1))
+    assert worker.all(Grant) == []
+    await desk.pull("a", rollout=(1,), evaluation=(1,))
+    assert len(worker.all(Grant)) == 1
+
+
+async def test_a_lease_never_mixes_kinds_or_weights(desk: Desk) -> None:
+    await desk.submit(
+        *requests(1, "evaluation"), *requests(1, "preview"), *requests(1), *requests(1, version=1)
+    )
+    worker = await desk.add("a", credits=9, rollout=(0, 1), batch=8)
+    for _ in range(4):
+        await desk.complete("a", worker.last(Grant).lease)
+    kinds = [(r.kind, r.weights_version) for g in worker.all(Grant) for r in g.requests]
+    assert all(len(grant.requests) == 1 for grant in worker.all(Grant))
+    assert [kind for kind, _ in kinds] == ["rollout", "preview", "evaluation"]
+    assert len(desk.statistics.open) == 3
+
+
+async def test_near_the_end_nothing_waits_behind_a_busy_worker(desk: Desk) -> None:
+    busy = await desk.add("busy")
+    await desk.submit(*requests(8))
+    assert len(busy.all(Grant)) == 1, "the rest could go to a worker that becomes idle"
+    idle = await desk.add("idle")
+    assert len(idle.all(Grant)) == 1
+
+
+async def test_while_the_queue_is_long_a_busy_worker_has_one_batch_waiting(desk: Desk) -> None:
+    busy = await desk.add("busy")
+    await desk.submit(*requests(40))
+    assert len(busy.all(Grant)) == 2
+
+
+async def test_barred_workers_get_nothing_until_they_are_free(desk: Desk) -> None:
+    worker = await desk.add("a")
+    await desk.tell(BarWorkers(("a",)))
+    await desk.submit(*requests(1))
+    assert worker.all(Grant) == []
+    await desk.tell(BarWorkers(()))
+    assert len(worker.all(Grant)) == 1
+
+
+async def test_what_a_barred_worker_made_is_scored_elsewhere(desk: Desk) -> None:
+    maker = await desk.add("maker")
+    await desk.submit(*requests(1))
+    await desk.tell(BarWorkers(("maker",)))
+    other = await desk.add("other")
+    await desk.complete("maker", maker.last(Grant).lease)
+    assert maker.all(ScoreGrant) == []
+    assert len(other.all(ScoreGrant)) == 1
+
+
+async def test_cancelled_previews_are_revoked_and_never_delivered(desk: Desk) -> None:
+    worker = await desk.add("a", credits=1)
+    await desk.submit(*requests(8, "preview"))
+    lease = worker.last(Grant).lease
+    await desk.tell(CancelRequests("preview"))
+    assert worker.last(Revoke).leases == (lease,)
+    assert await desk.complete("a", lease) == 0
+    assert desk.submitter.inbox == []
+    assert desk.statistics.open["preview"] == 0
+    assert len(worker.all(Grant)) == 1
+
+
+async def test_cancelled_previews_that_are_being_scored_leave_nothing(desk: Desk) -> None:
+    worker = await desk.add("a")
+    await desk.submit(*requests(1, "preview"))
+    await desk.complete("a", worker.last(Grant).lease)
+    await desk.tell(CancelRequests("preview"))
+    await desk.score("a", worker.last(ScoreGrant).lease, 0.5)
+    assert desk.submitter.inbox == []
+    assert [bundle.key for bundle in desk.discarded] == ["samples/a/1-1"]
+    assert desk.statistics.late == 1
+
+
+async def test_cancelling_previews_leaves_rollouts_alone(desk: Desk) -> None:
+    worker = await desk.add("a", credits=1)
+    await desk.submit(*requests(1))
+    await desk.submit(*requests(1, "preview"))
+    await desk.tell(CancelRequests("preview"))
+    assert await desk.complete("a", worker.last(Grant).lease) == 1
+    assert worker.all(Revoke) == []
+
+
+async def test_a_failing_scorer_is_tried_again_then_given_up_and_never_a_reward(
+    desk: Desk,
+) -> None:
+    worker = await desk.add("a")
+    await desk.submit(*requests(2))
+    await desk.complete("a", worker.last(Grant).lease)
+    for attempt in range(3):
+        assert len(worker.all(ScoreGrant)) == attempt + 1
+        await desk.fail_score("a", worker.last(ScoreGrant).lease)
+    assert len(worker.all(ScoreGrant)) == 3
+    assert desk.finished() == []
+    assert desk.given_up() == [r.id for r in requests(2)]
+    assert len(desk.event("scorer_failed")) == 3
+    assert [bundle.key for bundle in desk.discarded] == ["samples/a/1-1"]
+
+
+async def test_after_a_failure_another_worker_may_score(desk: Desk) -> None:
+    broken = await desk.add("broken")
+    sound = await desk.add("sound")
+    await desk.submit(*requests(1))
+    maker = "broken" if broken.all(Grant) else "sound"
+    other = sound if maker == "broken" else broken
+    await desk.complete(maker, desk.workers[maker].last(Grant).lease)
+    for _ in range(2):
+        name = "broken" if len(broken.all(ScoreGrant)) > len(sound.all(ScoreGrant)) else "sound"
+        await desk.fail_score(name, desk.workers[name].last(ScoreGrant).lease)
+    assert len(broken.all(ScoreGrant)) + len(sound.all(ScoreGrant)) == 3
+    assert other.all(ScoreGrant), "it is not the maker's alone any more"
+
+
+async def test_a_score_that_never_comes_is_asked_for_again(desk: Desk) -> None:
+    wedged = await desk.add("wedged")
+    await desk.submit(*requests(1))
+    await desk.complete("wedged", wedged.last(Grant).lease)
+    other = await desk.add("other")
+    await asyncio.sleep(40.0)
+    assert len(wedged.all(ScoreGrant)) + len(other.all(ScoreGrant)) >= 2
+    assert other.all(ScoreGrant)
+
+
+@pytest.mark.parametrize(
+    "rewards", [(0.5,), (0.5, 0.5, 0.5), (), (0.5, 1.5), (-0.1, 0.5), (float("nan"), 0.5)]
+)
+async def test_nonsense_of_a_scorer_is_a_failed_attempt(
+    desk: Desk, rewards: tuple[float, ...]
+) -> None:
+    worker = await desk.add("a")
+    await desk.submit(*requests(2))
+    await desk.complete("a", worker.last(Grant).lease)
+    await desk.score("a", worker.last(ScoreGrant).lease, *rewards)
+    assert desk.finished() == []
+    assert len(desk.event("scorer_failed")) == 1
+    await desk.score("a", worker.last(ScoreGrant).lease, 0.25, 0.75)
+    assert len(desk.finished()) == 2
+
+
+async def test_a_batch_that_cannot_be_denoised_is_tried_again_then_given_up(desk: Desk) -> None:
+    worker = await desk.add("a")
+    await desk.submit(*requests(1))
+    for _ in range(3):
+        await desk.tell(DenoiseFailed("a", 1, worker.last(Grant).lease, "out of memory"))
+    assert len(worker.all(Grant)) == 3
+    assert desk.given_up() == ["rollout/0/0/0"]
+    assert desk.submitter.last(RequestsGivenUp).reason == "out of memory"
+
+
+async def test_a_grant_that_cannot_be_sent_goes_to_another_worker(desk: Desk) -> None:
+    far, transport = await desk.cluster.process("far")
+    remote = await recorder(far, "leader")
+    await desk.tell(AddWorker("far", "node", "spot", 1))
+    await desk.tell(Pull("far", 1, remote.ref, 2, 4, (0,), (0,)))
+    await far.abort()
+    await asyncio.sleep(10.0)
+    await desk.submit(*requests(1))
+    near = await desk.add("near")
+    await asyncio.sleep(20.0)
+    assert [ids(grant) for grant in near.all(Grant)] == [["rollout/0/0/0"]]

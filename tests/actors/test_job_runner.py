@@ -1,0 +1,375 @@
+"""Whole lives of a job on virtual time: the real coordinator, job runner, dispatcher, explorer,
+validator and ledger, with fake nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from job_kit import FakeNode, World, job, recorder, rng, status
+from runtime_kit import Cluster
+
+from spotlight.actors.coordinator import Coordinator
+from spotlight.actors.messages import (
+    CancelJob,
+    JobAccepted,
+    JobRefused,
+    JobStatus,
+    Request,
+    SubmitJob,
+)
+from spotlight.actors.runtime import ActorRef, ActorSystem
+from spotlight.jobs import JobSpec
+from spotlight.policies.advantages import group_advantages
+
+pytestmark = pytest.mark.virtual_time
+
+
+class Town:
+    """A coordinator and its fake nodes, each a process of its own."""
+
+    def __init__(self, cluster: Cluster, runs: Path) -> None:
+        self.cluster = cluster
+        self.runs = runs
+        self.world = World()
+        self.nodes: dict[str, ActorSystem] = {}
+
+    async def open(self) -> None:
+        self.system = await self.cluster.system("coordinator")
+        self.coordinator = await self.system.spawn(
+            lambda: Coordinator(self.runs, "127.0.0.1", rng()), "coordinator"
+        )
+        self.user = await recorder(self.system, "user")
+
+    async def join(self, name: str, pool: str, process: str = "") -> None:
+        system = await self.cluster.system(process or name)
+        self.nodes[name] = system
+        coordinator: ActorRef = system.well_known(self.system.address, "coordinator")
+        await system.spawn(lambda: FakeNode(name, pool, coordinator, self.world), "node")
+
+    async def submit(self, spec: JobSpec | None, folder: str = "", resume: bool = False) -> Any:
+        message = SubmitJob(spec or job(), folder, resume)
+        return await self.system.ask(self.coordinator, message, timeout_s=30.0)
+
+    async def status(self) -> JobStatus:
+        return await status(self.system, self.coordinator)
+
+    async def wait(self, until: Callable[[JobStatus], bool], limit_s: float = 600.0) -> JobStatus:
+        async with asyncio.timeout(limit_s):
+            while not until(now := await self.status()):
+                await asyncio.sleep(0.5)
+        return now
+
+    async def ended(self) -> JobStatus:
+        return await self.wait(lambda now: bool(now.outcome))
+
+    async def run(self, spec: JobSpec) -> JobStatus:
+        accepted = await self.submit(spec)
+        assert isinstance(accepted, JobAccepted), accepted
+        return await self.ended()
+
+
+@pytest.fixture
+async def town(tmp_path: Path):
+    async with Cluster() as cluster:
+        town = Town(cluster, tmp_path / "runs")
+        await town.open()
+        yield town
+
+
+async def with_nodes(town: Town) -> Town:
+    await town.join("reserved", "reserved")
+    await town.join("spot", "spot")
+    return town
+
+
+def lines(run: str, name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (Path(run) / name).read_text().splitlines()]
+
+
+def events(run: str, name: str) -> list[dict[str, Any]]:
+    return [event for event in lines(run, "events.jsonl") if event["event"] == name]
+
+
+def iterations(run: str) -> list[dict[str, Any]]:
+    return [record for record in lines(run, "metrics.jsonl") if record["kind"] == "iteration"]
+
+
+def trained_samples(world: World) -> list[list[tuple[str, float]]]:
+    return [[(s.prompt, s.advantage) for s in train.samples] for train in world.trained]
+
+
+def expected_advantages(world: World, iteration: int) -> list[float]:
+    """From the fresh rewards of an iteration's rollouts alone, in canonical order."""
+    rollouts = {r.id: r for _, r in world.granted if (r.kind, r.iteration) == ("rollout", iteration)}
+    ordered = sorted(rollouts.values(), key=lambda r: (r.group, r.seed))
+    return list(
+        group_advantages(
+            [World.reward(r) for r in ordered], [r.group for r in ordered], std="global", clip=5.0
+        )
+    )
+
+
+@pytest.mark.parametrize("budget", ["fixed", "window"])
+async def test_a_job_runs_to_its_end(town: Town, budget: str) -> None:
+    await with_nodes(town)
+    end = await town.run(job(exploration={"budget": budget}))
+    assert (end.outcome, end.reason, end.weights_version) == ("finished", "", 3)
+    assert [r["iteration"] for r in iterations(end.run_folder)] == [0, 1, 2]
+    assert [r["samples"] for r in iterations(end.run_folder)] == [8, 8, 8]
+    validated = [r for r in lines(end.run_folder, "metrics.jsonl") if r["kind"] == "validation"]
+    assert [(r["weights_version"], r["images"]) for r in validated] == [(0, 32), (3, 32)]
+    assert len(events(end.run_folder, "weights_published")) == 4
+    assert [e["outcome"] for e in events(end.run_folder, "run_finished")] == ["finished"]
+    counted = Counter(request.id for _, request in town.world.granted)
+    assert set(counted.values()) == {1}, "nothing was lost, so nothing is done twice"
+    artifacts = Path(end.run_folder) / "artifacts"
+    assert not [path for path in artifacts.rglob("*") if path.is_file()]
+
+
+async def test_a_fixed_budget_previews_every_candidate_first(town: Town) -> None:
+    await with_nodes(town)
+    town.world.train_s = 0.5
+    end = await town.run(job())
+    previews = [request for _, request in town.world.granted if request.kind == "preview"]
+    assert len(previews) == 2 * 2 * 4 * 2  # iterations x groups x seeds x candidates
+    assert [r["previews"] for r in iterations(end.run_folder)] == [0, 16, 16]
+    assert end.previews == 32
+
+
+async def test_a_window_budget_waits_for_nothing(town: Town) -> None:
+    await with_nodes(town)
+    town.world.denoise_s = 3.0
+    end = await town.run(job(exploration={"budget": "window", "candidates": 64}))
+    trains = [e for e in events(end.run_folder, "phase") if e["phase"] == "train"]
+    published = [e for e in events(end.run_folder, "phase") if e["phase"] == "publish"][1:]
+    rollouts = [e for e in events(end.run_folder, "phase") if e["phase"] == "rollout"][1:]
+    for train, publish, rollout in zip(trains, published, rollouts, strict=False):
+        assert publish["time_s"] - train["time_s"] < town.world.train_s + 0.1
+        assert rollout["time_s"] - publish["time_s"] < 0.1
+    assert iterations(end.run_folder)[2]["previews"] > 0
+
+
+async def test_previews_use_the_weights_before_and_trainers_do_not_preview(town: Town) -> None:
+    await with_nodes(town)
+    await town.run(job())
+    for name, request in town.world.granted:
+        if request.kind == "preview":
+            assert (name, request.weights_version) == ("spot/0", request.iteration - 1)
+        elif request.kind == "rollout":
+            assert request.weights_version == request.iteration
+
+
+async def test_preview_rewards_never_become_advantages(town: Town) -> None:
+    await with_nodes(town)
+    await town.run(job())
+    for iteration, samples in enumerate(trained_samples(town.world)):
+        assert [a for _, a in samples] == pytest.approx(expected_advantages(town.world, iteration))
+    chosen = {r.id for _, r in town.world.granted if r.kind == "rollout" and r.iteration > 0}
+    previewed = {r.id for _, r in town.world.granted if r.kind == "preview"}
+    assert {name.replace("rollout/", "preview/") for name in chosen} <= previewed
+
+
+async def test_the_whole_spot_pool_may_die_in_the_middle(town: Town) -> None:
+    await with_nodes(town)
+    undisturbed = World()
+    await town.submit(job())
+    await town.wait(lambda now: now.phase == "rollout" and now.iteration == 1)
+    await asyncio.sleep(0.2)
+    await town.nodes["spot"].abort()
+    end = await town.ended()
+    assert end.outcome == "finished"
+    (lost,) = events(end.run_folder, "node_lost")
+    assert lost["node"] == "spot"
+    assert end.reissued > 0
+    assert [r["samples"] for r in iterations(end.run_folder)] == [8, 8, 8]
+    assert [status.name for status in end.workers] == ["reserved/0"]
+    for iteration, samples in enumerate(trained_samples(town.world)):
+        assert [a for _, a in samples] == pytest.approx(expected_advantages(town.world, iteration))
+    assert undisturbed.trained == []
+
+
+async def test_the_loss_of_a_spot_node_does_not_change_the_samples(town: Town) -> None:
+    await with_nodes(town)
+    await town.run(job())
+    calm = trained_samples(town.world)
+    town.world.trained.clear()
+    await town.submit(job())
+    await town.wait(lambda now: now.phase == "train" and now.iteration == 0)
+    await town.nodes["spot"].abort()
+    await town.wait(lambda now: now.iteration == 2)
+    await town.join("spot", "spot", "spot again")
+    assert (await town.ended()).outcome == "finished"
+    assert trained_samples(town.world) == calm
+
+
+async def test_a_spot_node_may_join_late_and_then_works(town: Town) -> None:
+    await town.join("reserved", "reserved")
+    await town.submit(job())
+    await town.wait(lambda now: now.iteration == 1)
+    await town.join("spot", "spot")
+    assert (await town.ended()).outcome == "finished"
+    assert town.world.by("spot/0", "rollout")
+
+
+async def test_a_lost_trainer_fails_the_job_with_a_reason_and_it_can_be_resumed(
+    town: Town,
+) -> None:
+    await with_nodes(town)
+    await town.submit(job())
+    await town.wait(lambda now: now.phase == "train" and now.iteration == 1)
+    await town.nodes["reserved"].abort()
+    end = await town.ended()
+    assert end.outcome == "failed"
+    assert "trainer rank on reserved/0 is lost" in end.reason
+    await town.join("reserved", "reserved", "reserved again")
+    assert isinstance(await town.submit(None, end.run_folder, resume=True), JobAccepted)
+    resumed = await town.ended()
+    assert resumed.outcome == "finished"
+    assert [r["iteration"] for r in iterations(resumed.run_folder)] == [0, 1, 2]
+    assert town.world.started[-1].checkpoint.endswith("iteration-000001.safetensors")
+
+
+async def test_a_failed_prompt_group_is_dropped_and_the_job_goes_on(town: Town) -> None:
+    await with_nodes(town)
+
+    def fails(worker: str, scored: tuple[Request, ...]) -> bool:
+        return any((r.kind, r.iteration, r.group) == ("rollout", 1, 0) for r in scored)
+
+    town.world.fails = fails
+    end = await town.run(job())
+    assert end.outcome == "finished"
+    assert [r["samples"] for r in iterations(end.run_folder)] == [8, 4, 8]
+    dropped = events(end.run_folder, "group_dropped")
+    assert {event["iteration"] for event in dropped} == {1}
+    assert len(town.world.trained[1].samples) == 4
+    assert len(events(end.run_folder, "scorer_failed")) == 3
+    artifacts = Path(end.run_folder) / "artifacts"
+    assert not [path for path in artifacts.rglob("*") if path.is_file()]
+
+
+async def test_a_failed_prompt_group_stops_the_job_that_asks_for_it(town: Town) -> None:
+    await with_nodes(town)
+    town.world.fails = lambda worker, scored: scored[0].kind == "rollout"
+    end = await town.run(job(reward={"on_failure": "stop"}))
+    assert end.outcome == "failed"
+    assert "failed: no luck" in end.reason
+    assert town.world.trained == []
+
+
+async def test_when_every_group_fails_so_does_the_job(town: Town) -> None:
+    await with_nodes(town)
+    town.world.fails = lambda worker, scored: scored[0].kind == "rollout"
+    end = await town.run(job())
+    assert end.outcome == "failed"
+    assert "every prompt group" in end.reason
+
+
+async def test_a_validation_without_any_score_fails_the_job(town: Town) -> None:
+    await with_nodes(town)
+    town.world.fails = lambda worker, scored: scored[0].kind == "evaluation"
+    end = await town.run(job())
+    assert end.outcome == "failed"
+    assert "validation" in end.reason
+
+
+async def test_a_second_job_is_refused_while_one_runs(town: Town) -> None:
+    await with_nodes(town)
+    await town.submit(job())
+    refused = await town.submit(job(name="second"))
+    assert isinstance(refused, JobRefused)
+    assert "`tiny` is running" in refused.reason
+    assert (await town.ended()).outcome == "finished"
+    assert isinstance(await town.submit(job(name="second")), JobAccepted)
+
+
+async def test_a_job_that_cannot_run_is_refused_with_the_reason(town: Town) -> None:
+    refused = await town.submit(job(model={"checkpoint": "builtin:nothing"}))
+    assert isinstance(refused, JobRefused)
+    assert "builtin:nothing" in refused.reason
+    assert (await town.status()).job == ""
+
+
+async def test_a_cancelled_job_can_be_resumed_where_it_was(town: Town) -> None:
+    await with_nodes(town)
+    await town.submit(job())
+    await town.wait(lambda now: now.iteration == 2)
+    await town.system.ask(town.coordinator, CancelJob(), timeout_s=10.0)
+    end = await town.ended()
+    assert (end.outcome, end.reason) == ("cancelled", "cancelled by the user")
+    await town.submit(None, end.run_folder, resume=True)
+    resumed = await town.ended()
+    assert resumed.outcome == "finished"
+    assert [r["iteration"] for r in iterations(resumed.run_folder)] == [0, 1, 2]
+
+
+async def test_a_node_that_comes_back_as_a_new_process_replaces_its_earlier_self(
+    town: Town,
+) -> None:
+    await with_nodes(town)
+    await town.submit(job())
+    await town.wait(lambda now: now.iteration == 1)
+    await town.join("spot", "spot", "spot again")  # while the old process is still there
+    end = await town.ended()
+    assert end.outcome == "finished"
+    (lost,) = events(end.run_folder, "node_lost")
+    assert lost["reason"] == "it came back as a new process"
+    assert sorted(worker.name for worker in end.workers) == ["reserved/0", "spot/0"]
+
+
+async def test_a_crash_of_the_runner_fails_the_job_and_the_coordinator_goes_on(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await with_nodes(town)
+    with monkeypatch.context() as broken:
+
+        def explode(*_: Any) -> None:
+            raise LookupError("a bug")
+
+        broken.setattr("spotlight.actors.job_runner.training_samples", explode)
+        end = await town.run(job())
+        await asyncio.sleep(5.0)
+    assert end.outcome == "failed"
+    assert "crashed" in end.reason
+    assert (await town.run(job())).outcome == "finished"
+
+
+async def test_a_crash_of_the_dispatcher_fails_the_job(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await with_nodes(town)
+
+    def explode(*_: Any) -> None:
+        raise LookupError("a bug")
+
+    monkeypatch.setattr("spotlight.actors.dispatcher.Dispatcher._finish", explode)
+    await town.submit(job())
+    await town.wait(lambda now: now.outcome == "failed")
+
+
+async def test_a_run_folder_that_cannot_be_written_ends_the_job_and_frees_the_nodes(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from spotlight.errors import RunFolderError
+
+    await with_nodes(town)
+
+    def refuse(*_: Any) -> None:
+        raise RunFolderError("the disk is full")
+
+    monkeypatch.setattr("spotlight.store.run_folder.RunFolder.record_metrics", refuse)
+    end = await town.run(job())
+    assert (end.outcome, end.reason) == ("failed", "the disk is full")
+
+
+async def test_the_states_of_a_worker_follow_each_other_without_a_gap(town: Town) -> None:
+    await with_nodes(town)
+    end = await town.run(job())
+    changes = [e for e in events(end.run_folder, "worker_state") if e["worker"] == "spot/0"]
+    assert changes[0]["state"] == "starting"
+    assert all(a["state"] != b["state"] for a, b in zip(changes, changes[1:], strict=False))
