@@ -1,0 +1,26 @@
+"""The built-in checkpoint under the OCR reward: where post-training starts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from spotlight.assets import read_prompts
+from spotlight.diffusion.checkpoints import load_model
+from spotlight.diffusion.samplers import SamplerSettings, sample
+from spotlight.jobs import ModelSpec, RewardSpec
+from spotlight.rewards.base import build_scorer
+
+pytest.importorskip("rapidocr_onnxruntime")
+
+
+def test_the_builtin_checkpoint_is_partly_right_and_its_seeds_differ() -> None:
+    model = load_model(ModelSpec(checkpoint="builtin:ocr-tiny"), device="cpu")
+    prompts = [prompt for prompt in read_prompts("builtin:ocr-tiny/validation") for _ in range(4)]
+    settings = SamplerSettings("ode", 8, 16, 48, micro_batch=16)
+    latents = sample(model, prompts, range(len(prompts)), settings).latents
+    rewards = np.array(
+        build_scorer(RewardSpec(kind="ocr")).score(model.decode(latents, 16, 48), prompts)
+    )
+    assert 0.25 < rewards.mean() < 0.45
+    assert rewards.reshape(-1, 4).std(axis=1).mean() > 0.1
