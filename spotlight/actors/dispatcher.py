@@ -86,9 +86,16 @@ class _Worker:
     pull: Pull | None = None
     scores: PullScores | None = None
     leases: int = 0
+    failures: int = 0
+    """Denoising leases that it gave back or let expire."""
     scoring: dict[int, ScoreTask] = field(default_factory=dict)
     """What it scores now, by lease."""
     score_failures: int = 0
+
+    @property
+    def load(self) -> tuple[int, int]:
+        """Who has least to denoise comes first, then who has failed least."""
+        return self.leases, self.failures
 
     @property
     def score_load(self) -> tuple[int, int]:
@@ -252,9 +259,11 @@ class Dispatcher(Actor):
     @handles(DenoiseFailed)
     async def on_denoise_failed(self, message: DenoiseFailed) -> None:
         """A batch could not be denoised there: try elsewhere, or give up."""
-        if self._current(message.worker, message.epoch) is None:
+        worker = self._current(message.worker, message.epoch)
+        if worker is None:
             return
         if self._requests.holds(message.lease, message.worker):
+            worker.failures += 1
             log.warning("denoise_failed", worker=message.worker, error=message.error)
             self._record("denoise_failed", worker=message.worker, error=message.error)
         self._give_up(self._requests.fail(message.lease, message.worker), message.error)
@@ -328,7 +337,7 @@ class Dispatcher(Actor):
 
     def _serve(self) -> None:
         """Grant what can be granted; least loaded workers first."""
-        for name, worker in sorted(self._workers.items(), key=lambda entry: entry[1].leases):
+        for name, worker in sorted(self._workers.items(), key=lambda entry: entry[1].load):
             if name not in self._barred:
                 while self._grant(name, worker):
                     pass
@@ -468,6 +477,9 @@ class Dispatcher(Actor):
             await asyncio.sleep(_TICK_S)
             requests, tasks = self._requests.expire(self._now()), self._scores.expire(self._now())
             self._roaming.update(task.id for task in tasks)
+            for name, worker in self._workers.items():
+                worker.failures += worker.leases - self._requests.held_by(name)
+                worker.score_failures += len(worker.scoring) - self._scores.held_by(name)
             expired = len(requests) + len(tasks)
             if expired:
                 log.warning("leases_expired", items=expired)

@@ -27,7 +27,7 @@ from spotlight.actors.messages import (
 )
 from spotlight.actors.runtime import Actor, ActorRef, handles
 from spotlight.actors.worker_state import WorkerContext
-from spotlight.errors import ActorError, ScoringError, SpotlightError
+from spotlight.errors import ActorError, ScoringError
 from spotlight.jobs import RewardSpec
 from spotlight.rewards.base import Scorer, build_scorer
 from spotlight.transport.tensors import fetch
@@ -98,7 +98,7 @@ class RewardWorker(Actor):
                 )
             _check(rewards, len(grant.rows))
             answer = Scored(self._context.name, self._context.epoch, grant.lease, tuple(rewards))
-        except (SpotlightError, OSError, ValueError, RuntimeError, KeyError) as error:
+        except Exception as error:  # whatever a scorer raises costs an attempt, not the worker
             reason = f"{type(error).__name__}: {error}"
             answer = ScoreFailed(self._context.name, self._context.epoch, grant.lease, reason)
         try:

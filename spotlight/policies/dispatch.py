@@ -174,10 +174,6 @@ class LeaseBook(Generic[ItemT]):
             self._failures.pop(item_id, None)
         return revoked
 
-    def forget_done(self) -> None:
-        """Free the memory of what is done, once nobody can submit it again."""
-        self._done.clear()
-
     @property
     def queued(self) -> int:
         """Items that wait."""

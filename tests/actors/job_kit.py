@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,6 +39,7 @@ from spotlight.actors.messages import (
     WorkerRefs,
 )
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, Message, handles
+from spotlight.errors import ActorError
 from spotlight.jobs import JobSpec, job_from_data
 from spotlight.policies.exploration import derived_seed
 from spotlight.transport.tensors import BundleOffer, StoreEndpoint
@@ -135,6 +137,8 @@ class World:
         self.scored: dict[str, float] = {}
         self.trained: list[Train] = []
         self.started: list[StartTrainer] = []
+        self.freed: list[str] = []
+        """Workers whose job was ended."""
         self.bundles: dict[str, tuple[Request, ...]] = {}
 
     @staticmethod
@@ -206,7 +210,7 @@ class FakeWorker(Actor):
         key = f"samples/{self.name}-{self.epoch}-{grant.lease}"
         self.world.bundles[key] = grant.requests
         completed = Completed(self.name, self.epoch, grant.lease, offer(key), 1.0)
-        await self.ask(dispatcher, completed, timeout_s=10.0)
+        await self._report(dispatcher, completed)
 
     @handles(ScoreGrant)
     async def on_score(self, message: ScoreGrant) -> None:
@@ -222,7 +226,11 @@ class FakeWorker(Actor):
         rewards = tuple(self.world.reward(each) for each in scored)
         self.world.scored.update(zip((each.id for each in scored), rewards, strict=True))
         answer = Scored(self.name, self.epoch, grant.lease, rewards)
-        await self.ask(dispatcher, answer, timeout_s=10.0)
+        await self._report(dispatcher, answer)
+
+    async def _report(self, dispatcher: ActorRef, message: Message) -> None:
+        with suppress(ActorError):  # the job is over
+            await self.ask(dispatcher, message, timeout_s=10.0)
 
     @handles(StartTrainer)
     async def on_start(self, message: StartTrainer) -> None:
@@ -253,13 +261,13 @@ class FakeWorker(Actor):
     @handles(SaveCheckpoint)
     async def on_save(self, message: SaveCheckpoint) -> None:
         assert self.sender is not None
-        Path(message.path).parent.mkdir(exist_ok=True)
-        Path(message.path).write_bytes(b"checkpoint")
+        _write(Path(message.path))
         self.tell(self.sender, CheckpointSaved(message.iteration, message.path))
 
     @handles(EndJob)
     async def on_end(self, message: EndJob) -> None:
         self.job = None
+        self.world.freed.append(self.name)
 
 
 class FakeNode(Actor):
@@ -287,6 +295,11 @@ async def status(system: ActorSystem, coordinator: ActorRef) -> JobStatus:
     answer = await system.ask(coordinator, GetStatus(), timeout_s=10.0)
     assert isinstance(answer, JobStatus)
     return answer
+
+
+def _write(checkpoint: Path) -> None:
+    checkpoint.parent.mkdir(exist_ok=True)
+    checkpoint.write_bytes(b"checkpoint")
 
 
 def rng(seed: int = 0) -> random.Random:

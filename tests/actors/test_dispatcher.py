@@ -461,7 +461,7 @@ async def test_a_batch_that_cannot_be_denoised_is_tried_again_then_given_up(desk
 
 
 async def test_a_grant_that_cannot_be_sent_goes_to_another_worker(desk: Desk) -> None:
-    far, transport = await desk.cluster.process("far")
+    far = await desk.cluster.system("far")
     remote = await recorder(far, "leader")
     await desk.tell(AddWorker("far", "node", "spot", 1))
     await desk.tell(Pull("far", 1, remote.ref, 2, 4, (0,), (0,)))

@@ -195,17 +195,6 @@ def test_cancelled_work_that_is_submitted_again_starts_anew():
     assert book.fail(pull(book).number, "worker") == ()
 
 
-def test_what_is_done_can_be_forgotten_without_forgetting_failures():
-    book = book_with("a", "b")
-    book.complete(pull(book, size=1).number, "worker")
-    for _ in range(MAX_ATTEMPTS - 1):
-        book.fail(pull(book).number, "worker")
-    book.forget_done()
-    assert ids(book.fail(pull(book).number, "worker")) == ["b"]
-    book.submit([Work("a")])
-    assert book.queued == 1
-
-
 WORK = st.builds(
     lambda kind, number: Work(f"{kind}-{number}", kind, 0 if kind == "rollout" else 1),
     st.sampled_from(["rollout", "preview"]),

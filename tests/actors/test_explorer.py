@@ -1,0 +1,207 @@
+"""The explorer: when it stops, what it chooses, what it counts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+
+import pytest
+from job_kit import World, job, offer, recorder, settle
+from runtime_kit import Cluster
+
+from spotlight.actors.explorer import Explorer
+from spotlight.actors.messages import (
+    CancelRequests,
+    Explored,
+    Request,
+    RequestsFinished,
+    RequestsGivenUp,
+    Result,
+    StartExploration,
+    StopExploration,
+    SubmitRequests,
+)
+from spotlight.actors.requests import preview_settings
+from spotlight.actors.runtime import Message
+
+pytestmark = pytest.mark.virtual_time
+
+CANDIDATES = 16  # 2 groups x 4 seeds x 2 candidates
+
+
+class Expedition:
+    """An explorer between a recorded dispatcher and a recorded runner."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.workers = 1
+
+    async def open(self, budget: str) -> None:
+        self.system = await self._cluster.system("coordinator")
+        self.dispatcher = await recorder(self.system, "dispatcher")
+        self.runner = await recorder(self.system, "runner")
+        spec = job(exploration={"budget": budget})
+        self.explorer = await self.system.spawn(
+            lambda: Explorer(
+                spec,
+                self.dispatcher.ref,
+                workers=lambda: self.workers,
+                settings=lambda iteration: preview_settings(spec, iteration),
+            ),
+            "explorer",
+        )
+
+    async def tell(self, message: Message) -> None:
+        self.system.tell(self.explorer, message, sender=self.runner.ref)
+        await settle()
+
+    async def start(self, window_s: float = 10.0, iteration: int = 1) -> None:
+        await self.tell(StartExploration(iteration, iteration - 1, ("a", "b"), window_s))
+
+    def submitted(self) -> list[Request]:
+        return [r for m in self.dispatcher.all(SubmitRequests) for r in m.requests]
+
+    async def finish(self, previews: Sequence[Request]) -> None:
+        results = [Result(r, World.reward(r), offer(), 0) for r in previews]
+        await self.tell(RequestsFinished(tuple(results)))
+
+    async def finish_all(self, order: Callable[[list[Request]], list[Request]] = list) -> None:
+        """Finish previews until there are no new ones."""
+        done: set[str] = set()
+        while waiting := [r for r in self.submitted() if r.id not in done]:
+            for preview in order(waiting):
+                done.add(preview.id)
+                await self.finish([preview])
+
+    def explored(self) -> Explored:
+        (explored,) = self.runner.all(Explored)
+        return explored
+
+
+@pytest.fixture
+async def expedition() -> AsyncIterator[Expedition]:
+    async with Cluster() as cluster:
+        yield Expedition(cluster)
+
+
+async def test_only_a_little_is_queued_at_a_time(expedition: Expedition) -> None:
+    await expedition.open("fixed")
+    await expedition.start()
+    assert len(expedition.submitted()) == 8  # one batch of 4 in work and one waiting
+    await expedition.finish(expedition.submitted()[:3])
+    assert len(expedition.submitted()) == 11
+
+
+async def test_previews_name_the_weights_and_settings_of_the_iteration(
+    expedition: Expedition,
+) -> None:
+    await expedition.open("fixed")
+    await expedition.start()
+    for preview in expedition.submitted():
+        assert (preview.kind, preview.iteration, preview.weights_version) == ("preview", 1, 0)
+        assert preview.settings == preview_settings(job(), 1)
+    assert [r.prompt for r in expedition.submitted()[:4]] == ["a", "b", "a", "b"]
+
+
+async def test_a_window_budget_submits_nothing_after_its_deadline(expedition: Expedition) -> None:
+    await expedition.open("window")
+    await expedition.start(window_s=10.0)
+    await asyncio.sleep(9.0)
+    await expedition.finish(expedition.submitted()[:2])
+    assert len(expedition.submitted()) == 10
+    await asyncio.sleep(2.0)
+    await expedition.finish(expedition.submitted()[2:5])
+    assert len(expedition.submitted()) == 10
+
+
+async def test_without_a_prediction_nothing_is_previewed(expedition: Expedition) -> None:
+    await expedition.open("window")
+    await expedition.start(window_s=0.0)
+    await expedition.tell(StopExploration(1))
+    assert expedition.submitted() == []
+    assert [len(seeds) for seeds in expedition.explored().seeds] == [4, 4]
+    assert expedition.explored().preview_rewards == ((None,) * 4,) * 2
+
+
+async def test_a_window_budget_chooses_at_once_and_counts_what_it_dropped(
+    expedition: Expedition,
+) -> None:
+    await expedition.open("window")
+    await expedition.start()
+    await expedition.finish(expedition.submitted()[:5])
+    await expedition.tell(StopExploration(1))
+    explored = expedition.explored()
+    assert (explored.previews, explored.late) == (5, 8)
+    assert expedition.dispatcher.all(CancelRequests) == [CancelRequests("preview")]
+
+
+async def test_what_comes_after_the_choice_changes_nothing(expedition: Expedition) -> None:
+    await expedition.open("window")
+    await expedition.start()
+    await expedition.tell(StopExploration(1))
+    await expedition.finish(expedition.submitted())
+    await expedition.tell(StopExploration(1))
+    assert expedition.explored().previews == 0
+
+
+async def test_the_stop_of_another_iteration_changes_nothing(expedition: Expedition) -> None:
+    await expedition.open("window")
+    await expedition.start(iteration=2)
+    await expedition.tell(StopExploration(1))
+    assert expedition.runner.inbox == []
+
+
+async def test_a_fixed_budget_is_finished_first(expedition: Expedition) -> None:
+    await expedition.open("fixed")
+    await expedition.start(window_s=0.0)
+    await expedition.tell(StopExploration(1))
+    assert expedition.runner.inbox == []
+    await expedition.finish_all()
+    explored = expedition.explored()
+    assert (explored.previews, explored.late) == (CANDIDATES, 0)
+    assert expedition.dispatcher.all(CancelRequests) == []
+
+
+async def test_a_fixed_budget_that_is_spent_waits_for_the_stop(expedition: Expedition) -> None:
+    await expedition.open("fixed")
+    await expedition.start()
+    await expedition.finish_all()
+    assert expedition.runner.inbox == []
+    await expedition.tell(StopExploration(1))
+    assert expedition.explored().previews == CANDIDATES
+
+
+async def test_previews_that_are_given_up_do_not_hold_up_a_fixed_budget(
+    expedition: Expedition,
+) -> None:
+    await expedition.open("fixed")
+    await expedition.start()
+    await expedition.tell(StopExploration(1))
+    await expedition.tell(RequestsGivenUp(tuple(expedition.submitted()[:8]), "no luck"))
+    await expedition.finish(expedition.submitted()[8:])
+    explored = expedition.explored()
+    assert explored.previews == CANDIDATES - 8
+    failed = {r.seed for r in expedition.submitted()[:8]}
+    scored = [
+        seed
+        for seeds, rewards in zip(explored.seeds, explored.preview_rewards, strict=True)
+        for seed, reward in zip(seeds, rewards, strict=True)
+        if reward is not None
+    ]
+    assert scored and not failed & set(scored)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+async def test_the_order_of_arrival_does_not_change_the_choice(workers: int) -> None:
+    choices = []
+    for order in (list, lambda waiting: waiting[::-1], lambda w: sorted(w, key=lambda r: r.seed)):
+        async with Cluster() as cluster:
+            expedition = Expedition(cluster)
+            expedition.workers = workers
+            await expedition.open("fixed")
+            await expedition.start()
+            await expedition.tell(StopExploration(1))
+            await expedition.finish_all(order)
+            explored = expedition.explored()
+            choices.append((explored.seeds, explored.preview_rewards))
+    assert choices[0] == choices[1] == choices[2]
