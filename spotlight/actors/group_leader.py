@@ -93,7 +93,12 @@ class GroupLeader(Actor):
         job = self._job
         if job is None or job.id != message.job_id:
             return
-        await self.ask(self._member, message, timeout_s=_LOAD_LIMIT_S)
+        try:
+            await self.ask(self._member, message, timeout_s=_LOAD_LIMIT_S)
+        except ActorError as error:
+            # Not acknowledged, so not served; the next version may be.
+            log.error("weights_not_held", version=message.version, reason=str(error))
+            return
         keep = set(message.keep)
         job.rollout_versions = (job.rollout_versions | {message.version}) & keep
         if message.evaluation is not None:

@@ -34,7 +34,7 @@ from spotlight.actors.messages import (
     WorkerUp,
 )
 from spotlight.actors.runtime import Actor, Down, handles
-from spotlight.errors import ActorError
+from spotlight.errors import ActorError, TransferFailed
 from spotlight.transport.tensors import BundleOffer, BundleStore, fetch
 
 log = structlog.get_logger(__name__)
@@ -119,13 +119,14 @@ class NodeScheduler(Actor):
         """Take the node's copy, then let the workers read it."""
         if message.job_id != self._job_id:
             return
-        local = HoldWeights(
-            message.job_id,
-            message.version,
-            await self._copy(message.rollout),
-            await self._copy(message.evaluation) if message.evaluation else None,
-            message.keep,
-        )
+        try:
+            rollout = await self._copy(message.rollout)
+            evaluation = await self._copy(message.evaluation) if message.evaluation else None
+        except TransferFailed as error:
+            # Its workers are granted nothing of this version; the next one may arrive.
+            log.error("weights_not_fetched", version=message.version, reason=str(error))
+            return
+        local = HoldWeights(message.job_id, message.version, rollout, evaluation, message.keep)
         self._held.add(message.version)
         for version in self._held - set(message.keep):
             for role in ("rollout", "evaluation"):

@@ -29,6 +29,7 @@ from spotlight.actors.messages import (
 )
 from spotlight.actors.runtime import Actor, Message, handles
 from spotlight.actors.worker_state import WorkerContext
+from spotlight.errors import TransferFailed
 
 pytestmark = pytest.mark.virtual_time
 
@@ -39,10 +40,13 @@ class SlowMember(Recorder):
     def __init__(self) -> None:
         super().__init__()
         self.loaded = asyncio.Event()
+        self.broken = False
 
     @handles(HoldWeights)
     async def on_hold(self, message: HoldWeights) -> Message:
         await self.loaded.wait()
+        if self.broken:
+            raise TransferFailed("the bundle is gone")
         return Acknowledged()
 
 
@@ -116,6 +120,21 @@ async def test_it_names_exactly_the_versions_that_are_held(crew: Crew) -> None:
     assert crew.dispatcher.last(Pull).rollout_versions == (1, 2)
     await crew.hold(3, keep=(2, 3))
     assert crew.dispatcher.last(Pull).evaluation_versions == ()
+
+
+async def test_a_version_that_the_member_cannot_load_is_not_served_and_the_next_is(
+    crew: Crew,
+) -> None:
+    await crew.prepare(version=None)
+    crew.member.broken = True
+    crew.member.loaded.set()
+    await crew.hold(0)
+    assert crew.dispatcher.all(Pull) == []
+
+    crew.member.broken = False
+    await crew.hold(1)
+
+    assert crew.dispatcher.all(Pull)[-1].rollout_versions == (1,)
 
 
 async def test_weights_of_another_job_are_ignored(crew: Crew) -> None:

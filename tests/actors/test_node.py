@@ -22,7 +22,8 @@ from spotlight.actors.messages import (
 )
 from spotlight.actors.node import NodeScheduler, NodeSettings
 from spotlight.actors.runtime import ActorSystem, Message
-from spotlight.transport.tensors import BundleStore
+from spotlight.errors import TransferFailed
+from spotlight.transport.tensors import BundleOffer, BundleStore
 
 pytestmark = pytest.mark.virtual_time
 
@@ -192,6 +193,26 @@ async def test_weights_are_passed_on_and_old_ones_dropped(site: Site, tmp_path: 
     assert names == ["000001-rollout", "000002-rollout"]
     await site.tell(EndJob("job"))
     assert not (tmp_path / "weights").exists()
+
+
+async def test_weights_that_cannot_be_fetched_are_left_out_and_the_next_are_passed_on(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(offer: BundleOffer) -> bytes:
+        raise TransferFailed("its holder is gone")
+
+    await site.up("n/0")
+    await site.up("n/1")
+    await site.prepare()
+    with monkeypatch.context() as patch:
+        patch.setattr("spotlight.actors.node.fetch", fail)
+        elsewhere = BundleOffer("weights/000000-rollout", 7, 0, STORE)
+        await site.tell(HoldWeights("job", 0, elsewhere, None, (0,)))
+    assert site.worker.all(HoldWeights) == []
+
+    await site.hold(1)
+
+    assert [m.version for m in site.worker.all(HoldWeights)] == [1, 1]
 
 
 async def test_weights_of_another_job_are_ignored(site: Site) -> None:
