@@ -236,16 +236,17 @@ async def test_a_process_can_be_asked_by_an_address_that_is_not_its_own() -> Non
     client = ActorSystem(ZeroMQTransport(), rng=random.Random(0))
     await server.start()
     await client.start()
-    await server.spawn(Accountant, "accountant")
+    accountant = await server.spawn(Accountant, "accountant")
     reached_at = server.post.transport._router.getsockopt_string(zmq.LAST_ENDPOINT)  # type: ignore[attr-defined]
     ref = client.well_known(reached_at, "accountant")
     watcher = Watcher(ref)
     await client.spawn(lambda: watcher, "watcher")
     assert await client.ask(ref, ReadTally(), timeout_s=10.0) == Tally(())
-    await server.aclose()
+    await server.stop(accountant)
     async with asyncio.timeout(10.0):
         await watcher.first_down.wait()
     assert watcher.downs == [Down(ref, "stopped")]
+    await server.aclose()
     await client.aclose()
 
 

@@ -71,6 +71,10 @@ class ZeroMQSettings:
         socket.setsockopt(zmq.IPV6, int(ipv6))
 
 
+_HANDOVER_S = 0.05
+"""Time for libzmq's thread to take the last messages before a ROUTER closes."""
+
+
 class ZeroMQTransport:
     """One process's end of the control network over TCP."""
 
@@ -158,6 +162,10 @@ class ZeroMQTransport:
         self._drained = self._loop.create_future()
         self.link_flushed()
         await asyncio.wait((self._drained,), timeout=self.settings.linger_s)
+        if self._accepted:
+            # A ROUTER that closes drops what libzmq's own thread has not taken yet, whatever its
+            # LINGER says, and nothing tells when it has.
+            await asyncio.sleep(_HANDOVER_S)
         self._close(linger_ms=round(self.settings.linger_s * 1000))
 
     def abort(self) -> None:
