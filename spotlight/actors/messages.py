@@ -302,9 +302,7 @@ class SubmitRequests(Message, frozen=True):
 
 
 class CancelRequests(Message, frozen=True):
-    """Forget the queued requests of a kind; what is being denoised comes back and is counted as
-    late.
-    """
+    """Forget the requests of a kind; leases on them are revoked, and what still comes is late."""
 
     kind: RequestKind
 

@@ -6,11 +6,13 @@ one line on standard error and a non-zero exit code.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import sys
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -23,6 +25,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+Answer = TypeVar("Answer")
 
 DEFAULT_COORDINATOR = "tcp://127.0.0.1:7070"
 CoordinatorOption = Annotated[
@@ -133,9 +137,8 @@ def report(
         typer.echo(str(write_report(run)))
 
 
-def _reaching(coordinator, call):  # type: ignore[no-untyped-def]
-    import asyncio
-
+def _reaching(coordinator: str, call: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
+    """Run one call to a coordinator; its silence is the user's to mend."""
     try:
         return asyncio.run(call())
     except ActorError as error:

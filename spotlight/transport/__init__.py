@@ -1,1 +1,1 @@
-"""."""
+"""How bytes move: control messages, tensor bundles, and collectives."""
