@@ -1,0 +1,57 @@
+import asyncio
+import os
+import signal
+
+import pytest
+
+from spotlight.cloud.signals import GRACE_VARIABLE, grace_s, sigterm_as_notice
+from spotlight.errors import UserError
+from tests.cloud.watching import watching
+
+
+def terminate() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.both_loops
+async def test_the_first_sigterm_is_a_notice_and_the_second_ends():
+    end = asyncio.Event()
+    with sigterm_as_notice(30.0, end.set) as source:
+        async with watching(source) as told:
+            terminate()
+            notice = await told.next()
+            assert (notice.source, notice.kind) == ("signal", "preempt")
+            assert 25 < notice.lead_s <= 30
+            assert not end.is_set()
+            terminate()
+            await end.wait()
+            assert told.nothing_more()
+
+
+async def test_a_sigterm_from_before_the_watch_is_seen_with_what_is_left_of_its_time():
+    with sigterm_as_notice(0.05, lambda: None) as source:
+        source.receive()
+        await asyncio.sleep(0.1)
+        async with watching(source) as told:
+            assert (await told.next()).lead_s == 0
+
+
+async def test_sigterm_kills_again_afterwards():
+    with sigterm_as_notice(30.0, lambda: None):
+        assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("", 30.0), ("0", 0.0), ("15", 15.0), ("2.5", 2.5)])
+def test_the_environment_says_how_long_a_sigterm_leaves(text, seconds):
+    assert grace_s({GRACE_VARIABLE: text}) == seconds
+
+
+def test_without_a_word_a_sigterm_leaves_thirty_seconds():
+    assert grace_s({}) == 30.0
+
+
+@pytest.mark.parametrize("text", ["soon", "-1", "nan", "inf", "30s"])
+def test_a_grace_that_is_no_time_is_refused_by_name(text):
+    with pytest.raises(UserError, match=GRACE_VARIABLE):
+        grace_s({GRACE_VARIABLE: text})
