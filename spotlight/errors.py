@@ -7,6 +7,7 @@ SpotlightError
 │   ├── MissingDependency     an optional package is not installed
 │   ├── AddressInUse          a port that was asked for is taken
 │   ├── RunFolderError        the run folder is of another job, full, or not writable
+│   │   └── JournalError      the journal is damaged, of another job, or could not be written
 │   └── RequestRefused        the coordinator says no, with the reason
 ├── ActorError                an actor could not be reached or did not answer
 │   ├── MailboxFull           the receiver pushes back; retry later
@@ -18,6 +19,7 @@ SpotlightError
 │   ├── FrameRejected         a frame that is malformed, too large, or of an unknown type
 │   └── TransferFailed        a tensor bundle could not be sent or fetched
 ├── WrongWeights              a worker does not hold the weights version that was asked for
+├── CommitRefused             saved progress is not that of the request it came with
 ├── TrainingDiverged          a loss or a gradient is not finite
 └── ScoringError              a scorer failed; never turned into a reward
 """
@@ -58,6 +60,10 @@ class AddressInUse(UserError):
 
 class RunFolderError(UserError):
     """The run folder is of another job, full, or not writable."""
+
+
+class JournalError(RunFolderError):
+    """The journal is damaged, of another job or format, in use, or could not be written."""
 
 
 class RequestRefused(UserError):
@@ -108,6 +114,10 @@ class TransferFailed(TransportError):
 
 class WrongWeights(SpotlightError):
     """A worker was asked to use a weights version that it does not hold."""
+
+
+class CommitRefused(SpotlightError):
+    """Saved progress is damaged, gone, or not that of the request it came with."""
 
 
 class TrainingDiverged(SpotlightError):
