@@ -4,15 +4,18 @@ Going out: `Post` makes frames and hands them to the transport. Coming in: it ch
 keeps tells of a process in order and at most once, answers duplicates of asks from a cache, and
 gives the rest to the system to deliver.
 
-Invariant: whatever a peer sends, nothing here raises into the transport, and a peer speaks only for
-itself: a frame that claims to come from elsewhere, or reports on the actors of another process, is
-refused and counted.
+Invariants: whatever a peer sends, nothing here raises into the transport; a peer that sends what
+cannot be decoded is cut off, since no process of ours does; and a peer speaks only for itself: a
+frame that claims to come from elsewhere, or reports on the actors of another process, is refused
+and counted. That alone cuts nobody off: an answer to the process that was at this address before
+looks the same.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -23,14 +26,16 @@ from spotlight.actors.log_limiter import LogLimiter
 from spotlight.actors.mailbox import Delivery
 from spotlight.actors.protocol import Ended, Failure, PushedBack, Unwatch, Watch
 from spotlight.actors.replies import RUNNING, ReplyCache
-from spotlight.errors import FrameRejected, MailboxFull, PeerUnreachable
+from spotlight.errors import MailboxFull, PeerUnreachable
 from spotlight.transport.control import (
     PROTOCOL_VERSION,
     ActorRef,
+    BadInput,
     ControlTransport,
     Envelope,
     Kind,
     Message,
+    Rejection,
     decode_envelope,
     decode_message,
     encode_envelope,
@@ -53,7 +58,7 @@ class Post:
         self.transport = transport
         self.frames_sent = 0
         self.frames_received = 0
-        self.frames_rejected = 0
+        self.frames_rejected: Counter[Rejection] = Counter()
         self.duplicates = 0
         self._system = system
         self._replies = ReplyCache()
@@ -63,7 +68,8 @@ class Post:
         self._peers: dict[str, int] = {}
         """Incarnations of the connected processes, by address."""
         self._pushed_back_until: dict[ActorRef, float] = {}
-        self._log_limiter = LogLimiter()
+        self._rejections_log = LogLimiter()
+        self._losses_log = LogLimiter()
 
     # --- going out --------------------------------------------------------------------
 
@@ -170,7 +176,8 @@ class Post:
         try:
             envelope = decode_envelope(frame)
             if envelope.source.address != address:
-                raise FrameRejected(f"a frame from {address} says it is from {envelope.source}")
+                text = f"a frame from {address} says it is from {envelope.source}"
+                raise BadInput("not_allowed", text)
             if envelope.kind is Kind.TELL:
                 self._receive_tell(address, envelope)
             elif envelope.kind is Kind.ASK:
@@ -179,11 +186,19 @@ class Post:
                 self._receive_system(address, decode_message(envelope.body))
             else:
                 self._receive_answer(address, envelope)
-        except FrameRejected as error:
-            self.frames_rejected += 1
-            unlogged = self._log_limiter.admit(address, _now())
-            if unlogged is not None:
-                log.warning("frame_rejected", peer=address, error=str(error), unlogged=unlogged)
+        except BadInput as error:
+            self.input_rejected(address, error.reason, str(error))
+            if error.reason != "not_allowed":
+                self.transport.cut_off(address, str(error))
+
+    def input_rejected(self, address: str, reason: Rejection, detail: str) -> None:
+        """Count what was not taken, and say so, but not more often than is useful."""
+        self.frames_rejected[reason] += 1
+        unlogged = self._rejections_log.admit(reason, _now())  # not by peer: names are theirs
+        if unlogged is not None:
+            log.warning(
+                "input_rejected", peer=address, reason=reason, detail=detail, unlogged=unlogged
+            )
 
     def frame_undelivered(self, address: str, frame: bytes) -> None:
         """A queued frame never left. Asks fail by the loss of the peer; the rest is dead
@@ -199,6 +214,15 @@ class Post:
 
     def peer_lost(self, address: str, incarnation: int, reason: str) -> None:
         """A process is gone, or out of reach."""
+        unlogged = self._losses_log.admit(address, _now())
+        if unlogged is not None:
+            log.info(
+                "peer_lost",
+                peer=address,
+                incarnation=incarnation,
+                reason=reason,
+                unlogged=unlogged,
+            )
         self._peers.pop(address, None)
         self._last_sequences.pop(address, None)
         self._system.lose_process(address, incarnation, reason)
@@ -220,14 +244,7 @@ class Post:
             return
         if not self._is_in_order(address, envelope):
             return
-        try:
-            message = decode_message(envelope.body)
-        except FrameRejected as error:
-            failure = Failure("RemoteError", str(error), "FrameRejected")
-            to = envelope.destination
-            frame = self._frame(to, source, Kind.FAILURE, correlation, None, failure)
-            self._send_answer(source, to, frame, "Failure")
-            raise
+        message = decode_message(envelope.body)
         deadline = None
         if envelope.seconds_left is not None:
             deadline = _now() + envelope.seconds_left
@@ -254,7 +271,7 @@ class Post:
         elif self._is_at(ask.ref.address, address):
             ask.settle(reply)
         else:
-            raise FrameRejected(f"{address} answers an ask to {ask.ref}")
+            raise BadInput("not_allowed", f"{address} answers an ask to {ask.ref}")
 
     def _receive_system(self, address: str, message: Message) -> None:
         watches, here = self._system.watches, self._system.address
@@ -272,7 +289,8 @@ class Post:
             case PushedBack(ref=ref) if self._is_at(ref.address, address):
                 self._hold_back(ref)
             case _:
-                raise FrameRejected(f"{address} may not send {type(message).__name__} like this")
+                name = type(message).__name__
+                raise BadInput("not_allowed", f"{address} may not send {name} like this")
 
     def _is_at(self, claimed: str, address: str) -> bool:
         """Whether `claimed` is an address of the process that is connected as `address`."""

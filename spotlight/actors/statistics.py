@@ -18,8 +18,8 @@ class Statistics(msgspec.Struct, frozen=True):
 
     frames_sent: int
     frames_received: int
-    frames_rejected: int
-    """Malformed frames, those that the transport refused included."""
+    frames_rejected: dict[str, int]
+    """By reason (`spotlight.transport.control.Rejection`), what the transport refused included."""
     duplicates: int
     """Asks that arrived again and were not run again."""
     pending_asks: int

@@ -401,7 +401,7 @@ class ActorSystem:
         return Statistics(
             frames_sent=self.post.frames_sent,
             frames_received=self.post.frames_received,
-            frames_rejected=self.post.frames_rejected + self.post.transport.frames_rejected,
+            frames_rejected={str(reason): n for reason, n in self.post.frames_rejected.items()},
             duplicates=self.post.duplicates,
             pending_asks=len(self.asks),
             dead_letters={str(reason): n for reason, n in self.dead_letters.counts.items()},

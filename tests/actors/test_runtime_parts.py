@@ -24,18 +24,22 @@ from spotlight.actors import loop
 from spotlight.actors.dead_letters import DeadLetter, DeadLetters
 from spotlight.actors.log_limiter import LogLimiter
 from spotlight.actors.mailbox import Delivery, Mailbox
-from spotlight.actors.protocol import Ended, Failure, PushedBack, Unwatch, Watch
+from spotlight.actors.protocol import Ended, PushedBack, Unwatch, Watch
 from spotlight.actors.replies import RUNNING, ReplyCache
 from spotlight.actors.runtime import ActorRef, ActorSystem, Done, Down, RestartPolicy
-from spotlight.errors import AddressInUse, AskTimeout, MissingDependency, UserError
+from spotlight.errors import (
+    AddressInUse,
+    AskTimeout,
+    MissingDependency,
+    PeerUnreachable,
+    UserError,
+)
 from spotlight.transport.control import (
     Envelope,
     Kind,
     MemoryNetwork,
     Message,
     ZeroMQTransport,
-    decode_envelope,
-    decode_message,
     encode_envelope,
     encode_message,
 )
@@ -143,16 +147,30 @@ async def test_statistics_count_frames_and_show_mailboxes() -> None:
 
 
 @pytest.mark.virtual_time
-async def test_frames_that_make_no_sense_are_counted_and_harm_nobody() -> None:
+@pytest.mark.parametrize(
+    ("frame", "reason"),
+    [
+        (b"", "malformed"),
+        (b"garbage", "wrong_type"),
+        (b"\x90", "wrong_type"),
+        (b"\xc1", "malformed"),
+        (b"\x99" + b"\x01" * 9, "wrong_type"),
+    ],
+)
+async def test_a_frame_that_makes_no_sense_is_counted_and_costs_its_sender_the_connection(
+    frame: bytes, reason: str
+) -> None:
     async with Cluster() as cluster:
-        here, transport = await cluster.process("here")
+        here, bad = await cluster.system("here"), await cluster.system("bad")
         there = await cluster.system("there")
         ref = await there.spawn(Accountant, "accountant")
         await here.ask(ref, ReadTally(), timeout_s=1.0)
-        for frame in (b"", b"garbage", b"\x90", b"\xc1", b"\x99" + b"\x01" * 9):
-            transport.send(there.address, frame)
+        await bad.ask(ref, ReadTally(), timeout_s=1.0)
+        bad.post.transport.send(there.address, frame)
+        with pytest.raises(PeerUnreachable, match="cut off"):
+            await bad.ask(ref, ReadTally(), timeout_s=1.0)
         await here.ask(ref, ReadTally(), timeout_s=1.0)
-        assert there.statistics().frames_rejected == 5
+        assert there.statistics().frames_rejected == {reason: 1}
 
 
 class Listener:
@@ -160,17 +178,21 @@ class Listener:
 
     def __init__(self) -> None:
         self.frames: list[bytes] = []
+        self.losses: list[str] = []
 
     def frame_received(self, address: str, frame: bytes) -> None:
         self.frames.append(frame)
 
     def frame_undelivered(self, address: str, frame: bytes) -> None: ...
     def peer_up(self, address: str, incarnation: int) -> None: ...
-    def peer_lost(self, address: str, incarnation: int, reason: str) -> None: ...
+    def input_rejected(self, address: str, reason: str, detail: str) -> None: ...
+
+    def peer_lost(self, address: str, incarnation: int, reason: str) -> None:
+        self.losses.append(reason)
 
 
 @pytest.mark.virtual_time
-async def test_an_ask_that_cannot_be_decoded_is_answered_with_the_reason() -> None:
+async def test_whoever_asks_what_cannot_be_decoded_is_told_the_reason() -> None:
     async with Cluster() as cluster:
         system = await cluster.system("there")
         ref = await system.spawn(Accountant, "accountant")
@@ -183,13 +205,11 @@ async def test_an_ask_that_cannot_be_decoded_is_answered_with_the_reason() -> No
             encode_envelope(Envelope(1, asker, ref, Kind.ASK, 1, 55, 10.0, "ordinary", body)),
         )
         await asyncio.sleep(1.0)
-        (frame,) = listener.frames
-        answer = decode_envelope(frame)
-        assert (answer.kind, answer.correlation, answer.destination) == (Kind.FAILURE, 55, asker)
-        failure = decode_message(answer.body)
-        assert isinstance(failure, Failure)
-        assert "amount" in failure.message
-        assert system.statistics().frames_rejected == 1
+        (reason,) = listener.losses
+        assert reason.startswith("refused: cut off: ")
+        assert "amount" in reason
+        assert listener.frames == []
+        assert system.statistics().frames_rejected == {"wrong_type": 1}
         foreign.abort()
 
 
@@ -220,7 +240,7 @@ async def test_a_peer_speaks_only_for_itself() -> None:
             frame = Envelope(1, source, to, kind, 1, 1, None, "ordinary", body)
             foreign.send(here.address, encode_envelope(frame))
         await asyncio.sleep(1.0)
-        assert here.statistics().frames_rejected == 8
+        assert here.statistics().frames_rejected == {"not_allowed": 8}
         assert watcher.downs == []
         assert not asking.done()
         here.tell(ref, Bump(1))  # nobody pushed back

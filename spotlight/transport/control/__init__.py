@@ -1,6 +1,7 @@
 """Control messages between processes: the codec, the transport protocol and its two
 implementations."""
 
+from spotlight.transport.control.bad_input import BadInput, Rejection
 from spotlight.transport.control.base import ControlTransport, TransportListener
 from spotlight.transport.control.codec import (
     FRAME_LIMIT,
@@ -23,6 +24,7 @@ __all__ = [
     "FRAME_LIMIT",
     "PROTOCOL_VERSION",
     "ActorRef",
+    "BadInput",
     "ControlTransport",
     "Envelope",
     "Kind",
@@ -30,6 +32,7 @@ __all__ = [
     "MemoryNetwork",
     "MemoryTransport",
     "Message",
+    "Rejection",
     "TransportListener",
     "ZeroMQTransport",
     "actor_incarnation",

@@ -9,12 +9,16 @@ Invariants that the contract tests check on every transport:
 - `send` never blocks: it queues, or raises `PeerUnreachable` or `MailboxFull`;
 - each `peer_up` is followed by exactly one `peer_lost` for the same incarnation, before the next
   `peer_up` of that address, unless this side closes first;
-- after `aclose` no callback is called.
+- after `aclose` no callback is called;
+- whoever sends what no process of ours does is reported by `input_rejected` and cut off; no other
+  peer notices.
 """
 
 from __future__ import annotations
 
 from typing import Protocol
+
+from spotlight.transport.control.bad_input import Rejection
 
 
 class TransportListener(Protocol):
@@ -32,6 +36,10 @@ class TransportListener(Protocol):
     def peer_lost(self, address: str, incarnation: int, reason: str) -> None:
         """No connection to that process any more; incarnation 0 if none ever stood."""
 
+    def input_rejected(self, address: str, reason: Rejection, detail: str) -> None:
+        """The transport itself refused something and saw to the peer. `address` is what the peer
+        calls itself; empty if it did not say."""
+
 
 class ControlTransport(Protocol):
     """One process's end of the control network."""
@@ -46,11 +54,6 @@ class ControlTransport(Protocol):
         """Differs for every process that ever used this address; positive, below 2**43."""
         ...
 
-    @property
-    def frames_rejected(self) -> int:
-        """Frames that were malformed, too large, or not addressed to this process."""
-        ...
-
     async def start(self, listener: TransportListener) -> None:
         """Begin to receive. Raises `AddressInUse` naming the address."""
         ...
@@ -61,6 +64,13 @@ class ControlTransport(Protocol):
         Raises `PeerUnreachable` when there is no way to the peer, `MailboxFull` when too much is
         queued for it already, and `FrameRejected` when the frame is over `FRAME_LIMIT`.
         """
+        ...
+
+    def cut_off(self, address: str, reason: str) -> None:
+        """Hear nothing more from the process that is connected as `address`: the connection ends
+        here with `peer_lost` before this returns, and there with the reason. The same incarnation
+        is refused when it connects again. May be called from `frame_received`; nothing happens when
+        no such process is connected."""
         ...
 
     async def aclose(self) -> None:

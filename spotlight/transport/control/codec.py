@@ -4,24 +4,34 @@ A frame is an `Envelope`: a positional header and the encoded message as an unto
 bytes, so a transport or a router never decodes a body that is not for it. A message is a
 MessagePack map that names its type in `type`; any MessagePack library can read it.
 
-Invariants: nothing read from a wire can run code; what decodes has the declared types; what does
-not is a `FrameRejected`, never another error; fields that the receiver does not know are ignored.
+Invariants: nothing read from a wire can run code; what decodes has the declared types and ranges;
+what does not is a `BadInput` with its reason, never another error; fields that the receiver does
+not know are ignored; a header that encodes here decodes there.
 """
 
 from __future__ import annotations
 
 import enum
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import msgspec
 
 from spotlight.errors import FrameRejected
+from spotlight.transport.control.bad_input import BadInput, clipped
 
 PROTOCOL_VERSION = 1
 FRAME_LIMIT = 16 * 1024 * 1024
 """Bytes of the largest frame; bulk data travels on the tensor transports."""
 
+NAME_LIMIT = 1024
+"""Characters of an address or a name."""
+GREATEST_SECONDS = 1e9
+"""Of an ask's time, about thirty years: finite, so that it can be added to a clock."""
+
 Lane = Literal["ordinary", "system"]
+Name = Annotated[str, msgspec.Meta(max_length=NAME_LIMIT)]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=GREATEST_SECONDS)]
 
 _ACTOR_BITS = 20
 """Low bits of an incarnation that count the actors of one process; the bits above name the
@@ -33,11 +43,11 @@ _MALFORMED = (msgspec.MsgspecError, ValueError, TypeError, RecursionError, Overf
 class ActorRef(msgspec.Struct, frozen=True, array_like=True):
     """Where an actor is. A value: hashable, printable, sendable, and never proof of life."""
 
-    address: str
+    address: Name
     """Address of the process's control transport."""
-    name: str
+    name: Name
     """Name in that process; a child's begins with its parent's and a slash."""
-    incarnation: int
+    incarnation: Count
     """Differs for every start of an actor; 0 means whichever is there now."""
 
     @property
@@ -108,11 +118,11 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
     source: ActorRef
     destination: ActorRef
     kind: Kind
-    sequence: int
+    sequence: Count
     """Rises with each frame of the sending process."""
-    correlation: int
+    correlation: Count
     """Ties a reply to its ask; 0 for neither."""
-    seconds_left: float | None
+    seconds_left: Seconds | None
     """Until the asker gives up; a duration, because clocks differ between machines."""
     lane: Lane
     body: msgspec.Raw
@@ -124,8 +134,15 @@ class _TypeTag(msgspec.Struct):
     type: str
 
 
+class _Versioned(msgspec.Struct, frozen=True, array_like=True):
+    """The part of a header that no version of the protocol changes."""
+
+    version: int
+
+
 _encode = msgspec.msgpack.Encoder().encode
 _decode_envelope = msgspec.msgpack.Decoder(Envelope).decode
+_decode_versioned = msgspec.msgpack.Decoder(_Versioned).decode
 _decode_tag: msgspec.msgpack.Decoder[_TypeTag | list[msgspec.Raw]] = msgspec.msgpack.Decoder(
     _TypeTag | list[msgspec.Raw]
 )
@@ -140,15 +157,22 @@ def encode_message(message: Message) -> bytes:
 
 
 def decode_message(body: bytes | msgspec.Raw) -> Message:
-    """Decode and validate one message. Raises `FrameRejected`."""
+    """Decode and validate one message. Raises `BadInput`."""
+    name = ""
     try:
-        return _decoder(_type_name(body)).decode(body)
+        name = _type_name(body)
+        return _decoder(name).decode(body)
+    except msgspec.ValidationError as error:
+        text = f"a message {clipped(name) or 'without a type'} was refused: {error}"
+        raise BadInput("wrong_type", text) from error
     except _MALFORMED as error:
-        raise FrameRejected(f"a message body was refused: {error}") from error
+        raise BadInput("malformed", f"a message body was refused: {error}") from error
 
 
 def encode_envelope(envelope: Envelope) -> bytes:
-    """Encode a frame. Raises `FrameRejected` when it is larger than `FRAME_LIMIT`."""
+    """Encode a frame. Raises `FrameRejected` when it is larger than `FRAME_LIMIT`, or when its
+    header holds what the receiver would refuse."""
+    _check_header(envelope)
     frame = _encode(envelope)
     if len(frame) > FRAME_LIMIT:
         raise FrameRejected(
@@ -159,19 +183,44 @@ def encode_envelope(envelope: Envelope) -> bytes:
 
 
 def decode_envelope(frame: bytes) -> Envelope:
-    """Decode the header of a frame and leave its body alone. Raises `FrameRejected`."""
+    """Decode the header of a frame and leave its body alone. Raises `BadInput`."""
     if len(frame) > FRAME_LIMIT:
-        raise FrameRejected(f"a frame of {len(frame)} bytes is over the limit of {FRAME_LIMIT}")
+        text = f"a frame of {len(frame)} bytes is over the limit of {FRAME_LIMIT}"
+        raise BadInput("oversized", text)
     try:
-        envelope = _decode_envelope(frame)
+        version = _decode_versioned(frame).version
+        if version != PROTOCOL_VERSION:
+            raise other_version(version)
+        return _decode_envelope(frame)
+    except msgspec.ValidationError as error:
+        raise BadInput("wrong_type", f"a frame was refused: {error}") from error
     except _MALFORMED as error:
-        raise FrameRejected(f"a frame was refused: {error}") from error
-    if envelope.version != PROTOCOL_VERSION:
+        raise BadInput("malformed", f"a frame was refused: {error}") from error
+
+
+def other_version(version: int) -> BadInput:
+    """The error that says to both sides what to do about different versions."""
+    return BadInput(
+        "unknown_version",
+        f"the sender speaks protocol version {version}, the receiver {PROTOCOL_VERSION}; "
+        "install the same version of Spotlight on both machines",
+    )
+
+
+def _check_header(envelope: Envelope) -> None:
+    """Refuse what `decode_envelope` would: nobody shall be cut off for an honest mistake."""
+    seconds = envelope.seconds_left
+    if seconds is not None and not 0 <= seconds <= GREATEST_SECONDS:
         raise FrameRejected(
-            f"a frame has protocol version {envelope.version}, "
-            f"this process speaks {PROTOCOL_VERSION}"
+            f"an ask of {envelope.destination} cannot wait {seconds} s; "
+            f"give it between 0 and {GREATEST_SECONDS:g}"
         )
-    return envelope
+    for ref in (envelope.source, envelope.destination):
+        if len(ref.address) > NAME_LIMIT or len(ref.name) > NAME_LIMIT:
+            raise FrameRejected(
+                f"{clipped(str(ref))} has an address or a name of over {NAME_LIMIT} characters; "
+                "choose a shorter one"
+            )
 
 
 def _type_name(body: bytes | msgspec.Raw) -> str:
@@ -191,7 +240,11 @@ def _decoder(name: str) -> msgspec.msgpack.Decoder[Message]:
     if decoder is None:
         message_type = _types.get(name)
         if message_type is None:
-            raise ValueError(f"unknown message type {name!r}")
+            raise BadInput(
+                "unknown_type",
+                f"message type {clipped(name)!r} is not known here; "
+                "install the same version of Spotlight on both machines",
+            )
         try:
             decoder = msgspec.msgpack.Decoder(message_type)
         except NameError as error:

@@ -8,21 +8,21 @@ the socket.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from spotlight.errors import FrameRejected
 from spotlight.transport.control import wire
+from spotlight.transport.control.bad_input import BadInput, clipped
 from spotlight.transport.control.codec import PROTOCOL_VERSION
-from spotlight.transport.control.reader import SocketReader
-
-if TYPE_CHECKING:
-    from spotlight.transport.control.zeromq import ZeroMQSettings
+from spotlight.transport.control.reader import SocketReader, receive_message
+from spotlight.transport.control.zeromq_settings import ZeroMQSettings
 
 RETRY_S = 0.02
 """A refused send is retried after this time at the latest."""
+_FAREWELL_MS = 200
+"""Time for a refusal to leave a DEALER that closes."""
 
 
 class LinkOwner(Protocol):
@@ -31,13 +31,13 @@ class LinkOwner(Protocol):
     address: str
     incarnation: int
     settings: ZeroMQSettings
-    frames_rejected: int
 
     def link_up(self, link: Link) -> None: ...
     def link_lost(self, link: Link, reason: str) -> None: ...
     def link_flushed(self) -> None: ...
     def link_blocked(self, link: Link) -> None: ...
     def frames_received(self, link: Link, frames: list[bytes]) -> None: ...
+    def input_rejected(self, link: Link, error: BadInput) -> None: ...
 
 
 class Link:
@@ -79,6 +79,17 @@ class Link:
         except zmq.ZMQError as error:
             self.owner.link_lost(self, f"send failed: {error}")
 
+    def refuse(self, reason: str) -> None:
+        """Tell the peer why it is not heard any more, if libzmq takes it, and close."""
+        if self.closed:
+            return
+        try:
+            self._write(wire.encode(wire.Refusal(reason)))
+        except zmq.ZMQError:
+            self.close()
+        else:
+            self.close(_FAREWELL_MS)
+
     def close(self, linger_ms: int = 0) -> None:
         """Release what the link holds. Queued frames stay in the outbox."""
         self.closed = True
@@ -106,7 +117,8 @@ class AcceptedLink(Link):
         super().__init__(owner, hello.address, hello.incarnation)
         self.identity = identity
         self.descriptor = descriptor
-        """Number of the TCP socket, by which libzmq's monitor names the connection."""
+        """Number of the TCP socket, by which libzmq's monitor names the connection; -1 when that
+        has ended."""
         self._router = router
         self._reader = reader
         self.up = True
@@ -182,30 +194,23 @@ class DialedLink(Link):
         return 1
 
     def _receive(self) -> int:
-        payload = self._socket.recv(zmq.NOBLOCK)
-        while self._socket.getsockopt(zmq.RCVMORE):
-            payload = self._socket.recv(zmq.NOBLOCK)
+        payload, whole = receive_message(self._socket)
         try:
-            received = wire.decode(payload)
-        except FrameRejected:
-            self.owner.frames_rejected += 1
-            return 1
-        if isinstance(received, list):
-            if self.up:
+            received = wire.decode(payload.buffer, whole=whole)
+            if isinstance(received, list) and self.up:
                 self.owner.frames_received(self, received)
-            return len(received) or 1
-        if isinstance(received, wire.Refusal):
-            self.owner.link_lost(self, f"refused: {received.reason}")
-        elif isinstance(received, wire.Welcome) and not self.up:
-            self._welcomed(received)
+                return len(received) or 1
+            if isinstance(received, wire.Refusal):
+                self.owner.link_lost(self, f"refused: {clipped(received.reason)}")
+            elif isinstance(received, wire.Welcome) and not self.up:
+                self._welcomed(received)
+            else:
+                raise BadInput("malformed", f"{type(received).__name__} is out of place")
+        except BadInput as error:
+            self.owner.input_rejected(self, error)
         return 1
 
     def _welcomed(self, welcome: wire.Welcome) -> None:
-        if welcome.version != PROTOCOL_VERSION or welcome.incarnation <= 0:
-            self.owner.link_lost(
-                self, f"refused: the peer speaks protocol version {welcome.version}"
-            )
-            return
         self._timeout.cancel()
         self.address, self.incarnation = welcome.address, welcome.incarnation
         self.up = True

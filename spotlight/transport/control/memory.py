@@ -14,11 +14,15 @@ from __future__ import annotations
 
 import asyncio
 import random
+from asyncio import TimerHandle
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextvars import copy_context
 from dataclasses import dataclass
+from typing import Any
 
 from spotlight.errors import AddressInUse, FrameRejected, MailboxFull, PeerUnreachable
+from spotlight.transport.control.bad_input import CutOffs, clipped
 from spotlight.transport.control.base import TransportListener
 from spotlight.transport.control.codec import FRAME_LIMIT
 
@@ -37,6 +41,11 @@ class Faults:
     """Probability that later frames overtake a frame."""
     overtaken_by_s: float = 0.01
     """Greatest additional time under way of a frame that is overtaken."""
+    spares: Callable[[str, str], bool] = lambda source, destination: False
+    """Whether frames between two addresses are never lost, duplicated or overtaken."""
+
+
+_NO_FAULTS = Faults()
 
 
 class MemoryNetwork:
@@ -58,10 +67,18 @@ class MemoryNetwork:
         self.connect_timeout_s = connect_timeout_s
         self.redial_after_s = redial_after_s
         self.outbox_limit = outbox_limit
+        self.frames_sent = 0
         self.frames_lost = 0
+        self.frames_duplicated = 0
+        self.frames_overtaken = 0
+        self.frames_stopped = 0
+        """Sent into a partition."""
+        self.context = copy_context()
+        """That of frames under way: they belong to no process."""
         self._started: dict[str, MemoryTransport] = {}
         self._connections: dict[_Connection, None] = {}
         self._cuts: set[tuple[str, str]] = set()
+        self._paused: set[str] = set()
         self._incarnations = 0
 
     def transport(self, name: str) -> MemoryTransport:
@@ -88,15 +105,30 @@ class MemoryNetwork:
         """Cut one process off from all others that are started, as freezing it would."""
         self.partition([address], [other for other in self._started if other != address])
 
-    def heal(self) -> None:
-        """End all partitions: stalled frames go on, lost connections stay lost."""
-        self._cuts.clear()
+    def heal(self, cuts: Iterable[tuple[str, str]] | None = None) -> None:
+        """End all partitions, or only these (from, to): stalled frames go on, lost connections stay
+        lost."""
+        if cuts is None:
+            self._cuts.clear()
+        else:
+            self._cuts.difference_update(cuts)
         for connection in list(self._connections):
             connection.heal()
 
+    def pause(self, address: str) -> None:
+        """The process there is stopped: others hear nothing of it, and it nothing of them."""
+        self._paused.add(address)
+        for connection in list(self._connections):
+            connection.cut()
+
+    def resume(self, address: str) -> None:
+        """The process there goes on."""
+        self._paused.discard(address)
+        self.heal(())
+
     def is_cut(self, a: str, b: str) -> bool:
         """Whether nothing gets through from `a` to `b`."""
-        return (a, b) in self._cuts
+        return (a, b) in self._cuts or (a in self._paused) != (b in self._paused)
 
     # --- called by transports ---------------------------------------------------------
 
@@ -127,8 +159,8 @@ class MemoryTransport:
         self.network = network
         self.address = address
         self.incarnation = incarnation
-        self.frames_rejected = 0
         self.listener: TransportListener | None = None
+        self.cut_offs = CutOffs()
         self._drained: asyncio.Future[None] | None = None
         self._connections: dict[str, _Connection] = {}
         self._refused_until: dict[str, float] = {}
@@ -151,6 +183,14 @@ class MemoryTransport:
                 raise PeerUnreachable(f"there is no way from {self.address} to {address}")
             connection = self._connections[address] = self.network._dial(self, address)
         connection.send(self, frame)
+
+    def cut_off(self, address: str, reason: str) -> None:
+        """Hear nothing more from a process, and tell it why."""
+        connection = self._connections.get(address)
+        peer = connection.peer_of(self) if connection is not None else None
+        if connection is not None and peer is not None:
+            self.cut_offs.add(address, peer.incarnation, reason)
+            connection.refuse(self, f"cut off: {clipped(reason)}")
 
     async def aclose(self) -> None:
         """Deliver what is queued within one second, then disconnect."""
@@ -223,10 +263,12 @@ class _Connection:
         self.closed = False
         self._ending = False
         """One end is gone and the other does not know yet."""
+        self._refuser: MemoryTransport | None = None
+        """The end that hears nothing more, and has said so to its listener."""
         self._loop = asyncio.get_running_loop()
         self._pipes = {dialer.address: _Pipe(), address: _Pipe()}
         self._connecting: asyncio.TimerHandle | None = None
-        self._deadline: asyncio.TimerHandle | None = self._loop.call_later(
+        self._deadline: asyncio.TimerHandle | None = self._later(
             network.connect_timeout_s, self._close, "unreachable"
         )
         self._try_connect()
@@ -235,7 +277,7 @@ class _Connection:
 
     def _try_connect(self) -> None:
         if self._connecting is None and not self._is_cut() and self._target() is not None:
-            self._connecting = self._loop.call_later(self.network._delay(), self._connect)
+            self._connecting = self._later(self.network._delay(), self._connect)
 
     def _target(self) -> MemoryTransport | None:
         return self.network._started.get(self.address)
@@ -253,9 +295,31 @@ class _Connection:
             self._deadline.cancel()
             self._deadline = None
         self.acceptor = target
+        for one, other in ((target, self.dialer), (self.dialer, target)):
+            reason = one.cut_offs.reason(other.address, other.incarnation)
+            if reason is not None:
+                if one is target and target.listener is not None:
+                    target.listener.input_rejected(other.address, "cut_off", reason)
+                self._close_unmet(reason if one is self.dialer else f"refused: {reason}")
+                return
         target._connected(self, self.dialer)
         self.dialer._connected(self, target)
         self._arm(self.dialer.address)
+
+    def peer_of(self, transport: MemoryTransport) -> MemoryTransport | None:
+        """The other end; None while it is not reached."""
+        return self.acceptor if transport is self.dialer else self.dialer
+
+    def refuse(self, by: MemoryTransport, reason: str) -> None:
+        """One end hears nothing more; the other learns it a little later."""
+        peer = self.peer_of(by)
+        if self.closed or self._ending or peer is None:
+            return
+        self._ending = True
+        self._refuser = by
+        self._end(by, peer.address, peer.incarnation, reason)
+        if self._deadline is None:
+            self._deadline = self._later(self.network._delay(), self._close, f"refused: {reason}")
 
     def superseded_by(self, newer: _Connection, owner: MemoryTransport) -> None:
         """The peer of `owner` came with a newer connection: it crossed this dialling one, or is a
@@ -272,9 +336,7 @@ class _Connection:
     def cut(self) -> None:
         """A partition began somewhere; start the time-out if it is across this connection."""
         if self.acceptor is not None and self._is_cut() and self._deadline is None:
-            self._deadline = self._loop.call_later(
-                self.network.loss_timeout_s, self._close, "unreachable"
-            )
+            self._deadline = self._later(self.network.loss_timeout_s, self._close, "unreachable")
 
     def heal(self) -> None:
         """Partitions ended, or a process started."""
@@ -293,10 +355,11 @@ class _Connection:
             self._forget()
             return
         self._pipes[transport.address].frames.clear()
+        self._pipes[transport.address].stop()
         self._ending = True
         if self._deadline is None:
             delay = self.network.loss_timeout_s if self._is_cut() else self.network._delay()
-            self._deadline = self._loop.call_later(delay, self._close, reason)
+            self._deadline = self._later(delay, self._close, reason)
 
     def _forget(self) -> None:
         self.closed = True
@@ -307,13 +370,20 @@ class _Connection:
             if timer is not None:
                 timer.cancel()
 
+    def _close_unmet(self, reason: str) -> None:
+        """End a connection of which only the dialer knows."""
+        self.acceptor = None
+        self._close(reason)
+
     def _close(self, reason: str) -> None:
         if self.closed:
             return
         self._forget()
         acceptor = self.acceptor
-        self._end(self.dialer, self.address, acceptor.incarnation if acceptor else 0, reason)
-        if acceptor is not None:
+        if self._refuser is not self.dialer:
+            incarnation = acceptor.incarnation if acceptor else 0
+            self._end(self.dialer, self.address, incarnation, reason)
+        if acceptor is not None and self._refuser is not acceptor:
             self._end(acceptor, self.dialer.address, self.dialer.incarnation, reason)
 
     def _end(self, end: MemoryTransport, peer: str, incarnation: int, reason: str) -> None:
@@ -334,15 +404,22 @@ class _Connection:
         if len(pipe.frames) >= network.outbox_limit:
             raise MailboxFull(f"{len(pipe.frames)} frames are already queued for this peer")
         faults, rng = network.faults, network.rng
+        if faults.spares(sender.address, self._other(sender.address)):
+            faults = _NO_FAULTS
+        network.frames_sent += 1
         if faults.loss and rng.random() < faults.loss:
             network.frames_lost += 1
             return
+        network.frames_stopped += self._is_stopped(sender.address)
         copies = 2 if faults.duplication and rng.random() < faults.duplication else 1
+        network.frames_duplicated += copies - 1
         for _ in range(copies):
             due = self._loop.time() + network._delay()
             if faults.reordering and rng.random() < faults.reordering:
                 due += rng.uniform(0, faults.overtaken_by_s)
-                self._loop.call_at(due, self._arrive_late, sender.address, frame)
+                network.frames_overtaken += 1
+                late = due - self._loop.time()
+                self._later(late, self._arrive_late, sender.address, frame)
                 continue
             pipe.frames.append((due, frame))
         if pipe.timer is None:
@@ -357,10 +434,22 @@ class _Connection:
         """Set the timer of one direction to its first frame, unless it cannot be delivered now."""
         pipe = self._pipes[source]
         pipe.stop()
-        if pipe.frames and not self.closed and self.acceptor is not None:
-            a, b = self._pipes
-            if not self.network.is_cut(source, b if source == a else a):
-                pipe.timer = self._loop.call_at(pipe.frames[0][0], self._deliver, source)
+        waits = pipe.frames and not self.closed and self.acceptor is not None
+        if waits and not self._is_stopped(source):
+            due = pipe.frames[0][0]
+            pipe.timer = self._loop.call_at(
+                due, self._deliver, source, context=self.network.context
+            )
+
+    def _is_stopped(self, source: str) -> bool:
+        return self.network.is_cut(source, self._other(source))
+
+    def _other(self, address: str) -> str:
+        a, b = self._pipes
+        return b if address == a else a
+
+    def _later(self, seconds: float, callback: Callable[..., None], *args: Any) -> TimerHandle:
+        return self._loop.call_later(seconds, callback, *args, context=self.network.context)
 
     def _deliver(self, source: str) -> None:
         """Deliver what is due in one direction."""
@@ -369,7 +458,11 @@ class _Connection:
         due = frames[0][0]
         while frames and frames[0][0] <= due:
             _, frame = frames.popleft()
-            if receiver is not None and receiver.listener is not None:
+            if (
+                receiver is not None
+                and receiver is not self._refuser
+                and receiver.listener is not None
+            ):
                 receiver.listener.frame_received(source, frame)
         self._arm(source)
         sender = self.dialer if source == self.dialer.address else self.acceptor

@@ -17,6 +17,29 @@ DRAIN_LIMIT = 256
 """Units of work in one turn of the loop."""
 
 
+def open_monitor(
+    context: zmq.Context[zmq.Socket[bytes]], socket: zmq.Socket[bytes], events: int
+) -> zmq.Socket[bytes]:
+    """Like `get_monitor_socket`, with room for the events of any number of connections."""
+    name = f"inproc://monitor-{id(socket)}"
+    socket.monitor(name, events)
+    monitor = context.socket(zmq.PAIR)
+    monitor.setsockopt(zmq.RCVHWM, 0)
+    monitor.connect(name)
+    return monitor
+
+
+def receive_message(socket: zmq.Socket[bytes]) -> tuple[zmq.Frame, bool]:
+    """The first part of the next message, and whether it is the only one; ours have one. Raises
+    `zmq.Again` if there is none."""
+    first = socket.recv(zmq.NOBLOCK, copy=False)
+    if not first.more:
+        return first, True
+    while socket.getsockopt(zmq.RCVMORE):
+        socket.recv(zmq.NOBLOCK)
+    return first, False
+
+
 class SocketReader:
     """Calls `receive` until the socket is empty, whenever there may be something to read."""
 

@@ -1,51 +1,73 @@
 """What two ZeroMQ transports say to each other on one connection: a greeting, then batches of
 frames.
 
-The dialer sends `Hello`; the acceptor answers `Welcome` or `Refusal` with its reason. After a
-welcome each ZeroMQ message is a MessagePack array of binary strings, one per frame: many small
-frames cost one send.
+The dialer sends `Hello`; the acceptor answers `Welcome` or `Refusal` with its reason. Either side
+may say `Refusal` later too, and hears nothing more from then on. After a welcome each ZeroMQ
+message is a MessagePack array of binary strings, one per frame: many small frames cost one send.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from typing import Annotated
 
 import msgspec
 
-from spotlight.errors import FrameRejected
-from spotlight.transport.control.codec import FRAME_LIMIT, PROTOCOL_VERSION
+from spotlight.transport.control.bad_input import BadInput
+from spotlight.transport.control.codec import FRAME_LIMIT, PROTOCOL_VERSION, other_version
 
 BATCH_FRAMES = 256
 BATCH_BYTES = 256 * 1024
 MESSAGE_LIMIT = FRAME_LIMIT + 64 * 1024
 """Bytes of the largest ZeroMQ message; a connection that carries a larger one is cut by libzmq."""
 
+Address = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+"""With its incarnation it fits into a routing id, which ZeroMQ limits to 255 bytes."""
+Incarnation = Annotated[int, msgspec.Meta(gt=0)]
+
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
     """The dialer says who it is."""
 
     version: int
-    address: str
-    incarnation: int
+    address: Address
+    incarnation: Incarnation
 
 
 class Welcome(msgspec.Struct, frozen=True, tag=True):
     """The acceptor says who it is; frames may follow."""
 
     version: int
-    address: str
-    incarnation: int
+    address: Address
+    incarnation: Incarnation
 
 
 class Refusal(msgspec.Struct, frozen=True, tag=True):
-    """The acceptor will not talk to the dialer."""
+    """The sender hears nothing more on this connection."""
 
     reason: str
 
 
+class _AnyHello(msgspec.Struct, frozen=True, tag="Hello"):
+    """The part of a `Hello` that no version of the protocol changes."""
+
+    version: int
+
+
+class _AnyWelcome(msgspec.Struct, frozen=True, tag="Welcome"):
+    """The same of a `Welcome`."""
+
+    version: int
+
+
 _encode = msgspec.msgpack.Encoder().encode
-_Payload = Hello | Welcome | Refusal | list[bytes]
+_Frames = Annotated[list[bytes], msgspec.Meta(max_length=BATCH_FRAMES)]
+_Payload = Hello | Welcome | Refusal | _Frames
 _decoder: msgspec.msgpack.Decoder[_Payload] = msgspec.msgpack.Decoder(_Payload)
+_MALFORMED = (msgspec.MsgspecError, ValueError, RecursionError, OverflowError)
+_greetings: msgspec.msgpack.Decoder[_AnyHello | _AnyWelcome] = msgspec.msgpack.Decoder(
+    _AnyHello | _AnyWelcome
+)
 
 
 def encode(payload: _Payload) -> bytes:
@@ -53,29 +75,36 @@ def encode(payload: _Payload) -> bytes:
     return _encode(payload)
 
 
-def decode(payload: bytes | memoryview) -> _Payload:
-    """Decode one ZeroMQ message. Raises `FrameRejected`."""
+def decode(payload: bytes | memoryview, *, whole: bool = True) -> _Payload:
+    """Decode one ZeroMQ message; `whole` if it had one part only. Raises `BadInput`, for a greeting
+    of another version too."""
+    if not whole:
+        raise BadInput("malformed", "a control message has several parts")
     try:
-        return _decoder.decode(payload)
-    except (msgspec.MsgspecError, ValueError, RecursionError, OverflowError) as error:
-        raise FrameRejected(f"a message on a control connection was refused: {error}") from error
+        received = _decoder.decode(payload)
+    except msgspec.ValidationError as error:
+        _check_version(payload)
+        raise BadInput("wrong_type", f"a control message was refused: {error}") from error
+    except _MALFORMED as error:
+        raise BadInput("malformed", f"a control message was refused: {error}") from error
+    if isinstance(received, Hello | Welcome) and received.version != PROTOCOL_VERSION:
+        raise other_version(received.version)
+    return received
+
+
+def _check_version(payload: bytes | memoryview) -> None:
+    """A greeting that is not understood may be one of a later version; say so, then."""
+    try:
+        version = _greetings.decode(payload).version
+    except _MALFORMED:
+        return
+    if version != PROTOCOL_VERSION:
+        raise other_version(version)
 
 
 def routing_id(address: str, incarnation: int) -> bytes:
     """The ZeroMQ routing id of a process: unlike a bare address it never means a former process."""
     return f"{address}#{incarnation:x}".encode()
-
-
-def refusal_of(hello: Hello, identity: bytes) -> str | None:
-    """Why a greeting cannot be accepted, or None."""
-    if hello.version != PROTOCOL_VERSION:
-        return (
-            f"protocol version {hello.version} is not spoken here, only {PROTOCOL_VERSION}; "
-            "install the same version of Spotlight on both machines"
-        )
-    if hello.incarnation <= 0 or identity != routing_id(hello.address, hello.incarnation):
-        return f"routing id {identity!r} does not belong to {hello.address}"
-    return None
 
 
 class Outbox:

@@ -4,6 +4,9 @@ Each process binds one ROUTER and makes one DEALER for each peer that it sends t
 of a process share them. A peer that connected to us is answered over its own connection, so a node
 behind NAT needs no way in.
 
+Whoever says what no process of ours does is told why and not heard any more: its connection ends,
+and its incarnation is refused from then on (`Doorway`, `CutOffs`).
+
 Why the options are what they are (`ZeroMQSettings.apply`): without ROUTER_MANDATORY a send to an
 unknown peer succeeds and the message is gone; without heartbeats a frozen peer is never noticed;
 without HANDOVER a process that reconnects is not heard. libzmq answers heartbeats from its own
@@ -18,59 +21,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
 
-import structlog
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from spotlight.errors import AddressInUse, FrameRejected, MailboxFull, PeerUnreachable, UserError
 from spotlight.transport.control import wire
+from spotlight.transport.control.bad_input import BadInput, CutOffs, Rejection, clipped
 from spotlight.transport.control.base import TransportListener
 from spotlight.transport.control.codec import FRAME_LIMIT, PROTOCOL_VERSION
+from spotlight.transport.control.doorway import Doorway
+from spotlight.transport.control.hoarding import Hoarding
 from spotlight.transport.control.links import AcceptedLink, DialedLink, Link
-from spotlight.transport.control.reader import SocketReader
+from spotlight.transport.control.reader import SocketReader, open_monitor, receive_message
+from spotlight.transport.control.zeromq_settings import ZeroMQSettings
 
-log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True)
-class ZeroMQSettings:
-    """Times and bounds of a transport."""
-
-    heartbeat_interval_s: float = 0.5
-    heartbeat_timeout_s: float = 1.5
-    connect_timeout_s: float = 3.0
-    """A peer that was not reached for so long is given up."""
-    redial_after_s: float = 0.5
-    """A peer that was given up is not dialled again for so long."""
-    high_water_mark: int = 128
-    """ZeroMQ messages (batches) that libzmq queues for one peer."""
-    outbox_frames: int = 4096
-    """Frames that wait in front of libzmq for one peer."""
-    outbox_bytes: int = 64 * 1024 * 1024
-    linger_s: float = 0.5
-    """How long a closing transport tries to send what is queued."""
-
-    def apply(self, socket: zmq.Socket[bytes], *, ipv6: bool) -> None:
-        """Set the options that all sockets share."""
-        milliseconds = {
-            zmq.HEARTBEAT_IVL: self.heartbeat_interval_s,
-            zmq.HEARTBEAT_TIMEOUT: self.heartbeat_timeout_s,
-            zmq.HEARTBEAT_TTL: self.heartbeat_timeout_s + self.heartbeat_interval_s,
-            zmq.HANDSHAKE_IVL: self.connect_timeout_s,
-            zmq.RECONNECT_IVL: 0.1,
-            zmq.RECONNECT_IVL_MAX: 1.0,
-        }
-        for option, seconds in milliseconds.items():
-            socket.setsockopt(option, round(seconds * 1000))
-        socket.setsockopt(zmq.SNDHWM, self.high_water_mark)
-        socket.setsockopt(zmq.RCVHWM, self.high_water_mark)
-        socket.setsockopt(zmq.MAXMSGSIZE, wire.MESSAGE_LIMIT)
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.IPV6, int(ipv6))
-
-
+_REMEMBERED_REFUSALS = 1024
+_STRANGER_BYTES = 64 * 1024
+"""A connection has greeted before it sends so much."""
 _HANDOVER_S = 0.05
 """Time for libzmq's thread to take the last messages before a ROUTER closes."""
 
@@ -92,7 +60,6 @@ class ZeroMQTransport:
         self.address = advertise or bind
         self.incarnation = incarnation or time.time_ns() // 1_000_000
         self.settings = settings or ZeroMQSettings()
-        self.frames_rejected = 0
         self._bind = bind
         self._advertise = advertise
         self._listener: TransportListener | None = None
@@ -107,9 +74,9 @@ class ZeroMQTransport:
         """Incarnations of the processes that are up."""
         self._refused_until: dict[str, tuple[float, str]] = {}
         self._drained: asyncio.Future[None] | None = None
-        self._greeting = False
-        self._ungreeted: set[int] = set()
-        """Descriptors of connections that have not said who they are."""
+        self._cut_offs = CutOffs()
+        self._receiving = False
+        """A message is being handled: none of later ones may be, in between."""
 
     # --- ControlTransport -------------------------------------------------------------
 
@@ -128,7 +95,9 @@ class ZeroMQTransport:
         self.settings.apply(self._router, ipv6="[" in self._bind)
         self._router.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self._router.setsockopt(zmq.ROUTER_HANDOVER, 1)
-        self._monitor = self._router.get_monitor_socket(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
+        self._monitor = open_monitor(
+            self._context, self._router, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
+        )
         try:
             self._router.bind(self._bind)
         except zmq.ZMQError as error:
@@ -142,6 +111,21 @@ class ZeroMQTransport:
             raise UserError(f"cannot bind {self._bind}: {error.strerror}") from error
         self.address = self._advertise or self._router.getsockopt_string(zmq.LAST_ENDPOINT)
         self._listener = listener
+        endpoint = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
+        self._doorway = Doorway(
+            int(endpoint.rpartition(":")[2]),
+            limit=self.settings.waiting_connections,
+            patience_s=self.settings.connect_timeout_s,
+            hear=self._hear,
+            turned_away=lambda reason, detail: self._reject("", reason, detail),
+        )
+        self._hoarding = Hoarding(
+            limit_of=lambda descriptor: (
+                _STRANGER_BYTES if self._doorway.is_waiting(descriptor) else 2 * wire.MESSAGE_LIMIT
+            ),
+            hear=self._hear,
+            found=self._end_hoarder,
+        )
         self._monitor_reader = SocketReader(self._monitor, self._receive_event)
         self._reader = SocketReader(self._router, self._receive, self._retry)
 
@@ -154,6 +138,12 @@ class ZeroMQTransport:
             raise FrameRejected(f"a frame of {len(frame)} bytes is over the limit of {FRAME_LIMIT}")
         if not link.queue(frame):
             raise MailboxFull(f"{len(link.outbox)} frames are already queued for {address}")
+
+    def cut_off(self, address: str, reason: str) -> None:
+        """Hear nothing more from a process, and tell it why."""
+        for link in [li for li in self._all_links if li.up and address in _names(li)]:
+            self._cut_offs.add(link.address, link.incarnation, reason)
+            self._refuse(link, f"cut off: {clipped(reason)}")
 
     async def aclose(self) -> None:
         """Send what is queued within `linger_s`, then disconnect."""
@@ -182,6 +172,8 @@ class ZeroMQTransport:
         self._all_links.clear()
         self._links.clear()
         self._accepted.clear()
+        self._doorway.close()
+        self._hoarding.close()
         self._reader.close()
         self._monitor_reader.close()
         self._router.disable_monitor()
@@ -193,6 +185,10 @@ class ZeroMQTransport:
 
     def link_up(self, link: Link) -> None:
         """A link's peer is known: make it the way there, unless another link is already."""
+        reason = self._cut_offs.reason(link.address, link.incarnation)
+        if reason is not None:
+            self._refuse(link, reason)
+            return
         known = self._peers.get(link.address)
         if known is not None and known != link.incarnation:
             self._lose(link.address, "replaced by a new process", spare=link)
@@ -231,9 +227,11 @@ class ZeroMQTransport:
     def _report_loss(self, address: str, reason: str, was_up: bool) -> None:
         incarnation = self._peers.pop(address, 0)
         if not was_up:
-            until = self._loop.time() + self.settings.redial_after_s
-            self._refused_until[address] = (until, reason)
-        log.info("peer_lost", peer=address, incarnation=incarnation, reason=reason)
+            now = self._loop.time()
+            if len(self._refused_until) >= _REMEMBERED_REFUSALS:
+                kept = self._refused_until.items()
+                self._refused_until = {key: value for key, value in kept if value[0] > now}
+            self._refused_until[address] = (now + self.settings.redial_after_s, reason)
         if self._listener is not None:
             self._listener.peer_lost(address, incarnation, reason)
 
@@ -253,9 +251,25 @@ class ZeroMQTransport:
     def frames_received(self, link: Link, frames: list[bytes]) -> None:
         """Hand on the frames of one batch."""
         for frame in frames:
-            if self._listener is None:
+            if self._listener is None or link.closed:
                 return
             self._listener.frame_received(link.address, frame)
+
+    def input_rejected(self, link: Link, error: BadInput) -> None:
+        """A peer sent what no process of ours does: cut it off."""
+        self._reject(link.address, error.reason, str(error))
+        if link.up:
+            self.cut_off(link.address, str(error))
+        else:
+            self._refuse(link, f"refused: {error}")
+
+    def _reject(self, address: str, reason: Rejection, detail: str) -> None:
+        if self._listener is not None:
+            self._listener.input_rejected(address, reason, detail)
+
+    def _refuse(self, link: Link, reason: str) -> None:
+        link.refuse(reason)
+        self.link_lost(link, reason)
 
     def _lose(self, address: str, reason: str, *, spare: Link) -> None:
         for link in list(self._all_links):
@@ -276,8 +290,11 @@ class ZeroMQTransport:
         for address in _names(link):
             if self._links.get(address) is link:
                 del self._links[address]
-        if isinstance(link, AcceptedLink) and self._accepted.get(link.identity) is link:
-            del self._accepted[link.identity]
+        if isinstance(link, AcceptedLink):
+            if self._accepted.get(link.identity) is link:
+                del self._accepted[link.identity]
+            if link.descriptor >= 0:
+                self._doorway.show_out(link.descriptor)
 
     # --- dialling ---------------------------------------------------------------------
 
@@ -304,54 +321,78 @@ class ZeroMQTransport:
 
     def _receive(self) -> int:
         identity = self._router.recv(zmq.NOBLOCK)
-        payload = self._router.recv(zmq.NOBLOCK, copy=False)
-        if payload.more:
-            return self._reject_rest()
+        payload, whole = receive_message(self._router)
         try:
-            received = wire.decode(payload.buffer)
-        except FrameRejected:
-            self.frames_rejected += 1
+            descriptor = int(payload.get(zmq.SRCFD))
+        except zmq.ZMQError:  # it speaks ZeroMQ's own protocol of before 2013; it cannot greet
+            self._reject("", "malformed", "a message without the number of its connection")
             return 1
+        self._hoarding.delivered(descriptor)
         link = self._accepted.get(identity)
-        if isinstance(received, list) and link is not None:
-            self.frames_received(link, received)
-            return len(received) or 1
-        if isinstance(received, wire.Hello):
-            self._greet(identity, received, payload.get(zmq.SRCFD))
-        else:
-            self.frames_rejected += 1
+        self._receiving = True
+        try:
+            if link is None or link.descriptor != descriptor:
+                self._meet(identity, descriptor, payload, whole)
+            else:
+                return self._hear_peer(link, payload, whole)
+        finally:
+            self._receiving = False
         return 1
 
-    def _reject_rest(self) -> int:
-        while self._router.getsockopt(zmq.RCVMORE):
-            self._router.recv(zmq.NOBLOCK)
-        self.frames_rejected += 1
+    def _hear_peer(self, link: AcceptedLink, payload: zmq.Frame, whole: bool) -> int:
+        try:
+            received = wire.decode(payload.buffer, whole=whole)
+            if isinstance(received, list):
+                self.frames_received(link, received)
+                return len(received) or 1
+            if isinstance(received, wire.Refusal):
+                self.link_lost(link, f"refused: {clipped(received.reason)}")
+            elif isinstance(received, wire.Hello):  # its former connection had the same descriptor
+                self._meet(link.identity, link.descriptor, payload, whole)
+            else:
+                raise BadInput("malformed", f"{type(received).__name__} is out of place")
+        except BadInput as error:
+            self.input_rejected(link, error)
         return 1
 
-    def _greet(self, identity: bytes, hello: wire.Hello, descriptor: int) -> None:
+    def _meet(self, identity: bytes, descriptor: int, payload: zmq.Frame, whole: bool) -> None:
+        """The first message of a connection should say whose it is."""
         # A former connection may have had the same descriptor: hear of its end before the number is
         # used again.
-        self._greeting = True
         self._monitor_reader.drain()
-        self._greeting = False
-        self._ungreeted.discard(descriptor)
-        reason = wire.refusal_of(hello, identity)
-        if reason is not None:
-            self.frames_rejected += 1
-            log.warning("peer_refused", peer=hello.address, reason=reason)
-            self._answer(identity, wire.Refusal(reason))
+        if not self._doorway.is_waiting(descriptor):
+            self._reject("", "cut_off", "a connection went on after it was cut off")
             return
         former = self._accepted.get(identity)
-        if former is not None:
+        if former is not None:  # libzmq gave its name to this one
             self.link_lost(former, "reconnected")
-        if not self._answer(
-            identity, wire.Welcome(PROTOCOL_VERSION, self.address, self.incarnation)
-        ):
+        address = ""
+        try:
+            hello = wire.decode(payload.buffer, whole=whole)
+            if not isinstance(hello, wire.Hello):
+                raise BadInput("no_greeting", "a connection began without a greeting")
+            address = hello.address
+            self._check(hello, identity)
+        except BadInput as error:
+            self._reject(address, error.reason, str(error))
+            self._answer(identity, wire.Refusal(str(error)))
+            self._doorway.show_out(descriptor)
             return
-        link = AcceptedLink(self, self._router, self._reader, hello, identity, descriptor)
-        self._accepted[identity] = link
-        self._all_links[link] = None
-        self.link_up(link)
+        if self._answer(identity, wire.Welcome(PROTOCOL_VERSION, self.address, self.incarnation)):
+            self._doorway.gone(descriptor)
+            link = AcceptedLink(self, self._router, self._reader, hello, identity, descriptor)
+            self._accepted[identity] = link
+            self._all_links[link] = None
+            self.link_up(link)
+
+    def _check(self, hello: wire.Hello, identity: bytes) -> None:
+        if identity != wire.routing_id(hello.address, hello.incarnation):
+            raise BadInput(
+                "not_allowed", f"routing id {identity!r} does not belong to {hello.address}"
+            )
+        reason = self._cut_offs.reason(hello.address, hello.incarnation)
+        if reason is not None:
+            raise BadInput("cut_off", reason)
 
     def _answer(self, identity: bytes, answer: wire.Welcome | wire.Refusal) -> bool:
         try:
@@ -365,17 +406,34 @@ class ZeroMQTransport:
         event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))
         descriptor = event["value"]
         if event["event"] == zmq.EVENT_ACCEPTED:
-            self._ungreeted.add(descriptor)
-        elif descriptor in self._ungreeted:
-            self._ungreeted.discard(descriptor)
-            self.frames_rejected += 1
+            self._doorway.arrived(descriptor)
+            self._hoarding.arrived(descriptor)
+            return 1
+        self._hoarding.gone(descriptor)
+        if self._doorway.gone(descriptor):
+            self._reject("", "no_greeting", "a connection ended before it said whose it is")
         else:
             ended = [li for li in self._accepted.values() if li.descriptor == descriptor]
-            if ended and not self._greeting:
+            if ended and not self._receiving:
                 self._reader.drain()  # what it said before it went comes first
             for link in ended:
+                link.descriptor = -1
                 self.link_lost(link, "disconnected")
         return 1
+
+    def _end_hoarder(self, descriptor: int) -> None:
+        error = BadInput("oversized", "a message of several parts, without end")
+        for link in [li for li in self._accepted.values() if li.descriptor == descriptor]:
+            self.input_rejected(link, error)
+            return
+        if self._doorway.is_waiting(descriptor):
+            self._reject("", error.reason, str(error))
+            self._doorway.show_out(descriptor)
+
+    def _hear(self) -> None:
+        """Read what has arrived, ends of connections first."""
+        self._monitor_reader.drain()
+        self._reader.drain()
 
 
 def _names(link: Link) -> tuple[str, ...]:

@@ -256,6 +256,75 @@ async def test_a_process_that_comes_back_is_another_incarnation(net: Net) -> Non
     ]
 
 
+async def test_a_peer_that_is_cut_off_is_not_heard_any_more_and_told_why(net: Net) -> None:
+    a, at_a = await net.join()
+    b, at_b = await net.join()
+    a.send(b.address, b"one")
+    await at_b.until(lambda: bool(at_b.frames()))
+    a.send(b.address, b"two")
+    b.cut_off(a.address, "nonsense")
+    assert at_b.of("lost") == [("lost", a.address, a.incarnation)]
+    await at_a.until(lambda: bool(at_a.losses))
+    assert at_a.losses == ["refused: cut off: nonsense"]
+    a.send(b.address, b"three")
+    await at_a.until(lambda: len(at_a.losses) == 2)
+    assert at_a.losses[1] == "refused: cut off: nonsense"
+    assert at_b.frames() == [b"one"]
+    assert at_b.rejections()[-1] == "cut_off"
+
+
+async def test_cutting_a_peer_off_works_from_the_dialling_side_too(net: Net) -> None:
+    a, at_a = await net.join()
+    b, at_b = await net.join()
+    a.send(b.address, b"hello")
+    await at_b.until(lambda: bool(at_b.frames()))
+    b.send(a.address, b"garbage")
+    await at_a.until(lambda: bool(at_a.frames()))
+    a.cut_off(b.address, "nonsense")
+    await at_b.until(lambda: bool(at_b.losses))
+    assert at_b.losses == ["refused: cut off: nonsense"]
+    assert at_a.losses == ["cut off: nonsense"]
+
+
+async def test_cutting_a_peer_off_may_happen_while_its_frames_are_handed_over(net: Net) -> None:
+    a, _ = await net.join()
+    b, at_b = await net.join()
+    a.send(b.address, b"hello")
+    await at_b.until(lambda: bool(at_b.frames()))
+    hear = at_b.frame_received
+
+    def cut_off_at_bad(address: str, frame: bytes) -> None:
+        hear(address, frame)
+        if frame == b"bad":
+            b.cut_off(address, "nonsense")
+
+    at_b.frame_received = cut_off_at_bad  # type: ignore[method-assign]
+    for frame in (b"good", b"bad", b"after"):
+        a.send(b.address, frame)
+    await at_b.until(lambda: bool(at_b.of("lost")))
+    await asyncio.sleep(0.05)
+    assert at_b.frames() == [b"hello", b"good", b"bad"]
+
+
+async def test_a_cut_off_concerns_nobody_else_and_not_the_process_that_comes_after(
+    net: Net,
+) -> None:
+    a, _ = await net.join()
+    b, at_b = await net.join()
+    other, at_other = await net.join()
+    for transport in (a, other):
+        transport.send(b.address, b"hello")
+    await at_b.until_frames(2)
+    b.cut_off(a.address, "nonsense")
+    b.cut_off("nobody", "nonsense")
+    a.abort()
+    again, _ = await net.join(a.address)
+    again.send(b.address, b"again")
+    other.send(b.address, b"still here")
+    await at_b.until_frames(4)
+    assert at_other.of("lost") == []
+
+
 async def test_an_address_in_use_is_named(net: Net) -> None:
     a, _ = await net.join()
     with pytest.raises(AddressInUse, match=a.address):

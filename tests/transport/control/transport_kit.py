@@ -5,6 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import msgpack
+import zmq
+
+from spotlight.transport.control import PROTOCOL_VERSION
+
 WITHIN_S = 15.0
 """A generous bound; nothing here asserts on how long things really take."""
 
@@ -14,6 +19,8 @@ class Recorder:
 
     def __init__(self) -> None:
         self.events: list[tuple[object, ...]] = []
+        self.losses: list[str] = []
+        """Why peers were lost."""
         self._changed = asyncio.Event()
 
     def frame_received(self, address: str, frame: bytes) -> None:
@@ -26,7 +33,11 @@ class Recorder:
         self._record("up", address, incarnation)
 
     def peer_lost(self, address: str, incarnation: int, reason: str) -> None:
+        self.losses.append(reason)
         self._record("lost", address, incarnation)
+
+    def input_rejected(self, address: str, reason: str, detail: str) -> None:
+        self._record("rejected", address, reason)
 
     def _record(self, *event: object) -> None:
         self.events.append(event)
@@ -35,6 +46,10 @@ class Recorder:
     def frames(self) -> list[bytes]:
         """The frames that arrived."""
         return [event[2] for event in self.events if event[0] == "frame"]  # type: ignore[misc]
+
+    def rejections(self) -> list[str]:
+        """Why things that arrived were not taken."""
+        return [str(event[2]) for event in self.events if event[0] == "rejected"]
 
     def of(self, kind: str) -> list[tuple[object, ...]]:
         """The events of one kind."""
@@ -57,3 +72,27 @@ async def eventually(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(WITHIN_S):
         while not condition():  # noqa: ASYNC110  (there is no event to wait for)
             await asyncio.sleep(0.005)
+
+
+class RawPeer:
+    """A socket without our transport, for peers that do not behave."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], identity: bytes, kind: int) -> None:
+        self.socket = context.socket(kind)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.setsockopt(zmq.RCVHWM, 1)
+        self.socket.setsockopt(zmq.RECONNECT_IVL, -1)
+        if identity:
+            self.socket.setsockopt(zmq.ROUTING_ID, identity)
+
+    async def receive(self) -> bytes:
+        """The next message, whole."""
+        await eventually(lambda: self.socket.poll(0) != 0)
+        return self.socket.recv()
+
+    async def greet(self, address: str, **changes: object) -> object:
+        """Connect, say hello, and return what comes back."""
+        self.socket.connect(address)
+        hello = {"type": "Hello", "version": PROTOCOL_VERSION, "address": "tcp://raw:1"}
+        self.socket.send(msgpack.packb({**hello, "incarnation": 255, **changes}))
+        return msgpack.unpackb(await self.receive())
