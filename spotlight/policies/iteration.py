@@ -122,26 +122,32 @@ class IterationMachine:
     Args:
         schedule: what is due when.
         completed: iterations done before (0 for a fresh start).
+        committed: those of the checkpoint that is on record; as many if not given.
         validated: weights versions whose validation is on record already.
+        validating: earlier ones whose validation is still open.
     """
 
     schedule: Schedule
     completed: int = 0
     validated: frozenset[int] = frozenset()
+    committed: int = -1
+    validating: frozenset[int] = frozenset()
     _published: int = -1
     _chosen: int = field(init=False)
     _exploring: int | None = None
     _open_validations: set[int] = field(default_factory=set)
     _saved: set[int] = field(default_factory=set)
-    _committed: int = field(init=False)
 
     def __post_init__(self) -> None:
         self._chosen = self.completed
-        self._committed = self.completed
+        if self.committed < 0:
+            self.committed = self.completed
 
     def start(self) -> list[Instruction]:
         """The trainer is ready; seeds for the first iteration are known."""
-        return [self._publish()]
+        again = sorted(v for v in self.validating if self._must_validate(v))
+        self._open_validations.update(again)
+        return [*(BeginValidation(version) for version in again), self._publish()]
 
     def weights_published(self, version: int) -> list[Instruction]:
         """Nodes can pull this version."""
@@ -188,7 +194,7 @@ class IterationMachine:
 
     def progress_saved(self, completed: int) -> list[Instruction]:
         """The checkpoint is durable."""
-        if completed > self._committed:
+        if completed > self.committed:
             self._saved.add(completed)
         return [*self._commit(), *self._proceed()]
 
@@ -209,9 +215,9 @@ class IterationMachine:
         ready = [completed for completed in self._saved if self._may_commit(completed)]
         if not ready:
             return []
-        self._committed = max(ready)
-        self._saved = {completed for completed in self._saved if completed > self._committed}
-        return [CommitProgress(self._committed)]
+        self.committed = max(ready)
+        self._saved = {completed for completed in self._saved if completed > self.committed}
+        return [CommitProgress(self.committed)]
 
     def _may_commit(self, completed: int) -> bool:
         if completed == self.schedule.iterations:
@@ -222,7 +228,7 @@ class IterationMachine:
     def _proceed(self) -> list[Instruction]:
         """Begin the next iteration, or finish, as soon as nothing is missing."""
         if self.completed == self.schedule.iterations:
-            over = self._committed == self._published == self.completed
+            over = self.committed == self._published == self.completed
             return [Finish()] if over and not self._open_validations else []
         if self._published == self.completed == self._chosen:
             self._chosen = -1

@@ -41,6 +41,8 @@ class Run:
     schedule: Schedule
     completed: int = 0
     validated: frozenset[int] = frozenset()
+    committed: int = -1
+    validating: frozenset[int] = frozenset()
     pending: list[Instruction] = field(default_factory=list)
     log: list[Instruction] = field(default_factory=list)
     published: set[int] = field(default_factory=set)
@@ -49,8 +51,13 @@ class Run:
     saved: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.machine = IterationMachine(self.schedule, self.completed, self.validated)
+        self.machine = IterationMachine(
+            self.schedule, self.completed, self.validated, self.committed, self.validating
+        )
         self.on_record |= self.validated
+        self.published |= self.validating
+        if self.committed >= 0:
+            self.saved |= {self.completed}  # the checkpoint may be due since before the kill
         self.chosen.add(self.completed)
         self.take(self.machine.start())
 
@@ -268,6 +275,78 @@ def test_long_runs_that_are_killed_and_resumed_at_any_time_finish(schedule, rand
     complete(run, random.choice)
     check_whole_run(run)
     assert run.on_record == versions(schedule)
+
+
+def killed(run: Run) -> Run:
+    """What a coordinator that is killed now and comes back finds: trainers that have not lost
+    anything, the iteration of the last record, and the weights of validations that were open."""
+    settled = [n.iteration + 1 for n in run.log if isinstance(n, step.RecordIteration)]
+    completed = max(settled, default=run.completed)
+    open_validations = {n.version for n in run.pending if isinstance(n, step.BeginValidation)}
+    again = Run(
+        run.schedule,
+        completed,
+        frozenset(run.on_record),
+        committed=run.machine.committed,
+        validating=frozenset(version for version in open_validations if version < completed),
+    )
+    if run.schedule.saves(completed) and completed > run.machine.committed:
+        again.pending.append(step.SaveProgress(completed))
+    return again
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    schedule=st.builds(
+        Schedule, st.integers(1, 8), st.integers(1, 4), st.integers(1, 4), st.booleans()
+    ),
+    random=st.randoms(use_true_random=False),
+)
+def test_a_coordinator_killed_again_and_again_finishes_the_run(schedule, random):
+    run, trained = Run(schedule), []
+    for life in range(4):
+        for _ in range(random.randrange(6 * schedule.iterations) if life < 3 else 10**6):
+            if run.pending:
+                run.happen(random.choice(run.possible()))
+        trained += [n.iteration for n in run.log if isinstance(n, step.RecordIteration)]
+        if life < 3:
+            run = killed(run)
+    assert run.log[-1] == step.Finish()
+    assert run.machine.committed == schedule.iterations
+    assert run.on_record == versions(schedule)
+    assert trained == list(range(schedule.iterations)), "each iteration is settled once"
+
+
+def test_validations_that_were_open_at_a_kill_are_begun_again_first():
+    schedule = Schedule(5, validate_every=1, checkpoint_every=1, explores=False)
+    machine = IterationMachine(schedule, 3, frozenset({0}), 0, frozenset({1, 2}))
+    assert machine.start() == [
+        step.BeginValidation(1),
+        step.BeginValidation(2),
+        step.PublishWeights(3, True),
+    ]
+
+
+def test_validations_on_record_are_not_begun_again():
+    schedule = Schedule(5, validate_every=2, checkpoint_every=1, explores=False)
+    machine = IterationMachine(schedule, 3, frozenset({0, 2}), 0, frozenset({1, 2}))
+    assert machine.start() == [step.PublishWeights(3, False)]
+
+
+def test_a_checkpoint_waits_for_the_validations_that_were_open_at_a_kill():
+    schedule = Schedule(5, validate_every=2, checkpoint_every=1, explores=False)
+    machine = IterationMachine(schedule, 3, frozenset({0}), 1, frozenset({2}))
+    machine.start()
+    assert machine.progress_saved(3) == []
+    assert machine.validation_done(2) == [step.CommitProgress(3)]
+
+
+def test_a_checkpoint_on_record_is_not_committed_again():
+    schedule = Schedule(5, validate_every=9, checkpoint_every=1, explores=False)
+    machine = IterationMachine(schedule, 3, frozenset({0}), committed=2)
+    machine.start()
+    assert machine.progress_saved(2) == []
+    assert machine.progress_saved(3) == [step.CommitProgress(3)]
 
 
 def events(run: Run, *wanted: type[Instruction]) -> Run:

@@ -1,0 +1,86 @@
+"""A node's way out after a preemption notice. Pure: times, in seconds, are handed in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+UNKNOWN_LEAD_S = 25.0
+"""Taken to be left when a notice does not say: clouds give 30 s, and some of it has passed."""
+OUTLIVED_AFTER_S = 60.0
+"""A node that is there so long after its deadline is not taken."""
+_LONGEST_MARGIN_S = 5.0
+_MARGIN = 0.2
+
+
+def stop_in_s(lead_s: float) -> float:
+    """When to stop denoising, so that what is left of `lead_s` is enough to deliver the last
+    commits.
+    """
+    return max(0.0, lead_s - min(_LONGEST_MARGIN_S, _MARGIN * lead_s))
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A notice that has not been withdrawn."""
+
+    source: str
+    lead_s: float | None
+    """As it was given."""
+    deadline: float
+
+
+@dataclass
+class Departure:
+    """Which notices stand, and what is still to do before the node may go.
+
+    Notices come by several ways (`via`), and of each way only the latest stands. The earliest
+    deadline counts.
+    """
+
+    left: bool = False
+    """Everything is done."""
+    _standing: dict[str, Standing] = field(default_factory=dict)
+    _drained: set[str] = field(default_factory=set)
+
+    @property
+    def notice(self) -> Standing | None:
+        """The most urgent notice; None if the node may stay."""
+        return min(self._standing.values(), key=lambda it: it.deadline, default=None)
+
+    def give(self, via: str, source: str, lead_s: float | None, now: float) -> None:
+        """Notice is given."""
+        left_s = UNKNOWN_LEAD_S if lead_s is None else lead_s
+        self._standing[via] = Standing(source, lead_s, now + left_s)
+
+    def withdraw(self, via: str) -> bool:
+        """What came this way does not hold any more; False if nothing did."""
+        return self._standing.pop(via, None) is not None
+
+    def stop_in_s(self, now: float) -> float:
+        """When to stop denoising, from now; only while notice is given."""
+        assert self.notice is not None
+        return stop_in_s(max(0.0, self.notice.deadline - now))
+
+    def drained(self, worker: str) -> None:
+        """Nothing is left there that could be lost."""
+        self._drained.add(worker)
+
+    def restarted(self, worker: str) -> None:
+        """A worker is gone, or a new process: whether it holds something is open."""
+        self._drained.discard(worker)
+
+    def may_leave(self, workers: Iterable[str]) -> bool:
+        """Whether the node has nothing more to do; true once."""
+        if self.notice is None or self.left or not self._drained.issuperset(workers):
+            return False
+        self.left = True
+        return True
+
+    def stay(self) -> bool:
+        """The node is not taken after all; whether it had left."""
+        had_left = self.left
+        self.left = False
+        self._standing.clear()
+        self._drained.clear()
+        return had_left
