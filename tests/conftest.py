@@ -21,7 +21,14 @@ import pytest
 
 from spotlight.simulation.virtual_time import VirtualTimeLoop
 
-ALLOWED_THREADS = ("waitpid-", "asyncio-waitpid-", "die-with-parent", "tqdm", "TMonitor")
+ALLOWED_THREADS = (
+    "waitpid-",
+    "asyncio-waitpid-",
+    "asyncio_",
+    "die-with-parent",
+    "tqdm",
+    "TMonitor",
+)
 """Beginnings of the names, or of the types, of threads that libraries keep."""
 ALLOWED_CHILDREN = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 SHARED_MEMORY = Path("/dev/shm")

@@ -59,7 +59,7 @@ class DiffusionModel(Protocol):
         ...
 
     def encode_prompts(self, prompts: Sequence[str]) -> PromptEmbeddings:
-        """Encode prompts at the model's fixed length; results are cached by prompt."""
+        """Encode prompts at the model's fixed length; those used last are cached by prompt."""
         ...
 
     def velocity(

@@ -24,6 +24,9 @@ from spotlight.errors import CheckpointError
 NEGATIVE_PROMPT = " "
 """What guidance pushes away from; a single space, as Qwen-Image's authors advise."""
 
+CACHED_PROMPTS = 256
+"""So many embeddings are kept."""
+
 
 class QwenImageModel:
     """A Qwen-Image transformer with its text encoder, schedule and image codec."""
@@ -57,11 +60,8 @@ class QwenImageModel:
         return rows * columns, self._codec.channels
 
     def encode_prompts(self, prompts: Sequence[str]) -> PromptEmbeddings:
-        """Embeddings at the fixed length; each prompt is encoded once and by itself."""
-        for prompt in prompts:
-            if prompt not in self._encoded:
-                self._encoded[prompt] = self._text_encoder.encode(prompt)
-        embeds, mask = stack_encoded([self._encoded[prompt] for prompt in prompts])
+        """Embeddings at the fixed length; each prompt is encoded by itself, and kept a while."""
+        embeds, mask = stack_encoded([self._encode(prompt) for prompt in prompts])
         return PromptEmbeddings(embeds.to(self.device), mask.to(self.device))
 
     def velocity(
@@ -125,6 +125,13 @@ class QwenImageModel:
                     f" needs {tuple(tensor.shape)}"
                 )
             tensor.copy_(state[name])
+
+    def _encode(self, prompt: str) -> tuple[Tensor, Tensor]:
+        encoded = self._encoded.pop(prompt, None) or self._text_encoder.encode(prompt)
+        self._encoded[prompt] = encoded
+        if len(self._encoded) > CACHED_PROMPTS:
+            del self._encoded[next(iter(self._encoded))]  # used least recently
+        return encoded
 
     def _forward(
         self, latents: Tensor, sigmas: Tensor, embeddings: PromptEmbeddings, height: int, width: int

@@ -1,46 +1,27 @@
 """The run folder: everything that a run leaves behind, and what a resumed run starts from.
 
 Lines of `metrics.jsonl` and `events.jsonl` are appended whole or not at all; only a crash can leave
-a torn last line, which is dropped when the folder is opened again. `state.json` and `config.yaml`
-are replaced at once (write, fsync, rename). One coordinator at a time: the folder is locked while
-it is open. An error of the file system is a `RunFolderError` that names the path; what was written
-before stays.
+a torn last line, which is dropped when the folder is opened again. `config.yaml` is replaced at
+once (write, fsync, rename). What a coordinator that comes back needs is in the folder's journal.
+One coordinator at a time: the folder is locked while it is open. An error of the file system is a
+`RunFolderError` that names the path; what was written before stays.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-import msgspec
-
 from spotlight.errors import JobError, RunFolderError
 from spotlight.jobs import JobSpec, job_to_yaml, parse_job
-
-
-class SavedProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a resumed run needs besides the checkpoint."""
-
-    completed: int
-    """Iterations done."""
-    checkpoint: str
-    """Path inside the run folder."""
-    seeds: tuple[tuple[int, ...], ...]
-    """Seeds of the next iteration, per prompt group."""
-    preview_rewards: tuple[tuple[float | None, ...], ...]
-    validated: tuple[int, ...]
-    """Weights versions on record."""
-    previews: int = 0
-    """Previews that chose these seeds, and those that came too late to."""
-    previews_late: int = 0
-    training_seconds: tuple[float, ...] = ()
-    """Last training times, for the window prediction."""
+from spotlight.store.journal import Journal
 
 
 class RunFolder:
@@ -50,8 +31,10 @@ class RunFolder:
         files: owns what is open, the lock on the folder included.
     """
 
-    def __init__(self, path: Path, files: ExitStack) -> None:
+    def __init__(self, path: Path, job: JobSpec, files: ExitStack) -> None:
         self.path = path
+        self.journal = Journal.open(path / "journal.sqlite", owner=_fingerprint(job))
+        files.callback(self.journal.close)
         self._metrics = files.enter_context(_append_to(path / "metrics.jsonl"))
         self._events = files.enter_context(_append_to(path / "events.jsonl"))
         self._files = files.pop_all()
@@ -70,17 +53,13 @@ class RunFolder:
                 raise RunFolderError(f"{path} is not empty; give another --run-folder")
             files.enter_context(_lock(path))
             replace_file(path / "config.yaml", job_to_yaml(job).encode())
-            return cls(path, files)
+            return cls(path, job, files)
 
     @classmethod
-    def reopen(
-        cls, path: Path, job: JobSpec | None
-    ) -> tuple[RunFolder, JobSpec, SavedProgress | None]:
-        """The folder of an interrupted run, with its job and progress (None if it never got to a
-        checkpoint).
+    def reopen(cls, path: Path, job: JobSpec | None) -> tuple[RunFolder, JobSpec]:
+        """The folder of an interrupted run, with its job.
 
-        A `job` that differs from the folder's own is refused. Records of iterations after the saved
-        progress are dropped: they will be made again.
+        A `job` that differs from the folder's own is refused.
         """
         with _explaining(path), ExitStack() as files:
             saved_job = read_config(path)
@@ -90,10 +69,18 @@ class RunFolder:
                     "resume without a job file, or give another --run-folder"
                 )
             files.enter_context(_lock(path))
-            progress = _read_progress(path)  # only now: nobody else writes it any more
-            _drop_metrics_after(path / "metrics.jsonl", progress)
             _drop_torn_line(path / "events.jsonl")
-            return cls(path, files), saved_job, progress
+            return cls(path, saved_job, files), saved_job
+
+    def rewind(self, completed: int, validated: Collection[int]) -> None:
+        """Drop the metrics of later iterations and other validations: they will be made again."""
+        metrics = self.path / "metrics.jsonl"
+        with _explaining(metrics), _decoding(metrics):
+            lines = _whole_lines(metrics)
+            kept = [line for line in lines if _is_kept(line, completed, validated)]
+            replace_file(metrics, b"".join(line + b"\n" for line in kept))
+            self._metrics.close()
+            self._metrics = self._files.enter_context(_append_to(metrics))
 
     def last_time_s(self) -> float:
         """Run time at the last recorded event: a resumed run goes on counting from there."""
@@ -113,6 +100,11 @@ class RunFolder:
         with _explaining(self.path / "events.jsonl"):
             _append(self._events, event)
 
+    def sync_events(self) -> None:
+        """Make the events so far durable."""
+        with _explaining(self.path / "events.jsonl"):
+            os.fsync(self._events.fileno())
+
     def show_pictures(self, version: int, listing: list[dict[str, Any]]) -> None:
         """Move a validation's pictures out of the artifacts, with their prompts and rewards.
 
@@ -123,17 +115,13 @@ class RunFolder:
         with _explaining(self.path):
             shown.mkdir(exist_ok=True)
             others = sorted(e for e in shown.iterdir() if e.is_dir() and e.name != name)
-            for old in (*others[1:], shown / name):
+            for old in others[1:]:
                 shutil.rmtree(old, ignore_errors=True)
             if uploaded.is_dir():
+                shutil.rmtree(shown / name, ignore_errors=True)
                 uploaded.replace(shown / name)
+            if (shown / name).is_dir():  # perhaps since before a kill
                 replace_file(shown / name / "prompts.json", json.dumps(listing).encode())
-
-    def commit(self, progress: SavedProgress) -> None:
-        """From now on the run resumes here."""
-        state = self.path / "state.json"
-        with _explaining(state):
-            replace_file(state, msgspec.json.format(msgspec.json.encode(progress)))
 
     def keep_checkpoints(self, wanted: set[str]) -> None:
         """Delete checkpoints older than those named by their path inside the folder.
@@ -193,33 +181,15 @@ def replace_file(path: Path, data: bytes) -> None:
         os.close(folder)
 
 
-def _read_progress(path: Path) -> SavedProgress | None:
-    state = path / "state.json"
-    if not state.exists():
-        return None
-    try:
-        return msgspec.json.decode(state.read_bytes(), type=SavedProgress)
-    except msgspec.MsgspecError as error:
-        raise RunFolderError(
-            f"{state} is damaged ({error}); start the job again in another folder"
-        ) from error
+def _fingerprint(job: JobSpec) -> str:
+    return hashlib.sha256(job_to_yaml(job).encode()).hexdigest()
 
 
-def _drop_metrics_after(metrics: Path, progress: SavedProgress | None) -> None:
-    if not metrics.exists():
-        return
-    with _decoding(metrics):
-        kept = [line for line in _whole_lines(metrics) if _was_committed(line, progress)]
-    replace_file(metrics, b"".join(line + b"\n" for line in kept))
-
-
-def _was_committed(line: bytes, progress: SavedProgress | None) -> bool:
-    if progress is None:
-        return False
+def _is_kept(line: bytes, completed: int, validated: Collection[int]) -> bool:
     record = json.loads(line)
     if record["kind"] == "validation":
-        return record["weights_version"] in progress.validated
-    return bool(record["iteration"] < progress.completed)
+        return record["weights_version"] in validated
+    return bool(record["iteration"] < completed)
 
 
 @contextmanager

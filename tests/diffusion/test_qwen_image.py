@@ -11,6 +11,7 @@ from diffusers import (
     QwenImageTransformer2DModel,
 )
 
+from spotlight.diffusion import qwen_image
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.noise import initial_noise
@@ -158,6 +159,26 @@ def test_sigmas_depend_on_the_number_of_tokens_as_in_the_pipeline(real: Diffusio
 def test_a_prompt_is_encoded_alone_so_its_bits_never_depend_on_others(real: DiffusionModel) -> None:
     together, alone = real.encode_prompts(PROMPTS), real.encode_prompts(PROMPTS[:1])
     assert torch.equal(together.embeds[:1], alone.embeds)
+
+
+def test_the_prompts_used_last_are_encoded_once_and_the_others_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(qwen_image, "CACHED_PROMPTS", 2)
+    model, encoded = tiny_model(), []
+    encode = model._text_encoder.encode
+
+    def counting(prompt: str) -> tuple[torch.Tensor, torch.Tensor]:
+        encoded.append(prompt)
+        return encode(prompt)
+
+    monkeypatch.setattr(model._text_encoder, "encode", counting)
+    for prompt in ("1", "2", "1", "3", "1", "2"):
+        model.encode_prompts([prompt])
+    assert encoded == ["1", "2", "3", "2"]
+    more_than_are_kept = model.encode_prompts(["1", "2", "3", "4"])
+    assert len(more_than_are_kept) == 4
+    assert len(model._encoded) == 2
 
 
 def test_guidance_keeps_the_norm_of_every_token(model: QwenImageModel) -> None:

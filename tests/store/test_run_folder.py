@@ -4,14 +4,13 @@ import os
 import subprocess
 import sys
 
-import msgspec
 import pytest
 
+from spotlight import failpoints
 from spotlight.errors import RunFolderError
 from spotlight.jobs import JobSpec, job_from_data
 from spotlight.store.run_folder import (
     RunFolder,
-    SavedProgress,
     next_run_folder,
     read_config,
     replace_file,
@@ -30,18 +29,6 @@ def job(**changes) -> JobSpec:
     )
 
 
-def progress(completed: int = 2, **changes) -> SavedProgress:
-    saved = SavedProgress(
-        completed=completed,
-        checkpoint=f"checkpoints/iteration-{completed:06d}.safetensors",
-        seeds=((1, 2**63 - 1), (3, 4)),
-        preview_rewards=((0.25, None), (None, 1.0)),
-        validated=(0, 2),
-        training_seconds=(1.5, 2.25),
-    )
-    return msgspec.structs.replace(saved, **changes)
-
-
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "run"
@@ -55,10 +42,10 @@ def folder(path):
 
 
 def reopened(path, spec: JobSpec | None = None):
-    """What is there after a crash: (job, progress, last time)."""
-    folder, found, saved = RunFolder.reopen(path, spec)
+    """What is there after a crash: (job, last time)."""
+    folder, found = RunFolder.reopen(path, spec)
     try:
-        return found, saved, folder.last_time_s()
+        return found, folder.last_time_s()
     finally:
         folder.close()
 
@@ -135,39 +122,53 @@ def open_lines(path) -> list[bytes]:
 # --- resuming ---
 
 
-def test_a_run_without_a_commit_starts_again_with_its_clock_going_on(path, folder):
+def test_a_run_that_is_opened_again_keeps_its_records_and_its_clock(path, folder):
     folder.record_event({"time_s": 7.25, "event": "phase"})
     folder.record_metrics(iteration(0))
     folder.close()
-    assert reopened(path) == (job(), None, 7.25)
-    assert lines(path / "metrics.jsonl") == []
+    assert reopened(path) == (job(), 7.25)
+    assert lines(path / "metrics.jsonl") == [iteration(0)]
 
 
-def test_progress_comes_back_as_it_was_committed(path, folder):
-    folder.commit(progress(1))
-    folder.commit(progress(2))
+def test_the_journal_comes_back_as_it_was_written(path, folder):
+    folder.journal.write({"progress/1": b"one"})
     folder.close()
-    assert reopened(path, job())[1] == progress(2)
+    again, _ = RunFolder.reopen(path, None)
+    assert again.journal.items() == [("progress/1", b"one")]
+    assert again.journal.term == 2
+    again.close()
 
 
-def test_only_records_of_committed_work_are_kept(path, folder):
+def test_the_journal_of_another_job_is_refused(path, folder, tmp_path):
+    folder.close()
+    other = RunFolder.create(tmp_path / "other", job(seed=1))
+    other.close()
+    (path / "journal.sqlite").write_bytes((tmp_path / "other" / "journal.sqlite").read_bytes())
+    with pytest.raises(RunFolderError, match="belongs to the job"):
+        RunFolder.reopen(path, None)
+
+
+def test_going_back_drops_the_metrics_of_what_will_be_made_again(folder, path):
     kept = [validation(0), iteration(0), iteration(1), validation(2)]
     for record in (*kept[:3], validation(1), kept[3], iteration(2), validation(3)):
         folder.record_metrics(record)
-    folder.commit(progress(completed=2, validated=(0, 2)))
-    folder.close()
-    reopened(path)
+    folder.rewind(completed=2, validated=(0, 2))
     assert lines(path / "metrics.jsonl") == kept
 
 
-def test_what_is_recorded_after_resuming_follows_what_was_kept(path, folder):
+def test_going_back_keeps_what_is_settled(folder, path):
+    kept = [iteration(0), iteration(1)]
+    for record in kept:
+        folder.record_metrics(record)
+    folder.rewind(completed=2, validated=())
+    assert lines(path / "metrics.jsonl") == kept
+
+
+def test_what_is_recorded_after_going_back_follows_what_was_kept(path, folder):
     folder.record_metrics(iteration(0))
     folder.record_metrics(iteration(1))
-    folder.commit(progress(completed=1))
-    folder.close()
-    again, _, _ = RunFolder.reopen(path, None)
-    again.record_metrics(iteration(1))
-    again.close()
+    folder.rewind(completed=1, validated=())
+    folder.record_metrics(iteration(1))
     assert lines(path / "metrics.jsonl") == [iteration(0), iteration(1)]
 
 
@@ -194,18 +195,14 @@ def test_a_damaged_config_is_named(path, folder, damage):
         RunFolder.reopen(path, None)
 
 
-@pytest.mark.parametrize(
-    "damage", [b"", b"{", b"[]", b'{"completed": 3}', b"\xff", b'{"completed": "3"}', b"\0\0"]
-)
-def test_a_damaged_state_is_named_and_leaves_the_folder_free(path, folder, damage):
-    folder.commit(progress())
-    good = (path / "state.json").read_bytes()
+def test_a_damaged_journal_is_named_and_leaves_the_folder_free(path, folder):
     folder.close()
-    (path / "state.json").write_bytes(damage)
-    with pytest.raises(RunFolderError, match=r"state\.json is damaged"):
+    good = (path / "journal.sqlite").read_bytes()
+    (path / "journal.sqlite").write_bytes(b"nonsense" * 99)
+    with pytest.raises(RunFolderError, match=r"journal\.sqlite"):
         RunFolder.reopen(path, None)
-    (path / "state.json").write_bytes(good)
-    assert reopened(path)[1] == progress()
+    (path / "journal.sqlite").write_bytes(good)
+    assert reopened(path)[0] == job()
 
 
 # --- torn lines ---
@@ -223,7 +220,7 @@ def test_the_clock_goes_on_from_the_last_whole_event(path, folder, torn):
     folder.record_event({"time_s": 3.5, "event": "phase"})
     folder.close()
     append(path / "events.jsonl", torn)
-    assert reopened(path)[2] == 3.5
+    assert reopened(path)[1] == 3.5
 
 
 @pytest.mark.parametrize("torn", TORN)
@@ -231,7 +228,7 @@ def test_events_after_a_crash_begin_on_a_line_of_their_own(path, folder, torn):
     folder.record_event({"time_s": 3.5, "event": "phase"})
     folder.close()
     append(path / "events.jsonl", torn)
-    again, _, _ = RunFolder.reopen(path, None)
+    again, _ = RunFolder.reopen(path, None)
     again.record_event({"time_s": 4.0, "event": "run_started"})
     again.close()
     assert [entry["time_s"] for entry in lines(path / "events.jsonl")] == [3.5, 4.0]
@@ -240,27 +237,24 @@ def test_events_after_a_crash_begin_on_a_line_of_their_own(path, folder, torn):
 @pytest.mark.parametrize("torn", TORN)
 def test_a_torn_metric_is_dropped(path, folder, torn):
     folder.record_metrics(iteration(0))
-    folder.commit(progress())
-    folder.close()
     append(path / "metrics.jsonl", torn)
-    reopened(path)
-    assert lines(path / "metrics.jsonl") == [iteration(0)]
+    folder.rewind(completed=1, validated=())
+    folder.record_metrics(iteration(1))
+    assert lines(path / "metrics.jsonl") == [iteration(0), iteration(1)]
 
 
 def test_a_torn_first_event_leaves_the_clock_at_zero(path, folder):
     folder.close()
     append(path / "events.jsonl", TORN[0])
-    assert reopened(path)[2] == 0.0
+    assert reopened(path)[1] == 0.0
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "events.jsonl"])
 @pytest.mark.parametrize("damage", [b"nonsense\n", b"7\n", b"{}\n", b"\0\0\n"])
 def test_a_damaged_whole_line_is_named(path, folder, name, damage):
-    folder.commit(progress())
-    folder.close()
     append(path / name, damage)
     with pytest.raises(RunFolderError, match=f"{name} has a damaged line"):
-        reopened(path)
+        folder.last_time_s() if name == "events.jsonl" else folder.rewind(1, ())
 
 
 # --- one coordinator at a time ---
@@ -271,13 +265,13 @@ def test_a_second_opening_is_refused_while_the_first_is_open(path, folder):
         RunFolder.reopen(path, None)
     folder.record_event({"time_s": 1.0, "event": "phase"})
     folder.close()
-    assert reopened(path)[2] == 1.0
+    assert reopened(path)[1] == 1.0
 
 
 HOLD = """
 import pathlib, sys
 from spotlight.store.run_folder import RunFolder
-folder, _, _ = RunFolder.reopen(pathlib.Path(sys.argv[1]), None)
+folder, _ = RunFolder.reopen(pathlib.Path(sys.argv[1]), None)
 print("open", flush=True)
 sys.stdin.read()
 """
@@ -336,16 +330,22 @@ def test_a_full_disk_names_the_file_and_what_to_do(folder, full_disk):
         folder.record_metrics(iteration(0))
 
 
-def test_a_commit_that_fails_leaves_the_one_before(path, folder, full_disk):
+def test_going_back_leaves_all_metrics_when_it_fails(path, folder, full_disk):
     full_disk.clear()
-    folder.commit(progress(1))
+    folder.record_metrics(iteration(0))
     full_disk.append(True)
-    with pytest.raises(RunFolderError, match=r"state\.json: No space left"):
-        folder.commit(progress(2))
+    with pytest.raises(RunFolderError, match=r"metrics\.jsonl.*: No space left"):
+        folder.rewind(0, ())
     full_disk.clear()
-    folder.close()
-    assert reopened(path)[1] == progress(1)
+    folder.record_metrics(iteration(1))
+    assert lines(path / "metrics.jsonl") == [iteration(0), iteration(1)]
     assert not list(path.glob("*.part"))
+
+
+def test_events_are_durable_when_they_are_synced(folder, full_disk):
+    folder.record_event({"time_s": 0.5, "event": "phase"})
+    with pytest.raises(RunFolderError, match=r"No space left"):
+        folder.sync_events()
 
 
 def test_a_folder_that_cannot_be_begun_can_be_begun_later(path, full_disk):
@@ -355,11 +355,18 @@ def test_a_folder_that_cannot_be_begun_can_be_begun_later(path, full_disk):
     RunFolder.create(path, job()).close()
 
 
-def test_a_folder_that_cannot_be_reopened_is_left_free(path, folder, full_disk):
+def test_a_folder_that_cannot_be_reopened_is_left_free(path, folder):
+    def refuse(place: str) -> None:
+        if place == "journal.commit":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
     folder.close()
-    with pytest.raises(RunFolderError, match="No space left"):
-        RunFolder.reopen(path, None)
-    full_disk.clear()
+    failpoints.install(refuse)
+    try:
+        with pytest.raises(RunFolderError, match="No space left"):
+            RunFolder.reopen(path, None)
+    finally:
+        failpoints.install(None)
     reopened(path)
 
 
@@ -367,7 +374,7 @@ FILL = """
 import json, pathlib, resource, sys
 from spotlight.errors import RunFolderError
 from spotlight.store.run_folder import RunFolder
-folder, _, _ = RunFolder.reopen(pathlib.Path(sys.argv[1]), None)
+folder, _ = RunFolder.reopen(pathlib.Path(sys.argv[1]), None)
 resource.setrlimit(resource.RLIMIT_FSIZE, (2500, 2500))
 whole = 0
 try:
@@ -390,7 +397,7 @@ def test_a_line_that_does_not_fit_is_not_begun(path, folder):
     assert "events.jsonl: File too large" in message
     assert int(whole) > 10
     assert len(lines(path / "events.jsonl")) == int(whole)
-    assert reopened(path)[2] == int(whole) - 1
+    assert reopened(path)[1] == int(whole) - 1
 
 
 # --- files ---
@@ -434,6 +441,49 @@ def test_checkpoints_older_than_the_committed_one_are_deleted(path, folder):
 
 def test_without_checkpoints_there_is_nothing_to_delete(folder):
     folder.keep_checkpoints({"checkpoints/iteration-000005.safetensors"})
+
+
+# --- pictures ---
+
+
+def upload(path, version: int, name: str = "p000.png") -> None:
+    there = path / "artifacts" / "validation" / f"v{version:06d}"
+    there.mkdir(parents=True)
+    (there / name).write_bytes(b"png")
+
+
+def shown(path) -> list[str]:
+    return sorted(str(e.relative_to(path / "validation")) for e in path.glob("validation/*/*"))
+
+
+def test_the_pictures_of_the_first_and_the_latest_validation_are_shown(path, folder):
+    for version in (0, 5, 10):
+        upload(path, version)
+        folder.show_pictures(version, [{"prompt": "a", "file": "p000.png"}])
+    assert shown(path) == [
+        f"v{version:06d}/{name}" for version in (0, 10) for name in ("p000.png", "prompts.json")
+    ]
+
+
+def test_pictures_that_were_in_place_at_a_kill_stay(path, folder):
+    upload(path, 5)
+    folder.show_pictures(5, [])
+    folder.show_pictures(5, [{"prompt": "a", "file": "p000.png"}])
+    assert shown(path) == ["v000005/p000.png", "v000005/prompts.json"]
+    assert "p000" in (path / "validation" / "v000005" / "prompts.json").read_text()
+
+
+def test_pictures_that_are_made_again_replace_the_earlier_ones(path, folder):
+    upload(path, 5, "old.png")
+    folder.show_pictures(5, [])
+    upload(path, 5, "new.png")
+    folder.show_pictures(5, [])
+    assert shown(path) == ["v000005/new.png", "v000005/prompts.json"]
+
+
+def test_a_validation_without_pictures_shows_none(path, folder):
+    folder.show_pictures(5, [])
+    assert shown(path) == []
 
 
 def test_the_next_run_folder_is_the_first_unused_number(tmp_path):

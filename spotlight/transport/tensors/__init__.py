@@ -5,6 +5,7 @@ on workers.
 """
 
 from spotlight.transport.tensors.store import (
+    ArtifactStore,
     BundleOffer,
     BundleStore,
     StoreEndpoint,
@@ -12,4 +13,4 @@ from spotlight.transport.tensors.store import (
     upload,
 )
 
-__all__ = ["BundleOffer", "BundleStore", "StoreEndpoint", "fetch", "upload"]
+__all__ = ["ArtifactStore", "BundleOffer", "BundleStore", "StoreEndpoint", "fetch", "upload"]

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
+import itertools
 import os
 import re
 import shutil
@@ -23,7 +24,7 @@ import struct
 import zlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -75,6 +76,27 @@ class _Answer(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
+class ArtifactStore(Protocol):
+    """Where the coordinator keeps what workers upload; a `BundleStore`, or one of a simulation."""
+
+    @property
+    def endpoint(self) -> StoreEndpoint:
+        """Where it is reached; only after `start`."""
+        ...
+
+    async def start(self) -> StoreEndpoint:
+        """Begin to serve."""
+        ...
+
+    def delete(self, prefix: str) -> None:
+        """Drop a bundle or a folder of bundles; nothing happens if it is not there."""
+        ...
+
+    async def aclose(self) -> None:
+        """Stop serving; the bundles stay."""
+        ...
+
+
 def machine_identity() -> str:
     """The same on all processes that share this machine's files, different elsewhere."""
     try:
@@ -88,16 +110,24 @@ class BundleStore:
     """Bundles by key in a folder of this machine, served to others.
 
     The folder is private to its owner (mode 0700). `aclose` ends the server; `remove` also deletes
-    the folder.
+    the folder. A `durable` store has what it acknowledges on disk.
     """
 
     def __init__(
-        self, root: Path, *, token: str, host: str = "127.0.0.1", max_nbytes: int = 64 * 2**30
+        self,
+        root: Path,
+        *,
+        token: str,
+        host: str = "127.0.0.1",
+        max_nbytes: int = 64 * 2**30,
+        durable: bool = False,
     ) -> None:
         self._root = root
         self._token = token
         self._host = host
         self._max_nbytes = max_nbytes
+        self._durable = durable
+        self._puts = itertools.count()
         self._server: asyncio.Server | None = None
         self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._endpoint: StoreEndpoint | None = None
@@ -126,11 +156,18 @@ class BundleStore:
         Raises `TransferFailed` when the file system refuses.
         """
         path = self._path(key)
-        temporary = path.with_name(f".{path.name}.part")  # no key has such a name
+        # No key has such a name, and two that put the same key at once do not share it.
+        temporary = path.with_name(f".{path.name}.{next(self._puts)}.part")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_bytes(data)
+            with temporary.open("wb") as file:
+                file.write(data)
+                if self._durable:
+                    file.flush()
+                    os.fsync(file.fileno())
             os.replace(temporary, path)
+            if self._durable:
+                _sync_folder(path.parent)
         except OSError as error:
             with contextlib.suppress(OSError):
                 temporary.unlink()
@@ -209,7 +246,7 @@ class BundleStore:
         data = await _read_body(reader, header.nbytes)
         if zlib.crc32(data) != header.checksum:
             raise TransferFailed("checksum differs")
-        self.put(header.key, data)
+        await asyncio.to_thread(self.put, header.key, data)
         await _write_record(writer, _Answer(True))
 
     async def _send(self, header: _Header, writer: asyncio.StreamWriter) -> None:
@@ -226,8 +263,9 @@ async def fetch(offer: BundleOffer, *, timeout_s: float = 60.0) -> bytes:
 
     Raises `TransferFailed` if they cannot be had intact in time.
     """
-    data = _read_own_machine(offer)
-    if data is not None and _is_intact(data, offer):
+    # In a thread: reading and checking many gigabytes must not keep the loop from turning.
+    data = await asyncio.to_thread(_read_own_machine, offer)
+    if data is not None:
         return data
 
     async def receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
@@ -237,7 +275,7 @@ async def fetch(offer: BundleOffer, *, timeout_s: float = 60.0) -> bytes:
 
     header = _Header("get", offer.key, offer.store.token)
     data = await _exchange(offer.store, header, receive, timeout_s)
-    if not _is_intact(data, offer):
+    if not await asyncio.to_thread(_is_intact, data, offer):
         raise TransferFailed(
             f"bundle {offer.key} arrived damaged from {offer.store.host}; fetch it again"
         )
@@ -257,10 +295,19 @@ async def upload(
         await _write_body(writer, data)
         await _read_answer(reader)
 
-    checksum = zlib.crc32(data)
+    checksum = await asyncio.to_thread(zlib.crc32, data)
     header = _Header("put", key, store.token, len(data), checksum)
     await _exchange(store, header, send, timeout_s)
     return BundleOffer(key, len(data), checksum, store)
+
+
+def _sync_folder(folder: Path) -> None:
+    """A rename is on disk when its folder is."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _is_intact(data: bytes, offer: BundleOffer) -> bool:
@@ -268,12 +315,14 @@ def _is_intact(data: bytes, offer: BundleOffer) -> bool:
 
 
 def _read_own_machine(offer: BundleOffer) -> bytes | None:
+    """The bundle's file, if it is here and intact."""
     if offer.store.machine != machine_identity():
         return None
     try:
-        return _path_under(Path(offer.store.root), offer.key).read_bytes()
+        data = _path_under(Path(offer.store.root), offer.key).read_bytes()
     except OSError:
         return None
+    return data if _is_intact(data, offer) else None
 
 
 async def _exchange(

@@ -1,6 +1,7 @@
 import json
 import struct
 import warnings
+from contextlib import suppress
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spotlight.errors import TransferFailed
-from spotlight.transport.tensors.bundles import pack, unpack
+from spotlight.transport.tensors.bundles import metadata_of, pack, unpack
 
 torch.set_num_threads(1)
 
@@ -107,7 +108,14 @@ def test_what_is_not_a_bundle_is_refused(data):
         unpack(data)
 
 
-WHOLE = pack({"a": torch.ones(2, 3), "b": torch.zeros(4, dtype=torch.int64)})
+def test_a_bundle_says_what_it_is():
+    data = pack({"a": torch.ones(8)}, {"kind": "a commit", "of": '{"step": 3}'})
+    assert metadata_of(data) == {"kind": "a commit", "of": '{"step": 3}'}
+    assert torch.equal(unpack(data)["a"], torch.ones(8))
+    assert metadata_of(pack({"a": torch.ones(8)})) == {}
+
+
+WHOLE = pack({"a": torch.ones(2, 3), "b": torch.zeros(4, dtype=torch.int64)}, {"kind": "whole"})
 
 
 @settings(max_examples=300, deadline=None)
@@ -121,8 +129,9 @@ def test_damage_gives_tensors_or_a_typed_error(changes, length):
     damaged = bytearray(WHOLE)
     for place, value in changes:
         damaged[place] = value
-    try:
+    with suppress(TransferFailed):
         tensors = unpack(bytes(damaged[:length]))
-    except TransferFailed:
-        return
-    assert all(isinstance(tensor, torch.Tensor) for tensor in tensors.values())
+        assert all(isinstance(tensor, torch.Tensor) for tensor in tensors.values())
+    with suppress(TransferFailed):
+        metadata = metadata_of(bytes(damaged[:length]))
+        assert all(isinstance(text, str) for text in metadata.values())

@@ -9,6 +9,7 @@ import struct
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -214,13 +215,18 @@ async def test_the_files_stay_when_the_store_closes_and_go_when_it_is_removed(st
 
 @pytest.fixture
 def full_disk(monkeypatch):
-    write = Path.write_bytes
+    """Files take one byte and no more."""
+    plain_open = Path.open
 
-    def refuse(path: Path, data: bytes) -> int:
-        write(path, data[:1])
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    def open_full(path: Path, *args: Any, **options: Any) -> Any:
+        file = plain_open(path, *args, **options)
+        if "w" in (args[0] if args else ""):
+            file.write(b"x")
+            file.close()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return file
 
-    monkeypatch.setattr(Path, "write_bytes", refuse)
+    monkeypatch.setattr(Path, "open", open_full)
 
 
 async def test_a_full_disk_is_a_typed_error_and_leaves_the_old_bundle(store, monkeypatch):
@@ -573,3 +579,23 @@ async def test_closing_twice_or_before_starting_is_harmless(store, tmp_path):
 async def test_a_store_has_no_address_before_it_is_started(tmp_path):
     with pytest.raises(RuntimeError, match="not started"):
         _ = BundleStore(tmp_path, token=TOKEN).endpoint
+
+
+async def test_a_durable_store_has_file_and_folder_on_disk_before_it_says_so(tmp_path, monkeypatch):
+    synced: list[str] = []
+    plain_fsync = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        plain_fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    store = BundleStore(tmp_path / "durable", token="t", durable=True)
+    sink = await store.start()
+    try:
+        await upload(sink, "samples/a", b"data")
+    finally:
+        await store.aclose()
+    folder = tmp_path / "durable" / "samples"
+    assert synced[0].startswith(str(folder / ".a."))
+    assert synced[1] == str(folder)
