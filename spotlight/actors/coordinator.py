@@ -1,26 +1,33 @@
 """The coordinator: knows the nodes, and runs one job at a time.
 
-Messages in: JoinNode (nodes), SubmitJob, CancelJob, GetStatus (users), JobStatus, JobEnded (job
-runner), Down (a node or the runner).
-Messages out: NodeJoined, JobAccepted, JobRefused, JobStatus; JoinNode, NodeDown, CancelJob to the
-job runner.
+Messages in: JoinNode, NodeLeaving, NodeLeft (nodes), SubmitJob, CancelJob, PreemptNode, GetStatus
+(users), JobStatus, JobEnded, AdmitNode (job runner), Down (a node or the runner).
+Messages out: NodeJoined, NoticeGiven (nodes), JobAccepted, JobRefused, JobStatus; JoinNode,
+NodeDown, NodeLeaving, CancelJob to the job runner.
 
 A node that joins again replaces its earlier self. When the job runner crashes the job has failed,
-its run folder stays resumable and the coordinator goes on.
+its run folder stays resumable and the coordinator goes on. When the coordinator itself is killed,
+the next one on the same runs folder goes on with the job, and with the nodes that are still there.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import structlog
 
+from spotlight.actors.delivery import try_tell
+from spotlight.actors.job_journal import Identity, read_identity, save_identity
 from spotlight.actors.job_runner import JobRunner
 from spotlight.actors.messages import (
+    Acknowledged,
+    AdmitNode,
     CancelJob,
+    EndJob,
     GetStatus,
     JobAccepted,
     JobEnded,
@@ -29,6 +36,11 @@ from spotlight.actors.messages import (
     JoinNode,
     NodeDown,
     NodeJoined,
+    NodeLeaving,
+    NodeLeft,
+    NodeUnknown,
+    NoticeGiven,
+    PreemptNode,
     SubmitJob,
     WorkerStatus,
 )
@@ -37,11 +49,14 @@ from spotlight.assets import read_prompts
 from spotlight.errors import UserError
 from spotlight.jobs import JobSpec
 from spotlight.preflight import check
-from spotlight.store.run_folder import RunFolder, SavedProgress, next_run_folder
-from spotlight.transport.tensors import BundleStore
+from spotlight.store.run_folder import RunFolder, next_run_folder, replace_file
+from spotlight.transport.tensors import ArtifactStore, BundleStore
 from spotlight.web.report import write_report
 
 log = structlog.get_logger(__name__)
+
+_DISMISSALS = 4
+_DISMISSAL_PAUSE_S = 3.0
 
 
 class Coordinator(Actor):
@@ -51,15 +66,43 @@ class Coordinator(Actor):
         runs: folder for run folders whose path is not given.
         host: address that the run folder's store binds.
         rng: source of job ids and tokens.
+        open_store: makes the artifact store of a run from its folder and token.
     """
 
-    def __init__(self, runs: Path, host: str, rng: random.Random) -> None:
+    def __init__(
+        self,
+        runs: Path,
+        host: str,
+        rng: random.Random,
+        open_store: Callable[[Path, str], ArtifactStore] | None = None,
+    ) -> None:
         self._runs = runs
-        self._host = host
         self._rng = rng
+        self._open_store = open_store or (
+            lambda folder, token: BundleStore(folder, token=token, host=host, durable=True)
+        )
         self._nodes: dict[str, JoinNode] = {}
+        self._leaving: set[str] = set()
+        self._left: dict[str, ActorRef] = {}
+        """Nodes that left after a notice, which may yet be withdrawn."""
         self._runner: ActorRef | None = None
+        self._end: EndJob | None = None
+        """What nodes are told when the job that runs, or ran last, is over."""
         self._status = _no_job()
+
+    async def started(self) -> None:
+        """Go on with the job in the middle of which an earlier coordinator was killed."""
+        if not self._running.exists():
+            return
+        path = Path(self._running.read_text(encoding="utf-8"))
+        try:
+            folder, job = RunFolder.reopen(path, None)
+            await self._begin(folder, job, came_back=True)
+        except UserError as error:
+            log.error("cannot_go_on", run_folder=str(path), reason=str(error))
+            self._status = msgspec.structs.replace(
+                _no_job(), outcome="failed", reason=str(error), run_folder=str(path)
+            )
 
     @handles(JoinNode)
     async def on_join(self, message: JoinNode) -> NodeJoined:
@@ -71,18 +114,64 @@ class Coordinator(Actor):
             self.watch(message.scheduler)
             log.info("node_joined", node=message.node, pool=message.pool)
         self._nodes[message.node] = message
+        self._leaving.discard(message.node)
+        self._left.pop(message.node, None)
         if self._runner is not None:
             self.tell(self._runner, message)
+        elif self._end is not None:  # it may have been out of reach when its job ended
+            try_tell(self, message.scheduler, self._end)
         return NodeJoined(self.ref)
+
+    @handles(AdmitNode)
+    async def on_admit(self, message: AdmitNode) -> None:
+        """A node that had to wait may join the job."""
+        node = self._nodes.get(message.node)
+        if node is not None and self._runner is not None:
+            self.tell(self._runner, node)
+
+    @handles(NodeLeaving)
+    async def on_leaving(self, message: NodeLeaving) -> None:
+        """A node has notice, or the notice is withdrawn."""
+        if message.node not in self._nodes:
+            return
+        if message.cancelled:
+            self._leaving.discard(message.node)
+        else:
+            self._leaving.add(message.node)
+        if self._runner is not None:
+            self.tell(self._runner, message)
+
+    @handles(NodeLeft)
+    async def on_left(self, message: NodeLeft) -> None:
+        """A node has given everything back."""
+        node = self._nodes.get(message.node)
+        if node is not None and self.sender == node.scheduler:
+            self._left[message.node] = node.scheduler
+            self._forget(message.node, "left after a notice")
+
+    @handles(PreemptNode)
+    async def on_preempt(self, message: PreemptNode) -> Acknowledged | NodeUnknown:
+        """A user gives a node notice, or withdraws it, from one that has left too."""
+        node = self._nodes.get(message.node)
+        scheduler = node.scheduler if node is not None else None
+        if scheduler is None and message.cancel:
+            scheduler = self._left.get(message.node)
+        notice = NoticeGiven(message.notice_s, message.cancel)
+        if scheduler is None or not try_tell(self, scheduler, notice):
+            return NodeUnknown(tuple(sorted(self._nodes)))
+        return Acknowledged()
 
     @handles(Down)
     async def on_down(self, message: Down) -> None:
         """A node is gone, or the job runner crashed."""
         if message.ref == self._runner:
             self._runner = None
+            self._running.unlink(missing_ok=True)
             reason = f"the job runner {message.reason}; see the coordinator's log"
             self._status = msgspec.structs.replace(self._status, outcome="failed", reason=reason)
             return
+        for name in [n for n, scheduler in self._left.items() if scheduler == message.ref]:
+            del self._left[name]
         for name in [n for n, node in self._nodes.items() if node.scheduler == message.ref]:
             log.warning("node_lost", node=name, reason=message.reason)
             self._forget(name, message.reason)
@@ -95,7 +184,8 @@ class Coordinator(Actor):
                 f"job `{self._status.job}` is running; wait for it, or `spotlight cancel` it first"
             )
         try:
-            return await self._begin(message)
+            folder, job = self._open(message)
+            return await self._begin(folder, job, came_back=False)
         except UserError as error:
             return JobRefused(str(error))
 
@@ -132,44 +222,64 @@ class Coordinator(Actor):
             await asyncio.to_thread(write_report, Path(message.status.run_folder))
         except (UserError, OSError) as error:
             log.error("report_not_written", reason=str(error))
+        self._running.unlink(missing_ok=True)
         self._status = message.status
+        self.run_task(self._dismiss(self._end))
 
-    async def _begin(self, message: SubmitJob) -> JobAccepted:
-        folder, job, progress = self._open(message)
+    async def _begin(self, folder: RunFolder, job: JobSpec, *, came_back: bool) -> JobAccepted:
         try:
             check(job, run_folder=folder.path, local_workers=False)
             train = read_prompts(job.prompts.train)
             validation = read_prompts(job.prompts.validation)
-            store = BundleStore(
-                folder.path / "artifacts",
-                token=f"{self._rng.getrandbits(128):032x}",
-                host=self._host,
-            )
+            identity = self._identify(folder, job)
+            store = self._open_store(folder.path / "artifacts", identity.token)
             await store.start()
+            self._runs.mkdir(parents=True, exist_ok=True)
+            replace_file(self._running, str(folder.path.resolve()).encode())
         except BaseException:
             folder.close()
             raise
-        job_id = f"{job.name}-{self._rng.getrandbits(48):012x}"
         nodes = tuple(self._nodes.values())
+        self._end = EndJob(identity.job_id, folder.journal.term)
         self._status = msgspec.structs.replace(_no_job(), job=job.name, phase="preparing")
         self._runner = await self.spawn(
             lambda: JobRunner(
                 job,
-                job_id,
+                identity.job_id,
                 coordinator=self.ref,
                 folder=folder,
-                progress=progress,
+                came_back=came_back,
                 nodes=nodes,
                 store=store,
                 train_prompts=train,
                 validation_prompts=validation,
             ),
-            f"job-{job_id}",
+            f"job-{identity.job_id}",
         )
         self.watch(self._runner)
-        return JobAccepted(job_id, str(folder.path))
+        return JobAccepted(identity.job_id, str(folder.path))
 
-    def _open(self, message: SubmitJob) -> tuple[RunFolder, JobSpec, SavedProgress | None]:
+    async def _dismiss(self, end: EndJob | None) -> None:
+        """Tell all nodes that the job is over, a few times, as any message may be lost."""
+        for _ in range(_DISMISSALS):
+            await asyncio.sleep(_DISMISSAL_PAUSE_S)
+            if end is None or self._runner is not None or self._end != end:
+                return
+            for node in self._nodes.values():
+                try_tell(self, node.scheduler, end)
+
+    def _identify(self, folder: RunFolder, job: JobSpec) -> Identity:
+        """A run keeps its name and token for as long as its folder lives."""
+        known = read_identity(folder.journal)
+        if known is not None:
+            return known
+        identity = Identity(
+            f"{job.name}-{self._rng.getrandbits(48):012x}", f"{self._rng.getrandbits(128):032x}"
+        )
+        save_identity(folder.journal, identity)
+        return identity
+
+    def _open(self, message: SubmitJob) -> tuple[RunFolder, JobSpec]:
         if message.resume:
             return RunFolder.reopen(Path(message.run_folder), message.job)
         path = (
@@ -177,12 +287,19 @@ class Coordinator(Actor):
             if message.run_folder
             else next_run_folder(self._runs, message.job.name)
         )
-        return RunFolder.create(path, message.job), message.job, None
+        return RunFolder.create(path, message.job), message.job
+
+    @property
+    def _running(self) -> Path:
+        """Names the run folder of the job that runs, for a coordinator that comes back."""
+        return self._runs / ".running"
 
     def _forget(self, name: str, reason: str) -> None:
         del self._nodes[name]
+        announced = name in self._leaving
+        self._leaving.discard(name)
         if self._runner is not None:
-            self.tell(self._runner, NodeDown(name, reason))
+            self.tell(self._runner, NodeDown(name, reason, announced))
 
     def _idle_workers(self) -> tuple[WorkerStatus, ...]:
         return tuple(
@@ -209,6 +326,9 @@ def _no_job() -> JobStatus:
         previews=0,
         reissued=0,
         late=0,
+        discarded=0,
+        quarantined=(),
+        preemptions=0,
         dead_letters=0,
         outcome="",
         reason="",

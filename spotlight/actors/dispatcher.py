@@ -1,13 +1,15 @@
 """The pull scheduler as an actor: its mailbox is the queue.
 
-Messages in: SubmitRequests, CancelRequests, BarWorkers (coordinator side); AddWorker, RemoveWorker
-(membership); Pull, Completed, DenoiseFailed, RenewLease (group leaders); PullScores, Scored,
-ScoreFailed (reward workers).
-Messages out: Grant, ScoreGrant; RequestsFinished and RequestsGivenUp to whoever submitted.
+Messages in: SubmitRequests, CancelRequests, ForgetRequests, BarWorkers (coordinator side);
+AddWorker, RemoveWorker, NodeLeaving (membership); Pull, CommitSteps, Completed, DenoiseFailed,
+ReturnLease (group leaders); PullScores, Scored, ScoreFailed (reward workers).
+Messages out: Grant, Revoke, Recall, ScoreGrant; RequestsFinished and RequestsGivenUp to whoever
+submitted.
 
-A request passes through two lease books: it is denoised, then scored. Decisions are the books';
-this actor carries them out. Answers of an old epoch or without a lease change nothing and are
-counted. When a worker dies, all it held is queued again. Rewards are checked before they count:
+A request passes through two stages: it is denoised, then scored. Answers of an old epoch or without
+a lease change nothing and are counted. When a worker dies, all it held is queued again, with the
+steps it committed. Whatever is acknowledged is in the journal before; a request that is submitted
+again after a restart goes on, or is answered, from there. Rewards are checked before they count:
 nonsense is a failed attempt.
 """
 
@@ -15,102 +17,54 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 
+import msgspec
 import structlog
 
+from spotlight import failpoints
 from spotlight.actors.delivery import try_tell
+from spotlight.actors.denoise_stage import DenoiseStage
+from spotlight.actors.dispatch_state import DispatchStatistics, Worker
+from spotlight.actors.job_journal import Denoised, JobJournal
+from spotlight.actors.job_journal import Scored as ScoredBefore
 from spotlight.actors.messages import (
     Acknowledged,
     AddWorker,
     BarWorkers,
     CancelRequests,
+    CommitSteps,
     Completed,
     DenoiseFailed,
-    Grant,
+    ForgetRequests,
+    NodeLeaving,
     Pull,
     PullScores,
     Receipt,
     RemoveWorker,
-    RenewLease,
     Request,
-    RequestKind,
     RequestsFinished,
     RequestsGivenUp,
     Result,
+    ReturnLease,
     Revoke,
     Scored,
     ScoreFailed,
-    ScoreGrant,
     SubmitRequests,
 )
 from spotlight.actors.runtime import Actor, ActorRef, handles
-from spotlight.policies.dispatch import Lease, LeaseBook
+from spotlight.actors.score_stage import ScoreStage, ScoreTask
+from spotlight.errors import JournalError
 from spotlight.transport.tensors import BundleOffer
 
 log = structlog.get_logger(__name__)
 
-_URGENCY: dict[RequestKind, int] = {"rollout": 0, "preview": 1, "evaluation": 2}
-_LEASE_S = 15.0
 _TICK_S = 1.0
-_MAX_ATTEMPTS = 3
+_HEAR_S = 3.0
+"""How long a dispatcher that came back listens before it grants: nodes need a second or two to find
+it, and what they work on must not be given to those that are faster."""
 _RECEIPTS = 4096
-
-
-@dataclass(frozen=True)
-class ScoreTask:
-    """A denoised batch that waits for its rewards; requests in the order of the bundle's rows."""
-
-    id: str
-    requests: tuple[Request, ...]
-    rows: tuple[int, ...]
-    bundle: BundleOffer
-    made_by: str
-
-    def problem_with(self, rewards: tuple[float, ...]) -> str:
-        """Why these cannot be the rewards of the batch; empty if they can."""
-        if len(rewards) != len(self.requests):
-            return f"{len(rewards)} rewards for {len(self.requests)} images"
-        if not all(0.0 <= reward <= 1.0 for reward in rewards):
-            return f"rewards outside [0, 1]: {list(rewards)}"
-        return ""
-
-
-@dataclass
-class _Worker:
-    node: str
-    pool: str
-    epoch: int
-    pull: Pull | None = None
-    scores: PullScores | None = None
-    leases: int = 0
-    failures: int = 0
-    """Denoising leases that it gave back or let expire."""
-    scoring: dict[int, ScoreTask] = field(default_factory=dict)
-    """What it scores now, by lease."""
-    score_failures: int = 0
-
-    @property
-    def load(self) -> tuple[int, int]:
-        """Who has least to denoise comes first, then who has failed least."""
-        return self.leases, self.failures
-
-    @property
-    def score_load(self) -> tuple[int, int]:
-        """Who has least to score comes first, then whose scorer has failed least."""
-        return len(self.scoring), self.score_failures
-
-
-@dataclass
-class DispatchStatistics:
-    """Counters for the user, read by the coordinator in the same process."""
-
-    reissued: int = 0
-    late: int = 0
-    open: Counter[RequestKind] = field(default_factory=Counter)
-    """Requests submitted and neither finished, given up nor cancelled."""
 
 
 class Dispatcher(Actor):
@@ -118,43 +72,55 @@ class Dispatcher(Actor):
 
     Args:
         statistics: counters that this actor keeps up to date.
+        journal: of the run.
         discard: deletes a bundle from the coordinator's store.
         record: writes an event to the run folder.
         score_attempts: how often a batch is scored before it is given up.
+        came_back: groups may still work on what an earlier coordinator of this run granted.
     """
 
     def __init__(
         self,
         *,
         statistics: DispatchStatistics,
+        journal: JobJournal,
         discard: Callable[[BundleOffer], None],
         record: Callable[..., None],
         score_attempts: int,
+        came_back: bool = False,
     ) -> None:
         self._statistics = statistics
+        self._journal = journal
         self._discard = discard
         self._record = record
-        self._workers: dict[str, _Worker] = {}
+        self._workers: dict[str, Worker] = {}
         self._barred: frozenset[str] = frozenset()
         self._reply_to: dict[str, ActorRef] = {}
-        self._accepted: dict[int, int] = {}
-        """Receipts of the last completed leases: a completion may be delivered twice."""
-        self._to_score: dict[str, ScoreTask] = {}
-        self._roaming: set[str] = set()
-        """Score tasks that one worker could not do: any other may."""
         self._strangers = 0
-        """Answers of workers and epochs that are not, or no longer, there."""
-        self._requests: LeaseBook[Request] = LeaseBook(
-            order=lambda request: (_URGENCY[request.kind], request.iteration),
-            batch_key=lambda request: (request.kind, request.weights_version, request.settings),
-            lease_s=_LEASE_S,
-            max_attempts=_MAX_ATTEMPTS,
+        """Answers of workers that are not there, or not under that epoch."""
+        self._remembers = False
+        self._denoised: dict[str, Denoised] = {}
+        self._scored: dict[str, ScoredBefore] = {}
+        """What an earlier coordinator of this run has, until it is submitted again."""
+        self._given_up: dict[str, str] = {}
+        self._accepted: dict[str, int] = {}
+        """Requests that counted, by the bundle that they came in; the latest ones."""
+        self._unscored: Counter[str] = Counter()
+        """Requests that wait for their reward, by the bundle that holds their images."""
+        self._denoising = DenoiseStage(
+            self,
+            workers=self._workers,
+            journal=journal,
+            statistics=statistics,
+            discard=discard,
+            record=record,
+            grants_from=self._now() + (_HEAR_S if came_back else 0.0),
         )
-        self._scores: LeaseBook[ScoreTask] = LeaseBook(
-            order=lambda task: (_URGENCY[task.requests[0].kind], task.requests[0].iteration),
-            batch_key=lambda task: task.id,
-            lease_s=_LEASE_S,
-            max_attempts=score_attempts,
+        self._scoring = ScoreStage(
+            self,
+            workers=self._workers,
+            attempts=score_attempts,
+            first_lease=journal.first_lease,
         )
 
     async def started(self) -> None:
@@ -165,32 +131,52 @@ class Dispatcher(Actor):
 
     @handles(SubmitRequests)
     async def on_submit(self, message: SubmitRequests) -> None:
-        """Queue requests and hand them to whoever waits."""
+        """Queue requests, hand them to whoever waits, and answer what is finished already."""
+        self._remember()
         for request in message.requests:
             if request.id not in self._reply_to:
                 self._statistics.open[request.kind] += 1
             self._reply_to[request.id] = message.reply_to
-        self._requests.submit(message.requests)
+        self._restore(message.requests)
+        self._denoising.submit(message.requests)
+        for name, worker in self._workers.items():
+            if worker.pull is not None:
+                self._denoising.reconcile(name, worker.pull, self._now())
         self._serve()
 
     @handles(CancelRequests)
     async def on_cancel(self, message: CancelRequests) -> None:
         """Forget a kind of request, whatever stage it is in."""
-        revoked = self._requests.cancel(lambda request: request.kind == message.kind)
-        for name in {lease.holder for lease in revoked}:
+        open_ids = [key for key in self._reply_to if key.startswith(f"{message.kind}/")]
+        self._denoising.forget(open_ids)
+        revoked = self._denoising.book.cancel(lambda request: request.kind == message.kind)
+        for name in sorted({lease.holder for lease in revoked}):
             pull = self._workers[name].pull
             if pull is not None:
                 leases = tuple(lease.number for lease in revoked if lease.holder == name)
                 try_tell(self, pull.leader, Revoke(leases))
-        self._scores.cancel(lambda task: task.requests[0].kind == message.kind)
-        for task in list(self._to_score.values()):
-            if task.requests[0].kind == message.kind:
-                self._drop(task)
-        for request_id in [key for key in self._reply_to if key.startswith(f"{message.kind}/")]:
+        for task in self._scoring.cancel(message.kind):
+            self._end_task(task, is_needed=False)
+        for request_id in open_ids:
             del self._reply_to[request_id]
         self._statistics.open[message.kind] = 0
-        self._recount_leases()
+        with suppress(JournalError):  # ends the job
+            self._journal.drop_requests(open_ids)
         self._serve()
+
+    @handles(ForgetRequests)
+    async def on_forget(self, message: ForgetRequests) -> None:
+        """Finished requests that nobody asks for again."""
+        prefix = f"{message.kind}/{message.iteration}/"
+        self._denoising.forget_all(prefix)
+        for request_id in [key for key in self._scored if key.startswith(prefix)]:
+            del self._scored[request_id]
+        for request_id in [key for key in self._denoised if key.startswith(prefix)]:
+            bundle = self._denoised.pop(request_id).bundle
+            self._unscored[bundle.key] -= 1
+            self._discard_scored(bundle)
+        with suppress(JournalError):  # ends the job
+            self._journal.forget_samples(message.kind, message.iteration)
 
     @handles(BarWorkers)
     async def on_bar(self, message: BarWorkers) -> None:
@@ -205,54 +191,76 @@ class Dispatcher(Actor):
         if known is not None and known.epoch == message.epoch:
             return
         if known is not None:
-            self._release(message.worker, "it came back as a new process")
-        self._workers[message.worker] = _Worker(message.node, message.pool, message.epoch)
+            self._release(message.worker, "it came back as a new process", blame=known.node)
+        self._workers[message.worker] = Worker(message.node, message.pool, message.epoch)
         self._serve()
 
     @handles(RemoveWorker)
     async def on_remove_worker(self, message: RemoveWorker) -> None:
         """A worker is gone."""
-        if message.worker in self._workers:
-            self._release(message.worker, message.reason)
+        worker = self._workers.get(message.worker)
+        if worker is not None:
+            blame = "" if message.announced else worker.node
+            self._release(message.worker, message.reason, blame)
             del self._workers[message.worker]
             self._serve()
+
+    @handles(NodeLeaving)
+    async def on_node_leaving(self, message: NodeLeaving) -> None:
+        """No new grants for what will be gone; others go on with what it has."""
+        for name in message.workers:
+            worker = self._workers.get(name)
+            if worker is not None and worker.leaving == message.cancelled:
+                worker.leaving = not message.cancelled
+                if worker.leaving:
+                    self._denoising.count_loss(worker.pool)
+        self._serve()
 
     # --- from group leaders ---
 
     @handles(Pull)
     async def on_pull(self, message: Pull) -> None:
-        """The group's latest word on what it can take."""
+        """The group's latest word on what it can take and what it holds."""
         worker = self._current(message.worker, message.epoch)
         if worker is not None:
             worker.pull = message
+            self._denoising.reconcile(message.worker, message, self._now())
             self._serve()
 
-    @handles(RenewLease)
-    async def on_renew(self, message: RenewLease) -> None:
-        """The holder works on it."""
-        book = self._requests if message.book == "denoise" else self._scores
-        book.renew(message.lease, message.worker, self._now())
+    @handles(CommitSteps)
+    async def on_commit(self, message: CommitSteps) -> Receipt:
+        """Steps that need not be done again should the group be lost."""
+        home = self._journal.at_home(message.bundle)
+        message = msgspec.structs.replace(message, bundle=home)
+        if self._current(message.worker, message.epoch) is None:
+            self._denoising.discard_unused(message.bundle)
+            return Receipt(0)
+        saved = self._denoising.commit(message)
+        failpoints.reach("dispatcher.before_ack")
+        return Receipt(saved)
 
     @handles(Completed)
     async def on_completed(self, message: Completed) -> Receipt:
         """A batch is denoised: queue it for scoring."""
-        if message.lease in self._accepted:  # delivered twice: the bundle is in use
-            return Receipt(self._accepted[message.lease])
+        # It may have been uploaded to an earlier coordinator.
+        home = self._journal.at_home(message.bundle)
+        message = msgspec.structs.replace(message, bundle=home)
+        accepted = self._accepted.get(message.bundle.key)
+        if accepted is not None:  # delivered twice: the bundle is in use
+            return Receipt(accepted)
         worker = self._current(message.worker, message.epoch)
-        requests = self._requests.complete(message.lease, message.worker) if worker else ()
-        self._recount_leases()
+        if self._comes_too_early(message, known=worker is not None):
+            return Receipt(0, ask_again=True)
+        requests = self._denoising.complete(message) if worker is not None else ()
         if requests:
-            task = ScoreTask(
-                id=f"{message.worker}/{message.epoch}/{message.lease}",
-                requests=requests,
-                rows=tuple(range(len(requests))),
-                bundle=message.bundle,
-                made_by=message.worker,
-            )
-            self._accept(message.lease, task)
+            rows = tuple(range(len(requests)))
+            key = message.bundle.key
+            self._unscored[key] = len(requests)
+            self._accept(ScoreTask(key, requests, rows, message.bundle, message.worker))
         else:
             self._discard(message.bundle)
             self._record("late_results", worker=message.worker, lease=message.lease)
+        failpoints.reach("dispatcher.before_ack")
         self._serve()
         return Receipt(len(requests))
 
@@ -262,13 +270,25 @@ class Dispatcher(Actor):
         worker = self._current(message.worker, message.epoch)
         if worker is None:
             return
-        if self._requests.holds(message.lease, message.worker):
-            worker.failures += 1
+        if self._denoising.book.holds(message.lease, message.worker):
             log.warning("denoise_failed", worker=message.worker, error=message.error)
             self._record("denoise_failed", worker=message.worker, error=message.error)
-        self._give_up(self._requests.fail(message.lease, message.worker), message.error)
-        self._recount_leases()
+        begins_again = False
+        if message.bad_commits:
+            with suppress(JournalError):  # ends the job
+                begins_again = self._denoising.start_over(message.lease, message.worker)
+        if not begins_again:
+            worker.failures += 1
+            failed = self._denoising.book.fail(message.lease, message.worker)
+            self._give_up(failed, message.error)
         self._serve()
+
+    @handles(ReturnLease)
+    async def on_return(self, message: ReturnLease) -> None:
+        """Others must do it."""
+        if self._current(message.worker, message.epoch) is not None:
+            self._denoising.give_back(message.lease, message.worker)
+            self._serve()
 
     # --- from reward workers ---
 
@@ -278,22 +298,33 @@ class Dispatcher(Actor):
         worker = self._current(message.worker, message.epoch)
         if worker is not None:
             worker.scores = message
+            self._scoring.renew(message.worker, message, self._now())
             self._serve()
 
     @handles(Scored)
     async def on_scored(self, message: Scored) -> Acknowledged:
         """Rewards of a batch: its requests are finished."""
-        worker = self._current(message.worker, message.epoch)
-        if worker is None:
+        if self._current(message.worker, message.epoch) is None:
             return Acknowledged()
-        task = worker.scoring.get(message.lease)
+        task = self._scoring.task_of(message.lease, message.worker)
         problem = task.problem_with(message.rewards) if task is not None else ""
         if problem:
             self._score_failed(message.worker, message.lease, problem)
             return Acknowledged()
-        for done in self._scores.complete(message.lease, message.worker):
-            self._finish(done, message.rewards)
-        self._recount_leases()
+        results = []
+        if task is not None:
+            results = [
+                Result(request, reward, task.bundle, row)
+                for request, row, reward in zip(
+                    task.requests, task.rows, message.rewards, strict=True
+                )
+            ]
+            self._journal.save_scored(results)
+        scored = self._scoring.complete(message.lease, message.worker)
+        if scored is not None:
+            self._end_task(scored, is_needed=scored.kind == "rollout")
+            self._finish(results)
+        failpoints.reach("dispatcher.before_ack")
         self._serve()
         return Acknowledged()
 
@@ -305,127 +336,112 @@ class Dispatcher(Actor):
 
     # --- inside ---
 
+    def _remember(self) -> None:
+        """Take up what an earlier coordinator of this run left: only now is it settled from where
+        the run goes on, and so what of it counts.
+        """
+        if self._remembers:
+            return
+        self._remembers = True
+        self._denoised, self._scored = self._journal.denoised(), self._journal.scored()
+        self._given_up = self._journal.given_up()
+        known = [record.bundle.key for record in self._denoised.values()]
+        known += [record.bundle.key for record in self._scored.values()]
+        self._accepted.update(dict.fromkeys(known, 1))
+        self._unscored.update(record.bundle.key for record in self._denoised.values())
+        self._denoising.remember()
+
+    def _restore(self, requests: Iterable[Request]) -> None:
+        """Put back what an earlier coordinator of this run knew of these."""
+        finished: list[Result] = []
+        batches: dict[str, list[tuple[Request, Denoised]]] = defaultdict(list)
+        for request in requests:
+            if request.id in self._given_up:
+                self._denoising.book.finish(request.id)
+                self._give_up((request,), self._given_up.pop(request.id))
+            scored = self._scored.pop(request.id, None)
+            denoised = self._denoised.pop(request.id, None)
+            if scored is not None:
+                finished.append(Result(request, scored.reward, scored.bundle, scored.row))
+            elif denoised is not None:
+                batches[denoised.bundle.key].append((request, denoised))
+            if scored is not None or denoised is not None:
+                self._denoising.book.finish(request.id)
+        for key, batch in batches.items():
+            rows = tuple(record.row for _, record in batch)
+            self._accept(
+                ScoreTask(
+                    f"{key} {rows}",  # the others of the batch may be submitted later
+                    tuple(request for request, _ in batch),
+                    rows,
+                    batch[0][1].bundle,
+                    made_by="",
+                )
+            )
+        if finished:
+            self._finish(finished)
+            for result in finished:
+                if result.request.kind != "rollout":
+                    self._discard_scored(result.bundle)
+
+    def _comes_too_early(self, message: Completed, *, known: bool) -> bool:
+        """Whether a result of an earlier coordinator's lease comes before its requests do."""
+        book = self._denoising.book
+        if known and book.holds(message.lease, message.worker):
+            return False
+        if known and book.adopt(message.lease, message.worker, message.requests, self._now()):
+            return False
+        return any(map(self._denoising.may_come, message.requests))
+
     def _score_failed(self, name: str, lease: int, error: str) -> None:
-        worker = self._workers[name]
-        task = worker.scoring.get(lease)
+        task = self._scoring.task_of(lease, name)
         if task is not None:
-            worker.score_failures += 1
             log.warning("scorer_failed", worker=name, error=error)
             self._record("scorer_failed", worker=name, request=task.requests[0].id, error=error)
-            self._roaming.add(task.id)
-        for given_up in self._scores.fail(lease, name):
-            self._drop(given_up)
+        given_up = self._scoring.failed(lease, name)
+        if given_up is not None:
+            self._end_task(given_up, is_needed=False)
             self._give_up(given_up.requests, error)
-        self._recount_leases()
         self._serve()
 
-    def _accept(self, lease: int, task: ScoreTask) -> None:
-        self._accepted[lease] = len(task.requests)
+    def _accept(self, task: ScoreTask) -> None:
+        self._accepted[task.bundle.key] = len(task.requests)
         if len(self._accepted) > _RECEIPTS:
             del self._accepted[next(iter(self._accepted))]
-        self._to_score[task.id] = task
-        self._scores.submit([task])
+        self._scoring.add(task)
 
-    def _drop(self, task: ScoreTask) -> None:
-        """Nobody wants its rewards, or its images, any more."""
-        self._forget(task)
-        self._discard(task.bundle)
+    def _end_task(self, task: ScoreTask, *, is_needed: bool) -> None:
+        """A batch waits no more for its rewards; training needs it, or nobody."""
+        self._unscored[task.bundle.key] -= len(task.requests)
+        if not is_needed:
+            self._discard_scored(task.bundle)
 
-    def _forget(self, task: ScoreTask) -> None:
-        self._to_score.pop(task.id, None)
-        self._roaming.discard(task.id)
+    def _discard_scored(self, bundle: BundleOffer) -> None:
+        if self._unscored[bundle.key] <= 0:
+            del self._unscored[bundle.key]
+            self._discard(bundle)
 
     def _serve(self) -> None:
-        """Grant what can be granted; least loaded workers first."""
-        for name, worker in sorted(self._workers.items(), key=lambda entry: entry[1].load):
-            if name not in self._barred:
-                while self._grant(name, worker):
-                    pass
-        for name, worker in sorted(self._workers.items(), key=lambda entry: entry[1].score_load):
-            if name not in self._barred:
-                while self._grant_scores(name, worker):
-                    pass
-        self._statistics.reissued = (
-            self._requests.counters.reissued + self._scores.counters.reissued
-        )
-        self._count_late()
+        """Grant what can be granted."""
+        self._denoising.serve(self._barred, self._now())
+        self._scoring.serve(self._barred, self._now())
+        counters, scores = self._denoising.book.counters, self._scoring.book.counters
+        self._statistics.reissued = counters.reissued + scores.reissued
+        self._statistics.late = counters.late + scores.late + self._strangers
 
-    def _grant(self, name: str, worker: _Worker) -> bool:
-        pull = worker.pull
-        if pull is None or worker.leases >= pull.credits:
-            return False
-        if worker.leases > 0 and not self._queue_is_long():
-            return False  # near the end of a phase nothing waits behind a busy worker
-        lease = self._requests.pull(
-            name, pull.batch, self._now(), lambda request: _can_do(pull, request)
-        )
-        if lease is None:
-            return False
-        worker.leases += 1
-        grant = Grant(lease.number, _LEASE_S, lease.items)
-        return self._deliver(pull.leader, grant, lease, self._requests)
-
-    def _grant_scores(self, name: str, worker: _Worker) -> bool:
-        pull = worker.scores
-        if pull is None or len(worker.scoring) >= pull.credits:
-            return False
-        lease = self._scores.pull(name, 1, self._now(), lambda task: self._is_home(task, name))
-        if lease is None:
-            lease = self._scores.pull(name, 1, self._now(), self._may_roam)
-        if lease is None:
-            return False
-        task = lease.items[0]
-        worker.scoring[lease.number] = task
-        prompts = tuple(request.prompt for request in task.requests)
-        grant = ScoreGrant(lease.number, _LEASE_S, task.bundle, task.rows, prompts)
-        return self._deliver(pull.reward_worker, grant, lease, self._scores)
-
-    def _is_home(self, task: ScoreTask, name: str) -> bool:
-        return task.made_by == name and task.id not in self._roaming
-
-    def _may_roam(self, task: ScoreTask) -> bool:
-        """Batches are scored where they were made; when that worker is gone, busy, or has failed
-        to, anywhere.
-        """
-        maker = self._workers.get(task.made_by)
-        return (
-            task.id in self._roaming
-            or task.made_by in self._barred
-            or maker is None
-            or maker.scores is None
-            or len(maker.scoring) >= maker.scores.credits
-        )
-
-    def _deliver(
-        self, to: ActorRef, grant: Grant | ScoreGrant, lease: Lease[Any], book: LeaseBook[Any]
-    ) -> bool:
-        if not try_tell(self, to, grant):
-            book.withdraw(lease.number, lease.holder)
-            self._workers[lease.holder].pull = None
-            self._workers[lease.holder].scores = None
-            self._recount_leases()
-            return False
-        return True
-
-    def _queue_is_long(self) -> bool:
-        batch = max(
-            (worker.pull.batch for worker in self._workers.values() if worker.pull), default=1
-        )
-        return self._requests.queued > batch * len(self._workers)
-
-    def _finish(self, task: ScoreTask, rewards: tuple[float, ...]) -> None:
-        self._forget(task)
+    def _finish(self, results: list[Result]) -> None:
         by_receiver: dict[ActorRef, list[Result]] = defaultdict(list)
-        for request, row, reward in zip(task.requests, task.rows, rewards, strict=True):
-            receiver = self._close(request)
-            by_receiver[receiver].append(Result(request, reward, task.bundle, row))
-        for receiver, results in by_receiver.items():
-            self.tell(receiver, RequestsFinished(tuple(results)))
-        if task.requests[0].kind != "rollout":
-            self._discard(task.bundle)
+        for result in results:
+            by_receiver[self._close(result.request)].append(result)
+        for receiver, theirs in by_receiver.items():
+            self.tell(receiver, RequestsFinished(tuple(theirs)))
 
     def _give_up(self, requests: tuple[Request, ...], reason: str) -> None:
         by_receiver: dict[ActorRef, list[Request]] = defaultdict(list)
+        ids = [request.id for request in requests]
+        self._denoising.forget(ids)
+        with suppress(JournalError):  # ends the job
+            self._journal.save_given_up(ids, reason)
         for request in requests:
             by_receiver[self._close(request)].append(request)
         for receiver, given_up in by_receiver.items():
@@ -435,64 +451,61 @@ class Dispatcher(Actor):
         self._statistics.open[request.kind] -= 1
         return self._reply_to.pop(request.id)
 
-    def _release(self, name: str, reason: str) -> None:
-        requests = self._requests.lose(name)
-        tasks = self._scores.lose(name)
+    def _release(self, name: str, reason: str, blame: str) -> None:
+        worker = self._workers[name]
+        requests, poisonous = self._denoising.book.lose(name, blame)
+        tasks, poisonous_tasks = self._scoring.book.lose(name, blame)
+        if not worker.leaving:
+            self._denoising.count_loss(worker.pool)
         kinds: dict[str, int] = defaultdict(int)
         for request in requests:
             kinds[request.kind] += 1
         self._record(
             "worker_lost",
             worker=name,
-            node=self._workers[name].node,
-            pool=self._workers[name].pool,
+            node=worker.node,
+            pool=worker.pool,
             reason=reason,
             requests_reissued=dict(kinds),
             batches_to_score_again=len(tasks),
         )
+        for task in poisonous_tasks:
+            self._end_task(task, is_needed=False)
+            poisonous += task.requests
+        self._quarantine(poisonous)
 
-    def _recount_leases(self) -> None:
-        for name, worker in self._workers.items():
-            worker.leases = self._requests.held_by(name)
-            worker.scoring = {
-                lease: task
-                for lease, task in worker.scoring.items()
-                if self._scores.holds(lease, name)
-            }
+    def _quarantine(self, requests: tuple[Request, ...]) -> None:
+        for request in requests:
+            log.error("request_quarantined", request=request.id, prompt=request.prompt)
+            self._record("request_quarantined", request=request.id, prompt=request.prompt)
+            self._statistics.quarantined.append(request.id)
+        self._give_up(requests, "every node that took it was lost; it is quarantined")
 
-    def _current(self, name: str, epoch: int) -> _Worker | None:
+    def _current(self, name: str, epoch: int) -> Worker | None:
         worker = self._workers.get(name)
         if worker is None or worker.epoch != epoch:
             self._strangers += 1
-            self._count_late()
+            self._statistics.late += 1
             return None
+        worker.silent = False
         return worker
-
-    def _count_late(self) -> None:
-        late = self._requests.counters.late + self._scores.counters.late
-        self._statistics.late = late + self._strangers
 
     async def _expire_leases(self) -> None:
         while True:
             await asyncio.sleep(_TICK_S)
-            requests, tasks = self._requests.expire(self._now()), self._scores.expire(self._now())
-            self._roaming.update(task.id for task in tasks)
-            for name, worker in self._workers.items():
-                worker.failures += worker.leases - self._requests.held_by(name)
-                worker.score_failures += len(worker.scoring) - self._scores.held_by(name)
-            expired = len(requests) + len(tasks)
+            self._denoising.watch_pools(_TICK_S)
+            denoising = self._denoising.book.expire(self._now())
+            for lease in denoising:
+                worker = self._workers[lease.holder]
+                worker.failures += 1
+                worker.silent = True
+            expired = sum(len(lease.items) for lease in denoising)
+            expired += len(self._scoring.expire(self._now()))
             if expired:
                 log.warning("leases_expired", items=expired)
                 self._record("leases_expired", items=expired)
-                self._recount_leases()
-                self._serve()
+            self._serve()
 
     @staticmethod
     def _now() -> float:
         return asyncio.get_running_loop().time()
-
-
-def _can_do(pull: Pull, request: Request) -> bool:
-    """Only with the weights that the request names, and that the group has acknowledged."""
-    held = pull.evaluation_versions if request.kind == "evaluation" else pull.rollout_versions
-    return request.weights_version in held

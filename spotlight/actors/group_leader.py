@@ -1,62 +1,92 @@
 """A group leader: forms an SP group, pulls requests for it, and delivers what it denoised.
 
-Messages in: PrepareJob, HoldWeights, EndJob (node); Grant, Revoke (dispatcher); Denoised,
-DenoiseError (member).
-Messages out: Pull, RenewLease, Completed, DenoiseFailed (dispatcher); PrepareJob, HoldWeights,
-Denoise, Revoke (member).
+Messages in: PrepareJob, HoldWeights, EndJob, Drain, AreYouThere (node); Grant, Revoke, Recall
+(dispatcher); StepsCommitted, Denoised, Yielded, DenoiseError (member).
+Messages out: Pull, CommitSteps, Completed, ReturnLease, DenoiseFailed (dispatcher); PrepareJob,
+HoldWeights, Denoise, Revoke, Recall, Drain, EndJob (member); Drained (node).
 
-The group is one member here. A leader pulls only once the member has acknowledged a weights
-version, and tells the dispatcher exactly which versions it holds. Leases are renewed by this
-actor's own loop. A completion that the dispatcher does not acknowledge in time is sent again; the
-dispatcher counts it once.
+The group is one member here.
+
+Invariants:
+- It pulls only once the member has acknowledged a weights version, and names exactly the versions
+  that are held.
+- Its pulls renew its leases, so only while this loop turns.
+- What is denoised or committed is delivered until the dispatcher acknowledges it, to the one that
+  the latest `PrepareJob` of the job names; a coordinator may be away for two minutes.
+- A lease begins once: a grant that comes twice, or after its revocation, changes nothing.
+- No handler waits, so it always answers its node.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import structlog
 
-from spotlight.actors.delivery import try_tell
+from spotlight.actors.delivery import insist, try_tell
 from spotlight.actors.messages import (
     Acknowledged,
+    AreYouThere,
+    CommitSteps,
     Completed,
     Denoise,
     Denoised,
     DenoiseError,
     DenoiseFailed,
+    Drain,
+    Drained,
     EndJob,
     Grant,
+    HeldLease,
     HoldWeights,
+    Membership,
     PrepareJob,
     Pull,
-    RenewLease,
+    Recall,
+    ReturnLease,
     Revoke,
     StateChanged,
+    StepsCommitted,
     WorkerState,
+    Yielded,
 )
-from spotlight.actors.runtime import Actor, ActorRef, handles
+from spotlight.actors.recent import Recent
+from spotlight.actors.runtime import Actor, ActorRef, Message, handles
 from spotlight.actors.worker_state import WorkerContext
-from spotlight.errors import ActorDied, ActorError
+from spotlight.errors import ActorError
 
 log = structlog.get_logger(__name__)
 
 _CREDITS = 2
-_RENEW_S = 4.0
+_PULL_S = 4.0
 _LOAD_LIMIT_S = 600.0
-_DELIVERY_LIMIT_S = 10.0
-_DELIVERY_ATTEMPTS = 6
+_PROMPTS = 64
+_CLOSED_LEASES = 1024
+
+
+@dataclass
+class _Lease:
+    number: int
+    requests: tuple[str, ...]
+    unsaved: StepsCommitted | None = None
+    """The latest commit that the dispatcher has not acknowledged."""
+    end: Denoised | Yielded | None = None
+    delivering: bool = False
 
 
 @dataclass
 class _Job:
     id: str
-    dispatcher: ActorRef
+    membership: Membership
     batch: int
     rollout_versions: set[int] = field(default_factory=set)
     evaluation_versions: set[int] = field(default_factory=set)
-    leases: set[int] = field(default_factory=set)
+    leases: dict[int, _Lease] = field(default_factory=dict)
+    closed: Recent[int] = field(default_factory=lambda: Recent(_CLOSED_LEASES))
+    """Leases that are over, or were revoked before they came."""
+    prompts: Recent[str] = field(default_factory=lambda: Recent(_PROMPTS))
 
 
 class GroupLeader(Actor):
@@ -66,33 +96,50 @@ class GroupLeader(Actor):
         self._context = context
         self._member = member
         self._job: _Job | None = None
+        self._draining_for: ActorRef | None = None
+        """The node that wants to hear when nothing is left here."""
 
     async def started(self) -> None:
-        """Renew what is held, for as long as this loop turns."""
-        self.run_task(self._renew_leases())
+        """Pull regularly, for as long as this loop turns."""
+        self.run_task(self._keep_pulling())
+
+    # --- the job ---
 
     @handles(PrepareJob)
-    async def on_prepare(self, message: PrepareJob) -> Acknowledged:
-        """Have the member load the model."""
-        membership = message.membership
-        if self._job is not None and self._job.id == message.job_id:
-            self._pull(self._job)  # the node joined again: nothing here has changed
-            return Acknowledged()
-        self._job = _Job(message.job_id, membership.dispatcher, message.job.sampler.micro_batch)
+    async def on_prepare(self, message: PrepareJob) -> None:
+        """Have the member load the model; or, for the same job, go on for a coordinator that came
+        back.
+        """
+        job, membership = self._job, message.membership
+        if job is None or job.id != message.job_id:
+            job = self._job = _Job(message.job_id, membership, message.job.sampler.micro_batch)
+        elif job.membership == membership:
+            self._pull(job)  # the node joined again: nothing here has changed
+            return
+        job.membership = membership
 
         def report(state: WorkerState, detail: str) -> None:
             try_tell(self, membership.ledger, StateChanged(self._context.name, state, detail))
 
         self._context.report_to(report)
-        await self.ask(self._member, message, timeout_s=_LOAD_LIMIT_S)
-        return Acknowledged()
+        self._pull(job)
+        self.run_task(self.ask(self._member, message, timeout_s=_LOAD_LIMIT_S))
 
     @handles(HoldWeights)
     async def on_hold_weights(self, message: HoldWeights) -> None:
         """Pull with the new version once the member acknowledges it."""
-        job = self._job
-        if job is None or job.id != message.job_id:
-            return
+        if self._job is not None and self._job.id == message.job_id:
+            self.run_task(self._hold_weights(self._job, message))
+
+    @handles(EndJob)
+    async def on_end_job(self, message: EndJob) -> None:
+        """Stop pulling for the job."""
+        if self._job is not None and self._job.id == message.job_id:
+            self._job = None
+            self.tell(self._member, message)
+            self._say_if_drained()
+
+    async def _hold_weights(self, job: _Job, message: HoldWeights) -> None:
         try:
             await self.ask(self._member, message, timeout_s=_LOAD_LIMIT_S)
         except ActorError as error:
@@ -106,80 +153,194 @@ class GroupLeader(Actor):
         job.evaluation_versions &= keep
         self._pull(job)
 
+    # --- leases ---
+
     @handles(Grant)
     async def on_grant(self, message: Grant) -> None:
         """Hand the batch to the member; it queues at most one behind the one it works on."""
-        if self._job is None:
+        job, number = self._job, message.lease
+        if job is None or self.sender != job.membership.dispatcher:
             return
-        self._job.leases.add(message.lease)
-        self.tell(self._member, Denoise(message.lease, message.requests))
+        if number in job.leases or number in job.closed:
+            log.info("grant_ignored", lease=number)
+            return
+        if self._draining_for is not None:
+            self._give_back(job, number)
+            return
+        job.leases[number] = _Lease(number, tuple(request.id for request in message.requests))
+        for request in message.requests:
+            job.prompts.add(request.prompt)
+        self.tell(
+            self._member, Denoise(number, message.requests, message.commits, message.commit_every)
+        )
 
     @handles(Revoke)
     async def on_revoke(self, message: Revoke) -> None:
         """Stop working on what nobody wants."""
+        if self._job is None:
+            return
+        for number in message.leases:
+            self._job.closed.add(number)
+            self._job.leases.pop(number, None)
+        self.tell(self._member, message)
+        self._pull(self._job)
+        self._say_if_drained()
+
+    @handles(Recall)
+    async def on_recall(self, message: Recall) -> None:
+        """Others are free to go on with these."""
         if self._job is not None:
-            self._job.leases.difference_update(message.leases)
             self.tell(self._member, message)
 
-    @handles(Denoised)
-    async def on_denoised(self, message: Denoised) -> None:
-        """Deliver; the next grant follows from the completion."""
-        if self._job is not None and message.lease in self._job.leases:
-            self.run_task(self._complete(self._job, message))
+    @handles(StepsCommitted)
+    async def on_steps_committed(self, message: StepsCommitted) -> None:
+        """Make the commit known, so that others can go on from it."""
+        job = self._job
+        if job is not None and message.lease in job.leases:
+            lease = job.leases[message.lease]
+            lease.unsaved = message
+            self._deliver(job, lease)
+
+    @handles(Denoised, Yielded)
+    async def on_end(self, message: Denoised | Yielded) -> None:
+        """Deliver, or give back what others must go on with."""
+        job = self._job
+        if job is not None and message.lease in job.leases:
+            lease = job.leases[message.lease]
+            lease.end = message
+            self._deliver(job, lease)
 
     @handles(DenoiseError)
     async def on_denoise_error(self, message: DenoiseError) -> None:
-        """Give the lease back."""
+        """Give the lease back, with the reason."""
         job = self._job
         if job is not None and message.lease in job.leases:
-            job.leases.discard(message.lease)
             failed = DenoiseFailed(
-                self._context.name, self._context.epoch, message.lease, message.error
+                self._context.name,
+                self._context.epoch,
+                message.lease,
+                message.error,
+                message.bad_commits,
             )
-            try_tell(self, job.dispatcher, failed)
+            try_tell(self, job.membership.dispatcher, failed)
+            self._close(job, message.lease)
 
-    @handles(EndJob)
-    async def on_end_job(self, message: EndJob) -> None:
-        """Stop pulling for the job."""
-        if self._job is not None and self._job.id == message.job_id:
-            self._job = None
-            self.tell(self._member, message)
+    def _deliver(self, job: _Job, lease: _Lease) -> None:
+        if not lease.delivering:
+            lease.delivering = True
+            self.run_task(self._deliver_all(job, lease))
 
-    async def _complete(self, job: _Job, message: Denoised) -> None:
-        completed = Completed(
-            self._context.name, self._context.epoch, message.lease, message.bundle, message.seconds
-        )
-        for _ in range(_DELIVERY_ATTEMPTS):
-            try:
-                await self.ask(job.dispatcher, completed, timeout_s=_DELIVERY_LIMIT_S)
+    async def _deliver_all(self, job: _Job, lease: _Lease) -> None:
+        """One after the other: the latest commit, or what makes it pointless."""
+        while self._holds(job, lease):
+            if isinstance(lease.end, Denoised):
+                await self._complete(job, lease, lease.end)
+                self._close(job, lease.number)
+            elif lease.unsaved is not None:
+                await self._save(job, lease, lease.unsaved)
+            elif lease.end is not None:
+                self._give_back(job, lease.number)
+            else:
                 break
-            except ActorDied:
-                break  # the job is over
-            except ActorError as error:
-                log.warning("delivery_failed", lease=message.lease, error=str(error))
-                await asyncio.sleep(1.0)
-        job.leases.discard(message.lease)
+        lease.delivering = False
+
+    async def _complete(self, job: _Job, lease: _Lease, done: Denoised) -> None:
+        completed = Completed(
+            self._context.name,
+            self._context.epoch,
+            lease.number,
+            lease.requests,
+            done.bundle,
+            done.steps,
+            done.seconds,
+        )
+        await self._insist(job, completed, lambda: self._holds(job, lease))
+
+    async def _save(self, job: _Job, lease: _Lease, saved: StepsCommitted) -> None:
+        commit = CommitSteps(
+            self._context.name,
+            self._context.epoch,
+            lease.number,
+            saved.step,
+            saved.bundle,
+            saved.cost_s,
+        )
+        await self._insist(
+            job,
+            commit,
+            lambda: (
+                self._holds(job, lease)
+                and lease.unsaved is saved
+                and not isinstance(lease.end, Denoised)
+            ),
+        )
+        if lease.unsaved is saved:
+            lease.unsaved = None
+
+    async def _insist(self, job: _Job, message: Message, wanted: Callable[[], bool]) -> None:
+        await insist(self, lambda: job.membership.dispatcher, message, wanted=wanted)
+
+    def _give_back(self, job: _Job, number: int) -> None:
+        back = ReturnLease(self._context.name, self._context.epoch, number)
+        try_tell(self, job.membership.dispatcher, back)
+        self._close(job, number)
+
+    def _holds(self, job: _Job, lease: _Lease) -> bool:
+        return self._job is job and job.leases.get(lease.number) is lease
+
+    def _close(self, job: _Job, number: int) -> None:
+        """The lease is over, whoever ended it."""
+        job.closed.add(number)
+        job.leases.pop(number, None)
+        if self._job is job:
+            self._pull(job)
+            self._say_if_drained()
+
+    # --- the node ---
+
+    @handles(AreYouThere)
+    async def on_are_you_there(self, message: AreYouThere) -> Acknowledged:
+        """This loop turns."""
+        return Acknowledged()
+
+    @handles(Drain)
+    async def on_drain(self, message: Drain) -> None:
+        """Take nothing more, and say when nothing is left; or go on as before."""
+        self._draining_for = self.sender if message.stop_in_s is not None else None
+        self.tell(self._member, message)
+        if self._job is not None:
+            self._pull(self._job)
+        self._say_if_drained()
+
+    def _say_if_drained(self) -> None:
+        if self._draining_for is not None and not (self._job and self._job.leases):
+            drained = Drained(self._context.name, self._context.epoch)
+            try_tell(self, self._draining_for, drained)
+
+    # --- pulling ---
 
     def _pull(self, job: _Job) -> None:
+        if not job.rollout_versions and not job.evaluation_versions:
+            return
         try_tell(
             self,
-            job.dispatcher,
+            job.membership.dispatcher,
             Pull(
                 worker=self._context.name,
                 epoch=self._context.epoch,
                 leader=self.ref,
-                credits=_CREDITS,
+                members=1,
+                credits=0 if self._draining_for is not None else _CREDITS,
                 batch=job.batch,
                 rollout_versions=tuple(sorted(job.rollout_versions)),
                 evaluation_versions=tuple(sorted(job.evaluation_versions)),
+                prompts=tuple(job.prompts),
+                leases=tuple(HeldLease(it.number, it.requests) for it in job.leases.values()),
             ),
         )
 
-    async def _renew_leases(self) -> None:
+    async def _keep_pulling(self) -> None:
         while True:
-            await asyncio.sleep(_RENEW_S)
-            if self._job is None:
-                continue
-            for lease in self._job.leases:
-                renewal = RenewLease(self._context.name, self._context.epoch, lease, "denoise")
-                try_tell(self, self._job.dispatcher, renewal)
+            await asyncio.sleep(_PULL_S)
+            if self._job is not None:
+                self._pull(self._job)

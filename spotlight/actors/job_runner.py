@@ -1,14 +1,17 @@
 """The job runner: carries out one job, as the iteration state machine says.
 
-Messages in: JoinNode, NodeDown, CancelJob (coordinator); RequestsFinished, RequestsGivenUp
-(dispatcher); Explored (explorer); TrainerReady, Trained, Published, CheckpointSaved, TrainerFailed
-(trainer ranks).
-Messages out: PrepareJob, HoldWeights, EndJob (nodes); SubmitRequests, BarWorkers, AddWorker,
-RemoveWorker (dispatcher, ledger); StartExploration, StopExploration (explorer); StartTrainer,
-Train, Publish, SaveCheckpoint (trainer ranks); JobStatus, JobEnded (coordinator).
+Messages in: JoinNode, NodeDown, NodeLeaving, CancelJob (coordinator); RequestsFinished,
+RequestsGivenUp (dispatcher); Explored (explorer); ValidationDone, ValidationFailed (validator);
+TrainerReady, Trained, Published, CheckpointSaved, TrainerFailed (trainer ranks); Remind (itself).
+Messages out: PrepareJob, HoldWeights, EndJob (nodes); SubmitRequests, ForgetRequests, BarWorkers,
+AddWorker, RemoveWorker, NodeLeaving (dispatcher, ledger); StartExploration, StopExploration
+(explorer); StartValidation (validator); those of the trainer team; JobStatus, JobEnded
+(coordinator).
 
 It is the only one that ends an iteration. It decides nothing itself: `IterationMachine` says what
-follows. Whatever goes wrong ends the job with a reason, resumable from its last commit.
+follows. What it needs to go on after a kill is in the journal before it acts on it; a runner that
+comes back finds the trainers and nodes as they are and submits the same requests again. Whatever
+goes wrong ends the job with a reason, resumable.
 """
 
 from __future__ import annotations
@@ -20,39 +23,43 @@ from typing import Any
 import msgspec
 import structlog
 
+from spotlight.actors.attendance import Attendance
 from spotlight.actors.delivery import try_tell
-from spotlight.actors.dispatcher import Dispatcher, DispatchStatistics
+from spotlight.actors.dispatch_state import DispatchStatistics
+from spotlight.actors.dispatcher import Dispatcher
 from spotlight.actors.explorer import Explorer
+from spotlight.actors.job_journal import (
+    Checkpoint,
+    JobJournal,
+    Publication,
+    SavedProgress,
+    Trainers,
+)
 from spotlight.actors.ledger import Ledger
 from spotlight.actors.messages import (
-    AddWorker,
     BarWorkers,
     CancelJob,
     CheckpointSaved,
     EndJob,
     Explored,
-    HoldWeights,
+    ForgetRequests,
     JobEnded,
     JobStatus,
     JoinNode,
     Membership,
     NodeDown,
+    NodeLeaving,
     Outcome,
-    PortReserved,
     PrepareJob,
-    Publish,
     Published,
-    RemoveWorker,
+    Remind,
     RequestsFinished,
     RequestsGivenUp,
-    ReservePort,
-    SaveCheckpoint,
+    Result,
     StartExploration,
-    StartTrainer,
     StartValidation,
     StopExploration,
     SubmitRequests,
-    Train,
     Trained,
     TrainerFailed,
     TrainerReady,
@@ -61,6 +68,7 @@ from spotlight.actors.messages import (
     WorkerRefs,
     WorkerStatus,
 )
+from spotlight.actors.publications import Publications
 from spotlight.actors.requests import (
     preview_settings,
     prompts_of,
@@ -72,30 +80,36 @@ from spotlight.actors.rollout import Rollout, training_samples
 from spotlight.actors.roster import Roster
 from spotlight.actors.run_record import IterationFigures, RunRecord, rollout_figures
 from spotlight.actors.runtime import ESCALATE, Actor, ActorRef, handles
+from spotlight.actors.trainer_team import TrainerTeam
 from spotlight.actors.validator import Validator
 from spotlight.errors import ActorError, RunFolderError
 from spotlight.jobs import JobSpec
 from spotlight.policies import iteration as step
 from spotlight.policies.exploration import SeedChoice
 from spotlight.policies.iteration import IterationMachine, Schedule
+from spotlight.policies.resume import resume_point
 from spotlight.policies.window import WindowPredictor
-from spotlight.store.run_folder import RunFolder, SavedProgress
-from spotlight.transport.tensors import BundleOffer, BundleStore
+from spotlight.store.run_folder import RunFolder
+from spotlight.transport.tensors import ArtifactStore, BundleOffer
 
 log = structlog.get_logger(__name__)
 
 _STATUS_PERIOD_S = 0.2
-_ASK_LIMIT_S = 10.0
+_REMIND_S = 1.0
+_REPEAT_EVERY = 5
+"""Reminders between two repetitions of what may have been lost."""
+_PATIENCE_S = 10.0
+"""How long a coordinator that came back waits for the trainers that it had."""
 
 
 class JobRunner(Actor):
     """See the module's docstring.
 
     Args:
-        train_prompts, validation_prompts: texts, in the order of their files.
-        progress: where to go on; None for a fresh start.
+        came_back: the coordinator was killed in the middle of this job, and its nodes may be there.
         nodes: who is there already.
         store: the run folder's artifact store, started.
+        train_prompts, validation_prompts: texts, in the order of their files.
     """
 
     def __init__(
@@ -105,9 +119,9 @@ class JobRunner(Actor):
         *,
         coordinator: ActorRef,
         folder: RunFolder,
-        progress: SavedProgress | None,
+        came_back: bool,
         nodes: tuple[JoinNode, ...],
-        store: BundleStore,
+        store: ArtifactStore,
         train_prompts: list[str],
         validation_prompts: list[str],
     ) -> None:
@@ -115,66 +129,81 @@ class JobRunner(Actor):
         self._job_id = job_id
         self._coordinator = coordinator
         self._record = RunRecord(folder)
-        self._progress = progress
+        self._journal = JobJournal(folder.journal, store.endpoint, self._stop_for)
+        self._came_back = came_back
         self._store = store
         self._train_prompts = train_prompts
         self._validation_prompts = validation_prompts
         self._roster = Roster()
+        self._team = TrainerTeam(self, job, job_id)
         self._waiting_nodes = nodes
-        completed = progress.completed if progress else 0
-        self._machine = IterationMachine(
-            Schedule(
-                job.iterations,
-                job.validation.every,
-                job.checkpoint_every,
-                explores=job.exploration.mode != "none",
-            ),
-            completed=completed,
-            validated=frozenset(progress.validated) if progress else frozenset(),
-        )
-        self._choices = (
-            [
-                SeedChoice(*pair)
-                for pair in zip(progress.seeds, progress.preview_rewards, strict=True)
-            ]
-            if progress
-            else unexplored_choices(job, 0)
-        )
-        self._window = WindowPredictor(progress.training_seconds if progress else ())
         self._validations: list[tuple[int, float, float]] = []
-        self._chosen_from = (progress.previews, progress.previews_late) if progress else (0, 0)
         self._training: dict[str, float] = {}
         self._statistics = DispatchStatistics()
         self._board: dict[str, WorkerStatus] = {}
-        self._trainers_ready: set[int] = set()
-        self._weights: HoldWeights | None = None
-        self._figures = IterationFigures(completed)
         self._rollout = Rollout()
         self._validating: set[int] = set()
         self._trained: dict[int, Trained] = {}
-        self._snapshots: dict[int, SavedProgress] = {}
         self._phase = "preparing"
         self._phase_began = 0.0
         self._seconds_per_image = 0.0
         self._previews = 0
+        self._reminders = 0
         self._outcome: Outcome = ""
         self._reason = ""
+        self._begin_at(max(self._journal.progress(), default=0), warm=True)
+
+    def _begin_at(self, completed: int, *, warm: bool) -> None:
+        """Be where an iteration begins; what was recorded later is made again."""
+        if not warm:
+            self._journal.rewind(completed)
+        known = self._journal.progress().get(completed)
+        self._progress = known or _first_progress(self._job)
+        checkpoint = self._journal.checkpoint()
+        validated = frozenset(self._progress.validated)
+        self._publications = Publications(self._journal.publications() if self._came_back else {})
+        self._machine = IterationMachine(
+            Schedule(
+                self._job.iterations,
+                self._job.validation.every,
+                self._job.checkpoint_every,
+                explores=self._job.exploration.mode != "none",
+            ),
+            completed=completed,
+            committed=checkpoint.completed if checkpoint else 0,
+            validated=validated,
+            validating=frozenset(v for v in self._publications.versions if v < completed)
+            - validated,
+        )
+        self._choices = [
+            SeedChoice(*pair)
+            for pair in zip(self._progress.seeds, self._progress.preview_rewards, strict=True)
+        ]
+        self._window = WindowPredictor(self._progress.training_seconds)
+        self._chosen_from = (self._progress.previews, self._progress.previews_late)
+        self._figures = IterationFigures(completed)
 
     # --- life ---
 
     async def started(self) -> None:
         """Make the job's other actors, and meet the nodes that are there."""
-        self._record.event(
+        self._event(
             "run_started",
             job=self._job.name,
-            resumed_from_iteration=self._machine.completed if self._progress else None,
+            resumed_from_iteration=self._machine.completed if self._journal.term > 1 else None,
         )
+        if self._journal.dropped:
+            self._event("journal_tail_dropped", what=self._journal.dropped)
+        if not self._came_back:
+            self._write(self._journal.begin_again)
         self._dispatcher = await self.spawn(
             lambda: Dispatcher(
                 statistics=self._statistics,
+                journal=self._journal,
                 discard=self._discard,
                 record=self._event,
                 score_attempts=self._job.reward.attempts,
+                came_back=self._came_back,
             ),
             "dispatcher",
             restarts=ESCALATE,
@@ -197,16 +226,28 @@ class JobRunner(Actor):
             "validator",
             restarts=ESCALATE,
         )
-        self._membership = Membership(self._dispatcher, self._ledger, self._store.endpoint)
+        self._attendance = Attendance(
+            self,
+            self._roster,
+            coordinator=self._coordinator,
+            followers=(self._dispatcher, self._ledger),
+            event=self._event,
+        )
+        membership = Membership(self._dispatcher, self._ledger, self._store.endpoint)
+        self._prepare = PrepareJob(self._job_id, self._job, membership)
         self._enter("preparing")
         self.run_task(self._report_status())
+        self.run_task(self._remind())
         for node in self._waiting_nodes:
-            await self.on_join(node)
+            self.tell(self.ref, node)
 
     async def stopping(self, reason: str) -> None:
         """Leave the run folder resumable and the nodes warm."""
         if not self._outcome:
             self._end("cancelled" if reason == "stopped" else "failed", f"the job runner {reason}")
+        if self._outcome == "finished":
+            for leftovers in ("samples", "commits"):
+                self._store.delete(leftovers)
         await self._store.aclose()
         self._record.close()
 
@@ -215,68 +256,89 @@ class JobRunner(Actor):
         """End the job; it can be resumed."""
         self._end("cancelled", "cancelled by the user")
 
+    @handles(Remind)
+    async def on_remind(self, message: Remind) -> None:
+        """Go on waiting for trainers, and repeat what may have been lost."""
+        self._reminders += 1
+        await self._assemble()
+        if self._reminders % _REPEAT_EVERY == 0:
+            self._team.remind()
+            self._inform(*self._roster.nodes.values())
+
     # --- nodes ---
 
     @handles(JoinNode)
     async def on_join(self, message: JoinNode) -> None:
         """A node is there, or its workers have changed."""
-        if message.node not in self._roster.nodes:
-            names = [worker.worker for worker in message.workers]
-            self._event("node_joined", node=message.node, pool=message.pool, workers=names)
-        came, went = self._roster.join(message)
-        for worker in went:
-            self._remove_worker(worker, "its process ended")
-        for worker in came:
-            joined = AddWorker(worker.worker, message.node, message.pool, worker.epoch)
-            self._event("worker_joined", worker=worker.worker, node=message.node, pool=message.pool)
-            self.tell(self._ledger, joined)
-            self.tell(self._dispatcher, joined)
-        try_tell(self, message.scheduler, PrepareJob(self._job_id, self._job, self._membership))
-        if self._weights is not None:
-            try_tell(self, message.scheduler, self._weights)
-        await self._start_trainers()
+        if self._attendance.admits(message):
+            self._end_without(self._attendance.join(message), "its process ended")
+            self._inform(message)
+            await self._assemble()
 
     @handles(NodeDown)
     async def on_node_down(self, message: NodeDown) -> None:
         """A node is gone with its workers; what they held is queued again."""
-        node = self._roster.leave(message.node)
-        if node is None:
-            return
-        self._event("node_lost", node=node.node, pool=node.pool, reason=message.reason)
-        for worker in node.workers:
-            self._remove_worker(worker, message.reason)
+        self._end_without(self._attendance.leave(message), message.reason)
 
-    def _remove_worker(self, worker: WorkerRefs, reason: str) -> None:
-        removed = RemoveWorker(worker.worker, reason)
-        self.tell(self._dispatcher, removed)
-        self.tell(self._ledger, removed)
-        if self._roster.trains(worker):
+    @handles(NodeLeaving)
+    async def on_node_leaving(self, message: NodeLeaving) -> None:
+        """A node will be taken, or is not taken after all."""
+        if self._attendance.heed(message):
+            self.tell(self._dispatcher, message)
+
+    def _inform(self, *nodes: JoinNode) -> None:
+        """Say which job and which weights there are."""
+        weights = self._publications.messages(self._job_id)
+        self._attendance.inform(nodes, [self._prepare, *weights])
+
+    def _end_without(self, gone: list[WorkerRefs], reason: str) -> None:
+        """Without its trainers a job cannot go on."""
+        for worker in filter(self._team.includes, gone):
             self._end(
                 "failed", f"trainer rank on {worker.worker} is lost ({reason}); resume the run"
             )
 
-    async def _start_trainers(self) -> None:
-        """As soon as there are enough reserved workers."""
-        ranks = self._job.training.ranks
-        if not self._roster.appoint_trainers(ranks):
+    async def _assemble(self) -> None:
+        """Find the trainers again, or appoint them as soon as there are enough reserved workers."""
+        if self._team.ranks or self._outcome:
             return
-        trainers = self._roster.trainers
-        rendezvous = ""
+        before = self._journal.trainers().epochs if self._came_back else ()
+        ranks = self._roster.trainers(self._job.training.ranks, before)
+        found = tuple(worker.epoch for worker in ranks) == before
+        if not ranks or (before and not found and self._phase_seconds() < _PATIENCE_S):
+            return
+        self._team.ranks = ranks
+        standing = await self._team.standing() if self._came_back else []
+        checkpoint = self._journal.checkpoint()
+        at = resume_point(
+            self._progress.completed,
+            checkpoint.completed if checkpoint else 0,
+            standing,
+            self._publications.versions,
+        )
+        epochs = tuple(worker.epoch for worker in ranks)
+        self._write(lambda: self._journal.save_trainers(Trainers(epochs)))
+        self._write(lambda: self._begin_at(at.completed, warm=at.warm))
+        self._write(lambda: self._record.rewind(at.completed, self._progress.validated))
+        self._write(lambda: self._journal.save_progress(self._progress))
+        if at.warm:
+            self._event("trainers_found", iteration=at.completed)
+            return self._go(saves=standing[0] == at.completed)
+        path = str(self._record.path / checkpoint.path) if checkpoint else ""
         try:
-            if ranks > 1:
-                reserve = ReservePort()
-                answer = await self.ask(trainers[0].trainer_rank, reserve, timeout_s=_ASK_LIMIT_S)
-                assert isinstance(answer, PortReserved)
-                rendezvous = answer.rendezvous
+            await self._team.build(path, at.completed, self._journal.term)
         except ActorError as error:
             self._end("failed", f"trainer rank 0 does not answer: {error}; resume the run")
-            return
-        checkpoint = str(self._record.path / self._progress.checkpoint) if self._progress else ""
-        for rank, worker in enumerate(trainers):
-            start = StartTrainer(self._job_id, self._job, rank, ranks, rendezvous, checkpoint)
-            try_tell(self, worker.trainer_rank, start)
 
     # --- what the machine says ---
+
+    def _go(self, *, saves: bool) -> None:
+        """The trainers are there; their checkpoint may be due since before a kill."""
+        machine = self._machine
+        due = machine.schedule.saves(machine.completed) and machine.committed < machine.completed
+        if saves and due:
+            self._save(machine.completed)
+        self._carry_out(self._machine.start())
 
     def _carry_out(self, instructions: list[step.Instruction]) -> None:
         for instruction in instructions:
@@ -298,8 +360,8 @@ class JobRunner(Actor):
                         self._bar(frozenset())
                     self._validating.add(version)
                     self.tell(self._validator, StartValidation(version))
-                case step.RecordIteration():
-                    self._write(lambda: self._record.iteration(self._figures, self._training))
+                case step.RecordIteration(iteration):
+                    self._record_iteration(iteration)
                 case step.SaveProgress(completed):
                     self._save(completed)
                 case step.CommitProgress(completed):
@@ -310,9 +372,8 @@ class JobRunner(Actor):
     @handles(TrainerReady)
     async def on_trainer_ready(self, message: TrainerReady) -> None:
         """Begin once all ranks are built."""
-        self._trainers_ready.add(message.rank)
-        if len(self._trainers_ready) == len(self._roster.trainers):
-            self._carry_out(self._machine.start())
+        if self._team.answered("start", self._machine.completed, message.rank):
+            self._go(saves=False)
 
     @handles(TrainerFailed)
     async def on_trainer_failed(self, message: TrainerFailed) -> None:
@@ -321,24 +382,29 @@ class JobRunner(Actor):
 
     def _publish(self, version: int, validated: bool) -> None:
         self._enter("publish")
-        publish = Publish(version, validated, self._roster.publisher_store())
-        try_tell(self, self._roster.trainers[0].trainer_rank, publish)
+        if version in self._publications:  # by an earlier coordinator of this run
+            return self._published(version)
+        store = self._roster.store_of(self._team.ranks[0])
+        if store is not None:  # else the rank's loss ends the job
+            self._team.publish(version, evaluation=validated, store=store)
 
     @handles(Published)
     async def on_published(self, message: Published) -> None:
         """Every node pulls; members serve the version once they have acknowledged it."""
+        if not self._team.answered("publish", message.version, 0):
+            return
+        where = Publication(message.rollout, message.evaluation)
         keep = {message.version, message.version - 1, *self._validating}
-        self._weights = HoldWeights(
-            self._job_id,
-            message.version,
-            message.rollout,
-            message.evaluation,
-            tuple(sorted(version for version in keep if version >= 0)),
-        )
-        for node in self._roster.nodes.values():
-            try_tell(self, node.scheduler, self._weights)
+        self._statistics.discarded += self._rollout.count_outdated(keep)
+        self._publications.add(message.version, where, keep)
+        self._write(lambda: self._journal.save_publication(message.version, where, keep))
         self._event("weights_published", version=message.version)
-        self._carry_out(self._machine.weights_published(message.version))
+        self._published(message.version)
+
+    def _published(self, version: int) -> None:
+        weights = self._publications.messages(self._job_id)
+        self._attendance.inform(tuple(self._roster.nodes.values()), weights)
+        self._carry_out(self._machine.weights_published(version))
 
     def _begin_rollout(self, iteration: int) -> None:
         self._figures = IterationFigures(iteration, publish_s=self._phase_seconds())
@@ -357,9 +423,17 @@ class JobRunner(Actor):
         """Samples come in, in any order, each once."""
         for result in message.results:
             self._rollout.take(result)
-        for bundle in {result.bundle for result in message.results} - self._rollout.bundles():
-            self._discard(bundle)  # of dropped prompt groups only
+        kept = self._rollout.bundles()
+        unwanted = [result for result in message.results if result.bundle not in kept]
+        self._drop_samples(unwanted)  # of dropped prompt groups only
         self._end_rollout_if_complete()
+
+    def _drop_samples(self, results: list[Result]) -> None:
+        """Nobody trains on these: whoever resumes the run must not find them either."""
+        self._write(lambda: self._journal.drop_requests([r.request.id for r in results]))
+        if not self._outcome:
+            for bundle in {result.bundle for result in results}:
+                self._discard(bundle)
 
     @handles(RequestsGivenUp)
     async def on_given_up(self, message: RequestsGivenUp) -> None:
@@ -387,12 +461,10 @@ class JobRunner(Actor):
 
     def _begin_training(self, iteration: int) -> None:
         self._enter("train")
-        self._bar(frozenset(worker.worker for worker in self._roster.trainers))
+        self._bar(self._team.names)
         samples = training_samples(self._rollout.samples(), self._job.training)
         self._trained = {}
-        train = Train(iteration, window_start(self._job, iteration), samples)
-        for worker in self._roster.trainers:
-            try_tell(self, worker.trainer_rank, train)
+        self._team.train(iteration, window_start(self._job, iteration), samples)
 
     @handles(Trained)
     async def on_trained(self, message: Trained) -> None:
@@ -400,15 +472,15 @@ class JobRunner(Actor):
         if self._phase != "train" or message.iteration != self._figures.iteration:
             return
         self._trained[message.rank] = message
-        if len(self._trained) < len(self._roster.trainers):
+        if not self._team.answered("train", message.iteration, message.rank):
             return
-        self._figures.train_s = self._phase_seconds()
+        # It may have begun, or ended, before this coordinator did.
+        longest = max(trained.seconds for trained in self._trained.values())
+        self._figures.train_s = max(self._phase_seconds(), longest)
         self._training = self._trained[0].metrics
         self._window.record(self._figures.train_s)
         if self._job.exploration.budget == "fixed":
             self._bar(frozenset())  # help to finish the exploration
-        for bundle in self._rollout.bundles():
-            self._discard(bundle)
         self._carry_out(self._machine.trained(message.iteration))
 
     def _begin_exploration(self, iteration: int) -> None:
@@ -428,6 +500,7 @@ class JobRunner(Actor):
         ]
         self._previews += message.previews
         self._carry_out(self._machine.explored(message.iteration))
+        self.tell(self._dispatcher, ForgetRequests("preview", message.iteration))
 
     @handles(ValidationDone)
     async def on_validation_done(self, message: ValidationDone) -> None:
@@ -437,6 +510,10 @@ class JobRunner(Actor):
         self._write(
             lambda: self._record.validation(message.version, message.score, message.results)
         )
+        validated = tuple(sorted({*self._progress.validated, message.version}))
+        self._progress = msgspec.structs.replace(self._progress, validated=validated)
+        self._write(lambda: self._journal.save_progress(self._progress))
+        self.tell(self._dispatcher, ForgetRequests("evaluation", message.version))
         self._carry_out(self._machine.validation_done(message.version))
 
     @handles(ValidationFailed)
@@ -446,44 +523,45 @@ class JobRunner(Actor):
 
     # --- progress ---
 
-    def _save(self, completed: int) -> None:
-        last = completed == self._job.iterations
-        checkpoint = f"checkpoints/iteration-{completed:06d}.safetensors"
-        self._snapshots[completed] = SavedProgress(
-            completed=completed,
-            checkpoint=checkpoint,
-            seeds=() if last else tuple(choice.seeds for choice in self._choices),
-            preview_rewards=()
-            if last
-            else tuple(choice.preview_rewards for choice in self._choices),
-            validated=(),
+    def _record_iteration(self, iteration: int) -> None:
+        """The next iteration is settled: from now on a kill resumes there."""
+        self._progress = SavedProgress(
+            completed=iteration + 1,
+            seeds=tuple(choice.seeds for choice in self._choices),
+            preview_rewards=tuple(choice.preview_rewards for choice in self._choices),
+            validated=self._progress.validated,
             previews=self._chosen_from[0],
             previews_late=self._chosen_from[1],
             training_seconds=self._window.durations,
         )
-        save = SaveCheckpoint(
-            completed,
-            str(self._record.path / checkpoint),
-            str(self._record.path / "export") if last else "",
-        )
-        try_tell(self, self._roster.trainers[0].trainer_rank, save)
+        self._write(lambda: self._record.iteration(self._figures, self._training))
+        self._write(self._record.sync)
+        self._write(lambda: self._journal.save_progress(self._progress))
+        if self._outcome:
+            return  # nothing is settled: the samples are still needed
+        self.tell(self._dispatcher, ForgetRequests("rollout", iteration))
+        for bundle in self._rollout.bundles():
+            self._discard(bundle)
+
+    def _save(self, completed: int) -> None:
+        last = completed == self._job.iterations
+        path = self._record.path / _checkpoint_path(completed)
+        self._team.save(completed, str(path), str(self._record.path / "export") if last else "")
 
     @handles(CheckpointSaved)
     async def on_checkpoint_saved(self, message: CheckpointSaved) -> None:
         """The checkpoint is durable; whether a resumed run may start there is the machine's
         word.
         """
-        self._event("checkpoint_saved", iteration=message.iteration, path=message.path)
-        self._carry_out(self._machine.progress_saved(message.iteration))
+        if self._team.answered("save", message.iteration, 0):
+            self._event("checkpoint_saved", iteration=message.iteration, path=message.path)
+            self._carry_out(self._machine.progress_saved(message.iteration))
 
     def _commit(self, completed: int) -> None:
-        versions = {version for version, _, _ in self._validations}
-        versions |= set(self._progress.validated) if self._progress else set()
-        progress = msgspec.structs.replace(
-            self._snapshots.pop(completed),
-            validated=tuple(sorted(version for version in versions if version <= completed)),
-        )
-        self._write(lambda: self._record.commit(progress))
+        checkpoint = Checkpoint(completed, _checkpoint_path(completed))
+        validated = tuple(v for v in self._progress.validated if v <= completed)
+        self._write(lambda: self._journal.save_checkpoint(checkpoint, validated))
+        self._write(lambda: self._record.keep_checkpoint(checkpoint.path))
 
     def _end(self, outcome: Outcome, reason: str) -> None:
         if self._outcome:
@@ -492,7 +570,7 @@ class JobRunner(Actor):
         self._enter("finished")
         self._event("run_finished", outcome=outcome, reason=reason)
         for node in self._roster.nodes.values():
-            try_tell(self, node.scheduler, EndJob(self._job_id))
+            try_tell(self, node.scheduler, EndJob(self._job_id, self._journal.term))
         self.tell(self._coordinator, JobEnded(self._status()))
 
     # --- small things ---
@@ -502,8 +580,11 @@ class JobRunner(Actor):
         try:
             write()
         except RunFolderError as error:
-            log.error("run_folder", reason=str(error))
-            self._end("failed", str(error))
+            self._stop_for(error)
+
+    def _stop_for(self, error: RunFolderError) -> None:
+        log.error("run_folder", reason=str(error))
+        self._end("failed", str(error))
 
     def _event(self, event: str, **fields: Any) -> None:
         self._write(lambda: self._record.event(event, **fields))
@@ -523,13 +604,18 @@ class JobRunner(Actor):
     def _discard(self, bundle: BundleOffer) -> None:
         self._store.delete(bundle.key)
 
+    async def _remind(self) -> None:
+        while not self._outcome:
+            await asyncio.sleep(_REMIND_S)
+            self.tell(self.ref, Remind())
+
     async def _report_status(self) -> None:
         while not self._outcome:
             self.tell(self._coordinator, self._status())
             await asyncio.sleep(_STATUS_PERIOD_S)
 
     def _status(self) -> JobStatus:
-        figures = self._figures
+        figures, statistics = self._figures, self._statistics
         wanted = self._job.samples_per_iteration if self._phase == "rollout" else 0
         done = self._rollout.finished
         seconds = self._phase_seconds() if self._phase == "rollout" else figures.rollout_s
@@ -538,7 +624,7 @@ class JobRunner(Actor):
             phase=self._phase,
             iteration=self._machine.completed,
             iterations=self._job.iterations,
-            weights_version=self._weights.version if self._weights else 0,
+            weights_version=self._publications.newest,
             elapsed_s=self._record.time_s(),
             done=done if wanted else 0,
             wanted=wanted,
@@ -547,10 +633,27 @@ class JobRunner(Actor):
             validation=tuple((time_s, score) for _, time_s, score in self._validations),
             workers=tuple(self._board[name] for name in sorted(self._board)),
             previews=self._previews,
-            reissued=self._statistics.reissued,
-            late=self._statistics.late,
+            reissued=statistics.reissued,
+            late=statistics.late,
+            discarded=statistics.discarded,
+            quarantined=tuple(statistics.quarantined),
+            preemptions=self._attendance.preemptions,
             dead_letters=len(self.system.dead_letters),
             outcome=self._outcome,
             reason=self._reason,
             run_folder=str(self._record.path),
         )
+
+
+def _checkpoint_path(completed: int) -> str:
+    return f"checkpoints/iteration-{completed:06d}.safetensors"
+
+
+def _first_progress(job: JobSpec) -> SavedProgress:
+    choices = unexplored_choices(job, 0)
+    return SavedProgress(
+        completed=0,
+        seeds=tuple(choice.seeds for choice in choices),
+        preview_rewards=tuple(choice.preview_rewards for choice in choices),
+        validated=(),
+    )

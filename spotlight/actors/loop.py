@@ -55,14 +55,16 @@ def run(main: Coroutine[Any, Any, Result]) -> Result:
         return runner.run(main)
 
 
-async def until_told(system: ActorSystem) -> None:
-    """Return on SIGTERM, and on Ctrl-C unless the process ignores it.
+async def until_told(system: ActorSystem, stop: asyncio.Event | None = None) -> None:
+    """Return on SIGTERM, and on Ctrl-C unless the process ignores it; with `stop`, when that is
+    set instead of on SIGTERM.
 
     Raises `ActorDied` when a crash closed the system: the process must not live on without it.
     """
-    stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    if stop is None:
+        stop = asyncio.Event()
+        loop.add_signal_handler(signal.SIGTERM, stop.set)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         loop.add_signal_handler(signal.SIGINT, stop.set)
     told = asyncio.ensure_future(stop.wait())

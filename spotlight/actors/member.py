@@ -1,11 +1,13 @@
 """A member: executes denoising on its accelerator, with exactly the weights that a request names.
 
-Messages in: PrepareJob, HoldWeights (asks of its leader), Denoise, Revoke, EndJob. Messages out:
-Denoised or DenoiseError.
+Messages in: PrepareJob, HoldWeights (asks of its leader), Denoise, Revoke, Drain, EndJob. Messages
+out: StepsCommitted, and at the end of a batch Denoised, Yielded or DenoiseError.
 
 The model stays loaded between jobs' iterations; weights versions are kept as tensors and copied in
-when a request needs another one. Batches run one after the other in the accelerator's thread, while
-the bundle of the last one is uploaded.
+when a request needs another one. Batches run one after the other on the accelerator, while the
+bundle of the last one is uploaded. A batch goes on from the commits that come with it, and commits
+while it runs. When its node must leave, batches that have not begun are given back at once, and
+those that run when the time is up, with a last commit.
 """
 
 from __future__ import annotations
@@ -13,31 +15,44 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-import msgspec
 import structlog
 import torch
 from torch import Tensor
 
+from spotlight.actors.commits import (
+    Origin,
+    fetch_bundles,
+    pack_commit,
+    settings_of,
+    unpack_commits,
+)
+from spotlight.actors.delivery import AWAY_LIMIT_S, RETRY_PAUSE_S
 from spotlight.actors.messages import (
     Acknowledged,
     Denoise,
     Denoised,
     DenoiseError,
+    Drain,
     EndJob,
     HoldWeights,
     PrepareJob,
+    Recall,
     RequestKind,
     Revoke,
+    StepsCommitted,
     WeightsHeld,
     WorkerState,
+    Yielded,
 )
+from spotlight.actors.recent import Recent
 from spotlight.actors.runtime import Actor, ActorRef, handles
-from spotlight.actors.worker_state import WorkerContext
+from spotlight.actors.step_loop import StepLoop, Taken
+from spotlight.actors.worker_state import Turn, WorkerContext
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.png import to_png
-from spotlight.diffusion.samplers import SamplerSettings, start
-from spotlight.errors import SpotlightError, WrongWeights
+from spotlight.diffusion.samplers import Denoising, Progress, SampleBatch, resume, start
+from spotlight.errors import CommitRefused, SpotlightError, TransferFailed, WrongWeights
 from spotlight.jobs import ModelSpec
 from spotlight.transport.tensors import BundleOffer, StoreEndpoint, fetch, upload
 from spotlight.transport.tensors.bundles import pack, unpack
@@ -49,7 +64,17 @@ _STATES: dict[RequestKind, WorkerState] = {
     "preview": "explore",
     "evaluation": "evaluate",
 }
+_REVOKED_LEASES = 1024
 _Version = tuple[int, bool]
+_Images = tuple[dict[str, Tensor], dict[str, bytes]]
+"""Tensors of a batch, and pictures by key for those requests that ask for one."""
+
+
+@dataclass(frozen=True)
+class _Weights:
+    checksum: int
+    """Of their bundle: a version that is trained again may differ."""
+    state: dict[str, Tensor]
 
 
 @dataclass
@@ -57,10 +82,20 @@ class _Job:
     id: str
     model: DiffusionModel
     sink: StoreEndpoint
+    """Of the coordinator that is there now."""
 
 
-class _Revoked(Exception):
-    """The lease was revoked while the batch was in work."""
+@dataclass
+class _Batch:
+    job: _Job | None
+    message: Denoise
+    leader: ActorRef
+    begun: bool = False
+    recalled: bool = False
+
+
+class _Unwanted(Exception):
+    """The batch was revoked or given back while it was in work."""
 
 
 class Member(Actor):
@@ -70,24 +105,32 @@ class Member(Actor):
         self._context = context
         self._job: _Job | None = None
         self._warm: tuple[ModelSpec, DiffusionModel] | None = None
-        self._weights: dict[_Version, dict[str, Tensor]] = {}
-        self._loaded: _Version | None = None
-        self._wanted: dict[int, Denoise] = {}
-        """Batches whose results are wanted, by lease; read between steps by the accelerator's
-        thread. Leases of different jobs may bear the same number.
+        self._weights: dict[_Version, _Weights] = {}
+        self._loaded: _Weights | None = None
+        self._wanted: dict[int, _Batch] = {}
+        """Batches whose results are wanted, by lease. Leases of different jobs may bear the same
+        number.
         """
+        self._revoked: Recent[int] = Recent(_REVOKED_LEASES)
+        self._stop_at: float | None = None
+
+    # --- the job ---
 
     @handles(PrepareJob)
     async def on_prepare(self, message: PrepareJob) -> Acknowledged:
-        """Load the model, unless it is warm already; a new job starts without weights."""
+        """Load the model, unless it is warm already; a new job starts without weights, the same
+        goes on and delivers to the new sink.
+        """
+        if self._job is not None and self._job.id == message.job_id:
+            self._job.sink = message.membership.sink
+            return Acknowledged()
+        self._forget_job()
         spec = message.job.model
         if self._warm is None or self._warm[0] != spec:
             self._warm = None
             with self._context.busy("loading", "model"):
                 model = await self._context.on_accelerator(lambda: load_model(spec))
             self._warm = (spec, model)
-        if self._job is None or self._job.id != message.job_id:
-            self._forget_job()
         self._job = _Job(message.job_id, self._warm[1], message.membership.sink)
         return Acknowledged()
 
@@ -96,24 +139,12 @@ class Member(Actor):
         """Fetch a version and drop those that nobody needs any more."""
         for evaluation, offer in ((False, message.rollout), (True, message.evaluation)):
             key = (message.version, evaluation)
-            if offer is not None and key not in self._weights:
-                self._weights[key] = unpack(await fetch(offer))
+            held = self._weights.get(key)
+            if offer is not None and (held is None or held.checksum != offer.checksum):
+                self._weights[key] = await self._fetch_weights(offer)
         for key in [key for key in self._weights if key[0] not in message.keep]:
             del self._weights[key]
         return WeightsHeld(message.version)
-
-    @handles(Denoise)
-    async def on_denoise(self, message: Denoise) -> None:
-        """Work on a batch; the answer is a message."""
-        assert self.sender is not None
-        self._wanted[message.lease] = message
-        self.run_task(self._denoise(message, self.sender))
-
-    @handles(Revoke)
-    async def on_revoke(self, message: Revoke) -> None:
-        """Nobody wants these any more: stop before the next step."""
-        for lease in message.leases:
-            self._wanted.pop(lease, None)
 
     @handles(EndJob)
     async def on_end_job(self, message: EndJob) -> None:
@@ -121,89 +152,242 @@ class Member(Actor):
         if self._job is not None and self._job.id == message.job_id:
             self._forget_job()
 
+    async def _fetch_weights(self, offer: BundleOffer) -> _Weights:
+        data = await fetch(offer)
+        return _Weights(offer.checksum, await self._context.on_packer(lambda: unpack(data)))
+
     def _forget_job(self) -> None:
         self._job = None
         self._wanted.clear()
+        self._revoked = Recent(_REVOKED_LEASES)
         self._weights.clear()
         self._loaded = None
 
-    async def _denoise(self, message: Denoise, leader: ActorRef) -> None:
-        job = self._job
-        first = message.requests[0]
-        started = asyncio.get_running_loop().time()
+    # --- batches ---
+
+    @handles(Denoise)
+    async def on_denoise(self, message: Denoise) -> None:
+        """Work on a batch; the answer is a message."""
+        assert self.sender is not None
+        batch = _Batch(self._job, message, self.sender)
+        if message.lease in self._revoked:  # which may have come before it
+            return
+        if self._stop_at is not None:
+            self.tell(batch.leader, Yielded(message.lease))
+            return
+        self._wanted[message.lease] = batch
+        self.run_task(self._work(batch))
+
+    @handles(Revoke)
+    async def on_revoke(self, message: Revoke) -> None:
+        """Nobody wants these any more: stop before the next step."""
+        for lease in message.leases:
+            self._wanted.pop(lease, None)
+            self._revoked.add(lease)
+
+    @handles(Drain)
+    async def on_drain(self, message: Drain) -> None:
+        """Commit what runs, give back what has not begun, and stop in time; or go on as before."""
+        if message.stop_in_s is None:
+            self._stop_at = None
+            return
+        self._stop_at = asyncio.get_running_loop().time() + message.stop_in_s
+        for batch in list(self._wanted.values()):
+            if not batch.begun:
+                self._end(batch, Yielded(batch.message.lease))
+
+    @handles(Recall)
+    async def on_recall(self, message: Recall) -> None:
+        """Commit and give back what others are free to go on with."""
+        for batch in [self._wanted[lease] for lease in message.leases if lease in self._wanted]:
+            batch.recalled = True
+            if not batch.begun:
+                self._end(batch, Yielded(batch.message.lease))
+
+    def _must_stop_at(self, batch: _Batch) -> float | None:
+        return asyncio.get_running_loop().time() if batch.recalled else self._stop_at
+
+    async def _work(self, batch: _Batch) -> None:
+        lease = batch.message.lease
         try:
-            if job is None:
-                raise SpotlightError("no job is prepared on this member")
-            detail = f"{len(message.requests)} images of iteration {first.iteration}"
-            with self._context.busy(_STATES[first.kind], detail):
-                tensors, images = await self._context.on_accelerator(
-                    lambda: self._run(job, message)
-                )
-            bundle = await self._deliver(job, message, tensors, images)
-            self._require_wanted(message)
-        except _Revoked:
+            self._end(batch, await self._denoise(batch))
+        except _Unwanted:
             return
         except (SpotlightError, ValueError, RuntimeError) as error:
-            if not self._is_wanted(message):
-                return
-            log.warning("denoise_error", lease=message.lease, error=str(error))
-            self.tell(leader, DenoiseError(message.lease, f"{type(error).__name__}: {error}"))
-            return
-        finally:
-            if self._is_wanted(message):
-                del self._wanted[message.lease]
-        seconds = asyncio.get_running_loop().time() - started
-        self.tell(leader, Denoised(message.lease, bundle, seconds))
+            reason = f"{type(error).__name__}: {error}"
+            if self._end(batch, DenoiseError(lease, reason, isinstance(error, CommitRefused))):
+                log.warning("denoise_error", lease=lease, error=reason)
 
-    def _run(self, job: _Job, message: Denoise) -> tuple[dict[str, Tensor], dict[str, bytes]]:
-        """In the accelerator's thread: denoise and decode; also PNGs for those requests that ask
-        for one.
-        """
-        requests, first = message.requests, message.requests[0]
-        self._require_wanted(message)
-        self._use_weights(job.model, (first.weights_version, first.kind == "evaluation"))
-        settings = SamplerSettings(**msgspec.structs.asdict(first.settings))
+    def _end(self, batch: _Batch, answer: Denoised | Yielded | DenoiseError) -> bool:
+        """Tell the leader how the batch ended, unless nobody wants to know."""
+        if not self._is_wanted(batch):
+            return False
+        del self._wanted[batch.message.lease]
+        self.tell(batch.leader, answer)
+        return True
+
+    async def _denoise(self, batch: _Batch) -> Denoised | Yielded:
+        job, message = batch.job, batch.message
+        if job is None:
+            raise SpotlightError("no job is prepared on this member")
+        first = message.requests[0]
+        weights = self._held((first.weights_version, first.kind == "evaluation"))
+        origin = Origin(job.id, weights.checksum)
+        progress = await self._progress(job, origin, message)
+        detail = f"{len(message.requests)} images of iteration {first.iteration}"
+        rest: Taken | None = None
+        async with self._context.accelerator_turn() as turn:
+            self._require_wanted(batch)
+            with self._context.busy(_STATES[first.kind], detail):
+                steps = self._step_loop(job, origin, batch, weights, progress, turn)
+                done = await steps.run(lambda: self._require_wanted(batch))
+                if done is None:
+                    rest = await steps.take_rest()
+        if done is not None:
+            bundle = await self._deliver(job, batch, *done)
+            return Denoised(message.lease, bundle, steps.steps, steps.seconds)
+        await steps.delivered()
+        if rest is not None:
+            await self._deliver_commit(job, origin, batch, rest)
+        return Yielded(message.lease)
+
+    def _step_loop(
+        self,
+        job: _Job,
+        origin: Origin,
+        batch: _Batch,
+        weights: _Weights,
+        progress: Progress | None,
+        turn: Turn,
+    ) -> StepLoop[_Images]:
+        message = batch.message
+        return StepLoop(
+            self._context,
+            turn,
+            prepare=lambda: self._load(job.model, weights),
+            begin=lambda: self._begin(job.model, batch, progress),
+            finish=lambda denoising: _decode(job.model, message, denoising.result()),
+            commit_every=message.commit_every,
+            deliver=lambda taken: self._deliver_commit(job, origin, batch, taken),
+            stop_at=lambda: self._must_stop_at(batch),
+            # Read between steps by the accelerator's thread, so nothing but plain attributes.
+            goes_on=lambda: self._is_wanted(batch) and not batch.recalled and self._stop_at is None,
+            start=self.run_task,
+        )
+
+    async def _progress(self, job: _Job, origin: Origin, message: Denoise) -> Progress | None:
+        """Where the batch goes on; None from its first step."""
+        commits = [commit for commit in message.commits if commit is not None]
+        if not commits:
+            return None
+        if len(commits) != len(message.requests):
+            raise CommitRefused("requests with and without a commit cannot be in one batch")
+        bundles = await fetch_bundles(commits)
+        settings = message.requests[0].settings
+        shape = job.model.latent_shape(settings.height, settings.width)
+        return await self._context.on_packer(
+            lambda: unpack_commits(origin, message.requests, commits, bundles, shape)
+        )
+
+    def _load(self, model: DiffusionModel, weights: _Weights) -> None:
+        """In the accelerator's thread."""
+        if self._loaded is not weights:
+            self._loaded = None  # should it fail half-way
+            model.load_trainable_state(weights.state)
+            self._loaded = weights
+
+    def _begin(self, model: DiffusionModel, batch: _Batch, progress: Progress | None) -> Denoising:
+        """In the accelerator's thread."""
+        batch.begun = True
+        requests = batch.message.requests
         prompts, seeds = [r.prompt for r in requests], [r.seed for r in requests]
-        denoising = start(job.model, prompts, seeds, settings)
-        while not denoising.done:
-            self._require_wanted(message)
-            denoising.step()
-        batch = denoising.result()
-        images = job.model.decode(batch.latents, settings.height, settings.width)
-        tensors = {"images": torch.from_numpy(images)}
-        if first.kind == "rollout":
-            tensors["latents"] = batch.latents
-            if batch.window_states is not None and batch.log_probs is not None:
-                tensors["window_states"] = batch.window_states
-                tensors["log_probs"] = batch.log_probs
-        pictures = {
-            request.image_key: to_png(image)
-            for request, image in zip(requests, images, strict=True)
-            if request.image_key
-        }
-        return tensors, pictures
+        settings = settings_of(requests[0])
+        if progress is None:
+            return start(model, prompts, seeds, settings)
+        return resume(model, prompts, seeds, settings, progress)
 
-    def _is_wanted(self, message: Denoise) -> bool:
-        return self._wanted.get(message.lease) is message
-
-    def _require_wanted(self, message: Denoise) -> None:
-        if not self._is_wanted(message):
-            raise _Revoked
-
-    def _use_weights(self, model: DiffusionModel, version: _Version) -> None:
-        if self._loaded == version:
-            return
-        state = self._weights.get(version)
-        if state is None:
+    def _held(self, version: _Version) -> _Weights:
+        weights = self._weights.get(version)
+        if weights is None:
             held = sorted(number for number, _ in self._weights)
             raise WrongWeights(f"version {version[0]} is not held here; held: {held}")
-        model.load_trainable_state(state)
-        self._loaded = version
+        return weights
+
+    def _is_wanted(self, batch: _Batch) -> bool:
+        return self._wanted.get(batch.message.lease) is batch
+
+    def _require_wanted(self, batch: _Batch) -> None:
+        if not self._is_wanted(batch):
+            raise _Unwanted
+
+    # --- delivery ---
+
+    async def _deliver_commit(self, job: _Job, origin: Origin, batch: _Batch, taken: Taken) -> None:
+        """A commit that cannot be delivered is no reason to stop: the next one may be."""
+        message, step = batch.message, taken.progress.step
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        data = await self._context.on_packer(
+            lambda: pack_commit(origin, message.requests, taken.progress)
+        )
+        try:
+            bundle = await self._upload(job, batch, f"commits/{self._stem(batch)}-{step}", data)
+        except TransferFailed as error:
+            log.warning("commit_not_delivered", lease=message.lease, error=str(error))
+            return
+        except _Unwanted:
+            return
+        cost_s = taken.cost_s
+        if job.model.device.type == "cpu":
+            cost_s += loop.time() - began  # delivery and denoising share the processor
+        if self._is_wanted(batch):
+            self.tell(batch.leader, StepsCommitted(message.lease, step, bundle, cost_s))
 
     async def _deliver(
-        self, job: _Job, message: Denoise, tensors: dict[str, Tensor], images: dict[str, bytes]
+        self, job: _Job, batch: _Batch, tensors: dict[str, Tensor], images: dict[str, bytes]
     ) -> BundleOffer:
-        for key, data in images.items():
-            await upload(job.sink, key, data)
-        key = f"samples/{self._context.name}/{self._context.epoch}-{message.lease}"
-        return await upload(job.sink, key, pack(tensors))
+        for key, picture in images.items():
+            await self._upload(job, batch, key, picture)
+        data = await self._context.on_packer(lambda: pack(tensors))
+        return await self._upload(job, batch, f"samples/{self._stem(batch)}", data)
+
+    def _stem(self, batch: _Batch) -> str:
+        return f"{self._context.name}/{self._context.epoch}-{batch.message.lease}"
+
+    async def _upload(self, job: _Job, batch: _Batch, key: str, data: bytes) -> BundleOffer:
+        """Leave something in the job's sink, whichever that is by then; a coordinator may be away
+        for a while. Raises `TransferFailed`.
+        """
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + AWAY_LIMIT_S
+        while True:
+            self._require_wanted(batch)
+            try:
+                return await upload(job.sink, key, data)
+            except TransferFailed as error:
+                if loop.time() >= give_up_at:
+                    raise
+                log.info("upload_again", key=key, reason=str(error))
+            await asyncio.sleep(RETRY_PAUSE_S)
+
+
+def _decode(
+    model: DiffusionModel, message: Denoise, samples: SampleBatch
+) -> tuple[dict[str, Tensor], dict[str, bytes]]:
+    """In the accelerator's thread: what is delivered, and PNGs for those requests that ask for
+    one.
+    """
+    requests, first = message.requests, message.requests[0]
+    images = model.decode(samples.latents, first.settings.height, first.settings.width)
+    tensors = {"images": torch.from_numpy(images)}
+    if first.kind == "rollout":
+        tensors["latents"] = samples.latents
+        if samples.window_states is not None and samples.log_probs is not None:
+            tensors["window_states"] = samples.window_states
+            tensors["log_probs"] = samples.log_probs
+    pictures = {
+        request.image_key: to_png(image)
+        for request, image in zip(requests, images, strict=True)
+        if request.image_key
+    }
+    return tensors, pictures

@@ -1,13 +1,19 @@
 """The node scheduler: starts and watches the workers of one machine, and keeps the node's copy of
 the weights.
 
-Messages in: WorkerUp (workers), PrepareJob, HoldWeights, EndJob (coordinator), Down (coordinator
-gone).
-Messages out: JoinNode (coordinator); PrepareJob, HoldWeights, EndJob (workers).
+Messages in: WorkerUp, Drained (workers); PrepareJob, HoldWeights, EndJob, NoticeGiven
+(coordinator); Down (coordinator gone).
+Messages out: JoinNode, NodeLeaving, NodeLeft (coordinator); PrepareJob, HoldWeights, EndJob, Drain,
+AreYouThere (workers).
 
 Workers outlive jobs and coordinators: a node whose coordinator is gone keeps its workers warm and
-joins again. A worker process that ends is started again, a few times at most. Each weights version
-is fetched once for the node; its workers read that copy.
+joins again; after five minutes it ends their job. A worker process that ends or hangs is started
+again, a few times at most. Each weights version is fetched once for the node; its workers read that
+copy.
+
+After a preemption notice the node has its workers commit and give back what they hold, and leaves.
+It keeps them warm: a notice may be withdrawn, and a node that is still there long after its
+deadline joins again.
 """
 
 from __future__ import annotations
@@ -16,6 +22,7 @@ import asyncio
 import os
 import sys
 from collections import deque
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -24,23 +31,35 @@ import structlog
 
 from spotlight.actors.delivery import try_tell
 from spotlight.actors.launcher import ProcessHandle, ProcessLauncher
+from spotlight.actors.liveness import until_silent
 from spotlight.actors.messages import (
+    Drain,
+    Drained,
     EndJob,
     HoldWeights,
     JoinNode,
     NodeJoined,
+    NodeLeaving,
+    NodeLeft,
+    NoticeGiven,
     PrepareJob,
     WorkerRefs,
     WorkerUp,
 )
-from spotlight.actors.runtime import Actor, Down, handles
-from spotlight.errors import ActorError, TransferFailed
-from spotlight.transport.tensors import BundleOffer, BundleStore, fetch
+from spotlight.actors.runtime import Actor, ActorRef, Down, Message, handles
+from spotlight.actors.weights_copies import WeightsCopies
+from spotlight.errors import ActorError
+from spotlight.policies.departure import OUTLIVED_AFTER_S, Departure
+from spotlight.policies.notices import Notice
+from spotlight.transport.tensors import BundleStore
 
 log = structlog.get_logger(__name__)
 
 _JOIN_LIMIT_S = 5.0
 _JOIN_PAUSE_S = 0.5
+_JOIN_AGAIN_S = 15.0
+_AWAY_LIMIT_S = 300.0
+_START_LIMIT_S = 300.0
 _RESTARTS = 3
 _RESTART_WINDOW_S = 60.0
 
@@ -63,26 +82,46 @@ class NodeSettings:
 
 
 class NodeScheduler(Actor):
-    """See the module's docstring."""
+    """See the module's docstring.
+
+    Args:
+        notices: those of the machine's cloud.
+        left: called when the node has left because its process was told to end.
+    """
 
     def __init__(
-        self, settings: NodeSettings, store: BundleStore, launcher: ProcessLauncher
+        self,
+        settings: NodeSettings,
+        store: BundleStore,
+        launcher: ProcessLauncher,
+        notices: AsyncIterator[Notice] | None = None,
+        left: Callable[[], None] = lambda: None,
     ) -> None:
         self._settings = settings
         self._store = store
         self._launcher = launcher
+        self._notices = notices
+        self._left = left
+        self._must_end = False
         self._workers: dict[str, WorkerRefs] = {}
         self._processes: dict[str, ProcessHandle] = {}
         self._restarts: dict[str, deque[float]] = {}
+        self._liveness: dict[str, asyncio.Task[None]] = {}
         self._job_id = ""
-        self._held: set[int] = set()
+        self._weights = WeightsCopies(store)
         self._given_up = 0
         self._joining: asyncio.Task[None] | None = None
+        self._lost_at: float | None = None
+        """When the coordinator was lost; None while it is there."""
+        self._departure = Departure()
 
     async def started(self) -> None:
         """Start the workers; each says when it is up."""
         for index in range(self._settings.workers):
             self.run_task(self._keep_running(f"{self._settings.name}/{index}"))
+        self.run_task(self._keep_joining())
+        if self._notices is not None:
+            self.run_task(self._heed(self._notices))
 
     async def stopping(self, reason: str) -> None:
         """Workers end with their node, at once: they keep nothing that must be saved."""
@@ -91,25 +130,26 @@ class NodeScheduler(Actor):
         for process in self._processes.values():
             await process.wait()
 
+    # --- workers and jobs ---
+
     @handles(WorkerUp)
     async def on_worker_up(self, message: WorkerUp) -> None:
         """A worker is warm: tell the coordinator once all that are starting are."""
-        self._workers[message.refs.worker] = message.refs
+        refs = message.refs
+        if self._workers.get(refs.worker) == refs:
+            return
+        self._workers[refs.worker] = refs
+        self._liveness[refs.worker] = self.run_task(self._end_if_silent(refs))
+        if self._departure.notice is not None:
+            self._drain((refs,))
         self._announce_if_all_up()
-
-    @handles(Down)
-    async def on_down(self, message: Down) -> None:
-        """The coordinator is gone: join again when it is back."""
-        log.warning("coordinator_lost", reason=message.reason)
-        self._announce()
 
     @handles(PrepareJob)
     async def on_prepare(self, message: PrepareJob) -> None:
         """Pass a job on to all workers."""
         if message.job_id != self._job_id:
             self._job_id = message.job_id
-            self._held.clear()
-            self._store.delete("weights")
+            self._weights.begin(message.job_id)
         for worker in self._workers.values():
             try_tell(self, worker.leader, message)
             try_tell(self, worker.reward_worker, message)
@@ -117,37 +157,132 @@ class NodeScheduler(Actor):
     @handles(HoldWeights)
     async def on_hold_weights(self, message: HoldWeights) -> None:
         """Take the node's copy, then let the workers read it."""
-        if message.job_id != self._job_id:
-            return
-        try:
-            rollout = await self._copy(message.rollout)
-            evaluation = await self._copy(message.evaluation) if message.evaluation else None
-        except TransferFailed as error:
-            # Its workers are granted nothing of this version; the next one may arrive.
-            log.error("weights_not_fetched", version=message.version, reason=str(error))
-            return
-        local = HoldWeights(message.job_id, message.version, rollout, evaluation, message.keep)
-        self._held.add(message.version)
-        for version in self._held - set(message.keep):
-            for role in ("rollout", "evaluation"):
-                self._store.delete(_weights_key(version, role))
-        self._held &= set(message.keep)
-        for worker in self._workers.values():
-            try_tell(self, worker.leader, local)
+        if message.job_id == self._job_id:
+            self.run_task(self._hold_weights(message))
 
     @handles(EndJob)
     async def on_end_job(self, message: EndJob) -> None:
         """Workers stay warm, without the job."""
+        self._end_job(message)
+
+    async def _hold_weights(self, message: HoldWeights) -> None:
+        local = await self._weights.hold(message)
+        if local is not None:
+            self._tell_leaders(local)
+
+    def _end_job(self, message: EndJob) -> None:
         for worker in self._workers.values():
             for ref in (worker.leader, worker.reward_worker, worker.trainer_rank):
                 try_tell(self, ref, message)
-        self._held.clear()
-        self._store.delete("weights")
+        if message.job_id == self._job_id:
+            self._job_id = ""
+            self._weights.begin("")
 
-    async def _copy(self, offer: BundleOffer) -> BundleOffer:
-        if offer.store == self._store.endpoint:
-            return offer
-        return self._store.put(offer.key, await fetch(offer))
+    def _tell_leaders(self, message: Message) -> None:
+        for worker in self._workers.values():
+            try_tell(self, worker.leader, message)
+
+    # --- leaving ---
+
+    async def _heed(self, notices: AsyncIterator[Notice]) -> None:
+        async for notice in notices:
+            if notice.kind == "advise":
+                log.warning("node_at_risk", source=notice.source, event=notice.event_id)
+            elif notice.kind == "cancel":
+                self._withdraw("cloud")
+            else:
+                self._leave("cloud", notice.source, notice.lead_s)
+
+    @handles(NoticeGiven)
+    async def on_notice_given(self, message: NoticeGiven) -> None:
+        """A user gives notice, or takes it back."""
+        if message.cancel:
+            self._withdraw("user")
+        else:
+            self._leave("user", "user", message.notice_s)
+
+    @handles(Drained)
+    async def on_drained(self, message: Drained) -> None:
+        """When no worker holds anything, the node has left."""
+        refs = self._workers.get(message.worker)
+        if refs is not None and refs.epoch == message.epoch:
+            self._departure.drained(message.worker)
+            self._leave_if_drained()
+
+    def _leave(self, via: str, source: str, lead_s: float | None) -> None:
+        log.warning("node_leaving", source=source, lead_s=lead_s)
+        self._must_end = self._must_end or source == "signal"
+        self._departure.give(via, source, lead_s, asyncio.get_running_loop().time())
+        self._go_on_leaving()
+
+    def _withdraw(self, via: str) -> None:
+        if self._departure.withdraw(via):
+            if self._departure.notice is None:
+                self._stay("withdrawn")
+            else:
+                self._go_on_leaving()
+
+    def _go_on_leaving(self) -> None:
+        self._tell_leaving()
+        self._drain(tuple(self._workers.values()))
+        self.run_task(self._stay_if_outlived())
+        self._leave_if_drained()
+
+    def _drain(self, workers: tuple[WorkerRefs, ...]) -> None:
+        stop_in_s = self._departure.stop_in_s(asyncio.get_running_loop().time())
+        for worker in workers:
+            try_tell(self, worker.leader, Drain(stop_in_s))
+
+    def _leave_if_drained(self) -> None:
+        if self._departure.may_leave(self._workers):
+            log.warning("node_left")
+            self._tell_coordinator(NodeLeft(self._settings.name))
+        if self._departure.left and self._must_end:
+            self._left()
+
+    async def _stay_if_outlived(self) -> None:
+        notice, loop = self._departure.notice, asyncio.get_running_loop()
+        assert notice is not None
+        await asyncio.sleep(notice.deadline + OUTLIVED_AFTER_S - loop.time())
+        if self._departure.notice == notice:
+            self._stay("outlived")
+
+    def _stay(self, reason: str) -> None:
+        log.warning("node_stays", reason=reason)
+        had_left = self._departure.stay()
+        self._tell_leaders(Drain(None))
+        if had_left:
+            self._announce()
+        else:
+            self._tell_leaving(cancelled=True)
+
+    def _tell_leaving(self, *, cancelled: bool = False) -> None:
+        notice = self._departure.notice
+        self._tell_coordinator(
+            NodeLeaving(
+                self._settings.name,
+                tuple(self._workers),
+                notice.source if notice else "",
+                notice.lead_s if notice else None,
+                cancelled,
+            )
+        )
+
+    def _tell_coordinator(self, message: Message) -> None:
+        try_tell(self, self._coordinator(), message)
+
+    def _coordinator(self) -> ActorRef:
+        return self.system.well_known(self._settings.coordinator, "coordinator")
+
+    # --- membership ---
+
+    @handles(Down)
+    async def on_down(self, message: Down) -> None:
+        """The coordinator is gone: join again when it is back."""
+        log.warning("coordinator_lost", reason=message.reason)
+        if self._lost_at is None:
+            self._lost_at = asyncio.get_running_loop().time()
+        self._announce()
 
     def _announce_if_all_up(self) -> None:
         if len(self._workers) + self._given_up == self._settings.workers:
@@ -157,22 +292,40 @@ class NodeScheduler(Actor):
         if self._joining is None or self._joining.done():
             self._joining = self.run_task(self._join())
 
+    async def _keep_joining(self) -> None:
+        """Who lost sight of us for a while may have forgotten us, and our watch may not know."""
+        while True:
+            await asyncio.sleep(_JOIN_AGAIN_S)
+            if self._joining is not None and self._departure.notice is None:
+                self._announce()
+
     async def _join(self) -> None:
-        coordinator = self.system.well_known(self._settings.coordinator, "coordinator")
         introduction = None
-        while introduction != self._introduction():  # workers may change while we ask
+        # Workers may change while we ask.
+        while not self._departure.left and introduction != self._introduction():
             introduction = self._introduction()
             try:
-                joined = await self.ask(coordinator, introduction, timeout_s=_JOIN_LIMIT_S)
+                joined = await self.ask(self._coordinator(), introduction, timeout_s=_JOIN_LIMIT_S)
             except ActorError as error:
                 log.info(
                     "waiting_for_coordinator", address=self._settings.coordinator, reason=str(error)
                 )
+                self._end_job_if_alone()
                 await asyncio.sleep(_JOIN_PAUSE_S)
                 introduction = None
                 continue
             assert isinstance(joined, NodeJoined)
+            self._lost_at = None
             self.watch(joined.coordinator)
+            if self._departure.notice is not None:
+                self._tell_leaving()  # one that came back has not heard it
+
+    def _end_job_if_alone(self) -> None:
+        """Nobody may ever come for what the workers compute."""
+        now = asyncio.get_running_loop().time()
+        if self._lost_at is not None and now - self._lost_at > _AWAY_LIMIT_S and self._job_id:
+            log.error("job_ended_without_coordinator", job=self._job_id)
+            self._end_job(EndJob(self._job_id))
 
     def _introduction(self) -> JoinNode:
         return JoinNode(
@@ -188,15 +341,31 @@ class NodeScheduler(Actor):
             log.info("worker_starting", worker=name)
             process = await self._start_worker(name)
             self._processes[name] = process
+            starting = self.run_task(self._end_if_not_up(name, process))
             code = await process.wait()
+            starting.cancel()
             log.warning("worker_ended", worker=name, exit_code=code)
+            self._departure.restarted(name)
             if self._workers.pop(name, None) is not None:
+                self._liveness.pop(name).cancel()
                 self._announce()
+                self._leave_if_drained()
             if not self._may_restart(name):
                 log.error("worker_given_up", worker=name, restarts=_RESTARTS)
                 self._given_up += 1
                 self._announce_if_all_up()
                 return
+
+    async def _end_if_not_up(self, name: str, process: ProcessHandle) -> None:
+        await asyncio.sleep(_START_LIMIT_S)
+        if name not in self._workers:
+            log.error("worker_hangs_as_it_starts", worker=name)
+            process.kill()
+
+    async def _end_if_silent(self, refs: WorkerRefs) -> None:
+        await until_silent(self, refs.leader)
+        log.error("worker_hangs", worker=refs.worker)
+        self._processes[refs.worker].kill()
 
     async def _start_worker(self, name: str) -> ProcessHandle:
         settings = self._settings
@@ -218,7 +387,3 @@ class NodeScheduler(Actor):
             recent.popleft()
         recent.append(now)
         return len(recent) <= _RESTARTS
-
-
-def _weights_key(version: int, role: str) -> str:
-    return f"weights/{version:06d}-{role}"

@@ -108,3 +108,11 @@ def _settings(job: JobSpec, steps: int, noisy_iteration: int | None) -> Sampling
         width=sampler.width,
         micro_batch=sampler.micro_batch,
     )
+
+
+def weights_version_of(request_id: str) -> int:
+    """The weights version with which a request of this id is denoised: previews use the one before
+    their iteration.
+    """
+    kind, iteration, *_ = request_id.split("/")
+    return int(iteration) - (kind == "preview")

@@ -1,10 +1,11 @@
 """A reward worker: pulls denoised batches and scores them in its own thread, while others still
 denoise.
 
-Messages in: PrepareJob, EndJob, ScoreGrant. Messages out: PullScores, RenewLease, Scored,
-ScoreFailed.
+Messages in: PrepareJob, EndJob, ScoreGrant. Messages out: PullScores, Scored, ScoreFailed.
 
-A failure is reported as a failure; it never becomes a reward.
+A failure is reported as a failure; it never becomes a reward. Pulls renew the leases that they
+list; rewards are delivered until the dispatcher acknowledges them, to the one that the latest
+`PrepareJob` of the job names. A lease begins once, however often its grant comes.
 """
 
 from __future__ import annotations
@@ -14,20 +15,21 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from spotlight.actors.delivery import try_tell
+from spotlight.actors.delivery import insist, try_tell
 from spotlight.actors.messages import (
     Acknowledged,
     EndJob,
+    Membership,
     PrepareJob,
     PullScores,
-    RenewLease,
     Scored,
     ScoreFailed,
     ScoreGrant,
 )
-from spotlight.actors.runtime import Actor, ActorRef, handles
+from spotlight.actors.recent import Recent
+from spotlight.actors.runtime import Actor, handles
 from spotlight.actors.worker_state import WorkerContext
-from spotlight.errors import ActorError, ScoringError
+from spotlight.errors import ScoringError
 from spotlight.jobs import RewardSpec
 from spotlight.rewards.base import Scorer, build_scorer
 from spotlight.transport.tensors import fetch
@@ -36,16 +38,17 @@ from spotlight.transport.tensors.bundles import unpack
 log = structlog.get_logger(__name__)
 
 _CREDITS = 2
-_RENEW_S = 4.0
-_DELIVERY_LIMIT_S = 10.0
+_PULL_S = 4.0
+_CLOSED_LEASES = 1024
 
 
 @dataclass
 class _Job:
     id: str
-    dispatcher: ActorRef
+    membership: Membership
     scorer: Scorer
-    leases: set[int] = field(default_factory=set)
+    leases: dict[int, ScoreGrant] = field(default_factory=dict)
+    closed: Recent[int] = field(default_factory=lambda: Recent(_CLOSED_LEASES))
 
 
 class RewardWorker(Actor):
@@ -57,29 +60,34 @@ class RewardWorker(Actor):
         self._scorers: dict[RewardSpec, Scorer] = {}
 
     async def started(self) -> None:
-        """Renew what is held, for as long as this loop turns."""
-        self.run_task(self._renew_leases())
+        """Pull regularly, for as long as this loop turns."""
+        self.run_task(self._keep_pulling())
 
     @handles(PrepareJob)
     async def on_prepare(self, message: PrepareJob) -> Acknowledged:
-        """Build the scorer, unless it is there already, and begin to pull."""
+        """Build the scorer, unless it is there already, and begin to pull; or, for the same job, go
+        on for a coordinator that came back.
+        """
         spec = message.job.reward
         if spec not in self._scorers:
             self._scorers[spec] = await self._context.on_scorer(lambda: build_scorer(spec))
-        membership = message.membership
-        job = self._job
-        if job is None or job.id != message.job_id:
-            job = _Job(message.job_id, membership.dispatcher, self._scorers[spec])
-            self._job = job
-        pull = PullScores(self._context.name, self._context.epoch, self.ref, credits=_CREDITS)
-        try_tell(self, job.dispatcher, pull)
+        if self._job is None or self._job.id != message.job_id:
+            self._job = _Job(message.job_id, message.membership, self._scorers[spec])
+        self._job.membership = message.membership
+        self._pull(self._job)
         return Acknowledged()
 
     @handles(ScoreGrant)
     async def on_score_grant(self, message: ScoreGrant) -> None:
         """Score a batch; the answer is a message."""
-        if self._job is not None:
-            self.run_task(self._score(self._job, message))
+        job = self._job
+        if job is None or self.sender != job.membership.dispatcher:
+            return
+        if message.lease in job.leases or message.lease in job.closed:
+            log.info("grant_ignored", lease=message.lease)
+            return
+        job.leases[message.lease] = message
+        self.run_task(self._work(job, message))
 
     @handles(EndJob)
     async def on_end_job(self, message: EndJob) -> None:
@@ -87,9 +95,26 @@ class RewardWorker(Actor):
         if self._job is not None and self._job.id == message.job_id:
             self._job = None
 
-    async def _score(self, job: _Job, grant: ScoreGrant) -> None:
-        job.leases.add(grant.lease)
-        answer: Scored | ScoreFailed
+    async def _work(self, job: _Job, grant: ScoreGrant) -> None:
+        answer = await self._score(job, grant)
+        if self._job is not job:
+            return
+        if isinstance(answer, Scored):
+            await insist(
+                self,
+                lambda: job.membership.dispatcher,
+                answer,
+                wanted=lambda: self._job is job,
+            )
+        else:
+            try_tell(self, job.membership.dispatcher, answer)
+        del job.leases[grant.lease]
+        job.closed.add(grant.lease)
+        if self._job is job:
+            self._pull(job)
+
+    async def _score(self, job: _Job, grant: ScoreGrant) -> Scored | ScoreFailed:
+        name, epoch = self._context.name, self._context.epoch
         try:
             images = unpack(await fetch(grant.bundle))["images"].numpy()[list(grant.rows)]
             with self._context.busy("score", f"{len(grant.rows)} images"):
@@ -97,27 +122,25 @@ class RewardWorker(Actor):
                     lambda: job.scorer.score(images, grant.prompts)
                 )
             _check(rewards, len(grant.rows))
-            answer = Scored(self._context.name, self._context.epoch, grant.lease, tuple(rewards))
         except Exception as error:  # whatever a scorer raises costs an attempt, not the worker
-            reason = f"{type(error).__name__}: {error}"
-            answer = ScoreFailed(self._context.name, self._context.epoch, grant.lease, reason)
-        try:
-            if isinstance(answer, Scored):
-                await self.ask(job.dispatcher, answer, timeout_s=_DELIVERY_LIMIT_S)
-            else:
-                try_tell(self, job.dispatcher, answer)
-        except ActorError as error:
-            log.warning("score_not_delivered", lease=grant.lease, error=str(error))
-        job.leases.discard(grant.lease)
+            return ScoreFailed(name, epoch, grant.lease, f"{type(error).__name__}: {error}")
+        return Scored(name, epoch, grant.lease, tuple(rewards))
 
-    async def _renew_leases(self) -> None:
+    def _pull(self, job: _Job) -> None:
+        pull = PullScores(
+            self._context.name,
+            self._context.epoch,
+            self.ref,
+            credits=_CREDITS,
+            leases=tuple(job.leases),
+        )
+        try_tell(self, job.membership.dispatcher, pull)
+
+    async def _keep_pulling(self) -> None:
         while True:
-            await asyncio.sleep(_RENEW_S)
-            if self._job is None:
-                continue
-            for lease in self._job.leases:
-                renewal = RenewLease(self._context.name, self._context.epoch, lease, "score")
-                try_tell(self, self._job.dispatcher, renewal)
+            await asyncio.sleep(_PULL_S)
+            if self._job is not None:
+                self._pull(self._job)
 
 
 def _check(rewards: list[float], wanted: int) -> None:

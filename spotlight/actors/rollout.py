@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from spotlight.actors.messages import Request, Result, TrainingSample
 from spotlight.jobs import TrainingSpec
@@ -32,6 +32,10 @@ class Rollout:
     def expects(self, request: Request) -> bool:
         """Whether the request is open: of this iteration, not finished and not dropped."""
         return request.id in self._open
+
+    def count_outdated(self, kept_versions: Collection[int]) -> int:
+        """Open requests that nobody could denoise any more with these weights versions."""
+        return sum(request.weights_version not in kept_versions for request in self._open.values())
 
     def take(self, result: Result) -> None:
         """A sample is scored; one that is not open (dropped, or of another iteration) changes

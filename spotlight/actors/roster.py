@@ -1,8 +1,8 @@
-"""Who takes part in a job: nodes, their workers, and which of them are barred because they
-train.
-"""
+"""Who takes part in a job: nodes, their workers, and which of them may be given work."""
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 from spotlight.actors.messages import JoinNode, WorkerRefs
 from spotlight.transport.tensors import StoreEndpoint
@@ -13,8 +13,10 @@ class Roster:
 
     def __init__(self) -> None:
         self.nodes: dict[str, JoinNode] = {}
-        self.trainers: tuple[WorkerRefs, ...] = ()
         self.barred: frozenset[str] = frozenset()
+        """Workers that train."""
+        self.leaving: set[str] = set()
+        """Nodes with notice."""
 
     def join(self, node: JoinNode) -> tuple[list[WorkerRefs], list[WorkerRefs]]:
         """Take a node's latest word; returns the workers that came and those that went."""
@@ -28,30 +30,32 @@ class Roster:
 
     def leave(self, name: str) -> JoinNode | None:
         """A node is gone; returns what it was."""
+        self.leaving.discard(name)
         return self.nodes.pop(name, None)
 
-    def appoint_trainers(self, ranks: int) -> bool:
-        """Make the first reserved workers by name the trainer ranks; False while there are too few,
-        or if it is done.
+    def trainers(self, ranks: int, before: Collection[int]) -> tuple[WorkerRefs, ...]:
+        """Who shall train: those that did `before` (by epoch) if they are all there, else the first
+        reserved workers by name; nobody while there are too few.
         """
         reserved = sorted(
             (w for node in self.nodes.values() if node.pool == "reserved" for w in node.workers),
             key=lambda worker: worker.worker,
         )
-        if self.trainers or len(reserved) < ranks:
-            return False
-        self.trainers = tuple(reserved[:ranks])
-        return True
-
-    def trains(self, worker: WorkerRefs) -> bool:
-        """Whether this very process is a trainer rank."""
-        return any(trainer.epoch == worker.epoch for trainer in self.trainers)
+        again = {worker.epoch: worker for worker in reserved if worker.epoch in before}
+        if before and len(again) == len(before) == ranks:
+            return tuple(again[epoch] for epoch in before)
+        return tuple(reserved[:ranks]) if len(reserved) >= ranks else ()
 
     def free_workers(self) -> int:
         """Workers that may be given requests now."""
-        names = (worker.worker for node in self.nodes.values() for worker in node.workers)
+        names = (
+            worker.worker
+            for node in self.nodes.values()
+            if node.node not in self.leaving
+            for worker in node.workers
+        )
         return sum(name not in self.barred for name in names)
 
-    def publisher_store(self) -> StoreEndpoint:
-        """The store of the node of rank 0, where weights are published."""
-        return next(n.store for n in self.nodes.values() if self.trainers[0] in n.workers)
+    def store_of(self, worker: WorkerRefs) -> StoreEndpoint | None:
+        """The store of a worker's node; None if the node is gone."""
+        return next((n.store for n in self.nodes.values() if worker in n.workers), None)

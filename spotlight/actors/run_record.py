@@ -6,7 +6,7 @@ All times are seconds of run time: those of earlier, interrupted runs of the sam
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from spotlight.actors.messages import Result
 from spotlight.policies.exploration import SeedChoice
 from spotlight.policies.statistics import median_or_none, spearman, spread
-from spotlight.store.run_folder import RunFolder, SavedProgress
+from spotlight.store.run_folder import RunFolder
 
 
 @dataclass
@@ -97,10 +97,17 @@ class RunRecord:
         ]
         self._folder.show_pictures(version, listing)
 
-    def commit(self, progress: SavedProgress) -> None:
-        """A resumed run starts here; older checkpoints are no longer needed."""
-        self._folder.commit(progress)
-        self._folder.keep_checkpoints({progress.checkpoint})
+    def rewind(self, completed: int, validated: Collection[int]) -> None:
+        """The run goes on after so many iterations, with these versions validated."""
+        self._folder.rewind(completed, validated)
+
+    def sync(self) -> None:
+        """Make what was recorded so far durable."""
+        self._folder.sync_events()
+
+    def keep_checkpoint(self, path: str) -> None:
+        """Older checkpoints are no longer needed."""
+        self._folder.keep_checkpoints({path})
 
     def close(self) -> None:
         """Release the folder."""

@@ -1,10 +1,18 @@
 """A trainer rank: optimizer steps on its accelerator, together with the other ranks.
 
-Messages in: ReservePort, StartTrainer, Train, Publish, SaveCheckpoint, EndJob. Messages out:
-TrainerReady, Trained, Published, CheckpointSaved, or TrainerFailed, to whoever asked.
+Messages in: ReservePort, StartTrainer, GetTrainer, Train, Publish, SaveCheckpoint, EndJob. Messages
+out: TrainerReady, TrainerAt, Trained, Published, CheckpointSaved, or TrainerFailed, to whoever
+asked.
 
-Work runs in the accelerator's thread, one after the other; a repeated `Train` of an iteration that
-is done is answered, not run again. Every error becomes a `TrainerFailed`.
+Work runs in the accelerator's thread, one after the other. Every error becomes a `TrainerFailed`.
+
+Invariants:
+- An order is carried out once, however often it is given: while it is, it is only noted who asked
+  last (a coordinator may have come back meanwhile); the last one of each kind is answered from
+  memory.
+- What is trained, published or saved next is named by how many iterations are trained; an order
+  that names another number is refused.
+- Nothing that was begun for ranks that were given up since is ever answered.
 """
 
 from __future__ import annotations
@@ -12,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import socket
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Hashable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,10 +29,11 @@ import structlog
 import torch
 from torch import Tensor
 
-from spotlight.actors.delivery import try_tell
+from spotlight.actors.delivery import AWAY_LIMIT_S, RETRY_PAUSE_S, try_tell
 from spotlight.actors.messages import (
     CheckpointSaved,
     EndJob,
+    GetTrainer,
     PortReserved,
     Publish,
     Published,
@@ -33,6 +42,7 @@ from spotlight.actors.messages import (
     StartTrainer,
     Train,
     Trained,
+    TrainerAt,
     TrainerFailed,
     TrainerReady,
 )
@@ -40,7 +50,7 @@ from spotlight.actors.runtime import Actor, ActorRef, handles
 from spotlight.actors.worker_state import WorkerContext
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.model import DiffusionModel
-from spotlight.errors import SpotlightError
+from spotlight.errors import SpotlightError, TransferFailed
 from spotlight.training.checkpoints import load_checkpoint, save_checkpoint
 from spotlight.training.export import export_transformer
 from spotlight.training.trainer import Trainer, TrainingBatch
@@ -61,7 +71,18 @@ class _Training:
     model: DiffusionModel
     trainer: Trainer
     group: Group | None
-    done: Trained | None = None
+    completed: int
+    """Iterations trained, with those before the checkpoint that it began from."""
+
+
+@dataclass
+class _Order:
+    asker: ActorRef
+    """Who asked last."""
+
+
+_Key = tuple[str, Hashable]
+"""Kind of an order, and what makes it the same one."""
 
 
 class TrainerRank(Actor):
@@ -70,8 +91,13 @@ class TrainerRank(Actor):
     def __init__(self, context: WorkerContext, host: str) -> None:
         self._context = context
         self._host = host
+        self._term: tuple[str, int] | None = None
+        """Job and term of the ranks that this one is, or is becoming."""
         self._training: _Training | None = None
         self._listener: socket.socket | None = None
+        self._latest: Train | None = None
+        self._orders: dict[_Key, _Order] = {}
+        self._answers: dict[str, tuple[_Key, Message]] = {}
 
     @handles(ReservePort)
     async def on_reserve_port(self, message: ReservePort) -> PortReserved:
@@ -83,9 +109,20 @@ class TrainerRank(Actor):
     @handles(StartTrainer)
     async def on_start(self, message: StartTrainer) -> None:
         """Build the trainer, from a checkpoint if one is named."""
-        listener, self._listener = self._listener, None
-        self._close()
-        self._run(message.rank, self._start(message, listener, self._asker()))
+        term = (message.job_id, message.term)
+        if self._term != term:
+            listener, self._listener = self._listener, None
+            self._close()
+            self._term, self._listener = term, listener
+        self._obey(("start", term), message.rank, lambda: self._start(message, term))
+
+    @handles(GetTrainer)
+    async def on_get_trainer(self, message: GetTrainer) -> TrainerAt:
+        """How far the trainer of a job is."""
+        training = self._training
+        if training is None or training.job_id != message.job_id:
+            return TrainerAt(-1)
+        return TrainerAt(training.completed)
 
     @handles(Train)
     async def on_train(self, message: Train) -> None:
@@ -93,10 +130,10 @@ class TrainerRank(Actor):
         training = self._training
         if training is None:
             return self._log_unstarted(message)
-        if training.done is not None and training.done.iteration == message.iteration:
-            try_tell(self, self._asker(), training.done)
-            return
-        self._run(training.rank, self._train(training, message, self._asker()))
+        self._latest = message
+        self._obey(
+            ("train", message.iteration), training.rank, lambda: self._train(training, message)
+        )
 
     @handles(Publish)
     async def on_publish(self, message: Publish) -> None:
@@ -104,7 +141,7 @@ class TrainerRank(Actor):
         training = self._training
         if training is None:
             return self._log_unstarted(message)
-        self._run(training.rank, self._publish(training, message, self._asker()))
+        self._obey(("publish", message), training.rank, lambda: self._publish(training, message))
 
     @handles(SaveCheckpoint)
     async def on_save(self, message: SaveCheckpoint) -> None:
@@ -112,48 +149,111 @@ class TrainerRank(Actor):
         training = self._training
         if training is None:
             return self._log_unstarted(message)
-        self._run(training.rank, self._save(training, message, self._asker()))
+        self._obey(("save", message), training.rank, lambda: self._save(training, message))
 
     @handles(EndJob)
     async def on_end_job(self, message: EndJob) -> None:
         """Free what belongs to the job."""
-        self._close()
+        if self._term is None or self._term[0] != message.job_id:
+            return
+        if not message.term or self._term[1] <= message.term:
+            self._close()
 
     async def stopping(self, reason: str) -> None:
         """Leave the group."""
         self._close()
 
-    async def _start(
-        self, message: StartTrainer, listener: socket.socket | None, asker: ActorRef
-    ) -> None:
-        with self._context.busy("loading", "trainer"):
-            self._training = await self._context.on_accelerator(lambda: _build(message, listener))
-        try_tell(self, asker, TrainerReady(message.rank))
+    # --- orders ---
 
-    async def _train(self, training: _Training, message: Train, asker: ActorRef) -> None:
+    def _obey(self, key: _Key, rank: int, work: Callable[[], Coroutine[Any, Any, Message]]) -> None:
+        assert self.sender is not None, "trainer messages come from the coordinator"
+        last, answer = self._answers.get(key[0], (None, None))
+        if answer is not None and last == key:
+            try_tell(self, self.sender, answer)
+        elif key in self._orders:
+            self._orders[key].asker = self.sender
+        else:
+            order = self._orders[key] = _Order(self.sender)
+            self.run_task(self._carry_out(key, order, rank, work()))
+
+    async def _carry_out(
+        self, key: _Key, order: _Order, rank: int, work: Coroutine[Any, Any, Message]
+    ) -> None:
+        try:
+            answer = await work
+        except (SpotlightError, OSError, ValueError, RuntimeError) as error:
+            log.exception("trainer_failed", rank=rank)
+            answer = TrainerFailed(rank, f"{type(error).__name__}: {error}")
+        if self._orders.get(key) is not order:
+            return
+        del self._orders[key]
+        if not isinstance(answer, TrainerFailed):
+            self._answers[key[0]] = (key, answer)
+        try_tell(self, order.asker, answer)
+
+    async def _start(self, message: StartTrainer, term: tuple[str, int]) -> Message:
+        listener, self._listener = self._listener, None
+        with self._context.busy("loading", "trainer"):
+            training = await self._context.on_accelerator(lambda: _build(message, listener))
+        if self._term == term:
+            self._training = training
+        elif training.group is not None:
+            training.group.close()
+        return TrainerReady(message.rank)
+
+    async def _train(self, training: _Training, message: Train) -> Message:
         loop = asyncio.get_running_loop()
         started = loop.time()
-        with self._context.busy("train", f"iteration {message.iteration}"):
-            bundles = await _fetch_all({sample.bundle for sample in message.samples})
-            metrics = await self._context.on_accelerator(
-                lambda: training.trainer.train(message.iteration, _assemble(message, bundles))
-            )
-        training.done = Trained(message.iteration, training.rank, metrics, loop.time() - started)
-        try_tell(self, asker, training.done)
 
-    async def _publish(self, training: _Training, message: Publish, asker: ActorRef) -> None:
-        async def put(role: str, state: dict[str, Tensor]) -> BundleOffer:
-            data = await self._context.on_accelerator(lambda: pack(state))
+        def train(bundles: dict[str, dict[str, Tensor]]) -> dict[str, float]:
+            _require_completed(training, message.iteration, "train after")
+            metrics = training.trainer.train(message.iteration, _assemble(message, bundles))
+            training.completed += 1
+            return metrics
+
+        with self._context.busy("train", f"iteration {message.iteration}"):
+            bundles = await self._fetch_samples(message)
+            metrics = await self._context.on_accelerator(lambda: train(bundles))
+        return Trained(message.iteration, training.rank, metrics, loop.time() - started)
+
+    async def _fetch_samples(self, message: Train) -> dict[str, dict[str, Tensor]]:
+        """By key; from where the latest order for the iteration says that they are, as a
+        coordinator that comes back has its store elsewhere. Raises `TransferFailed`.
+        """
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + AWAY_LIMIT_S
+        while True:
+            latest = self._latest
+            again = latest is not None and latest.iteration == message.iteration
+            samples = latest.samples if latest is not None and again else message.samples
+            try:
+                return await _fetch_all({sample.bundle for sample in samples})
+            except TransferFailed as error:
+                if loop.time() >= give_up_at:
+                    raise
+                log.warning("samples_not_fetched", reason=str(error))
+            await asyncio.sleep(RETRY_PAUSE_S)
+
+    async def _publish(self, training: _Training, message: Publish) -> Message:
+        trainer = training.trainer
+
+        async def put(role: str, state: Callable[[], dict[str, Tensor]]) -> BundleOffer:
+            def packed() -> bytes:
+                _require_completed(training, message.version, "publish")
+                return pack(state())
+
+            data = await self._context.on_accelerator(packed)
             return await upload(message.store, f"weights/{message.version:06d}-{role}", data)
 
-        rollout = await put("rollout", training.trainer.rollout_state())
+        rollout = await put("rollout", trainer.rollout_state)
         evaluation = None
         if message.evaluation:
-            evaluation = await put("evaluation", training.trainer.evaluation_state())
-        try_tell(self, asker, Published(message.version, rollout, evaluation))
+            evaluation = await put("evaluation", trainer.evaluation_state)
+        return Published(message.version, rollout, evaluation)
 
-    async def _save(self, training: _Training, message: SaveCheckpoint, asker: ActorRef) -> None:
+    async def _save(self, training: _Training, message: SaveCheckpoint) -> Message:
         def save() -> None:
+            _require_completed(training, message.iteration, "save")
             state = training.trainer.state_dict()
             metadata = {"job": training.job_id, "completed": str(message.iteration)}
             save_checkpoint(Path(message.path), state, metadata)
@@ -163,21 +263,7 @@ class TrainerRank(Actor):
                 export_transformer(training.model, Path(message.export_to))
 
         await self._context.on_accelerator(save)
-        try_tell(self, asker, CheckpointSaved(message.iteration, message.path))
-
-    def _run(self, rank: int, work: Coroutine[Any, Any, None]) -> None:
-        self.run_task(self._guarded(rank, work, self._asker()))
-
-    async def _guarded(self, rank: int, work: Coroutine[Any, Any, None], asker: ActorRef) -> None:
-        try:
-            await work
-        except (SpotlightError, OSError, ValueError, RuntimeError) as error:
-            log.exception("trainer_failed", rank=rank)
-            try_tell(self, asker, TrainerFailed(rank, f"{type(error).__name__}: {error}"))
-
-    def _asker(self) -> ActorRef:
-        assert self.sender is not None, "trainer messages come from the coordinator"
-        return self.sender
+        return CheckpointSaved(message.iteration, message.path)
 
     def _log_unstarted(self, message: Message) -> None:
         """A job that has ended, or failed to start and said so, has nothing to train."""
@@ -189,7 +275,9 @@ class TrainerRank(Actor):
         if self._listener is not None:
             self._listener.close()
             self._listener = None
-        self._training = None
+        self._term = self._training = None
+        self._orders.clear()
+        self._answers.clear()
 
 
 def _build(message: StartTrainer, listener: socket.socket | None) -> _Training:
@@ -218,7 +306,15 @@ def _build(message: StartTrainer, listener: socket.socket | None) -> _Training:
     if message.checkpoint:
         state, _ = load_checkpoint(Path(message.checkpoint))
         trainer.load_state_dict(state)
-    return _Training(message.job_id, message.rank, model, trainer, group)
+    return _Training(message.job_id, message.rank, model, trainer, group, message.completed)
+
+
+def _require_completed(training: _Training, iterations: int, what: str) -> None:
+    """In the accelerator's thread, so that nothing comes between this and what it is about."""
+    if training.completed != iterations:
+        raise SpotlightError(
+            f"asked to {what} iteration {iterations}, but {training.completed} are trained"
+        )
 
 
 async def _fetch_all(offers: set[BundleOffer]) -> dict[str, dict[str, Tensor]]:

@@ -1,17 +1,17 @@
-"""What a worker process shares between its actors: its name, its two threads, and the state it
-reports.
+"""What a worker process shares between its actors: its name, its threads, and the state it reports.
 
-Torch runs in one thread (the accelerator's) and scoring in another, so that the actors' loop always
-answers.
+Torch runs in one thread (the accelerator's), scoring in another, and tensors become bytes or the
+reverse in a third, so that the actors' loop always answers and the accelerator never waits for
+bytes.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import TypeVar
 
 from spotlight.actors.messages import WorkerState
@@ -28,6 +28,28 @@ _PRECEDENCE: tuple[WorkerState, ...] = (
 )
 
 
+class Turn:
+    """At the accelerator; whoever has it queues work in the accelerator's thread."""
+
+    def __init__(self, lock: asyncio.Lock) -> None:
+        self._lock = lock
+        self._is_mine = True
+
+    def pass_on(self) -> None:
+        """The next one may queue its work behind what is queued: the accelerator does not wait
+        for the loop between the two.
+        """
+        if self._is_mine:
+            self._is_mine = False
+            self._lock.release()
+
+    async def regain(self) -> None:
+        """Have the turn again, unless one has it still."""
+        if not self._is_mine:
+            await self._lock.acquire()
+            self._is_mine = True
+
+
 class WorkerContext:
     """Shared by the actors of one worker process; `epoch` differs for every process that bears the
     name.
@@ -38,6 +60,8 @@ class WorkerContext:
         self.epoch = epoch
         self._accelerator = ThreadPoolExecutor(1, thread_name_prefix="accelerator")
         self._scorer = ThreadPoolExecutor(1, thread_name_prefix="scorer")
+        self._packer = ThreadPoolExecutor(1, thread_name_prefix="packer")
+        self._turn = asyncio.Lock()
         self._busy: Counter[WorkerState] = Counter()
         self._details: dict[WorkerState, str] = {}
         self._reported: tuple[WorkerState, str] = ("starting", "")
@@ -45,7 +69,28 @@ class WorkerContext:
 
     async def on_accelerator(self, work: Callable[[], ResultT]) -> ResultT:
         """Run torch work in the accelerator's thread, after what is queued there."""
-        return await asyncio.get_running_loop().run_in_executor(self._accelerator, work)
+        async with self.accelerator_turn():
+            return await self.in_turn(work)
+
+    @asynccontextmanager
+    async def accelerator_turn(self) -> AsyncIterator[Turn]:
+        """Have the accelerator for oneself, for several pieces of work (`in_turn`) between which
+        the loop decides; first come, first served.
+        """
+        await self._turn.acquire()
+        turn = Turn(self._turn)
+        try:
+            yield turn
+        finally:
+            turn.pass_on()
+
+    def in_turn(self, work: Callable[[], ResultT]) -> asyncio.Future[ResultT]:
+        """Queue torch work in the accelerator's thread; only within one's `accelerator_turn`."""
+        return asyncio.get_running_loop().run_in_executor(self._accelerator, work)
+
+    async def on_packer(self, work: Callable[[], ResultT]) -> ResultT:
+        """Turn tensors into bytes, or bytes into tensors, beside everything else."""
+        return await asyncio.get_running_loop().run_in_executor(self._packer, work)
 
     async def on_scorer(self, work: Callable[[], ResultT]) -> ResultT:
         """Run scoring in its own thread."""
@@ -73,6 +118,7 @@ class WorkerContext:
         """Let the threads end."""
         self._accelerator.shutdown(wait=False, cancel_futures=True)
         self._scorer.shutdown(wait=False, cancel_futures=True)
+        self._packer.shutdown(wait=False, cancel_futures=True)
 
     def _publish(self) -> None:
         idle: WorkerState = "idle"

@@ -156,6 +156,8 @@ def _clipped(intervals: Iterable[Interval], span: Span) -> list[Interval]:
 
 def _phases(record: RunRecord, span: Span) -> list[Segment]:
     inside = [one for one in record.phases if span.start <= one.time_s < span.end]
+    if not inside:
+        return []
     ends = [*(one.time_s for one in inside[1:]), span.end]
     return [
         Segment(

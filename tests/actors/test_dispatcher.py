@@ -4,134 +4,37 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from pathlib import Path
 
 import pytest
-from job_kit import Recorder, offer, recorder, requests, settle
+from desk_kit import Desk, ids, images, steps
+from job_kit import recorder, request, requests
 from runtime_kit import Cluster
 
-from spotlight.actors.dispatcher import Dispatcher, DispatchStatistics
 from spotlight.actors.messages import (
     AddWorker,
     BarWorkers,
     CancelRequests,
-    Completed,
     DenoiseFailed,
     Grant,
     Pull,
-    PullScores,
-    Receipt,
     RemoveWorker,
-    RenewLease,
-    Request,
     RequestsFinished,
     RequestsGivenUp,
     Revoke,
-    Scored,
-    ScoreFailed,
     ScoreGrant,
-    SubmitRequests,
 )
-from spotlight.actors.runtime import Message
-from spotlight.transport.tensors import BundleOffer
 
 pytestmark = pytest.mark.virtual_time
 
 
-class Desk:
-    """A dispatcher, one who submits, and workers that only record what they are given."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        self.statistics = DispatchStatistics()
-        self.discarded: list[BundleOffer] = []
-        self.events: list[tuple[str, dict[str, Any]]] = []
-        self.workers: dict[str, Recorder] = {}
-        self.epochs: dict[str, int] = {}
-
-    async def open(self) -> None:
-        self.system = await self.cluster.system("coordinator")
-        self.submitter = await recorder(self.system, "submitter")
-        self.dispatcher = await self.system.spawn(
-            lambda: Dispatcher(
-                statistics=self.statistics,
-                discard=self.discarded.append,
-                record=lambda event, **fields: self.events.append((event, fields)),
-                score_attempts=3,
-            ),
-            "dispatcher",
-        )
-
-    async def tell(self, message: Message) -> None:
-        self.system.tell(self.dispatcher, message)
-        await settle()
-
-    async def submit(self, *wanted: Request) -> None:
-        await self.tell(SubmitRequests(wanted, self.submitter.ref))
-
-    async def add(self, name: str, epoch: int = 1, **pull: Any) -> Recorder:
-        """A worker that pulls both kinds of work; its earlier self's inbox is kept."""
-        if name not in self.workers:
-            self.workers[name] = await recorder(self.system, name)
-        self.epochs[name] = epoch
-        await self.tell(AddWorker(name, f"node of {name}", "spot", epoch))
-        await self.pull(name, **pull)
-        await self.tell(PullScores(name, epoch, self.workers[name].ref, credits=2))
-        return self.workers[name]
-
-    async def pull(
-        self,
-        name: str,
-        *,
-        credits: int = 2,
-        batch: int = 4,
-        rollout: tuple[int, ...] = (0,),
-        evaluation: tuple[int, ...] = (0,),
-    ) -> None:
-        leader = self.workers[name].ref
-        await self.tell(Pull(name, self.epochs[name], leader, credits, batch, rollout, evaluation))
-
-    async def complete(self, name: str, lease: int, epoch: int | None = None) -> int:
-        """Deliver a batch; how many of it counted."""
-        epoch = epoch or self.epochs[name]
-        done = Completed(name, epoch, lease, offer(f"samples/{name}/{epoch}-{lease}"), 1.0)
-        receipt = await self.system.ask(self.dispatcher, done, timeout_s=10.0)
-        assert isinstance(receipt, Receipt)
-        await settle()
-        return receipt.accepted
-
-    async def score(self, name: str, lease: int, *rewards: float) -> None:
-        answer = Scored(name, self.epochs[name], lease, rewards)
-        await self.system.ask(self.dispatcher, answer, timeout_s=10.0)
-        await settle()
-
-    async def fail_score(self, name: str, lease: int) -> None:
-        await self.tell(ScoreFailed(name, self.epochs[name], lease, "the scorer broke"))
-
-    def finished(self) -> list[str]:
-        return [
-            result.request.id
-            for message in self.submitter.all(RequestsFinished)
-            for result in message.results
-        ]
-
-    def given_up(self) -> list[str]:
-        return [r.id for m in self.submitter.all(RequestsGivenUp) for r in m.requests]
-
-    def event(self, name: str) -> list[dict[str, Any]]:
-        return [fields for event, fields in self.events if event == name]
-
-
 @pytest.fixture
-async def desk() -> AsyncIterator[Desk]:
+async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
     async with Cluster() as cluster:
-        desk = Desk(cluster)
+        desk = Desk(cluster, tmp_path / "journal.sqlite")
         await desk.open()
         yield desk
-
-
-def ids(grant: Grant) -> list[str]:
-    return [request.id for request in grant.requests]
+        desk.file.close()
 
 
 async def test_a_request_is_denoised_then_scored_then_finished(desk: Desk) -> None:
@@ -156,7 +59,7 @@ async def test_the_bundle_of_a_scored_preview_is_dropped(desk: Desk) -> None:
     await desk.submit(*requests(1, "preview"))
     await desk.complete("a", worker.last(Grant).lease)
     await desk.score("a", worker.last(ScoreGrant).lease, 0.5)
-    assert [bundle.key for bundle in desk.discarded] == ["samples/a/1-1"]
+    assert desk.gone() == [images("a", worker.last(Grant)).key]
 
 
 async def test_a_request_that_is_submitted_twice_is_done_once(desk: Desk) -> None:
@@ -173,14 +76,22 @@ async def test_a_request_that_is_submitted_twice_is_done_once(desk: Desk) -> Non
 async def test_a_request_counts_once_whoever_completes_it(desk: Desk) -> None:
     slow = await desk.add("slow")
     await desk.submit(*requests(1))
+    other = await desk.add("other")
     await asyncio.sleep(20.0)  # the lease expires, and the request is granted again
-    first, second = (grant.lease for grant in slow.all(Grant))
-    assert await desk.complete("slow", first) == 0
-    assert await desk.complete("slow", second) == 1
-    await desk.score("slow", slow.last(ScoreGrant).lease, 0.5)
+    assert await desk.complete("slow", slow.last(Grant).lease) == 0
+    assert await desk.complete("other", other.last(Grant).lease) == 1
+    await desk.score("other", other.last(ScoreGrant).lease, 0.5)
     assert len(desk.finished()) == 1
     assert desk.statistics.late == 1
-    assert [bundle.key for bundle in desk.discarded] == [f"samples/slow/1-{first}"]
+    assert desk.gone() == [images("slow", slow.last(Grant)).key]
+
+
+async def test_a_late_completion_counts_while_nobody_else_works_on_it(desk: Desk) -> None:
+    slow = await desk.add("slow")
+    await desk.submit(*requests(1))
+    await asyncio.sleep(20.0)
+    assert await desk.complete("slow", slow.last(Grant).lease) == 1
+    assert desk.statistics.late == 0
 
 
 async def test_a_completion_that_is_delivered_twice_keeps_its_bundle(desk: Desk) -> None:
@@ -214,7 +125,7 @@ async def test_an_answer_of_an_old_epoch_changes_nothing_and_is_counted(desk: De
     await desk.add("a", epoch=2)
     assert await desk.complete("a", old, epoch=1) == 0
     await desk.tell(DenoiseFailed("a", 1, old, "too late"))
-    await desk.tell(Pull("a", 1, worker.ref, 9, 9, (0,), (0,)))
+    await desk.tell(Pull("a", 1, worker.ref, 1, 9, 9, (0,), (0,)))
     assert desk.statistics.late == 3
     assert desk.finished() == desk.given_up() == []
     assert len(worker.all(Grant)) == 2, "the request was granted to the new process"
@@ -229,7 +140,8 @@ async def test_late_answers_stay_counted(desk: Desk) -> None:
 
 async def test_an_answer_without_a_lease_changes_nothing_and_is_counted(desk: Desk) -> None:
     await desk.add("a")
-    assert await desk.complete("a", 1234) == 0
+    await desk.submit(*requests(1, version=9))
+    assert await desk.complete("a", 1 << 60) == 0
     await desk.score("a", 1234, 0.5)
     await desk.fail_score("a", 1234)
     await desk.tell(DenoiseFailed("a", 1, 1234, "no"))
@@ -252,8 +164,8 @@ async def test_a_lease_that_is_not_renewed_expires_and_its_requests_are_issued_a
     await desk.submit(*requests(2))
     second = await desk.add("second", credits=1)
     await asyncio.sleep(20.0)
-    grants = first.all(Grant) + second.all(Grant)
-    assert [ids(grant) for grant in grants] == [ids(grants[0])] * 2
+    assert [ids(grant) for grant in first.all(Grant)] == [[r.id for r in requests(2)]]
+    assert [ids(grant) for grant in second.all(Grant)] == [[r.id for r in requests(2)]]
     assert desk.statistics.reissued == 2
     assert desk.event("leases_expired") == [{"items": 2}]
 
@@ -264,7 +176,7 @@ async def test_a_lease_that_is_renewed_does_not_expire(desk: Desk) -> None:
     lease = worker.last(Grant).lease
     for _ in range(20):
         await asyncio.sleep(4.0)
-        await desk.tell(RenewLease("a", 1, lease, "denoise"))
+        await desk.pull("a", holds=(worker.last(Grant),))
     assert len(worker.all(Grant)) == 1
     assert await desk.complete("a", lease) == 1
 
@@ -381,7 +293,7 @@ async def test_cancelled_previews_that_are_being_scored_leave_nothing(desk: Desk
     await desk.tell(CancelRequests("preview"))
     await desk.score("a", worker.last(ScoreGrant).lease, 0.5)
     assert desk.submitter.inbox == []
-    assert [bundle.key for bundle in desk.discarded] == ["samples/a/1-1"]
+    assert desk.gone() == [images("a", worker.last(Grant)).key]
     assert desk.statistics.late == 1
 
 
@@ -407,7 +319,7 @@ async def test_a_failing_scorer_is_tried_again_then_given_up_and_never_a_reward(
     assert desk.finished() == []
     assert desk.given_up() == [r.id for r in requests(2)]
     assert len(desk.event("scorer_failed")) == 3
-    assert [bundle.key for bundle in desk.discarded] == ["samples/a/1-1"]
+    assert desk.gone() == [images("a", worker.last(Grant)).key]
 
 
 async def test_after_a_failure_another_worker_may_score(desk: Desk) -> None:
@@ -464,10 +376,48 @@ async def test_a_grant_that_cannot_be_sent_goes_to_another_worker(desk: Desk) ->
     far = await desk.cluster.system("far")
     remote = await recorder(far, "leader")
     await desk.tell(AddWorker("far", "node", "spot", 1))
-    await desk.tell(Pull("far", 1, remote.ref, 2, 4, (0,), (0,)))
+    await desk.tell(Pull("far", 1, remote.ref, 1, 2, 4, (0,), (0,)))
     await far.abort()
     await asyncio.sleep(10.0)
     await desk.submit(*requests(1))
     near = await desk.add("near")
     await asyncio.sleep(20.0)
     assert [ids(grant) for grant in near.all(Grant)] == [["rollout/0/0/0"]]
+
+
+async def test_a_group_gets_the_prompts_that_it_still_has(desk: Desk) -> None:
+    worker = await desk.add("a", credits=0)
+    await desk.submit(*(request(n, group=group) for group in (0, 1) for n in range(2)))
+    await desk.pull("a", batch=2, prompts=('"1"',))
+    assert ids(worker.all(Grant)[0]) == ["rollout/0/1/0", "rollout/0/1/1"]
+
+
+async def test_rollouts_come_before_previews_before_evaluations_and_older_before_newer(
+    desk: Desk,
+) -> None:
+    worker = await desk.add("a", credits=0)
+    await desk.submit(
+        *requests(1, "evaluation", iteration=0),
+        *requests(1, "preview", iteration=2),
+        *requests(1, "preview", iteration=1),
+        *requests(1, iteration=2, version=1),
+        *requests(1, iteration=1, version=0),
+    )
+    await desk.pull("a", credits=1, rollout=(0, 1))
+    for _ in range(4):
+        await desk.complete("a", worker.last(Grant).lease)
+    order = [(r.kind, r.iteration) for grant in worker.all(Grant) for r in grant.requests]
+    assert order[0] == ("rollout", 1)
+    assert order[1] == ("rollout", 2)
+    assert [kind for kind, _ in order[2:]] == ["preview", "preview", "evaluation"]
+
+
+async def test_what_is_begun_comes_before_what_is_not(desk: Desk) -> None:
+    worker = await desk.add("a", credits=1)
+    await desk.submit(*requests(1))
+    await desk.commit("a", worker.last(Grant), 1)
+    other = await desk.add("other", credits=0)
+    await desk.submit(*requests(4))
+    await desk.tell(RemoveWorker("a", "preempted"))
+    await desk.pull("other", credits=1)
+    assert (ids(other.last(Grant)), steps(other.last(Grant))) == ([requests(1)[0].id], [1])

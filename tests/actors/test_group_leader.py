@@ -9,29 +9,42 @@ import pytest
 from job_kit import STORE, Recorder, job, offer, recorder, requests, settle
 from runtime_kit import Cluster
 
+from spotlight.actors.delivery import AWAY_LIMIT_S
 from spotlight.actors.group_leader import GroupLeader
 from spotlight.actors.messages import (
     Acknowledged,
+    AreYouThere,
+    Commit,
+    CommitSteps,
     Completed,
     Denoise,
     Denoised,
     DenoiseError,
     DenoiseFailed,
+    Drain,
+    Drained,
     EndJob,
     Grant,
+    HeldLease,
     HoldWeights,
     Membership,
     PrepareJob,
     Pull,
+    Recall,
     Receipt,
-    RenewLease,
+    ReturnLease,
     Revoke,
+    StateChanged,
+    StepsCommitted,
+    Yielded,
 )
 from spotlight.actors.runtime import Actor, Message, handles
 from spotlight.actors.worker_state import WorkerContext
 from spotlight.errors import TransferFailed
 
 pytestmark = pytest.mark.virtual_time
+
+NOT_NOW = Receipt(0, ask_again=True)
 
 
 class SlowMember(Recorder):
@@ -54,29 +67,42 @@ class Crew:
     """A leader on a worker, with its member there and its dispatcher elsewhere."""
 
     async def open(self, cluster: Cluster) -> None:
-        self.coordinator, self.transport = await cluster.process("coordinator")
+        self.cluster = cluster
+        self.receipt: Receipt | None = Receipt(1)
+        """What the dispatcher answers; None for an error."""
+        await self.open_coordinator()
         self.system = await cluster.system("worker")
-        self.accepts = True
-        self.dispatcher = await recorder(self.coordinator, "dispatcher", answer=self._receipt)
-        self.ledger = await recorder(self.coordinator, "ledger")
+        self.node = await recorder(self.system, "node")
         self.member = SlowMember()
         await self.system.spawn(lambda: self.member, "member")
-        context = WorkerContext("w", epoch=7)
+        self.context = WorkerContext("w", epoch=7)
         self.leader = await self.system.spawn(
-            lambda: GroupLeader(context, self.member.ref), "leader"
+            lambda: GroupLeader(self.context, self.member.ref), "leader"
         )
+
+    async def open_coordinator(self) -> None:
+        """The first, or one that came back: new incarnations at the same address."""
+        self.coordinator, self.transport = await self.cluster.process("coordinator")
+        self.dispatcher = await recorder(self.coordinator, "dispatcher", answer=self._receipt)
+        self.ledger = await recorder(self.coordinator, "ledger")
         self.membership = Membership(self.dispatcher.ref, self.ledger.ref, STORE)
 
     def _receipt(self, message: Message) -> Message | None:
-        if isinstance(message, Completed):
-            if not self.accepts:
+        if isinstance(message, Completed | CommitSteps):
+            if self.receipt is None:
                 raise RuntimeError("not now")
-            return Receipt(1)
+            return self.receipt
         return None
 
     async def tell(self, message: Message, sender: Actor | None = None) -> None:
         self.system.tell(self.leader, message, sender=sender.ref if sender else None)
         await asyncio.sleep(0.01)
+
+    async def grant(self, lease: int, count: int = 1, commit: Commit | None = None) -> Grant:
+        grant = Grant(lease, 15.0, requests(count), (commit,) * count, 3)
+        self.dispatcher.tell(self.leader, grant)
+        await asyncio.sleep(0.01)
+        return grant
 
     async def prepare(self, version: int | None = 0, job_id: str = "job") -> None:
         await self.tell(PrepareJob(job_id, job(), self.membership))
@@ -89,6 +115,33 @@ class Crew:
     ) -> None:
         extra = offer() if evaluation else None
         await self.tell(HoldWeights(job_id, version, offer(), extra, keep or (version,)))
+
+    async def working(self, *leases: int) -> None:
+        """Prepared, and with these leases."""
+        await self.prepare()
+        for lease in leases:
+            await self.grant(lease)
+
+    def held(self) -> tuple[int, ...]:
+        """The leases that the latest pull renews."""
+        return tuple(lease.lease for lease in self.dispatcher.last(Pull).leases)
+
+
+def denoised(lease: int) -> Denoised:
+    return Denoised(lease, offer(f"samples/{lease}"), 5, 1.5)
+
+
+def completed(lease: int, count: int = 1) -> Completed:
+    ids = tuple(each.id for each in requests(count))
+    return Completed("w", 7, lease, ids, offer(f"samples/{lease}"), 5, 1.5)
+
+
+def committed(lease: int, step: int) -> StepsCommitted:
+    return StepsCommitted(lease, step, offer(f"commits/{lease}-{step}"), 0.25)
+
+
+def saved(lease: int, step: int) -> CommitSteps:
+    return CommitSteps("w", 7, lease, step, offer(f"commits/{lease}-{step}"), 0.25)
 
 
 @pytest.fixture
@@ -152,70 +205,314 @@ async def test_a_new_job_starts_without_weights(crew: Crew) -> None:
 
 async def test_a_grant_goes_to_the_member_and_the_result_to_the_dispatcher(crew: Crew) -> None:
     await crew.prepare()
-    await crew.tell(Grant(4, 15.0, requests(2)))
-    assert crew.member.last(Denoise) == Denoise(4, requests(2))
-    await crew.tell(Denoised(4, offer(), 1.5))
-    assert crew.dispatcher.all(Completed) == [Completed("w", 7, 4, offer(), 1.5)]
+    commit = Commit(3, offer("commits/1"), 0)
+    await crew.grant(4, 2, commit)
+    assert crew.member.last(Denoise) == Denoise(4, requests(2), (commit, commit), 3)
+    await crew.tell(denoised(4))
+    assert crew.dispatcher.all(Completed) == [completed(4, 2)]
 
 
 async def test_a_completion_is_delivered_again_until_it_is_acknowledged(crew: Crew) -> None:
-    await crew.prepare()
-    await crew.tell(Grant(4, 15.0, requests(1)))
-    crew.accepts = False
-    await crew.tell(Denoised(4, offer(), 1.5))
+    await crew.working(4)
+    crew.receipt = None
+    await crew.tell(denoised(4))
     await asyncio.sleep(2.5)
-    crew.accepts = True
+    crew.receipt = Receipt(1)
     await asyncio.sleep(60.0)
-    assert len(crew.dispatcher.all(Completed)) == 4
-    assert len(set(crew.dispatcher.all(Completed))) == 1
+    assert crew.dispatcher.all(Completed) == [completed(4)] * 4
 
 
-async def test_leases_are_renewed_while_they_are_held(crew: Crew) -> None:
+async def test_a_completion_is_sent_again_while_the_coordinator_cannot_tell_yet(
+    crew: Crew,
+) -> None:
+    await crew.working(4)
+    crew.receipt = NOT_NOW
+    await crew.tell(denoised(4))
+    await asyncio.sleep(AWAY_LIMIT_S * 2)
+    crew.receipt = None  # it was there just now, so it is not given up for an error
+    await asyncio.sleep(AWAY_LIMIT_S / 2)
+    assert crew.held() == (4,)
+    crew.receipt = Receipt(1)
+    await asyncio.sleep(2.0)
+    assert crew.held() == ()
+
+
+# --- pulling ---
+
+
+async def test_leases_are_renewed_by_name_while_they_are_held(crew: Crew) -> None:
     await crew.prepare()
-    await crew.tell(Grant(4, 15.0, requests(1)))
+    await crew.grant(4, 2)
+    await crew.grant(5)
+    pulls = len(crew.dispatcher.all(Pull))
     await asyncio.sleep(13.0)
-    assert crew.dispatcher.all(RenewLease) == [RenewLease("w", 7, 4, "denoise")] * 3
-    await crew.tell(Denoised(4, offer(), 1.5))
-    await asyncio.sleep(30.0)
-    assert len(crew.dispatcher.all(RenewLease)) == 3
+    assert len(crew.dispatcher.all(Pull)) == pulls + 3
+    ids = tuple(each.id for each in requests(2))
+    assert crew.dispatcher.last(Pull).leases == (HeldLease(4, ids), HeldLease(5, ids[:1]))
+    await crew.tell(denoised(4))
+    assert crew.held() == (5,)
+
+
+async def test_a_pull_names_the_prompts_that_were_denoised_last(crew: Crew) -> None:
+    await crew.prepare()
+    for number in range(80):
+        wanted = requests(2, group=number)
+        crew.dispatcher.tell(crew.leader, Grant(number, 15.0, wanted, (None,) * 2, 0))
+    await asyncio.sleep(5.0)
+    prompts = crew.dispatcher.last(Pull).prompts
+    assert prompts == tuple(f'"{number}"' for number in range(16, 80))
+
+
+async def test_without_weights_there_is_no_pull(crew: Crew) -> None:
+    await crew.prepare(version=None)
+    await asyncio.sleep(60.0)
+    assert crew.dispatcher.all(Pull) == []
+
+
+# --- what a lost or repeated message does ---
+
+
+async def test_a_grant_that_comes_twice_is_taken_once(crew: Crew) -> None:
+    await crew.working(4, 4)
+    await crew.tell(denoised(4))
+    await crew.grant(4)
+    assert len(crew.member.all(Denoise)) == 1
+    assert crew.held() == ()
+
+
+async def test_a_grant_that_its_revocation_overtook_is_not_taken(crew: Crew) -> None:
+    await crew.prepare()
+    await crew.tell(Revoke((4,)))
+    await crew.grant(4)
+    assert crew.member.all(Denoise) == []
+    assert crew.held() == ()
+
+
+async def test_a_grant_of_a_dispatcher_that_is_not_the_jobs_is_not_taken(crew: Crew) -> None:
+    await crew.prepare()
+    stranger = await recorder(crew.coordinator, "stranger")
+    stranger.tell(crew.leader, Grant(4, 15.0, requests(1), (None,), 0))
+    await asyncio.sleep(1.0)
+    assert crew.member.all(Denoise) == []
+
+
+async def test_lease_numbers_of_another_job_mean_nothing(crew: Crew) -> None:
+    await crew.working(4)
+    await crew.tell(denoised(4))
+    await crew.prepare(job_id="next")
+    await crew.grant(4)
+    assert len(crew.member.all(Denoise)) == 2
 
 
 async def test_what_the_member_cannot_do_is_given_back(crew: Crew) -> None:
-    await crew.prepare()
-    await crew.tell(Grant(4, 15.0, requests(1)))
+    await crew.working(4, 5)
     await crew.tell(DenoiseError(4, "out of memory"))
-    assert crew.dispatcher.last(DenoiseFailed) == DenoiseFailed("w", 7, 4, "out of memory")
-    await asyncio.sleep(30.0)
-    assert crew.dispatcher.all(RenewLease) == []
+    await crew.tell(DenoiseError(5, "damaged", bad_commits=True))
+    assert crew.dispatcher.all(DenoiseFailed) == [
+        DenoiseFailed("w", 7, 4, "out of memory"),
+        DenoiseFailed("w", 7, 5, "damaged", bad_commits=True),
+    ]
+    assert crew.held() == ()
 
 
 async def test_a_revoked_lease_is_neither_renewed_nor_delivered(crew: Crew) -> None:
-    await crew.prepare()
-    await crew.tell(Grant(4, 15.0, requests(1)))
+    await crew.working(4)
     await crew.tell(Revoke((4,)))
     assert crew.member.last(Revoke) == Revoke((4,))
-    await crew.tell(Denoised(4, offer(), 1.5))
+    await crew.tell(committed(4, 2))
+    await crew.tell(denoised(4))
     await asyncio.sleep(30.0)
-    assert crew.dispatcher.all(Completed) == crew.dispatcher.all(RenewLease) == []
+    assert crew.dispatcher.all(Completed) == crew.dispatcher.all(CommitSteps) == []
+    assert crew.held() == ()
 
 
 async def test_after_the_end_of_the_job_nothing_is_delivered(crew: Crew) -> None:
-    await crew.prepare()
-    await crew.tell(Grant(4, 15.0, requests(1)))
+    await crew.working(4)
     await crew.tell(EndJob("job"))
-    await crew.tell(Denoised(4, offer(), 1.5))
-    await crew.tell(Grant(5, 15.0, requests(1)))
+    await crew.tell(denoised(4))
+    await crew.grant(5)
     assert crew.dispatcher.all(Completed) == []
     assert crew.member.last(EndJob) == EndJob("job")
     assert [message.lease for message in crew.member.all(Denoise)] == [4]
 
 
-async def test_it_outlives_its_coordinator(crew: Crew) -> None:
+async def test_the_end_of_the_job_ends_a_delivery(crew: Crew) -> None:
+    await crew.working(4)
+    crew.receipt = None
+    await crew.tell(denoised(4))
+    await crew.tell(EndJob("job"))
+    tried = len(crew.dispatcher.all(Completed))
+    await asyncio.sleep(60.0)
+    assert len(crew.dispatcher.all(Completed)) == tried
+
+
+# --- commits ---
+
+
+async def test_a_commit_is_made_known_to_the_dispatcher(crew: Crew) -> None:
+    await crew.working(4)
+    await crew.tell(committed(4, 2))
+    assert crew.dispatcher.all(CommitSteps) == [saved(4, 2)]
+    await asyncio.sleep(5.0)
+    assert crew.held() == (4,)
+
+
+async def test_only_the_latest_commit_is_sent_again(crew: Crew) -> None:
+    await crew.working(4)
+    crew.receipt = None
+    await crew.tell(committed(4, 2))
+    await crew.tell(committed(4, 3))
+    await crew.tell(committed(4, 5))
+    crew.receipt = Receipt(1)
+    await asyncio.sleep(10.0)
+    assert crew.dispatcher.all(CommitSteps) == [saved(4, 2), saved(4, 5)]
+
+
+async def test_a_commit_of_what_is_done_is_not_sent_again(crew: Crew) -> None:
+    await crew.working(4)
+    crew.receipt = None
+    await crew.tell(committed(4, 2))
+    await crew.tell(denoised(4))
+    crew.receipt = Receipt(1)
+    await asyncio.sleep(10.0)
+    assert crew.dispatcher.all(CommitSteps) == [saved(4, 2)]
+    assert crew.dispatcher.all(Completed) == [completed(4)]
+
+
+async def test_a_yielded_lease_is_returned_after_its_commit_is_safe(crew: Crew) -> None:
+    await crew.working(4)
+    crew.receipt = None
+    await crew.tell(committed(4, 2))
+    await crew.tell(Yielded(4))
+    assert crew.dispatcher.all(ReturnLease) == []
+    crew.receipt = Receipt(1)
+    await asyncio.sleep(2.0)
+    told = [m for m in crew.dispatcher.inbox if isinstance(m, CommitSteps | ReturnLease)]
+    assert told == [saved(4, 2), saved(4, 2), ReturnLease("w", 7, 4)]
+    assert crew.held() == ()
+
+
+async def test_a_recalled_lease_is_returned_once_its_commit_is_safe(crew: Crew) -> None:
+    await crew.working(4, 5)
+    await crew.tell(Recall((4, 9)))
+    assert crew.member.last(Recall).leases in ((4,), (4, 9))
+    assert crew.dispatcher.all(ReturnLease) == []
+    await crew.tell(committed(4, 2))
+    await crew.tell(Yielded(4))
+    assert crew.dispatcher.last(CommitSteps) == saved(4, 2)
+    assert crew.dispatcher.all(ReturnLease) == [ReturnLease("w", 7, 4)]
+    assert crew.held() == (5,)
+
+
+# --- draining ---
+
+
+async def test_while_it_drains_it_takes_nothing_and_says_when_nothing_is_left(crew: Crew) -> None:
+    await crew.working(4, 5)
+    await crew.tell(Drain(20.0), crew.node)
+    assert crew.member.last(Drain) == Drain(20.0)
+    assert crew.dispatcher.last(Pull).credits == 0
+    await crew.grant(6)
+    assert crew.dispatcher.last(ReturnLease) == ReturnLease("w", 7, 6)
+    await crew.tell(Yielded(5))
+    assert crew.node.all(Drained) == []
+    await crew.tell(denoised(4))
+    assert set(crew.node.all(Drained)) == {Drained("w", 7)}
+    assert [message.lease for message in crew.member.all(Denoise)] == [4, 5]
+
+
+async def test_it_has_not_drained_before_the_dispatcher_knows(crew: Crew) -> None:
+    await crew.working(4)
+    crew.receipt = None
+    await crew.tell(Drain(20.0), crew.node)
+    await crew.tell(denoised(4))
+    assert crew.node.all(Drained) == []
+    crew.receipt = Receipt(1)
+    await asyncio.sleep(2.0)
+    assert crew.node.all(Drained) == [Drained("w", 7)]
+
+
+async def test_an_idle_one_has_drained_at_once(crew: Crew) -> None:
+    await crew.tell(Drain(20.0), crew.node)
+    assert crew.node.all(Drained) == [Drained("w", 7)]
+
+
+async def test_when_the_notice_is_withdrawn_it_takes_work_again(crew: Crew) -> None:
     await crew.prepare()
-    await crew.tell(Grant(4, 15.0, requests(1)))
+    await crew.tell(Drain(20.0), crew.node)
+    await crew.tell(Drain(None), crew.node)
+    assert crew.member.last(Drain) == Drain(None)
+    assert crew.dispatcher.last(Pull).credits > 0
+    await crew.grant(4)
+    assert crew.held() == ()  # the pull was before
+    await asyncio.sleep(5.0)
+    assert crew.held() == (4,)
+    assert crew.node.all(Drained) == [Drained("w", 7)]
+
+
+async def test_a_job_that_is_prepared_while_it_drains_gets_nothing(crew: Crew) -> None:
+    await crew.tell(Drain(20.0), crew.node)
+    await crew.prepare()
+    assert crew.dispatcher.last(Pull).credits == 0
+
+
+# --- a coordinator that is away, and comes back ---
+
+
+async def test_a_result_waits_for_the_coordinator_that_comes_back(crew: Crew) -> None:
+    await crew.working(4, 5)
     await crew.coordinator.abort()
+    await crew.tell(committed(5, 3))
+    await crew.tell(denoised(4))
     await asyncio.sleep(30.0)
-    await crew.tell(Denoised(4, offer(), 1.5))
-    await asyncio.sleep(120.0)
+
+    await crew.open_coordinator()
+    await crew.tell(PrepareJob("job", job(), crew.membership))
+    assert crew.held() == (4, 5), "at once, so that it knows who works on what"
+    assert crew.dispatcher.last(Pull).rollout_versions == (0,), "weights stay"
+    await asyncio.sleep(10.0)
+
+    assert crew.dispatcher.all(Completed) == [completed(4)]
+    assert crew.dispatcher.all(CommitSteps) == [saved(5, 3)]
+    assert crew.held() == (5,)
+    await crew.grant(6)
+    assert crew.member.last(Denoise).lease == 6
+
+
+async def test_the_member_hears_of_the_new_sink_and_the_ledger_of_the_state(crew: Crew) -> None:
+    await crew.working(4)
+    await crew.coordinator.abort()
+    await asyncio.sleep(5.0)
+    await crew.open_coordinator()
+    again = PrepareJob("job", job(), crew.membership)
+    await crew.tell(again)
+    assert crew.member.all(PrepareJob)[-1] == again
+    assert [message.state for message in crew.ledger.all(StateChanged)] == ["idle"]
+
+
+async def test_a_node_that_joined_again_changes_nothing(crew: Crew) -> None:
+    await crew.working(4)
+    await crew.tell(PrepareJob("job", job(), crew.membership))
+    assert len(crew.member.all(PrepareJob)) == 1
+    assert crew.held() == (4,)
+
+
+async def test_a_result_is_given_up_when_the_coordinator_stays_away(crew: Crew) -> None:
+    await crew.working(4)
+    await crew.coordinator.abort()
+    await crew.tell(denoised(4))
+    await asyncio.sleep(AWAY_LIMIT_S + 30.0)
+    await crew.open_coordinator()
+    await crew.tell(PrepareJob("job", job(), crew.membership))
+    await asyncio.sleep(10.0)
+    assert crew.held() == ()
+    assert crew.dispatcher.all(Completed) == []
     await settle()
     assert "leader" in crew.system.statistics().mailboxes
+
+
+async def test_it_answers_its_node_while_the_member_loads(crew: Crew) -> None:
+    await crew.prepare(version=None)
+    await crew.hold(0)
+    answer = await crew.system.ask(crew.leader, AreYouThere(), timeout_s=1.0)
+    assert answer == Acknowledged()

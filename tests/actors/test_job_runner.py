@@ -4,81 +4,31 @@ validator and ledger, with fake nodes."""
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import Counter
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from job_kit import FakeNode, World, job, recorder, rng, status
+from job_kit import World, job
 from runtime_kit import Cluster
+from town_kit import Town, events, iterations, lines, trained_samples
 
-from spotlight.actors.coordinator import Coordinator
 from spotlight.actors.messages import (
     CancelJob,
     JobAccepted,
     JobRefused,
-    JobStatus,
     Request,
-    SubmitJob,
 )
-from spotlight.actors.runtime import ActorRef, ActorSystem
-from spotlight.jobs import JobSpec
 from spotlight.policies.advantages import group_advantages
 
 pytestmark = pytest.mark.virtual_time
 
 
-class Town:
-    """A coordinator and its fake nodes, each a process of its own."""
-
-    def __init__(self, cluster: Cluster, runs: Path) -> None:
-        self.cluster = cluster
-        self.runs = runs
-        self.world = World()
-        self.nodes: dict[str, ActorSystem] = {}
-
-    async def open(self) -> None:
-        self.system = await self.cluster.system("coordinator")
-        self.coordinator = await self.system.spawn(
-            lambda: Coordinator(self.runs, "127.0.0.1", rng()), "coordinator"
-        )
-        self.user = await recorder(self.system, "user")
-
-    async def join(self, name: str, pool: str, process: str = "") -> None:
-        system = await self.cluster.system(process or name)
-        self.nodes[name] = system
-        coordinator: ActorRef = system.well_known(self.system.address, "coordinator")
-        await system.spawn(lambda: FakeNode(name, pool, coordinator, self.world), "node")
-
-    async def submit(self, spec: JobSpec | None, folder: str = "", resume: bool = False) -> Any:
-        message = SubmitJob(spec or job(), folder, resume)
-        return await self.system.ask(self.coordinator, message, timeout_s=30.0)
-
-    async def status(self) -> JobStatus:
-        return await status(self.system, self.coordinator)
-
-    async def wait(self, until: Callable[[JobStatus], bool], limit_s: float = 600.0) -> JobStatus:
-        async with asyncio.timeout(limit_s):
-            while not until(now := await self.status()):  # noqa: ASYNC110 (as users do)
-                await asyncio.sleep(0.5)
-        return now
-
-    async def ended(self) -> JobStatus:
-        return await self.wait(lambda now: bool(now.outcome))
-
-    async def run(self, spec: JobSpec) -> JobStatus:
-        accepted = await self.submit(spec)
-        assert isinstance(accepted, JobAccepted), accepted
-        return await self.ended()
-
-
 @pytest.fixture
-async def town(tmp_path: Path):
+async def town(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     async with Cluster() as cluster:
-        town = Town(cluster, tmp_path / "runs")
+        town = Town(cluster, tmp_path / "runs", monkeypatch)
         await town.open()
         yield town
 
@@ -87,22 +37,6 @@ async def with_nodes(town: Town) -> Town:
     await town.join("reserved", "reserved")
     await town.join("spot", "spot")
     return town
-
-
-def lines(run: str, name: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (Path(run) / name).read_text().splitlines()]
-
-
-def events(run: str, name: str) -> list[dict[str, Any]]:
-    return [event for event in lines(run, "events.jsonl") if event["event"] == name]
-
-
-def iterations(run: str) -> list[dict[str, Any]]:
-    return [record for record in lines(run, "metrics.jsonl") if record["kind"] == "iteration"]
-
-
-def trained_samples(world: World) -> list[list[tuple[str, float]]]:
-    return [[(s.prompt, s.advantage) for s in train.samples] for train in world.trained]
 
 
 def expected_advantages(world: World, iteration: int) -> list[float]:
@@ -171,7 +105,7 @@ async def test_previews_use_the_weights_before_and_trainers_do_not_preview(town:
 async def test_preview_rewards_never_become_advantages(town: Town) -> None:
     await with_nodes(town)
     await town.run(job())
-    for iteration, samples in enumerate(trained_samples(town.world)):
+    for iteration, samples in enumerate(trained_samples(town.world.trained)):
         assert [a for _, a in samples] == pytest.approx(expected_advantages(town.world, iteration))
     chosen = {r.id for _, r in town.world.granted if r.kind == "rollout" and r.iteration > 0}
     previewed = {r.id for _, r in town.world.granted if r.kind == "preview"}
@@ -191,14 +125,14 @@ async def test_the_whole_spot_pool_may_die_in_the_middle(town: Town) -> None:
     assert end.reissued > 0
     assert [r["samples"] for r in iterations(end.run_folder)] == [8, 8, 8]
     assert [status.name for status in end.workers] == ["reserved/0"]
-    for iteration, samples in enumerate(trained_samples(town.world)):
+    for iteration, samples in enumerate(trained_samples(town.world.trained)):
         assert [a for _, a in samples] == pytest.approx(expected_advantages(town.world, iteration))
 
 
 async def test_the_loss_of_a_spot_node_does_not_change_the_samples(town: Town) -> None:
     await with_nodes(town)
     await town.run(job())
-    calm = trained_samples(town.world)
+    calm = trained_samples(town.world.trained)
     town.world.trained.clear()
     await town.submit(job())
     await town.wait(lambda now: now.phase == "train" and now.iteration == 0)
@@ -206,7 +140,7 @@ async def test_the_loss_of_a_spot_node_does_not_change_the_samples(town: Town) -
     await town.wait(lambda now: now.iteration == 2)
     await town.join("spot", "spot", "spot again")
     assert (await town.ended()).outcome == "finished"
-    assert trained_samples(town.world) == calm
+    assert trained_samples(town.world.trained) == calm
 
 
 async def test_a_spot_node_may_join_late_and_then_works(town: Town) -> None:

@@ -15,6 +15,7 @@ from runtime_kit import Cluster
 
 from spotlight.actors.member import Member
 from spotlight.actors.messages import (
+    Commit,
     Denoise,
     Denoised,
     DenoiseError,
@@ -22,6 +23,7 @@ from spotlight.actors.messages import (
     HoldWeights,
     Membership,
     PrepareJob,
+    Request,
     Revoke,
     WeightsHeld,
 )
@@ -48,6 +50,15 @@ def weights() -> dict[int, dict[str, torch.Tensor]]:
     return {0: first, 1: {name: tensor * 1.05 for name, tensor in first.items()}}
 
 
+def batch(
+    lease: int,
+    wanted: tuple[Request, ...],
+    commits: tuple[Commit | None, ...] = (),
+    every: int = 0,
+) -> Denoise:
+    return Denoise(lease, wanted, commits or (None,) * len(wanted), every)
+
+
 class Bench:
     """A member, its store of weights and samples, and a recorder as its leader."""
 
@@ -65,8 +76,10 @@ class Bench:
         assert held == WeightsHeld(version)
 
     async def denoise(self, lease: int, count: int = 1, version: int = 0) -> None:
-        batch = Denoise(lease, requests(count, version=version))
-        self.system.tell(self.member, batch, sender=self.leader.ref)
+        self.tell(batch(lease, requests(count, version=version)))
+
+    def tell(self, message: Message) -> None:
+        self.system.tell(self.member, message, sender=self.leader.ref)
 
     async def answered(self, count: int = 1) -> list[Message]:
         """The leader's inbox once it has so many messages."""
@@ -177,7 +190,7 @@ async def test_without_a_job_it_says_so(bench: Bench) -> None:
 async def test_pictures_that_are_asked_for_are_in_the_sink(bench: Bench, tmp_path: Path) -> None:
     await bench.hold(0)
     wanted = msgspec.structs.replace(requests(1)[0], image_key="validation/v0/p0.png")
-    bench.system.tell(bench.member, Denoise(1, (wanted,)), sender=bench.leader.ref)
+    bench.tell(batch(1, (wanted,)))
     await bench.answered()
     picture = tmp_path / "store" / "validation/v0/p0.png"
     assert picture.read_bytes().startswith(b"\x89PNG")

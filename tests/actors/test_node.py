@@ -7,15 +7,22 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from job_kit import STORE, Recorder, job, recorder
+from job_kit import STORE, Recorder, job
 from runtime_kit import Cluster
 
+from spotlight.actors import node
 from spotlight.actors.messages import (
+    AreYouThere,
+    Drain,
+    Drained,
     EndJob,
     HoldWeights,
     JoinNode,
     Membership,
     NodeJoined,
+    NodeLeaving,
+    NodeLeft,
+    NoticeGiven,
     PrepareJob,
     WorkerRefs,
     WorkerUp,
@@ -23,6 +30,7 @@ from spotlight.actors.messages import (
 from spotlight.actors.node import NodeScheduler, NodeSettings
 from spotlight.actors.runtime import ActorSystem, Message
 from spotlight.errors import TransferFailed
+from spotlight.policies.notices import Notice
 from spotlight.transport.tensors import BundleOffer, BundleStore
 
 pytestmark = pytest.mark.virtual_time
@@ -59,6 +67,21 @@ class FakeLauncher:
         return [process for process in self.started if process.name == name][-1]
 
 
+class FakeWorker(Recorder):
+    """All actors of all workers; may hang."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turns = asyncio.Event()
+        self.turns.set()
+
+    async def on_message(self, message: Message) -> None:
+        if isinstance(message, AreYouThere):
+            await self.turns.wait()
+            return
+        self.inbox.append(message)
+
+
 class Site:
     """A node with fake processes; one recorder stands for all actors of all its workers."""
 
@@ -66,21 +89,31 @@ class Site:
         self.launcher = FakeLauncher()
         self.answer_after_s = 0.0
         self.epochs = 0
+        self.notices: asyncio.Queue[Notice] = asyncio.Queue()
+        self.left = asyncio.Event()
 
     async def open(self, cluster: Cluster, folder: Path, workers: int) -> None:
         self.cluster = cluster
         await self.open_coordinator()
         self.system = await cluster.system("node")
-        self.worker = await recorder(self.system, "worker")
+        self.worker = FakeWorker()
+        await self.system.spawn(lambda: self.worker, "worker")
         self.store = BundleStore(folder, token="token")
         await self.store.start()
         settings = NodeSettings(
             "n", "spot", workers, "127.0.0.1", 1, self.coordinator.ref.address, folder, 1
         )
         self.node = await self.system.spawn(
-            lambda: NodeScheduler(settings, self.store, self.launcher), "node"
+            lambda: NodeScheduler(
+                settings, self.store, self.launcher, self._notices(), left=self.left.set
+            ),
+            "node",
         )
         await asyncio.sleep(0.1)
+
+    async def _notices(self) -> AsyncIterator[Notice]:
+        while True:
+            yield await self.notices.get()
 
     async def open_coordinator(self) -> None:
         self.coordinator_system: ActorSystem = await self.cluster.system("coordinator")
@@ -116,6 +149,19 @@ class Site:
         bundle = self.store.put(f"weights/{version:06d}-rollout", b"weights")
         await self.tell(HoldWeights(job_id, version, bundle, None, keep or (version,)))
 
+    async def preempted(self, lead_s: float | None, source: str = "aws") -> None:
+        self.notices.put_nowait(Notice(source, "preempt", "event", lead_s))
+        await asyncio.sleep(0.1)
+
+    async def drained(self, *epochs: int) -> None:
+        for epoch in epochs:
+            self.worker.tell(self.node, Drained(f"n/{epoch - 1}", epoch))
+        await asyncio.sleep(0.1)
+
+    def stops(self) -> list[float | None]:
+        """What leaders were told, each time all of them."""
+        return [message.stop_in_s for message in self.worker.all(Drain)]
+
     def joined(self) -> list[list[tuple[str, int]]]:
         return [
             [(w.worker, w.epoch) for w in join.workers] for join in self.coordinator.all(JoinNode)
@@ -123,7 +169,9 @@ class Site:
 
 
 @pytest.fixture
-async def site(tmp_path: Path) -> AsyncIterator[Site]:
+async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Site]:
+    """It joins again only when it has something to say, so that its joins can be counted."""
+    monkeypatch.setattr(node, "_JOIN_AGAIN_S", 1e6)
     async with Cluster() as cluster:
         site = Site()
         await site.open(cluster, tmp_path, workers=2)
@@ -170,6 +218,19 @@ async def test_a_change_while_it_joins_is_not_lost(site: Site) -> None:
     assert site.joined()[-1] == [("n/0", 1)]
 
 
+async def test_it_joins_again_now_and_then_since_it_may_have_been_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node, "_JOIN_AGAIN_S", 15.0)
+    async with Cluster() as cluster:
+        site = Site()
+        await site.open(cluster, tmp_path, workers=1)
+        await site.up("n/0")
+        await asyncio.sleep(50.0)
+        assert site.joined() == [[("n/0", 1)]] * 4
+        await site.store.aclose()
+
+
 async def test_it_joins_again_when_the_coordinator_is_back(site: Site) -> None:
     await site.up("n/0")
     await site.up("n/1")
@@ -195,24 +256,87 @@ async def test_weights_are_passed_on_and_old_ones_dropped(site: Site, tmp_path: 
     assert not (tmp_path / "weights").exists()
 
 
-async def test_weights_that_cannot_be_fetched_are_left_out_and_the_next_are_passed_on(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def fail(offer: BundleOffer) -> bytes:
-        raise TransferFailed("its holder is gone")
+ELSEWHERE = BundleOffer("weights/000000-rollout", 7, 5, STORE)
 
+
+class Fetching:
+    """Fetches from elsewhere, which may fail for a while."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.failures = 0
+        self.calls = 0
+        monkeypatch.setattr("spotlight.actors.weights_copies.fetch", self)
+
+    async def __call__(self, offer: BundleOffer) -> bytes:
+        self.calls += 1
+        if self.calls <= self.failures:
+            raise TransferFailed("its holder is gone")
+        return b"weights"
+
+
+@pytest.fixture
+async def fetching(site: Site, monkeypatch: pytest.MonkeyPatch) -> Fetching:
+    """With two workers and a prepared job."""
     await site.up("n/0")
     await site.up("n/1")
     await site.prepare()
-    with monkeypatch.context() as patch:
-        patch.setattr("spotlight.actors.node.fetch", fail)
-        elsewhere = BundleOffer("weights/000000-rollout", 7, 0, STORE)
-        await site.tell(HoldWeights("job", 0, elsewhere, None, (0,)))
+    return Fetching(monkeypatch)
+
+
+async def test_weights_that_cannot_be_fetched_at_first_are_fetched_again(
+    site: Site, fetching: Fetching
+) -> None:
+    fetching.failures = 2
+    await site.tell(HoldWeights("job", 0, ELSEWHERE, None, (0,)))
     assert site.worker.all(HoldWeights) == []
+    await asyncio.sleep(10.0)
+    assert [m.version for m in site.worker.all(HoldWeights)] == [0, 0]
+    assert site.worker.last(HoldWeights).rollout.store == site.store.endpoint
 
-    await site.hold(1)
 
+async def test_weights_that_cannot_be_fetched_are_left_out_and_the_next_are_passed_on(
+    site: Site, fetching: Fetching
+) -> None:
+    fetching.failures = 1000
+    await site.tell(HoldWeights("job", 0, ELSEWHERE, None, (0,)))
+    await site.hold(1, 0, 1)  # is not kept waiting
     assert [m.version for m in site.worker.all(HoldWeights)] == [1, 1]
+    await asyncio.sleep(120.0)
+    assert [m.version for m in site.worker.all(HoldWeights)] == [1, 1]
+    assert fetching.calls == 5
+
+
+async def test_weights_that_nobody_needs_any_more_are_not_fetched_again(
+    site: Site, fetching: Fetching
+) -> None:
+    fetching.failures = 1
+    await site.tell(HoldWeights("job", 0, ELSEWHERE, None, (0,)))
+    await site.hold(5)
+    await asyncio.sleep(60.0)
+    assert [m.version for m in site.worker.all(HoldWeights)] == [5, 5]
+
+
+async def test_a_version_that_is_late_does_not_drop_a_newer_one(
+    site: Site, fetching: Fetching
+) -> None:
+    fetching.failures = 1
+    await site.tell(HoldWeights("job", 0, ELSEWHERE, None, (0,)))
+    await site.hold(1, 0, 1)
+    await asyncio.sleep(60.0)
+    assert site.worker.last(HoldWeights).version == 0
+    assert site.worker.last(HoldWeights).keep == (0, 1)
+
+
+async def test_weights_that_are_held_are_not_fetched_twice_unless_they_differ(
+    site: Site, fetching: Fetching
+) -> None:
+    again = HoldWeights("job", 0, ELSEWHERE, None, (0,))
+    await site.tell(again)
+    await site.tell(again)
+    assert (fetching.calls, len(site.worker.all(HoldWeights))) == (1, 4)
+    trained_again = BundleOffer(ELSEWHERE.key, 7, 6, STORE)
+    await site.tell(HoldWeights("job", 0, trained_again, None, (0,)))
+    assert fetching.calls == 2
 
 
 async def test_weights_of_another_job_are_ignored(site: Site) -> None:
@@ -226,3 +350,185 @@ async def test_weights_of_another_job_are_ignored(site: Site) -> None:
 async def test_its_workers_end_with_it(site: Site) -> None:
     await site.system.stop(site.node)
     assert [await process.wait() for process in site.launcher.started] == [-9, -9]
+
+
+# --- workers that hang ---
+
+
+async def test_a_worker_that_does_not_answer_is_ended_and_started_again(site: Site) -> None:
+    await site.up("n/0")
+    await site.up("n/1")
+    await asyncio.sleep(60.0)
+    assert len(site.launcher.started) == 2
+    site.worker.turns.clear()
+    await asyncio.sleep(20.0)
+    assert len(site.launcher.started) == 4
+    assert site.joined()[-1] == []
+
+
+async def test_a_worker_that_is_slow_to_answer_is_left_alone(site: Site) -> None:
+    await site.up("n/0")
+    await site.up("n/1")
+    for _ in range(10):
+        site.worker.turns.clear()
+        await asyncio.sleep(6.0)
+        site.worker.turns.set()
+        await asyncio.sleep(6.0)
+    assert len(site.launcher.started) == 2
+
+
+async def test_a_worker_that_never_comes_up_is_started_again(site: Site) -> None:
+    await asyncio.sleep(400.0)
+    assert len(site.launcher.started) == 4
+
+
+# --- leaving ---
+
+
+@pytest.fixture
+async def warm(site: Site) -> Site:
+    """Two workers, joined."""
+    await site.up("n/0")
+    await site.up("n/1")
+    return site
+
+
+async def test_a_notice_is_passed_on_and_the_node_leaves_when_all_have_drained(warm: Site) -> None:
+    await warm.preempted(30.0)
+    leaving = NodeLeaving("n", ("n/0", "n/1"), "aws", 30.0)
+    assert warm.coordinator.all(NodeLeaving) == [leaving]
+    assert warm.stops() == [pytest.approx(25.0, abs=0.2)] * 2
+    await warm.drained(1)
+    assert warm.coordinator.all(NodeLeft) == []
+    await warm.drained(2, 2)
+    assert warm.coordinator.all(NodeLeft) == [NodeLeft("n")]
+
+
+@pytest.mark.parametrize("source", ["signal", "aws"])
+async def test_only_a_node_that_was_told_to_end_ends_when_it_has_left(
+    warm: Site, source: str
+) -> None:
+    await warm.preempted(30.0, source)
+    await warm.drained(1)
+    assert not warm.left.is_set()
+    await warm.drained(2)
+    assert warm.left.is_set() is (source == "signal")
+
+
+async def test_an_advice_changes_nothing(warm: Site) -> None:
+    warm.notices.put_nowait(Notice("aws", "advise", "event"))
+    await asyncio.sleep(1.0)
+    assert warm.stops() == warm.coordinator.all(NodeLeaving) == []
+
+
+async def test_without_any_time_left_they_stop_at_once(warm: Site) -> None:
+    await warm.preempted(0.0)
+    assert warm.stops() == [0.0, 0.0]
+
+
+async def test_the_nearest_of_two_notices_counts(warm: Site) -> None:
+    await warm.tell(NoticeGiven(100.0, cancel=False))
+    await warm.preempted(10.0)
+    assert warm.stops()[::2] == [95.0, pytest.approx(8.0, abs=0.2)]
+    warm.notices.put_nowait(Notice("aws", "cancel", "event"))
+    await asyncio.sleep(0.1)
+    assert warm.stops()[-1] == pytest.approx(95.0, abs=0.5), "the user's notice still stands"
+    assert [message.source for message in warm.coordinator.all(NodeLeaving)] == [
+        "user",
+        "aws",
+        "user",
+    ]
+
+
+async def test_a_withdrawn_notice_is_as_if_it_had_not_been(warm: Site) -> None:
+    await warm.tell(NoticeGiven(30.0, cancel=False))
+    await warm.drained(1)
+    await warm.tell(NoticeGiven(0.0, cancel=True))
+    assert warm.stops()[-2:] == [None, None]
+    assert warm.coordinator.last(NodeLeaving).cancelled
+    joins = len(warm.joined())
+    await warm.drained(2)
+    await asyncio.sleep(300.0)
+    assert warm.coordinator.all(NodeLeft) == []
+    assert len(warm.joined()) == joins
+
+
+async def test_a_withdrawal_of_nothing_says_nothing(warm: Site) -> None:
+    await warm.tell(NoticeGiven(0.0, cancel=True))
+    assert warm.stops() == warm.coordinator.all(NodeLeaving) == []
+
+
+async def test_a_node_that_left_joins_again_when_its_notice_is_withdrawn(warm: Site) -> None:
+    await warm.preempted(30.0)
+    await warm.drained(1, 2)
+    warm.notices.put_nowait(Notice("aws", "cancel", "event"))
+    await asyncio.sleep(0.1)
+    assert warm.stops()[-1] is None
+    assert len(warm.joined()) == 2
+
+
+@pytest.mark.parametrize("drained", [True, False])
+async def test_a_node_that_outlives_its_deadline_joins_again(warm: Site, drained: bool) -> None:
+    await warm.preempted(30.0)
+    if drained:
+        await warm.drained(1, 2)
+    await asyncio.sleep(80.0)
+    assert warm.stops() == [pytest.approx(25.0, abs=0.2)] * 2
+    await asyncio.sleep(20.0)
+    assert warm.stops()[2:] == [None, None]
+    assert len(warm.joined()) == (2 if drained else 1)
+    assert warm.coordinator.last(NodeLeaving).cancelled is not drained
+
+
+async def test_a_worker_that_comes_up_late_drains_too(warm: Site) -> None:
+    await warm.preempted(30.0)
+    await warm.end("n/1")
+    await warm.drained(1)
+    assert warm.coordinator.all(NodeLeft) == [NodeLeft("n")]
+    await warm.up("n/1")
+    assert len(warm.stops()) == 3
+    assert warm.joined()[-1] == [("n/0", 1)], "what has left does not join"
+
+
+async def test_what_an_ended_process_said_does_not_count(warm: Site) -> None:
+    await warm.preempted(30.0)
+    await warm.drained(1)
+    await warm.end("n/0")
+    await warm.up("n/0")
+    await warm.drained(1, 2)
+    assert warm.coordinator.all(NodeLeft) == []
+    warm.worker.tell(warm.node, Drained("n/0", 3))
+    await asyncio.sleep(0.1)
+    assert warm.coordinator.all(NodeLeft) == [NodeLeft("n")]
+
+
+async def test_a_coordinator_that_comes_back_hears_of_the_notice(warm: Site) -> None:
+    await warm.preempted(1000.0)
+    await warm.coordinator_system.abort()
+    await asyncio.sleep(5.0)
+    await warm.open_coordinator()
+    await asyncio.sleep(10.0)
+    assert len(warm.joined()) == 1
+    assert warm.coordinator.last(NodeLeaving) == NodeLeaving("n", ("n/0", "n/1"), "aws", 1000.0)
+
+
+async def test_workers_do_not_compute_for_ever_without_a_coordinator(warm: Site) -> None:
+    await warm.prepare()
+    await warm.hold(0)
+    await warm.coordinator_system.abort()
+    await asyncio.sleep(290.0)
+    assert warm.worker.all(EndJob) == []
+    await asyncio.sleep(60.0)
+    assert set(warm.worker.all(EndJob)) == {EndJob("job")}
+    assert len(warm.worker.all(EndJob)) == 6
+    assert len(warm.launcher.started) == 2, "the workers stay warm"
+
+
+async def test_a_coordinator_that_comes_back_in_time_finds_the_job(warm: Site) -> None:
+    await warm.prepare()
+    for _ in range(3):
+        await warm.coordinator_system.abort()
+        await asyncio.sleep(200.0)
+        await warm.open_coordinator()
+        await asyncio.sleep(10.0)
+    assert warm.worker.all(EndJob) == []

@@ -11,16 +11,19 @@ import torch
 from job_kit import STORE, Recorder, job, recorder
 from runtime_kit import Cluster
 
+from spotlight.actors.delivery import AWAY_LIMIT_S
 from spotlight.actors.messages import (
     EndJob,
     Membership,
     PrepareJob,
     PullScores,
+    Receipt,
     Scored,
     ScoreFailed,
     ScoreGrant,
 )
 from spotlight.actors.reward_worker import RewardWorker
+from spotlight.actors.runtime import Message
 from spotlight.actors.worker_state import WorkerContext
 from spotlight.errors import ScoringError
 from spotlight.transport.tensors import BundleOffer, BundleStore
@@ -42,10 +45,26 @@ class Scorer:
         return self.answer  # type: ignore[return-value]
 
 
+class Dispatcher(Recorder):
+    """Acknowledges, answers something else, or fails."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers: Message | Exception | None = None
+
+    async def on_message(self, message: Message) -> Message | None:
+        self.inbox.append(message)
+        if isinstance(self.answers, Exception):
+            if isinstance(message, Scored):
+                raise self.answers
+            return None
+        return self.answers
+
+
 @pytest.fixture
 async def dispatcher(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> AsyncIterator[tuple[Recorder, Scorer, BundleOffer]]:
+) -> AsyncIterator[tuple[Dispatcher, Scorer, BundleOffer]]:
     scorer = Scorer()
     monkeypatch.setattr("spotlight.actors.reward_worker.build_scorer", lambda spec: scorer)
     store = BundleStore(tmp_path / "store", token="token")
@@ -55,7 +74,8 @@ async def dispatcher(
     bundle = store.put("images", pack({"images": images}))
     async with Cluster() as cluster:
         system = await cluster.system("worker")
-        dispatcher = await recorder(system, "dispatcher")
+        dispatcher = Dispatcher()
+        await system.spawn(lambda: dispatcher, "dispatcher")
         worker = await system.spawn(
             lambda: RewardWorker(WorkerContext("w", epoch=7)), "reward-worker"
         )
@@ -96,6 +116,52 @@ async def test_images_that_are_not_there_are_a_failure(dispatcher, tmp_path: Pat
     await score(recorded, bundle, (0, 9))
     assert recorded.all(Scored) == []
     assert "IndexError" in recorded.last(ScoreFailed).error
+
+
+async def test_a_grant_that_comes_twice_is_scored_once(dispatcher) -> None:
+    recorded, scorer, bundle = dispatcher
+    scorer.answer = "pixels"
+    await score(recorded, bundle, (0,))
+    await score(recorded, bundle, (0,))
+    assert len(recorded.all(Scored)) == 1
+
+
+async def test_pulls_come_regularly_and_renew_what_is_held(dispatcher) -> None:
+    recorded, scorer, bundle = dispatcher
+    scorer.answer = "pixels"
+    await asyncio.sleep(9.0)
+    assert len(recorded.all(PullScores)) == 3
+    recorded.answers = Receipt(0, ask_again=True)  # so that the lease stays
+    await score(recorded, bundle, (0,))
+    await asyncio.sleep(5.0)
+    assert recorded.last(PullScores).leases == (3,)
+    recorded.answers = None
+    await asyncio.sleep(2.0)
+    assert recorded.last(PullScores).leases == ()
+
+
+async def test_rewards_wait_for_the_coordinator_that_comes_back(dispatcher) -> None:
+    recorded, scorer, bundle = dispatcher
+    scorer.answer = "pixels"
+    worker = recorded.last(PullScores).reward_worker
+    recorded.answers = RuntimeError("not now")
+    await score(recorded, bundle, (2,))
+    successor = await recorder(recorded.system, "successor")
+    again = PrepareJob("job", job(), Membership(successor.ref, successor.ref, STORE))
+    await recorded.ask(worker, again, timeout_s=5.0)
+    assert successor.last(PullScores).leases == (3,)
+    await asyncio.sleep(5.0)
+    assert successor.all(Scored) == [Scored("w", 7, 3, (1.0,))]
+    assert successor.last(PullScores).leases == ()
+
+
+async def test_rewards_are_given_up_when_the_coordinator_stays_away(dispatcher) -> None:
+    recorded, scorer, bundle = dispatcher
+    scorer.answer = "pixels"
+    recorded.answers = RuntimeError("not now")
+    await score(recorded, bundle, (2,))
+    await asyncio.sleep(AWAY_LIMIT_S + 10.0)
+    assert recorded.last(PullScores).leases == ()
 
 
 async def test_after_the_end_of_the_job_nothing_is_scored(dispatcher) -> None:

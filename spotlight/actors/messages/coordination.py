@@ -1,0 +1,137 @@
+"""Inside the coordinator: job runner, dispatcher, explorer, validator and ledger."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from spotlight.actors.messages.work import Request, RequestKind, Result
+from spotlight.actors.runtime import ActorRef
+from spotlight.transport.control import Message
+
+WorkerState = Literal[
+    "starting", "loading", "rollout", "explore", "evaluate", "score", "train", "idle", "gone"
+]
+
+
+class SubmitRequests(Message, frozen=True):
+    """Queue requests; those already known are ignored, and those already finished are answered at
+    once. Results go to `reply_to`.
+    """
+
+    requests: tuple[Request, ...]
+    reply_to: ActorRef
+
+
+class CancelRequests(Message, frozen=True):
+    """Forget the requests of a kind; leases on them are revoked, and what still comes is late."""
+
+    kind: RequestKind
+
+
+class ForgetRequests(Message, frozen=True):
+    """The results of a kind are used up to this iteration: drop them and their bundles."""
+
+    kind: RequestKind
+    iteration: int
+
+
+class BarWorkers(Message, frozen=True):
+    """Grant nothing to these workers until the next `BarWorkers`: they are training."""
+
+    workers: tuple[str, ...]
+
+
+class AddWorker(Message, frozen=True):
+    """A worker may pull from now on."""
+
+    lane = "system"
+
+    worker: str
+    node: str
+    pool: str
+    epoch: int
+
+
+class RemoveWorker(Message, frozen=True):
+    """A worker is gone: re-issue what it held."""
+
+    lane = "system"
+
+    worker: str
+    reason: str
+    announced: bool = False
+    """It left after a notice: what it held is not suspected of having ended it."""
+
+
+class RequestsFinished(Message, frozen=True):
+    """Denoised and scored."""
+
+    results: tuple[Result, ...]
+
+
+class RequestsGivenUp(Message, frozen=True):
+    """These requests failed for good, with the reason."""
+
+    requests: tuple[Request, ...]
+    reason: str
+
+
+class Remind(Message, frozen=True):
+    """Job runner to itself, every second: messages may be lost, so say again what matters."""
+
+
+class StartExploration(Message, frozen=True):
+    """Explore the prompts of an iteration with the weights that members hold, for the time that
+    training takes.
+    """
+
+    iteration: int
+    weights_version: int
+    prompts: tuple[str, ...]
+    window_s: float
+    """Predicted training time; ignored when the budget is fixed."""
+
+
+class StopExploration(Message, frozen=True):
+    """Training is over: select from what is scored (a fixed budget is finished first)."""
+
+    iteration: int
+
+
+class Explored(Message, frozen=True):
+    """The seeds to regenerate for each prompt group."""
+
+    iteration: int
+    seeds: tuple[tuple[int, ...], ...]
+    preview_rewards: tuple[tuple[float | None, ...], ...]
+    """Preview reward of each chosen seed; None where exploration did not reach."""
+    previews: int
+    late: int
+
+
+class StartValidation(Message, frozen=True):
+    """Score this weights version on the validation prompts."""
+
+    version: int
+
+
+class ValidationDone(Message, frozen=True):
+    """Mean reward of a weights version, and the images it is made of."""
+
+    version: int
+    score: float
+    results: tuple[Result, ...]
+
+
+class ValidationFailed(Message, frozen=True):
+    """No image of the version could be scored."""
+
+    version: int
+
+
+class StateChanged(Message, frozen=True):
+    """Worker to ledger: what it does from now on."""
+
+    worker: str
+    state: WorkerState
+    detail: str = ""

@@ -1,0 +1,211 @@
+"""A dispatcher on a journal of its own, and workers that only record what they are given."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from job_kit import STORE, Recorder, offer, recorder, requests, settle
+from runtime_kit import Cluster
+
+from spotlight.actors.dispatch_state import DispatchStatistics
+from spotlight.actors.dispatcher import Dispatcher
+from spotlight.actors.job_journal import JobJournal
+from spotlight.actors.messages import (
+    AddWorker,
+    CommitSteps,
+    Completed,
+    Grant,
+    HeldLease,
+    NodeLeaving,
+    Pull,
+    PullScores,
+    Receipt,
+    Request,
+    RequestsFinished,
+    RequestsGivenUp,
+    Scored,
+    ScoreFailed,
+    SubmitRequests,
+)
+from spotlight.actors.runtime import Message
+from spotlight.errors import JournalError
+from spotlight.store.journal import Journal
+from spotlight.transport.tensors import BundleOffer
+
+
+def ids(grant: Grant) -> list[str]:
+    return [request.id for request in grant.requests]
+
+
+def images(name: str, grant: Grant) -> BundleOffer:
+    return offer(f"samples/{name}-{grant.lease}")
+
+
+def steps_of(name: str, grant: Grant, step: int) -> BundleOffer:
+    return offer(f"commits/{name}-{grant.lease}-{step}")
+
+
+def steps(grant: Grant) -> list[int]:
+    """After how many steps each request of a grant goes on."""
+    return [commit.step if commit else 0 for commit in grant.commits]
+
+
+class Desk:
+    """A dispatcher, one who submits, and workers that only record what they are given."""
+
+    def __init__(self, cluster: Cluster, path: Path) -> None:
+        self.cluster = cluster
+        self.path = path
+        self.statistics = DispatchStatistics()
+        self.discarded: list[BundleOffer] = []
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.workers: dict[str, Recorder] = {}
+        self.epochs: dict[str, int] = {}
+        self.failures: list[JournalError] = []
+        self.lives = 0
+
+    async def open(self) -> None:
+        self.system = await self.cluster.system("coordinator")
+        await self.begin()
+
+    async def begin(self) -> None:
+        """A dispatcher on what the journal holds."""
+        self.lives += 1
+        self.file = Journal.open(self.path, "owner")
+        self.journal = JobJournal(self.file, STORE, self.failures.append)
+        self.submitter = await recorder(self.system, f"submitter-{self.lives}")
+        self.dispatcher = await self.system.spawn(
+            lambda: Dispatcher(
+                statistics=self.statistics,
+                journal=self.journal,
+                discard=self.discarded.append,
+                record=lambda event, **fields: self.events.append((event, fields)),
+                score_attempts=3,
+                came_back=self.lives > 1,
+            ),
+            f"dispatcher-{self.lives}",
+        )
+
+    async def restart(self, *, listening: bool = False) -> None:
+        """The coordinator is killed and comes back; workers have not been heard yet. It grants
+        again, unless it is still `listening`."""
+        await self.system.stop(self.dispatcher)
+        await self.system.wait_stopped(self.dispatcher)
+        self.file.close()
+        self.statistics = DispatchStatistics()
+        await self.begin()
+        if not listening:
+            await asyncio.sleep(3.0)
+
+    async def meet(self, *names: str) -> None:
+        """Workers are there again after a restart; they can take nothing yet."""
+        for name in names:
+            await self.tell(AddWorker(name, f"node of {name}", "spot", self.epochs[name]))
+
+    async def tell(self, message: Message) -> None:
+        self.system.tell(self.dispatcher, message)
+        await settle()
+
+    async def submit(self, *wanted: Request) -> None:
+        await self.tell(SubmitRequests(wanted, self.submitter.ref))
+
+    async def add(self, name: str, epoch: int = 1, pool: str = "spot", **pull: Any) -> Recorder:
+        """A worker that pulls both kinds of work; its earlier self's inbox is kept."""
+        if name not in self.workers:
+            self.workers[name] = await recorder(self.system, name)
+        self.epochs[name] = epoch
+        await self.tell(AddWorker(name, f"node of {name}", pool, epoch))
+        await self.pull(name, **pull)
+        await self.pull_scores(name)
+        return self.workers[name]
+
+    async def pull(
+        self,
+        name: str,
+        *,
+        credits: int = 2,
+        batch: int = 4,
+        rollout: tuple[int, ...] = (0,),
+        evaluation: tuple[int, ...] = (0,),
+        prompts: tuple[str, ...] = (),
+        holds: tuple[Grant, ...] = (),
+    ) -> None:
+        leases = tuple(HeldLease(grant.lease, tuple(ids(grant))) for grant in holds)
+        leader = self.workers[name].ref
+        epoch = self.epochs[name]
+        await self.tell(
+            Pull(name, epoch, leader, 1, credits, batch, rollout, evaluation, prompts, leases)
+        )
+
+    async def pull_scores(self, name: str) -> None:
+        await self.tell(PullScores(name, self.epochs[name], self.workers[name].ref, credits=2))
+
+    async def deliver(self, name: str, grant: Grant, **changes: Any) -> Receipt:
+        """What a leader says when a batch is done, and the answer."""
+        epoch = self.epochs[name]
+        done = Completed(name, epoch, grant.lease, tuple(ids(grant)), images(name, grant), 2, 2.0)
+        done = msgspec.structs.replace(done, **changes)
+        receipt = await self.system.ask(self.dispatcher, done, timeout_s=10.0)
+        assert isinstance(receipt, Receipt)
+        await settle()
+        return receipt
+
+    async def complete(self, name: str, lease: int, epoch: int | None = None) -> int:
+        """Deliver a batch that the worker was granted; how many of it counted."""
+        granted = [g for g in self.grants() if g.lease == lease]
+        grant = granted[0] if granted else Grant(lease, 15.0, requests(1), (None,), 0)
+        changes = {"epoch": epoch} if epoch else {}
+        return (await self.deliver(name, grant, **changes)).accepted
+
+    def grants(self) -> list[Grant]:
+        return [grant for worker in self.workers.values() for grant in worker.all(Grant)]
+
+    async def commit(self, name: str, grant: Grant, step: int, **changes: Any) -> Receipt:
+        """What a leader says when progress is in the sink, and the answer."""
+        bundle = steps_of(name, grant, step)
+        said = CommitSteps(name, self.epochs[name], grant.lease, step, bundle, 0.1)
+        said = msgspec.structs.replace(said, **changes)
+        receipt = await self.system.ask(self.dispatcher, said, timeout_s=10.0)
+        assert isinstance(receipt, Receipt)
+        await settle()
+        return receipt
+
+    async def leave(self, name: str, *, cancelled: bool = False) -> None:
+        """Notice for a worker's node."""
+        node = f"node of {name}"
+        await self.tell(NodeLeaving(node, (name,), "user", 30.0, cancelled))
+
+    async def score(self, name: str, lease: int, *rewards: float) -> None:
+        answer = Scored(name, self.epochs[name], lease, rewards)
+        await self.system.ask(self.dispatcher, answer, timeout_s=10.0)
+        await settle()
+
+    async def fail_score(self, name: str, lease: int) -> None:
+        await self.tell(ScoreFailed(name, self.epochs[name], lease, "the scorer broke"))
+
+    def finished(self) -> list[str]:
+        return [
+            result.request.id
+            for message in self.submitter.all(RequestsFinished)
+            for result in message.results
+        ]
+
+    def given_up(self) -> list[str]:
+        return [r.id for m in self.submitter.all(RequestsGivenUp) for r in m.requests]
+
+    def rewards(self) -> dict[str, float]:
+        return {
+            result.request.id: result.reward
+            for message in self.submitter.all(RequestsFinished)
+            for result in message.results
+        }
+
+    def event(self, name: str) -> list[dict[str, Any]]:
+        return [fields for event, fields in self.events if event == name]
+
+    def gone(self) -> list[str]:
+        """Keys of the bundles that were deleted."""
+        return [bundle.key for bundle in self.discarded]

@@ -1,0 +1,351 @@
+"""Nodes whose workers keep what real ones keep when the coordinator is killed, and take the time
+that their world says."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from job_kit import STORE, World, offer
+
+from spotlight.actors.delivery import insist, try_tell
+from spotlight.actors.messages import (
+    CheckpointSaved,
+    CommitSteps,
+    Completed,
+    Drain,
+    Drained,
+    EndJob,
+    GetTrainer,
+    Grant,
+    HeldLease,
+    HoldWeights,
+    JoinNode,
+    NodeJoined,
+    NodeLeaving,
+    NodeLeft,
+    NoticeGiven,
+    PrepareJob,
+    Publish,
+    Published,
+    Pull,
+    PullScores,
+    Recall,
+    ReturnLease,
+    Revoke,
+    SaveCheckpoint,
+    Scored,
+    ScoreFailed,
+    ScoreGrant,
+    StartTrainer,
+    StateChanged,
+    Train,
+    Trained,
+    TrainerAt,
+    TrainerReady,
+    WorkerRefs,
+)
+from spotlight.actors.runtime import Actor, ActorRef, Down, Message, handles
+from spotlight.errors import ActorError
+
+
+@dataclass
+class FakeTrainer:
+    """A trainer rank as a coordinator that comes back finds it."""
+
+    start: StartTrainer
+    completed: int
+    running: Train | None = None
+    trained: Trained | None = None
+    saved: CheckpointSaved | None = None
+    asker: ActorRef | None = None
+
+
+class FakeWorker(Actor):
+    """A whole worker in one actor: leader, member, reward worker and trainer rank. It outlives the
+    coordinator, as real ones do."""
+
+    def __init__(self, name: str, epoch: int, world: World) -> None:
+        self.name, self.epoch, self.world = name, epoch, world
+        self.versions: dict[bool, set[int]] = {False: set(), True: set()}
+        self.job: PrepareJob | None = None
+        self.leases: dict[int, Grant] = {}
+        self.trainer: FakeTrainer | None = None
+        self.node: ActorRef | None = None
+        """Who gave notice; None when there is none."""
+        self._accelerator = asyncio.Lock()
+
+    async def started(self) -> None:
+        self.run_task(self._keep_pulling())
+
+    @handles(PrepareJob)
+    async def on_prepare(self, message: PrepareJob) -> None:
+        known, self.job = self.job, message
+        if known is None or known.job_id != message.job_id:
+            self.versions = {False: set(), True: set()}
+            self.leases.clear()
+        if known is None or known.membership != message.membership:
+            self.tell(message.membership.ledger, StateChanged(self.name, "idle"))
+        self._pull()
+
+    @handles(HoldWeights)
+    async def on_weights(self, message: HoldWeights) -> None:
+        self.versions[False].add(message.version)
+        if message.evaluation is not None:
+            self.versions[True].add(message.version)
+        for held in self.versions.values():
+            held &= set(message.keep)
+        self._pull()
+
+    async def _keep_pulling(self) -> None:
+        while True:
+            await asyncio.sleep(4.0)
+            self._pull()
+
+    def _pull(self) -> None:
+        if self.job is None:
+            return
+        pull = Pull(
+            self.name,
+            self.epoch,
+            self.ref,
+            members=1,
+            credits=0 if self.node is not None else 2,
+            batch=4,
+            rollout_versions=tuple(sorted(self.versions[False])),
+            evaluation_versions=tuple(sorted(self.versions[True])),
+            leases=tuple(HeldLease(lease, _ids(grant)) for lease, grant in self.leases.items()),
+        )
+        scores = PullScores(self.name, self.epoch, self.ref, credits=2)
+        for message in (pull, scores):
+            try_tell(self, self.job.membership.dispatcher, message)
+
+    @handles(Grant)
+    async def on_grant(self, message: Grant) -> None:
+        for wanted in message.requests:
+            assert wanted.weights_version in self.versions[wanted.kind == "evaluation"]
+            self.world.granted.append((self.name, wanted))
+        resumed = zip(message.requests, message.commits, strict=True)
+        self.world.resumed += [wanted.id for wanted, commit in resumed if commit is not None]
+        self.leases[message.lease] = message
+        self.run_task(self._denoise(message))
+
+    @handles(Revoke, Recall)
+    async def on_revoke(self, message: Revoke | Recall) -> None:
+        for lease in message.leases:
+            if self.leases.pop(lease, None) and isinstance(message, Recall):
+                self._give_back(lease)
+
+    @handles(Drain)
+    async def on_drain(self, message: Drain) -> None:
+        """What is committed is given back; the rest too."""
+        self.node = self.sender if message.stop_in_s is not None else None
+        if self.node is not None and self.world.drains:
+            for lease in list(self.leases):
+                del self.leases[lease]
+                self._give_back(lease)
+            self.tell(self.node, Drained(self.name, self.epoch))
+        self._pull()
+
+    def _give_back(self, lease: int) -> None:
+        if self.job is not None:
+            returned = ReturnLease(self.name, self.epoch, lease)
+            try_tell(self, self.job.membership.dispatcher, returned)
+
+    async def _denoise(self, grant: Grant) -> None:
+        """Step by step; with a commit when it was asked for."""
+        steps = grant.requests[0].settings.steps
+        begin = grant.commits[0].step if grant.commits[0] is not None else 0
+        key = f"{self.name}-{self.epoch}-{grant.lease}"
+        async with self._accelerator:
+            for step in range(begin + 1, steps + 1):
+                if grant.lease not in self.leases:
+                    return
+                await asyncio.sleep(self.world.denoise_s / steps)
+                if self.world.ends(self.name, grant.requests):
+                    await self.system.abort()
+                every = grant.commit_every
+                if every and (step - begin) % every == 0 and step < steps:
+                    there = offer(f"commits/{key}-{step}")
+                    commit = CommitSteps(self.name, self.epoch, grant.lease, step, there, 0.0)
+                    self.run_task(self._report(grant.lease, commit))
+        there, seconds = offer(f"samples/{key}"), self.world.denoise_s
+        self.world.bundles[there.key] = grant.requests
+        done = (grant.lease, _ids(grant), there, steps - begin, seconds * (steps - begin) / steps)
+        await self._report(grant.lease, Completed(self.name, self.epoch, *done))
+        self.leases.pop(grant.lease, None)
+        self._pull()
+
+    async def _report(self, lease: int, message: Message) -> None:
+        """To the coordinator of the day, until it answers."""
+        await insist(self, self._dispatcher, message, wanted=lambda: lease in self.leases)
+
+    def _dispatcher(self) -> ActorRef:
+        assert self.job is not None
+        return self.job.membership.dispatcher
+
+    @handles(ScoreGrant)
+    async def on_score(self, message: ScoreGrant) -> None:
+        self.run_task(self._score(message, self._dispatcher()))
+
+    async def _score(self, grant: ScoreGrant, dispatcher: ActorRef) -> None:
+        await asyncio.sleep(self.world.score_s)
+        batch = self.world.bundles[grant.bundle.key]
+        scored = tuple(batch[row] for row in grant.rows)
+        if self.world.fails(self.name, scored):
+            failed = ScoreFailed(self.name, self.epoch, grant.lease, "no luck")
+            try_tell(self, dispatcher, failed)
+            return
+        rewards = tuple(self.world.reward(each) for each in scored)
+        self.world.scored.update(zip((each.id for each in scored), rewards, strict=True))
+        answer = Scored(self.name, self.epoch, grant.lease, rewards)
+        with suppress(ActorError):  # another coordinator will ask for them again
+            await self.ask(dispatcher, answer, timeout_s=10.0)
+
+    @handles(GetTrainer)
+    async def on_get(self, message: GetTrainer) -> TrainerAt:
+        trainer = self.trainer
+        known = trainer is not None and trainer.start.job_id == message.job_id
+        return TrainerAt(trainer.completed if trainer is not None and known else -1)
+
+    @handles(StartTrainer)
+    async def on_start(self, message: StartTrainer) -> None:
+        assert self.sender is not None
+        if self.trainer is None or self.trainer.start != message:
+            self.world.started.append(message)
+            self.trainer = FakeTrainer(message, message.completed)
+        self.tell(self.sender, TrainerReady(message.rank))
+
+    @handles(Train)
+    async def on_train(self, message: Train) -> None:
+        trainer = self.trainer
+        assert trainer is not None
+        trainer.asker = self.sender
+        if trainer.trained is not None and trainer.trained.iteration == message.iteration:
+            self._answer(trainer.trained)
+        elif trainer.running is None:
+            assert message.iteration == trainer.completed, "in order, and none twice"
+            trainer.running = message
+            self.world.trained.append(message)
+            self.run_task(self._train(trainer, message))
+        else:
+            assert _batch(trainer.running) == _batch(message), "the same again, as it may be lost"
+
+    async def _train(self, trainer: FakeTrainer, message: Train) -> None:
+        await asyncio.sleep(self.world.train_s)
+        metrics, rank = {"loss": 0.5}, trainer.start.rank
+        trainer.trained = Trained(message.iteration, rank, metrics, self.world.train_s)
+        trainer.running = None
+        trainer.completed += 1
+        if trainer is self.trainer:
+            self._answer(trainer.trained)
+
+    @handles(Publish)
+    async def on_publish(self, message: Publish) -> None:
+        assert self.trainer is not None
+        assert message.version == self.trainer.completed, (message.version, self.trainer)
+        self.trainer.asker = self.sender
+        self.world.published.append(message.version)
+        weights = offer(f"weights/{message.version:06d}-rollout")
+        evaluation = offer(f"weights/{message.version:06d}-evaluation")
+        self.run_task(
+            self._answer_in(
+                self.world.publish_s,
+                Published(message.version, weights, evaluation if message.evaluation else None),
+            )
+        )
+
+    @handles(SaveCheckpoint)
+    async def on_save(self, message: SaveCheckpoint) -> None:
+        trainer = self.trainer
+        assert trainer is not None
+        trainer.asker = self.sender
+        if trainer.saved is None or trainer.saved.iteration != message.iteration:
+            assert message.iteration == trainer.completed
+            _write(Path(message.path))
+            trainer.saved = CheckpointSaved(message.iteration, message.path)
+        self.run_task(self._answer_in(self.world.save_s, trainer.saved))
+
+    async def _answer_in(self, seconds: float, message: Message) -> None:
+        await asyncio.sleep(seconds)
+        self._answer(message)
+
+    def _answer(self, message: Message) -> None:
+        """To whoever asked last."""
+        if self.trainer is not None and self.trainer.asker is not None:
+            try_tell(self, self.trainer.asker, message)
+
+    @handles(EndJob)
+    async def on_end(self, message: EndJob) -> None:
+        if self.job is not None and self.job.job_id == message.job_id:
+            self.job = self.trainer = None
+            self.leases.clear()
+            self.world.freed.append(self.name)
+
+
+class FakeNode(Actor):
+    """A node with one worker that is always up; joins the coordinator as it starts, and whenever
+    that comes back."""
+
+    def __init__(
+        self, name: str, pool: Any, coordinator: ActorRef, world: World, *, patient: bool = False
+    ) -> None:
+        self.name, self.pool, self.coordinator, self.world = name, pool, coordinator, world
+        self.worker: ActorRef
+        self._patient = patient
+
+    async def started(self) -> None:
+        name, epoch = f"{self.name}/0", self.system.rng.getrandbits(40)
+        self.worker = await self.spawn(lambda: FakeWorker(name, epoch, self.world), "worker")
+        refs = WorkerRefs(name, epoch, *[self.worker] * 4)
+        self.joining = JoinNode(self.name, self.pool, self.ref, (refs,), STORE)
+        if self._patient:
+            self.run_task(self._join())
+        else:
+            await self._join()
+
+    async def _join(self) -> None:
+        joined = None
+        while joined is None:
+            try:
+                joined = await self.ask(self.coordinator, self.joining, timeout_s=10.0)
+            except ActorError:
+                await asyncio.sleep(1.0)
+        assert isinstance(joined, NodeJoined)
+        self.watch(joined.coordinator)
+
+    @handles(Down)
+    async def on_down(self, message: Down) -> None:
+        self.run_task(self._join())
+
+    @handles(PrepareJob, HoldWeights, EndJob)
+    async def on_job_message(self, message: Message) -> None:
+        self.tell(self.worker, message)
+
+    @handles(NoticeGiven)
+    async def on_notice(self, message: NoticeGiven) -> None:
+        workers = tuple(worker.worker for worker in self.joining.workers)
+        lead_s = None if message.cancel else message.notice_s
+        self.tell(self.coordinator, NodeLeaving(self.name, workers, "user", lead_s, message.cancel))
+        self.tell(self.worker, Drain(lead_s))
+
+    @handles(Drained)
+    async def on_drained(self, message: Drained) -> None:
+        self.tell(self.coordinator, NodeLeft(self.name))
+
+
+def _batch(message: Train) -> list[tuple[str, int, float]]:
+    """What is trained on; the run folder's store moves with the coordinator."""
+    return [(each.bundle.key, each.row, each.advantage) for each in message.samples]
+
+
+def _ids(grant: Grant) -> tuple[str, ...]:
+    return tuple(wanted.id for wanted in grant.requests)
+
+
+def _write(checkpoint: Path) -> None:
+    checkpoint.parent.mkdir(exist_ok=True)
+    checkpoint.write_bytes(b"checkpoint")
