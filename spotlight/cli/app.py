@@ -123,6 +123,24 @@ def cancel(coordinator: CoordinatorOption = DEFAULT_COORDINATOR) -> None:
 
 
 @app.command()
+def preempt(
+    node: Annotated[str, typer.Argument(help="Name of the node.")],
+    notice: Annotated[
+        float, typer.Option(min=0.0, help="Seconds until the node would be taken.")
+    ] = 30.0,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Withdraw the notice.")] = False,
+    coordinator: CoordinatorOption = DEFAULT_COORDINATOR,
+) -> None:
+    """Give a node notice as its cloud would: it commits what it works on, gives it back, and leaves
+    the job. Nothing is ended.
+    """
+    from spotlight.cli.client import preempt_node
+
+    _reaching(coordinator, lambda: preempt_node(coordinator, node, notice, cancel=cancel))
+    typer.echo(f"{node}: " + ("notice withdrawn" if cancel else f"notice of {notice:g} s given"))
+
+
+@app.command()
 def report(
     run: Annotated[Path, typer.Argument(help="Run folder.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
@@ -135,6 +153,27 @@ def report(
         typer.echo(json.dumps(summarise(read_run(run))))
     else:
         typer.echo(str(write_report(run)))
+
+
+@app.command()
+def chaos(
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds to run.")] = 200,
+    first: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Run this one alone and print its history.")
+    ] = None,
+    processes: Annotated[int, typer.Option(min=1, help="Seeds that run at once.")] = 2,
+    live: Annotated[
+        bool, typer.Option("--live", help="Real processes of this machine; a minute per seed.")
+    ] = False,
+) -> None:
+    """Disturb simulated jobs with faults and check what must always hold; exit 1 if it does not."""
+    from spotlight.cli.chaos import replay, try_many
+    from spotlight.cli.chaos_live import try_live
+
+    if live:
+        raise typer.Exit(try_live(first, seeds) if seed is None else try_live(seed, 1))
+    raise typer.Exit(replay(seed) if seed is not None else try_many(first, seeds, processes))
 
 
 def _reaching(coordinator: str, call: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:

@@ -15,6 +15,8 @@ from spotlight.actors.messages import (
     JobAccepted,
     JobRefused,
     JobStatus,
+    NodeUnknown,
+    PreemptNode,
     SubmitJob,
 )
 from spotlight.actors.runtime import ActorRef, ActorSystem
@@ -55,6 +57,14 @@ class CoordinatorClient:
         assert isinstance(answer, JobStatus)
         return answer
 
+    async def preempt(self, node: str, notice_s: float, *, cancel: bool) -> None:
+        """Give a node notice; raises `RequestRefused` when there is no such node."""
+        message = PreemptNode(node, notice_s, cancel)
+        answer = await self._system.ask(self._coordinator, message, timeout_s=_LIMIT_S)
+        if isinstance(answer, NodeUnknown):
+            there = ", ".join(answer.nodes) or "none"
+            raise RequestRefused(f"there is no node `{node}`; there are: {there}")
+
 
 @asynccontextmanager
 async def connect(address: str) -> AsyncIterator[CoordinatorClient]:
@@ -85,3 +95,9 @@ async def cancel_job(address: str) -> JobStatus:
     """One cancellation."""
     async with connect(address) as client:
         return await client.cancel()
+
+
+async def preempt_node(address: str, node: str, notice_s: float, *, cancel: bool) -> None:
+    """One notice."""
+    async with connect(address) as client:
+        await client.preempt(node, notice_s, cancel=cancel)

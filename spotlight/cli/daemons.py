@@ -6,15 +6,17 @@ process named by `--parent`.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import secrets
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import structlog
 import typer
@@ -23,6 +25,10 @@ from spotlight.actors.launcher import LocalLauncher, die_with_parent
 from spotlight.actors.logs import log_as_json_lines
 from spotlight.actors.loop import run, until_told
 from spotlight.errors import ActorDied, UserError
+
+if TYPE_CHECKING:
+    from spotlight.actors.node import NodeSettings
+    from spotlight.policies.notices import Notice
 
 ParentOption = Annotated[
     int, typer.Option("--parent", help="End when this process ends.", hidden=True)
@@ -70,11 +76,13 @@ def _coordinator(
 
 
 async def _serve_coordinator(listen: str, runs: Path, address_file: Path | None) -> None:
+    from spotlight import failpoints
     from spotlight.actors.coordinator import Coordinator
     from spotlight.actors.runtime import ESCALATE, ActorSystem
     from spotlight.store.run_folder import replace_file
     from spotlight.transport.control import ZeroMQTransport
 
+    failpoints.from_environment()
     host = listen.rpartition(":")[0]
     rng = random.Random(secrets.randbits(64))
     system = ActorSystem(ZeroMQTransport(f"tcp://{listen}"), rng=rng)
@@ -101,6 +109,9 @@ def _node(
     threads: Annotated[int, typer.Option(min=1, help="CPU threads of each worker's torch.")] = 1,
     host: Annotated[str, typer.Option(help="Address that this node binds.")] = "127.0.0.1",
     logs: Annotated[Path | None, typer.Option(help="Folder for the workers' logs.")] = None,
+    notice_file: Annotated[
+        Path | None, typer.Option(help="A file in which the launcher gives notice.")
+    ] = None,
     parent: ParentOption = 0,
 ) -> None:
     if pool not in ("reserved", "spot"):
@@ -110,43 +121,66 @@ def _node(
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     name = name or f"{socket.gethostname()}-{os.getpid()}"
     kind: Literal["reserved", "spot"] = "reserved" if pool == "reserved" else "spot"
-    run(_serve_node(coordinator, name, kind, workers, threads, host, logs))
+    from spotlight.actors.node import NodeSettings
+    from spotlight.store.memory_folder import create_memory_folder
+
+    root = create_memory_folder()
+    settings = NodeSettings(
+        name, kind, workers, host, threads, coordinator, logs or root / "logs", os.getpid()
+    )
+    run(_serve_node(settings, root, watched=not parent, notice_file=notice_file))
 
 
 async def _serve_node(
-    coordinator: str,
-    name: str,
-    pool: Literal["reserved", "spot"],
-    workers: int,
-    threads: int,
-    host: str,
-    logs: Path | None,
+    settings: NodeSettings, root: Path, *, watched: bool, notice_file: Path | None
 ) -> None:
-    from spotlight.actors.node import NodeScheduler, NodeSettings
+    from spotlight.actors.node import NodeScheduler
     from spotlight.actors.runtime import ESCALATE, ActorSystem
-    from spotlight.store.memory_folder import create_memory_folder
     from spotlight.transport.control import ZeroMQTransport
     from spotlight.transport.tensors import BundleStore
 
-    root = create_memory_folder()
-    store = BundleStore(root, token=secrets.token_hex(16), host=host)
-    log_folder = logs or root / "logs"
-    log_folder.mkdir(parents=True, exist_ok=True)
-    settings = NodeSettings(
-        name, pool, workers, host, threads, coordinator, log_folder, os.getpid()
-    )
+    store = BundleStore(root, token=secrets.token_hex(16), host=settings.host)
     system = ActorSystem(
-        ZeroMQTransport(f"tcp://{host}:0"), rng=random.Random(secrets.randbits(64))
+        ZeroMQTransport(f"tcp://{settings.host}:0"), rng=random.Random(secrets.randbits(64))
     )
-
+    stop = asyncio.Event()
     try:
         await store.start()
         await system.start()
-        await system.spawn(
-            lambda: NodeScheduler(settings, store, LocalLauncher()), "node", restarts=ESCALATE
-        )
-        await until_told(system)
+        async with _notices(stop, watched=watched, file=notice_file) as notices:
+            try:
+                await system.spawn(
+                    lambda: NodeScheduler(settings, store, LocalLauncher(), notices, left=stop.set),
+                    "node",
+                    restarts=ESCALATE,
+                )
+                await until_told(system, stop)
+            finally:
+                await system.aclose()  # who reads the notices ends before they do
     finally:
-        await system.aclose()
         await store.aclose()
         store.remove()
+
+
+@asynccontextmanager
+async def _notices(
+    stop: asyncio.Event, *, watched: bool, file: Path | None
+) -> AsyncIterator[AsyncIterator[Notice] | None]:
+    """What this machine's cloud, launcher and signals say. A node that another process started for
+    itself (`--parent`) is told by that one, and ends on SIGTERM.
+    """
+    if not watched:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+        yield None
+        return
+    from spotlight.cloud.detect import detect, metadata_urls
+    from spotlight.cloud.file import NoticeFile
+    from spotlight.cloud.notices import NoticeBook, watch_notices
+    from spotlight.cloud.signals import grace_s, sigterm_as_notice
+
+    sources = await detect(metadata_urls(os.environ))
+    if file is not None:
+        sources.append(NoticeFile(file))
+    with sigterm_as_notice(grace_s(os.environ), stop.set) as sigterm:
+        async with aclosing(watch_notices([*sources, sigterm], NoticeBook())) as notices:
+            yield notices

@@ -68,6 +68,8 @@ def plain_line(status: JobStatus) -> str:
         parts.append(f"validation {status.validation[-1][1]:.3f}")
     if status.reissued:
         parts.append(f"{status.reissued} re-issued")
+    if status.quarantined:
+        parts.append(f"{len(status.quarantined)} quarantined")
     return "  ".join(parts)
 
 
@@ -212,12 +214,14 @@ def _workers(workers: Sequence[WorkerStatus]) -> RenderableType:
 
 
 def _counters(status: JobStatus) -> Text:
-    said = [count(status.previews, "preview")]
+    said = [count(status.previews, "preview"), f"{number(status.discarded)} discarded"]
     said += [
         f"{number(amount)} {what}"
         for amount, what in (
             (status.late, "late"),
             (status.reissued, "re-issued"),
+            (status.preemptions, "preempted"),
+            (len(status.quarantined), "quarantined"),
             (status.dead_letters, "dead letters"),
         )
         if amount

@@ -2,7 +2,7 @@
 view of it until it ends.
 
 No special path: the daemons are those that a cluster runs. They end with this process, however it
-ends.
+ends. A coordinator that is killed is started again at the same address and goes on with the job.
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ from spotlight.web.figures import read_run, summarise
 _START_LIMIT_S = 60.0
 _STOP_LIMIT_S = 1.0
 _POLL_S = 0.1
+_COORDINATORS = 5
+_COME_BACK_LIMIT_S = 10.0
+_ANY_PORT = "127.0.0.1:0"
 _EXIT_CODES = {"finished": 0, "cancelled": 130, "failed": 1}
 
 
@@ -78,10 +81,14 @@ async def local_cluster(job: JobSpec, logs: Path) -> AsyncIterator[str]:
     processes: list[ProcessHandle] = []
     address_file = logs / "coordinator.address"
     address_file.unlink(missing_ok=True)
+    (logs / ".running").unlink(missing_ok=True)
+    keeper: asyncio.Task[None] | None = None
     try:
-        arguments = ["--listen", "127.0.0.1:0", "--address-file", str(address_file)]
-        processes.append(await _start(launcher, "coordinator", arguments, logs))
+        arguments = ["--runs", str(logs), "--address-file", str(address_file), "--listen"]
+        processes.append(await _start(launcher, "coordinator", [*arguments, _ANY_PORT], logs))
         address = await _read_address(address_file, processes[0], logs)
+        again = [*arguments, address.removeprefix("tcp://")]
+        keeper = asyncio.create_task(_keep_coordinator(launcher, processes, again, logs))
         for pool, spec in (("reserved", job.pools.reserved), ("spot", job.pools.spot)):
             for index in range(spec.nodes):
                 name = f"{pool}-{index}"
@@ -91,8 +98,21 @@ async def local_cluster(job: JobSpec, logs: Path) -> AsyncIterator[str]:
         yield address
     finally:
         address_file.unlink(missing_ok=True)
+        if keeper is not None:
+            keeper.cancel()
+            await asyncio.wait((keeper,))
         await _stop(processes)
         remove_leftovers()  # of nodes that were killed
+
+
+async def _keep_coordinator(
+    launcher: LocalLauncher, processes: list[ProcessHandle], arguments: list[str], logs: Path
+) -> None:
+    """Start it again when a signal ended it; `processes[0]` is always the present one."""
+    for _ in range(_COORDINATORS):
+        if await processes[0].wait() >= 0:
+            return  # it ended by itself, and its log says why
+        processes[0] = await _start(launcher, "coordinator", arguments, logs)
 
 
 def _make_log_folder(logs: Path) -> None:
@@ -150,6 +170,8 @@ async def _follow(
     status = await client.status()
     cancelled = False
     line = ""
+    loop = asyncio.get_running_loop()
+    heard_at = loop.time()
     with Live(console=console, auto_refresh=False, transient=True) as live:
         while not status.outcome:
             if interrupted.is_set() and not cancelled:
@@ -157,11 +179,13 @@ async def _follow(
                 await client.cancel(timeout_s=_STOP_LIMIT_S)
             await asyncio.sleep(_POLL_S)
             try:
-                status = await client.status()
+                status = await client.status(timeout_s=_STOP_LIMIT_S)
+                heard_at = loop.time()
             except ActorError as error:
-                raise UserError(
-                    f"the coordinator is gone ({error}); go on with --resume"
-                ) from error
+                if loop.time() - heard_at > _COME_BACK_LIMIT_S:
+                    raise UserError(
+                        f"the coordinator is gone ({error}); go on with --resume"
+                    ) from error
             if console.is_terminal:
                 live.update(render(status), refresh=True)
             elif (new := plain_line(status)) != line:

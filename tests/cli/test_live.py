@@ -37,6 +37,9 @@ def _status(**changes: Any) -> Any:
         "previews": 1204,
         "reissued": 8,
         "late": 12,
+        "discarded": 0,
+        "quarantined": (),
+        "preemptions": 0,
         "dead_letters": 0,
         "outcome": "",
         "reason": "",
@@ -63,7 +66,7 @@ def test_the_view_says_all_that_matters() -> None:
         "48 of 64 samples, 53.1 images/s",
         "version 11",
         "8 images of iteration 11",
-        "1,204 previews, 12 late, 8 re-issued",
+        "1,204 previews, 0 discarded, 12 late, 8 re-issued",
         "/runs/first-001",
     ):
         assert words in view, words

@@ -139,8 +139,9 @@ def wait_for_phase(run: Path, phase: str, iteration: int) -> None:
 
 
 @pytest.fixture
-def workplace(tmp_path: Path) -> Iterator[Workplace]:
-    """An empty folder with a small job."""
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workplace]:
+    """An empty folder with a small job; no daemon asks a real cloud."""
+    monkeypatch.setenv("SPOTLIGHT_METADATA_URL", "http://127.0.0.1:9")
     place = Workplace(tmp_path)
     yield place
     for process in reversed(place.started):

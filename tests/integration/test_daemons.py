@@ -54,7 +54,7 @@ def test_a_cancelled_job_frees_the_coordinator_for_the_next(workplace: Workplace
     long = workplace.job("long.yaml", name="long", iterations=1000)
     assert workplace.spotlight("submit", long, "-c", address).code == 0
     run = workplace.folder / "runs" / "long-001"
-    wait_until(lambda: (run / "state.json").exists(), "the first checkpoint")
+    wait_until(lambda: bool(events(run, "checkpoint_saved")), "the first checkpoint")
 
     refused = workplace.spotlight("submit", workplace.job(), "-c", address)
     assert refused.code == 2
