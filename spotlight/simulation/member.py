@@ -1,0 +1,311 @@
+"""The member of a simulated cluster: it says what a real one says when a real one says it, takes
+time, and holds fingerprints in place of tensors."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import msgspec
+
+from spotlight.actors.delivery import AWAY_LIMIT_S, RETRY_PAUSE_S
+from spotlight.actors.messages import (
+    Acknowledged,
+    Denoise,
+    Denoised,
+    DenoiseError,
+    Drain,
+    EndJob,
+    HoldWeights,
+    PrepareJob,
+    Recall,
+    Revoke,
+    StepsCommitted,
+    WeightsHeld,
+    WorkerState,
+    Yielded,
+)
+from spotlight.actors.runtime import Actor, handles
+from spotlight.actors.worker_state import WorkerContext
+from spotlight.errors import CommitRefused, SpotlightError, TransferFailed, WrongWeights
+from spotlight.policies.commits import commit_due, must_stop
+from spotlight.simulation import physics
+from spotlight.simulation.plant import Batch, Plant, fetch_bundle, fetch_weights
+from spotlight.transport.tensors import BundleOffer, StoreEndpoint
+
+_STATES: dict[str, WorkerState] = {
+    "rollout": "rollout",
+    "preview": "explore",
+    "evaluation": "evaluate",
+}
+
+
+@dataclass
+class _Job:
+    id: str
+    sink: StoreEndpoint
+
+
+class _Unwanted(Exception):
+    """The batch was revoked or given back while it was in work."""
+
+
+class SimulatedMember(Actor):
+    """Stands where a `Member` does."""
+
+    def __init__(self, context: WorkerContext, node: str, plant: Plant) -> None:
+        self._context = context
+        self._node = node
+        self._plant = plant
+        self._job: _Job | None = None
+        self._weights: dict[tuple[int, bool], str] = {}
+        self._acknowledged: set[tuple[int, bool]] = set()
+        self._wanted: dict[int, Batch] = {}
+        self._stop_at: float | None = None
+
+    @handles(PrepareJob)
+    async def on_prepare(self, message: PrepareJob) -> Acknowledged:
+        if self._job is not None and self._job.id == message.job_id:
+            self._job.sink = message.membership.sink
+            return Acknowledged()
+        self._forget_job()
+        with self._context.busy("loading", "model"):
+            await asyncio.sleep(self._plant.timings.load_s)
+        self._job = _Job(message.job_id, message.membership.sink)
+        return Acknowledged()
+
+    @handles(HoldWeights)
+    async def on_hold_weights(self, message: HoldWeights) -> WeightsHeld:
+        for evaluation, offer in ((False, message.rollout), (True, message.evaluation)):
+            if offer is not None:
+                weights = await fetch_weights(self._plant, offer)
+                self._weights[(message.version, evaluation)] = weights.weights
+                self._acknowledged.add((message.version, evaluation))
+        for key in [key for key in self._weights if key[0] not in message.keep]:
+            del self._weights[key]
+        return WeightsHeld(message.version)
+
+    @handles(EndJob)
+    async def on_end_job(self, message: EndJob) -> None:
+        if self._job is not None and self._job.id == message.job_id:
+            self._forget_job()
+
+    def _forget_job(self) -> None:
+        self._job = None
+        self._wanted.clear()
+        self._weights.clear()
+        self._acknowledged.clear()
+
+    @handles(Denoise)
+    async def on_denoise(self, message: Denoise) -> None:
+        assert self.sender is not None
+        batch = Batch(message, self.sender)
+        if self._stop_at is not None:
+            self.tell(batch.leader, Yielded(message.lease))
+            return
+        self._wanted[message.lease] = batch
+        self.run_task(self._work(batch))
+
+    @handles(Revoke)
+    async def on_revoke(self, message: Revoke) -> None:
+        for lease in message.leases:
+            self._wanted.pop(lease, None)
+
+    @handles(Recall)
+    async def on_recall(self, message: Recall) -> None:
+        for lease in message.leases:
+            batch = self._wanted.get(lease)
+            if batch is None:
+                continue
+            batch.recalled = True
+            if not batch.begun:
+                self._end(batch, Yielded(lease))
+
+    @handles(Drain)
+    async def on_drain(self, message: Drain) -> None:
+        if message.stop_in_s is None:
+            self._stop_at = None
+            return
+        self._plant.drains[self._node] += 1
+        self._stop_at = asyncio.get_running_loop().time() + message.stop_in_s
+        for batch in list(self._wanted.values()):
+            if not batch.begun:
+                self._end(batch, Yielded(batch.message.lease))
+
+    # --- batches ---
+
+    async def _work(self, batch: Batch) -> None:
+        lease = batch.message.lease
+        try:
+            self._end(batch, await self._denoise(batch))
+        except _Unwanted:
+            return
+        except SpotlightError as error:
+            bad_commits = isinstance(error, CommitRefused)
+            self._end(batch, DenoiseError(lease, f"{error}", bad_commits))
+
+    def _end(self, batch: Batch, answer: Denoised | Yielded | DenoiseError) -> None:
+        if self._is_wanted(batch):
+            del self._wanted[batch.message.lease]
+            self.tell(batch.leader, answer)
+
+    async def _denoise(self, batch: Batch) -> Denoised | Yielded:
+        job, message = self._job, batch.message
+        if job is None:
+            raise WrongWeights("no job is prepared on this member")
+        first = message.requests[0]
+        version = (first.weights_version, first.kind == "evaluation")
+        if version not in self._acknowledged:
+            self._plant.history.violation(
+                f"{self._context.name} was granted {first.id}: it has not acknowledged its weights"
+            )
+        weights = self._held(version)
+        batch.latents = await self._begin(batch, weights)
+        async with self._context.accelerator_turn():
+            self._require_wanted(batch)
+            batch.begun, batch.weights = True, self._held(version)
+            if batch.weights != weights and batch.first:
+                raise CommitRefused("made with other weights of the same version")
+            if batch.weights != weights:
+                batch.latents = [physics.noise(batch.weights, r) for r in message.requests]
+            self._plant.at_work[self._context.name] = batch
+            with self._context.busy(_STATES[first.kind], f"{len(message.requests)} images"):
+                try:
+                    done, seconds = await self._take_steps(job, batch)
+                finally:
+                    self._plant.at_work.pop(self._context.name, None)
+        if not done:
+            if batch.committed < batch.step:
+                await self._commit(job, batch, batch.step, tuple(batch.latents))
+            return Yielded(message.lease)
+        for request in message.requests:
+            if request.image_key:
+                await self._upload(job, batch, request.image_key, b"picture")
+        key = f"samples/{self._context.name}/{self._context.epoch}-{message.lease}"
+        bundle = await self._upload(job, batch, key, _packed(batch, batch.step, batch.latents))
+        return Denoised(message.lease, bundle, batch.step - batch.first, seconds)
+
+    async def _begin(self, batch: Batch, weights: str) -> list[str]:
+        message, plant = batch.message, self._plant
+        commits = [commit for commit in message.commits if commit is not None]
+        plant.witness.check(message)
+        plant.history.add(
+            "denoise",
+            worker=self._context.name,
+            lease=message.lease,
+            step=commits[0].step if commits else 0,
+            every=message.commit_every,
+            weights=weights,
+            requests=tuple(request.id for request in message.requests),
+        )
+        if not commits:
+            return [physics.noise(weights, request) for request in message.requests]
+        if len({commit.step for commit in commits}) != 1 or len(commits) < len(message.requests):
+            plant.history.violation(f"lease {message.lease} mixes requests at different steps")
+        latents = []
+        for request, commit in zip(message.requests, commits, strict=True):
+            try:
+                row = (await fetch_bundle(plant, commit.bundle)).rows[commit.row]
+            except TransferFailed as error:
+                raise CommitRefused(str(error)) from error
+            if row.weights != weights:
+                raise CommitRefused("made with other weights of the same version")
+            if row.request != request or row.step != commit.step:
+                plant.history.violation(
+                    f"the commit of {request.id} at step {commit.step} holds"
+                    f" {row.request.id} at step {row.step}"
+                )
+                raise CommitRefused("of another request")
+            latents.append(row.latents)
+        batch.first = batch.step = batch.committed = batch.told = commits[0].step
+        return latents
+
+    async def _take_steps(self, job: _Job, batch: Batch) -> tuple[bool, float]:
+        """Whether it came to its end, and the time that the steps took."""
+        loop, plant, message = asyncio.get_running_loop(), self._plant, batch.message
+        delivery: asyncio.Task[None] | None = None
+        steps, seconds = message.requests[0].settings.steps, 0.0
+        try:
+            while batch.step < steps:
+                self._require_wanted(batch)
+                step_s = seconds / max(1, batch.step - batch.first)
+                if batch.recalled or must_stop(loop.time(), self._stop_at, step_s):
+                    if delivery is not None:
+                        await asyncio.wait((delivery,))
+                    return False, seconds
+                if commit_due(
+                    batch.step,
+                    steps,
+                    batch.committed,
+                    message.commit_every,
+                    urgent=self._stop_at is not None,
+                    delivering=delivery is not None and not delivery.done(),
+                ):
+                    await asyncio.sleep(plant.timings.copy_s)
+                    batch.committed = batch.step
+                    delivery = self.run_task(
+                        self._commit(job, batch, batch.step, tuple(batch.latents))
+                    )
+                began = loop.time()
+                await asyncio.sleep(plant.step_s(self._node))
+                seconds += loop.time() - began
+                batch.latents = [physics.denoised(each, batch.step) for each in batch.latents]
+                batch.step += 1
+                plant.steps += len(batch.latents)
+                if plant.is_poisonous(message.requests):
+                    plant.kill(self._context.name)
+                    await asyncio.sleep(3600.0)
+            self._require_wanted(batch)
+        except BaseException:
+            if delivery is not None:
+                delivery.cancel()
+            raise
+        if delivery is not None:
+            delivery.cancel()  # the images come instead
+        return True, seconds
+
+    def _held(self, version: tuple[int, bool]) -> str:
+        weights = self._weights.get(version)
+        if weights is None:
+            raise WrongWeights(f"version {version[0]} is not held here")
+        return weights
+
+    def _is_wanted(self, batch: Batch) -> bool:
+        return self._wanted.get(batch.message.lease) is batch
+
+    def _require_wanted(self, batch: Batch) -> None:
+        if not self._is_wanted(batch):
+            raise _Unwanted
+
+    # --- delivery ---
+
+    async def _commit(self, job: _Job, batch: Batch, step: int, latents: tuple[str, ...]) -> None:
+        lease = batch.message.lease
+        key = f"commits/{self._context.name}/{self._context.epoch}-{lease}-{step}"
+        try:
+            bundle = await self._upload(job, batch, key, _packed(batch, step, latents))
+        except (TransferFailed, _Unwanted):
+            return
+        if self._is_wanted(batch):
+            batch.told = step
+            self.tell(batch.leader, StepsCommitted(lease, step, bundle, self._plant.timings.copy_s))
+
+    async def _upload(self, job: _Job, batch: Batch, key: str, data: bytes) -> BundleOffer:
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + AWAY_LIMIT_S
+        while True:
+            self._require_wanted(batch)
+            try:
+                return await self._plant.stores.upload(job.sink, key, data)
+            except TransferFailed:
+                if loop.time() >= give_up_at:
+                    raise
+            await asyncio.sleep(RETRY_PAUSE_S)
+
+
+def _packed(batch: Batch, step: int, latents: list[str] | tuple[str, ...]) -> bytes:
+    rows = (
+        physics.Row(request, batch.weights, step, each)
+        for request, each in zip(batch.message.requests, latents, strict=True)
+    )
+    return msgspec.msgpack.encode(physics.Bundle(tuple(rows)))

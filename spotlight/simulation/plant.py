@@ -1,0 +1,114 @@
+"""What the workers of a simulated cluster share: time, chance, stores, and what is wrong with
+them."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from spotlight.actors.messages import Denoise, Request
+from spotlight.actors.runtime import ActorRef
+from spotlight.simulation import physics
+from spotlight.simulation.history import History
+from spotlight.simulation.store import Stores
+from spotlight.simulation.witness import Witness
+from spotlight.transport.tensors import BundleOffer
+
+_POISON_DOSES = 5
+"""Poison is used up after so many processes: who resumes a job often enough gets it done."""
+
+
+@dataclass
+class Timings:
+    """How long things take, in seconds."""
+
+    step_s: float = 0.4
+    copy_s: float = 0.0005
+    """Of a commit, from the accelerator."""
+    score_s: float = 0.3
+    load_s: float = 0.5
+    train_s: float = 8.0
+    boot_s: tuple[float, float] = (0.5, 2.0)
+    transfer_s: tuple[float, float] = (0.005, 0.1)
+
+
+@dataclass
+class Plant:
+    """What the workers of a cluster share: chance, time, stores, and what is wrong with them."""
+
+    rng: random.Random
+    history: History
+    stores: Stores
+    witness: Witness
+    kill: Callable[[str], object]
+    """Kills the worker process of that name."""
+    timings: Timings = field(default_factory=Timings)
+    exact_training: bool = True
+    """The same samples give the same weights, as on one machine; else only nearly."""
+    slow: dict[str, float] = field(default_factory=dict)
+    """How much longer a step takes, by node."""
+    slow_steps: int = 0
+    poison: set[str] = field(default_factory=set)
+    """Requests that end every process that denoises them."""
+    poison_next: int = 0
+    """So many of the batches that begin next hold a request that will be poison."""
+    poisoned: int = 0
+    """Processes that poison ended."""
+    drains: Counter[str] = field(default_factory=Counter)
+    """Drains that members heard of, by node."""
+    scorer_fails: Callable[[Request], bool] = lambda request: False
+    at_work: dict[str, Batch] = field(default_factory=dict)
+    """What every worker denoises now."""
+    steps: int = 0
+    """Denoising steps of single requests, all together."""
+
+    def step_s(self, node: str) -> float:
+        """Time of a denoising step on a node now."""
+        self.slow_steps += node in self.slow
+        return self.timings.step_s * self.slow.get(node, 1.0)
+
+    def is_poisonous(self, requests: tuple[Request, ...]) -> bool:
+        """Whether denoising these ends the process."""
+        if self.poison_next:
+            self.poison_next -= 1
+            self.poison.add(self.rng.choice(requests).id)
+        found = [request.id for request in requests if request.id in self.poison]
+        if not found:
+            return False
+        self.poisoned += 1
+        self.history.add("poisoned", request=found[0])
+        if self.poisoned % _POISON_DOSES == 0:
+            self.poison.clear()
+        return True
+
+
+@dataclass
+class Batch:
+    """A batch in work at a member."""
+
+    message: Denoise
+    leader: ActorRef
+    weights: str = ""
+    begun: bool = False
+    recalled: bool = False
+    first: int = 0
+    step: int = 0
+    latents: list[str] = field(default_factory=list)
+    committed: int = 0
+    """Step of the last commit taken."""
+    told: int = 0
+    """Step of the last commit that the leader knows of."""
+
+
+async def fetch_bundle(plant: Plant, offer: BundleOffer) -> physics.Bundle:
+    """Samples or a commit."""
+    return msgspec.msgpack.decode(await plant.stores.fetch(offer), type=physics.Bundle)
+
+
+async def fetch_weights(plant: Plant, offer: BundleOffer) -> physics.Weights:
+    """A weights version."""
+    return msgspec.msgpack.decode(await plant.stores.fetch(offer), type=physics.Weights)

@@ -1,0 +1,54 @@
+"""The machines and processes of a simulated cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from spotlight.actors.runtime import ActorSystem
+from spotlight.actors.worker_state import WorkerContext
+
+
+@dataclass(frozen=True)
+class NodeSpec:
+    """A machine of the cluster."""
+
+    name: str
+    pool: Literal["reserved", "spot"]
+    workers: int
+
+    @property
+    def processes(self) -> tuple[str, ...]:
+        """Its own, and those of its workers."""
+        return (self.name, *(f"{self.name}/{index}" for index in range(self.workers)))
+
+
+@dataclass(eq=False)
+class Process:
+    """One that was started; also what a launcher returns."""
+
+    name: str
+    pid: int
+    ended: asyncio.Future[int]
+    kill_it: Callable[[Process], None]
+    system: ActorSystem | None = None
+    context: WorkerContext | None = None
+
+    @property
+    def identity(self) -> str:
+        """Differs for every process that bears the name."""
+        return f"{self.name}#{self.pid}"
+
+    async def wait(self) -> int:
+        """Its exit code."""
+        return await asyncio.shield(self.ended)
+
+    def terminate(self) -> None:
+        """As `kill`: a worker keeps nothing that must be saved."""
+        self.kill_it(self)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.kill_it(self)

@@ -1,0 +1,229 @@
+"""The trainer rank of a simulated cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from spotlight.actors.delivery import try_tell
+from spotlight.actors.messages import (
+    CheckpointSaved,
+    EndJob,
+    GetTrainer,
+    PortReserved,
+    Publish,
+    Published,
+    ReservePort,
+    SaveCheckpoint,
+    StartTrainer,
+    Train,
+    Trained,
+    TrainerAt,
+    TrainerFailed,
+    TrainerReady,
+)
+from spotlight.actors.runtime import Actor, ActorRef, handles
+from spotlight.actors.worker_state import WorkerContext
+from spotlight.errors import SpotlightError
+from spotlight.simulation import physics
+from spotlight.simulation.plant import Plant, fetch_bundle
+from spotlight.transport.tensors import BundleOffer
+
+
+@dataclass
+class _Training:
+    job_id: str
+    rank: int
+    completed: int
+    weights: str
+    done: Trained | None = None
+    running: int | None = None
+    asker: ActorRef | None = None
+
+
+class SimulatedTrainerRank(Actor):
+    """Stands where a `TrainerRank` does, as the only rank."""
+
+    def __init__(self, context: WorkerContext, plant: Plant) -> None:
+        self._context = context
+        self._plant = plant
+        self._training: _Training | None = None
+        self._building: tuple[str, int] | None = None
+        """The job and the term of the order that built the trainer, or builds it now."""
+
+    @handles(ReservePort)
+    async def on_reserve_port(self, message: ReservePort) -> PortReserved:
+        return PortReserved("simulated:1")
+
+    @handles(StartTrainer)
+    async def on_start(self, message: StartTrainer) -> None:
+        asker, building = self._asker(), (message.job_id, message.term)
+        if building == self._building:
+            if self._training is not None:
+                try_tell(self, asker, TrainerReady(message.rank))
+            return
+        self._building, self._training = building, None
+        self._run(message.rank, self._start(message, asker), lambda: asker)
+
+    @handles(GetTrainer)
+    async def on_get_trainer(self, message: GetTrainer) -> TrainerAt:
+        training = self._training
+        known = training is not None and training.job_id == message.job_id
+        return TrainerAt(training.completed if training is not None and known else -1)
+
+    @handles(Train)
+    async def on_train(self, message: Train) -> None:
+        training = self._training
+        if training is None:
+            return
+        if training.done is not None and training.done.iteration == message.iteration:
+            try_tell(self, self._asker(), training.done)
+            return
+        training.asker = self._asker()
+        if training.running != message.iteration:
+            training.running = message.iteration
+            self._run(training.rank, self._train(training, message), lambda: training.asker)
+
+    @handles(Publish)
+    async def on_publish(self, message: Publish) -> None:
+        training, asker = self._training, self._asker()
+        if training is not None:
+            self._run(training.rank, self._publish(training, message, asker), lambda: asker)
+
+    @handles(SaveCheckpoint)
+    async def on_save(self, message: SaveCheckpoint) -> None:
+        training, asker = self._training, self._asker()
+        if training is not None:
+            self._run(training.rank, self._save(training, message, asker), lambda: asker)
+
+    @handles(EndJob)
+    async def on_end_job(self, message: EndJob) -> None:
+        if self._building is None or self._building[0] != message.job_id:
+            return
+        if not message.term or self._building[1] <= message.term:
+            self._training = self._building = None
+
+    async def _start(self, message: StartTrainer, asker: ActorRef) -> None:
+        weights = physics.initial_weights(message.job.seed)
+        async with self._context.accelerator_turn():
+            with self._context.busy("loading", "trainer"):
+                await asyncio.sleep(self._plant.timings.load_s)
+        if message.checkpoint:
+            saved = _read(Path(message.checkpoint))
+            weights = saved.weights
+            if saved.version != message.completed:
+                raise SpotlightError(f"the checkpoint holds {saved.version} iterations")
+        if self._building != (message.job_id, message.term):
+            return
+        self._training = _Training(message.job_id, message.rank, message.completed, weights)
+        self._plant.history.add(
+            "trainer",
+            worker=self._context.name,
+            term=message.term,
+            completed=message.completed,
+            weights=weights,
+        )
+        try_tell(self, asker, TrainerReady(message.rank))
+
+    async def _train(self, training: _Training, message: Train) -> None:
+        plant, loop = self._plant, asyncio.get_running_loop()
+        began = loop.time()
+        offers = {sample.bundle.key: sample.bundle for sample in message.samples}
+        try:
+            bundles = {key: await fetch_bundle(plant, offers[key]) for key in sorted(offers)}
+            async with self._context.accelerator_turn():
+                self._require(training, message.iteration, "train after")
+                with self._context.busy("train", f"iteration {message.iteration}"):
+                    await asyncio.sleep(plant.timings.train_s)
+            rows = [bundles[sample.bundle.key].rows[sample.row] for sample in message.samples]
+            chance = "" if plant.exact_training else f"{plant.rng.getrandbits(32)}"
+            pairs = [
+                (row.latents, sample.advantage)
+                for row, sample in zip(rows, message.samples, strict=True)
+            ]
+            before, training.weights = (
+                training.weights,
+                physics.trained(training.weights, pairs, chance),
+            )
+            training.completed += 1
+        finally:
+            training.running = None
+        plant.history.add(
+            "train",
+            iteration=message.iteration,
+            weights=before,
+            after=training.weights,
+            samples=tuple(
+                (row.request.id, row.weights, row.step, row.latents, sample.advantage)
+                for row, sample in zip(rows, message.samples, strict=True)
+            ),
+            settings=tuple(
+                (row.request.group, physics.fingerprint(row.request.settings)) for row in rows
+            ),
+            expected=tuple(physics.sample(row.weights, row.request) for row in rows),
+        )
+        metrics = {"loss": 0.5}
+        training.done = Trained(message.iteration, training.rank, metrics, loop.time() - began)
+        if training.asker is not None:
+            try_tell(self, training.asker, training.done)
+
+    async def _publish(self, training: _Training, message: Publish, asker: ActorRef) -> None:
+        self._require(training, message.version, "publish")
+
+        async def put(role: str, weights: str) -> BundleOffer:
+            data = msgspec.msgpack.encode(physics.Weights(message.version, weights))
+            key = f"weights/{message.version:06d}-{role}"
+            return await self._plant.stores.upload(message.store, key, data)
+
+        rollout = await put("rollout", training.weights)
+        evaluation = None
+        if message.evaluation:
+            evaluation = await put("evaluation", physics.evaluation_weights(training.weights))
+        try_tell(self, asker, Published(message.version, rollout, evaluation))
+
+    async def _save(self, training: _Training, message: SaveCheckpoint, asker: ActorRef) -> None:
+        async with self._context.accelerator_turn():
+            self._require(training, message.iteration, "save")
+            path = Path(message.path)
+            path.parent.mkdir(exist_ok=True)
+            part = path.with_name(f"{path.name}.part")
+            part.write_bytes(
+                msgspec.msgpack.encode(physics.Weights(training.completed, training.weights))
+            )
+            part.replace(path)
+        try_tell(self, asker, CheckpointSaved(message.iteration, message.path))
+
+    def _require(self, training: _Training, completed: int, what: str) -> None:
+        if training.completed != completed or self._training is not training:
+            raise SpotlightError(
+                f"cannot {what} {completed} iterations: it has trained {training.completed}"
+            )
+
+    def _run(
+        self, rank: int, work: Coroutine[Any, Any, None], asker: Callable[[], ActorRef | None]
+    ) -> None:
+        self.run_task(self._guarded(rank, work, asker))
+
+    async def _guarded(
+        self, rank: int, work: Coroutine[Any, Any, None], asker: Callable[[], ActorRef | None]
+    ) -> None:
+        try:
+            await work
+        except (SpotlightError, OSError) as error:
+            self._plant.history.add("trainer_failed", worker=self._context.name, error=str(error))
+            to = asker()
+            if to is not None:
+                try_tell(self, to, TrainerFailed(rank, f"{type(error).__name__}: {error}"))
+
+    def _asker(self) -> ActorRef:
+        assert self.sender is not None, "trainer messages come from the coordinator"
+        return self.sender
+
+
+def _read(checkpoint: Path) -> physics.Weights:
+    return msgspec.msgpack.decode(checkpoint.read_bytes(), type=physics.Weights)
