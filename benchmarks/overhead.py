@@ -21,7 +21,9 @@ import msgspec
 import torch
 
 from benchmarks.report import arguments, finish
-from spotlight.actors.dispatcher import Dispatcher, DispatchStatistics
+from spotlight.actors.dispatch_state import DispatchStatistics
+from spotlight.actors.dispatcher import Dispatcher
+from spotlight.actors.job_journal import JobJournal
 from spotlight.actors.launcher import LocalLauncher
 from spotlight.actors.ledger import Ledger
 from spotlight.actors.loop import run
@@ -41,6 +43,7 @@ from spotlight.actors.runtime import Actor, ActorSystem, handles
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.samplers import SamplerSettings, sample
 from spotlight.jobs import JobSpec, load_job
+from spotlight.store.journal import Journal
 from spotlight.transport.control import ZeroMQTransport
 from spotlight.transport.tensors import BundleStore
 from spotlight.transport.tensors.bundles import pack
@@ -81,7 +84,7 @@ def _requests(job: JobSpec, count: int, round_number: int) -> tuple[Request, ...
     settings = rollout_settings(job, 0)
     return tuple(
         Request(
-            id=f"rollout/{round_number}/{seed}",
+            id=f"rollout/{round_number}/0/{seed}",
             kind="rollout",
             iteration=round_number,
             group=0,
@@ -114,14 +117,16 @@ async def _measure(count: int, rounds: int) -> dict[str, Any]:
     model = load_model(job.model)
     plain, through_actors = [], []
     with tempfile.TemporaryDirectory() as folder:
-        store = BundleStore(Path(folder) / "store", token="benchmark")
+        store = BundleStore(Path(folder) / "store", token="benchmark", durable=True)
         sink = await store.start()
+        journal = Journal.open(Path(folder) / "journal.sqlite", "benchmark")
         system = ActorSystem(ZeroMQTransport(), rng=random.Random(0))
         await system.start()
         up: asyncio.Future[WorkerRefs] = asyncio.get_running_loop().create_future()
         await system.spawn(lambda: _Parent(up), "node")
         dispatcher = _CountingDispatcher(
             statistics=DispatchStatistics(),
+            journal=JobJournal(journal, sink, _fail),
             discard=lambda bundle: store.delete(bundle.key),
             record=lambda event, **fields: None,
             score_attempts=1,
@@ -159,6 +164,7 @@ async def _measure(count: int, rounds: int) -> dict[str, Any]:
             await process.wait()
             await system.aclose()
             await store.aclose()
+            journal.close()
     ratios = [actors / loop for actors, loop in zip(through_actors, plain, strict=True)]
     return {
         "ratio": statistics.median(ratios),
@@ -169,6 +175,10 @@ async def _measure(count: int, rounds: int) -> dict[str, Any]:
         "rounds": rounds,
         "images_per_round": count,
     }
+
+
+def _fail(error: Exception) -> None:
+    raise error
 
 
 def main() -> None:

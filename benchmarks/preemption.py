@@ -1,0 +1,272 @@
+"""What a preemption costs: `python -m benchmarks.preemption --json`.
+
+Three nodes with one real worker process each denoise batches of the tiny model under a real
+dispatcher, journal and store. In each round one worker that holds work is killed (SIGKILL, no
+notice), or its node is given notice. Every denoising step of every process is written down; every
+image, latent, state and log-probability is compared bit by bit with those of an undisturbed run.
+Commit overhead is the throughput with the commit interval that the policy chose against that
+without commits, in alternating rounds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import statistics
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from benchmarks.preemption_site import Site, site
+from benchmarks.report import arguments, finish
+from spotlight.actors.loop import run
+from spotlight.actors.messages import Request, SamplingSettings
+from spotlight.actors.requests import rollout_settings
+from spotlight.diffusion.checkpoints import load_model
+from spotlight.jobs import load_job
+
+EXAMPLE = Path(__file__).parent.parent / "examples" / "ocr-tiny.yaml"
+NODES = 3
+BATCHES = 2
+STEPS = 240
+NOTICE_S = 10.0
+RESTART_PAUSE_S = 7.0
+"""Between two kills, so that no node's worker ends more often than a node allows."""
+
+
+def _requests(settings: SamplingSettings, round_number: int, count: int) -> tuple[Request, ...]:
+    return tuple(
+        Request(
+            id=f"rollout/{round_number}/0/{seed}",
+            kind="rollout",
+            iteration=round_number,
+            group=0,
+            prompt=f'the number "{seed * 617 % 10000:04d}"',
+            seed=seed,
+            weights_version=0,
+            settings=settings,
+        )
+        for seed in range(count)
+    )
+
+
+def _quantile(values: Sequence[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+class _Trials:
+    """One site, round after round."""
+
+    def __init__(self, at: Site, settings: SamplingSettings) -> None:
+        self.at = at
+        self.settings = settings
+        self.rng = random.Random(1)
+        self.number = 0
+        self.batch_s = 1.0
+        self.submitted = 0
+        self.undisturbed: dict[int, str] = {}
+        self.equal: list[bool] = []
+        self.repeated: list[float] = []
+        self.bounds: list[int] = []
+        self.commit_ms: list[float] = []
+        self.leave_ms: list[float] = []
+        self.requeue_ms: list[float] = []
+        self.reissue_ms: list[float] = []
+        self.record_intervals()
+
+    def record_intervals(self) -> None:
+        """Keep what the policy says at each grant."""
+        stage = self.at.dispatcher._denoising
+        policy = stage._commit_every
+
+        def recorded(worker: Any, lease: Any) -> int:
+            every = policy(worker, lease)
+            self.at.commit_every.append(every)
+            return every
+
+        stage._commit_every = recorded  # type: ignore[method-assign]
+
+    def begin(self, batches: int) -> tuple[tuple[Request, ...], int]:
+        """Submit a round; returns its requests and where its steps begin in the trace."""
+        self.number += 1
+        requests = _requests(self.settings, self.number, batches * self.settings.micro_batch)
+        offset = self.at.trace.stat().st_size
+        self.submitted += len(requests)
+        self.at.submit(requests)
+        return requests, offset
+
+    async def end(self, requests: tuple[Request, ...]) -> dict[int, str]:
+        """Wait for all of a round."""
+        await self.at.until(lambda: all(self.at.finished[r.id] for r in requests))
+        return await self.at.fingerprints(requests)
+
+    async def learn(self) -> None:
+        """The undisturbed run, twice: the first warms up."""
+        for _ in range(2):
+            requests, _ = self.begin(BATCHES)
+            started = await self.at.until(lambda: bool(self.at.leases()))
+            self.undisturbed = await self.end(requests)
+            self.batch_s = asyncio.get_running_loop().time() - started
+
+    async def disturb(self, *, notice: bool) -> None:
+        """One round with a kill or a notice somewhere in it."""
+        requests, offset = self.begin(BATCHES)
+        await self.at.until(lambda: len(self.at.leases()) >= BATCHES)
+        await asyncio.sleep(self.rng.uniform(0.1, 0.8) * self.batch_s)
+        held = self.at.leases()
+        if not held:
+            self.compare(await self.end(requests))
+            return
+        worker = self.rng.choice(sorted(held))
+        leases = held[worker]
+        every = self.at.commit_every[-1] or STEPS
+        if notice:
+            await self.give_notice(worker, leases)
+        else:
+            await self.kill(worker, leases)
+        self.compare(await self.end(requests))
+        taken = self.at.steps_since(offset)
+        for request in [request for lease in leases for request in lease.items]:
+            again = sum(
+                taken[request.seed, step] - 1
+                for step in range(1, STEPS + 1)
+                if taken[request.seed, step] > 1
+            )
+            self.repeated.append(again)
+            self.bounds.append(every + 1)
+        if notice:
+            self.at.left.clear()
+            self.at.notice(worker.partition("/")[0], 0.0, cancel=True)
+        await self.at.until(lambda: len(self.at.ready()) == NODES)
+
+    def compare(self, found: dict[int, str]) -> None:
+        """With the undisturbed run."""
+        self.equal += [found.get(seed) == digest for seed, digest in self.undisturbed.items()]
+
+    async def kill(self, worker: str, leases: list[Any]) -> None:
+        """And see when others have its work."""
+        book = self.at.dispatcher._denoising.book
+        numbers = {lease.number for lease in leases}
+        ids = {item.id for lease in leases for item in lease.items}
+        now = asyncio.get_running_loop().time()
+        self.at.kill(worker)
+        gone = await self.at.until(lambda: not numbers & {e.number for e in book.leases()})
+        self.requeue_ms.append(1000 * (gone - now))
+        again = await self.at.until(
+            lambda: (
+                ids <= {item.id for e in book.leases() for item in e.items}
+                or all(self.at.finished[request_id] for request_id in ids)
+            )
+        )
+        self.reissue_ms.append(1000 * (again - now))
+        await asyncio.sleep(RESTART_PAUSE_S)
+
+    async def give_notice(self, worker: str, leases: list[Any]) -> None:
+        """And see when nothing can be lost any more."""
+        book = self.at.dispatcher._denoising.book
+        node = worker.partition("/")[0]
+        before = {
+            item.id: saved.step if (saved := book.saved(item.id)) else 0
+            for lease in leases
+            for item in lease.items
+        }
+        numbers = {lease.number for lease in leases}
+
+        def is_safe() -> bool:
+            mine = [e for e in book.leases() if e.number in numbers]
+            steps = [
+                (book.saved(item.id), before[item.id]) for lease in mine for item in lease.items
+            ]
+            return all(saved is not None and saved.step > step for saved, step in steps)
+
+        now = asyncio.get_running_loop().time()
+        self.at.notice(node, NOTICE_S)
+        self.commit_ms.append(1000 * (await self.at.until(is_safe) - now))
+        left = await self.at.until(lambda: node in self.at.left)
+        self.leave_ms.append(1000 * (left - now))
+
+
+async def _overhead(trials: _Trials, every: int, rounds: int, batches: int) -> list[float]:
+    """Seconds with commits over seconds without, per pair of rounds."""
+    stage = trials.at.dispatcher._denoising
+    ratios = []
+    for number in range(rounds):
+        seconds = {}
+        for commits in (True, False) if number % 2 else (False, True):
+            stage._commit_every = (  # type: ignore[method-assign]
+                lambda worker, lease, now=every if commits else 0: now
+            )
+            requests, _ = trials.begin(batches)
+            started = asyncio.get_running_loop().time()
+            await trials.end(requests)
+            seconds[commits] = asyncio.get_running_loop().time() - started
+        ratios.append(seconds[True] / seconds[False])
+    return ratios
+
+
+async def _measure(kills: int, notices: int, rounds: int) -> dict[str, Any]:
+    job = load_job(EXAMPLE)
+    model = load_model(job.model)
+    settings = msgspec.structs.replace(rollout_settings(job, 0), steps=STEPS)
+    with tempfile.TemporaryDirectory() as folder:
+        async with site(Path(folder), job, model, NODES) as at:
+            rate = at.dispatcher._denoising._pools
+            trials = _Trials(at, settings)
+            await trials.learn()
+            # The pool's rate as this benchmark makes it, as if it had been watched for an hour.
+            rate["spot"].rate.losses = int(3600 / (NODES * RESTART_PAUSE_S))
+            rate["spot"].rate.worker_s = 3600.0
+            await trials.learn()
+            for _ in range(kills):
+                await trials.disturb(notice=False)
+            interval = int(statistics.median(at.commit_every[-kills:]))
+            kill_repeats, kill_bounds = list(trials.repeated), list(trials.bounds)
+            for _ in range(notices):
+                await trials.disturb(notice=True)
+            ratios = await _overhead(trials, interval, rounds, batches=2 * NODES)
+            finished, twice = at.finished, sum(count > 1 for count in at.finished.values())
+            lost = trials.submitted - len(finished)
+            commits, resumed = at.statistics.commits, at.statistics.resumed
+    return {
+        "requests": trials.submitted,
+        "requests_lost": lost,
+        "counted_twice": twice,
+        "images_equal_fraction": sum(trials.equal) / len(trials.equal),
+        "images_compared": len(trials.equal),
+        "commit_interval": interval,
+        "steps_per_request": STEPS,
+        "steps_repeated_median": statistics.median(kill_repeats),
+        "steps_repeated_p99": _quantile(kill_repeats, 0.99),
+        "steps_repeated_over_bound": sum(
+            again > bound for again, bound in zip(kill_repeats, kill_bounds, strict=True)
+        ),
+        "steps_repeated_after_notice_max": max(trials.repeated[len(kill_repeats) :], default=0),
+        "commit_overhead": 1 - 1 / statistics.median(ratios),
+        "notice_to_commit_ms_median": statistics.median(trials.commit_ms),
+        "notice_to_commit_ms_p99": _quantile(trials.commit_ms, 0.99),
+        "notice_to_left_ms_median": statistics.median(trials.leave_ms),
+        "kill_to_requeue_ms_median": statistics.median(trials.requeue_ms),
+        "kill_to_reissue_ms_median": statistics.median(trials.reissue_ms),
+        "kill_to_reissue_ms_max": max(trials.reissue_ms),
+        "kills": len(trials.reissue_ms),
+        "notices": len(trials.commit_ms),
+        "commits": commits,
+        "requests_resumed": resumed,
+    }
+
+
+def main() -> None:
+    """Print the figures."""
+    options = arguments(__doc__)
+    torch.set_num_threads(1)
+    kills, notices, rounds = (3, 3, 2) if options.quick else (24, 16, 12)
+    finish("preemption", run(_measure(kills, notices, rounds)), options.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,271 @@
+"""Real nodes and worker processes under a real dispatcher, for `benchmarks.preemption`: who can be
+killed and given notice, and what is seen of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import random
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.traced_worker import TRACE_VARIABLE
+from spotlight.actors.dispatch_state import DispatchStatistics
+from spotlight.actors.dispatcher import Dispatcher
+from spotlight.actors.job_journal import JobJournal
+from spotlight.actors.launcher import LocalLauncher, LocalProcess
+from spotlight.actors.ledger import Ledger
+from spotlight.actors.messages import (
+    AddWorker,
+    HoldWeights,
+    JoinNode,
+    Membership,
+    NodeJoined,
+    NodeLeaving,
+    NodeLeft,
+    NoticeGiven,
+    PrepareJob,
+    RemoveWorker,
+    Request,
+    RequestsFinished,
+    RequestsGivenUp,
+    Result,
+    SubmitRequests,
+    WorkerRefs,
+)
+from spotlight.actors.node import NodeScheduler, NodeSettings
+from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, handles
+from spotlight.diffusion.model import DiffusionModel
+from spotlight.jobs import JobSpec
+from spotlight.store.journal import Journal
+from spotlight.transport.control import ZeroMQTransport
+from spotlight.transport.tensors import BundleOffer, BundleStore, fetch
+from spotlight.transport.tensors.bundles import pack, unpack
+
+LIMIT_S = 120.0
+
+
+class _TracedLauncher(LocalLauncher):
+    """Starts workers that write down their steps."""
+
+    def __init__(self, trace: Path) -> None:
+        self._trace = trace
+        self.processes: dict[str, LocalProcess] = {}
+
+    async def start(
+        self, argv: Sequence[str], env: Mapping[str, str], name: str, log_path: Path
+    ) -> LocalProcess:
+        """See `LocalLauncher.start`."""
+        assert argv[1:3] == ["-m", "spotlight.actors.worker"]
+        traced = [sys.executable, "-m", "benchmarks.traced_worker", *argv[3:]]
+        environment = {**env, TRACE_VARIABLE: str(self._trace)}
+        self.processes[name] = await super().start(traced, environment, name, log_path)
+        return self.processes[name]
+
+
+class _Coordinator(Actor):
+    """The coordinator as far as nodes and requests go."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._workers: dict[str, dict[int, WorkerRefs]] = {}
+
+    @handles(JoinNode)
+    async def on_join(self, message: JoinNode) -> NodeJoined:
+        before = self._workers.get(message.node, {})
+        after = {worker.epoch: worker for worker in message.workers}
+        self._workers[message.node] = after
+        for epoch in before.keys() - after.keys():
+            self._remove(before[epoch], announced=False)
+        for epoch in after.keys() - before.keys():
+            worker = after[epoch]
+            self.tell(
+                self._site.dispatcher_ref, AddWorker(worker.worker, message.node, "spot", epoch)
+            )
+        self.tell(message.scheduler, self._site.prepare)
+        self.tell(message.scheduler, self._site.weights)
+        return NodeJoined(self.ref)
+
+    @handles(NodeLeaving)
+    async def on_leaving(self, message: NodeLeaving) -> None:
+        self.tell(self._site.dispatcher_ref, message)
+
+    @handles(NodeLeft)
+    async def on_left(self, message: NodeLeft) -> None:
+        for worker in self._workers.pop(message.node, {}).values():
+            self._remove(worker, announced=True)
+        self._site.left.add(message.node)
+
+    @handles(RequestsFinished)
+    async def on_finished(self, message: RequestsFinished) -> None:
+        for result in message.results:
+            self._site.finished[result.request.id] += 1
+            self._site.results[result.request.id] = result
+
+    @handles(RequestsGivenUp)
+    async def on_given_up(self, message: RequestsGivenUp) -> None:
+        self._site.given_up += [request.id for request in message.requests]
+
+    def _remove(self, worker: WorkerRefs, *, announced: bool) -> None:
+        removed = RemoveWorker(worker.worker, "its process ended", announced)
+        self.tell(self._site.dispatcher_ref, removed)
+
+
+class Site:
+    """Nodes of one worker each; made by `site`."""
+
+    dispatcher: Dispatcher
+    dispatcher_ref: ActorRef
+    prepare: PrepareJob
+    weights: HoldWeights
+
+    def __init__(self, folder: Path) -> None:
+        self.trace = folder / "steps.jsonl"
+        self.trace.touch()
+        self.launcher = _TracedLauncher(self.trace)
+        self.statistics = DispatchStatistics()
+        self.nodes: dict[str, ActorRef] = {}
+        self.left: set[str] = set()
+        self.finished: Counter[str] = Counter()
+        self.results: dict[str, Result] = {}
+        self.given_up: list[str] = []
+        self.commit_every: list[int] = []
+        """What each grant said."""
+
+    async def open(self, folder: Path, job: JobSpec, model: DiffusionModel, nodes: int) -> None:
+        """Start everything and wait until every worker pulls."""
+        self.store = BundleStore(folder / "artifacts", token="benchmark", durable=True)
+        sink = await self.store.start()
+        self._journal = Journal.open(folder / "journal.sqlite", "benchmark")
+        self.system = ActorSystem(ZeroMQTransport(), rng=random.Random(0))
+        await self.system.start()
+        self.dispatcher = Dispatcher(
+            statistics=self.statistics,
+            journal=JobJournal(self._journal, sink, _fail),
+            discard=lambda bundle: self.store.delete(bundle.key),
+            record=lambda event, **fields: None,
+            score_attempts=3,
+        )
+        self.dispatcher_ref = await self.system.spawn(lambda: self.dispatcher, "dispatcher")
+        ledger = await self.system.spawn(
+            lambda: Ledger(record=lambda event, **fields: None, board={}), "ledger"
+        )
+        weights = self.store.put("weights/0", pack(model.trainable_state()))
+        self.prepare = PrepareJob("job", job, Membership(self.dispatcher_ref, ledger, sink))
+        self.weights = HoldWeights("job", 0, weights, None, (0,))
+        await self.system.spawn(lambda: _Coordinator(self), "coordinator")
+        self.systems, self.stores = [], []
+        for number in range(nodes):
+            await self._add_node(f"node-{number}", folder)
+        await self.until(lambda: len(self.ready()) == nodes)
+
+    async def _add_node(self, name: str, folder: Path) -> None:
+        store = BundleStore(folder / name, token=name)
+        await store.start()
+        system = ActorSystem(ZeroMQTransport(), rng=random.Random(name))
+        await system.start()
+        settings = NodeSettings(
+            name, "spot", 1, "127.0.0.1", 1, self.system.address, folder / "logs", os.getpid()
+        )
+        self.nodes[name] = await system.spawn(
+            lambda: NodeScheduler(settings, store, self.launcher), "node"
+        )
+        self.systems.append(system)
+        self.stores.append(store)
+
+    async def close(self) -> None:
+        """End all processes."""
+        for system in (*self.systems, self.system):
+            await system.aclose()
+        for store in (*self.stores, self.store):
+            await store.aclose()
+        self._journal.close()
+
+    def ready(self) -> list[str]:
+        """Workers that could be granted something."""
+        return [
+            name
+            for name, worker in self.dispatcher._workers.items()
+            if worker.usable and worker.pull is not None and worker.pull.rollout_versions
+        ]
+
+    def leases(self) -> dict[str, list[Any]]:
+        """Leases by holder."""
+        held: dict[str, list[Any]] = {}
+        for lease in self.dispatcher._denoising.book.leases():
+            held.setdefault(lease.holder, []).append(lease)
+        return held
+
+    def submit(self, requests: tuple[Request, ...]) -> None:
+        """Have them denoised and scored."""
+        coordinator = self.system.well_known(self.system.address, "coordinator")
+        reply_to = self.system.find(coordinator)
+        assert reply_to is not None
+        self.system.tell(self.dispatcher_ref, SubmitRequests(requests, reply_to.ref))
+
+    def kill(self, worker: str) -> None:
+        """SIGKILL, without notice."""
+        self.launcher.processes[worker].kill()
+
+    def notice(self, node: str, seconds: float, *, cancel: bool = False) -> None:
+        """As a user would."""
+        self.system.tell(self.nodes[node], NoticeGiven(seconds, cancel))
+
+    def steps_since(self, offset: int) -> Counter[tuple[int, int]]:
+        """How often each (seed, step) was taken after the trace had so many bytes."""
+        taken: Counter[tuple[int, int]] = Counter()
+        with self.trace.open("rb") as file:
+            file.seek(offset)
+            for line in file:
+                record = json.loads(line)
+                taken.update((seed, record["step"]) for seed in record["seeds"])
+        return taken
+
+    async def fingerprints(self, requests: tuple[Request, ...]) -> dict[int, str]:
+        """A hash of all tensors of each finished sample, by seed; their bundles are dropped."""
+        found: dict[int, str] = {}
+        bundles: dict[str, BundleOffer] = {}
+        for request in requests:
+            result = self.results.get(request.id)
+            if result is None:
+                continue
+            bundles[result.bundle.key] = result.bundle
+            tensors = unpack(await fetch(result.bundle))
+            digest = hashlib.sha256()
+            for name in sorted(tensors):
+                digest.update(name.encode() + tensors[name][result.row].numpy().tobytes())
+            found[request.seed] = digest.hexdigest()
+        for bundle in bundles.values():
+            self.store.delete(bundle.key)
+        return found
+
+    async def until(self, condition: Any, limit_s: float = LIMIT_S) -> float:
+        """Wait until it holds; returns the time on the loop's clock."""
+        async with asyncio.timeout(limit_s):
+            while not condition():  # noqa: ASYNC110 - things of other actors
+                await asyncio.sleep(0.001)
+        return asyncio.get_running_loop().time()
+
+
+@asynccontextmanager
+async def site(
+    folder: Path, job: JobSpec, model: DiffusionModel, nodes: int
+) -> AsyncIterator[Site]:
+    """A site that is up; closed at the end."""
+    opened = Site(folder)
+    try:
+        await opened.open(folder, job, model, nodes)
+        yield opened
+    finally:
+        await opened.close()
+
+
+def _fail(error: Exception) -> None:
+    raise error
