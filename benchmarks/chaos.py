@@ -11,10 +11,10 @@ count of the rarest kind of fault.
 
 from __future__ import annotations
 
-import json
+import sys
 import time
 
-from benchmarks.report import arguments, commit, machine
+from benchmarks.report import Figure, arguments, finish
 from spotlight.simulation.chaos import run_seeds, total_effects
 
 SEEDS = 2000
@@ -30,21 +30,17 @@ def main() -> None:
     seconds = time.monotonic() - began
     effects = total_effects(outcomes)
     bad = [outcome.seed for outcome in outcomes if outcome.violations]
-    figures = {
+    figures: dict[str, Figure] = {
         "seeds": count,
         "seconds": round(seconds, 1),
         "violations": len(bad),
-        "violating_seeds": bad[:10],
         "fewest_effective_faults": min(effects.values()),
-        "effective_faults": effects,
         "virtual_hours": round(sum(outcome.virtual_s for outcome in outcomes) / 3600, 1),
-        "machine": machine(),
-        "commit": commit(),
     }
-    if not options.json:
-        for name, value in figures.items():
-            print(f"{name:<24}  {value}")
-    print(json.dumps(figures), flush=True)
+    figures |= {f"effective_{kind}": effect for kind, effect in effects.items()}
+    for seed in bad:
+        print(f"replay with: spotlight chaos --seed {seed}", file=sys.stderr)
+    finish("chaos", figures, options.json)
 
 
 if __name__ == "__main__":

@@ -264,7 +264,7 @@ def main() -> None:
     """Print the figures."""
     options = arguments(__doc__)
     torch.set_num_threads(1)
-    kills, notices, rounds = (3, 3, 2) if options.quick else (24, 16, 12)
+    kills, notices, rounds = (3, 3, 2) if options.quick else (16, 12, 8)
     finish("preemption", run(_measure(kills, notices, rounds)), options.json)
 
 

@@ -151,6 +151,7 @@ class JobRunner(Actor):
         self._reminders = 0
         self._outcome: Outcome = ""
         self._reason = ""
+        self._unwritable = False
         self._begin_at(max(self._journal.progress(), default=0), warm=True)
 
     def _begin_at(self, completed: int, *, warm: bool) -> None:
@@ -576,7 +577,11 @@ class JobRunner(Actor):
     # --- small things ---
 
     def _write(self, write: Callable[[], None]) -> None:
-        """A run folder that cannot be written ends the job with the reason."""
+        """A run folder that cannot be written ends the job with the reason, and nothing that
+        would have come after is written.
+        """
+        if self._unwritable:
+            return
         try:
             write()
         except RunFolderError as error:
@@ -585,6 +590,7 @@ class JobRunner(Actor):
     def _stop_for(self, error: RunFolderError) -> None:
         log.error("run_folder", reason=str(error))
         self._end("failed", str(error))
+        self._unwritable = True
 
     def _event(self, event: str, **fields: Any) -> None:
         self._write(lambda: self._record.event(event, **fields))

@@ -23,7 +23,9 @@ class Witness:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """See what every coordinator of this process accepts."""
+        """See what every coordinator of this process accepts. What it takes back is forgotten
+        before it does, since it may be killed as soon as that is durable.
+        """
         commit, complete = DenoiseStage.commit, DenoiseStage.complete
         start_over, rewind = DenoiseStage.start_over, JobJournal.rewind
         retry, drop = JobJournal.begin_again, JobJournal.drop_requests
@@ -42,24 +44,24 @@ class Witness:
             return done
 
         def starting_over(self: DenoiseStage, lease: int, name: str) -> None:
-            start_over(self, lease, name)
             witness._committed.clear()
+            start_over(self, lease, name)
 
         def rewinding(self: JobJournal, completed: int) -> None:
-            rewind(self, completed)
             witness._committed.clear()
             witness._completed.clear()
+            rewind(self, completed)
 
         def dropping(self: JobJournal, request_ids: Iterable[str]) -> None:
             dropped = list(request_ids)
-            drop(self, dropped)
             for request_id in dropped:
                 witness._committed.pop(request_id, None)
                 witness._completed.pop(request_id, None)
+            drop(self, dropped)
 
         def retrying(self: JobJournal) -> None:
-            retry(self)
             witness._completed.clear()
+            retry(self)
 
         seams = (
             (DenoiseStage, "commit", committing, commit),
