@@ -16,7 +16,9 @@ from runtime_kit import Cluster
 from town_kit import Town, events, iterations, trained_samples, validated
 
 from spotlight import failpoints
+from spotlight.actors.job_journal import Checkpoint, JobJournal
 from spotlight.actors.messages import CancelJob, JobAccepted, JobRefused, JobStatus, Request, Train
+from spotlight.errors import JournalError
 from spotlight.jobs import JobSpec
 
 pytestmark = pytest.mark.virtual_time
@@ -364,3 +366,26 @@ async def test_a_restart_is_recorded(town: Town) -> None:
     assert [event["iteration"] for event in events(end.run_folder, "trainers_found")] == [1]
     times = [event["time_s"] for event in events(end.run_folder, "phase")]
     assert times == sorted(times), "the clock goes on"
+
+
+async def test_a_checkpoint_that_is_not_on_record_does_not_cost_the_one_before(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = JobJournal.save_checkpoint
+
+    def save(journal: JobJournal, checkpoint: Checkpoint, validated: tuple[int, ...]) -> None:
+        if checkpoint.completed == 1:
+            plain(journal, checkpoint, validated)
+            return
+        error = JournalError("the disk is full")
+        journal._failed(error)
+        raise error
+
+    with monkeypatch.context() as broken:
+        broken.setattr(JobJournal, "save_checkpoint", save)
+        end = await town.run(job(checkpoint_every=1))
+    assert (end.outcome, end.reason) == ("failed", "the disk is full")
+    assert (Path(end.run_folder) / "checkpoints" / "iteration-000001.safetensors").exists()
+    await asyncio.sleep(1.0)
+    assert isinstance(await town.submit(None, end.run_folder, resume=True), JobAccepted)
+    all_recorded(await town.ended(), job(checkpoint_every=1))
