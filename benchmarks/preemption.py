@@ -11,9 +11,11 @@ without commits, in alternating rounds.
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import statistics
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ import torch
 
 from benchmarks.preemption_site import Site, site
 from benchmarks.report import arguments, finish
+from spotlight.actors.logs import log_as_json_lines
 from spotlight.actors.loop import run
 from spotlight.actors.messages import Request, SamplingSettings
 from spotlight.actors.requests import rollout_settings
@@ -34,7 +37,7 @@ NODES = 3
 BATCHES = 2
 STEPS = 240
 NOTICE_S = 10.0
-RESTART_PAUSE_S = 7.0
+RESTART_PAUSE_S = 12.0
 """Between two kills, so that no node's worker ends more often than a node allows."""
 
 
@@ -67,6 +70,7 @@ class _Trials:
         self.settings = settings
         self.rng = random.Random(1)
         self.number = 0
+        self.kills: Counter[str] = Counter()
         self.batch_s = 1.0
         self.submitted = 0
         self.undisturbed: dict[int, str] = {}
@@ -122,7 +126,8 @@ class _Trials:
         if not held:
             self.compare(await self.end(requests))
             return
-        worker = self.rng.choice(sorted(held))
+        # A node gives up a worker that ends too often, so the kills go round.
+        worker = min(sorted(held), key=lambda name: self.kills[name])
         leases = held[worker]
         every = self.at.commit_every[-1] or STEPS
         if notice:
@@ -155,6 +160,7 @@ class _Trials:
         ids = {item.id for lease in leases for item in lease.items}
         now = asyncio.get_running_loop().time()
         self.at.kill(worker)
+        self.kills[worker] += 1
         gone = await self.at.until(lambda: not numbers & {e.number for e in book.leases()})
         self.requeue_ms.append(1000 * (gone - now))
         again = await self.at.until(
@@ -264,7 +270,8 @@ def main() -> None:
     """Print the figures."""
     options = arguments(__doc__)
     torch.set_num_threads(1)
-    kills, notices, rounds = (3, 3, 2) if options.quick else (16, 12, 8)
+    log_as_json_lines(logging.ERROR)
+    kills, notices, rounds = (3, 3, 2) if options.quick else (10, 10, 8)
     finish("preemption", run(_measure(kills, notices, rounds)), options.json)
 
 
