@@ -282,7 +282,7 @@ def _verify(path: Path, connection: sqlite3.Connection, owner: str) -> _State:
     if version != FORMAT:
         raise JournalError(
             f"{path} has format {version} and this Spotlight reads format {FORMAT}; resume with "
-            f"the version that wrote it, {_OR_CHECKPOINT.format(name=path.name)}"
+            f"the version that wrote it, {_OR_ANEW}"
         )
     problems = rows("PRAGMA quick_check(1)")
     if problems != [("ok",)]:
@@ -337,12 +337,11 @@ def _explaining(path: Path) -> Iterator[None]:
         raise JournalError(text) from error
 
 
-_OR_CHECKPOINT = "or start from the last checkpoint: delete {name}* and go on with --resume"
+_OR_ANEW = "or start the job again in another run folder"
 
 
 def _damaged(path: Path, problem: str) -> str:
-    name = path.name.removesuffix("-wal")
-    return f"{path} {problem}; put it back from a copy, {_OR_CHECKPOINT.format(name=name)}"
+    return f"{path} {problem}; put it back from a copy, {_OR_ANEW}"
 
 
 def _unwritable(path: Path, error: Exception) -> str:

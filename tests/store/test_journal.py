@@ -315,7 +315,7 @@ class Files:
                 assert dict(journal.items()) == held | {"a/new": b"goes on"}
                 return held, journal.dropped
         except JournalError as error:
-            assert "start from the last checkpoint: delete journal.sqlite*" in str(error)
+            assert "start the job again in another run folder" in str(error)
             return None
 
 
