@@ -221,12 +221,12 @@ async def _measure(kills: int, notices: int, rounds: int) -> dict[str, Any]:
     settings = msgspec.structs.replace(rollout_settings(job, 0), steps=STEPS)
     with tempfile.TemporaryDirectory() as folder:
         async with site(Path(folder), job, model, NODES) as at:
-            rate = at.dispatcher._denoising._pools
+            losses = at.dispatcher._denoising._losses["spot"]
             trials = _Trials(at, settings)
             await trials.learn()
             # The pool's rate as this benchmark makes it, as if it had been watched for an hour.
-            rate["spot"].rate.losses = int(3600 / (NODES * RESTART_PAUSE_S))
-            rate["spot"].rate.worker_s = 3600.0
+            losses.losses = int(3600 / (NODES * RESTART_PAUSE_S))
+            losses.worker_s = 3600.0
             await trials.learn()
             for _ in range(kills):
                 await trials.disturb(notice=False)

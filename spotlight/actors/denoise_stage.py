@@ -7,9 +7,8 @@ every method changes state, writes the journal, and tells.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from functools import partial
 from statistics import median
 
@@ -48,11 +47,6 @@ _SMOOTHING = 0.3
 RequestLease = Lease[Request, Commit]
 
 
-@dataclass
-class _Pool:
-    rate: LossRate = field(default_factory=LossRate)
-
-
 class DenoiseStage:
     """See the module's docstring.
 
@@ -60,7 +54,6 @@ class DenoiseStage:
         actor: tells on this stage's behalf.
         workers: by name; the dispatcher adds and removes them.
         discard: deletes a bundle from the coordinator's store.
-        record: writes an event to the run folder.
         grants_from: when the first grant may be made.
     """
 
@@ -72,7 +65,6 @@ class DenoiseStage:
         journal: JobJournal,
         statistics: DispatchStatistics,
         discard: Callable[[BundleOffer], None],
-        record: Callable[..., None],
         grants_from: float,
     ) -> None:
         self._actor = actor
@@ -80,9 +72,9 @@ class DenoiseStage:
         self._journal = journal
         self._statistics = statistics
         self._discard = discard
-        self._record = record
         self._grants_from = grants_from
-        self._pools: dict[str, _Pool] = {}
+        self._losses: defaultdict[str, LossRate] = defaultdict(LossRate)
+        """By pool."""
         self._commit_s = 0.0
         self._recalled: set[int] = set()
         self._submitted: set[str] = set()
@@ -190,12 +182,11 @@ class DenoiseStage:
         return self.book.queued > batch * len(self._workers)
 
     def _commit_every(self, worker: Worker, lease: RequestLease) -> int:
-        pool = self._pools.setdefault(worker.pool, _Pool())
         step_s = worker.step_s or self._usual_step_s()
         if step_s is None:
             return 0  # nothing is known yet: the first batch shows what a step takes
         steps = lease.items[0].settings.steps
-        return commit_interval(step_s, self._commit_s, pool.rate.per_s, steps)
+        return commit_interval(step_s, self._commit_s, self._losses[worker.pool].per_s, steps)
 
     def _usual_step_s(self) -> float | None:
         known = [worker.step_s for worker in self._workers.values() if worker.step_s is not None]
@@ -322,11 +313,11 @@ class DenoiseStage:
     def watch_pools(self, seconds: float) -> None:
         """So much time has passed: workers that live through it make losses less likely."""
         for worker in self._workers.values():
-            self._pools.setdefault(worker.pool, _Pool()).rate.worker_s += seconds
+            self._losses[worker.pool].worker_s += seconds
 
     def count_loss(self, pool: str) -> None:
         """A worker of the pool was lost, or has notice."""
-        self._pools.setdefault(pool, _Pool()).rate.losses += 1
+        self._losses[pool].losses += 1
 
     # --- inside ---
 

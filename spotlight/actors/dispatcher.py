@@ -113,7 +113,6 @@ class Dispatcher(Actor):
             journal=journal,
             statistics=statistics,
             discard=discard,
-            record=record,
             grants_from=self._now() + (_HEAR_S if came_back else 0.0),
         )
         self._scoring = ScoreStage(

@@ -131,9 +131,7 @@ def preempt(
     cancel: Annotated[bool, typer.Option("--cancel", help="Withdraw the notice.")] = False,
     coordinator: CoordinatorOption = DEFAULT_COORDINATOR,
 ) -> None:
-    """Give a node notice as its cloud would: it commits what it works on, gives it back, and leaves
-    the job. Nothing is ended.
-    """
+    """Give a node notice, as its cloud would: it gives its work back and leaves the job."""
     from spotlight.cli.client import preempt_node
 
     _reaching(coordinator, lambda: preempt_node(coordinator, node, notice, cancel=cancel))
