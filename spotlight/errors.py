@@ -4,6 +4,7 @@ SpotlightError
 ├── UserError                 something the user can mend; the CLI prints it as one line
 │   ├── JobError              a field of the job is wrong; carries the field's path
 │   ├── CheckpointError       a model checkpoint is missing or does not fit the job
+│   ├── CannotShard           a transformer cannot be shared out to an SP group like this
 │   ├── MissingDependency     an optional package is not installed
 │   ├── AddressInUse          a port that was asked for is taken
 │   ├── RunFolderError        the run folder is of another job, full, or not writable
@@ -17,7 +18,8 @@ SpotlightError
 │   └── RemoteError           the handler raised; carries type name, message and traceback
 ├── TransportError            bytes did not arrive
 │   ├── FrameRejected         a frame that is malformed, too large, or of an unknown type
-│   └── TransferFailed        a tensor bundle could not be sent or fetched
+│   ├── TransferFailed        a tensor bundle could not be sent or fetched
+│   └── NoGroup               no SP group forms around a member
 ├── WrongWeights              a worker does not hold the weights version that was asked for
 ├── CommitRefused             saved progress is not that of the request it came with
 ├── TrainingDiverged          a loss or a gradient is not finite
@@ -48,6 +50,10 @@ class JobError(UserError):
 
 class CheckpointError(UserError):
     """A model checkpoint is missing or does not fit the job."""
+
+
+class CannotShard(UserError):
+    """A transformer, or this forward pass of it, cannot be shared out to an SP group."""
 
 
 class MissingDependency(UserError):
@@ -110,6 +116,10 @@ class FrameRejected(TransportError):
 
 class TransferFailed(TransportError):
     """A tensor bundle could not be sent or fetched."""
+
+
+class NoGroup(TransportError):
+    """No SP group forms around a member; others must do its work."""
 
 
 class WrongWeights(SpotlightError):

@@ -1,4 +1,4 @@
-"""Groups of trainer ranks that reduce tensors together (gloo or NCCL).
+"""Groups of processes that move tensors together (gloo or NCCL): trainer ranks, and SP groups.
 
 Invariants:
 - Every wait ends: joining and each collective fail with `TransportError` after the group's timeout,
@@ -7,13 +7,14 @@ Invariants:
 - Nothing listens on other interfaces than the one given: the rendezvous store is bound to `host`,
   gloo to the address from which this machine reaches `host`.
 - Groups are objects, not process-wide state, so a process can leave one and join another, or be in
-  several.
+  several. A group can be abandoned while another thread waits in it: whatever that thread does
+  next in this group fails.
 """
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -50,6 +51,31 @@ class Group:
         options.rootRank = source
         self._run("broadcast", lambda group: group.broadcast([tensor], options))
 
+    def all_gather(self, outputs: list[torch.Tensor], tensor: torch.Tensor) -> None:
+        """Overwrite `outputs[r]` with the tensor of rank r, of the same shape everywhere; raises
+        `TransportError`.
+        """
+        self._run("all-gather", lambda group: group.allgather([outputs], [tensor]))
+
+    def all_to_all(
+        self,
+        output: torch.Tensor,
+        tensor: torch.Tensor,
+        output_sizes: Sequence[int],
+        input_sizes: Sequence[int],
+    ) -> None:
+        """Send the r-th part of `tensor` to rank r, and put what rank r sends into the r-th part of
+        `output`; parts lie along the first dimension and have the sizes given, 0 for nothing.
+
+        Both tensors are contiguous. Raises `TransportError`.
+        """
+        self._run(
+            "all-to-all",
+            lambda group: group.alltoall_base(
+                output, tensor, list(output_sizes), list(input_sizes)
+            ),
+        )
+
     def barrier(self) -> None:
         """Wait until every rank is here; raises `TransportError`."""
         self._run("barrier", lambda group: group.barrier())
@@ -60,6 +86,16 @@ class Group:
         if group is not None:
             group.shutdown()
 
+    def abandon(self) -> None:
+        """Leave the group from another thread than the one that may wait in it.
+
+        With NCCL that one fails at once. With gloo it fails when a peer's process ends or has left
+        too, or at the group's timeout, so its thread must be left behind.
+        """
+        group, self._group, self._store = self._group, None, None
+        if group is not None:
+            group.abort()
+
     def __enter__(self) -> Group:
         return self
 
@@ -67,10 +103,11 @@ class Group:
         self.close()
 
     def _run(self, what: str, start: Callable[[Any], Any]) -> None:
-        if self._group is None:
+        group = self._group
+        if group is None:
             raise TransportError(f"{what}: the group at {self._where} is closed; make a new one")
         try:
-            start(self._group).wait()
+            start(group).wait()
         except RuntimeError as error:
             raise TransportError(
                 f"{what}: rank {self.rank} of {self.world} at {self._where} lost its peers"
@@ -134,6 +171,30 @@ def init_group(
             f"rank {rank} of {world} could not join its group at {where} in {timeout_s:g} s"
             f" ({error}); check that rank 0 runs there and that all ranks have started"
         ) from error
+    return Group(group, store, rank, world, where)
+
+
+def meet(
+    rank: int,
+    world: int,
+    store: Any,
+    where: str,
+    *,
+    host: str = "127.0.0.1",
+    timeout_s: float = 60.0,
+    backend: Backend = "gloo",
+) -> Group:
+    """Join a group whose ranks meet in `store`, a store of torch.distributed that they share
+    already; blocks as long as the store does.
+
+    `where` names the group in errors, `host` is this rank's own address, `timeout_s` bounds every
+    later collective. Raises `TransportError`.
+    """
+    try:
+        timeout = timedelta(seconds=timeout_s)
+        group = _process_group(backend, store, rank, world, timeout, _own_address(host, 1))
+    except RuntimeError as error:
+        raise TransportError(f"rank {rank} of {world} could not join {where} ({error})") from error
     return Group(group, store, rank, world, where)
 
 
