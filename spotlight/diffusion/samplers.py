@@ -12,7 +12,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -147,8 +147,24 @@ class SampleBatch:
     window_start: int
 
 
+@dataclass(frozen=True)
+class _Point:
+    """Where a denoising is, padded. Replaced as a whole after every step, so that another thread
+    never sees half a step.
+    """
+
+    step: int
+    latents: Tensor
+    states: tuple[Tensor, ...]
+    log_probs: tuple[Tensor, ...]
+
+
 class Denoising:
-    """One micro-batch on its way from noise to image. Make one with `start` or `resume`."""
+    """One micro-batch on its way from noise to image. Make one with `start` or `resume`.
+
+    A copy (`copy.copy`) goes on by itself from the last completed step, also while another thread
+    is in the middle of the next one.
+    """
 
     def __init__(
         self,
@@ -182,79 +198,90 @@ class Denoising:
                 f" {(count, *self._shape)}"
             )
         padded = progress.select(rows)
-        self._step = padded.step
-        self._latents = padded.latents.to(model.device)
-        self._states = list(padded.window_states.to(model.device).unbind(1))
-        self._log_probs = list(padded.log_probs.to(model.device).unbind(1))
+        self._at = _Point(
+            padded.step,
+            padded.latents.to(model.device),
+            padded.window_states.to(model.device).unbind(1),
+            padded.log_probs.to(model.device).unbind(1),
+        )
 
     @property
     def done(self) -> bool:
         """Whether all steps are taken."""
-        return self._step >= self.settings.steps
+        return self._at.step >= self.settings.steps
 
     @property
     def steps_taken(self) -> int:
         """How many steps are taken."""
-        return self._step
+        return self._at.step
+
+    @property
+    def latents(self) -> Tensor:
+        """[B, T, C] float32 after the steps taken, without the padding, on the model's device."""
+        return self._at.latents[: self._count]
 
     @torch.no_grad()
     def step(self) -> None:
         """Take one denoising step: one forward pass at the micro-batch size (two with guidance)."""
         if self.done:
             raise ValueError(f"all {self.settings.steps} steps are taken")
-        settings, step = self.settings, self._step
-        sigma, next_sigma = self._sigmas[step], self._sigmas[step + 1]
+        settings, at = self.settings, self._at
+        sigma, next_sigma = self._sigmas[at.step], self._sigmas[at.step + 1]
         velocity = self._model.velocity(
-            self._latents,
-            sigma.expand(settings.micro_batch).to(self._latents.device),
+            at.latents,
+            sigma.expand(settings.micro_batch).to(at.latents.device),
             self._embeddings,
             height=settings.height,
             width=settings.width,
             guidance=settings.guidance,
         )
-        if settings.in_window(step):
-            self._latents = self._stochastic_step(velocity, sigma, next_sigma)
+        if settings.in_window(at.step):
+            self._at = self._after_noise(at, velocity, sigma, next_sigma)
         else:
-            self._latents = euler(self._latents, velocity, sigma, next_sigma)
-        self._step += 1
+            latents = euler(at.latents, velocity, sigma, next_sigma)
+            self._at = replace(at, step=at.step + 1, latents=latents)
 
     def progress(self) -> Progress:
         """What is done so far, without the padding, on the CPU: a commit."""
-        states, log_probs = self._recorded()
-        return Progress(self._step, self._latents[: self._count].cpu(), states, log_probs)
+        at = self._at
+        states, log_probs = self._recorded(at)
+        return Progress(at.step, at.latents[: self._count].cpu(), states, log_probs)
 
     def result(self) -> SampleBatch:
         """The finished samples, without the padding; raises `ValueError` before the last step."""
         if not self.done:
-            raise ValueError(f"only {self._step} of {self.settings.steps} steps are taken")
-        states, log_probs = self._recorded()
-        latents = self._latents[: self._count].cpu()
+            raise ValueError(f"only {self._at.step} of {self.settings.steps} steps are taken")
+        states, log_probs = self._recorded(self._at)
+        latents = self.latents.cpu()
         if self.settings.window is None or self.settings.kind == "ode":
             return SampleBatch(latents, None, None, 0)
         return SampleBatch(latents, states, log_probs, self.settings.window[0])
 
-    def _stochastic_step(self, velocity: Tensor, sigma: Tensor, next_sigma: Tensor) -> Tensor:
+    def _after_noise(
+        self, at: _Point, velocity: Tensor, sigma: Tensor, next_sigma: Tensor
+    ) -> _Point:
         kind = self.settings.kind
-        if not self._states:
-            self._states.append(self._latents)
         mean, std = transition(
-            kind, self.settings.noise_level, self._latents, velocity, sigma, next_sigma
+            kind, self.settings.noise_level, at.latents, velocity, sigma, next_sigma
         )
-        noise = step_noise(self._seeds, self._step, self._shape).to(mean.device)
+        noise = step_noise(self._seeds, at.step, self._shape).to(mean.device)
         latents = mean + std * noise
-        self._states.append(latents)
-        self._log_probs.append(log_prob(kind, latents, mean, std))
-        return latents
+        return _Point(
+            at.step + 1,
+            latents,
+            (*(at.states or (at.latents,)), latents),
+            (*at.log_probs, log_prob(kind, latents, mean, std)),
+        )
 
-    def _recorded(self) -> tuple[Tensor, Tensor]:
+    def _recorded(self, at: _Point) -> tuple[Tensor, Tensor]:
         count = self._count
-        if not self._states:
+        if not at.states:
             empty = torch.zeros(count, 0, *self._shape)
             return empty, torch.zeros(count, 0)
-        states = torch.stack(self._states, dim=1)[:count].cpu()
-        if not self._log_probs:
+        states = torch.stack(at.states, dim=1)[:count].cpu()
+        if not at.log_probs:
             return states, torch.zeros(count, 0)
-        return states, torch.stack(self._log_probs, dim=1)[:count].cpu()
+        return states, torch.stack(at.log_probs, dim=1)[:count].cpu()
 
 
 def start(
