@@ -5,81 +5,91 @@ from __future__ import annotations
 import asyncio
 
 import msgspec
-import structlog
 
 from spotlight.actors.messages import HoldWeights
-from spotlight.errors import TransferFailed
-from spotlight.transport.tensors import BundleOffer, BundleStore, fetch
+from spotlight.policies.holders import transfer_limit_s
+from spotlight.transport.tensors import BundleOffer, BundleStore, content_key
 
-log = structlog.get_logger(__name__)
-
-_PAUSES_S = (1.0, 2.0, 4.0, 8.0)
+_Offers = tuple[BundleOffer, BundleOffer | None]
 
 
 class WeightsCopies:
-    """The versions of one job at a time, in the node's store."""
+    """The versions of one job at a time, in the node's store. A copy's key names its bytes, so that
+    workers map its file without a checksum, and other nodes pull it.
+    """
 
     def __init__(self, store: BundleStore) -> None:
         self._store = store
         self._job_id = ""
         self._wanted: frozenset[int] = frozenset()
-        self._copies: dict[tuple[int, str], tuple[BundleOffer, BundleOffer]] = {}
-        """By version and role: what was offered, and the copy."""
+        self._copies: dict[tuple[int, str], BundleOffer] = {}
+        """By version and role."""
+        self._transfers: dict[int, tuple[_Offers, asyncio.Task[object]]] = {}
+        """What is fetched now, by version, and the task that does."""
 
     def begin(self, job_id: str) -> None:
         """Drop what belongs to another job."""
         if self._job_id:  # else the trainer may have published before the node heard of the job
             self._store.delete("weights")
         self._job_id = job_id
-        self._wanted = frozenset()
         self._copies.clear()
+        self._want(frozenset())
 
     async def hold(self, message: HoldWeights) -> HoldWeights | None:
         """Fetch a version, unless it is there, and drop those that are not kept any more.
 
-        Returns what to tell the workers; None if the version cannot be had, or is not wanted any
-        more.
+        To be awaited in a task of its own: when the same version is to be had elsewhere, or is not
+        wanted any more, the task is cancelled.
+
+        Returns what to tell the workers; None while the version is being fetched from there.
+        Raises `TransferFailed` if it cannot be had.
         """
-        self._wanted = frozenset((message.version, *message.keep))
-        for key in [key for key in self._copies if key[0] not in self._wanted]:
-            self._store.delete(self._copies.pop(key)[1].key)
-        for pause_s in (*_PAUSES_S, None):
-            try:
-                rollout = await self._copy(message, "rollout", message.rollout)
-                evaluation = message.evaluation and await self._copy(
-                    message, "evaluation", message.evaluation
-                )
-                break
-            except TransferFailed as error:
-                if not self._wants(message):
-                    return None
-                if pause_s is None:
-                    # Its workers are granted nothing of this version; the next one may arrive.
-                    log.error("weights_not_fetched", version=message.version, reason=str(error))
-                    return None
-                log.warning("weights_fetched_again", version=message.version, reason=str(error))
-                await asyncio.sleep(pause_s)
-        if not self._wants(message):
+        self._want(frozenset((message.version, *message.keep)))
+        offers = (message.rollout, message.evaluation)
+        under_way, task = self._transfers.get(message.version, (None, None))
+        if under_way == offers:
             return None
+        if task is not None:
+            task.cancel()
+        own = asyncio.current_task()
+        assert own is not None
+        self._transfers[message.version] = (offers, own)
+        try:
+            rollout = await self._copy(message.version, "rollout", message.rollout)
+            evaluation = message.evaluation and await self._copy(
+                message.version, "evaluation", message.evaluation
+            )
+        finally:
+            if self._transfers.get(message.version) == (offers, own):
+                del self._transfers[message.version]
         return msgspec.structs.replace(
             message, rollout=rollout, evaluation=evaluation, keep=tuple(sorted(self._wanted))
         )
 
-    async def _copy(self, message: HoldWeights, role: str, offer: BundleOffer) -> BundleOffer:
-        key = (message.version, role)
-        if key in self._copies:
-            offered, copy = self._copies[key]
-            if (offered.nbytes, offered.checksum) == (offer.nbytes, offer.checksum):
-                return copy
-        if offer.store == self._store.endpoint:
-            self._copies[key] = (offer, offer)
-            return offer
-        data = await fetch(offer)
-        if not self._wants(message):  # by now; its place may be another job's
-            raise TransferFailed(f"{offer.key} is not wanted any more")
-        copy = self._store.put(offer.key, data)
-        self._copies[key] = (offer, copy)
+    def _want(self, versions: frozenset[int]) -> None:
+        self._wanted = versions
+        for version in [version for version in self._transfers if version not in versions]:
+            self._transfers.pop(version)[1].cancel()
+        for key in [key for key in self._copies if key[0] not in versions]:
+            copy = self._copies.pop(key)
+            self._store.delete(copy.key)
+            self._store.delete(_original(copy.key))
+
+    async def _copy(self, version: int, role: str, offer: BundleOffer) -> BundleOffer:
+        held = self._copies.get((version, role))
+        if held is not None and (held.nbytes, held.checksum) == (offer.nbytes, offer.checksum):
+            return held
+        copy = await self._store.copy(
+            offer,
+            content_key(_original(offer.key), offer.checksum),
+            timeout_s=transfer_limit_s(offer.nbytes),
+        )
+        if held is not None:  # before the version was trained again
+            self._store.delete(held.key)
+        self._copies[version, role] = copy
         return copy
 
-    def _wants(self, message: HoldWeights) -> bool:
-        return self._job_id == message.job_id and message.version in self._wanted
+
+def _original(key: str) -> str:
+    """The key under which the trainer published a bundle: into this store, if it is its node's."""
+    return key.partition(".")[0]

@@ -1,17 +1,23 @@
-"""Tensor bundles as bytes: safetensors, so that nothing read from a wire can run code."""
+"""Tensor bundles as bytes and files: safetensors, so that nothing read from a wire can run code."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 import msgspec
-from safetensors import SafetensorError
+import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
 from torch import Tensor
 
 from spotlight.errors import TransferFailed
+from spotlight.transport.tensors.offers import BundleOffer, own_file
 
 _LENGTH_BYTES = 8
+_FAULT_BYTES = 64 * 1024
+"""Of a mapped file the kernel maps so much at the first touch of a part of it."""
+_MALFORMED = (SafetensorError, LookupError, TypeError, ValueError, RuntimeError)
+"""Besides the format's own error: element types and sizes that it allows and torch does not."""
 
 
 class _Header(msgspec.Struct):
@@ -35,11 +41,40 @@ def unpack(data: bytes) -> dict[str, Tensor]:
     """The tensors of a bundle, on the CPU; raises `TransferFailed` if it is malformed."""
     try:
         return load(data)
-    except (SafetensorError, LookupError, TypeError, ValueError, RuntimeError) as error:
-        # Besides the format's own error: element types and sizes that it allows and torch does not.
+    except _MALFORMED as error:
         raise TransferFailed(
             f"a tensor bundle of {len(data)} bytes is malformed: {error}"
         ) from error
+
+
+def map_copy(offer: BundleOffer) -> dict[str, Tensor] | None:
+    """The tensors of a copy that a store of this machine has verified, on the CPU, as views on its
+    file: nothing is copied, and all processes share the memory.
+
+    The file may be replaced or deleted meanwhile; it is mapped until the last of the tensors is
+    gone. Who writes to them gets a page of his own; the file and others never see it.
+
+    Returns None when the bundle must be fetched; raises `TransferFailed` if it is malformed.
+    """
+    path = own_file(offer)
+    if path is None:
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.offset_keys()}
+    except OSError:
+        return None  # deleted meanwhile
+    except _MALFORMED as error:
+        raise TransferFailed(f"the tensor bundle {offer.key} is malformed: {error}") from error
+    return tensors
+
+
+def touch(tensors: dict[str, Tensor]) -> None:
+    """Have the kernel bring the pages of mapped tensors into this process: whoever copies them then
+    need not wait for each. It begins at the end, as he may have begun at the beginning.
+    """
+    for tensor in reversed(tensors.values()):
+        tensor.flatten().view(torch.uint8)[::_FAULT_BYTES].sum()
 
 
 def metadata_of(data: bytes) -> dict[str, str]:

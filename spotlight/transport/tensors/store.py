@@ -6,6 +6,9 @@ the same machine, TCP otherwise). Whoever must hand something to a holder that o
 Every transfer has a deadline, a checksum and the store's token; a key can never leave the folder.
 Nothing is parsed here, so nothing received can run.
 
+Files are never changed, only replaced or deleted as a whole: whoever has one open or mapped keeps
+the bytes that it had.
+
 On a connection: a header from the client, an answer from the store; then, if it was positive, the
 bytes in the direction asked for, and after an upload a second answer.
 """
@@ -17,63 +20,36 @@ import contextlib
 import hmac
 import itertools
 import os
-import re
 import shutil
-import socket
-import struct
 import zlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal, Protocol, TypeVar
+from typing import BinaryIO, Protocol
 
 import msgspec
 
 from spotlight.errors import TransferFailed
-
-T = TypeVar("T")
-
-_KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
-_LENGTH = struct.Struct("!I")
-_HEADER_LIMIT = 64 * 1024
-_CHUNK = 4 * 1024 * 1024
-_IDLE_LIMIT_S = 60.0
-
-_Count = Annotated[int, msgspec.Meta(ge=0)]
-
-
-class StoreEndpoint(msgspec.Struct, frozen=True):
-    """Where a store is reached."""
-
-    host: str
-    port: int
-    token: str
-    machine: str
-    """Identity of the machine: receivers with the same one read the files themselves."""
-    root: str
-
-
-class BundleOffer(msgspec.Struct, frozen=True):
-    """A bundle that can be pulled."""
-
-    key: str
-    nbytes: int
-    checksum: int
-    """CRC-32 of the bytes."""
-    store: StoreEndpoint
-
-
-class _Header(msgspec.Struct, frozen=True):
-    op: Literal["get", "put"]
-    key: str
-    token: str
-    nbytes: _Count = 0
-    checksum: int = 0
-
-
-class _Answer(msgspec.Struct, frozen=True):
-    ok: bool
-    nbytes: _Count = 0
-    problem: str = ""
+from spotlight.transport.tensors.offers import (
+    BundleOffer,
+    StoreEndpoint,
+    is_intact,
+    is_intact_file,
+    machine_identity,
+    path_under,
+)
+from spotlight.transport.tensors.wire import (
+    CHUNK,
+    IDLE_LIMIT_S,
+    Answer,
+    Header,
+    exchange,
+    read_answer,
+    read_body,
+    read_parts,
+    read_record,
+    write_body,
+    write_record,
+)
 
 
 class ArtifactStore(Protocol):
@@ -95,15 +71,6 @@ class ArtifactStore(Protocol):
     async def aclose(self) -> None:
         """Stop serving; the bundles stay."""
         ...
-
-
-def machine_identity() -> str:
-    """The same on all processes that share this machine's files, different elsewhere."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        boot = ""
-    return f"{socket.gethostname()}/{boot}"
 
 
 class BundleStore:
@@ -155,27 +122,22 @@ class BundleStore:
 
         Raises `TransferFailed` when the file system refuses.
         """
-        path = self._path(key)
-        # No key has such a name, and two that put the same key at once do not share it.
-        temporary = path.with_name(f".{path.name}.{next(self._puts)}.part")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with temporary.open("wb") as file:
-                file.write(data)
-                if self._durable:
-                    file.flush()
-                    os.fsync(file.fileno())
-            os.replace(temporary, path)
-            if self._durable:
-                _sync_folder(path.parent)
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise TransferFailed(
-                f"bundle {key} of {len(data)} bytes cannot be kept in {self._root}: "
-                f"{error.strerror}; free some space there"
-            ) from error
+        with self._replacing(key, len(data)) as temporary, temporary.open("wb") as file:
+            file.write(data)
         return BundleOffer(key, len(data), zlib.crc32(data), self.endpoint)
+
+    async def copy(self, offer: BundleOffer, key: str, *, timeout_s: float = 60.0) -> BundleOffer:
+        """Keep the bundle of another store, verified, under a key of ours. On one machine the file
+        becomes ours too, and its bytes are not copied.
+
+        Raises `TransferFailed` if it cannot be had intact in time, or not be kept.
+        """
+        with self._replacing(key, offer.nbytes) as temporary:
+            linked = _link(offer, self.endpoint.machine, temporary)
+            if not (linked and await asyncio.to_thread(is_intact_file, temporary, offer)):
+                temporary.unlink(missing_ok=True)
+                await _download(offer, temporary, timeout_s)
+        return BundleOffer(key, offer.nbytes, offer.checksum, self.endpoint)
 
     def delete(self, prefix: str) -> None:
         """Drop a bundle or a folder of bundles; nothing happens if it is not there."""
@@ -202,8 +164,38 @@ class BundleStore:
         """Delete the folder."""
         shutil.rmtree(self._root, ignore_errors=True)
 
+    def _opened(self, key: str) -> BinaryIO:
+        try:
+            return self._path(key).open("rb")
+        except OSError as error:
+            raise TransferFailed("no such bundle") from error
+
     def _path(self, key: str) -> Path:
-        return _path_under(self._root, key)
+        return path_under(self._root, key)
+
+    @contextlib.contextmanager
+    def _replacing(self, key: str, nbytes: int) -> Iterator[Path]:
+        """A file to write, which then takes the bundle's place, unless something goes wrong."""
+        path = self._path(key)
+        # No key has such a name, and two that keep the same key at once do not share it.
+        temporary = path.with_name(f".{path.name}.{next(self._puts)}.part")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            yield temporary
+            if self._durable:
+                _sync(temporary)
+            os.replace(temporary, path)
+            if self._durable:
+                _sync(path.parent)  # a rename is on disk when its folder is
+        except OSError as error:
+            raise TransferFailed(
+                f"bundle {key} of {nbytes} bytes cannot be kept in {self._root}: "
+                f"{error.strerror}; free some space there"
+            ) from error
+        finally:
+            # Also when the bundle was this very file already: renaming does nothing then.
+            with contextlib.suppress(OSError):
+                temporary.unlink()
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._server is None:  # it closed while this connection was on its way
@@ -217,7 +209,7 @@ class BundleStore:
         try:
             await self._serve(reader, writer)
             writer.close()
-            async with asyncio.timeout(_IDLE_LIMIT_S):
+            async with asyncio.timeout(IDLE_LIMIT_S):
                 await writer.wait_closed()
         except (OSError, EOFError, msgspec.MsgspecError):
             pass  # the other side is gone, stuck, or talks nonsense: it sees a closed connection
@@ -226,7 +218,7 @@ class BundleStore:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            header = msgspec.msgpack.decode(await _read_record(reader), type=_Header)
+            header = msgspec.msgpack.decode(await read_record(reader), type=Header)
             if not hmac.compare_digest(header.token.encode(), self._token.encode()):
                 raise TransferFailed("wrong token")
             if header.op == "put":
@@ -234,28 +226,27 @@ class BundleStore:
             else:
                 await self._send(header, writer)
         except TransferFailed as error:
-            await _write_record(writer, _Answer(False, problem=str(error)))
+            await write_record(writer, Answer(False, problem=str(error)))
 
     async def _receive(
-        self, header: _Header, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, header: Header, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         self._path(header.key)
         if header.nbytes > self._max_nbytes:
             raise TransferFailed(f"{header.nbytes} bytes are more than {self._max_nbytes}")
-        await _write_record(writer, _Answer(True))
-        data = await _read_body(reader, header.nbytes)
+        await write_record(writer, Answer(True))
+        data = await read_body(reader, header.nbytes)
         if zlib.crc32(data) != header.checksum:
             raise TransferFailed("checksum differs")
         await asyncio.to_thread(self.put, header.key, data)
-        await _write_record(writer, _Answer(True))
+        await write_record(writer, Answer(True))
 
-    async def _send(self, header: _Header, writer: asyncio.StreamWriter) -> None:
-        try:
-            data = self._path(header.key).read_bytes()
-        except OSError as error:
-            raise TransferFailed("no such bundle") from error
-        await _write_record(writer, _Answer(True, nbytes=len(data)))
-        await _write_body(writer, data)
+    async def _send(self, header: Header, writer: asyncio.StreamWriter) -> None:
+        with self._opened(header.key) as file:
+            nbytes = os.fstat(file.fileno()).st_size
+            await write_record(writer, Answer(True, nbytes=nbytes))
+            while data := file.read(CHUNK):
+                await write_body(writer, data)
 
 
 async def fetch(offer: BundleOffer, *, timeout_s: float = 60.0) -> bytes:
@@ -269,16 +260,14 @@ async def fetch(offer: BundleOffer, *, timeout_s: float = 60.0) -> bytes:
         return data
 
     async def receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
-        answer = await _read_answer(reader)
+        answer = await read_answer(reader)
         # Before reading: a bundle of another size is not the one that was offered.
-        return await _read_body(reader, answer.nbytes) if answer.nbytes == offer.nbytes else b""
+        return await read_body(reader, answer.nbytes) if answer.nbytes == offer.nbytes else b""
 
-    header = _Header("get", offer.key, offer.store.token)
-    data = await _exchange(offer.store, header, receive, timeout_s)
-    if not await asyncio.to_thread(_is_intact, data, offer):
-        raise TransferFailed(
-            f"bundle {offer.key} arrived damaged from {offer.store.host}; fetch it again"
-        )
+    header = Header("get", offer.key, offer.store.token)
+    data = await exchange(offer.store, header, receive, timeout_s)
+    if not await asyncio.to_thread(is_intact, data, offer):
+        raise _damaged(offer)
     return data
 
 
@@ -291,27 +280,58 @@ async def upload(
     """
 
     async def send(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await _read_answer(reader)
-        await _write_body(writer, data)
-        await _read_answer(reader)
+        await read_answer(reader)
+        await write_body(writer, data)
+        await read_answer(reader)
 
     checksum = await asyncio.to_thread(zlib.crc32, data)
-    header = _Header("put", key, store.token, len(data), checksum)
-    await _exchange(store, header, send, timeout_s)
+    header = Header("put", key, store.token, len(data), checksum)
+    await exchange(store, header, send, timeout_s)
     return BundleOffer(key, len(data), checksum, store)
 
 
-def _sync_folder(folder: Path) -> None:
-    """A rename is on disk when its folder is."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
-def _is_intact(data: bytes, offer: BundleOffer) -> bool:
-    return len(data) == offer.nbytes and zlib.crc32(data) == offer.checksum
+def _link(offer: BundleOffer, machine: str, to: Path) -> bool:
+    """Have the offered file under another name as well; False if it is out of reach."""
+    if offer.store.machine != machine:
+        return False
+    try:
+        os.link(path_under(Path(offer.store.root), offer.key), to)
+    except OSError:
+        return False
+    return True
+
+
+async def _download(offer: BundleOffer, to: Path, timeout_s: float) -> None:
+    """Write a bundle as it arrives."""
+
+    async def receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        answer = await read_answer(reader)
+        if answer.nbytes != offer.nbytes:
+            return False
+        checksum = 0
+        with to.open("wb") as file:
+            async for part in read_parts(reader, offer.nbytes):
+                checksum = zlib.crc32(part, checksum)
+                file.write(part)
+        return checksum == offer.checksum
+
+    header = Header("get", offer.key, offer.store.token)
+    if not await exchange(offer.store, header, receive, timeout_s):
+        raise _damaged(offer)
+
+
+def _damaged(offer: BundleOffer) -> TransferFailed:
+    return TransferFailed(
+        f"bundle {offer.key} arrived damaged from {offer.store.host}; fetch it again"
+    )
 
 
 def _read_own_machine(offer: BundleOffer) -> bytes | None:
@@ -319,77 +339,7 @@ def _read_own_machine(offer: BundleOffer) -> bytes | None:
     if offer.store.machine != machine_identity():
         return None
     try:
-        data = _path_under(Path(offer.store.root), offer.key).read_bytes()
+        data = path_under(Path(offer.store.root), offer.key).read_bytes()
     except OSError:
         return None
-    return data if _is_intact(data, offer) else None
-
-
-async def _exchange(
-    store: StoreEndpoint,
-    header: _Header,
-    talk: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[T]],
-    timeout_s: float,
-) -> T:
-    where = f"{header.op} {header.key} at {store.host}:{store.port}"
-    try:
-        async with asyncio.timeout(timeout_s):
-            reader, writer = await asyncio.open_connection(store.host, store.port)
-            try:
-                await _write_record(writer, header)
-                return await talk(reader, writer)
-            finally:
-                # All that matters has arrived, or never will.
-                writer.transport.abort()
-                with contextlib.suppress(OSError):
-                    await writer.wait_closed()
-    except TimeoutError as error:
-        raise TransferFailed(f"{where} took longer than {timeout_s:g} s") from error
-    except (OSError, EOFError, msgspec.MsgspecError, TransferFailed) as error:
-        raise TransferFailed(f"{where} failed: {error}") from error
-
-
-def _path_under(root: Path, key: str) -> Path:
-    if not _KEY.fullmatch(key):
-        raise TransferFailed(f"{key!r} is not a bundle key")
-    return root / key
-
-
-async def _write_record(writer: asyncio.StreamWriter, record: msgspec.Struct) -> None:
-    data = msgspec.msgpack.encode(record)
-    await _write_body(writer, _LENGTH.pack(len(data)) + data)
-
-
-async def _read_record(reader: asyncio.StreamReader) -> bytes:
-    async with asyncio.timeout(_IDLE_LIMIT_S):
-        (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
-        if length > _HEADER_LIMIT:
-            raise TransferFailed(f"a header of {length} bytes is too long")
-        return await reader.readexactly(length)
-
-
-async def _read_answer(reader: asyncio.StreamReader) -> _Answer:
-    answer = msgspec.msgpack.decode(await _read_record(reader), type=_Answer)
-    if not answer.ok:
-        raise TransferFailed(f"refused: {answer.problem}")
-    return answer
-
-
-async def _write_body(writer: asyncio.StreamWriter, data: bytes) -> None:
-    view = memoryview(data)
-    for start in range(0, len(view), _CHUNK):
-        writer.write(view[start : start + _CHUNK])
-        async with asyncio.timeout(_IDLE_LIMIT_S):
-            await writer.drain()
-
-
-async def _read_body(reader: asyncio.StreamReader, nbytes: int) -> bytes:
-    parts = []
-    while nbytes > 0:
-        async with asyncio.timeout(_IDLE_LIMIT_S):
-            part = await reader.read(min(nbytes, _CHUNK))
-        if not part:
-            raise EOFError("the connection closed in the middle of a bundle")
-        parts.append(part)
-        nbytes -= len(part)
-    return b"".join(parts)
+    return data if is_intact(data, offer) else None

@@ -17,8 +17,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spotlight.errors import TransferFailed
-from spotlight.transport.tensors import BundleOffer, BundleStore, StoreEndpoint, fetch, upload
-from spotlight.transport.tensors import store as store_module
+from spotlight.transport.tensors import (
+    BundleOffer,
+    BundleStore,
+    StoreEndpoint,
+    fetch,
+    upload,
+    wire,
+)
+from spotlight.transport.tensors.offers import path_under
 
 TOKEN = "a secret"
 BIG = os.urandom(1 << 20) * 9  # more than one chunk and more than any socket buffers
@@ -341,7 +348,7 @@ async def test_a_key_that_could_leave_the_folder_is_refused_everywhere(store, tm
 def test_no_key_leads_out_of_the_folder(key):
     root = Path("/some/where/store")
     try:
-        path = store_module._path_under(root, key)
+        path = path_under(root, key)
     except TransferFailed:
         return
     resolved = Path(os.path.normpath(path))
@@ -477,14 +484,14 @@ async def test_nobody_there_is_a_failed_transfer():
 
 @pytest.mark.parametrize("said", [b"", header()[:7], header(op="put", nbytes=1000) + b"x"])
 async def test_a_silent_client_is_dropped(store, monkeypatch, said):
-    monkeypatch.setattr(store_module, "_IDLE_LIMIT_S", 0.05)
+    monkeypatch.setattr(wire, "IDLE_LIMIT_S", 0.05)
     answer = await say(store.endpoint, said)
     assert len(answer) < 100
     assert files(Path(store.endpoint.root)) == set()
 
 
 async def test_a_client_that_takes_nothing_is_dropped(store, monkeypatch):
-    monkeypatch.setattr(store_module, "_IDLE_LIMIT_S", 0.05)
+    monkeypatch.setattr(wire, "IDLE_LIMIT_S", 0.05)
     store.put("a", BIG * 4)
     with socket.create_connection((store.endpoint.host, store.endpoint.port)) as idle:
         idle.sendall(header(key="a"))
@@ -494,7 +501,7 @@ async def test_a_client_that_takes_nothing_is_dropped(store, monkeypatch):
 
 
 async def test_a_slow_transfer_may_take_longer_than_the_idle_limit(store, monkeypatch):
-    monkeypatch.setattr(store_module, "_IDLE_LIMIT_S", 0.1)
+    monkeypatch.setattr(wire, "IDLE_LIMIT_S", 0.1)
     loop = asyncio.get_running_loop()
     began = loop.time()
     reader, writer = await asyncio.open_connection(store.endpoint.host, store.endpoint.port)

@@ -1,0 +1,129 @@
+"""What goes over a connection to a store: length-prefixed records of MessagePack, and bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Annotated, Literal, TypeVar
+
+import msgspec
+
+from spotlight.errors import TransferFailed
+from spotlight.transport.tensors.offers import StoreEndpoint
+
+T = TypeVar("T")
+
+IDLE_LIMIT_S = 60.0
+"""A side that neither reads nor writes for so long is gone."""
+_CONNECT_LIMIT_S = 10.0
+_LENGTH = struct.Struct("!I")
+_HEADER_LIMIT = 64 * 1024
+_READ_AHEAD = 1024 * 1024
+CHUNK = 4 * 1024 * 1024
+"""So much is handed to a connection at a time."""
+
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Header(msgspec.Struct, frozen=True):
+    """What a client wants; size and checksum are those of an upload."""
+
+    op: Literal["get", "put"]
+    key: str
+    token: str
+    nbytes: _Count = 0
+    checksum: int = 0
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What the store says to it; the size is that of the bundle it sends."""
+
+    ok: bool
+    nbytes: _Count = 0
+    problem: str = ""
+
+
+async def exchange(
+    store: StoreEndpoint,
+    header: Header,
+    talk: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[T]],
+    timeout_s: float,
+) -> T:
+    """Connect to a store, say what is wanted, and `talk` until all has arrived.
+
+    Raises `TransferFailed` for whatever goes wrong on the way, and when the time is up.
+    """
+    where = f"{header.op} {header.key} at {store.host}:{store.port}"
+    try:
+        async with asyncio.timeout(timeout_s):
+            reader, writer = await _connect(store)
+            try:
+                await write_record(writer, header)
+                return await talk(reader, writer)
+            finally:
+                # All that matters has arrived, or never will.
+                writer.transport.abort()
+                with contextlib.suppress(OSError):
+                    await writer.wait_closed()
+    except TimeoutError as error:
+        raise TransferFailed(f"{where} took longer than {timeout_s:g} s") from error
+    except (OSError, EOFError, msgspec.MsgspecError, TransferFailed) as error:
+        raise TransferFailed(f"{where} failed: {error}") from error
+
+
+async def _connect(store: StoreEndpoint) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    try:
+        async with asyncio.timeout(_CONNECT_LIMIT_S):
+            return await asyncio.open_connection(store.host, store.port, limit=_READ_AHEAD)
+    except TimeoutError as error:
+        raise TransferFailed(f"no connection within {_CONNECT_LIMIT_S:g} s") from error
+
+
+async def write_record(writer: asyncio.StreamWriter, record: msgspec.Struct) -> None:
+    """Send a header or an answer."""
+    data = msgspec.msgpack.encode(record)
+    await write_body(writer, _LENGTH.pack(len(data)) + data)
+
+
+async def read_record(reader: asyncio.StreamReader) -> bytes:
+    """The next record, still encoded; raises `TransferFailed` for one that is too long."""
+    async with asyncio.timeout(IDLE_LIMIT_S):
+        (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+        if length > _HEADER_LIMIT:
+            raise TransferFailed(f"a header of {length} bytes is too long")
+        return await reader.readexactly(length)
+
+
+async def read_answer(reader: asyncio.StreamReader) -> Answer:
+    """The store's answer; raises `TransferFailed` if it is a refusal."""
+    answer = msgspec.msgpack.decode(await read_record(reader), type=Answer)
+    if not answer.ok:
+        raise TransferFailed(f"refused: {answer.problem}")
+    return answer
+
+
+async def write_body(writer: asyncio.StreamWriter, data: bytes) -> None:
+    """Send bytes."""
+    view = memoryview(data)
+    for start in range(0, len(view), CHUNK):
+        writer.write(view[start : start + CHUNK])
+        async with asyncio.timeout(IDLE_LIMIT_S):
+            await writer.drain()
+
+
+async def read_body(reader: asyncio.StreamReader, nbytes: int) -> bytes:
+    """So many bytes; raises `EOFError` when fewer come."""
+    return b"".join([part async for part in read_parts(reader, nbytes)])
+
+
+async def read_parts(reader: asyncio.StreamReader, nbytes: int) -> AsyncIterator[bytes]:
+    """So many bytes, as they arrive; raises `EOFError` when fewer come."""
+    while nbytes > 0:
+        async with asyncio.timeout(IDLE_LIMIT_S):
+            part = await reader.read(min(nbytes, CHUNK))
+        if not part:
+            raise EOFError("the connection closed in the middle of a bundle")
+        yield part
+        nbytes -= len(part)

@@ -1,0 +1,215 @@
+"""One store keeps the bundle of another: linked on one machine, received over TCP from others."""
+
+import asyncio
+import contextlib
+import errno
+import os
+import zlib
+from pathlib import Path
+
+import msgspec
+import pytest
+from tensor_kit import store_on
+
+from spotlight.errors import TransferFailed
+from spotlight.transport.tensors import (
+    BundleOffer,
+    BundleStore,
+    StoreEndpoint,
+    content_key,
+    fetch,
+    own_file,
+)
+from spotlight.transport.tensors import store as store_module
+
+BIG = os.urandom(1 << 20) * 9
+KEY = content_key("weights/1", zlib.crc32(BIG))
+
+
+@pytest.fixture
+async def stores(tmp_path, monkeypatch):
+    """The origin, a store on the same machine, and one elsewhere."""
+    made = [
+        await store_on(machine, tmp_path / name, monkeypatch)
+        for name, machine in (("origin", "a"), ("beside", "a"), ("away", "b"))
+    ]
+    yield made
+    for store in made:
+        await store.aclose()
+
+
+def folder(store: BundleStore) -> Path:
+    return Path(store.endpoint.root)
+
+
+def files(store: BundleStore) -> set[str]:
+    root = folder(store)
+    return {str(file.relative_to(root)) for file in root.rglob("*") if file.is_file()}
+
+
+@pytest.mark.parametrize("data", [b"", b"x", BIG], ids=["empty", "small", "big"])
+@pytest.mark.parametrize("taker", [0, 1, 2], ids=["itself", "beside", "away"])
+async def test_a_copy_is_whole_and_others_can_fetch_it(stores, taker, data):
+    origin, store = stores[0], stores[taker]
+    key = content_key("weights/1", zlib.crc32(data))
+    copy = await store.copy(origin.put("weights/1", data), key)
+    assert copy == BundleOffer(key, len(data), zlib.crc32(data), store.endpoint)
+    origin.delete("weights/1")
+    assert files(store) == {key}
+    assert await fetch(copy) == data
+
+
+async def test_on_one_machine_no_bytes_are_copied(stores):
+    origin, beside, _ = stores
+    offer = origin.put("weights/1", BIG)
+    await origin.aclose()
+    await beside.copy(offer, KEY)
+    assert (folder(beside) / KEY).samefile(folder(origin) / "weights/1")
+
+
+async def test_a_copy_of_what_it_has_already_leaves_one_file(stores):
+    origin = stores[0]
+    copy = await origin.copy(origin.put("weights/1", BIG), KEY)
+    assert await origin.copy(copy, KEY) == copy
+    assert files(origin) == {"weights/1", KEY}
+
+
+async def test_on_one_machine_a_file_that_cannot_be_linked_is_received(stores, monkeypatch):
+    def refuse(*_) -> None:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+    origin, beside, _ = stores
+    monkeypatch.setattr(os, "link", refuse)
+    await beside.copy(origin.put("weights/1", BIG), KEY)
+    assert (folder(beside) / KEY).read_bytes() == BIG
+    assert not (folder(beside) / KEY).samefile(folder(origin) / "weights/1")
+
+
+@pytest.mark.parametrize("taker", [1, 2], ids=["beside", "away"])
+@pytest.mark.parametrize("damage", [b"whule", b"whol", b"whole!", b""])
+async def test_a_damaged_bundle_is_not_kept(stores, taker, damage):
+    origin, store = stores[0], stores[taker]
+    offer = origin.put("a", b"whole")
+    (folder(origin) / "a").write_bytes(damage)
+    with pytest.raises(TransferFailed, match=r"a arrived damaged from 127.0.0.1"):
+        await store.copy(offer, "a.00000000")
+    assert files(store) == set()
+
+
+@pytest.mark.parametrize("taker", [1, 2], ids=["beside", "away"])
+async def test_a_bundle_that_is_gone_is_a_failed_transfer(stores, taker):
+    offer = stores[0].put("a", b"whole")
+    stores[0].delete("a")
+    with pytest.raises(TransferFailed, match=r"get a at .*no such bundle"):
+        await stores[taker].copy(offer, "a.00000000")
+
+
+async def test_a_store_that_is_closed_is_a_failed_transfer(stores):
+    offer = stores[0].put("a", b"whole")
+    await stores[0].aclose()
+    with pytest.raises(TransferFailed, match=r"get a at .* failed"):
+        await stores[2].copy(offer, "a.00000000")
+    assert files(stores[2]) == set()
+
+
+async def test_a_store_that_falls_silent_costs_no_more_than_the_deadline(stores):
+    release = asyncio.Event()
+
+    async def serve(reader, writer) -> None:
+        await release.wait()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    endpoint = StoreEndpoint("127.0.0.1", server.sockets[0].getsockname()[1], "", "else", "/none")
+    with pytest.raises(TransferFailed, match=r"took longer than 0\.05 s"):
+        await stores[2].copy(BundleOffer("a", 5, 0, endpoint), "a.00000000", timeout_s=0.05)
+    release.set()
+    server.close()
+    await server.wait_closed()
+    assert files(stores[2]) == set()
+
+
+@pytest.mark.parametrize("turns", [0, 1, 3, 10, 30])
+@pytest.mark.parametrize("taker", [1, 2], ids=["beside", "away"])
+async def test_a_cancelled_copy_leaves_nothing(stores, taker, turns):
+    offer = stores[0].put("weights/1", BIG)
+    task = asyncio.ensure_future(stores[taker].copy(offer, KEY))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    assert files(stores[taker]) == (set() if task.cancelled() else {KEY})
+
+
+async def test_a_folder_that_is_deleted_meanwhile_is_a_typed_error(stores):
+    offer = stores[0].put("weights/1", BIG)
+    task = asyncio.ensure_future(stores[2].copy(offer, KEY))
+    while not files(stores[2]):  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    stores[2].delete("weights")
+    with pytest.raises(TransferFailed, match="cannot be kept"):
+        await task
+
+
+async def test_no_key_leads_out_of_the_folder(stores):
+    offer = stores[0].put("a", b"x")
+    with pytest.raises(TransferFailed, match="not a bundle key"):
+        await stores[1].copy(offer, "../a")
+    with pytest.raises(TransferFailed, match="not a bundle key"):
+        await stores[1].copy(msgspec.structs.replace(offer, key="../a"), "b")
+
+
+async def test_a_durable_copy_is_on_disk_before_it_is_offered(stores, tmp_path, monkeypatch):
+    synced: list[str] = []
+    monkeypatch.setattr(store_module, "_sync", lambda path: synced.append(path.name))
+    durable = BundleStore(tmp_path / "durable", token="t", durable=True)
+    await durable.start()
+    await durable.copy(stores[0].put("weights/1", b"x"), "weights/1.00000000")
+    await durable.aclose()
+    assert synced == [".1.00000000.0.part", "weights"]
+
+
+# --- files that are read as they are ---
+
+
+async def own(tmp_path: Path) -> tuple[BundleStore, BundleOffer]:
+    """A store of this machine, closed, and its verified copy."""
+    store = BundleStore(tmp_path / "own", token="token")
+    await store.start()
+    copy = await store.copy(store.put("weights/1", BIG), KEY)
+    await store.aclose()
+    return store, copy
+
+
+async def test_a_verified_copy_of_this_machine_is_read_as_it_is(tmp_path):
+    _, copy = await own(tmp_path)
+    assert own_file(copy) == tmp_path / "own" / KEY
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"key": "weights/1"},
+        {"checksum": 1},
+        {"nbytes": len(BIG) + 1},
+        {"key": content_key("weights/2", zlib.crc32(BIG))},
+    ],
+    ids=["no copy", "other bytes", "other size", "not there"],
+)
+async def test_whatever_else_is_offered_must_be_fetched(tmp_path, change):
+    _, copy = await own(tmp_path)
+    assert own_file(msgspec.structs.replace(copy, **change)) is None
+
+
+async def test_a_copy_of_another_machine_must_be_fetched(tmp_path):
+    _, copy = await own(tmp_path)
+    elsewhere = msgspec.structs.replace(copy.store, machine="another")
+    assert own_file(msgspec.structs.replace(copy, store=elsewhere)) is None
+
+
+async def test_a_copy_keeps_its_bytes_when_the_bundle_is_replaced(tmp_path):
+    store, copy = await own(tmp_path)
+    store.put("weights/1", bytes(len(BIG)))
+    path = own_file(copy)
+    assert path is not None and path.read_bytes() == BIG
