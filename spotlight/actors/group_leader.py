@@ -1,15 +1,18 @@
-"""A group leader: forms an SP group, pulls requests for it, and delivers what it denoised.
+"""A group leader: pulls requests for an SP group, and delivers what it denoised.
 
-Messages in: PrepareJob, HoldWeights, EndJob, Drain, AreYouThere (node); Grant, Revoke, Recall
-(dispatcher); StepsCommitted, Denoised, Yielded, DenoiseError (member).
+Messages in: PrepareJob, HoldWeights, FormGroup, EndJob, Drain, AreYouThere (node); Grant, Revoke,
+Recall (dispatcher); StepsCommitted, Denoised, Yielded, DenoiseError, GroupReady, GroupFailed (its
+member); HeldVersions (leaders of its followers).
 Messages out: Pull, CommitSteps, Completed, ReturnLease, DenoiseFailed (dispatcher); PrepareJob,
-HoldWeights, Denoise, Revoke, Recall, Drain, EndJob (member); Drained (node).
+HoldWeights, FormGroup, Denoise, Revoke, Recall, Drain, EndJob (member); Drained, Alive, GroupFailed
+(node); HeldVersions (the leader of rank 0).
 
-The group is one member here.
+Every worker has a leader. The one whose member has rank 0 pulls for the group; the others say what
+their members hold, and take nothing.
 
 Invariants:
-- It pulls only once the member has acknowledged a weights version, and names exactly the versions
-  that are held.
+- It pulls only once the group has formed and all its members have acknowledged a weights version,
+  and names exactly the versions that all of them hold.
 - Its pulls renew its leases, so only while this loop turns.
 - What is denoised or committed is delivered until the dispatcher acknowledges it, to the one that
   the latest `PrepareJob` of the job names; a coordinator may be away for two minutes.
@@ -26,8 +29,9 @@ from dataclasses import dataclass, field
 import structlog
 
 from spotlight.actors.delivery import insist, try_tell
+from spotlight.actors.group_standing import GroupStanding
 from spotlight.actors.messages import (
-    Acknowledged,
+    Alive,
     AreYouThere,
     CommitSteps,
     Completed,
@@ -38,8 +42,12 @@ from spotlight.actors.messages import (
     Drain,
     Drained,
     EndJob,
+    FormGroup,
     Grant,
+    GroupFailed,
+    GroupReady,
     HeldLease,
+    HeldVersions,
     HoldWeights,
     Membership,
     PrepareJob,
@@ -96,6 +104,8 @@ class GroupLeader(Actor):
         self._context = context
         self._member = member
         self._job: _Job | None = None
+        self._group = GroupStanding(context.name)
+        self._node: ActorRef | None = None
         self._draining_for: ActorRef | None = None
         """The node that wants to hear when nothing is left here."""
 
@@ -110,6 +120,7 @@ class GroupLeader(Actor):
         """Have the member load the model; or, for the same job, go on for a coordinator that came
         back.
         """
+        self._node = self.sender
         job, membership = self._job, message.membership
         if job is None or job.id != message.job_id:
             job = self._job = _Job(message.job_id, membership, message.job.sampler.micro_batch)
@@ -151,7 +162,60 @@ class GroupLeader(Actor):
         if message.evaluation is not None:
             job.evaluation_versions.add(message.version)
         job.evaluation_versions &= keep
+        if self._node is not None and self._job is job:
+            try_tell(self, self._node, self._alive())
         self._pull(job)
+
+    # --- the group ---
+
+    @handles(FormGroup)
+    async def on_form_group(self, message: FormGroup) -> None:
+        """The member takes another seat; what it holds but does not lead goes back."""
+        self._node = self.sender
+        if not self._group.take(message):
+            log.info("old_epoch_refused", epoch=message.epoch, now=self._group.epoch)
+            return
+        self.tell(self._member, message)
+        self._pull_if_job()
+
+    @handles(GroupReady)
+    async def on_group_ready(self, message: GroupReady) -> None:
+        """Pull for the group, or tell its leader what the member holds."""
+        if self._group.form(message.epoch):
+            log.info("group_formed", epoch=message.epoch, seconds=round(message.seconds, 4))
+            self._pull_if_job()
+
+    @handles(GroupFailed)
+    async def on_group_failed(self, message: GroupFailed) -> None:
+        """The node must plan another."""
+        if self._group.fail(message):
+            self._report_failure()
+            self._pull_if_job()
+
+    @handles(HeldVersions)
+    async def on_held_versions(self, message: HeldVersions) -> None:
+        """What a follower's member holds."""
+        if self._group.hear(message):
+            self._pull_if_job()
+        else:
+            log.info("old_epoch_refused", epoch=message.epoch, worker=message.worker)
+
+    def _report_failure(self) -> None:
+        if self._group.failure is not None and self._node is not None:
+            try_tell(self, self._node, self._group.failure)
+
+    def _pull_if_job(self) -> None:
+        if self._job is not None:
+            self._pull(self._job)
+
+    def _alive(self) -> Alive:
+        job = self._job
+        return Alive(
+            self._context.name,
+            self._group.epoch,
+            job.id if job is not None and job.rollout_versions else "",
+            self._draining_for is not None,
+        )
 
     # --- leases ---
 
@@ -164,7 +228,7 @@ class GroupLeader(Actor):
         if number in job.leases or number in job.closed:
             log.info("grant_ignored", lease=number)
             return
-        if self._draining_for is not None:
+        if self._draining_for is not None or self._group.first is not None:
             self._give_back(job, number)
             return
         job.leases[number] = _Lease(number, tuple(request.id for request in message.requests))
@@ -253,6 +317,7 @@ class GroupLeader(Actor):
             done.bundle,
             done.steps,
             done.seconds,
+            done.members,
         )
         await self._insist(job, completed, lambda: self._holds(job, lease))
 
@@ -299,9 +364,10 @@ class GroupLeader(Actor):
     # --- the node ---
 
     @handles(AreYouThere)
-    async def on_are_you_there(self, message: AreYouThere) -> Acknowledged:
+    async def on_are_you_there(self, message: AreYouThere) -> Alive:
         """This loop turns."""
-        return Acknowledged()
+        self._report_failure()  # it may have been lost: there is no other group yet
+        return self._alive()
 
     @handles(Drain)
     async def on_drain(self, message: Drain) -> None:
@@ -320,8 +386,20 @@ class GroupLeader(Actor):
     # --- pulling ---
 
     def _pull(self, job: _Job) -> None:
+        """Say where the group stands; a follower says what it holds, and pulls only for what it
+        has not given back yet.
+        """
+        first = self._group.first
+        if first is not None and self._group.formed:
+            rollout, evaluation = sorted(job.rollout_versions), sorted(job.evaluation_versions)
+            held = HeldVersions(
+                self._group.epoch, self._context.name, tuple(rollout), tuple(evaluation)
+            )
+            try_tell(self, first.leader, held)
         if not job.rollout_versions and not job.evaluation_versions:
             return
+        serves = self._group.serves(job.rollout_versions, job.evaluation_versions)
+        takes_more = self._draining_for is None and any(serves)
         try_tell(
             self,
             job.membership.dispatcher,
@@ -329,13 +407,14 @@ class GroupLeader(Actor):
                 worker=self._context.name,
                 epoch=self._context.epoch,
                 leader=self.ref,
-                members=1,
-                credits=0 if self._draining_for is not None else _CREDITS,
+                members=0 if first is not None else 1 + len(self._group.followers),
+                credits=_CREDITS if takes_more else 0,
                 batch=job.batch,
-                rollout_versions=tuple(sorted(job.rollout_versions)),
-                evaluation_versions=tuple(sorted(job.evaluation_versions)),
+                rollout_versions=tuple(sorted(serves[0])),
+                evaluation_versions=tuple(sorted(serves[1])),
                 prompts=tuple(job.prompts),
                 leases=tuple(HeldLease(it.number, it.requests) for it in job.leases.values()),
+                followers=self._group.followers,
             ),
         )
 

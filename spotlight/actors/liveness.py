@@ -5,30 +5,45 @@ its connections.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from spotlight.actors.messages import AreYouThere
-from spotlight.actors.runtime import Actor, ActorRef
+from spotlight.actors.runtime import Actor, ActorRef, Message
 from spotlight.errors import ActorError, RemoteError
 
-_EVERY_S = 2.0
-_SILENT_ASKS = 5
+_SILENT_S = 10.0
+_SUSPECT_ASKS = 3
 
 
-async def until_silent(actor: Actor, other: ActorRef) -> None:
-    """Return when `other` has left five questions in a row unanswered, which takes ten seconds.
+async def until_silent(
+    actor: Actor,
+    other: ActorRef,
+    *,
+    every_s: Callable[[], float],
+    heard: Callable[[Message], None],
+    suspect: Callable[[], None],
+) -> None:
+    """Return when `other` has left questions unanswered for ten seconds in a row.
 
     Questions are counted, not seconds: when this process itself was stopped for a while, only one
     question is late.
+
+    Args:
+        every_s: seconds between two questions now.
+        heard: is given every answer.
+        suspect: called when three questions in a row were left unanswered.
     """
     loop = asyncio.get_running_loop()
-    silent = 0
-    while silent < _SILENT_ASKS:
-        asked_at = loop.time()
+    silent, silent_s = 0, 0.0
+    while silent_s < _SILENT_S:
+        asked_at, pause_s = loop.time(), every_s()
         try:
-            await actor.ask(other, AreYouThere(), timeout_s=_EVERY_S)
-            silent = 0
+            heard(await actor.ask(other, AreYouThere(), timeout_s=pause_s))
+            silent, silent_s = 0, 0.0
         except RemoteError:
-            silent = 0  # an answer, of a kind
+            silent, silent_s = 0, 0.0  # an answer, of a kind
         except ActorError:
-            silent += 1
-        await asyncio.sleep(max(0.0, asked_at + _EVERY_S - loop.time()))
+            silent, silent_s = silent + 1, silent_s + pause_s
+            if silent == _SUSPECT_ASKS:
+                suspect()
+        await asyncio.sleep(max(0.0, asked_at + pause_s - loop.time()))

@@ -1,20 +1,29 @@
 """A member: executes denoising on its accelerator, with exactly the weights that a request names.
 
-Messages in: PrepareJob, HoldWeights (asks of its leader), Denoise, Revoke, Drain, EndJob. Messages
-out: StepsCommitted, and at the end of a batch Denoised, Yielded or DenoiseError.
+Messages in: PrepareJob, HoldWeights (asks of its leader), FormGroup, Denoise, Revoke, Recall,
+Drain, EndJob (its leader); Introduce, Follow, CannotFollow (other members).
+Messages out: StepsCommitted, GroupReady, GroupFailed, and at the end of a batch Denoised, Yielded
+or DenoiseError (its leader); Introduce, Follow, CannotFollow (other members).
 
 The model stays loaded between jobs' iterations; weights versions are kept as tensors and copied in
 when a request needs another one. Batches run one after the other on the accelerator, while the
 bundle of the last one is uploaded. A batch goes on from the commits that come with it, and commits
 while it runs. When its node must leave, batches that have not begun are given back at once, and
 those that run when the time is up, with a last commit.
+
+Steps are taken with those who are in the member's SP group at the time. The member of rank 0 works
+on the batches, the others follow it; one that loses rank 0 commits and gives back what it has.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
+import weakref
+import zlib
 from dataclasses import dataclass
 
+import msgspec
 import structlog
 import torch
 from torch import Tensor
@@ -27,14 +36,20 @@ from spotlight.actors.commits import (
     unpack_commits,
 )
 from spotlight.actors.delivery import AWAY_LIMIT_S, RETRY_PAUSE_S
+from spotlight.actors.group_connector import GroupConnector
+from spotlight.actors.group_seat import GroupSeat
 from spotlight.actors.messages import (
     Acknowledged,
+    CannotFollow,
     Denoise,
     Denoised,
     DenoiseError,
     Drain,
     EndJob,
+    Follow,
+    FormGroup,
     HoldWeights,
+    Introduce,
     PrepareJob,
     Recall,
     RequestKind,
@@ -49,13 +64,21 @@ from spotlight.actors.runtime import Actor, ActorRef, handles
 from spotlight.actors.step_loop import StepLoop, Taken
 from spotlight.actors.worker_state import Turn, WorkerContext
 from spotlight.diffusion.checkpoints import load_model
+from spotlight.diffusion.lockstep import Company, Lockstep
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.png import to_png
 from spotlight.diffusion.samplers import Denoising, Progress, SampleBatch, resume, start
-from spotlight.errors import CommitRefused, SpotlightError, TransferFailed, WrongWeights
+from spotlight.errors import (
+    CommitRefused,
+    NoGroup,
+    SpotlightError,
+    TransferFailed,
+    TransportError,
+    WrongWeights,
+)
 from spotlight.jobs import ModelSpec
 from spotlight.transport.tensors import BundleOffer, StoreEndpoint, fetch, upload
-from spotlight.transport.tensors.bundles import pack, unpack
+from spotlight.transport.tensors.bundles import map_copy, pack, touch, unpack
 
 log = structlog.get_logger(__name__)
 
@@ -83,6 +106,8 @@ class _Job:
     model: DiffusionModel
     sink: StoreEndpoint
     """Of the coordinator that is there now."""
+    fingerprint: str
+    """The same in all members that have this job and this model."""
 
 
 @dataclass
@@ -101,12 +126,17 @@ class _Unwanted(Exception):
 class Member(Actor):
     """See the module's docstring."""
 
-    def __init__(self, context: WorkerContext) -> None:
+    def __init__(self, context: WorkerContext, host: str = "127.0.0.1") -> None:
         self._context = context
+        connector = GroupConnector(context, host, self._loaded_model)
+        self._seat = GroupSeat(self, context.name, connector)
+        self._loading = threading.Lock()
+        """A thread that was left behind may still copy weights."""
         self._job: _Job | None = None
         self._warm: tuple[ModelSpec, DiffusionModel] | None = None
         self._weights: dict[_Version, _Weights] = {}
-        self._loaded: _Weights | None = None
+        self._loaded: weakref.ref[_Weights] | None = None
+        """The version that is in the model, even when it is not held any more."""
         self._wanted: dict[int, _Batch] = {}
         """Batches whose results are wanted, by lease. Leases of different jobs may bear the same
         number.
@@ -131,7 +161,8 @@ class Member(Actor):
             with self._context.busy("loading", "model"):
                 model = await self._context.on_accelerator(lambda: load_model(spec))
             self._warm = (spec, model)
-        self._job = _Job(message.job_id, self._warm[1], message.membership.sink)
+        fingerprint = f"{message.job_id}/{zlib.crc32(msgspec.json.encode(spec)):08x}"
+        self._job = _Job(message.job_id, self._warm[1], message.membership.sink, fingerprint)
         return Acknowledged()
 
     @handles(HoldWeights)
@@ -153,6 +184,10 @@ class Member(Actor):
             self._forget_job()
 
     async def _fetch_weights(self, offer: BundleOffer) -> _Weights:
+        mapped = await self._context.on_packer(lambda: map_copy(offer))
+        if mapped is not None:
+            self.run_task(self._context.on_packer(lambda: touch(mapped)))
+            return _Weights(offer.checksum, mapped)
         data = await fetch(offer)
         return _Weights(offer.checksum, await self._context.on_packer(lambda: unpack(data)))
 
@@ -163,6 +198,67 @@ class Member(Actor):
         self._weights.clear()
         self._loaded = None
 
+    # --- the group ---
+
+    @handles(FormGroup)
+    async def on_form_group(self, message: FormGroup) -> None:
+        """Take a seat in another group."""
+        assert self.sender is not None
+        if self._seat.take(message, self.sender) and not self._seat.leads:
+            self._recall(list(self._wanted.values()))
+
+    @handles(Introduce)
+    async def on_introduce(self, message: Introduce) -> None:
+        """Another member of the group that forms."""
+        self._seat.hear(message)
+
+    @handles(Follow)
+    async def on_follow(self, message: Follow) -> None:
+        """Take part in the next steps of the group."""
+        assert self.sender is not None
+        if self._seat.expects(message):
+            self.run_task(self._follow(message, self.sender))
+
+    @handles(CannotFollow)
+    async def on_cannot_follow(self, message: CannotFollow) -> None:
+        """A member of the group cannot take part."""
+        self._seat.cannot(message)
+
+    async def _follow(self, message: Follow, rank_0: ActorRef) -> None:
+        try:
+            if not await self._seat.formed(message.epoch):
+                return
+            first = message.requests[0]
+            weights = self._held((first.weights_version, first.kind == "evaluation"))
+            if self._job is None or weights.checksum != message.checksum:
+                raise WrongWeights(f"version {first.weights_version} is not the same here")
+        except (WrongWeights, TransportError) as error:
+            self._seat.refuse(message, rank_0, str(error))
+            return
+        model = self._job.model
+        prompts = [request.prompt for request in message.requests]
+        seeds = [request.seed for request in message.requests]
+
+        def take_steps(company: Company) -> asyncio.Future[int]:
+            assert isinstance(company, Lockstep), "nobody follows in a group of one"
+            return self._context.in_turn(
+                lambda: company.follow(
+                    message.stretch,
+                    model,
+                    prompts,
+                    seeds,
+                    settings_of(first),
+                    prepare=lambda: self._load(model, weights),
+                )
+            )
+
+        async with self._context.accelerator_turn():
+            with self._context.busy(_STATES[first.kind], f"follows {rank_0.address}"):
+                await self._seat.follow(message, take_steps)
+
+    def _loaded_model(self) -> tuple[DiffusionModel, str] | None:
+        return None if self._job is None else (self._job.model, self._job.fingerprint)
+
     # --- batches ---
 
     @handles(Denoise)
@@ -172,7 +268,7 @@ class Member(Actor):
         batch = _Batch(self._job, message, self.sender)
         if message.lease in self._revoked:  # which may have come before it
             return
-        if self._stop_at is not None:
+        if self._stop_at is not None or not self._seat.leads:
             self.tell(batch.leader, Yielded(message.lease))
             return
         self._wanted[message.lease] = batch
@@ -199,7 +295,10 @@ class Member(Actor):
     @handles(Recall)
     async def on_recall(self, message: Recall) -> None:
         """Commit and give back what others are free to go on with."""
-        for batch in [self._wanted[lease] for lease in message.leases if lease in self._wanted]:
+        self._recall([self._wanted[lease] for lease in message.leases if lease in self._wanted])
+
+    def _recall(self, batches: list[_Batch]) -> None:
+        for batch in batches:
             batch.recalled = True
             if not batch.begun:
                 self._end(batch, Yielded(batch.message.lease))
@@ -213,6 +312,9 @@ class Member(Actor):
             self._end(batch, await self._denoise(batch))
         except _Unwanted:
             return
+        except NoGroup as error:
+            log.error("batch_given_back", lease=lease, reason=str(error))
+            self._end(batch, Yielded(lease))
         except (SpotlightError, ValueError, RuntimeError) as error:
             reason = f"{type(error).__name__}: {error}"
             if self._end(batch, DenoiseError(lease, reason, isinstance(error, CommitRefused))):
@@ -245,7 +347,7 @@ class Member(Actor):
                     rest = await steps.take_rest()
         if done is not None:
             bundle = await self._deliver(job, batch, *done)
-            return Denoised(message.lease, bundle, steps.steps, steps.seconds)
+            return Denoised(message.lease, bundle, steps.steps, steps.seconds, steps.members)
         await steps.delivered()
         if rest is not None:
             await self._deliver_commit(job, origin, batch, rest)
@@ -264,6 +366,7 @@ class Member(Actor):
         return StepLoop(
             self._context,
             turn,
+            stretch=lambda: self._seat.lead(message.requests, weights.checksum),
             prepare=lambda: self._load(job.model, weights),
             begin=lambda: self._begin(job.model, batch, progress),
             finish=lambda denoising: _decode(job.model, message, denoising.result()),
@@ -271,7 +374,12 @@ class Member(Actor):
             deliver=lambda taken: self._deliver_commit(job, origin, batch, taken),
             stop_at=lambda: self._must_stop_at(batch),
             # Read between steps by the accelerator's thread, so nothing but plain attributes.
-            goes_on=lambda: self._is_wanted(batch) and not batch.recalled and self._stop_at is None,
+            goes_on=lambda: (
+                self._is_wanted(batch)
+                and not batch.recalled
+                and self._stop_at is None
+                and not self._seat.changing
+            ),
             start=self.run_task,
         )
 
@@ -291,10 +399,12 @@ class Member(Actor):
 
     def _load(self, model: DiffusionModel, weights: _Weights) -> None:
         """In the accelerator's thread."""
-        if self._loaded is not weights:
-            self._loaded = None  # should it fail half-way
-            model.load_trainable_state(weights.state)
-            self._loaded = weights
+        with self._loading:
+            self._context.require_accelerator()  # or another thread denoises with its weights
+            if self._loaded is None or self._loaded() is not weights:
+                self._loaded = None  # should it fail half-way
+                model.load_trainable_state(weights.state)
+                self._loaded = weakref.ref(weights)
 
     def _begin(self, model: DiffusionModel, batch: _Batch, progress: Progress | None) -> Denoising:
         """In the accelerator's thread."""

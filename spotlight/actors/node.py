@@ -1,15 +1,15 @@
-"""The node scheduler: starts and watches the workers of one machine, and keeps the node's copy of
-the weights.
+"""The node scheduler: starts and watches the workers of one machine, plans their SP groups, and
+keeps the node's copy of the weights.
 
-Messages in: WorkerUp, Drained (workers); PrepareJob, HoldWeights, EndJob, NoticeGiven
-(coordinator); Down (coordinator gone).
-Messages out: JoinNode, NodeLeaving, NodeLeft (coordinator); PrepareJob, HoldWeights, EndJob, Drain,
-AreYouThere (workers).
+Messages in: WorkerUp, Drained, Alive, GroupFailed (workers); PrepareJob, HoldWeights, Demand,
+EndJob, NoticeGiven (coordinator); Down (coordinator gone).
+Messages out: JoinNode, NodeLeaving, NodeLeft, WeightsCopied, WeightsMissed (coordinator);
+PrepareJob, HoldWeights, FormGroup, EndJob, Drain, AreYouThere (workers).
 
 Workers outlive jobs and coordinators: a node whose coordinator is gone keeps its workers warm and
 joins again; after five minutes it ends their job. A worker process that ends or hangs is started
 again, a few times at most. Each weights version is fetched once for the node; its workers read that
-copy.
+copy. A worker that ends or falls silent leaves its SP group at once, and the others form new ones.
 
 After a preemption notice the node has its workers commit and give back what they hold, and leaves.
 It keeps them warm: a notice may be withdrawn, and a node that is still there long after its
@@ -29,13 +29,18 @@ from typing import Literal
 
 import structlog
 
+from spotlight.actors.accelerators import environment_of
 from spotlight.actors.delivery import try_tell
+from spotlight.actors.grouping import Grouping
 from spotlight.actors.launcher import ProcessHandle, ProcessLauncher
 from spotlight.actors.liveness import until_silent
 from spotlight.actors.messages import (
+    Alive,
+    Demand,
     Drain,
     Drained,
     EndJob,
+    GroupFailed,
     HoldWeights,
     JoinNode,
     NodeJoined,
@@ -43,12 +48,14 @@ from spotlight.actors.messages import (
     NodeLeft,
     NoticeGiven,
     PrepareJob,
+    WeightsCopied,
+    WeightsMissed,
     WorkerRefs,
     WorkerUp,
 )
 from spotlight.actors.runtime import Actor, ActorRef, Down, Message, handles
 from spotlight.actors.weights_copies import WeightsCopies
-from spotlight.errors import ActorError
+from spotlight.errors import ActorError, TransferFailed
 from spotlight.policies.departure import OUTLIVED_AFTER_S, Departure
 from spotlight.policies.notices import Notice
 from spotlight.transport.tensors import BundleStore
@@ -62,6 +69,11 @@ _AWAY_LIMIT_S = 300.0
 _START_LIMIT_S = 300.0
 _RESTARTS = 3
 _RESTART_WINDOW_S = 60.0
+_RESTART_PAUSE_S = 0.5
+"""The others regroup first: a start keeps this loop, and then a processor, busy."""
+_ASK_ALONE_S = 2.0
+_ASK_GROUPED_S = 0.5
+"""One that hangs keeps all others of its group waiting."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +121,7 @@ class NodeScheduler(Actor):
         self._liveness: dict[str, asyncio.Task[None]] = {}
         self._job_id = ""
         self._weights = WeightsCopies(store)
+        self._grouping = Grouping(self, settings.name)
         self._given_up = 0
         self._joining: asyncio.Task[None] | None = None
         self._lost_at: float | None = None
@@ -118,7 +131,7 @@ class NodeScheduler(Actor):
     async def started(self) -> None:
         """Start the workers; each says when it is up."""
         for index in range(self._settings.workers):
-            self.run_task(self._keep_running(f"{self._settings.name}/{index}"))
+            self.run_task(self._keep_running(index))
         self.run_task(self._keep_joining())
         if self._notices is not None:
             self.run_task(self._heed(self._notices))
@@ -139,6 +152,7 @@ class NodeScheduler(Actor):
         if self._workers.get(refs.worker) == refs:
             return
         self._workers[refs.worker] = refs
+        self._grouping.add(refs)
         self._liveness[refs.worker] = self.run_task(self._end_if_silent(refs))
         if self._departure.notice is not None:
             self._drain((refs,))
@@ -150,6 +164,7 @@ class NodeScheduler(Actor):
         if message.job_id != self._job_id:
             self._job_id = message.job_id
             self._weights.begin(message.job_id)
+            self._grouping.end_job()
         for worker in self._workers.values():
             try_tell(self, worker.leader, message)
             try_tell(self, worker.reward_worker, message)
@@ -158,17 +173,45 @@ class NodeScheduler(Actor):
     async def on_hold_weights(self, message: HoldWeights) -> None:
         """Take the node's copy, then let the workers read it."""
         if message.job_id == self._job_id:
-            self.run_task(self._hold_weights(message))
+            self.run_task(self._hold_weights(message, self.sender))
+
+    @handles(Demand)
+    async def on_demand(self, message: Demand) -> None:
+        """What the SP groups should be good for."""
+        if message.job_id == self._job_id:
+            self._grouping.heed(message)
+
+    @handles(GroupFailed)
+    async def on_group_failed(self, message: GroupFailed) -> None:
+        """A group did not form, or broke."""
+        self._grouping.failed(message)
+
+    @handles(Alive)
+    async def on_alive(self, message: Alive) -> None:
+        """A worker is ready for a job."""
+        self._grouping.hear(message)
 
     @handles(EndJob)
     async def on_end_job(self, message: EndJob) -> None:
         """Workers stay warm, without the job."""
         self._end_job(message)
 
-    async def _hold_weights(self, message: HoldWeights) -> None:
-        local = await self._weights.hold(message)
-        if local is not None:
+    async def _hold_weights(self, message: HoldWeights, asker: ActorRef | None) -> None:
+        answer: Message
+        try:
+            local = await self._weights.hold(message)
+        except TransferFailed as error:
+            # Until it can be had elsewhere, the workers are granted nothing of this version.
+            log.warning("weights_not_fetched", version=message.version, reason=str(error))
+            answer = WeightsMissed(self._settings.name, message.version, message.rollout.store)
+        else:
+            if local is None:
+                return
             self._tell_leaders(local)
+            held = (local.rollout, local.evaluation)
+            answer = WeightsCopied(self._settings.name, message.version, *held)
+        if asker is not None:
+            try_tell(self, asker, answer)
 
     def _end_job(self, message: EndJob) -> None:
         for worker in self._workers.values():
@@ -177,6 +220,7 @@ class NodeScheduler(Actor):
         if message.job_id == self._job_id:
             self._job_id = ""
             self._weights.begin("")
+            self._grouping.end_job()
 
     def _tell_leaders(self, message: Message) -> None:
         for worker in self._workers.values():
@@ -229,7 +273,9 @@ class NodeScheduler(Actor):
         self._leave_if_drained()
 
     def _drain(self, workers: tuple[WorkerRefs, ...]) -> None:
-        stop_in_s = self._departure.stop_in_s(asyncio.get_running_loop().time())
+        """Tell them to finish, or to go on if no notice stands."""
+        now = asyncio.get_running_loop().time()
+        stop_in_s = self._departure.stop_in_s(now) if self._departure.notice is not None else None
         for worker in workers:
             try_tell(self, worker.leader, Drain(stop_in_s))
 
@@ -250,7 +296,7 @@ class NodeScheduler(Actor):
     def _stay(self, reason: str) -> None:
         log.warning("node_stays", reason=reason)
         had_left = self._departure.stay()
-        self._tell_leaders(Drain(None))
+        self._drain(tuple(self._workers.values()))
         if had_left:
             self._announce()
         else:
@@ -336,13 +382,15 @@ class NodeScheduler(Actor):
             self._store.endpoint,
         )
 
-    async def _keep_running(self, name: str) -> None:
+    async def _keep_running(self, index: int) -> None:
+        name = f"{self._settings.name}/{index}"
         while True:
             log.info("worker_starting", worker=name)
-            process = await self._start_worker(name)
+            process = await self._start_worker(name, index)
             self._processes[name] = process
             starting = self.run_task(self._end_if_not_up(name, process))
             code = await process.wait()
+            self._grouping.remove(name)  # before all else: others wait for it
             starting.cancel()
             log.warning("worker_ended", worker=name, exit_code=code)
             self._departure.restarted(name)
@@ -355,6 +403,7 @@ class NodeScheduler(Actor):
                 self._given_up += 1
                 self._announce_if_all_up()
                 return
+            await asyncio.sleep(_RESTART_PAUSE_S)
 
     async def _end_if_not_up(self, name: str, process: ProcessHandle) -> None:
         await asyncio.sleep(_START_LIMIT_S)
@@ -363,19 +412,34 @@ class NodeScheduler(Actor):
             process.kill()
 
     async def _end_if_silent(self, refs: WorkerRefs) -> None:
-        await until_silent(self, refs.leader)
+        name = refs.worker
+
+        def heard(answer: Message) -> None:
+            assert isinstance(answer, Alive)
+            self._grouping.hear(answer)
+            if answer.draining != (self._departure.notice is not None):
+                self._drain((refs,))  # it was told, but perhaps in vain
+
+        await until_silent(
+            self,
+            refs.leader,
+            every_s=lambda: _ASK_GROUPED_S if self._grouping.is_grouped(name) else _ASK_ALONE_S,
+            heard=heard,
+            suspect=lambda: self._grouping.lose_sight(name),
+        )
         log.error("worker_hangs", worker=refs.worker)
         self._processes[refs.worker].kill()
 
-    async def _start_worker(self, name: str) -> ProcessHandle:
+    async def _start_worker(self, name: str, index: int) -> ProcessHandle:
         settings = self._settings
+        own = {"OMP_NUM_THREADS": str(settings.threads), **environment_of(index, os.environ)}
         argv = [sys.executable, "-m", "spotlight.actors.worker"]
         argv += ["--name", name, "--node", self.ref.address, "--host", settings.host]
         argv += ["--parent", str(settings.pid), "--threads", str(settings.threads)]
         log_path = settings.logs / f"{name.replace('/', '-')}.log"
         return await self._launcher.start(
             argv,
-            env={**os.environ, "OMP_NUM_THREADS": str(settings.threads)},
+            env={**os.environ, **own},
             name=name,
             log_path=log_path,
         )

@@ -3,21 +3,25 @@
 Steps run in the accelerator's thread, several at a time while nothing is to be decided; when to
 commit and when to stop is decided on the loop. Of a commit only the copy to the CPU keeps the
 accelerator from denoising: packing and delivering happen beside the next steps, one delivery at a
-time.
+time. When the SP group breaks or changes, the batch goes on with the next one from the last step
+that was completed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import copy
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
 from spotlight.actors.worker_state import Turn
+from spotlight.diffusion.lockstep import Company
 from spotlight.diffusion.samplers import Denoising, Progress
+from spotlight.errors import TransportError
 from spotlight.policies.commits import commit_due, must_stop
 
 ResultT = TypeVar("ResultT")
@@ -30,6 +34,18 @@ class Accelerator(Protocol):
         """Queue torch work."""
 
 
+class Stretch(Protocol):
+    """Leave to take some steps with those who are in one's SP group now."""
+
+    number: int
+    company: Company
+    broken: asyncio.Future[None]
+    """Done when the group is no more: its accelerator thread may be stuck."""
+
+    def over(self, error: TransportError | None = None) -> None:
+        """It has ended, or was left behind; with what broke the group."""
+
+
 @dataclass(frozen=True)
 class Taken:
     """Progress that was copied from the accelerator."""
@@ -39,11 +55,29 @@ class Taken:
     """How long that kept the accelerator from denoising."""
 
 
+@dataclass
+class _Work:
+    """What the accelerator's thread changes. One that is left behind keeps its own."""
+
+    denoising: Denoising | None = None
+    first: int = 0
+    """Steps that were taken elsewhere."""
+    seconds: float = 0.0
+    degrees: set[int] = field(default_factory=set)
+    taken: Taken | None = None
+
+    def copied(self) -> _Work:
+        """As after the last step that was completed."""
+        return replace(self, denoising=copy.copy(self.denoising), degrees=set(self.degrees))
+
+
 class StepLoop(Generic[ResultT]):
     """Takes the steps of one batch until it is done or told to stop.
 
     Args:
         turn: at the accelerator; passed on when nothing more is to be decided before the end.
+        stretch: waits for the SP group, and calls the others together; None if this member leads
+            no group any more.
         prepare: loads the batch's weights, unless they are loaded; in the accelerator's thread,
             before every stretch of steps.
         begin: makes the denoising, in the accelerator's thread.
@@ -61,6 +95,7 @@ class StepLoop(Generic[ResultT]):
         accelerator: Accelerator,
         turn: Turn,
         *,
+        stretch: Callable[[], Coroutine[Any, Any, Stretch | None]],
         prepare: Callable[[], None],
         begin: Callable[[], Denoising],
         finish: Callable[[Denoising], ResultT],
@@ -71,6 +106,7 @@ class StepLoop(Generic[ResultT]):
         start: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
     ) -> None:
         self._turn = turn
+        self._stretch = stretch
         self._prepare = prepare
         self._begin = begin
         self._finish = finish
@@ -81,17 +117,26 @@ class StepLoop(Generic[ResultT]):
         self._goes_on = goes_on
         self._start = start
         self._clock = asyncio.get_running_loop().time
-        self._denoising: Denoising | None = None
-        self._taken: Taken | None = None
-        self._first = self._committed = 0
+        self._work = _Work()
+        self._committed = 0
         self._delivery: asyncio.Task[None] | None = None
-        self.seconds = 0.0
-        """Time that the steps taken here took."""
 
     @property
     def steps(self) -> int:
         """Steps taken here."""
-        return self._denoising.steps_taken - self._first if self._denoising is not None else 0
+        denoising = self._work.denoising
+        return denoising.steps_taken - self._work.first if denoising is not None else 0
+
+    @property
+    def seconds(self) -> float:
+        """Time that the steps taken here took."""
+        return self._work.seconds
+
+    @property
+    def members(self) -> int:
+        """Members that took all these steps; 0 if the group changed on the way."""
+        degrees = self._work.degrees
+        return next(iter(degrees)) if len(degrees) == 1 else 0
 
     async def run(self, require_wanted: Callable[[], None]) -> ResultT | None:
         """Take steps; None if it stopped before the last one. Raises what `require_wanted` raises
@@ -103,50 +148,73 @@ class StepLoop(Generic[ResultT]):
             if must_stop(self._clock(), stop_at, self.seconds / max(1, self.steps)):
                 return None
             await self._turn.regain()
-            if self._is_due(urgent=stop_at is not None):
+            if self._is_due(self._work, urgent=stop_at is not None):
                 self._delivery = self._start(self._deliver(await self._take()))
-            stretch = self._accelerator.in_turn(self._advance)
-            if stop_at is None and self._runs_to_the_end():
-                self._turn.pass_on()
-            finished = await stretch
+            stretch = await self._stretch()
+            if stretch is None:
+                return None
+            finished = await self._run_stretch(stretch, passes_on=stop_at is None)
             if finished is not None:
                 require_wanted()
                 if self._delivery is not None:
                     self._delivery.cancel()  # the images come instead
                 return finished
 
-    def _advance(self) -> ResultT | None:
+    async def _run_stretch(self, stretch: Stretch, *, passes_on: bool) -> ResultT | None:
+        work = self._work
+        steps = self._accelerator.in_turn(lambda: self._advance(stretch, work))
+        if passes_on and self._runs_to_the_end():
+            self._turn.pass_on()
+        broke: TransportError | None = None
+        try:
+            await asyncio.wait((steps, stretch.broken), return_when=asyncio.FIRST_COMPLETED)
+            if steps.done():
+                return steps.result()
+            steps.cancel()  # how it ends, if it has begun, is of no interest
+            self._work = work.copied()
+        except TransportError as error:
+            broke = error.with_traceback(None)  # or this frame would keep the group alive
+        finally:
+            stretch.over(broke)
+        return None
+
+    def _advance(self, stretch: Stretch, work: _Work) -> ResultT | None:
         """In the accelerator's thread: one step, and those after it until a commit is due. The trip
         to the loop and back costs as much as a step of a small model.
         """
-        if self._denoising is None and not self._goes_on():
-            return None  # what was decided while it waited for its turn comes first
-        self._prepare()
-        if self._denoising is None:
-            self._denoising = self._begin()
-            self._first = self._committed = self._denoising.steps_taken
-        denoising = self._denoising
-        began = time.perf_counter()  # the loop's clock may stand while its thread sleeps
-        _step(denoising)
-        while not denoising.done and self._goes_on() and not self._is_due(urgent=False):
-            _step(denoising)
-        self.seconds += time.perf_counter() - began
+        company = stretch.company
+        with company.lead(stretch.number):
+            if work.denoising is None and not self._goes_on():
+                return None  # what was decided while it waited for its turn comes first
+            self._prepare()
+            if work.denoising is None:
+                denoising = self._begin()
+                work.first, work.denoising = denoising.steps_taken, denoising
+            denoising = work.denoising
+            if not denoising.done:  # unless the group broke after the last step
+                company.begin(denoising)
+                work.degrees.add(company.members)
+                _step(company, denoising, work)
+                while not (denoising.done or self._is_due(work, urgent=False)) and self._goes_on():
+                    _step(company, denoising, work)
         if denoising.done:
             return self._finish(denoising)
         if not self._goes_on():
-            self._taken = _take(denoising)  # at once, whatever is queued here by now
+            work.taken = _take(denoising)  # at once, whatever is queued here by now
         return None
 
     def _runs_to_the_end(self) -> bool:
         """Whether no commit is due before the last step."""
-        denoising = self._denoising
+        denoising = self._work.denoising
         return not self._every or (
-            denoising is not None and denoising.settings.steps - self._committed <= self._every
+            denoising is not None
+            and denoising.settings.steps - self._saved(self._work) <= self._every
         )
 
     async def take_rest(self) -> Taken | None:
         """After a stop: what no commit holds yet, or None."""
-        if self._denoising is None or self._committed == self._denoising.steps_taken:
+        denoising = self._work.denoising
+        if denoising is None or self._saved(self._work) == denoising.steps_taken:
             return None
         return await self._take()
 
@@ -155,21 +223,24 @@ class StepLoop(Generic[ResultT]):
         if self._delivery is not None:
             await asyncio.wait((self._delivery,))
 
-    def _is_due(self, *, urgent: bool) -> bool:
-        denoising = self._denoising
+    def _saved(self, work: _Work) -> int:
+        """The step after which the batch could be resumed elsewhere."""
+        return max(self._committed, work.first)
+
+    def _is_due(self, work: _Work, *, urgent: bool) -> bool:
+        denoising = work.denoising
         return denoising is not None and commit_due(
             denoising.steps_taken,
             denoising.settings.steps,
-            self._committed,
+            self._saved(work),
             self._every,
             urgent=urgent,
             delivering=self._delivery is not None and not self._delivery.done(),
         )
 
     async def _take(self) -> Taken:
-        denoising = self._denoising
+        denoising, taken = self._work.denoising, self._work.taken
         assert denoising is not None
-        taken = self._taken
         if taken is None or taken.progress.step != denoising.steps_taken:
             await self._turn.regain()
             taken = await self._accelerator.in_turn(lambda: _take(denoising))
@@ -177,10 +248,12 @@ class StepLoop(Generic[ResultT]):
         return taken
 
 
-def _step(denoising: Denoising) -> None:
-    denoising.step()
+def _step(company: Company, denoising: Denoising, work: _Work) -> None:
+    began = time.perf_counter()  # the loop's clock may stand while its thread sleeps
+    company.step(denoising)
     if torch.accelerator.is_available():
         torch.accelerator.synchronize()  # a step that is only queued is not taken
+    work.seconds += time.perf_counter() - began
 
 
 def _take(denoising: Denoising) -> Taken:

@@ -51,7 +51,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
         def spawn(factory: Callable[[], Actor], name: str) -> Coroutine[Any, Any, ActorRef]:
             return system.spawn(factory, name, restarts=ESCALATE)  # a crash ends the process
 
-        member = await spawn(lambda: Member(context), "member")
+        member = await spawn(lambda: Member(context, arguments.host), "member")
         leader = await spawn(lambda: GroupLeader(context, member), "leader")
         reward = await spawn(lambda: RewardWorker(context), "reward-worker")
         trainer = await spawn(lambda: TrainerRank(context, arguments.host), "trainer-rank")

@@ -2,7 +2,7 @@
 
 Torch runs in one thread (the accelerator's), scoring in another, and tensors become bytes or the
 reverse in a third, so that the actors' loop always answers and the accelerator never waits for
-bytes.
+bytes. An accelerator's thread that is stuck in a collective is left behind for a new one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from typing import TypeVar
 
+from spotlight.actors.abandonable_thread import AbandonableThread
 from spotlight.actors.messages import WorkerState
+from spotlight.errors import TransportError
 
 ResultT = TypeVar("ResultT")
 
@@ -58,7 +60,7 @@ class WorkerContext:
     def __init__(self, name: str, epoch: int) -> None:
         self.name = name
         self.epoch = epoch
-        self._accelerator = ThreadPoolExecutor(1, thread_name_prefix="accelerator")
+        self._accelerator = AbandonableThread("accelerator")
         self._scorer = ThreadPoolExecutor(1, thread_name_prefix="scorer")
         self._packer = ThreadPoolExecutor(1, thread_name_prefix="packer")
         self._turn = asyncio.Lock()
@@ -86,7 +88,16 @@ class WorkerContext:
 
     def in_turn(self, work: Callable[[], ResultT]) -> asyncio.Future[ResultT]:
         """Queue torch work in the accelerator's thread; only within one's `accelerator_turn`."""
-        return asyncio.get_running_loop().run_in_executor(self._accelerator, work)
+        return asyncio.wrap_future(self._accelerator.submit(work))
+
+    def abandon_accelerator(self) -> None:
+        """Go on in a new thread; what runs in the old one may take as long as it likes."""
+        self._accelerator.abandon()
+
+    def require_accelerator(self) -> None:
+        """In the accelerator's thread: raises `TransportError` if it was left behind."""
+        if not self._accelerator.is_current():
+            raise TransportError("this thread was left behind in an SP group that is gone")
 
     async def on_packer(self, work: Callable[[], ResultT]) -> ResultT:
         """Turn tensors into bytes, or bytes into tensors, beside everything else."""
@@ -116,7 +127,7 @@ class WorkerContext:
 
     def close(self) -> None:
         """Let the threads end."""
-        self._accelerator.shutdown(wait=False, cancel_futures=True)
+        self._accelerator.close()
         self._scorer.shutdown(wait=False, cancel_futures=True)
         self._packer.shutdown(wait=False, cancel_futures=True)
 

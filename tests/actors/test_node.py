@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+import zlib
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from job_kit import STORE, Recorder, job
+from node_kit import FakeLauncher
 from runtime_kit import Cluster
 
 from spotlight.actors import node
 from spotlight.actors.messages import (
+    Alive,
     AreYouThere,
     Drain,
     Drained,
@@ -24,6 +27,8 @@ from spotlight.actors.messages import (
     NodeLeft,
     NoticeGiven,
     PrepareJob,
+    WeightsCopied,
+    WeightsMissed,
     WorkerRefs,
     WorkerUp,
 )
@@ -36,37 +41,6 @@ from spotlight.transport.tensors import BundleOffer, BundleStore
 pytestmark = pytest.mark.virtual_time
 
 
-class FakeProcess:
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.pid = 1
-        self._code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-    async def wait(self) -> int:
-        return await asyncio.shield(self._code)
-
-    def terminate(self) -> None:
-        self.kill()
-
-    def kill(self) -> None:
-        if not self._code.done():
-            self._code.set_result(-9)
-
-
-class FakeLauncher:
-    def __init__(self) -> None:
-        self.started: list[FakeProcess] = []
-
-    async def start(
-        self, argv: Sequence[str], env: Mapping[str, str], name: str, log_path: Path
-    ) -> FakeProcess:
-        self.started.append(FakeProcess(name))
-        return self.started[-1]
-
-    def latest(self, name: str) -> FakeProcess:
-        return [process for process in self.started if process.name == name][-1]
-
-
 class FakeWorker(Recorder):
     """All actors of all workers; may hang."""
 
@@ -74,12 +48,16 @@ class FakeWorker(Recorder):
         super().__init__()
         self.turns = asyncio.Event()
         self.turns.set()
+        self.draining = False
 
-    async def on_message(self, message: Message) -> None:
+    async def on_message(self, message: Message) -> Message | None:
         if isinstance(message, AreYouThere):
             await self.turns.wait()
-            return
+            return Alive("one of them", 0, "", self.draining)
+        if isinstance(message, Drain):
+            self.draining = message.stop_in_s is not None
         self.inbox.append(message)
+        return None
 
 
 class Site:
@@ -135,7 +113,7 @@ class Site:
 
     async def end(self, name: str) -> None:
         self.launcher.latest(name).kill()
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(1.0)  # it starts again after a pause
 
     async def tell(self, message: Message) -> None:
         self.system.tell(self.node, message)
@@ -148,6 +126,10 @@ class Site:
     async def hold(self, version: int, *keep: int, job_id: str = "job") -> None:
         bundle = self.store.put(f"weights/{version:06d}-rollout", b"weights")
         await self.tell(HoldWeights(job_id, version, bundle, None, keep or (version,)))
+
+    async def asked_to(self, message: Message) -> None:
+        self.coordinator.tell(self.node, message)
+        await asyncio.sleep(0.1)
 
     async def preempted(self, lead_s: float | None, source: str = "aws") -> None:
         self.notices.put_nowait(Notice(source, "preempt", "event", lead_s))
@@ -251,92 +233,41 @@ async def test_weights_are_passed_on_and_old_ones_dropped(site: Site, tmp_path: 
     await site.hold(2, 1, 2)
     assert [m.version for m in site.worker.all(HoldWeights)] == [0, 0, 1, 1, 2, 2]
     names = sorted(path.name for path in (tmp_path / "weights").iterdir())
-    assert names == ["000001-rollout", "000002-rollout"]
+    copies = [
+        f"{name}.{zlib.crc32(b'weights'):08x}" for name in ("000001-rollout", "000002-rollout")
+    ]
+    assert names == ["000001-rollout", copies[0], "000002-rollout", copies[1]]
+    assert site.worker.last(HoldWeights).rollout.key == f"weights/{copies[1]}"
     await site.tell(EndJob("job"))
     assert not (tmp_path / "weights").exists()
 
 
-ELSEWHERE = BundleOffer("weights/000000-rollout", 7, 5, STORE)
-
-
-class Fetching:
-    """Fetches from elsewhere, which may fail for a while."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.failures = 0
-        self.calls = 0
-        monkeypatch.setattr("spotlight.actors.weights_copies.fetch", self)
-
-    async def __call__(self, offer: BundleOffer) -> bytes:
-        self.calls += 1
-        if self.calls <= self.failures:
-            raise TransferFailed("its holder is gone")
-        return b"weights"
-
-
-@pytest.fixture
-async def fetching(site: Site, monkeypatch: pytest.MonkeyPatch) -> Fetching:
-    """With two workers and a prepared job."""
+async def test_it_says_that_it_holds_a_version_to_whoever_asked_each_time(site: Site) -> None:
     await site.up("n/0")
     await site.up("n/1")
     await site.prepare()
-    return Fetching(monkeypatch)
+    published = site.store.put("weights/000000-rollout", b"weights")
+    for times in (1, 2):
+        await site.asked_to(HoldWeights("job", 0, published, None, (0,)))
+        own = site.worker.last(HoldWeights).rollout
+        assert site.coordinator.all(WeightsCopied) == [WeightsCopied("n", 0, own, None)] * times
+        assert len(site.worker.all(HoldWeights)) == 2 * times, "its workers may be new"
 
 
-async def test_weights_that_cannot_be_fetched_at_first_are_fetched_again(
-    site: Site, fetching: Fetching
+async def test_it_says_which_store_did_not_give_it_a_version_and_tells_no_worker(
+    site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fetching.failures = 2
-    await site.tell(HoldWeights("job", 0, ELSEWHERE, None, (0,)))
+    async def refuse(*_: object, **options: object) -> None:
+        raise TransferFailed("its holder is gone")
+
+    await site.up("n/0")
+    await site.up("n/1")
+    await site.prepare()
+    monkeypatch.setattr(site.store, "copy", refuse)
+    elsewhere = BundleOffer("weights/000000-rollout", 7, 5, STORE)
+    await site.asked_to(HoldWeights("job", 0, elsewhere, None, (0,)))
+    assert site.coordinator.all(WeightsMissed) == [WeightsMissed("n", 0, STORE)]
     assert site.worker.all(HoldWeights) == []
-    await asyncio.sleep(10.0)
-    assert [m.version for m in site.worker.all(HoldWeights)] == [0, 0]
-    assert site.worker.last(HoldWeights).rollout.store == site.store.endpoint
-
-
-async def test_weights_that_cannot_be_fetched_are_left_out_and_the_next_are_passed_on(
-    site: Site, fetching: Fetching
-) -> None:
-    fetching.failures = 1000
-    await site.tell(HoldWeights("job", 0, ELSEWHERE, None, (0,)))
-    await site.hold(1, 0, 1)  # is not kept waiting
-    assert [m.version for m in site.worker.all(HoldWeights)] == [1, 1]
-    await asyncio.sleep(120.0)
-    assert [m.version for m in site.worker.all(HoldWeights)] == [1, 1]
-    assert fetching.calls == 5
-
-
-async def test_weights_that_nobody_needs_any_more_are_not_fetched_again(
-    site: Site, fetching: Fetching
-) -> None:
-    fetching.failures = 1
-    await site.tell(HoldWeights("job", 0, ELSEWHERE, None, (0,)))
-    await site.hold(5)
-    await asyncio.sleep(60.0)
-    assert [m.version for m in site.worker.all(HoldWeights)] == [5, 5]
-
-
-async def test_a_version_that_is_late_does_not_drop_a_newer_one(
-    site: Site, fetching: Fetching
-) -> None:
-    fetching.failures = 1
-    await site.tell(HoldWeights("job", 0, ELSEWHERE, None, (0,)))
-    await site.hold(1, 0, 1)
-    await asyncio.sleep(60.0)
-    assert site.worker.last(HoldWeights).version == 0
-    assert site.worker.last(HoldWeights).keep == (0, 1)
-
-
-async def test_weights_that_are_held_are_not_fetched_twice_unless_they_differ(
-    site: Site, fetching: Fetching
-) -> None:
-    again = HoldWeights("job", 0, ELSEWHERE, None, (0,))
-    await site.tell(again)
-    await site.tell(again)
-    assert (fetching.calls, len(site.worker.all(HoldWeights))) == (1, 4)
-    trained_again = BundleOffer(ELSEWHERE.key, 7, 6, STORE)
-    await site.tell(HoldWeights("job", 0, trained_again, None, (0,)))
-    assert fetching.calls == 2
 
 
 async def test_weights_of_another_job_are_ignored(site: Site) -> None:
@@ -488,6 +419,20 @@ async def test_a_worker_that_comes_up_late_drains_too(warm: Site) -> None:
     await warm.up("n/1")
     assert len(warm.stops()) == 3
     assert warm.joined()[-1] == [("n/0", 1)], "what has left does not join"
+
+
+async def test_a_worker_that_missed_that_its_node_leaves_or_stays_is_told_again(warm: Site) -> None:
+    await warm.preempted(1000.0)
+    warm.worker.inbox.clear()
+    warm.worker.draining = False
+    await asyncio.sleep(2.5)
+    assert warm.stops() and set(warm.stops()) != {None}
+    warm.notices.put_nowait(Notice("aws", "cancel", "event"))
+    await asyncio.sleep(0.1)
+    warm.worker.inbox.clear()
+    warm.worker.draining = True
+    await asyncio.sleep(2.5)
+    assert set(warm.stops()) == {None}
 
 
 async def test_what_an_ended_process_said_does_not_count(warm: Site) -> None:

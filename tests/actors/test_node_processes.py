@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from job_kit import Recorder
 
-from spotlight.actors import liveness
+from spotlight.actors import liveness, node
 from spotlight.actors.launcher import LocalLauncher, LocalProcess
 from spotlight.actors.messages import JoinNode, NodeJoined
 from spotlight.actors.node import NodeScheduler, NodeSettings
@@ -46,7 +46,8 @@ class NotingLauncher(LocalLauncher):
 async def test_a_worker_process_that_hangs_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(liveness, "_EVERY_S", 0.3)
+    monkeypatch.setattr(liveness, "_SILENT_S", 2.0)
+    monkeypatch.setattr(node, "_ASK_ALONE_S", 0.3)
     coordinator, launcher = Coordinator(), NotingLauncher()
     store = BundleStore(tmp_path / "store", token="token")
     system = ActorSystem(ZeroMQTransport("tcp://127.0.0.1:0"), rng=random.Random(0))

@@ -35,9 +35,7 @@ class NodeDown(Message, frozen=True):
 
 
 class AreYouThere(Message, frozen=True):
-    """Node to leader, regularly: a process whose loop does not turn cannot answer with
-    `Acknowledged`.
-    """
+    """Node to leader, regularly: a process whose loop does not turn cannot answer with `Alive`."""
 
     lane = "system"
 
@@ -89,7 +87,10 @@ class PrepareJob(Message, frozen=True):
 
 
 class HoldWeights(Message, frozen=True):
-    """Fetch a weights version, keep it and those in `keep`, drop the others."""
+    """Job runner to node, which answers with `WeightsCopied` or `WeightsMissed`; node to leader to
+    member, with the node's own copy: fetch a weights version, keep it and those in `keep`, drop the
+    others.
+    """
 
     job_id: str
     version: int
@@ -99,9 +100,28 @@ class HoldWeights(Message, frozen=True):
 
 
 class WeightsHeld(Message, frozen=True):
-    """The receiver of `HoldWeights` now serves that version."""
+    """Member to leader: it now serves that version."""
 
     version: int
+
+
+class WeightsCopied(Message, frozen=True):
+    """Node to job runner, after every `HoldWeights` while it holds the version: others may pull it
+    from there.
+    """
+
+    node: str
+    version: int
+    rollout: BundleOffer
+    evaluation: BundleOffer | None
+
+
+class WeightsMissed(Message, frozen=True):
+    """Node to job runner: the version could not be had from the store that `HoldWeights` named."""
+
+    node: str
+    version: int
+    store: StoreEndpoint
 
 
 class EndJob(Message, frozen=True):

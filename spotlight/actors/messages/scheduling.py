@@ -29,6 +29,7 @@ class Pull(Message, frozen=True):
     epoch: int
     leader: ActorRef
     members: int
+    """Of the group; 0 for a worker that follows another and only gives back what it still has."""
     credits: int
     """Leases it can take now, in all."""
     batch: int
@@ -38,6 +39,8 @@ class Pull(Message, frozen=True):
     prompts: tuple[str, ...] = ()
     """Prompts denoised lately: their embeddings are still there."""
     leases: tuple[HeldLease, ...] = ()
+    followers: tuple[str, ...] = ()
+    """The workers of the other members; they pull nothing meanwhile."""
 
 
 class Grant(Message, frozen=True):
@@ -89,6 +92,8 @@ class Denoised(Message, frozen=True):
     """Denoising steps taken here."""
     seconds: float
     """Time that they took, without waiting and delivery."""
+    members: int = 1
+    """With so many members all these steps were taken; 0 if the group changed on the way."""
 
 
 class StepsCommitted(Message, frozen=True):
@@ -162,6 +167,8 @@ class Completed(Message, frozen=True):
     bundle: BundleOffer
     steps: int
     seconds: float
+    members: int = 1
+    """As in `Denoised`."""
 
 
 class Receipt(Message, frozen=True):

@@ -48,6 +48,10 @@ class WorkerStatus(Record, frozen=True):
     pool: str
     state: str
     detail: str
+    leader: str = ""
+    """Who leads the SP group that it is in, if that has several members."""
+    members: int = 1
+    """Of that group."""
 
 
 class JobStatus(Message, frozen=True):
