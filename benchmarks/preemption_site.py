@@ -1,5 +1,5 @@
-"""Real nodes and worker processes under a real dispatcher, for `benchmarks.preemption`: who can be
-killed and given notice, and what is seen of it.
+"""Real nodes and worker processes under a real dispatcher, for `benchmarks.preemption` and
+`benchmarks.regroup`: who can be killed and given notice, and what is seen of it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from benchmarks.traced_worker import TRACE_VARIABLE
 from spotlight.actors.dispatch_state import DispatchStatistics
@@ -37,19 +37,41 @@ from spotlight.actors.messages import (
     RequestsFinished,
     RequestsGivenUp,
     Result,
+    SamplingSettings,
     SubmitRequests,
     WorkerRefs,
 )
 from spotlight.actors.node import NodeScheduler, NodeSettings
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, handles
+from spotlight.actors.step_profile import StepProfile
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.jobs import JobSpec
+from spotlight.policies.step_times import StepTimes
 from spotlight.store.journal import Journal
 from spotlight.transport.control import ZeroMQTransport
 from spotlight.transport.tensors import BundleOffer, BundleStore, fetch
 from spotlight.transport.tensors.bundles import pack, unpack
 
 LIMIT_S = 120.0
+EXAMPLE = Path(__file__).parent.parent / "examples" / "ocr-tiny.yaml"
+"""The job whose model is denoised with."""
+
+
+def make_requests(settings: SamplingSettings, round_number: int, count: int) -> tuple[Request, ...]:
+    """So many requests; those of another round differ in nothing but their ids."""
+    return tuple(
+        Request(
+            id=f"rollout/{round_number}/0/{seed}",
+            kind="rollout",
+            iteration=round_number,
+            group=0,
+            prompt=f'the number "{seed * 617 % 10000:04d}"',
+            seed=seed,
+            weights_version=0,
+            settings=settings,
+        )
+        for seed in range(count)
+    )
 
 
 class _TracedLauncher(LocalLauncher):
@@ -91,6 +113,7 @@ class _Coordinator(Actor):
             )
         self.tell(message.scheduler, self._site.prepare)
         self.tell(message.scheduler, self._site.weights)
+        self._site.joined(message)
         return NodeJoined(self.ref)
 
     @handles(NodeLeaving)
@@ -119,14 +142,16 @@ class _Coordinator(Actor):
 
 
 class Site:
-    """Nodes of one worker each; made by `site`."""
+    """Nodes of `workers` each; opened by `opened`."""
 
     dispatcher: Dispatcher
     dispatcher_ref: ActorRef
     prepare: PrepareJob
     weights: HoldWeights
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, workers: int = 1) -> None:
+        self._folder = folder
+        self._workers = workers
         self.trace = folder / "steps.jsonl"
         self.trace.touch()
         self.launcher = _TracedLauncher(self.trace)
@@ -139,11 +164,11 @@ class Site:
         self.commit_every: list[int] = []
         """What each grant said."""
 
-    async def open(self, folder: Path, job: JobSpec, model: DiffusionModel, nodes: int) -> None:
-        """Start everything and wait until every worker pulls."""
-        self.store = BundleStore(folder / "artifacts", token="benchmark", durable=True)
+    async def open(self, job: JobSpec, model: DiffusionModel, nodes: int) -> None:
+        """Start everything and wait until it is `up`."""
+        self.store = BundleStore(self._folder / "artifacts", token="benchmark", durable=True)
         sink = await self.store.start()
-        self._journal = Journal.open(folder / "journal.sqlite", "benchmark")
+        self._journal = Journal.open(self._folder / "journal.sqlite", "benchmark")
         self.system = ActorSystem(ZeroMQTransport(), rng=random.Random(0))
         await self.system.start()
         self.dispatcher = Dispatcher(
@@ -151,6 +176,8 @@ class Site:
             journal=JobJournal(self._journal, sink, _fail),
             discard=lambda bundle: self.store.delete(bundle.key),
             record=lambda event, **fields: None,
+            profile=StepProfile("benchmark", StepTimes()),
+            backlog_changed=lambda: None,
             score_attempts=3,
         )
         self.dispatcher_ref = await self.system.spawn(lambda: self.dispatcher, "dispatcher")
@@ -163,22 +190,38 @@ class Site:
         await self.system.spawn(lambda: _Coordinator(self), "coordinator")
         self.systems, self.stores = [], []
         for number in range(nodes):
-            await self._add_node(f"node-{number}", folder)
-        await self.until(lambda: len(self.ready()) == nodes)
+            await self._add_node(f"node-{number}")
+        await self.until(self.up)
 
-    async def _add_node(self, name: str, folder: Path) -> None:
-        store = BundleStore(folder / name, token=name)
+    def up(self) -> bool:
+        """Whether every worker pulls."""
+        return len(self.ready()) == self._workers * len(self.nodes)
+
+    def joined(self, message: JoinNode) -> None:
+        """A node has joined, perhaps again, and knows the job and its weights."""
+
+    async def _add_node(self, name: str) -> None:
+        store = BundleStore(self._folder / name, token=name)
         await store.start()
         system = ActorSystem(ZeroMQTransport(), rng=random.Random(name))
         await system.start()
         settings = NodeSettings(
-            name, "spot", 1, "127.0.0.1", 1, self.system.address, folder / "logs", os.getpid()
+            name=name,
+            pool="spot",
+            workers=self._workers,
+            host="127.0.0.1",
+            threads=1,
+            coordinator=self.system.address,
+            logs=self._folder / "logs",
+            pid=os.getpid(),
         )
-        self.nodes[name] = await system.spawn(
-            lambda: NodeScheduler(settings, store, self.launcher), "node"
-        )
+        self.nodes[name] = await system.spawn(lambda: self.make_node(settings, store), "node")
         self.systems.append(system)
         self.stores.append(store)
+
+    def make_node(self, settings: NodeSettings, store: BundleStore) -> NodeScheduler:
+        """The scheduler of a node."""
+        return NodeScheduler(settings, store, self.launcher)
 
     async def close(self) -> None:
         """End all processes."""
@@ -225,7 +268,8 @@ class Site:
             file.seek(offset)
             for line in file:
                 record = json.loads(line)
-                taken.update((seed, record["step"]) for seed in record["seeds"])
+                if "step" in record:
+                    taken.update((seed, record["step"]) for seed in record["seeds"])
         return taken
 
     async def fingerprints(self, requests: tuple[Request, ...]) -> dict[int, str]:
@@ -254,17 +298,19 @@ class Site:
         return asyncio.get_running_loop().time()
 
 
+SiteT = TypeVar("SiteT", bound=Site)
+
+
 @asynccontextmanager
-async def site(
-    folder: Path, job: JobSpec, model: DiffusionModel, nodes: int
-) -> AsyncIterator[Site]:
-    """A site that is up; closed at the end."""
-    opened = Site(folder)
+async def opened(
+    site: SiteT, job: JobSpec, model: DiffusionModel, nodes: int
+) -> AsyncIterator[SiteT]:
+    """The site, up; closed at the end."""
     try:
-        await opened.open(folder, job, model, nodes)
-        yield opened
+        await site.open(job, model, nodes)
+        yield site
     finally:
-        await opened.close()
+        await site.close()
 
 
 def _fail(error: Exception) -> None:

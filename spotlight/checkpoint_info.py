@@ -6,6 +6,7 @@ files are read. A checkpoint without a VAE works in pixel space.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import struct
@@ -17,6 +18,7 @@ import msgspec
 from spotlight.assets import resolve_checkpoint
 from spotlight.errors import CheckpointError
 from spotlight.jobs import LoraSpec, ModelSpec
+from spotlight.policies.degrees import possible_degrees, refusal
 
 FAMILIES = {"QwenImageTransformer2DModel": "qwen-image"}
 """Families of models by the class of their transformer in diffusers."""
@@ -44,10 +46,48 @@ class CheckpointInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the model denoises pixels rather than a VAE's latents."""
     needs_transformers: bool
     """Whether its text encoder is one of the transformers package."""
+    heads: int
+    """Attention heads of the transformer."""
+    text_tokens: int | None
+    """Tokens of every prompt; None where the files do not tell."""
+    fingerprint: str
+    """The same for checkpoints whose denoising steps take the same time."""
 
     def tokens(self, height: int, width: int) -> int:
         """Tokens of an image of that many pixels."""
         return (height // self.pixels_per_token) * (width // self.pixels_per_token)
+
+    def refusal(self, degree: int, height: int, width: int) -> str | None:
+        """Why so many members cannot denoise an image of that many pixels together; None when they
+        can.
+        """
+        return refusal(
+            degree,
+            heads=self.heads,
+            image_tokens=self.tokens(height, width),
+            text_tokens=self.text_tokens,
+            ring_possible=True,
+        )
+
+    def degrees(
+        self, most: int, height: int, width: int, *, wished: int | None = None
+    ) -> tuple[int, ...]:
+        """Degrees up to `most` at which such images can be denoised, rising; 1 is the first.
+
+        Whether attention can go round in a ring depends on the device, which only a worker knows:
+        a degree that needs one is only among them if it is `wished`.
+        """
+        most = min(most, self.tokens(height, width))
+        plain = possible_degrees(
+            min(most, self.heads),
+            heads=self.heads,
+            image_tokens=self.tokens(height, width),
+            text_tokens=self.text_tokens,
+            ring_possible=False,
+        )
+        if wished is None or wished > most or self.refusal(wished, height, width):
+            return plain
+        return tuple(sorted({*plain, wished}))
 
 
 class _Transformer(msgspec.Struct, frozen=True):
@@ -65,6 +105,7 @@ class _Transformer(msgspec.Struct, frozen=True):
 
 class _TextEncoder(msgspec.Struct, frozen=True):
     dim: int
+    length: int
 
 
 class _Vae(msgspec.Struct, frozen=True):
@@ -95,7 +136,7 @@ def inspect_checkpoint(model: ModelSpec) -> CheckpointInfo:
         raise _wrong(
             config_path, f"in_channels is {config.in_channels}, but tokens have {channels} channels"
         )
-    _check_text_encoder(folder, parts, config)
+    text_tokens = _text_tokens(folder, parts, config)
     return CheckpointInfo(
         folder=folder,
         family=family,
@@ -106,6 +147,9 @@ def inspect_checkpoint(model: ModelSpec) -> CheckpointInfo:
         channels=channels,
         pixel_space="vae" not in parts,
         needs_transformers=parts.get("text_encoder") != "TokenTextEncoder",
+        heads=config.num_attention_heads,
+        text_tokens=text_tokens,
+        fingerprint=hashlib.sha256(msgspec.json.encode(config)).hexdigest()[:16],
     )
 
 
@@ -184,17 +228,19 @@ def _packing(folder: Path, config: _Transformer, has_vae: bool) -> tuple[int, in
     return 2 * 2 ** len(vae.temperal_downsample), 4 * vae.z_dim
 
 
-def _check_text_encoder(folder: Path, parts: dict[str, str], config: _Transformer) -> None:
+def _text_tokens(folder: Path, parts: dict[str, str], config: _Transformer) -> int | None:
+    """Length of every prompt, where it can be known, after a check that the encoder fits."""
     if parts.get("text_encoder") != "TokenTextEncoder":
-        return
+        return None
     path = folder / "text_encoder" / "config.json"
-    dim = _read_json(path, _TextEncoder).dim
-    if dim != config.joint_attention_dim:
+    encoder = _read_json(path, _TextEncoder)
+    if encoder.dim != config.joint_attention_dim:
         raise _wrong(
             path,
-            f"has dim {dim}, but the transformer's joint_attention_dim is "
+            f"has dim {encoder.dim}, but the transformer's joint_attention_dim is "
             f"{config.joint_attention_dim}; they must be equal",
         )
+    return encoder.length
 
 
 def _weight_files(folder: Path) -> list[Path]:

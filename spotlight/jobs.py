@@ -131,6 +131,9 @@ class SamplerSpec(_Spec, frozen=True, kw_only=True):
     micro_batch: int = 8
     """Every forward pass runs at this batch size, padded when short, so that kernels never depend
     on the load. [images]"""
+    degree: Literal["auto"] | int = "auto"
+    """SP degree: how many workers of a node denoise one micro-batch together. `auto` does what is
+    predicted to finish most; a number is kept to wherever a node has so many. [workers]"""
 
     def __post_init__(self) -> None:
         for field in ("height", "width"):
@@ -149,6 +152,11 @@ class SamplerSpec(_Spec, frozen=True, kw_only=True):
             "micro_batch",
             f"must be at least 4, not {self.micro_batch}: smaller batches use other kernels "
             "and give other bits",
+        )
+        _require(
+            self.degree == "auto" or self.degree >= 1,
+            "degree",
+            f"must be `auto` or at least 1, not {self.degree}",
         )
         if self.kind != "ode":
             _require(

@@ -1,6 +1,6 @@
 """Checks a job against this machine before any process starts.
 
-Checked are the checkpoint, sizes, prompts, installed packages and free disk space.
+Checked are the checkpoint, sizes, SP degree, prompts, installed packages and free disk space.
 
 Reads JSON, the headers of safetensors files and file sizes, and asks which packages are installed;
 it imports none of them and needs no torch. Each problem is one `UserError` whose message names the
@@ -39,6 +39,7 @@ def check(
     """
     checkpoint = inspect_checkpoint(job.model)
     _check_size(job.sampler, checkpoint)
+    _check_degree(job.sampler, checkpoint)
     _check_prompts(job)
     if local_workers:
         _check_packages(job, checkpoint)
@@ -78,6 +79,16 @@ def _check_size(sampler: SamplerSpec, checkpoint: CheckpointInfo) -> None:
                 f"{pixels} pixels are more than the model has positions for; use at most "
                 f"{_LARGEST_GRID * edge}",
             )
+
+
+def _check_degree(sampler: SamplerSpec, checkpoint: CheckpointInfo) -> None:
+    degree, size = sampler.degree, (sampler.height, sampler.width)
+    if degree == "auto":
+        return
+    reason = checkpoint.refusal(degree, *size)
+    if reason is not None:
+        possible = ", ".join(str(one) for one in checkpoint.degrees(degree, *size))
+        raise JobError("sampler.degree", f"{reason}; use `auto` or one of {possible}")
 
 
 def _check_prompts(job: JobSpec) -> None:

@@ -77,7 +77,7 @@ def checkpoint(tmp_path: Path) -> Path:
     }
     (folder / "model_index.json").write_text(json.dumps(index))
     (folder / "transformer" / "config.json").write_text(json.dumps(TRANSFORMER))
-    (folder / "text_encoder" / "config.json").write_text(json.dumps({"dim": 32}))
+    (folder / "text_encoder" / "config.json").write_text(json.dumps({"dim": 32, "length": 8}))
     write_safetensors(folder / "transformer" / "model.safetensors", SHAPES)
     return folder
 
@@ -272,6 +272,53 @@ def test_an_impossible_size_is_one_line_that_names_the_field(
     with pytest.raises(JobError) as caught:
         preflight.check(make_job(sampler={"height": height, "width": width}))
     assert str(caught.value) == message
+
+
+# --- degree -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("size", "degree", "message"),
+    [
+        ({"height": 32, "width": 64}, 9, r"8 text tokens .* 9 members .*one of 1, 2$"),
+        ({"height": 32, "width": 64}, 10**9, r"128 image tokens .*; use `auto` or one of 1, 2$"),
+        ({"height": 4, "width": 4}, 2, r"1 image tokens .*; use `auto` or one of 1$"),
+    ],
+)
+def test_a_degree_that_cannot_be_is_refused_with_the_number_that_forbids_it(
+    make_job: MakeJob, size: dict[str, int], degree: int, message: str
+) -> None:
+    with pytest.raises(JobError, match=r"^sampler\.degree: .*" + message):
+        preflight.check(make_job(sampler={**size, "degree": degree}))
+
+
+def test_every_member_needs_a_token_of_the_text(make_job: MakeJob, checkpoint: Path) -> None:
+    edit_json(checkpoint / "text_encoder" / "config.json", length=1)
+    with pytest.raises(JobError, match="1 text tokens"):
+        preflight.check(make_job(sampler={"height": 32, "width": 64, "degree": 2}))
+
+
+@pytest.mark.parametrize("degree", ["auto", 1, 2])
+def test_a_degree_that_can_be_passes(make_job: MakeJob, degree: int | str) -> None:
+    info = preflight.check(make_job(sampler={"height": 32, "width": 64, "degree": degree}))
+    assert (info.heads, info.text_tokens, info.degrees(8, 32, 64)) == (2, 8, (1, 2))
+
+
+def test_a_degree_that_needs_a_ring_is_only_planned_if_it_is_wished(make_job: MakeJob) -> None:
+    info = preflight.check(make_job(sampler={"height": 32, "width": 64, "degree": 3}))
+    assert info.degrees(8, 32, 64, wished=3) == (1, 2, 3)
+    assert info.degrees(2, 32, 64, wished=3) == (1, 2), "a node with two workers cannot"
+    assert info.degrees(16, 32, 64, wished=9) == (1, 2), "a text of 8 tokens cannot"
+
+
+def test_the_fingerprint_is_that_of_the_shape_of_the_model(
+    make_job: MakeJob, checkpoint: Path
+) -> None:
+    before = preflight.check(make_job()).fingerprint
+    write_safetensors(checkpoint / "transformer" / "more.safetensors", {"other": [1]})
+    assert preflight.check(make_job()).fingerprint == before
+    edit_json(checkpoint / "transformer" / "config.json", num_layers=2)
+    assert preflight.check(make_job()).fingerprint != before
 
 
 def test_with_a_vae_a_token_is_sixteen_pixels_wide(make_job: MakeJob, checkpoint: Path) -> None:

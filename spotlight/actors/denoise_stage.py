@@ -7,6 +7,7 @@ every method changes state, writes the journal, and tells.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -16,7 +17,7 @@ import msgspec
 import structlog
 
 from spotlight.actors.delivery import try_tell
-from spotlight.actors.dispatch_state import DispatchStatistics, Worker
+from spotlight.actors.dispatch_state import Backlog, DispatchStatistics, Worker
 from spotlight.actors.job_journal import JobJournal
 from spotlight.actors.messages import (
     Commit,
@@ -28,8 +29,10 @@ from spotlight.actors.messages import (
     Request,
     RequestKind,
     Revoke,
+    SamplingSettings,
 )
 from spotlight.actors.runtime import Actor
+from spotlight.actors.step_profile import StepProfile
 from spotlight.policies.commits import commit_interval
 from spotlight.policies.dispatch import Lease, LeaseBook
 from spotlight.policies.preemption import LossRate
@@ -54,6 +57,7 @@ class DenoiseStage:
         actor: tells on this stage's behalf.
         workers: by name; the dispatcher adds and removes them.
         discard: deletes a bundle from the coordinator's store.
+        profile: learns how long the steps take.
         grants_from: when the first grant may be made.
     """
 
@@ -65,6 +69,7 @@ class DenoiseStage:
         journal: JobJournal,
         statistics: DispatchStatistics,
         discard: Callable[[BundleOffer], None],
+        profile: StepProfile,
         grants_from: float,
     ) -> None:
         self._actor = actor
@@ -72,6 +77,7 @@ class DenoiseStage:
         self._journal = journal
         self._statistics = statistics
         self._discard = discard
+        self._profile = profile
         self._grants_from = grants_from
         self._losses: defaultdict[str, LossRate] = defaultdict(LossRate)
         """By pool."""
@@ -116,6 +122,19 @@ class DenoiseStage:
             submitted = not iteration.isdigit() or int(iteration) <= self._chosen
         return not submitted and not self.book.knows(request_id)
 
+    def backlog(self) -> tuple[Backlog, ...]:
+        """What is not denoised yet, by kind and settings, most urgent first."""
+        queued: Counter[tuple[RequestKind, SamplingSettings]] = Counter()
+        leased: defaultdict[tuple[RequestKind, SamplingSettings], Counter[str]]
+        leased = defaultdict(Counter)
+        for request, waiting in self.book.waiting():
+            queued[request.kind, request.settings] += waiting
+        for lease in self.book.leases():
+            request = lease.items[0]
+            leased[request.kind, request.settings][self._workers[lease.holder].node] += 1
+        kinds = sorted(queued.keys() | leased.keys(), key=lambda kind: (URGENCY[kind[0]], kind))
+        return tuple(Backlog(*kind, queued[kind], leased[kind]) for kind in kinds)
+
     # --- grants ---
 
     def serve(self, barred: frozenset[str], now: float) -> None:
@@ -129,10 +148,19 @@ class DenoiseStage:
             key=lambda entry: (self.book.held_by(entry[0]), entry[1].failures, entry[0]),
         )
         for name, worker in by_load:
-            if name not in barred and worker.usable:
+            if name not in barred and worker.usable and not self._follows(name):
                 while self._grant(name, worker, now):
                     pass
         self._recall(barred, now)
+
+    def hear(self, name: str, pull: Pull, now: float) -> None:
+        """A leader's latest word."""
+        worker = self._workers[name]
+        before, worker.pull = worker.members, pull
+        if worker.members != before:
+            worker.regrouped_at = now
+        self._statistics.groups.hear(pull)
+        self.reconcile(name, pull, now)
 
     def reconcile(self, name: str, pull: Pull, now: float) -> None:
         """Renew the leases that a group says it holds, and let it keep those that an earlier
@@ -179,18 +207,24 @@ class DenoiseStage:
         batch = max(
             (worker.pull.batch for worker in self._workers.values() if worker.pull), default=1
         )
-        return self.book.queued > batch * len(self._workers)
+        takers = sum(not self._follows(name) for name in self._workers)
+        return self.book.queued > batch * takers
+
+    def _follows(self, name: str) -> bool:
+        return self._statistics.groups.follows(name)
 
     def _commit_every(self, worker: Worker, lease: RequestLease) -> int:
-        step_s = worker.step_s or self._usual_step_s()
+        settings, members = lease.items[0].settings, worker.members
+        step_s = worker.step_s.get(members) or self._usual_step_s(settings, members)
         if step_s is None:
             return 0  # nothing is known yet: the first batch shows what a step takes
-        steps = lease.items[0].settings.steps
-        return commit_interval(step_s, self._commit_s, self._losses[worker.pool].per_s, steps)
+        per_s = self._losses[worker.pool].per_s
+        return commit_interval(step_s, self._commit_s, per_s, settings.steps)
 
-    def _usual_step_s(self) -> float | None:
-        known = [worker.step_s for worker in self._workers.values() if worker.step_s is not None]
-        return median(known) if known else None
+    def _usual_step_s(self, settings: SamplingSettings, members: int) -> float | None:
+        """What a step takes groups of so many members; what other sizes took tells it too."""
+        known = [w.step_s[members] for w in self._workers.values() if members in w.step_s]
+        return median(known) if known else self._profile.step_s(settings, members)
 
     # --- recalls ---
 
@@ -198,8 +232,8 @@ class DenoiseStage:
         """A group that is free goes on with what one that leaves, or is far too slow, holds."""
         for name, worker in sorted(self._workers.items()):
             pull = worker.pull
-            free = name not in barred and worker.usable and self.book.held_by(name) == 0
-            if not free or pull is None or pull.credits < 1:
+            free = name not in barred and worker.usable and not self._follows(name)
+            if not free or self.book.held_by(name) > 0 or pull is None or pull.credits < 1:
                 continue
             if self.book.is_waiting_for(partial(_can_do, pull)):
                 continue
@@ -226,12 +260,14 @@ class DenoiseStage:
         return None
 
     def _is_slow(self, lease: RequestLease, now: float) -> bool:
-        usual = self._usual_step_s()
+        holder, settings = self._workers[lease.holder], lease.items[0].settings
+        usual = self._usual_step_s(settings, holder.members)
         if usual is None or len(self._workers) < 2:
             return False
-        left = lease.items[0].settings.steps - (lease.saved[0].step if lease.saved[0] else 0)
+        since = max(lease.granted_at, holder.regrouped_at)  # another size, another pace
+        left = settings.steps - (lease.saved[0].step if lease.saved[0] else 0)
         queue = self.book.held_by(lease.holder)
-        return now - lease.granted_at > _SLOW * queue * left * usual + 1.0
+        return now - since > _SLOW * queue * left * usual + 1.0
 
     # --- answers ---
 
@@ -247,8 +283,8 @@ class DenoiseStage:
             self._drop_commits(ids)
         done = self.book.complete(message.lease, message.worker)
         self._recalled.discard(message.lease)
-        if done and message.steps:
-            self._measure(self._workers[message.worker], message.seconds / message.steps)
+        if done and message.steps > 0 and message.members > 0:
+            self._measure(message, done[0].settings)
         return done
 
     def commit(self, message: CommitSteps) -> int:
@@ -321,9 +357,12 @@ class DenoiseStage:
 
     # --- inside ---
 
-    def _measure(self, worker: Worker, step_s: float) -> None:
-        known = worker.step_s
-        worker.step_s = step_s if known is None else known + _SMOOTHING * (step_s - known)
+    def _measure(self, message: Completed, settings: SamplingSettings) -> None:
+        worker, step_s = self._workers[message.worker], message.seconds / message.steps
+        if 0 < step_s < math.inf:
+            known = worker.step_s.get(message.members, step_s)
+            worker.step_s[message.members] = known + _SMOOTHING * (step_s - known)
+            self._profile.measure(settings, message.members, step_s)
 
     def _drop_commits(self, request_ids: Iterable[str]) -> None:
         for request_id in request_ids:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from contextlib import suppress
 
 import msgspec
@@ -55,6 +55,7 @@ from spotlight.actors.messages import (
 )
 from spotlight.actors.runtime import Actor, ActorRef, handles
 from spotlight.actors.score_stage import ScoreStage, ScoreTask
+from spotlight.actors.step_profile import StepProfile
 from spotlight.errors import JournalError
 from spotlight.transport.tensors import BundleOffer
 
@@ -75,6 +76,8 @@ class Dispatcher(Actor):
         journal: of the run.
         discard: deletes a bundle from the coordinator's store.
         record: writes an event to the run folder.
+        profile: learns how long the steps take.
+        backlog_changed: hears when another kind of work waits, or little of it.
         score_attempts: how often a batch is scored before it is given up.
         came_back: groups may still work on what an earlier coordinator of this run granted.
     """
@@ -86,6 +89,8 @@ class Dispatcher(Actor):
         journal: JobJournal,
         discard: Callable[[BundleOffer], None],
         record: Callable[..., None],
+        profile: StepProfile,
+        backlog_changed: Callable[[], None],
         score_attempts: int,
         came_back: bool = False,
     ) -> None:
@@ -93,6 +98,9 @@ class Dispatcher(Actor):
         self._journal = journal
         self._discard = discard
         self._record = record
+        self._backlog_changed = backlog_changed
+        self._outline: Hashable = ()
+        """Of the backlog, when it was told last."""
         self._workers: dict[str, Worker] = {}
         self._barred: frozenset[str] = frozenset()
         self._reply_to: dict[str, ActorRef] = {}
@@ -113,6 +121,7 @@ class Dispatcher(Actor):
             journal=journal,
             statistics=statistics,
             discard=discard,
+            profile=profile,
             grants_from=self._now() + (_HEAR_S if came_back else 0.0),
         )
         self._scoring = ScoreStage(
@@ -222,8 +231,7 @@ class Dispatcher(Actor):
         """The group's latest word on what it can take and what it holds."""
         worker = self._current(message.worker, message.epoch)
         if worker is not None:
-            worker.pull = message
-            self._denoising.reconcile(message.worker, message, self._now())
+            self._denoising.hear(message.worker, message, self._now())
             self._serve()
 
     @handles(CommitSteps)
@@ -427,6 +435,17 @@ class Dispatcher(Actor):
         counters, scores = self._denoising.book.counters, self._scoring.book.counters
         self._statistics.reissued = counters.reissued + scores.reissued
         self._statistics.late = counters.late + scores.late + self._strangers
+        self._tell_of_backlog()
+
+    def _tell_of_backlog(self) -> None:
+        """Its kinds, and once it is less than one batch for everyone, its order of magnitude."""
+        backlog = self._statistics.backlog = self._denoising.backlog()
+        batches = sum(one.batches for one in backlog)
+        scarce = batches.bit_length() if batches < len(self._workers) else None
+        outline = (scarce, *((one.kind, one.settings) for one in backlog))
+        if outline != self._outline:
+            self._outline = outline
+            self._backlog_changed()
 
     def _finish(self, results: list[Result]) -> None:
         by_receiver: dict[ActorRef, list[Result]] = defaultdict(list)
@@ -452,6 +471,7 @@ class Dispatcher(Actor):
 
     def _release(self, name: str, reason: str, blame: str) -> None:
         worker = self._workers[name]
+        self._statistics.groups.forget(name)
         requests, poisonous = self._denoising.book.lose(name, blame)
         tasks, poisonous_tasks = self._scoring.book.lose(name, blame)
         if not worker.leaving:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from spotlight.actors.dispatch_state import DispatchStatistics
 from spotlight.actors.messages import (
     CancelRequests,
     Explored,
@@ -48,6 +49,8 @@ class _Exploration:
     planner: ExplorationPlanner
     deadline: float
     reply_to: ActorRef
+    unsubmitted: int
+    """Candidates that no request was made of yet."""
     outstanding: dict[str, Candidate] = field(default_factory=dict)
     previews: int = 0
     exhausted: bool = False
@@ -58,7 +61,8 @@ class Explorer(Actor):
     """See the module's docstring.
 
     Args:
-        workers: how many workers may preview now.
+        groups: how many SP groups may preview now.
+        statistics: told how many candidates are still to come.
         settings: how an iteration's previews are denoised.
     """
 
@@ -67,12 +71,14 @@ class Explorer(Actor):
         job: JobSpec,
         dispatcher: ActorRef,
         *,
-        workers: Callable[[], int],
+        groups: Callable[[], int],
+        statistics: DispatchStatistics,
         settings: Callable[[int], SamplingSettings],
     ) -> None:
         self._job = job
         self._dispatcher = dispatcher
-        self._workers = workers
+        self._groups = groups
+        self._statistics = statistics
         self._settings = settings
         self._now: _Exploration | None = None
         self._late = 0
@@ -82,15 +88,16 @@ class Explorer(Actor):
         """Begin, for the iteration named."""
         assert self.sender is not None
         job = self._job
+        groups, candidates = len(message.prompts), job.group_size * job.exploration.candidates
         planner = UniformPlanner(
             job_seed=job.seed,
             iteration=message.iteration,
-            groups=len(message.prompts),
+            groups=groups,
             keep=job.group_size,
-            candidates=job.group_size * job.exploration.candidates,
+            candidates=candidates,
         )
         deadline = asyncio.get_running_loop().time() + message.window_s
-        self._now = _Exploration(message, planner, deadline, self.sender)
+        self._now = _Exploration(message, planner, deadline, self.sender, groups * candidates)
         self._top_up(self._now)
 
     @handles(StopExploration)
@@ -133,12 +140,15 @@ class Explorer(Actor):
 
     def _top_up(self, exploration: _Exploration) -> None:
         if not self._has_time(exploration):
+            self._statistics.unsubmitted = 0
             return
         size = chunk_size(
-            len(exploration.outstanding), self._workers(), self._job.sampler.micro_batch
+            len(exploration.outstanding), self._groups(), self._job.sampler.micro_batch
         )
         chunk = exploration.planner.next_chunk(size)
         exploration.exhausted = size > 0 and not chunk
+        exploration.unsubmitted -= len(chunk)
+        self._statistics.unsubmitted = 0 if exploration.exhausted else exploration.unsubmitted
         if not chunk:
             return
         requests = tuple(self._request(exploration.start, candidate) for candidate in chunk)
@@ -166,6 +176,7 @@ class Explorer(Actor):
             self.tell(self._dispatcher, CancelRequests("preview"))
         choices = exploration.planner.choose()
         self._now = None
+        self._statistics.unsubmitted = 0
         self.tell(
             exploration.reply_to,
             Explored(

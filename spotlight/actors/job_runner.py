@@ -1,12 +1,13 @@
 """The job runner: carries out one job, as the iteration state machine says.
 
-Messages in: JoinNode, NodeDown, NodeLeaving, CancelJob (coordinator); RequestsFinished,
-RequestsGivenUp (dispatcher); Explored (explorer); ValidationDone, ValidationFailed (validator);
-TrainerReady, Trained, Published, CheckpointSaved, TrainerFailed (trainer ranks); Remind (itself).
-Messages out: PrepareJob, HoldWeights, EndJob (nodes); SubmitRequests, ForgetRequests, BarWorkers,
-AddWorker, RemoveWorker, NodeLeaving (dispatcher, ledger); StartExploration, StopExploration
-(explorer); StartValidation (validator); those of the trainer team; JobStatus, JobEnded
-(coordinator).
+Messages in: JoinNode, NodeDown, NodeLeaving, CancelJob (coordinator); WeightsCopied, WeightsMissed
+(nodes); RequestsFinished, RequestsGivenUp (dispatcher); Explored (explorer); ValidationDone,
+ValidationFailed (validator); TrainerReady, Trained, Published, CheckpointSaved, TrainerFailed
+(trainer ranks); Remind (itself).
+Messages out: PrepareJob, HoldWeights, Demand, EndJob (nodes); SubmitRequests, ForgetRequests,
+BarWorkers, AddWorker, RemoveWorker, NodeLeaving (dispatcher, ledger); StartExploration,
+StopExploration (explorer); StartValidation (validator); those of the trainer team; JobStatus,
+JobEnded (coordinator).
 
 It is the only one that ends an iteration. It decides nothing itself: `IterationMachine` says what
 follows. What it needs to go on after a kill is in the journal before it acts on it; a runner that
@@ -25,6 +26,7 @@ import structlog
 
 from spotlight.actors.attendance import Attendance
 from spotlight.actors.delivery import try_tell
+from spotlight.actors.demands import Demands
 from spotlight.actors.dispatch_state import DispatchStatistics
 from spotlight.actors.dispatcher import Dispatcher
 from spotlight.actors.explorer import Explorer
@@ -65,6 +67,8 @@ from spotlight.actors.messages import (
     TrainerReady,
     ValidationDone,
     ValidationFailed,
+    WeightsCopied,
+    WeightsMissed,
     WorkerRefs,
     WorkerStatus,
 )
@@ -80,8 +84,10 @@ from spotlight.actors.rollout import Rollout, training_samples
 from spotlight.actors.roster import Roster
 from spotlight.actors.run_record import IterationFigures, RunRecord, rollout_figures
 from spotlight.actors.runtime import ESCALATE, Actor, ActorRef, handles
+from spotlight.actors.step_profile import StepProfile
 from spotlight.actors.trainer_team import TrainerTeam
 from spotlight.actors.validator import Validator
+from spotlight.checkpoint_info import inspect_checkpoint
 from spotlight.errors import ActorError, RunFolderError
 from spotlight.jobs import JobSpec
 from spotlight.policies import iteration as step
@@ -140,6 +146,16 @@ class JobRunner(Actor):
         self._validations: list[tuple[int, float, float]] = []
         self._training: dict[str, float] = {}
         self._statistics = DispatchStatistics()
+        checkpoint = inspect_checkpoint(job.model)
+        self._profile = StepProfile(checkpoint.fingerprint, self._record.step_times())
+        self._demands = Demands(
+            job,
+            job_id,
+            checkpoint,
+            roster=self._roster,
+            statistics=self._statistics,
+            profile=self._profile,
+        )
         self._board: dict[str, WorkerStatus] = {}
         self._rollout = Rollout()
         self._validating: set[int] = set()
@@ -203,6 +219,8 @@ class JobRunner(Actor):
                 journal=self._journal,
                 discard=self._discard,
                 record=self._event,
+                profile=self._profile,
+                backlog_changed=self._demand,
                 score_attempts=self._job.reward.attempts,
                 came_back=self._came_back,
             ),
@@ -216,7 +234,8 @@ class JobRunner(Actor):
             lambda: Explorer(
                 self._job,
                 self._dispatcher,
-                workers=self._roster.free_workers,
+                groups=self._demands.groups,
+                statistics=self._statistics,
                 settings=lambda iteration: preview_settings(self._job, iteration),
             ),
             "explorer",
@@ -262,9 +281,12 @@ class JobRunner(Actor):
         """Go on waiting for trainers, and repeat what may have been lost."""
         self._reminders += 1
         await self._assemble()
-        if self._reminders % _REPEAT_EVERY == 0:
+        again = self._reminders % _REPEAT_EVERY == 0
+        if again:
             self._team.remind()
             self._inform(*self._roster.nodes.values())
+        self._spread()
+        self._demand(again=again)
 
     # --- nodes ---
 
@@ -275,22 +297,57 @@ class JobRunner(Actor):
             self._end_without(self._attendance.join(message), "its process ended")
             self._inform(message)
             await self._assemble()
+            self._demand()
 
     @handles(NodeDown)
     async def on_node_down(self, message: NodeDown) -> None:
         """A node is gone with its workers; what they held is queued again."""
         self._end_without(self._attendance.leave(message), message.reason)
+        self._spread()
 
     @handles(NodeLeaving)
     async def on_node_leaving(self, message: NodeLeaving) -> None:
         """A node will be taken, or is not taken after all."""
         if self._attendance.heed(message):
             self.tell(self._dispatcher, message)
+            self._spread()
 
     def _inform(self, *nodes: JoinNode) -> None:
         """Say which job and which weights there are."""
-        weights = self._publications.messages(self._job_id)
-        self._attendance.inform(nodes, [self._prepare, *weights])
+        self._attendance.inform(nodes, [self._prepare])
+        self._spread(*nodes)
+
+    @handles(WeightsCopied)
+    async def on_weights_copied(self, message: WeightsCopied) -> None:
+        """A node holds a version: others pull it from there."""
+        if self._publications.copied(message):
+            self._spread()
+
+    @handles(WeightsMissed)
+    async def on_weights_missed(self, message: WeightsMissed) -> None:
+        """A node could not get a version: it is sent elsewhere, or there again a little later."""
+        self._publications.missed(message, asyncio.get_running_loop().time())
+        self._spread()
+
+    def _spread(self, *again: JoinNode) -> None:
+        """Tell nodes where they pull weights from, if that is new, or `again`."""
+        if self._outcome:
+            return
+        names, now = [node.node for node in again], asyncio.get_running_loop().time()
+        directions = self._publications.directions(self._job_id, self._roster, now, names)
+        for node, message in directions:
+            self._attendance.inform((node,), (message,))
+
+    def _demand(self, *, again: bool = False) -> None:
+        """Tell the nodes what their groups should be good for, if it changed much, or `again`."""
+        if self._outcome:
+            return
+        # Previews count only if they are there when training ends.
+        left_s = self._window.predict() - self._phase_seconds()
+        hurry = self._phase == "train" and self._job.exploration.budget == "window" and left_s > 0
+        due = self._demands.due(self._team.names, left_s if hurry else None, again=again)
+        for node, demand in due:
+            self._attendance.inform((node,), (demand,))
 
     def _end_without(self, gone: list[WorkerRefs], reason: str) -> None:
         """Without its trainers a job cannot go on."""
@@ -403,8 +460,7 @@ class JobRunner(Actor):
         self._published(message.version)
 
     def _published(self, version: int) -> None:
-        weights = self._publications.messages(self._job_id)
-        self._attendance.inform(tuple(self._roster.nodes.values()), weights)
+        self._spread(*self._roster.nodes.values())
         self._carry_out(self._machine.weights_published(version))
 
     def _begin_rollout(self, iteration: int) -> None:
@@ -536,6 +592,7 @@ class JobRunner(Actor):
             training_seconds=self._window.durations,
         )
         self._write(lambda: self._record.iteration(self._figures, self._training))
+        self._write(lambda: self._record.save_step_times(self._profile.times))
         self._write(self._record.sync)
         self._write(lambda: self._journal.save_progress(self._progress))
         if self._outcome:
@@ -606,6 +663,7 @@ class JobRunner(Actor):
     def _bar(self, workers: frozenset[str]) -> None:
         self._roster.barred = workers
         self.tell(self._dispatcher, BarWorkers(tuple(sorted(workers))))
+        self._demand()
 
     def _discard(self, bundle: BundleOffer) -> None:
         self._store.delete(bundle.key)
@@ -637,7 +695,7 @@ class JobRunner(Actor):
             images_per_s=done / seconds if seconds > 0 else 0.0,
             reward_mean=figures.reward_mean if figures.samples else None,
             validation=tuple((time_s, score) for _, time_s, score in self._validations),
-            workers=tuple(self._board[name] for name in sorted(self._board)),
+            workers=tuple(self._worker_status(name) for name in sorted(self._board)),
             previews=self._previews,
             reissued=statistics.reissued,
             late=statistics.late,
@@ -648,6 +706,12 @@ class JobRunner(Actor):
             outcome=self._outcome,
             reason=self._reason,
             run_folder=str(self._record.path),
+        )
+
+    def _worker_status(self, name: str) -> WorkerStatus:
+        leader, members = self._statistics.groups.of(name)
+        return msgspec.structs.replace(
+            self._board[name], leader=leader if members > 1 else "", members=members
         )
 
 

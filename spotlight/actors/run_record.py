@@ -6,15 +6,22 @@ All times are seconds of run time: those of earlier, interrupted runs of the sam
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from spotlight.actors.messages import Result
+from spotlight.errors import RunFolderError
 from spotlight.policies.exploration import SeedChoice
 from spotlight.policies.statistics import median_or_none, spearman, spread
+from spotlight.policies.step_times import StepTimes
 from spotlight.store.run_folder import RunFolder
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass
@@ -96,6 +103,22 @@ class RunRecord:
             for result in pictured
         ]
         self._folder.show_pictures(version, listing)
+
+    def step_times(self) -> StepTimes:
+        """What this run measured before; nothing if its file is absent or damaged: it will be
+        measured again.
+        """
+        try:
+            saved = self._folder.step_times()
+            return StepTimes.from_dict(json.loads(saved)) if saved is not None else StepTimes()
+        except (RunFolderError, ValueError, RecursionError) as error:
+            path = str(self._folder.path / "step-times.json")
+            log.warning("step_times_not_loaded", path=path, reason=str(error))
+            return StepTimes()
+
+    def save_step_times(self, times: StepTimes) -> None:
+        """Replace step-times.json."""
+        self._folder.save_step_times(times.to_dict())
 
     def rewind(self, completed: int, validated: Collection[int]) -> None:
         """The run goes on after so many iterations, with these versions validated."""

@@ -205,12 +205,20 @@ def _workers(workers: Sequence[WorkerStatus]) -> RenderableType:
     ordered = sorted(workers, key=lambda one: (one.pool != "reserved", natural_order(one.name)))
     for worker in ordered[:_SHOWN_WORKERS]:
         state = Text(worker.state, style=_STATE_STYLES.get(worker.state, "dim"))
-        table.add_row(Text(worker.name), Text(worker.pool), state, Text(worker.detail))
+        table.add_row(Text(worker.name), Text(worker.pool), state, Text(_does(worker)))
     rest = Counter(worker.state for worker in ordered[_SHOWN_WORKERS:])
     if not rest:
         return table
     said = ", ".join(f"{amount} {state}" for state, amount in rest.most_common())
     return Group(table, Text(f"and {count(rest.total(), 'worker')} more: {said}", style="dim"))
+
+
+def _does(worker: WorkerStatus) -> str:
+    if not worker.leader:
+        return worker.detail
+    led = f", led by {worker.leader}" if worker.leader != worker.name else ""
+    group = f"group of {worker.members}{led}"
+    return f"{group}: {worker.detail}" if worker.detail else group
 
 
 def _counters(status: JobStatus) -> Text:

@@ -35,7 +35,7 @@ def _lines(
     return [
         ("model", _model(job, checkpoint)),
         ("images", _images(job, checkpoint)),
-        ("sampler", _sampler(job)),
+        ("sampler", _sampler(job, checkpoint)),
         ("prompts", _prompts(job)),
         ("iterations", _iterations(job)),
         ("training", _training(job)),
@@ -67,7 +67,7 @@ def _images(job: JobSpec, checkpoint: CheckpointInfo) -> str:
     )
 
 
-def _sampler(job: JobSpec) -> str:
+def _sampler(job: JobSpec, checkpoint: CheckpointInfo) -> str:
     sampler = job.sampler
     said = [f"{sampler.kind}, {count(sampler.steps, 'step')}"]
     if sampler.kind != "ode":
@@ -75,7 +75,17 @@ def _sampler(job: JobSpec) -> str:
     if sampler.guidance > 1:
         said.append(f"guidance {sampler.guidance:g}")
     said.append(f"batches of {sampler.micro_batch}")
+    if sampler.degree != "auto":
+        said.append(f"{count(sampler.degree, 'worker')} together on each")
+    elif (most := _largest_degree(job, checkpoint)) > 1:
+        said.append(f"up to {count(most, 'worker')} together on one")
     return ", ".join(said)
+
+
+def _largest_degree(job: JobSpec, checkpoint: CheckpointInfo) -> int:
+    """That an SP group on this machine may have."""
+    workers = max(pool.workers for pool in (job.pools.reserved, job.pools.spot) if pool.nodes)
+    return checkpoint.degrees(workers, job.sampler.height, job.sampler.width)[-1]
 
 
 def _prompts(job: JobSpec) -> str:

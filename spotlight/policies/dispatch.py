@@ -308,6 +308,11 @@ class LeaseBook(Generic[ItemT, SavedT]):
         """Items that are being worked on."""
         return len(self._leased)
 
+    def waiting(self) -> list[tuple[ItemT, int]]:
+        """One of each sort of items that wait, and how many such there are."""
+        buckets = [bucket.items for bucket in self._queue.values()]
+        return [(next(iter(items.values())), len(items)) for items in buckets]
+
     def held_by(self, holder: str) -> int:
         """Leases that the holder has."""
         return sum(lease.holder == holder for lease in self._leases.values())

@@ -1,10 +1,11 @@
 """The run folder: everything that a run leaves behind, and what a resumed run starts from.
 
 Lines of `metrics.jsonl` and `events.jsonl` are appended whole or not at all; only a crash can leave
-a torn last line, which is dropped when the folder is opened again. `config.yaml` is replaced at
-once (write, fsync, rename). What a coordinator that comes back needs is in the folder's journal.
-One coordinator at a time: the folder is locked while it is open. An error of the file system is a
-`RunFolderError` that names the path; what was written before stays.
+a torn last line, which is dropped when the folder is opened again. `config.yaml` and
+`step-times.json` are replaced at once (write, fsync, rename). What a coordinator that comes back
+needs is in the folder's journal. One coordinator at a time: the folder is locked while it is open.
+An error of the file system is a `RunFolderError` that names the path; what was written before
+stays.
 """
 
 from __future__ import annotations
@@ -104,6 +105,18 @@ class RunFolder:
         """Make the events so far durable."""
         with _explaining(self.path / "events.jsonl"):
             os.fsync(self._events.fileno())
+
+    def save_step_times(self, times: Mapping[str, Any]) -> None:
+        """Replace step-times.json."""
+        path = self.path / "step-times.json"
+        with _explaining(path):
+            replace_file(path, json.dumps(times).encode() + b"\n")
+
+    def step_times(self) -> bytes | None:
+        """What was saved last; None if nothing was."""
+        path = self.path / "step-times.json"
+        with _explaining(path):
+            return path.read_bytes() if path.exists() else None
 
     def show_pictures(self, version: int, listing: list[dict[str, Any]]) -> None:
         """Move a validation's pictures out of the artifacts, with their prompts and rewards.

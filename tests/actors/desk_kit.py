@@ -10,7 +10,7 @@ import msgspec
 from job_kit import STORE, Recorder, offer, recorder, requests, settle
 from runtime_kit import Cluster
 
-from spotlight.actors.dispatch_state import DispatchStatistics
+from spotlight.actors.dispatch_state import Backlog, DispatchStatistics
 from spotlight.actors.dispatcher import Dispatcher
 from spotlight.actors.job_journal import JobJournal
 from spotlight.actors.messages import (
@@ -31,7 +31,9 @@ from spotlight.actors.messages import (
     SubmitRequests,
 )
 from spotlight.actors.runtime import Message
+from spotlight.actors.step_profile import StepProfile
 from spotlight.errors import JournalError
+from spotlight.policies.step_times import StepTimes
 from spotlight.store.journal import Journal
 from spotlight.transport.tensors import BundleOffer
 
@@ -65,6 +67,9 @@ class Desk:
         self.workers: dict[str, Recorder] = {}
         self.epochs: dict[str, int] = {}
         self.failures: list[JournalError] = []
+        self.profile = StepProfile("model", StepTimes())
+        self.backlogs: list[tuple[Backlog, ...]] = []
+        """What waited whenever the dispatcher said that it changed."""
         self.lives = 0
 
     async def open(self) -> None:
@@ -83,6 +88,8 @@ class Desk:
                 journal=self.journal,
                 discard=self.discarded.append,
                 record=lambda event, **fields: self.events.append((event, fields)),
+                profile=self.profile,
+                backlog_changed=lambda: self.backlogs.append(self.statistics.backlog),
                 score_attempts=3,
                 came_back=self.lives > 1,
             ),
@@ -132,12 +139,17 @@ class Desk:
         evaluation: tuple[int, ...] = (0,),
         prompts: tuple[str, ...] = (),
         holds: tuple[Grant, ...] = (),
+        followers: tuple[str, ...] = (),
+        follows: bool = False,
     ) -> None:
         leases = tuple(HeldLease(grant.lease, tuple(ids(grant))) for grant in holds)
         leader = self.workers[name].ref
-        epoch = self.epochs[name]
+        members, epoch = 0 if follows else 1 + len(followers), self.epochs[name]
+        versions = rollout, evaluation
         await self.tell(
-            Pull(name, epoch, leader, 1, credits, batch, rollout, evaluation, prompts, leases)
+            Pull(
+                name, epoch, leader, members, credits, batch, *versions, prompts, leases, followers
+            )
         )
 
     async def pull_scores(self, name: str) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from job_kit import STORE, World, offer
 
 from spotlight.actors.delivery import insist, try_tell
@@ -46,10 +47,12 @@ from spotlight.actors.messages import (
     Trained,
     TrainerAt,
     TrainerReady,
+    WeightsCopied,
     WorkerRefs,
 )
 from spotlight.actors.runtime import Actor, ActorRef, Down, Message, handles
 from spotlight.errors import ActorError
+from spotlight.transport.tensors import BundleOffer
 
 
 @dataclass
@@ -74,6 +77,9 @@ class FakeWorker(Actor):
         self.job: PrepareJob | None = None
         self.leases: dict[int, Grant] = {}
         self.trainer: FakeTrainer | None = None
+        self.followers: tuple[str, ...] = ()
+        """The others of its group, which it leads."""
+        self.follows = False
         self.node: ActorRef | None = None
         """Who gave notice; None when there is none."""
         self._accelerator = asyncio.Lock()
@@ -106,18 +112,19 @@ class FakeWorker(Actor):
             self._pull()
 
     def _pull(self) -> None:
-        if self.job is None:
+        if self.job is None or self.follows:
             return
         pull = Pull(
             self.name,
             self.epoch,
             self.ref,
-            members=1,
+            members=1 + len(self.followers),
             credits=0 if self.node is not None else 2,
             batch=4,
             rollout_versions=tuple(sorted(self.versions[False])),
             evaluation_versions=tuple(sorted(self.versions[True])),
             leases=tuple(HeldLease(lease, _ids(grant)) for lease, grant in self.leases.items()),
+            followers=self.followers,
         )
         scores = PullScores(self.name, self.epoch, self.ref, credits=2)
         for message in (pull, scores):
@@ -175,7 +182,8 @@ class FakeWorker(Actor):
         there, seconds = offer(f"samples/{key}"), self.world.denoise_s
         self.world.bundles[there.key] = grant.requests
         done = (grant.lease, _ids(grant), there, steps - begin, seconds * (steps - begin) / steps)
-        await self._report(grant.lease, Completed(self.name, self.epoch, *done))
+        members = 1 + len(self.followers)
+        await self._report(grant.lease, Completed(self.name, self.epoch, *done, members))
         self.leases.pop(grant.lease, None)
         self._pull()
 
@@ -321,8 +329,21 @@ class FakeNode(Actor):
     async def on_down(self, message: Down) -> None:
         self.run_task(self._join())
 
-    @handles(PrepareJob, HoldWeights, EndJob)
+    @handles(PrepareJob, EndJob)
     async def on_job_message(self, message: Message) -> None:
+        self.tell(self.worker, message)
+
+    @handles(HoldWeights)
+    async def on_weights(self, message: HoldWeights) -> None:
+        """Its store has them at once."""
+
+        def own(offer: BundleOffer) -> BundleOffer:
+            return msgspec.structs.replace(offer, store=self.joining.store)
+
+        assert self.sender is not None
+        evaluation = message.evaluation and own(message.evaluation)
+        copied = WeightsCopied(self.name, message.version, own(message.rollout), evaluation)
+        self.tell(self.sender, copied)
         self.tell(self.worker, message)
 
     @handles(NoticeGiven)

@@ -9,6 +9,7 @@ import pytest
 from job_kit import World, job, offer, recorder, settle
 from runtime_kit import Cluster
 
+from spotlight.actors.dispatch_state import DispatchStatistics
 from spotlight.actors.explorer import Explorer
 from spotlight.actors.messages import (
     CancelRequests,
@@ -34,7 +35,8 @@ class Expedition:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self.workers = 1
+        self.groups = 1
+        self.statistics = DispatchStatistics()
 
     async def open(self, budget: str) -> None:
         self.system = await self._cluster.system("coordinator")
@@ -45,7 +47,8 @@ class Expedition:
             lambda: Explorer(
                 spec,
                 self.dispatcher.ref,
-                workers=lambda: self.workers,
+                groups=lambda: self.groups,
+                statistics=self.statistics,
                 settings=lambda iteration: preview_settings(spec, iteration),
             ),
             "explorer",
@@ -90,6 +93,24 @@ async def test_only_a_little_is_queued_at_a_time(expedition: Expedition) -> None
     assert len(expedition.submitted()) == 8  # one batch of 4 in work and one waiting
     await expedition.finish(expedition.submitted()[:3])
     assert len(expedition.submitted()) == 11
+
+
+async def test_it_says_how_many_candidates_are_still_to_come(expedition: Expedition) -> None:
+    await expedition.open("window")
+    await expedition.start(window_s=10.0)
+    assert expedition.statistics.unsubmitted == CANDIDATES - 8
+    await expedition.finish(expedition.submitted()[:3])
+    assert expedition.statistics.unsubmitted == CANDIDATES - 11
+    await asyncio.sleep(20.0)
+    await expedition.finish(expedition.submitted()[3:4])
+    assert expedition.statistics.unsubmitted == 0, "there is no time for them"
+
+
+async def test_nothing_is_still_to_come_once_seeds_are_chosen(expedition: Expedition) -> None:
+    await expedition.open("window")
+    await expedition.start(window_s=10.0)
+    await expedition.tell(StopExploration(1))
+    assert expedition.statistics.unsubmitted == 0
 
 
 async def test_previews_name_the_weights_and_settings_of_the_iteration(
@@ -191,13 +212,13 @@ async def test_previews_that_are_given_up_do_not_hold_up_a_fixed_budget(
     assert scored and not failed & set(scored)
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-async def test_the_order_of_arrival_does_not_change_the_choice(workers: int) -> None:
+@pytest.mark.parametrize("groups", [1, 3])
+async def test_the_order_of_arrival_does_not_change_the_choice(groups: int) -> None:
     choices = []
     for order in (list, lambda waiting: waiting[::-1], lambda w: sorted(w, key=lambda r: r.seed)):
         async with Cluster() as cluster:
             expedition = Expedition(cluster)
-            expedition.workers = workers
+            expedition.groups = groups
             await expedition.open("fixed")
             await expedition.start()
             await expedition.tell(StopExploration(1))

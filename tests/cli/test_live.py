@@ -11,9 +11,17 @@ from rich.console import Console
 from spotlight.cli.live import plain_line, render, sparkline, summary_table
 
 
-def _worker(name: str, pool: str, state: str, detail: str = "") -> SimpleNamespace:
+def _worker(
+    name: str, pool: str, state: str, detail: str = "", leader: str = "", members: int = 1
+) -> SimpleNamespace:
     return SimpleNamespace(
-        name=name, node=name.split("/")[0], pool=pool, state=state, detail=detail
+        name=name,
+        node=name.split("/")[0],
+        pool=pool,
+        state=state,
+        detail=detail,
+        leader=leader,
+        members=members,
     )
 
 
@@ -90,6 +98,15 @@ def test_an_ascii_terminal_gets_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_reserved_workers_come_first() -> None:
     view = _drawn(render(_status()))
     assert view.index("reserved-0/0") < view.index("spot-0/0")
+
+
+def test_workers_of_a_group_say_so() -> None:
+    group = {"leader": "spot-0/0", "members": 4}
+    leader = _worker("spot-0/0", "spot", "rollout", "8 images of iteration 11", **group)
+    follower = _worker("spot-0/1", "spot", "rollout", **group)
+    view = _drawn(render(_status(workers=(leader, follower))))
+    assert "group of 4: 8 images of iteration 11" in view
+    assert any(line.rstrip().endswith("group of 4, led by spot-0/0") for line in view.splitlines())
 
 
 def test_many_workers_are_summed_up() -> None:

@@ -70,6 +70,14 @@ def test_a_stochastic_sampler_says_its_noise() -> None:
     assert "flow_sde, 8 steps, noise 0.7 in 2 steps, guidance 4" in _words(sampler=sampler)
 
 
+def test_the_degree_is_said_where_there_is_one() -> None:
+    four = {"spot": {"workers": 6}}
+    assert "batches of 8, up to 4 workers together on one" in _words(pools=four)
+    sampler = {"height": 32, "width": 64, "degree": 2}
+    assert "batches of 8, 2 workers together on each" in _words(sampler=sampler)
+    assert "together" not in _words(), "nodes of one worker"
+
+
 def test_no_exploration_is_said() -> None:
     assert "exploration none" in _words(exploration={"mode": "none"})
     assert "always 4 previews per kept seed" in _words(exploration={"budget": "fixed"})

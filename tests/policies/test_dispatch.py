@@ -112,6 +112,17 @@ def test_what_is_queued_leased_or_done_is_not_queued_again():
     assert book.queued == 0
 
 
+def test_what_waits_is_counted_by_its_sort():
+    book = book_with("a", "b", "c")
+    book.submit([Work("d", kind="preview")])
+    assert book.waiting() == [(Work("a"), 3), (Work("d", kind="preview"), 1)]
+    lease = pull(book, size=2)
+    assert [count for _, count in book.waiting()] == [1, 1]
+    save(book, lease, 5, 5)
+    book.give_back(lease.number, "worker")
+    assert sorted(count for _, count in book.waiting()) == [1, 1, 2], "some are half done"
+
+
 def test_the_first_completion_counts_and_the_second_is_late():
     book = book_with("a", "b")
     lease = pull(book)

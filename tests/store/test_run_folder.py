@@ -3,6 +3,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 
@@ -426,6 +427,23 @@ def test_a_file_is_durable_before_it_takes_the_place_of_the_old_one(tmp_path, mo
     replace_file(tmp_path / "state.json", b"new")
     assert calls == ["fsync", "replace", "fsync"]
     assert (tmp_path / "state.json").read_bytes() == b"new"
+
+
+def test_step_times_are_replaced_and_found_again(path, folder):
+    assert folder.step_times() is None
+    for number in (1, 2):
+        folder.save_step_times({"step_times": [number]})
+    assert json.loads(folder.step_times()) == {"step_times": [2]}
+    folder.close()
+    with closing(RunFolder.reopen(path, None)[0]) as again:
+        assert json.loads(again.step_times()) == {"step_times": [2]}
+
+
+def test_a_full_disk_leaves_the_step_times_as_they_were(folder, path, full_disk):
+    (path / "step-times.json").write_text("old")
+    with pytest.raises(RunFolderError, match=r"step-times\.json"):
+        folder.save_step_times({"step_times": []})
+    assert folder.step_times() == b"old"
 
 
 def test_checkpoints_older_than_the_committed_one_are_deleted(path, folder):
