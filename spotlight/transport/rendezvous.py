@@ -59,6 +59,11 @@ class Rendezvous(_c10d.Store):  # type: ignore[misc]
         self.wait([key])
         return self._entries[key]
 
+    def check(self, keys: Sequence[str]) -> bool:
+        """Called by torch: whether all entries are there."""
+        with self._changed:
+            return all(key in self._entries for key in keys)
+
     def wait(self, keys: Sequence[str], timeout: object = None) -> None:
         """Called by torch: return once all entries are there. Raises `TransportError`."""
         give_up_at = time.monotonic() + self._timeout_s

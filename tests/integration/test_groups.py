@@ -1,0 +1,295 @@
+"""Worker processes that denoise in SP groups, under a real node and a real dispatcher: they are
+killed, stopped and resumed, and everything is completed once, as one process would have done it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+import torch
+
+from spotlight.actors.commits import settings_of
+from spotlight.actors.dispatch_state import DispatchStatistics
+from spotlight.actors.dispatcher import Dispatcher
+from spotlight.actors.job_journal import JobJournal
+from spotlight.actors.launcher import LocalLauncher, LocalProcess
+from spotlight.actors.ledger import Ledger
+from spotlight.actors.messages import (
+    AddWorker,
+    Demand,
+    DemandClass,
+    HoldWeights,
+    JoinNode,
+    Membership,
+    NodeJoined,
+    PrepareJob,
+    RemoveWorker,
+    Request,
+    RequestsFinished,
+    Result,
+    SamplingSettings,
+    SubmitRequests,
+)
+from spotlight.actors.node import NodeScheduler, NodeSettings
+from spotlight.actors.requests import rollout_settings
+from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, handles
+from spotlight.actors.step_profile import StepProfile
+from spotlight.diffusion.checkpoints import load_model
+from spotlight.diffusion.model import DiffusionModel
+from spotlight.diffusion.samplers import sample
+from spotlight.jobs import job_from_data
+from spotlight.policies.step_times import StepTimes
+from spotlight.store.journal import Journal
+from spotlight.transport.control import ZeroMQTransport
+from spotlight.transport.tensors import BundleStore, fetch
+from spotlight.transport.tensors.bundles import pack, unpack
+
+WORKERS = 3
+TOLERANCE = 1e-3
+"""Of latents of size one, after hundreds of steps."""
+
+
+class _Launcher(LocalLauncher):
+    def __init__(self) -> None:
+        self.processes: dict[str, LocalProcess] = {}
+
+    async def start(
+        self, argv: Sequence[str], env: Mapping[str, str], name: str, log_path: Path
+    ) -> LocalProcess:
+        self.processes[name] = await super().start(argv, env, name, log_path)
+        return self.processes[name]
+
+
+class _Coordinator(Actor):
+    """As far as one node and its requests go."""
+
+    def __init__(self, dispatcher: ActorRef, prepare: PrepareJob, weights: HoldWeights) -> None:
+        self._dispatcher = dispatcher
+        self._prepare = prepare
+        self._weights = weights
+        self._workers: dict[int, str] = {}
+        self.finished: Counter[str] = Counter()
+        self.results: dict[str, Result] = {}
+
+    @handles(JoinNode)
+    async def on_join(self, message: JoinNode) -> NodeJoined:
+        now = {worker.epoch: worker.worker for worker in message.workers}
+        for epoch in self._workers.keys() - now.keys():
+            self.tell(self._dispatcher, RemoveWorker(self._workers[epoch], "it ended", False))
+        for epoch in now.keys() - self._workers.keys():
+            self.tell(self._dispatcher, AddWorker(now[epoch], message.node, "spot", epoch))
+        self._workers = now
+        self.tell(message.scheduler, self._prepare)
+        self.tell(message.scheduler, self._weights)
+        return NodeJoined(self.ref)
+
+    @handles(RequestsFinished)
+    async def on_finished(self, message: RequestsFinished) -> None:
+        for result in message.results:
+            self.finished[result.request.id] += 1
+            self.results[result.request.id] = result
+
+
+class _Site:
+    """One node with real worker processes."""
+
+    launcher: _Launcher
+    node: NodeScheduler
+    node_ref: ActorRef
+    system: ActorSystem
+    coordinator: _Coordinator
+    dispatcher_ref: ActorRef
+    model: DiffusionModel
+    settings: SamplingSettings
+    logs: Path
+
+    def __init__(self) -> None:
+        self.requests: tuple[Request, ...] = ()
+
+    def submit(self, count: int) -> None:
+        """More requests."""
+        first = len(self.requests)
+        more = tuple(
+            Request(f"r/{n}", "rollout", 0, 0, f'the number "{n}"', n, 0, self.settings)
+            for n in range(first, first + count)
+        )
+        self.requests += more
+        self.system.tell(self.dispatcher_ref, SubmitRequests(more, self.coordinator.ref))
+
+    async def goes_on(self) -> None:
+        """Until one batch more is completed."""
+        self.submit(12)
+        done = self.completed()
+        await _until(lambda: self.completed() >= done + 4)
+
+    async def differences(self) -> list[float]:
+        """Of the latents of the first and the last batch from those of one process."""
+        found: list[float] = []
+        for batch in (self.requests[:4], self.requests[-4:]):
+            prompts, seeds = [r.prompt for r in batch], [r.seed for r in batch]
+            plain = sample(self.model, prompts, seeds, settings_of(batch[0])).latents
+            for request, latents in zip(batch, plain, strict=True):
+                result = self.coordinator.results[request.id]
+                tensors = unpack(await fetch(result.bundle))
+                found.append(float((tensors["latents"][result.row] - latents).abs().max()))
+        return found
+
+    def said(self, word: str) -> bool:
+        """Whether a worker logged this."""
+        return any(word in log.read_text() for log in self.logs.glob("*.log"))
+
+    def demand(self, degree: int) -> None:
+        """Groups of this degree, as far as there are workers."""
+        waiting = DemandClass("rollout", 100, 100, {1: 0.01, 2: 0.006})
+        self.system.tell(self.node_ref, Demand("job", 4, (waiting,), None, degree, ()))
+
+    def groups(self) -> list[tuple[str, ...]]:
+        """Planned groups of several."""
+        return [group for group in self.node._grouping._groups if len(group) > 1]
+
+    def completed(self) -> int:
+        return len(self.coordinator.finished)
+
+    def pid(self, worker: str) -> int:
+        return self.launcher.processes[worker].pid
+
+    def holdings(self, worker: str) -> tuple[int, int]:
+        """Threads of groups, and listening sockets, of a worker process."""
+        names = [task.read_text() for task in Path(f"/proc/{self.pid(worker)}/task").glob("*/comm")]
+        sockets = psutil.Process(self.pid(worker)).net_connections("tcp")
+        listening = sum(socket.status == psutil.CONN_LISTEN for socket in sockets)
+        return sum("gloo" in name for name in names), listening
+
+
+@asynccontextmanager
+async def _site(folder: Path) -> AsyncIterator[_Site]:
+    job = job_from_data(
+        {
+            "name": "small",
+            "model": {"checkpoint": "builtin:ocr-tiny"},
+            "prompts": {
+                "train": "builtin:ocr-tiny/train",
+                "validation": "builtin:ocr-tiny/validation",
+                "per_iteration": 1,
+            },
+            "sampler": {"height": 32, "width": 64, "steps": 60, "micro_batch": 4},
+            "iterations": 1,
+            "group_size": 4,
+        }
+    )
+    torch.set_num_threads(1)
+    model = load_model(job.model)
+    site = _Site()
+    site.settings = msgspec.structs.replace(rollout_settings(job, 0), kind="ode", window=None)
+    site.model, site.logs = model, folder
+    sink_store = BundleStore(folder / "artifacts", token="token")
+    node_store = BundleStore(folder / "node", token="token")
+    sink = await sink_store.start()
+    await node_store.start()
+    journal = Journal.open(folder / "journal.sqlite", "test")
+    site.system = ActorSystem(ZeroMQTransport(), rng=random.Random(0))
+    await site.system.start()
+
+    def fail(error: Exception) -> None:
+        raise error
+
+    try:
+        site.dispatcher_ref = await site.system.spawn(
+            lambda: Dispatcher(
+                statistics=DispatchStatistics(),
+                journal=JobJournal(journal, sink, fail),
+                discard=lambda bundle: sink_store.delete(bundle.key),
+                record=lambda event, **fields: None,
+                profile=StepProfile("test", StepTimes()),
+                backlog_changed=lambda: None,
+                score_attempts=3,
+            ),
+            "dispatcher",
+        )
+        ledger = await site.system.spawn(
+            lambda: Ledger(record=lambda event, **fields: None, board={}), "ledger"
+        )
+        weights = sink_store.put("weights/0", pack(model.trainable_state()))
+        site.coordinator = _Coordinator(
+            site.dispatcher_ref,
+            PrepareJob("job", job, Membership(site.dispatcher_ref, ledger, sink)),
+            HoldWeights("job", 0, weights, None, (0,)),
+        )
+        await site.system.spawn(lambda: site.coordinator, "coordinator")
+        site.launcher = _Launcher()
+        node = NodeSettings(
+            "n", "spot", WORKERS, "127.0.0.1", 1, site.system.address, folder, os.getpid()
+        )
+        site.node = NodeScheduler(node, node_store, site.launcher)
+        site.node_ref = await site.system.spawn(lambda: site.node, "node")
+        yield site
+    finally:
+        await site.system.aclose()
+        await sink_store.aclose()
+        await node_store.aclose()
+        journal.close()
+
+
+async def _until(condition: Callable[[], object], limit_s: float = 60.0) -> None:
+    async with asyncio.timeout(limit_s):
+        while not condition():  # noqa: ASYNC110 - things of other processes
+            await asyncio.sleep(0.005)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+async def test_workers_of_groups_are_killed_and_stopped_and_everything_is_completed_once(
+    tmp_path: Path,
+) -> None:
+    async with _site(tmp_path) as site:
+        site.demand(1)
+        await _until(lambda: len(site.node._grouping._ready_for) == WORKERS)
+        await site.goes_on()
+        alone = {name: site.holdings(name) for name in site.launcher.processes}
+
+        # Together.
+        site.demand(2)
+        await _until(site.groups)
+        await site.goes_on()
+
+        # One is stopped: it leaves the group, and when it goes on it may be grouped again.
+        ((_, stopped),) = site.groups()
+        os.kill(site.pid(stopped), signal.SIGSTOP)
+        await _until(lambda: stopped in site.node._grouping._silent)
+        assert stopped not in site.groups()[0]
+        await site.goes_on()
+        os.kill(site.pid(stopped), signal.SIGCONT)
+        await _until(lambda: not site.node._grouping._silent)
+
+        # A follower is killed: the other two form a group at once.
+        ((_, follower),) = site.groups()
+        os.kill(site.pid(follower), signal.SIGKILL)
+        await _until(lambda: follower not in site.node._workers)
+        assert follower not in site.groups()[0]
+        await site.goes_on()
+
+        # The one that leads is killed.
+        ((first, last),) = site.groups()
+        os.kill(site.pid(first), signal.SIGKILL)
+        await _until(lambda: first not in site.node._workers)
+        await site.goes_on()
+        await _until(lambda: site.completed() == len(site.requests))
+
+        assert set(site.coordinator.finished.values()) == {1}
+        assert max(await site.differences()) < TOLERANCE
+
+        # The one that lived on holds no more than before.
+        site.demand(1)
+        await _until(lambda: site.holdings(last) == alone[last])
+        assert not site.said("never retrieved")
+        assert not site.said("actor_crashed")
