@@ -7,13 +7,15 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
-from typing import Any, TypeVar
+from concurrent.futures import Executor, Future
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
 
 ResultT = TypeVar("ResultT")
+Arguments = ParamSpec("Arguments")
 
 
-class AbandonableThread:
+class AbandonableThread(Executor):
     """See the module's docstring. The interpreter does not wait for it when it exits."""
 
     def __init__(self, name: str) -> None:
@@ -23,11 +25,17 @@ class AbandonableThread:
         self._closed = False
         self._thread: threading.Thread | None = None
 
-    def submit(self, work: Callable[[], ResultT]) -> Future[ResultT]:
+    def submit(
+        self,
+        work: Callable[Arguments, ResultT],
+        /,
+        *args: Arguments.args,
+        **kwargs: Arguments.kwargs,
+    ) -> Future[ResultT]:
         """Queue work."""
         future: Future[ResultT] = Future()
         with self._changed:
-            self._items.append((future, work))
+            self._items.append((future, partial(work, *args, **kwargs)))
             if self._thread is None:
                 self._begin()
             self._changed.notify_all()

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
+_COLLECTIVES = {"TORCH_NCCL_BLOCKING_WAIT": "1"}
+"""A collective that fails raises an error in its thread; else torch's watchdog ends the process."""
 
 
 def environment_of(
@@ -24,4 +26,4 @@ def environment_of(
         visible = [name for name in named.split(",") if name]
     else:
         visible = [str(number) for number, _ in enumerate(devices.glob("nvidia[0-9]*"))]
-    return {_VARIABLE: visible[worker % len(visible)]} if visible else {}
+    return {_VARIABLE: visible[worker % len(visible)], **_COLLECTIVES} if visible else {}

@@ -14,6 +14,7 @@ from spotlight.actors.worker_state import WorkerContext
 from spotlight.diffusion.lockstep import Alone, Company, Lockstep
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.sequence_parallel import SequenceParallel
+from spotlight.errors import TransportError
 from spotlight.transport.collectives import Group, meet
 from spotlight.transport.rendezvous import Rendezvous
 
@@ -51,7 +52,8 @@ class GroupConnector:
     def meet(self, order: FormGroup, rank: int, send: Callable[[str, bytes], None]) -> _Encounter:
         """See `Connector.meet`."""
         loaded = self._model()
-        assert loaded is not None, "it has a fingerprint"
+        if loaded is None:
+            raise TransportError("the job has ended on this member")
         transformer = loaded[0].transformer
         if self._parallel is None or self._parallel.transformer is not transformer:
             self._parallel = SequenceParallel(transformer)
@@ -65,6 +67,10 @@ class GroupConnector:
             backend="nccl" if loaded[0].device.type == "cuda" else "gloo",
         )
         return _Encounter(begin, self._parallel, order.ring, send)
+
+    def forget(self) -> None:
+        """Let go of the model: another is going to be loaded."""
+        self._parallel = None
 
     def leave(self, company: Company) -> None:
         """See `Connector.leave`."""

@@ -215,6 +215,7 @@ class GroupLeader(Actor):
             self._group.epoch,
             job.id if job is not None and job.rollout_versions else "",
             self._draining_for is not None,
+            not self._group.formed,
         )
 
     # --- leases ---

@@ -257,10 +257,12 @@ class GroupSeat(Generic[CompanyT]):
         for seat in self._order.seats[1:] if self._order is not None else ():
             try_tell(self._actor, seat.member, message)
 
-    def expects(self, message: Follow) -> bool:
+    def expects(self, message: Follow, rank_0: ActorRef) -> bool:
         """Whether to follow: not to a group that is gone, nor when we do so already."""
         if message.epoch != self.epoch:
             self._refuse_old(message.epoch)
+            reason = f"{self._worker} is in the group of epoch {self.epoch}"
+            try_tell(self._actor, rank_0, CannotFollow(message.epoch, self._worker, reason))
             return False
         is_new = message.stretch > self._stretches
         self._stretches = max(self._stretches, message.stretch)
@@ -284,6 +286,7 @@ class GroupSeat(Generic[CompanyT]):
             return
         stretch = self._begin(message.stretch)
         broke: TransportError | None = None
+        culprits: tuple[str, ...] = ()
         try:
             steps = take_steps(company)
             await asyncio.wait((steps, stretch.broken), return_when=asyncio.FIRST_COMPLETED)
@@ -294,9 +297,10 @@ class GroupSeat(Generic[CompanyT]):
         except TransportError as error:
             broke = error.with_traceback(None)  # or this frame would keep the group alive
         except (SpotlightError, ValueError, RuntimeError) as error:  # of this member alone
-            self._fail(f"{type(error).__name__}: {error}", (self._worker,))
+            broke = TransportError(f"{type(error).__name__}: {error}")
+            culprits = (self._worker,)
         finally:
-            stretch.over(broke)
+            self.end(stretch, broke, culprits)
 
     async def formed(self, epoch: int) -> bool:
         """Wait until the group of that epoch has formed; False if there is another by now."""
@@ -305,17 +309,26 @@ class GroupSeat(Generic[CompanyT]):
         return epoch == self.epoch
 
     def cannot(self, message: CannotFollow) -> None:
-        """A member cannot take part: the group is given up, for its sake."""
+        """A member cannot take part: the group is given up, for its sake; or it has gone on to the
+        next one before us, and nobody is to wait for it.
+        """
         if message.epoch == self.epoch:
             self._fail(message.reason, (message.worker,))
+        elif any(stretch.epoch == message.epoch for stretch in self._open):
+            self._leave_behind()
 
-    def end(self, stretch: _Stretch[CompanyT], error: TransportError | None) -> None:
-        """A stretch is over; with what broke the group."""
+    def end(
+        self,
+        stretch: _Stretch[CompanyT],
+        error: TransportError | None,
+        culprits: tuple[str, ...] = (),
+    ) -> None:
+        """A stretch is over; with what broke the group, and who is to blame for it."""
         self._open.pop(stretch, None)
         if not self._open:
             self._quiet.set()
         if error is not None and stretch.epoch == self.epoch and self._formed.is_set():
-            self._fail(str(error))
+            self._fail(str(error), culprits)
 
     def _begin(self, number: int) -> _Stretch[CompanyT]:
         stretch = _Stretch(self, self.epoch, number, self._company, self._broken)
@@ -326,7 +339,8 @@ class GroupSeat(Generic[CompanyT]):
     async def _until_formed(self) -> None:
         try:
             async with asyncio.timeout(_ORDER_LIMIT_S):
-                await self._formed.wait()
+                while not self._formed.is_set():  # by now, it may not be any more
+                    await self._formed.wait()
         except TimeoutError as error:
             raise NoGroup(
                 f"no SP group formed here in {_ORDER_LIMIT_S:g} s after epoch {self.epoch}"
@@ -343,7 +357,9 @@ class GroupSeat(Generic[CompanyT]):
         self._tell_leader(GroupFailed(self.epoch, reason, culprits))
 
     def _leave_behind(self) -> None:
-        """Whoever waits in the group does so without us."""
+        """Whoever waits in the group does so without us; one who is alone waits for nobody."""
+        if self._company is self._connector.alone:
+            return
         self._connector.leave_behind(self._company)
         self._company = self._connector.alone
         if not self._broken.done():

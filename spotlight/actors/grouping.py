@@ -57,6 +57,8 @@ class Grouping:
         """The latest of each worker, and when it was told."""
         self._heard_of: dict[str, int] = {}
         """The latest epoch that each worker is known to have been told of."""
+        self._leaving: dict[str, set[str]] = {}
+        """With whom each worker may still be ending a step: those of the groups it is to leave."""
         self._epoch = 0
 
     # --- what happens ---
@@ -73,6 +75,7 @@ class Grouping:
             self._ready_for.pop(worker, None)
             self._orders.pop(worker, None)
             self._heard_of.pop(worker, None)
+            self._leaving.pop(worker, None)
             self._silent.discard(worker)
             self._plan(lost=(worker,))
 
@@ -92,6 +95,9 @@ class Grouping:
         self._silent.discard(worker)
         self._ready_for[worker] = message.ready_for
         self._heard_of[worker] = message.epoch
+        order, _ = self._orders.get(worker, (None, 0.0))
+        if order is not None and message.epoch == order.epoch and not message.forming:
+            self._leaving.pop(worker, None)
         if changed:
             self._plan()
         self._repeat_order(message)
@@ -133,15 +139,17 @@ class Grouping:
         """Plan anew, and tell those whose group changes.
 
         Args:
-            lost: gone or silent; whoever was in a group with them must not wait for a step to end.
+            lost: gone or silent; whoever is in a group with them, or is just leaving one, must not
+                wait for a step to end.
             broken: a group that is no more, though its workers may be there.
         """
         planned = self._planned()
         before = {worker: group for group in self._groups for worker in group}
+        stuck = {worker for worker, others in self._leaving.items() if not others.isdisjoint(lost)}
         kept = {
             group: epoch
             for group, epoch in self._groups.items()
-            if group in planned and group != broken
+            if group in planned and group != broken and stuck.isdisjoint(group)
         }
         self._groups = kept
         for group in planned:
@@ -153,7 +161,8 @@ class Grouping:
                 log.info("group_planned", epoch=self._epoch, workers=group)
             for worker in group:
                 last = before.get(worker, ())
-                at_once = last == broken or any(other in lost for other in last)
+                at_once = last == broken or worker in stuck or any(it in lost for it in last)
+                self._leaving.setdefault(worker, set()).update({*last} - {worker})
                 self._order(worker, group, self._epoch, at_once)
 
     def _planned(self) -> list[_Group]:

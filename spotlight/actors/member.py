@@ -18,6 +18,7 @@ on the batches, the others follow it; one that loses rank 0 commits and gives ba
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import weakref
 import zlib
@@ -128,8 +129,8 @@ class Member(Actor):
 
     def __init__(self, context: WorkerContext, host: str = "127.0.0.1") -> None:
         self._context = context
-        connector = GroupConnector(context, host, self._loaded_model)
-        self._seat = GroupSeat(self, context.name, connector)
+        self._connector = GroupConnector(context, host, self._loaded_model)
+        self._seat = GroupSeat(self, context.name, self._connector)
         self._loading = threading.Lock()
         """A thread that was left behind may still copy weights."""
         self._job: _Job | None = None
@@ -158,6 +159,8 @@ class Member(Actor):
         spec = message.job.model
         if self._warm is None or self._warm[0] != spec:
             self._warm = None
+            self._connector.forget()
+            gc.collect()  # the old model holds on to itself by its hooks
             with self._context.busy("loading", "model"):
                 model = await self._context.on_accelerator(lambda: load_model(spec))
             self._warm = (spec, model)
@@ -186,7 +189,7 @@ class Member(Actor):
     async def _fetch_weights(self, offer: BundleOffer) -> _Weights:
         mapped = await self._context.on_packer(lambda: map_copy(offer))
         if mapped is not None:
-            self.run_task(self._context.on_packer(lambda: touch(mapped)))
+            self.run_task(asyncio.to_thread(touch, mapped))
             return _Weights(offer.checksum, mapped)
         data = await fetch(offer)
         return _Weights(offer.checksum, await self._context.on_packer(lambda: unpack(data)))
@@ -216,7 +219,7 @@ class Member(Actor):
     async def on_follow(self, message: Follow) -> None:
         """Take part in the next steps of the group."""
         assert self.sender is not None
-        if self._seat.expects(message):
+        if self._seat.expects(message, self.sender):
             self.run_task(self._follow(message, self.sender))
 
     @handles(CannotFollow)

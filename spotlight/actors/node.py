@@ -214,13 +214,14 @@ class NodeScheduler(Actor):
             try_tell(self, asker, answer)
 
     def _end_job(self, message: EndJob) -> None:
+        if message.job_id == self._job_id:
+            self._grouping.end_job()  # before any of a group has forgotten the model
         for worker in self._workers.values():
             for ref in (worker.leader, worker.reward_worker, worker.trainer_rank):
                 try_tell(self, ref, message)
         if message.job_id == self._job_id:
             self._job_id = ""
             self._weights.begin("")
-            self._grouping.end_job()
 
     def _tell_leaders(self, message: Message) -> None:
         for worker in self._workers.values():

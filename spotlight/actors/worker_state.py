@@ -88,7 +88,7 @@ class WorkerContext:
 
     def in_turn(self, work: Callable[[], ResultT]) -> asyncio.Future[ResultT]:
         """Queue torch work in the accelerator's thread; only within one's `accelerator_turn`."""
-        return asyncio.wrap_future(self._accelerator.submit(work))
+        return asyncio.get_running_loop().run_in_executor(self._accelerator, work)
 
     def abandon_accelerator(self) -> None:
         """Go on in a new thread; what runs in the old one may take as long as it likes."""

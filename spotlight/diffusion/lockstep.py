@@ -13,6 +13,7 @@ Invariants:
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from enum import IntEnum
@@ -120,7 +121,9 @@ class Lockstep:
     def begin(self, denoising: Denoising) -> None:
         """See `Company.begin`."""
         self._say(_Word.BEGIN, denoising.steps_taken)
+        self._between_steps = False
         self.group.broadcast(denoising.latents.contiguous())
+        self._between_steps = True
 
     def step(self, denoising: Denoising) -> None:
         """See `Company.step`."""
@@ -197,5 +200,10 @@ class Lockstep:
         return _Word(word), step
 
     def _step(self, denoising: Denoising) -> None:
+        ahead = copy.copy(denoising)
         with self._parallel.over(self.group, self._ring):
-            denoising.step()
+            ahead.step()
+        if torch.accelerator.is_available():
+            torch.accelerator.synchronize()  # a step that is only queued is not taken
+        self.group.require_open()  # a collective that was aborted may end without an error
+        denoising.adopt(ahead)

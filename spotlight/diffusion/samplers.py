@@ -220,6 +220,10 @@ class Denoising:
         """[B, T, C] float32 after the steps taken, without the padding, on the model's device."""
         return self._at.latents[: self._count]
 
+    def adopt(self, ahead: Denoising) -> None:
+        """Be where a copy of this denoising is by now."""
+        self._at = ahead._at
+
     @torch.no_grad()
     def step(self) -> None:
         """Take one denoising step: one forward pass at the micro-batch size (two with guidance)."""

@@ -40,6 +40,7 @@ class SequenceParallel:
         """Raises `CannotShard` for a family that is not known."""
         plan = plan_of(transformer)
         self.transformer = transformer
+        self._bound(transformer)
         self._heads: int = transformer.config.num_attention_heads
         self._thread = threading.local()
         self._attention: list[nn.Module] = []
@@ -139,6 +140,20 @@ class SequenceParallel:
 
         module.register_forward_hook(after)
 
+    def _bound(self, transformer: nn.Module) -> None:
+        """Other models, such as a text encoder, attend by themselves."""
+
+        def before(_: nn.Module, __: Any) -> None:
+            if (shards := self._shards) is not None:
+                shards.inside = True
+
+        def after(_: nn.Module, __: Any, ___: Any) -> None:
+            if (shards := self._shards) is not None:
+                shards.inside = False
+
+        transformer.register_forward_pre_hook(before)
+        transformer.register_forward_hook(after)
+
     def _mark(self, module: nn.Module, streams: tuple[str, ...]) -> None:
         def before(_: nn.Module, __: Any) -> None:
             if (shards := self._shards) is not None:
@@ -171,6 +186,8 @@ class _Shards(TorchFunctionMode):
         self._streams: tuple[str, ...] | None = None
         """Those of the attention module that runs."""
         self._attended = 0
+        self.inside = False
+        """Whether the transformer runs."""
 
     def cut(self, name: str, tensor: Any, cut: ContextParallelInput) -> Any:
         """This rank's part of a tensor, remembering the whole length; others than expected stay as
@@ -217,8 +234,8 @@ class _Shards(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Take over `scaled_dot_product_attention`, and nothing else."""
-        if func is scaled_dot_product_attention:
+        """Take over the transformer's `scaled_dot_product_attention`, and nothing else."""
+        if func is scaled_dot_product_attention and self.inside:
             return self._attend(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 

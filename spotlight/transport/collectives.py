@@ -14,6 +14,7 @@ Invariants:
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Literal
@@ -80,11 +81,16 @@ class Group:
         """Wait until every rank is here; raises `TransportError`."""
         self._run("barrier", lambda group: group.barrier())
 
+    def require_open(self) -> None:
+        """Raise `TransportError` if the group was closed or abandoned."""
+        if self._group is None:
+            raise TransportError(f"the group at {self._where} is closed; make a new one")
+
     def close(self) -> None:
-        """Leave the group and free its sockets; peers that still wait fail. Safe to call twice."""
-        group, self._group, self._store = self._group, None, None
-        if group is not None:
-            group.shutdown()
+        """Leave the group and free its sockets, in a moment; peers that still wait fail. Safe to
+        call twice.
+        """
+        self._leave(lambda group: group.shutdown())
 
     def abandon(self) -> None:
         """Leave the group from another thread than the one that may wait in it.
@@ -92,9 +98,14 @@ class Group:
         With NCCL that one fails at once. With gloo it fails when a peer's process ends or has left
         too, or at the group's timeout, so its thread must be left behind.
         """
-        group, self._group, self._store = self._group, None, None
-        if group is not None:
-            group.abort()
+        self._leave(lambda group: group.abort())
+
+    def _leave(self, leave: Callable[[Any], None]) -> None:
+        held, self._group, self._store = [self._group], None, None
+        if held[0] is not None:
+            leave(held[0])
+            # Its sockets and threads take tens of milliseconds to end: the caller cannot wait.
+            threading.Thread(target=held.clear, name="group-disposal").start()
 
     def __enter__(self) -> Group:
         return self
@@ -109,10 +120,11 @@ class Group:
         try:
             start(group).wait()
         except RuntimeError as error:
+            del group  # or whoever keeps the error would keep it
             raise TransportError(
                 f"{what}: rank {self.rank} of {self.world} at {self._where} lost its peers"
                 f" ({error}); close the group and make a new one"
-            ) from error
+            ) from error.with_traceback(None)
 
 
 def listen(host: str, port: int = 0) -> socket.socket:
@@ -193,7 +205,7 @@ def meet(
     try:
         timeout = timedelta(seconds=timeout_s)
         group = _process_group(backend, store, rank, world, timeout, _own_address(host, 1))
-    except RuntimeError as error:
+    except (RuntimeError, OSError) as error:
         raise TransportError(f"rank {rank} of {world} could not join {where} ({error})") from error
     return Group(group, store, rank, world, where)
 

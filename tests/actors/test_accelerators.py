@@ -22,13 +22,19 @@ def test_each_worker_sees_its_own(devices: Path) -> None:
 
 
 def test_more_workers_than_accelerators_share(devices: Path) -> None:
-    assert environment_of(3, {}, devices) == {"CUDA_VISIBLE_DEVICES": "0"}
+    assert environment_of(3, {}, devices)["CUDA_VISIBLE_DEVICES"] == "0"
 
 
 def test_only_those_that_the_node_may_use_are_given_out(devices: Path) -> None:
     environment = {"CUDA_VISIBLE_DEVICES": "GPU-b,5"}
-    assert environment_of(0, environment, devices) == {"CUDA_VISIBLE_DEVICES": "GPU-b"}
-    assert environment_of(1, environment, devices) == {"CUDA_VISIBLE_DEVICES": "5"}
+    seen = [
+        environment_of(worker, environment, devices)["CUDA_VISIBLE_DEVICES"] for worker in range(2)
+    ]
+    assert seen == ["GPU-b", "5"]
+
+
+def test_a_collective_that_fails_is_not_the_end_of_the_process(devices: Path) -> None:
+    assert environment_of(0, {}, devices)["TORCH_NCCL_BLOCKING_WAIT"] == "1"
 
 
 def test_a_node_that_may_use_none_gives_none(devices: Path) -> None:

@@ -1,15 +1,33 @@
 import multiprocessing
 import os
 import signal
+import threading
+from concurrent.futures import Future
 from multiprocessing.connection import Connection
 
 import pytest
 import torch
 
 from spotlight.errors import AddressInUse, TransportError
-from spotlight.transport.collectives import init_group, listen
+from spotlight.transport.collectives import Group, init_group, listen
 
 TIMEOUT_S = 20.0
+
+
+class BrokenGroup:
+    """In place of torch's; says which thread frees it."""
+
+    def __init__(self) -> None:
+        self.freed_by: Future[threading.Thread] = Future()
+
+    def barrier(self) -> None:
+        raise RuntimeError("a peer is gone")
+
+    def abort(self) -> None:
+        """Nothing waits."""
+
+    def __del__(self) -> None:
+        self.freed_by.set_result(threading.current_thread())
 
 
 def peer(port: int, orders: Connection) -> None:
@@ -102,6 +120,19 @@ def test_a_closed_group_refuses_work():
     group.close()
     with pytest.raises(TransportError, match="closed"):
         group.all_reduce(tensor)
+
+
+def test_an_abandoned_group_is_freed_beside_whoever_keeps_its_error():
+    broken = BrokenGroup()
+    freed_by = broken.freed_by
+    group = Group(broken, None, 0, 2, "here")
+    del broken
+    with pytest.raises(TransportError, match="a peer is gone") as kept:
+        group.barrier()
+    assert not freed_by.done()
+    group.abandon()
+    assert freed_by.result(TIMEOUT_S) is not threading.current_thread()
+    assert "barrier" in str(kept.value)
 
 
 def test_a_taken_port_is_named():

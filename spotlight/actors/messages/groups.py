@@ -138,3 +138,5 @@ class Alive(Message, frozen=True):
     """The job whose model and weights the member has; empty for none."""
     draining: bool = False
     """Nothing more is taken, because the node is to leave."""
+    forming: bool = False
+    """That group cannot denoise yet, or no more."""

@@ -167,6 +167,23 @@ async def test_only_those_who_lost_a_member_do_not_wait_for_a_step(plan: Plan) -
     assert not plan.last("b").at_once
 
 
+@pytest.mark.parametrize("has_left", [True, False])
+async def test_who_may_still_be_in_a_step_with_one_that_is_lost_does_not_end_it(
+    plan: Plan, has_left: bool
+) -> None:
+    await plan.demand(2)
+    for worker in "abcd":
+        await plan.hear(worker)
+    await plan.demand(1)
+    epoch = plan.last("a").epoch
+    plan.grouping.hear(Alive("a", epoch, "job", forming=not has_left))
+    plan.forget()
+    plan.grouping.remove("b")
+    await settle()
+    assert plan.told() == (set() if has_left else {"a"})
+    assert has_left or (plan.last("a").at_once and plan.last("a").epoch > epoch)
+
+
 async def test_a_worker_that_falls_silent_leaves_and_one_that_answers_again_comes_back(
     plan: Plan,
 ) -> None:
