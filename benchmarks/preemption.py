@@ -16,15 +16,14 @@ import random
 import statistics
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
 
-from benchmarks.preemption_site import Site, site
-from benchmarks.report import arguments, finish
+from benchmarks.preemption_site import EXAMPLE, Site, make_requests, opened
+from benchmarks.report import arguments, finish, quantile
 from spotlight.actors.logs import log_as_json_lines
 from spotlight.actors.loop import run
 from spotlight.actors.messages import Request, SamplingSettings
@@ -32,34 +31,12 @@ from spotlight.actors.requests import rollout_settings
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.jobs import load_job
 
-EXAMPLE = Path(__file__).parent.parent / "examples" / "ocr-tiny.yaml"
 NODES = 3
 BATCHES = 2
 STEPS = 240
 NOTICE_S = 10.0
 RESTART_PAUSE_S = 12.0
 """Between two kills, so that no node's worker ends more often than a node allows."""
-
-
-def _requests(settings: SamplingSettings, round_number: int, count: int) -> tuple[Request, ...]:
-    return tuple(
-        Request(
-            id=f"rollout/{round_number}/0/{seed}",
-            kind="rollout",
-            iteration=round_number,
-            group=0,
-            prompt=f'the number "{seed * 617 % 10000:04d}"',
-            seed=seed,
-            weights_version=0,
-            settings=settings,
-        )
-        for seed in range(count)
-    )
-
-
-def _quantile(values: Sequence[float], share: float) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 class _Trials:
@@ -98,7 +75,7 @@ class _Trials:
     def begin(self, batches: int) -> tuple[tuple[Request, ...], int]:
         """Submit a round; returns its requests and where its steps begin in the trace."""
         self.number += 1
-        requests = _requests(self.settings, self.number, batches * self.settings.micro_batch)
+        requests = make_requests(self.settings, self.number, batches * self.settings.micro_batch)
         offset = self.at.trace.stat().st_size
         self.submitted += len(requests)
         self.at.submit(requests)
@@ -220,7 +197,7 @@ async def _measure(kills: int, notices: int, rounds: int) -> dict[str, Any]:
     model = load_model(job.model)
     settings = msgspec.structs.replace(rollout_settings(job, 0), steps=STEPS)
     with tempfile.TemporaryDirectory() as folder:
-        async with site(Path(folder), job, model, NODES) as at:
+        async with opened(Site(Path(folder)), job, model, NODES) as at:
             losses = at.dispatcher._denoising._losses["spot"]
             trials = _Trials(at, settings)
             await trials.learn()
@@ -247,14 +224,14 @@ async def _measure(kills: int, notices: int, rounds: int) -> dict[str, Any]:
         "commit_interval": interval,
         "steps_per_request": STEPS,
         "steps_repeated_median": statistics.median(kill_repeats),
-        "steps_repeated_p99": _quantile(kill_repeats, 0.99),
+        "steps_repeated_p99": quantile(kill_repeats, 0.99),
         "steps_repeated_over_bound": sum(
             again > bound for again, bound in zip(kill_repeats, kill_bounds, strict=True)
         ),
         "steps_repeated_after_notice_max": max(trials.repeated[len(kill_repeats) :], default=0),
         "commit_overhead": 1 - 1 / statistics.median(ratios),
         "notice_to_commit_ms_median": statistics.median(trials.commit_ms),
-        "notice_to_commit_ms_p99": _quantile(trials.commit_ms, 0.99),
+        "notice_to_commit_ms_p99": quantile(trials.commit_ms, 0.99),
         "notice_to_left_ms_median": statistics.median(trials.leave_ms),
         "kill_to_requeue_ms_median": statistics.median(trials.requeue_ms),
         "kill_to_reissue_ms_median": statistics.median(trials.reissue_ms),

@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 Figure = float | int | str
@@ -26,6 +26,12 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 def arguments(description: str | None) -> argparse.Namespace:
     """The options that this benchmark was called with, when it has only those."""
     return parser(description).parse_args()
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The value that this share of all values do not exceed; the largest when there are few."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 def finish(name: str, figures: Mapping[str, Figure], json_only: bool = False) -> None:

@@ -28,9 +28,12 @@ def resume_point(
         published: weights versions that nodes can still pull.
 
     Trainers may be one iteration ahead of the journal: their update ended while the coordinator was
-    away. Its samples were made with weights that must then still be published.
+    away. Its samples were made with weights that must then still be published. So must those be
+    whose validation is still open, which is so only after the checkpoint.
     """
     standing = set(trainers)
-    if standing == {newest} or (standing == {newest + 1} and newest in published):
+    if standing == {newest} and (published or newest == checkpoint):
+        return ResumePoint(newest, warm=True)
+    if standing == {newest + 1} and newest in published:
         return ResumePoint(newest, warm=True)
     return ResumePoint(checkpoint, warm=False)

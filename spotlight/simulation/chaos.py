@@ -26,6 +26,7 @@ from spotlight.simulation.cluster import Cluster
 from spotlight.simulation.disturbance import Disturbance
 from spotlight.simulation.faults import KINDS, Fault, FaultKind, draw_faults
 from spotlight.simulation.freezing import FreezableLoop
+from spotlight.simulation.group_watch import GroupWatch
 from spotlight.simulation.history import History
 from spotlight.simulation.invariants import check, workers_are_free_again
 from spotlight.simulation.processes import NodeSpec
@@ -37,6 +38,7 @@ _LIVENESS_S = 900.0
 _LONGEST_PAUSE_S = 60.0
 """A user who has resumed a job in vain looks again ever later."""
 _SETTLE_S = 30.0
+_DEGREES: tuple[int | str, ...] = ("auto", "auto", 2, 4)
 
 
 class Scenario(msgspec.Struct, frozen=True):
@@ -67,8 +69,8 @@ class Outcome(msgspec.Struct, frozen=True):
 def scenario(seed: int, folder: Path, kinds: Sequence[FaultKind] = KINDS) -> Scenario:
     """The job, the cluster and the faults of a seed. Prompts are written into the folder."""
     rng = random.Random(f"{seed} scenario")
-    spot = rng.randint(2, 4)
-    workers = rng.choice([1, 1, 2])
+    workers = rng.choice([1, 1, 1, 2, 3, 4])
+    spot = {1: rng.randint(2, 4), 4: 1}.get(workers, rng.randint(1, 2))
     nodes = (
         NodeSpec("reserved", "reserved", 1),
         *(NodeSpec(f"spot-{number}", "spot", workers) for number in range(1, spot + 1)),
@@ -78,6 +80,7 @@ def scenario(seed: int, folder: Path, kinds: Sequence[FaultKind] = KINDS) -> Sce
         folder,
         exploration={"candidates": 2, "budget": budget},
         checkpoint_every=rng.choice([1, 2]),
+        degree=rng.choice(_DEGREES),
     )
     faults = draw_faults(
         seed,
@@ -90,7 +93,7 @@ def scenario(seed: int, folder: Path, kinds: Sequence[FaultKind] = KINDS) -> Sce
     return Scenario(job, nodes, faults, exact)
 
 
-def chaos_job(folder: Path, **changes: object) -> JobSpec:
+def chaos_job(folder: Path, *, degree: int | str = "auto", **changes: object) -> JobSpec:
     """A small job whose prompts are in the folder."""
     for name, count in (("train", 4), ("validation", 2)):
         lines = "".join(f'a sign that says "{name} {number}"\n' for number in range(count))
@@ -104,7 +107,13 @@ def chaos_job(folder: Path, **changes: object) -> JobSpec:
                 "validation": str(folder / "validation.txt"),
                 "per_iteration": 2,
             },
-            "sampler": {"height": 32, "width": 64, "steps": 8, "micro_batch": 4},
+            "sampler": {
+                "height": 32,
+                "width": 64,
+                "steps": 8,
+                "micro_batch": 4,
+                "degree": degree,
+            },
             "iterations": 3,
             "group_size": 4,
             "checkpoint_every": 1,
@@ -223,8 +232,11 @@ async def _have_it_done(run: Run) -> None:
     """As a user would: submit the job, look at it, resume it when it failed."""
     loop, pause_s = asyncio.get_running_loop(), _POLL_S
     last = max((fault.at_s + fault.lasts_s for fault in run.scenario.faults), default=0.0)
+    groups = GroupWatch(run.cluster)
     while loop.time() < last + _LIVENESS_S:
         await asyncio.sleep(pause_s)
+        for what in groups.look():
+            run.history.violation(what)
         if run.history.violations:
             return  # what follows may be endless, and says nothing new
         status = await _look(run)

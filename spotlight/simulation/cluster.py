@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from spotlight import failpoints
-from spotlight.actors import weights_copies
 from spotlight.actors.coordinator import Coordinator
 from spotlight.actors.group_leader import GroupLeader
 from spotlight.actors.job_runner import JobRunner
@@ -27,6 +26,7 @@ from spotlight.actors.node import NodeScheduler, NodeSettings
 from spotlight.actors.runtime import ESCALATE, Actor, ActorRef, ActorSystem
 from spotlight.actors.worker_state import WorkerContext
 from spotlight.errors import SpotlightError
+from spotlight.simulation.addresses import address_of, is_spared
 from spotlight.simulation.freezing import FreezableLoop, context_of, current_process
 from spotlight.simulation.history import History
 from spotlight.simulation.member import SimulatedMember
@@ -40,6 +40,8 @@ from spotlight.transport.control import MemoryNetwork
 from spotlight.transport.control.memory import Faults
 
 COORDINATOR = "coordinator"
+_SEEN_BY_PEERS = 0.5
+"""How often the others of a group see at once that a process is gone; else its node tells them."""
 
 
 class Killed(BaseException):
@@ -83,7 +85,7 @@ class Cluster:
         self.loop = loop
         self._context = copy_context()
         self.history = History(loop.time)
-        self.network = MemoryNetwork(self.rng("network"), Faults(spares=self._is_inside))
+        self.network = MemoryNetwork(self.rng("network"), Faults(spares=is_spared))
         self.stores = Stores(
             self.rng("stores"),
             reaches=self.reaches,
@@ -112,8 +114,6 @@ class Cluster:
         return random.Random(f"{self.seed} {purpose}")
 
     async def __aenter__(self) -> Cluster:
-        self._real_fetch = vars(weights_copies)["fetch"]
-        vars(weights_copies)["fetch"] = self.stores.fetch
         self._watching = ExitStack()
         self._watching.enter_context(self.plant.witness.watching())
         failpoints.install(self._reached)
@@ -124,7 +124,6 @@ class Cluster:
 
     async def __aexit__(self, *error: object) -> None:
         failpoints.install(None)
-        vars(weights_copies)["fetch"] = self._real_fetch
         self._watching.close()
         for name in [COORDINATOR, *self._specs, *list(self.processes)]:
             self.kill_process(name)
@@ -166,7 +165,7 @@ class Cluster:
         folder = f"{name} {process.pid}"
         store = self.stores.open(name, folder)
         settings = NodeSettings(
-            name, spec.pool, spec.workers, "simulated", 1, _address(COORDINATOR), self.folder, 1
+            name, spec.pool, spec.workers, "simulated", 1, address_of(COORDINATOR), self.folder, 1
         )
 
         async def boot() -> None:
@@ -199,7 +198,7 @@ class Cluster:
             reward = await spawn(lambda: SimulatedRewardWorker(context, plant), "reward-worker")
             trainer = await spawn(lambda: SimulatedTrainerRank(context, plant), "trainer-rank")
             refs = WorkerRefs(name, context.epoch, leader, member, reward, trainer)
-            system.tell(system.well_known(_address(node.name), "node"), WorkerUp(refs))
+            system.tell(system.well_known(address_of(node.name), "node"), WorkerUp(refs))
 
         booting = self.loop.create_task(boot(), context=context_of(process.identity))
         process.ended.add_done_callback(lambda _: booting.cancel(), context=self._context)
@@ -256,6 +255,8 @@ class Cluster:
             return
         self.history.add("killed", process=process.name)
         self._note_lost_work(process.name)
+        if self.plant.rng.random() < _SEEN_BY_PEERS:
+            self.plant.circles.lose(process.name)
         system = process.system
         self._end(process, -9)
         if system is not None:
@@ -267,7 +268,7 @@ class Cluster:
     def _end(self, process: Process, code: int) -> None:
         process.ended.set_result(code)
         self.stores.close_all_of(process.name)
-        self.network.resume(_address(process.name))
+        self.network.resume(address_of(process.name))
         self.loop.condemn(process.identity)
         if process.system is None:
             self.loop.call_later(1.0, self.loop.forget, process.identity, context=self._context)
@@ -340,21 +341,23 @@ class Cluster:
     def freeze(self, names: Sequence[str]) -> None:
         """Stop processes, as SIGSTOP does."""
         for name in names:
-            self.network.pause(_address(name))
+            self.network.pause(address_of(name))
             self.loop.freeze(self.processes[name].identity)
 
     def thaw(self, names: Sequence[str]) -> int:
         """Let them go on; returns how much was due meanwhile."""
         due = 0
         for name in names:
-            self.network.resume(_address(name))
+            self.network.resume(address_of(name))
             due += self.loop.thaw(self.processes[name].identity)
         return due
 
     def cut(self, left: str, right: str, *, one_way: bool) -> list[tuple[str, str]]:
         """Stop all frames from one machine to another; returns what `heal` needs."""
         cuts = [
-            (_address(a), _address(b)) for a in self._machine(left) for b in self._machine(right)
+            (address_of(a), address_of(b))
+            for a in self._machine(left)
+            for b in self._machine(right)
         ]
         if not one_way:
             cuts += [(b, a) for a, b in cuts]
@@ -364,15 +367,11 @@ class Cluster:
 
     def reaches(self, source: str, destination: str) -> bool:
         """Whether bytes get through from one process to another now."""
-        return not self.network.is_cut(_address(source), _address(destination))
+        return not self.network.is_cut(address_of(source), address_of(destination))
 
     def _machine(self, name: str) -> tuple[str, ...]:
         spec = self._specs.get(name)
         return spec.processes if spec is not None else (name,)
-
-    @staticmethod
-    def _is_inside(source: str, destination: str) -> bool:
-        return _machine_of(source) == _machine_of(destination)
 
     # --- failpoints and users ---
 
@@ -387,26 +386,16 @@ class Cluster:
 
     def node_actor(self, name: str) -> ActorRef:
         """A node's scheduler."""
-        return self._user.well_known(_address(name), "node")
+        return self._user.well_known(address_of(name), "node")
 
     def has_notice(self, name: str) -> bool:
         """Whether a node has a notice that nobody has withdrawn."""
-        system = self.processes[name].system
-        actors = [getattr(cell, "_actor", None) for cell in system.cells.values()] if system else []
-        return any(isinstance(it, NodeScheduler) and it._departure.notice for it in actors)
+        return any(it._departure.notice for it in self.processes[name].actors(NodeScheduler))
 
     def coordinator_actor(self) -> ActorRef:
         """The coordinator."""
-        return self._user.well_known(_address(COORDINATOR), COORDINATOR)
+        return self._user.well_known(address_of(COORDINATOR), COORDINATOR)
 
 
 def _name_of(identity: str) -> str:
     return identity.partition("#")[0]
-
-
-def _address(process: str) -> str:
-    return f"memory://{process}"
-
-
-def _machine_of(address: str) -> str:
-    return address.removeprefix("memory://").partition("/")[0]

@@ -64,6 +64,8 @@ class Disturbance:
                 await self._trouble_frames(fault)
             case "pause_node":
                 await self._pause(fault, self._cluster_processes(fault.node))
+            case "pause_worker":
+                await self._pause(fault, (self._worker(fault),))
             case "pause_coordinator":
                 await self._pause(fault, (COORDINATOR,))
             case "slow_node":
@@ -100,9 +102,12 @@ class Disturbance:
         return killed
 
     async def _kill_worker(self, fault: Fault) -> None:
-        workers = self._cluster_processes(fault.node)[1:]
-        if self._cluster.kill_process(workers[int(fault.amount) % len(workers)]):
+        if self._cluster.kill_process(self._worker(fault)):
             self._effect(fault)
+
+    def _worker(self, fault: Fault) -> str:
+        workers = self._cluster_processes(fault.node)[1:]
+        return workers[int(fault.amount) % len(workers)]
 
     async def _flap(self, fault: Fault) -> None:
         kills = 0
@@ -117,11 +122,14 @@ class Disturbance:
         running = [name for name in names if cluster.is_up(name)]
         for name in running:
             self._frozen[name] = self._frozen.get(name, 0) + 1
+        processes = [cluster.processes[name] for name in running]
         cluster.freeze(running)
         await asyncio.sleep(fault.lasts_s)
         for name in running:
             self._frozen[name] -= 1
-        if cluster.thaw([name for name in running if not self._frozen[name]]):
+        due = cluster.thaw([name for name in running if not self._frozen[name]])
+        hung = fault.kind == "pause_worker" and any(each.ended.done() for each in processes)
+        if due or hung:  # a worker that hangs is ended by its node
             self._effect(fault)
 
     async def _slow(self, fault: Fault) -> None:

@@ -27,6 +27,7 @@ FaultKind = Literal[
     "coordinator_kill",
     "disk_error",
     "pool_loss",
+    "pause_worker",
 ]
 KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
 
@@ -49,6 +50,7 @@ _ON_A_NODE = (
     "pause_node",
     "slow_node",
     "flapping_node",
+    "pause_worker",
 )
 _MEAN: dict[FaultKind, float] = {
     "kill_node": 1.0,
@@ -62,6 +64,7 @@ _MEAN: dict[FaultKind, float] = {
     "flapping_node": 1.0,
     "coordinator_kill": 1.0,
     "pool_loss": 1.0,
+    "pause_worker": 1.6,
 }
 _USUAL_MEAN = 0.8
 """How many faults of a kind a seed has on average: more where many find nothing to disturb."""
@@ -148,3 +151,5 @@ def _draw(rng: random.Random, kind: FaultKind, node: str, until_s: float) -> Fau
             return Fault(at_s, kind, lasts_s=between(0.1, 5.0), amount=rng.randint(1, 3))
         case "pool_loss":
             return Fault(at_s, kind, lasts_s=between(2.0, 30.0))
+        case "pause_worker":
+            return Fault(at_s, kind, node, lasts_s=between(2.0, 14.0), amount=rng.randrange(4))

@@ -58,6 +58,10 @@ class FreezableLoop(VirtualTimeLoop):
                 self._ready.append(handle)
         return sum(not handle.cancelled() for handle in handles)
 
+    def is_frozen(self, process: str) -> bool:
+        """Whether it stands still."""
+        return process in self._aside
+
     def condemn(self, process: str) -> None:
         """From now on its tasks take no step but to be cancelled."""
         self.thaw(process)
@@ -77,14 +81,14 @@ class FreezableLoop(VirtualTimeLoop):
 
     def _put_aside(self) -> None:
         """Before every turn: whatever would run in it."""
-        ready = [handle for handle in self._ready if not self._is_frozen(handle)]
+        ready = [handle for handle in self._ready if not self._is_aside(handle)]
         if len(ready) < len(self._ready):
             self._ready.clear()
             self._ready.extend(ready)
         while self._scheduled:
             now = self._now if self._ready else self._scheduled[0].when()
             due = list(self._take_due(now + self._clock_resolution))
-            kept = [timer for timer in due if not self._is_frozen(timer)]
+            kept = [timer for timer in due if not self._is_aside(timer)]
             for timer in kept:
                 heapq.heappush(self._scheduled, timer)
             if kept or self._ready:
@@ -104,7 +108,7 @@ class FreezableLoop(VirtualTimeLoop):
                 cancelled.add(task)
                 task.cancel()
 
-    def _is_frozen(self, handle: asyncio.Handle) -> bool:
+    def _is_aside(self, handle: asyncio.Handle) -> bool:
         aside = self._aside.get(_process_of(handle))
         if aside is None or handle.cancelled():
             return False

@@ -241,7 +241,8 @@ def workers_are_free_again(cluster: Cluster) -> Iterable[str]:
     long_ago = cluster.loop.time() - _BOOT_LIMIT_S
     new = {start["process"] for start in cluster.history.all("started") if start.time_s > long_ago}
     given = {node.name for node in cluster.nodes if cluster.has_notice(node.name)}
-    nodes = {node.name for node in cluster.nodes if new.isdisjoint(node.processes)} - given
+    up = [node for node in cluster.nodes if cluster.is_up(node.name)]
+    nodes = {node.name for node in up if new.isdisjoint(node.processes)} - given
     for name, process in sorted(cluster.processes.items()):
         if process.ended.done() or process.system is None or name.partition("/")[0] in given:
             continue

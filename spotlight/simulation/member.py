@@ -9,14 +9,19 @@ from dataclasses import dataclass
 import msgspec
 
 from spotlight.actors.delivery import AWAY_LIMIT_S, RETRY_PAUSE_S
+from spotlight.actors.group_seat import GroupSeat
 from spotlight.actors.messages import (
     Acknowledged,
+    CannotFollow,
     Denoise,
     Denoised,
     DenoiseError,
     Drain,
     EndJob,
+    Follow,
+    FormGroup,
     HoldWeights,
+    Introduce,
     PrepareJob,
     Recall,
     Revoke,
@@ -25,12 +30,19 @@ from spotlight.actors.messages import (
     WorkerState,
     Yielded,
 )
-from spotlight.actors.runtime import Actor, handles
+from spotlight.actors.runtime import Actor, ActorRef, handles
 from spotlight.actors.worker_state import WorkerContext
-from spotlight.errors import CommitRefused, SpotlightError, TransferFailed, WrongWeights
-from spotlight.policies.commits import commit_due, must_stop
+from spotlight.errors import (
+    CommitRefused,
+    NoGroup,
+    SpotlightError,
+    TransferFailed,
+    WrongWeights,
+)
 from spotlight.simulation import physics
+from spotlight.simulation.circle import Company, Connector, InCircle
 from spotlight.simulation.plant import Batch, Plant, fetch_bundle, fetch_weights
+from spotlight.simulation.steps import Steps, Unwanted, apart, checksum
 from spotlight.transport.tensors import BundleOffer, StoreEndpoint
 
 _STATES: dict[str, WorkerState] = {
@@ -46,10 +58,6 @@ class _Job:
     sink: StoreEndpoint
 
 
-class _Unwanted(Exception):
-    """The batch was revoked or given back while it was in work."""
-
-
 class SimulatedMember(Actor):
     """Stands where a `Member` does."""
 
@@ -57,6 +65,8 @@ class SimulatedMember(Actor):
         self._context = context
         self._node = node
         self._plant = plant
+        connector = Connector(plant.circles, lambda: self._job.id if self._job else None)
+        self._seat = GroupSeat(self, context.name, connector)
         self._job: _Job | None = None
         self._weights: dict[tuple[int, bool], str] = {}
         self._acknowledged: set[tuple[int, bool]] = set()
@@ -96,11 +106,59 @@ class SimulatedMember(Actor):
         self._weights.clear()
         self._acknowledged.clear()
 
+    # --- the group ---
+
+    @handles(FormGroup)
+    async def on_form_group(self, message: FormGroup) -> None:
+        assert self.sender is not None
+        if self._seat.take(message, self.sender) and not self._seat.leads:
+            self._recall(list(self._wanted.values()))
+
+    @handles(Introduce)
+    async def on_introduce(self, message: Introduce) -> None:
+        self._seat.hear(message)
+
+    @handles(Follow)
+    async def on_follow(self, message: Follow) -> None:
+        assert self.sender is not None
+        if self._seat.expects(message, self.sender):
+            self.run_task(self._follow(message, self.sender))
+
+    @handles(CannotFollow)
+    async def on_cannot_follow(self, message: CannotFollow) -> None:
+        self._seat.cannot(message)
+
+    async def _follow(self, message: Follow, rank_0: ActorRef) -> None:
+        first = message.requests[0]
+        try:
+            if not await self._seat.formed(message.epoch):
+                return
+            weights = self._held((first.weights_version, first.kind == "evaluation"))
+            if checksum(weights) != message.checksum:
+                raise WrongWeights(f"version {first.weights_version} is not the same here")
+        except (WrongWeights, NoGroup) as error:
+            self._seat.refuse(message, rank_0, str(error))
+            return
+
+        def take_steps(company: Company) -> asyncio.Future[int]:
+            assert isinstance(company, InCircle), "nobody follows in a group of one"
+            work = company.follow(message.stretch, weights, lambda: step_s(company.members))
+            return apart(self, work)
+
+        def step_s(members: int) -> float:
+            return self._plant.step_s(self._node, members)
+
+        async with self._context.accelerator_turn():
+            with self._context.busy(_STATES[first.kind], f"follows {rank_0.address}"):
+                await self._seat.follow(message, take_steps)
+
+    # --- batches ---
+
     @handles(Denoise)
     async def on_denoise(self, message: Denoise) -> None:
         assert self.sender is not None
         batch = Batch(message, self.sender)
-        if self._stop_at is not None:
+        if self._stop_at is not None or not self._seat.leads:
             self.tell(batch.leader, Yielded(message.lease))
             return
         self._wanted[message.lease] = batch
@@ -113,13 +171,7 @@ class SimulatedMember(Actor):
 
     @handles(Recall)
     async def on_recall(self, message: Recall) -> None:
-        for lease in message.leases:
-            batch = self._wanted.get(lease)
-            if batch is None:
-                continue
-            batch.recalled = True
-            if not batch.begun:
-                self._end(batch, Yielded(lease))
+        self._recall([self._wanted[lease] for lease in message.leases if lease in self._wanted])
 
     @handles(Drain)
     async def on_drain(self, message: Drain) -> None:
@@ -132,14 +184,20 @@ class SimulatedMember(Actor):
             if not batch.begun:
                 self._end(batch, Yielded(batch.message.lease))
 
-    # --- batches ---
+    def _recall(self, batches: list[Batch]) -> None:
+        for batch in batches:
+            batch.recalled = True
+            if not batch.begun:
+                self._end(batch, Yielded(batch.message.lease))
 
     async def _work(self, batch: Batch) -> None:
         lease = batch.message.lease
         try:
             self._end(batch, await self._denoise(batch))
-        except _Unwanted:
+        except Unwanted:
             return
+        except NoGroup:
+            self._end(batch, Yielded(lease))
         except SpotlightError as error:
             bad_commits = isinstance(error, CommitRefused)
             self._end(batch, DenoiseError(lease, f"{error}", bad_commits))
@@ -171,7 +229,7 @@ class SimulatedMember(Actor):
             self._plant.at_work[self._context.name] = batch
             with self._context.busy(_STATES[first.kind], f"{len(message.requests)} images"):
                 try:
-                    done, seconds = await self._take_steps(job, batch)
+                    done = await self._steps(job, batch).take()
                 finally:
                     self._plant.at_work.pop(self._context.name, None)
         if not done:
@@ -183,7 +241,8 @@ class SimulatedMember(Actor):
                 await self._upload(job, batch, request.image_key, b"picture")
         key = f"samples/{self._context.name}/{self._context.epoch}-{message.lease}"
         bundle = await self._upload(job, batch, key, _packed(batch, batch.step, batch.latents))
-        return Denoised(message.lease, bundle, batch.step - batch.first, seconds)
+        members = batch.degrees.pop() if len(batch.degrees) == 1 else 0
+        return Denoised(message.lease, bundle, batch.step - batch.first, batch.seconds, members)
 
     async def _begin(self, batch: Batch, weights: str) -> list[str]:
         message, plant = batch.message, self._plant
@@ -220,49 +279,18 @@ class SimulatedMember(Actor):
         batch.first = batch.step = batch.committed = batch.told = commits[0].step
         return latents
 
-    async def _take_steps(self, job: _Job, batch: Batch) -> tuple[bool, float]:
-        """Whether it came to its end, and the time that the steps took."""
-        loop, plant, message = asyncio.get_running_loop(), self._plant, batch.message
-        delivery: asyncio.Task[None] | None = None
-        steps, seconds = message.requests[0].settings.steps, 0.0
-        try:
-            while batch.step < steps:
-                self._require_wanted(batch)
-                step_s = seconds / max(1, batch.step - batch.first)
-                if batch.recalled or must_stop(loop.time(), self._stop_at, step_s):
-                    if delivery is not None:
-                        await asyncio.wait((delivery,))
-                    return False, seconds
-                if commit_due(
-                    batch.step,
-                    steps,
-                    batch.committed,
-                    message.commit_every,
-                    urgent=self._stop_at is not None,
-                    delivering=delivery is not None and not delivery.done(),
-                ):
-                    await asyncio.sleep(plant.timings.copy_s)
-                    batch.committed = batch.step
-                    delivery = self.run_task(
-                        self._commit(job, batch, batch.step, tuple(batch.latents))
-                    )
-                began = loop.time()
-                await asyncio.sleep(plant.step_s(self._node))
-                seconds += loop.time() - began
-                batch.latents = [physics.denoised(each, batch.step) for each in batch.latents]
-                batch.step += 1
-                plant.steps += len(batch.latents)
-                if plant.is_poisonous(message.requests):
-                    plant.kill(self._context.name)
-                    await asyncio.sleep(3600.0)
-            self._require_wanted(batch)
-        except BaseException:
-            if delivery is not None:
-                delivery.cancel()
-            raise
-        if delivery is not None:
-            delivery.cancel()  # the images come instead
-        return True, seconds
+    def _steps(self, job: _Job, batch: Batch) -> Steps:
+        return Steps(
+            self,
+            self._context.name,
+            self._node,
+            self._plant,
+            self._seat,
+            batch,
+            commit=lambda: self._commit(job, batch, batch.step, tuple(batch.latents)),
+            stop_at=lambda: self._stop_at,
+            is_wanted=lambda: self._is_wanted(batch),
+        )
 
     def _held(self, version: tuple[int, bool]) -> str:
         weights = self._weights.get(version)
@@ -275,7 +303,7 @@ class SimulatedMember(Actor):
 
     def _require_wanted(self, batch: Batch) -> None:
         if not self._is_wanted(batch):
-            raise _Unwanted
+            raise Unwanted
 
     # --- delivery ---
 
@@ -284,7 +312,7 @@ class SimulatedMember(Actor):
         key = f"commits/{self._context.name}/{self._context.epoch}-{lease}-{step}"
         try:
             bundle = await self._upload(job, batch, key, _packed(batch, step, latents))
-        except (TransferFailed, _Unwanted):
+        except (TransferFailed, Unwanted):
             return
         if self._is_wanted(batch):
             batch.told = step

@@ -13,11 +13,14 @@ import msgspec
 from spotlight.actors.messages import Denoise, Request
 from spotlight.actors.runtime import ActorRef
 from spotlight.simulation import physics
+from spotlight.simulation.circle import Circles, State
 from spotlight.simulation.history import History
 from spotlight.simulation.store import Stores
 from spotlight.simulation.witness import Witness
 from spotlight.transport.tensors import BundleOffer
 
+_SERIAL_SHARE = 0.1
+"""Of a step, so much is not shared out in a group."""
 _POISON_DOSES = 5
 """Poison is used up after so many processes: who resumes a job often enough gets it done."""
 
@@ -66,10 +69,14 @@ class Plant:
     steps: int = 0
     """Denoising steps of single requests, all together."""
 
-    def step_s(self, node: str) -> float:
-        """Time of a denoising step on a node now."""
+    def __post_init__(self) -> None:
+        self.circles = Circles(self.history)
+
+    def step_s(self, node: str, members: int) -> float:
+        """Time of a denoising step of a group on a node now."""
         self.slow_steps += node in self.slow
-        return self.timings.step_s * self.slow.get(node, 1.0)
+        share = _SERIAL_SHARE + (1 - _SERIAL_SHARE) / members
+        return self.timings.step_s * share * self.slow.get(node, 1.0)
 
     def is_poisonous(self, requests: tuple[Request, ...]) -> bool:
         """Whether denoising these ends the process."""
@@ -102,6 +109,15 @@ class Batch:
     """Step of the last commit taken."""
     told: int = 0
     """Step of the last commit that the leader knows of."""
+    seconds: float = 0.0
+    """Time that the steps took."""
+    degrees: set[int] = field(default_factory=set)
+    """Sizes of the groups that took them."""
+
+    @property
+    def state(self) -> State:
+        """Where it stands."""
+        return State(self.weights, self.step, tuple(self.latents))
 
 
 async def fetch_bundle(plant: Plant, offer: BundleOffer) -> physics.Bundle:

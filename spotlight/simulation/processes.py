@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
-from spotlight.actors.runtime import ActorSystem
+from spotlight.actors.runtime import Actor, ActorSystem
 from spotlight.actors.worker_state import WorkerContext
+
+ActorT = TypeVar("ActorT", bound=Actor)
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,13 @@ class Process:
     def identity(self) -> str:
         """Differs for every process that bears the name."""
         return f"{self.name}#{self.pid}"
+
+    def actors(self, kind: type[ActorT]) -> list[ActorT]:
+        """Those of one kind that live in it; none once it has ended."""
+        if self.system is None or self.ended.done():
+            return []
+        actors = [getattr(cell, "_actor", None) for cell in self.system.cells.values()]
+        return [actor for actor in actors if isinstance(actor, kind)]
 
     async def wait(self) -> int:
         """Its exit code."""

@@ -145,6 +145,10 @@ class SimulatedStore:
         disk.peak = max(disk.peak, len(disk.bundles))
         return BundleOffer(key, len(data), zlib.crc32(data), self.endpoint)
 
+    async def copy(self, offer: BundleOffer, key: str, *, timeout_s: float = 60.0) -> BundleOffer:
+        """Keep the bundle of another store under a key of ours."""
+        return self.put(key, await self._stores.fetch(offer, timeout_s=timeout_s))
+
     def delete(self, prefix: str) -> None:
         """Drop a bundle or a folder of bundles; nothing happens if it is not there."""
         bundles = self.disk.bundles

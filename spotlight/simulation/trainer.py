@@ -43,6 +43,8 @@ class _Training:
     weights: str
     done: Trained | None = None
     running: int | None = None
+    saved: SaveCheckpoint | None = None
+    """The latest order to save that was carried out."""
     asker: ActorRef | None = None
 
 
@@ -188,6 +190,9 @@ class SimulatedTrainerRank(Actor):
 
     async def _save(self, training: _Training, message: SaveCheckpoint, asker: ActorRef) -> None:
         async with self._context.accelerator_turn():
+            if training.saved == message:  # its answer was lost, or is under way
+                try_tell(self, asker, CheckpointSaved(message.iteration, message.path))
+                return
             self._require(training, message.iteration, "save")
             path = Path(message.path)
             path.parent.mkdir(exist_ok=True)
@@ -196,6 +201,7 @@ class SimulatedTrainerRank(Actor):
                 msgspec.msgpack.encode(physics.Weights(training.completed, training.weights))
             )
             part.replace(path)
+            training.saved = message
         try_tell(self, asker, CheckpointSaved(message.iteration, message.path))
 
     def _require(self, training: _Training, completed: int, what: str) -> None:

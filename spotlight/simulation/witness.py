@@ -60,6 +60,7 @@ class Witness:
             drop(self, dropped)
 
         def retrying(self: JobJournal) -> None:
+            witness._committed.clear()
             witness._completed.clear()
             retry(self)
 

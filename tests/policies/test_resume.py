@@ -8,7 +8,12 @@ NONE: frozenset[int] = frozenset()
 
 
 def test_a_run_goes_on_with_its_newest_iteration_when_the_trainers_are_there():
-    assert resume_point(7, 5, [7, 7], NONE) == ResumePoint(7, warm=True)
+    assert resume_point(7, 5, [7, 7], frozenset({6})) == ResumePoint(7, warm=True)
+
+
+def test_weights_that_wait_for_their_validation_must_still_be_published():
+    assert resume_point(7, 5, [7, 7], NONE) == ResumePoint(5, warm=False)
+    assert resume_point(7, 7, [7, 7], NONE) == ResumePoint(7, warm=True)
 
 
 def test_trainers_that_went_on_by_one_iteration_are_found_too():

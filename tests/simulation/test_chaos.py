@@ -31,7 +31,7 @@ def digest_in_a_process_of_its_own(seed: int, hash_seed: int) -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize("seed", [5, 9])
+@pytest.mark.parametrize("seed", [3, 9])
 def test_a_seed_gives_one_history_wherever_it_runs(seed: int) -> None:
     digests = {digest_in_a_process_of_its_own(seed, hash_seed) for hash_seed in (1, 2)}
     assert digests == {run_seed(seed)[0].digest}

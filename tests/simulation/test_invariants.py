@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from spotlight.actors.messages import WorkerRefs
 from spotlight.simulation import invariants
 from spotlight.simulation.chaos import Run, run_seed, scenario, silence, simulate
 from spotlight.simulation.faults import FaultKind
@@ -169,7 +170,13 @@ def test_a_resumed_sample_that_lacks_a_step_is_caught(monkeypatch: pytest.Monkey
 def test_a_leader_that_stays_drained_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     from spotlight.actors.node import NodeScheduler
 
-    monkeypatch.setattr(NodeScheduler, "_stay", lambda self, reason: None)
+    drain = NodeScheduler._drain
+
+    def never_ends(self: NodeScheduler, workers: tuple[WorkerRefs, ...]) -> None:
+        if self._departure.notice is not None:
+            drain(self, workers)
+
+    monkeypatch.setattr(NodeScheduler, "_drain", never_ends)
     assert "takes nothing more" in everything_found(["notice_no_kill"])
 
 

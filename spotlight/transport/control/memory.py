@@ -41,8 +41,13 @@ class Faults:
     """Probability that later frames overtake a frame."""
     overtaken_by_s: float = 0.01
     """Greatest additional time under way of a frame that is overtaken."""
-    spares: Callable[[str, str], bool] = lambda source, destination: False
-    """Whether frames between two addresses are never lost, duplicated or overtaken."""
+    spares: Callable[[str, str, bytes], bool] = lambda source, destination, frame: False
+    """Whether a frame between two addresses is never lost, duplicated or overtaken."""
+
+    @property
+    def are_there(self) -> bool:
+        """Whether frames can be lost, duplicated or overtaken now."""
+        return bool(self.loss or self.duplication or self.reordering)
 
 
 _NO_FAULTS = Faults()
@@ -404,7 +409,7 @@ class _Connection:
         if len(pipe.frames) >= network.outbox_limit:
             raise MailboxFull(f"{len(pipe.frames)} frames are already queued for this peer")
         faults, rng = network.faults, network.rng
-        if faults.spares(sender.address, self._other(sender.address)):
+        if faults.are_there and faults.spares(sender.address, self._other(sender.address), frame):
             faults = _NO_FAULTS
         network.frames_sent += 1
         if faults.loss and rng.random() < faults.loss:

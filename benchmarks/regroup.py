@@ -1,0 +1,181 @@
+"""What it costs that an SP group loses members: `python -m benchmarks.regroup --json`.
+
+A real node with four worker processes denoises the tiny model in SP groups (gloo) under a real
+dispatcher; more requests wait than can be done. Members are killed (SIGKILL) or stopped (SIGSTOP)
+in the middle of a step, whatever their rank. A time runs from the signal to the first step that the
+new group completes, on CLOCK_MONOTONIC, which all processes share. It is taken apart: until the
+node knows (`detect`), until rank 0 of the new group can denoise (`regroup`, with `meet` for
+connecting), the copying of `weights`, and the rest with the step itself (`first_step`).
+
+- `kill_to_first_step_ms_*`: the worst of the cases 2->1, 4->3 (groups of 2 and 1), 4->2 (two are
+  killed) and 3->4 (a killed worker is back: from the node's knowing that it is ready).
+- `stop_to_first_step_ms_*`: of a member that hangs; `hang_bound_ms` is how long the node may take
+  to suspect it.
+- `cold_over_warm`: starting four processes, loading, forming the group and the first step, over
+  the median of the worst case.
+- `events` at random, see `benchmarks.regroup_events`: `leaks` counts processes, threads, listening
+  sockets and shared memory that are left, in this process after all is closed and in workers.
+- `weights_vs_memcpy` is that of `benchmarks.weights`; `sp_max_relative_difference` that of
+  `benchmarks.regroup_exactness`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import statistics
+import tempfile
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+
+import msgspec
+import torch
+
+from benchmarks import regroup_exactness, weights
+from benchmarks.preemption_site import EXAMPLE, opened
+from benchmarks.regroup_events import Belongings, Events, belongings, shared_memory, survivors
+from benchmarks.regroup_kills import Regrouping, Trials, measure
+from benchmarks.regroup_site import WORKERS, GroupSite
+from benchmarks.report import Figure, finish, parser, quantile
+from spotlight.actors import liveness
+from spotlight.actors import node as node_module
+from spotlight.actors.logs import log_as_json_lines
+from spotlight.actors.loop import run
+from spotlight.actors.requests import rollout_settings
+from spotlight.diffusion.checkpoints import load_model
+from spotlight.jobs import load_job
+
+STEPS = 240
+MICRO_BATCH = 4
+"""Of the tiny model: a step takes little, so that what is measured is the rest."""
+CASES = ("2->1", "4->3", "4->2", "3->4")
+FINISH_LIMIT_S = 300.0
+
+
+async def _measure(kills: int, stops: int, events: int) -> dict[str, Figure]:
+    job = load_job(EXAMPLE)
+    sampler = msgspec.structs.replace(job.sampler, micro_batch=MICRO_BATCH)
+    job = msgspec.structs.replace(job, sampler=sampler)
+    model = load_model(job.model)
+    settings = msgspec.structs.replace(rollout_settings(job, 0), steps=STEPS)
+
+    def site(folder: str) -> GroupSite:
+        return GroupSite(Path(folder), settings)
+
+    with tempfile.TemporaryDirectory() as folder:
+        async with opened(site(folder), job, model, 1) as at:
+            cold_s = await _cold_s(at)
+            trials = Trials(at, random.Random(1))
+            await measure(trials, kills, stops)
+            await at.finish(FINISH_LIMIT_S)
+    before, segments = belongings(os.getpid()), shared_memory()
+    with tempfile.TemporaryDirectory() as folder:
+        async with opened(site(folder), job, model, 1) as at:
+            cold_s = min(cold_s, await _cold_s(at))
+            storm = Events(at, random.Random(2))
+            await storm.run(round(0.6 * events), kills=True)
+            halfway = await survivors(at)
+            await storm.run(events - storm.counts.total(), kills=False)
+            end = await survivors(at)
+            await at.finish(FINISH_LIMIT_S)
+    figures = {
+        **_regroupings(trials),
+        "cold_s": cold_s,
+        **_storm(storm, at),
+        **_leaks(halfway, end, before, belongings(os.getpid()), shared_memory() - segments),
+    }
+    worst = max(_median(trials.seen[case]) for case in CASES)
+    return {"cold_over_warm": 1000 * cold_s / worst, **figures}
+
+
+async def _cold_s(at: GroupSite) -> float:
+    step = await at.first_step(WORKERS)
+    return float(step["t"]) - at.began
+
+
+def _median(seen: Sequence[Regrouping]) -> float:
+    return statistics.median(it.total for it in seen)
+
+
+def _p99(seen: Sequence[Regrouping]) -> float:
+    return quantile([it.total for it in seen], 0.99)
+
+
+def _regroupings(trials: Trials) -> dict[str, Figure]:
+    seen = trials.seen
+    figures: dict[str, Figure] = {
+        "kill_to_first_step_ms_median": max(_median(seen[case]) for case in CASES),
+        "kill_to_first_step_ms_p99": max(_p99(seen[case]) for case in CASES),
+        "stop_to_first_step_ms_median": _median(seen["stop"]),
+        "stop_to_first_step_ms_p99": _p99(seen["stop"]),
+        # The signal falls between two questions, and the first one may just have been answered.
+        "hang_bound_ms": 1000 * (liveness._SUSPECT_ASKS + 1) * node_module._ASK_GROUPED_S,
+    }
+    for members, steps in sorted(trials.step_s.items()):
+        figures[f"step_ms_of_{members}"] = 1000 * statistics.median(steps)
+    for case, several in seen.items():
+        name = case.replace("->", "_to_")
+        figures[f"{name}_count"] = len(several)
+        figures[f"{name}_p99_ms"] = _p99(several)
+        for part in fields(Regrouping):
+            values = [getattr(it, part.name) for it in several]
+            figures[f"{name}_{part.name}_ms"] = statistics.median(values)
+    met = [it for several in seen.values() for it in several if it.meet]
+    figures["meet_share_of_regroup"] = statistics.median(it.meet / it.regroup for it in met)
+    figures["meet_share_of_total"] = statistics.median(
+        it.meet / (it.total - it.detect) for it in met
+    )
+    return figures
+
+
+def _storm(storm: Events, at: GroupSite) -> dict[str, Figure]:
+    return {
+        "events": storm.counts.total(),
+        **{f"events_{kind}": count for kind, count in sorted(storm.counts.items())},
+        "longest_standstill_s": storm.longest_standstill_s,
+        "groups_planned": at.epoch,
+        "requests": len(at.submitted),
+        "requests_lost": len(at.submitted) - len(at.finished),
+        "counted_twice": sum(count > 1 for count in at.finished.values()),
+        "requests_given_up": len(at.given_up),
+    }
+
+
+def _leaks(
+    halfway: Sequence[Belongings],
+    end: Sequence[Belongings],
+    before: Belongings,
+    after: Belongings,
+    segments: set[str],
+) -> dict[str, Figure]:
+    """What this process has more than before, and workers than any of them had halfway: some make a
+    thread at their first commit or score.
+    """
+    figures: dict[str, Figure] = {"leaked_segments": len(segments)}
+    for kind in Belongings._fields:
+        most = max(getattr(worker, kind) for worker in halfway)
+        grown = (max(0, getattr(worker, kind) - most) for worker in end)
+        figures[f"leaked_{kind}"] = max(0, getattr(after, kind) - getattr(before, kind))
+        figures[f"leaked_{kind}_of_workers"] = sum(grown)
+    return {"leaks": sum(int(count) for count in figures.values()), **figures}
+
+
+def main() -> None:
+    """Print the figures."""
+    accepted = parser(__doc__)
+    accepted.add_argument("--events", type=int, default=1000, help="random ones (default: 1000)")
+    options = accepted.parse_args()
+    torch.set_num_threads(1)
+    log_as_json_lines(logging.ERROR)
+    kills, stops, events = (1, 1, 20) if options.quick else (20, 16, options.events)
+    figures: dict[str, Figure] = run(_measure(kills, stops, events))
+    layers, rounds = (8, 5) if options.quick else (32, 21)
+    figures |= regroup_exactness.measure()
+    figures["weights_vs_memcpy"] = run(weights.measure(layers, rounds))["weights_vs_memcpy"]
+    finish("regroup", figures, options.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,255 @@
+"""A node whose workers denoise in SP groups, for `benchmarks.regroup`: its members can be killed,
+stopped and resumed, and all that happens is known with its time on CLOCK_MONOTONIC.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.preemption_site import LIMIT_S, Site, make_requests
+from spotlight.actors import node as node_module
+from spotlight.actors.grouping import Grouping
+from spotlight.actors.messages import (
+    Alive,
+    Demand,
+    DemandClass,
+    JoinNode,
+    SamplingSettings,
+)
+from spotlight.actors.node import NodeScheduler, NodeSettings
+from spotlight.transport.tensors import BundleStore
+
+WORKERS = 4
+HEADS = 4
+"""Of the example's transformer."""
+BACKLOG = 6
+"""Batches that wait or are in work, so that a new group always finds some."""
+LOOK_S = 0.005
+SETTLED_STEPS = 10
+
+Record = dict[str, Any]
+"""A line of the trace, see `benchmarks.traced_worker`."""
+
+
+class News(NamedTuple):
+    """What the node came to know of a worker: that its process `ended`, that it is `silent`, that
+    it `answers` again, or that it is `ready` for the job.
+    """
+
+    kind: str
+    worker: str
+    t: float
+
+
+class _TimedGrouping(Grouping):
+    """Remembers when it heard what."""
+
+    def __init__(self, node: NodeScheduler, name: str) -> None:
+        super().__init__(node, name)
+        self.news: list[News] = []
+
+    def remove(self, worker: str) -> None:
+        if worker in self._workers:
+            self._note("ended", worker)
+        super().remove(worker)
+
+    def lose_sight(self, worker: str) -> None:
+        if worker in self._workers and worker not in self._silent:
+            self._note("silent", worker)
+        super().lose_sight(worker)
+
+    def hear(self, message: Alive) -> None:
+        worker = message.worker
+        if worker in self._silent:
+            self._note("answers", worker)
+        elif worker in self._workers and self._ready_for.get(worker, "") != message.ready_for:
+            self._note("ready", worker)
+        super().hear(message)
+
+    @property
+    def known(self) -> list[str]:
+        """Workers whose processes have said that they are up."""
+        return sorted(self._workers)
+
+    @property
+    def ready(self) -> list[str]:
+        """Workers that can be grouped, if they answer."""
+        return sorted(worker for worker, job in self._ready_for.items() if job)
+
+    def _note(self, kind: str, worker: str) -> None:
+        self.news.append(News(kind, worker, time.monotonic()))
+
+
+class GroupSite(Site):
+    """One node; `settings` are those of every request."""
+
+    grouping: _TimedGrouping
+
+    def __init__(self, folder: Path, settings: SamplingSettings) -> None:
+        super().__init__(folder, WORKERS)
+        self.submitted: list[str] = []
+        self.wished = WORKERS
+        """The degree that the node is told."""
+        self._settings = settings
+        self._records: list[Record] = []
+        self._file = self.trace.open("rb")
+        self._feeding: asyncio.Task[None] | None = None
+        self._rounds = 0
+        self._feeds = True
+        node_module._RESTARTS = 1_000_000  # a node gives up workers that end so often
+
+    # --- what it is made of ---
+
+    async def _add_node(self, name: str) -> None:
+        self._feeding = asyncio.create_task(self._feed())
+        self.began = time.monotonic()
+        await super()._add_node(name)
+
+    def make_node(self, settings: NodeSettings, store: BundleStore) -> NodeScheduler:
+        """See `Site.make_node`."""
+        node = super().make_node(settings, store)
+        self.grouping = node._grouping = _TimedGrouping(node, settings.name)
+        return node
+
+    def joined(self, message: JoinNode) -> None:
+        """See `Site.joined`."""
+        self.wish(self.wished)
+
+    def up(self) -> bool:
+        """Whether all workers denoise together."""
+        return any(record["members"] == WORKERS for record in self.look("step"))
+
+    async def close(self) -> None:
+        """See `Site.close`."""
+        if self._feeding is not None:
+            self._feeding.cancel()
+        self._file.close()
+        await super().close()
+
+    async def _feed(self) -> None:
+        while self._feeds:
+            batch = self._settings.micro_batch
+            if len(self.submitted) - len(self.finished) <= (BACKLOG - 1) * batch:
+                self._rounds += 1
+                requests = make_requests(self._settings, self._rounds, batch)
+                self.submitted += [request.id for request in requests]
+                self.submit(requests)
+            else:
+                await asyncio.sleep(0.1)
+
+    # --- what can be done to it ---
+
+    def wish(self, degree: int) -> None:
+        """Have the node form groups of that degree, as far as it has members."""
+        self.wished = degree
+        guess = {size: 0.01 / size for size in (1, 2, 4)}
+        work = DemandClass("rollout", BACKLOG, self._settings.steps, guess)
+        demand = Demand(self.prepare.job_id, HEADS, (work,), None, degree, ())
+        for node in self.nodes.values():
+            self.system.tell(node, demand)
+
+    def stop(self, worker: str) -> None:
+        """SIGSTOP: it hangs."""
+        os.kill(self.pid(worker), signal.SIGSTOP)
+
+    def resume(self, worker: str) -> None:
+        """SIGCONT."""
+        os.kill(self.pid(worker), signal.SIGCONT)
+
+    async def finish(self, limit_s: float = LIMIT_S) -> None:
+        """Submit nothing more, and wait until all is done, or for so long."""
+        self._feeds = False
+        with suppress(TimeoutError):
+            await self.until(lambda: len(self.finished) == len(self.submitted), limit_s)
+
+    # --- what is seen of it ---
+
+    def pid(self, worker: str) -> int:
+        """Of its latest process."""
+        return self.launcher.processes[worker].pid
+
+    def is_running(self, worker: str) -> bool:
+        """Whether its latest process has not ended, as far as is known; it may be stopped."""
+        return self.launcher.processes[worker]._process.returncode is None
+
+    @property
+    def groups(self) -> list[tuple[str, ...]]:
+        """As planned, the largest first."""
+        return sorted(self.grouping._groups, key=lambda group: (-len(group), group))
+
+    @property
+    def epoch(self) -> int:
+        """Of the latest plan."""
+        return self.grouping._epoch
+
+    def look(self, kind: str) -> list[Record]:
+        """All lines so far that have this key."""
+        self._read()
+        return [record for record in self._records if kind in record]
+
+    def forget(self) -> None:
+        """Lines so far are not looked at any more."""
+        self._read()
+        self._records.clear()
+
+    def _read(self) -> None:
+        while (line := self._file.readline()).endswith(b"\n"):
+            self._records.append(json.loads(line))
+        self._file.seek(-len(line), os.SEEK_CUR)  # the rest of it comes later
+
+    async def first_step(self, members: int, epoch: int = 0) -> Record:
+        """The first step that a group of so many took, whose epoch is larger; waits for it."""
+        found: list[Record] = []
+
+        def is_there() -> bool:
+            found.extend(
+                record
+                for record in self.look("step")
+                if record["members"] == members and record["epoch"] > epoch
+            )
+            return bool(found)
+
+        await self.until(is_there)
+        return found[0]
+
+    async def settle(self) -> list[tuple[str, ...]]:
+        """Wait until all workers are in groups of the wished degree that take steps; the groups."""
+        self.forget()
+
+        def is_settled() -> bool:
+            steps = [record["epoch"] for record in self.look("step")]
+            return (
+                all(
+                    len(group) == self.wished and steps.count(epoch) >= SETTLED_STEPS
+                    for group, epoch in self.grouping._groups.items()
+                )
+                and len(self.grouping.known) == WORKERS
+            )
+
+        await self.until(is_settled)
+        return self.groups
+
+    async def hear(self, kind: str, worker: str, since: float) -> float:
+        """When the node came to know this of a worker; waits for it."""
+
+        def times() -> list[float]:
+            news = self.grouping.news
+            return [it.t for it in news if it[:2] == (kind, worker) and it.t >= since]
+
+        await self.until(times)
+        return times()[0]
+
+    async def until(self, condition: Callable[[], Any], limit_s: float = LIMIT_S) -> float:
+        """Wait until it holds, without keeping a processor busy; see `Site.until`."""
+        async with asyncio.timeout(limit_s):
+            while not condition():  # noqa: ASYNC110 - things of other actors
+                await asyncio.sleep(LOOK_S)
+        return asyncio.get_running_loop().time()
