@@ -8,6 +8,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from group_kit import (
@@ -40,6 +41,7 @@ from spotlight.actors.messages import (
     StepsCommitted,
     Yielded,
 )
+from spotlight.diffusion.lockstep import Lockstep
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.samplers import Denoising
 
@@ -273,9 +275,14 @@ async def test_a_thread_that_was_left_behind_loads_no_weights(
 ) -> None:
     """Another one may denoise with others by then."""
     first, second = crew.workers[:2]
-    loads, free = threading.Event(), threading.Event()
+    loads, free, follows = threading.Event(), threading.Event(), threading.Event()
     load = models[0].load_trainable_state
     loaded: list[object] = []
+    hear = Lockstep._hear
+
+    def heard(company: Lockstep, stretch: int) -> Any:
+        follows.set()
+        return hear(company, stretch)
 
     def slow(state: Tensors) -> None:
         loads.set()
@@ -284,9 +291,10 @@ async def test_a_thread_that_was_left_behind_loads_no_weights(
 
     monkeypatch.setattr(models[0], "load_trainable_state", slow)
     monkeypatch.setattr(models[1], "load_trainable_state", loaded.append)
+    monkeypatch.setattr(Lockstep, "_hear", heard)
     await crew.form(first, second)
     lease = crew.denoise(first, BATCH)
-    await until(loads.is_set)
+    await until(lambda: loads.is_set() and follows.is_set())
     stuck = [thread for thread in threading.enumerate() if thread.name == "accelerator"]
     await crew.form(second, at_once=True)
     free.set()  # rank 0 calls the thread that second has left behind
