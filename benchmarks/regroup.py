@@ -10,7 +10,8 @@ connecting), the copying of `weights`, and the rest with the step itself (`first
 - `kill_to_first_step_ms_*`: the worst of the cases 2->1, 4->3 (groups of 2 and 1), 4->2 (two are
   killed) and 3->4 (a killed worker is back: from the node's knowing that it is ready).
 - `stop_to_first_step_ms_*`: of a member that hangs; `hang_bound_ms` is how long the node may take
-  to suspect it.
+  to suspect it: the rest of a pause, and three questions. One that was alone may have been asked
+  just before its group formed, and a pause is longer then (`hang_bound_after_alone_ms`).
 - `cold_over_warm`: starting four processes, loading, forming the group and the first step, over
   the median of the worst case.
 - `events` at random, see `benchmarks.regroup_events`: `leaks` counts processes, threads, listening
@@ -75,8 +76,9 @@ async def _measure(kills: int, stops: int, events: int) -> dict[str, Figure]:
         async with opened(site(folder), job, model, 1) as at:
             cold_s = min(cold_s, await _cold_s(at))
             storm = Events(at, random.Random(2))
-            await storm.run(round(0.6 * events), kills=True)
-            halfway = await survivors(at)
+            await storm.run(events // 2, kills=True)
+            await storm.run(events // 4, kills=False)
+            before_last = await survivors(at)
             await storm.run(events - storm.counts.total(), kills=False)
             end = await survivors(at)
             await at.finish(FINISH_LIMIT_S)
@@ -84,7 +86,7 @@ async def _measure(kills: int, stops: int, events: int) -> dict[str, Figure]:
         **_regroupings(trials),
         "cold_s": cold_s,
         **_storm(storm, at),
-        **_leaks(halfway, end, before, belongings(os.getpid()), shared_memory() - segments),
+        **_leaks(before_last, end, before, belongings(os.getpid()), shared_memory() - segments),
     }
     worst = max(_median(trials.seen[case]) for case in CASES)
     return {"cold_over_warm": 1000 * cold_s / worst, **figures}
@@ -105,13 +107,14 @@ def _p99(seen: Sequence[Regrouping]) -> float:
 
 def _regroupings(trials: Trials) -> dict[str, Figure]:
     seen = trials.seen
+    grouped = liveness._SUSPECT_ASKS * node_module._ASK_GROUPED_S
     figures: dict[str, Figure] = {
         "kill_to_first_step_ms_median": max(_median(seen[case]) for case in CASES),
         "kill_to_first_step_ms_p99": max(_p99(seen[case]) for case in CASES),
         "stop_to_first_step_ms_median": _median(seen["stop"]),
         "stop_to_first_step_ms_p99": _p99(seen["stop"]),
-        # The signal falls between two questions, and the first one may just have been answered.
-        "hang_bound_ms": 1000 * (liveness._SUSPECT_ASKS + 1) * node_module._ASK_GROUPED_S,
+        "hang_bound_ms": 1000 * (grouped + node_module._ASK_GROUPED_S),
+        "hang_bound_after_alone_ms": 1000 * (grouped + node_module._ASK_ALONE_S),
     }
     for members, steps in sorted(trials.step_s.items()):
         figures[f"step_ms_of_{members}"] = 1000 * statistics.median(steps)
@@ -122,6 +125,8 @@ def _regroupings(trials: Trials) -> dict[str, Figure]:
         for part in fields(Regrouping):
             values = [getattr(it, part.name) for it in several]
             figures[f"{name}_{part.name}_ms"] = statistics.median(values)
+        slowest = max(several, key=lambda it: it.total)
+        figures[f"{name}_slowest"] = str({k: round(v, 1) for k, v in vars(slowest).items()})
     met = [it for several in seen.values() for it in several if it.meet]
     figures["meet_share_of_regroup"] = statistics.median(it.meet / it.regroup for it in met)
     figures["meet_share_of_total"] = statistics.median(
@@ -144,18 +149,18 @@ def _storm(storm: Events, at: GroupSite) -> dict[str, Figure]:
 
 
 def _leaks(
-    halfway: Sequence[Belongings],
+    before_last: Sequence[Belongings],
     end: Sequence[Belongings],
     before: Belongings,
     after: Belongings,
     segments: set[str],
 ) -> dict[str, Figure]:
-    """What this process has more than before, and workers than any of them had halfway: some make a
-    thread at their first commit or score.
+    """What this process has more than before, and workers than any of them had before the last
+    quarter of the events: each makes a thread at its first commit and at its first score.
     """
     figures: dict[str, Figure] = {"leaked_segments": len(segments)}
     for kind in Belongings._fields:
-        most = max(getattr(worker, kind) for worker in halfway)
+        most = max(getattr(worker, kind) for worker in before_last)
         grown = (max(0, getattr(worker, kind) - most) for worker in end)
         figures[f"leaked_{kind}"] = max(0, getattr(after, kind) - getattr(before, kind))
         figures[f"leaked_{kind}_of_workers"] = sum(grown)

@@ -22,6 +22,7 @@ PAUSE_S = 0.4
 KILLS = 0.06
 """Share of kills, of the events that strike a worker which runs or one that is stopped."""
 STANDSTILL_S = 60.0
+LEAVE_S = 5
 
 
 class Belongings(NamedTuple):
@@ -137,7 +138,14 @@ class Events:
 
 
 async def survivors(site: GroupSite) -> list[Belongings]:
-    """What each worker holds once all denoise together."""
+    """What each worker holds once all denoise together: the least within some seconds, in which
+    what was left behind ends.
+    """
     await site.settle()
-    await asyncio.sleep(1.0)  # threads that were left behind end
-    return [belongings(site.pid(f"node-0/{number}")) for number in range(WORKERS)]
+    pids = [site.pid(f"node-0/{number}") for number in range(WORKERS)]
+    least = [belongings(pid) for pid in pids]
+    for _ in range(LEAVE_S):
+        await asyncio.sleep(1.0)
+        now = [belongings(pid) for pid in pids]
+        least = [Belongings(*map(min, one, two)) for one, two in zip(least, now, strict=True)]
+    return least
