@@ -1,18 +1,14 @@
 """A member: executes denoising on its accelerator, with exactly the weights that a request names.
 
-Messages in: PrepareJob, HoldWeights (asks of its leader), FormGroup, Denoise, Revoke, Recall,
-Drain, EndJob (its leader); Introduce, Follow, CannotFollow (other members).
-Messages out: StepsCommitted, GroupReady, GroupFailed, and at the end of a batch Denoised, Yielded
-or DenoiseError (its leader); Introduce, Follow, CannotFollow (other members).
+Messages in: PrepareJob, HoldWeights (asks of its leader), EndJob (its leader), and those of every
+`BatchMember`.
+Messages out: StepsCommitted (its leader), and those of every `BatchMember`.
 
 The model stays loaded between jobs' iterations; weights versions are kept as tensors and copied in
 when a request needs another one. Batches run one after the other on the accelerator, while the
 bundle of the last one is uploaded. A batch goes on from the commits that come with it, and commits
-while it runs. When its node must leave, batches that have not begun are given back at once, and
-those that run when the time is up, with a last commit.
-
-Steps are taken with those who are in the member's SP group at the time. The member of rank 0 works
-on the batches, the others follow it; one that loses rank 0 commits and gives back what it has.
+while it runs, and before it is given back. Steps are taken with those who are in the member's SP
+group at the time.
 """
 
 from __future__ import annotations
@@ -22,6 +18,7 @@ import gc
 import threading
 import weakref
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -29,6 +26,7 @@ import structlog
 import torch
 from torch import Tensor
 
+from spotlight.actors.batch_member import STATES, Batch, BatchMember, Unwanted
 from spotlight.actors.commits import (
     Origin,
     fetch_bundles,
@@ -36,32 +34,20 @@ from spotlight.actors.commits import (
     settings_of,
     unpack_commits,
 )
-from spotlight.actors.delivery import AWAY_LIMIT_S, RETRY_PAUSE_S
 from spotlight.actors.group_connector import GroupConnector
-from spotlight.actors.group_seat import GroupSeat
 from spotlight.actors.messages import (
     Acknowledged,
-    CannotFollow,
     Denoise,
     Denoised,
-    DenoiseError,
-    Drain,
     EndJob,
     Follow,
-    FormGroup,
     HoldWeights,
-    Introduce,
     PrepareJob,
-    Recall,
-    RequestKind,
-    Revoke,
     StepsCommitted,
     WeightsHeld,
-    WorkerState,
     Yielded,
 )
-from spotlight.actors.recent import Recent
-from spotlight.actors.runtime import Actor, ActorRef, handles
+from spotlight.actors.runtime import ActorRef, handles
 from spotlight.actors.step_loop import StepLoop, Taken
 from spotlight.actors.worker_state import Turn, WorkerContext
 from spotlight.diffusion.checkpoints import load_model
@@ -71,10 +57,8 @@ from spotlight.diffusion.png import to_png
 from spotlight.diffusion.samplers import Denoising, Progress, SampleBatch, resume, start
 from spotlight.errors import (
     CommitRefused,
-    NoGroup,
     SpotlightError,
     TransferFailed,
-    TransportError,
     WrongWeights,
 )
 from spotlight.jobs import ModelSpec
@@ -83,12 +67,6 @@ from spotlight.transport.tensors.bundles import map_copy, pack, touch, unpack
 
 log = structlog.get_logger(__name__)
 
-_STATES: dict[RequestKind, WorkerState] = {
-    "rollout": "rollout",
-    "preview": "explore",
-    "evaluation": "evaluate",
-}
-_REVOKED_LEASES = 1024
 _Version = tuple[int, bool]
 _Images = tuple[dict[str, Tensor], dict[str, bytes]]
 """Tensors of a batch, and pictures by key for those requests that ask for one."""
@@ -111,26 +89,18 @@ class _Job:
     """The same in all members that have this job and this model."""
 
 
-@dataclass
-class _Batch:
-    job: _Job | None
-    message: Denoise
-    leader: ActorRef
-    begun: bool = False
-    recalled: bool = False
+@dataclass(eq=False)
+class _Batch(Batch):
+    job: _Job | None = None
+    """That it came for."""
 
 
-class _Unwanted(Exception):
-    """The batch was revoked or given back while it was in work."""
-
-
-class Member(Actor):
+class Member(BatchMember[_Batch, Company]):
     """See the module's docstring."""
 
     def __init__(self, context: WorkerContext, host: str = "127.0.0.1") -> None:
-        self._context = context
         self._connector = GroupConnector(context, host, self._loaded_model)
-        self._seat = GroupSeat(self, context.name, self._connector)
+        super().__init__(context, self._connector)
         self._loading = threading.Lock()
         """A thread that was left behind may still copy weights."""
         self._job: _Job | None = None
@@ -138,12 +108,6 @@ class Member(Actor):
         self._weights: dict[_Version, _Weights] = {}
         self._loaded: weakref.ref[_Weights] | None = None
         """The version that is in the model, even when it is not held any more."""
-        self._wanted: dict[int, _Batch] = {}
-        """Batches whose results are wanted, by lease. Leases of different jobs may bear the same
-        number.
-        """
-        self._revoked: Recent[int] = Recent(_REVOKED_LEASES)
-        self._stop_at: float | None = None
 
     # --- the job ---
 
@@ -196,48 +160,15 @@ class Member(Actor):
 
     def _forget_job(self) -> None:
         self._job = None
-        self._wanted.clear()
-        self._revoked = Recent(_REVOKED_LEASES)
+        self._forget_batches()
         self._weights.clear()
         self._loaded = None
 
-    # --- the group ---
-
-    @handles(FormGroup)
-    async def on_form_group(self, message: FormGroup) -> None:
-        """Take a seat in another group."""
-        assert self.sender is not None
-        if self._seat.take(message, self.sender) and not self._seat.leads:
-            self._recall(list(self._wanted.values()))
-
-    @handles(Introduce)
-    async def on_introduce(self, message: Introduce) -> None:
-        """Another member of the group that forms."""
-        self._seat.hear(message)
-
-    @handles(Follow)
-    async def on_follow(self, message: Follow) -> None:
-        """Take part in the next steps of the group."""
-        assert self.sender is not None
-        if self._seat.expects(message, self.sender):
-            self.run_task(self._follow(message, self.sender))
-
-    @handles(CannotFollow)
-    async def on_cannot_follow(self, message: CannotFollow) -> None:
-        """A member of the group cannot take part."""
-        self._seat.cannot(message)
-
-    async def _follow(self, message: Follow, rank_0: ActorRef) -> None:
-        try:
-            if not await self._seat.formed(message.epoch):
-                return
-            first = message.requests[0]
-            weights = self._held((first.weights_version, first.kind == "evaluation"))
-            if self._job is None or weights.checksum != message.checksum:
-                raise WrongWeights(f"version {first.weights_version} is not the same here")
-        except (WrongWeights, TransportError) as error:
-            self._seat.refuse(message, rank_0, str(error))
-            return
+    def _follower(self, message: Follow) -> Callable[[Company], asyncio.Future[int]]:
+        first = message.requests[0]
+        weights = self._held((first.weights_version, first.kind == "evaluation"))
+        if self._job is None or weights.checksum != message.checksum:
+            raise WrongWeights(f"version {first.weights_version} is not the same here")
         model = self._job.model
         prompts = [request.prompt for request in message.requests]
         seeds = [request.seed for request in message.requests]
@@ -255,81 +186,18 @@ class Member(Actor):
                 )
             )
 
-        async with self._context.accelerator_turn():
-            with self._context.busy(_STATES[first.kind], f"follows {rank_0.address}"):
-                await self._seat.follow(message, take_steps)
+        return take_steps
 
     def _loaded_model(self) -> tuple[DiffusionModel, str] | None:
         return None if self._job is None else (self._job.model, self._job.fingerprint)
 
     # --- batches ---
 
-    @handles(Denoise)
-    async def on_denoise(self, message: Denoise) -> None:
-        """Work on a batch; the answer is a message."""
-        assert self.sender is not None
-        batch = _Batch(self._job, message, self.sender)
-        if message.lease in self._revoked:  # which may have come before it
-            return
-        if self._stop_at is not None or not self._seat.leads:
-            self.tell(batch.leader, Yielded(message.lease))
-            return
-        self._wanted[message.lease] = batch
-        self.run_task(self._work(batch))
-
-    @handles(Revoke)
-    async def on_revoke(self, message: Revoke) -> None:
-        """Nobody wants these any more: stop before the next step."""
-        for lease in message.leases:
-            self._wanted.pop(lease, None)
-            self._revoked.add(lease)
-
-    @handles(Drain)
-    async def on_drain(self, message: Drain) -> None:
-        """Commit what runs, give back what has not begun, and stop in time; or go on as before."""
-        if message.stop_in_s is None:
-            self._stop_at = None
-            return
-        self._stop_at = asyncio.get_running_loop().time() + message.stop_in_s
-        for batch in list(self._wanted.values()):
-            if not batch.begun:
-                self._end(batch, Yielded(batch.message.lease))
-
-    @handles(Recall)
-    async def on_recall(self, message: Recall) -> None:
-        """Commit and give back what others are free to go on with."""
-        self._recall([self._wanted[lease] for lease in message.leases if lease in self._wanted])
-
-    def _recall(self, batches: list[_Batch]) -> None:
-        for batch in batches:
-            batch.recalled = True
-            if not batch.begun:
-                self._end(batch, Yielded(batch.message.lease))
+    def _make_batch(self, message: Denoise, leader: ActorRef) -> _Batch:
+        return _Batch(message, leader, job=self._job)
 
     def _must_stop_at(self, batch: _Batch) -> float | None:
         return asyncio.get_running_loop().time() if batch.recalled else self._stop_at
-
-    async def _work(self, batch: _Batch) -> None:
-        lease = batch.message.lease
-        try:
-            self._end(batch, await self._denoise(batch))
-        except _Unwanted:
-            return
-        except NoGroup as error:
-            log.error("batch_given_back", lease=lease, reason=str(error))
-            self._end(batch, Yielded(lease))
-        except (SpotlightError, ValueError, RuntimeError) as error:
-            reason = f"{type(error).__name__}: {error}"
-            if self._end(batch, DenoiseError(lease, reason, isinstance(error, CommitRefused))):
-                log.warning("denoise_error", lease=lease, error=reason)
-
-    def _end(self, batch: _Batch, answer: Denoised | Yielded | DenoiseError) -> bool:
-        """Tell the leader how the batch ended, unless nobody wants to know."""
-        if not self._is_wanted(batch):
-            return False
-        del self._wanted[batch.message.lease]
-        self.tell(batch.leader, answer)
-        return True
 
     async def _denoise(self, batch: _Batch) -> Denoised | Yielded:
         job, message = batch.job, batch.message
@@ -343,7 +211,7 @@ class Member(Actor):
         rest: Taken | None = None
         async with self._context.accelerator_turn() as turn:
             self._require_wanted(batch)
-            with self._context.busy(_STATES[first.kind], detail):
+            with self._context.busy(STATES[first.kind], detail):
                 steps = self._step_loop(job, origin, batch, weights, progress, turn)
                 done = await steps.run(lambda: self._require_wanted(batch))
                 if done is None:
@@ -426,13 +294,6 @@ class Member(Actor):
             raise WrongWeights(f"version {version[0]} is not held here; held: {held}")
         return weights
 
-    def _is_wanted(self, batch: _Batch) -> bool:
-        return self._wanted.get(batch.message.lease) is batch
-
-    def _require_wanted(self, batch: _Batch) -> None:
-        if not self._is_wanted(batch):
-            raise _Unwanted
-
     # --- delivery ---
 
     async def _deliver_commit(self, job: _Job, origin: Origin, batch: _Batch, taken: Taken) -> None:
@@ -448,7 +309,7 @@ class Member(Actor):
         except TransferFailed as error:
             log.warning("commit_not_delivered", lease=message.lease, error=str(error))
             return
-        except _Unwanted:
+        except Unwanted:
             return
         cost_s = taken.cost_s
         if job.model.device.type == "cpu":
@@ -468,20 +329,7 @@ class Member(Actor):
         return f"{self._context.name}/{self._context.epoch}-{batch.message.lease}"
 
     async def _upload(self, job: _Job, batch: _Batch, key: str, data: bytes) -> BundleOffer:
-        """Leave something in the job's sink, whichever that is by then; a coordinator may be away
-        for a while. Raises `TransferFailed`.
-        """
-        loop = asyncio.get_running_loop()
-        give_up_at = loop.time() + AWAY_LIMIT_S
-        while True:
-            self._require_wanted(batch)
-            try:
-                return await upload(job.sink, key, data)
-            except TransferFailed as error:
-                if loop.time() >= give_up_at:
-                    raise
-                log.info("upload_again", key=key, reason=str(error))
-            await asyncio.sleep(RETRY_PAUSE_S)
+        return await self._until_uploaded(batch, key, lambda: upload(job.sink, key, data))
 
 
 def _decode(

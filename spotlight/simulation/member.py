@@ -4,52 +4,33 @@ time, and holds fingerprints in place of tensors."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
 
-from spotlight.actors.delivery import AWAY_LIMIT_S, RETRY_PAUSE_S
-from spotlight.actors.group_seat import GroupSeat
+from spotlight.actors.batch_member import STATES, BatchMember, Unwanted
 from spotlight.actors.messages import (
     Acknowledged,
-    CannotFollow,
     Denoise,
     Denoised,
-    DenoiseError,
     Drain,
     EndJob,
     Follow,
-    FormGroup,
     HoldWeights,
-    Introduce,
     PrepareJob,
-    Recall,
-    Revoke,
     StepsCommitted,
     WeightsHeld,
-    WorkerState,
     Yielded,
 )
-from spotlight.actors.runtime import Actor, ActorRef, handles
+from spotlight.actors.runtime import ActorRef, handles
 from spotlight.actors.worker_state import WorkerContext
-from spotlight.errors import (
-    CommitRefused,
-    NoGroup,
-    SpotlightError,
-    TransferFailed,
-    WrongWeights,
-)
+from spotlight.errors import CommitRefused, TransferFailed, WrongWeights
 from spotlight.simulation import physics
 from spotlight.simulation.circle import Company, Connector, InCircle
-from spotlight.simulation.plant import Batch, Plant, fetch_bundle, fetch_weights
-from spotlight.simulation.steps import Steps, Unwanted, apart, checksum
+from spotlight.simulation.plant import Plant, SimulatedBatch, fetch_bundle, fetch_weights
+from spotlight.simulation.steps import Steps, apart, checksum
 from spotlight.transport.tensors import BundleOffer, StoreEndpoint
-
-_STATES: dict[str, WorkerState] = {
-    "rollout": "rollout",
-    "preview": "explore",
-    "evaluation": "evaluate",
-}
 
 
 @dataclass
@@ -58,20 +39,17 @@ class _Job:
     sink: StoreEndpoint
 
 
-class SimulatedMember(Actor):
+class SimulatedMember(BatchMember[SimulatedBatch, Company]):
     """Stands where a `Member` does."""
 
     def __init__(self, context: WorkerContext, node: str, plant: Plant) -> None:
-        self._context = context
+        connector = Connector(plant.circles, lambda: self._job.id if self._job else None)
+        super().__init__(context, connector)
         self._node = node
         self._plant = plant
-        connector = Connector(plant.circles, lambda: self._job.id if self._job else None)
-        self._seat = GroupSeat(self, context.name, connector)
         self._job: _Job | None = None
         self._weights: dict[tuple[int, bool], str] = {}
         self._acknowledged: set[tuple[int, bool]] = set()
-        self._wanted: dict[int, Batch] = {}
-        self._stop_at: float | None = None
 
     @handles(PrepareJob)
     async def on_prepare(self, message: PrepareJob) -> Acknowledged:
@@ -102,43 +80,17 @@ class SimulatedMember(Actor):
 
     def _forget_job(self) -> None:
         self._job = None
-        self._wanted.clear()
+        self._forget_batches()
         self._weights.clear()
         self._acknowledged.clear()
 
-    # --- the group ---
+    # --- what it does in its group ---
 
-    @handles(FormGroup)
-    async def on_form_group(self, message: FormGroup) -> None:
-        assert self.sender is not None
-        if self._seat.take(message, self.sender) and not self._seat.leads:
-            self._recall(list(self._wanted.values()))
-
-    @handles(Introduce)
-    async def on_introduce(self, message: Introduce) -> None:
-        self._seat.hear(message)
-
-    @handles(Follow)
-    async def on_follow(self, message: Follow) -> None:
-        assert self.sender is not None
-        if self._seat.expects(message, self.sender):
-            self.run_task(self._follow(message, self.sender))
-
-    @handles(CannotFollow)
-    async def on_cannot_follow(self, message: CannotFollow) -> None:
-        self._seat.cannot(message)
-
-    async def _follow(self, message: Follow, rank_0: ActorRef) -> None:
+    def _follower(self, message: Follow) -> Callable[[Company], asyncio.Future[int]]:
         first = message.requests[0]
-        try:
-            if not await self._seat.formed(message.epoch):
-                return
-            weights = self._held((first.weights_version, first.kind == "evaluation"))
-            if checksum(weights) != message.checksum:
-                raise WrongWeights(f"version {first.weights_version} is not the same here")
-        except (WrongWeights, NoGroup) as error:
-            self._seat.refuse(message, rank_0, str(error))
-            return
+        weights = self._held((first.weights_version, first.kind == "evaluation"))
+        if checksum(weights) != message.checksum:
+            raise WrongWeights(f"version {first.weights_version} is not the same here")
 
         def take_steps(company: Company) -> asyncio.Future[int]:
             assert isinstance(company, InCircle), "nobody follows in a group of one"
@@ -148,66 +100,19 @@ class SimulatedMember(Actor):
         def step_s(members: int) -> float:
             return self._plant.step_s(self._node, members)
 
-        async with self._context.accelerator_turn():
-            with self._context.busy(_STATES[first.kind], f"follows {rank_0.address}"):
-                await self._seat.follow(message, take_steps)
+        return take_steps
 
     # --- batches ---
 
-    @handles(Denoise)
-    async def on_denoise(self, message: Denoise) -> None:
-        assert self.sender is not None
-        batch = Batch(message, self.sender)
-        if self._stop_at is not None or not self._seat.leads:
-            self.tell(batch.leader, Yielded(message.lease))
-            return
-        self._wanted[message.lease] = batch
-        self.run_task(self._work(batch))
+    def _make_batch(self, message: Denoise, leader: ActorRef) -> SimulatedBatch:
+        return SimulatedBatch(message, leader)
 
-    @handles(Revoke)
-    async def on_revoke(self, message: Revoke) -> None:
-        for lease in message.leases:
-            self._wanted.pop(lease, None)
-
-    @handles(Recall)
-    async def on_recall(self, message: Recall) -> None:
-        self._recall([self._wanted[lease] for lease in message.leases if lease in self._wanted])
-
-    @handles(Drain)
     async def on_drain(self, message: Drain) -> None:
-        if message.stop_in_s is None:
-            self._stop_at = None
-            return
-        self._plant.drains[self._node] += 1
-        self._stop_at = asyncio.get_running_loop().time() + message.stop_in_s
-        for batch in list(self._wanted.values()):
-            if not batch.begun:
-                self._end(batch, Yielded(batch.message.lease))
+        if message.stop_in_s is not None:
+            self._plant.drains[self._node] += 1
+        await super().on_drain(message)
 
-    def _recall(self, batches: list[Batch]) -> None:
-        for batch in batches:
-            batch.recalled = True
-            if not batch.begun:
-                self._end(batch, Yielded(batch.message.lease))
-
-    async def _work(self, batch: Batch) -> None:
-        lease = batch.message.lease
-        try:
-            self._end(batch, await self._denoise(batch))
-        except Unwanted:
-            return
-        except NoGroup:
-            self._end(batch, Yielded(lease))
-        except SpotlightError as error:
-            bad_commits = isinstance(error, CommitRefused)
-            self._end(batch, DenoiseError(lease, f"{error}", bad_commits))
-
-    def _end(self, batch: Batch, answer: Denoised | Yielded | DenoiseError) -> None:
-        if self._is_wanted(batch):
-            del self._wanted[batch.message.lease]
-            self.tell(batch.leader, answer)
-
-    async def _denoise(self, batch: Batch) -> Denoised | Yielded:
+    async def _denoise(self, batch: SimulatedBatch) -> Denoised | Yielded:
         job, message = self._job, batch.message
         if job is None:
             raise WrongWeights("no job is prepared on this member")
@@ -227,7 +132,7 @@ class SimulatedMember(Actor):
             if batch.weights != weights:
                 batch.latents = [physics.noise(batch.weights, r) for r in message.requests]
             self._plant.at_work[self._context.name] = batch
-            with self._context.busy(_STATES[first.kind], f"{len(message.requests)} images"):
+            with self._context.busy(STATES[first.kind], f"{len(message.requests)} images"):
                 try:
                     done = await self._steps(job, batch).take()
                 finally:
@@ -244,7 +149,7 @@ class SimulatedMember(Actor):
         members = batch.degrees.pop() if len(batch.degrees) == 1 else 0
         return Denoised(message.lease, bundle, batch.step - batch.first, batch.seconds, members)
 
-    async def _begin(self, batch: Batch, weights: str) -> list[str]:
+    async def _begin(self, batch: SimulatedBatch, weights: str) -> list[str]:
         message, plant = batch.message, self._plant
         commits = [commit for commit in message.commits if commit is not None]
         plant.witness.check(message)
@@ -279,7 +184,7 @@ class SimulatedMember(Actor):
         batch.first = batch.step = batch.committed = batch.told = commits[0].step
         return latents
 
-    def _steps(self, job: _Job, batch: Batch) -> Steps:
+    def _steps(self, job: _Job, batch: SimulatedBatch) -> Steps:
         return Steps(
             self,
             self._context.name,
@@ -298,16 +203,11 @@ class SimulatedMember(Actor):
             raise WrongWeights(f"version {version[0]} is not held here")
         return weights
 
-    def _is_wanted(self, batch: Batch) -> bool:
-        return self._wanted.get(batch.message.lease) is batch
-
-    def _require_wanted(self, batch: Batch) -> None:
-        if not self._is_wanted(batch):
-            raise Unwanted
-
     # --- delivery ---
 
-    async def _commit(self, job: _Job, batch: Batch, step: int, latents: tuple[str, ...]) -> None:
+    async def _commit(
+        self, job: _Job, batch: SimulatedBatch, step: int, latents: tuple[str, ...]
+    ) -> None:
         lease = batch.message.lease
         key = f"commits/{self._context.name}/{self._context.epoch}-{lease}-{step}"
         try:
@@ -318,20 +218,12 @@ class SimulatedMember(Actor):
             batch.told = step
             self.tell(batch.leader, StepsCommitted(lease, step, bundle, self._plant.timings.copy_s))
 
-    async def _upload(self, job: _Job, batch: Batch, key: str, data: bytes) -> BundleOffer:
-        loop = asyncio.get_running_loop()
-        give_up_at = loop.time() + AWAY_LIMIT_S
-        while True:
-            self._require_wanted(batch)
-            try:
-                return await self._plant.stores.upload(job.sink, key, data)
-            except TransferFailed:
-                if loop.time() >= give_up_at:
-                    raise
-            await asyncio.sleep(RETRY_PAUSE_S)
+    async def _upload(self, job: _Job, batch: SimulatedBatch, key: str, data: bytes) -> BundleOffer:
+        stores = self._plant.stores
+        return await self._until_uploaded(batch, key, lambda: stores.upload(job.sink, key, data))
 
 
-def _packed(batch: Batch, step: int, latents: list[str] | tuple[str, ...]) -> bytes:
+def _packed(batch: SimulatedBatch, step: int, latents: list[str] | tuple[str, ...]) -> bytes:
     rows = (
         physics.Row(request, batch.weights, step, each)
         for request, each in zip(batch.message.requests, latents, strict=True)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from spotlight.actors.messages import Denoise, Request
-from spotlight.actors.runtime import ActorRef
+from spotlight.actors.batch_member import Batch
+from spotlight.actors.messages import Request
 from spotlight.simulation import physics
 from spotlight.simulation.circle import Circles, State
 from spotlight.simulation.history import History
@@ -64,7 +64,7 @@ class Plant:
     drains: Counter[str] = field(default_factory=Counter)
     """Drains that members heard of, by node."""
     scorer_fails: Callable[[Request], bool] = lambda request: False
-    at_work: dict[str, Batch] = field(default_factory=dict)
+    at_work: dict[str, SimulatedBatch] = field(default_factory=dict)
     """What every worker denoises now."""
     steps: int = 0
     """Denoising steps of single requests, all together."""
@@ -93,15 +93,11 @@ class Plant:
         return True
 
 
-@dataclass
-class Batch:
-    """A batch in work at a member."""
+@dataclass(eq=False)
+class SimulatedBatch(Batch):
+    """A batch in work at a simulated member."""
 
-    message: Denoise
-    leader: ActorRef
     weights: str = ""
-    begun: bool = False
-    recalled: bool = False
     first: int = 0
     step: int = 0
     latents: list[str] = field(default_factory=list)

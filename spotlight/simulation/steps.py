@@ -7,18 +7,15 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from spotlight.actors.batch_member import Unwanted
 from spotlight.actors.group_seat import GroupSeat
 from spotlight.actors.runtime import Actor
 from spotlight.errors import TransportError
 from spotlight.policies.commits import commit_due, must_stop
 from spotlight.simulation.circle import Company
-from spotlight.simulation.plant import Batch, Plant
+from spotlight.simulation.plant import Plant, SimulatedBatch
 
 ResultT = TypeVar("ResultT")
-
-
-class Unwanted(Exception):
-    """The batch was revoked or given back while it was in work."""
 
 
 class Steps:
@@ -39,7 +36,7 @@ class Steps:
         node: str,
         plant: Plant,
         seat: GroupSeat[Company],
-        batch: Batch,
+        batch: SimulatedBatch,
         *,
         commit: Callable[[], Coroutine[Any, Any, None]],
         stop_at: Callable[[], float | None],

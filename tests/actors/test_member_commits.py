@@ -14,6 +14,7 @@ from job_kit import SETTINGS, Recorder, job, recorder, request
 from msgspec.structs import replace
 from runtime_kit import Cluster
 
+from spotlight.actors import batch_member
 from spotlight.actors import member as member_module
 from spotlight.actors.member import Member
 from spotlight.actors.messages import (
@@ -402,7 +403,7 @@ class SlowSink:
         self.fails = False
         self.keys: list[str] = []
         monkeypatch.setattr(member_module, "upload", self)
-        monkeypatch.setattr(member_module, "RETRY_PAUSE_S", 0.005)
+        monkeypatch.setattr(batch_member, "RETRY_PAUSE_S", 0.005)
 
     async def __call__(self, store: StoreEndpoint, key: str, data: bytes) -> BundleOffer:
         self.keys.append(key)
@@ -652,7 +653,7 @@ async def test_results_go_to_the_sink_of_the_coordinator_that_comes_back(
 async def test_a_sink_that_stays_away_is_an_error_in_the_end(
     workers: tuple[Worker, Worker], sink: SlowSink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(member_module, "AWAY_LIMIT_S", 0.1)
+    monkeypatch.setattr(batch_member, "AWAY_LIMIT_S", 0.1)
     worker = workers[0]
     sink.fails = True
     worker.denoise(wanted(1), every=1)
