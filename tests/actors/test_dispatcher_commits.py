@@ -4,15 +4,12 @@ leaves nothing behind."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from desk_kit import Desk, ids, steps, steps_of
 from job_kit import requests
-from runtime_kit import Cluster
 
 from spotlight.actors.messages import (
     CancelRequests,
@@ -24,15 +21,6 @@ from spotlight.actors.messages import (
 from spotlight.errors import ActorError
 
 pytestmark = pytest.mark.virtual_time
-
-
-@pytest.fixture
-async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
-    async with Cluster() as cluster:
-        desk = Desk(cluster, tmp_path / "journal.sqlite")
-        await desk.open()
-        yield desk
-        desk.file.close()
 
 
 async def test_a_commit_is_durable_before_it_is_acknowledged(desk: Desk) -> None:

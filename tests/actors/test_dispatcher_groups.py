@@ -5,29 +5,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from desk_kit import Desk, ids, steps
 from job_kit import SETTINGS, requests
-from runtime_kit import Cluster
 
 from spotlight.actors.dispatch_state import Backlog
 from spotlight.actors.messages import Grant, Recall, RemoveWorker, ReturnLease, Revoke
 
 pytestmark = pytest.mark.virtual_time
-
-
-@pytest.fixture
-async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
-    async with Cluster() as cluster:
-        desk = Desk(cluster, tmp_path / "journal.sqlite")
-        await desk.open()
-        yield desk
-        desk.file.close()
 
 
 async def group(desk: Desk, leader: str, *followers: str, **pull: Any) -> None:

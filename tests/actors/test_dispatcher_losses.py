@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from desk_kit import Desk, ids, images, steps
 from job_kit import requests
-from runtime_kit import Cluster
 
 from spotlight.actors.messages import (
     Grant,
@@ -20,15 +17,6 @@ from spotlight.actors.messages import (
 )
 
 pytestmark = pytest.mark.virtual_time
-
-
-@pytest.fixture
-async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
-    async with Cluster() as cluster:
-        desk = Desk(cluster, tmp_path / "journal.sqlite")
-        await desk.open()
-        yield desk
-        desk.file.close()
 
 
 async def test_a_leaving_worker_gets_nothing_until_its_notice_is_withdrawn(desk: Desk) -> None:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from desk_kit import Desk, ids, images, steps, steps_of
 from job_kit import requests
-from runtime_kit import Cluster
 
 from spotlight.actors.messages import (
     DenoiseFailed,
@@ -22,15 +19,6 @@ from spotlight.actors.messages import (
 )
 
 pytestmark = pytest.mark.virtual_time
-
-
-@pytest.fixture
-async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
-    async with Cluster() as cluster:
-        desk = Desk(cluster, tmp_path / "journal.sqlite")
-        await desk.open()
-        yield desk
-        desk.file.close()
 
 
 async def test_finished_requests_are_answered_at_once_after_a_restart(desk: Desk) -> None:
