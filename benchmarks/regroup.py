@@ -5,7 +5,8 @@ dispatcher; more requests wait than can be done. Members are killed (SIGKILL) or
 in the middle of a step, whatever their rank. A time runs from the signal to the first step that the
 new group completes, on CLOCK_MONOTONIC, which all processes share. It is taken apart: until the
 node knows (`detect`), until rank 0 of the new group can denoise (`regroup`, with `meet` for
-connecting), the copying of `weights`, and the rest with the step itself (`first_step`).
+connecting), the copying of `weights`, and the rest with the step itself (`first_step`); `held_up`
+is how long the loop of the node and the dispatcher did not turn at a stretch meanwhile.
 
 - `kill_to_first_step_ms_*`: the worst of the cases 2->1, 4->3 (groups of 2 and 1), 4->2 (two are
   killed) and 3->4 (a killed worker is back: from the node's knowing that it is ready).

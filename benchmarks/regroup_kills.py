@@ -32,6 +32,8 @@ class Regrouping:
     """Copying weights into the model of rank 0."""
     first_step: float
     """From the formed group on, loading of weights included."""
+    held_up: float
+    """The longest time that the loop of the node and the dispatcher did not turn meanwhile."""
 
 
 class Trials:
@@ -106,6 +108,7 @@ class Trials:
             sum(met),
             sum(loads),
             step["t"] - formed["t"],
+            self.site.longest_pause_s(at, step["t"]),
         )
         self.seen[case].append(Regrouping(*(1000 * each for each in seconds)))
 

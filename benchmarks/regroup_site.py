@@ -101,7 +101,9 @@ class GroupSite(Site):
         self._settings = settings
         self._records: list[Record] = []
         self._file = self.trace.open("rb")
-        self._feeding: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._pauses: list[tuple[float, float]] = []
+        """Of the loop: until when, and how long."""
         self._rounds = 0
         self._feeds = True
         node_module._RESTARTS = 1_000_000  # a node gives up workers that end so often
@@ -109,7 +111,7 @@ class GroupSite(Site):
     # --- what it is made of ---
 
     async def _add_node(self, name: str) -> None:
-        self._feeding = asyncio.create_task(self._feed())
+        self._tasks = [asyncio.create_task(self._feed()), asyncio.create_task(self._watch_loop())]
         self.began = time.monotonic()
         await super()._add_node(name)
 
@@ -129,8 +131,8 @@ class GroupSite(Site):
 
     async def close(self) -> None:
         """See `Site.close`."""
-        if self._feeding is not None:
-            self._feeding.cancel()
+        for task in self._tasks:
+            task.cancel()
         self._file.close()
         await super().close()
 
@@ -144,6 +146,14 @@ class GroupSite(Site):
                 self.submit(requests)
             else:
                 await asyncio.sleep(0.1)
+
+    async def _watch_loop(self) -> None:
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(LOOK_S)
+            now = time.monotonic()
+            if now - before > 2 * LOOK_S:
+                self._pauses.append((now, now - before - LOOK_S))
 
     # --- what can be done to it ---
 
@@ -196,9 +206,14 @@ class GroupSite(Site):
         return [record for record in self._records if kind in record]
 
     def forget(self) -> None:
-        """Lines so far are not looked at any more."""
+        """Lines and pauses so far are not looked at any more."""
         self._read()
         self._records.clear()
+        self._pauses.clear()
+
+    def longest_pause_s(self, begin: float, end: float) -> float:
+        """How long the loop of the node and the dispatcher was kept from turning, at most."""
+        return max((pause for until, pause in self._pauses if begin <= until <= end), default=0.0)
 
     def _read(self) -> None:
         while (line := self._file.readline()).endswith(b"\n"):

@@ -18,8 +18,7 @@ SpotlightError
 │   └── RemoteError           the handler raised; carries type name, message and traceback
 ├── TransportError            bytes did not arrive
 │   ├── FrameRejected         a frame that is malformed, too large, or of an unknown type
-│   ├── TransferFailed        a tensor bundle could not be sent or fetched
-│   └── NoGroup               no SP group forms around a member
+│   └── TransferFailed        a tensor bundle could not be sent or fetched
 ├── WrongWeights              a worker does not hold the weights version that was asked for
 ├── CommitRefused             saved progress is not that of the request it came with
 ├── TrainingDiverged          a loss or a gradient is not finite
@@ -116,10 +115,6 @@ class FrameRejected(TransportError):
 
 class TransferFailed(TransportError):
     """A tensor bundle could not be sent or fetched."""
-
-
-class NoGroup(TransportError):
-    """No SP group forms around a member; others must do its work."""
 
 
 class WrongWeights(SpotlightError):

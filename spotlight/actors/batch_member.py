@@ -43,10 +43,8 @@ from spotlight.actors.runtime import Actor, ActorRef, handles
 from spotlight.actors.worker_state import WorkerContext
 from spotlight.errors import (
     CommitRefused,
-    NoGroup,
     SpotlightError,
     TransferFailed,
-    TransportError,
     WrongWeights,
 )
 from spotlight.transport.tensors import BundleOffer
@@ -138,13 +136,13 @@ class BatchMember(Actor, ABC, Generic[BatchT, CompanyT]):
             if not await self._seat.formed(message.epoch):
                 return
             take_steps = self._follower(message)
-        except (WrongWeights, TransportError) as error:
+        except WrongWeights as error:
             self._seat.refuse(message, rank_0, str(error))
             return
         state = STATES[message.requests[0].kind]
         async with self._context.accelerator_turn():
             with self._context.busy(state, f"follows {rank_0.address}"):
-                await self._seat.follow(message, take_steps)
+                await self._seat.follow(message, rank_0, take_steps)
 
     # --- batches ---
 
@@ -195,9 +193,6 @@ class BatchMember(Actor, ABC, Generic[BatchT, CompanyT]):
             self._end(batch, await self._denoise(batch))
         except Unwanted:
             return
-        except NoGroup as error:
-            log.error("batch_given_back", lease=lease, reason=str(error))
-            self._end(batch, Yielded(lease))
         except (SpotlightError, ValueError, RuntimeError) as error:
             reason = f"{type(error).__name__}: {error}"
             if self._end(batch, DenoiseError(lease, reason, isinstance(error, CommitRefused))):

@@ -20,6 +20,8 @@ from spotlight.transport.rendezvous import Rendezvous
 
 _MEET_LIMIT_S = 70.0
 """Others may have to end a step before they come."""
+_CONNECT_LIMIT_S = _MEET_LIMIT_S + 10.0
+"""A rank whose entries are there may yet be out of reach."""
 _COLLECTIVE_LIMIT_S = 300.0
 """A backstop: the node notices first what has ended or hangs."""
 
@@ -111,9 +113,12 @@ class _Encounter:
         """See `Encounter.company`."""
         thread = AbandonableThread("rendezvous")  # it may hang with a peer that does
         try:
-            group = await asyncio.wrap_future(
-                thread.submit(lambda: self._begin(store=self._rendezvous))
-            )
+            async with asyncio.timeout(_CONNECT_LIMIT_S):
+                group = await asyncio.wrap_future(
+                    thread.submit(lambda: self._begin(store=self._rendezvous))
+                )
+        except TimeoutError as error:
+            raise TransportError(f"not connected after {_CONNECT_LIMIT_S:g} s") from error
         finally:
             thread.close()
         return Lockstep(group, self._parallel, self._ring)

@@ -32,7 +32,7 @@ from spotlight.actors.messages import (
     Seat,
 )
 from spotlight.actors.runtime import Actor, ActorRef
-from spotlight.errors import CannotShard, NoGroup, SpotlightError, TransportError
+from spotlight.errors import CannotShard, SpotlightError, TransportError
 
 log = structlog.get_logger(__name__)
 
@@ -42,7 +42,8 @@ CompanyT_co = TypeVar("CompanyT_co", covariant=True)
 
 _LEAVE_LIMIT_S = 60.0
 """How long a step may take that is under way when the group is to change."""
-_ORDER_LIMIT_S = 60.0
+_ORDER_LIMIT_S = 150.0
+"""Longer than it takes to leave a group and to meet in the next, for all of its members."""
 _HEAR_LIMIT_S = 5.0
 _REPEAT_S = 1.0
 _EARLY = 64
@@ -89,6 +90,7 @@ class _Stretch(Generic[CompanyT]):
     broken: asyncio.Future[None]
     call: Follow | None = None
     """With which the others were called, if this member leads."""
+    others: tuple[Seat, ...] = ()
 
     def over(self, error: TransportError | None = None) -> None:
         """See `step_loop.Stretch.over`."""
@@ -122,6 +124,8 @@ class GroupSeat(Generic[CompanyT]):
         self._quiet.set()
         self._stretches = 0
         """Number of the latest that was led, or that a call to follow named."""
+        self._ended = (0, 0)
+        """Epoch and number of the latest that came to its end here."""
         self.changing = False
         """Steps should end soon: read by the accelerator's thread."""
 
@@ -228,8 +232,7 @@ class GroupSeat(Generic[CompanyT]):
                 if loop.time() >= hear_until:
                     meeting.give_up_absent()
             for stretch in self._open:
-                if stretch.call is not None:
-                    self._call(stretch.call)
+                self._call(stretch)
 
     def _stop_repeating(self) -> None:
         if self._repeating is not None:
@@ -240,29 +243,29 @@ class GroupSeat(Generic[CompanyT]):
 
     async def lead(self, requests: tuple[Request, ...], checksum: int) -> _Stretch[CompanyT] | None:
         """Call the group together for some steps of a batch, once it has formed; None if this
-        member does not lead it.
-
-        Raises `NoGroup` if none forms in a minute.
+        member does not lead it, or no group forms for long.
         """
-        await self._until_formed()
-        if not self.leads:
+        if not await self._has_formed() or not self.leads:
             return None
         self._stretches += 1
         stretch = self._begin(self._stretches)
         stretch.call = Follow(self.epoch, stretch.number, requests, checksum)
-        self._call(stretch.call)
+        stretch.others = self._order.seats[1:] if self._order is not None else ()
+        self._call(stretch)
         return stretch
 
-    def _call(self, message: Follow) -> None:
-        for seat in self._order.seats[1:] if self._order is not None else ():
-            try_tell(self._actor, seat.member, message)
+    def _call(self, stretch: _Stretch[CompanyT]) -> None:
+        if stretch.call is not None:
+            for seat in stretch.others:
+                try_tell(self._actor, seat.member, stretch.call)
 
     def expects(self, message: Follow, rank_0: ActorRef) -> bool:
         """Whether to follow: not to a group that is gone, nor when we do so already."""
+        called = (message.epoch, message.stretch)
+        if called <= self._ended or any((it.epoch, it.number) == called for it in self._open):
+            return False
         if message.epoch != self.epoch:
-            self._refuse_old(message.epoch)
-            reason = f"{self._worker} is in the group of epoch {self.epoch}"
-            try_tell(self._actor, rank_0, CannotFollow(message.epoch, self._worker, reason))
+            self._refuse_call(message, rank_0)
             return False
         is_new = message.stretch > self._stretches
         self._stretches = max(self._stretches, message.stretch)
@@ -276,13 +279,21 @@ class GroupSeat(Generic[CompanyT]):
             reason = f"{self._worker}: {reason}"
             try_tell(self._actor, rank_0, CannotFollow(message.epoch, self._worker, reason))
 
+    def _refuse_call(self, message: Follow, rank_0: ActorRef) -> None:
+        self._refuse_old(message.epoch)
+        reason = f"{self._worker} is in the group of epoch {self.epoch}"
+        try_tell(self._actor, rank_0, CannotFollow(message.epoch, self._worker, reason))
+
     async def follow(
-        self, message: Follow, take_steps: Callable[[CompanyT], asyncio.Future[int]]
+        self,
+        message: Follow,
+        rank_0: ActorRef,
+        take_steps: Callable[[CompanyT], asyncio.Future[int]],
     ) -> None:
         """Take part in a stretch that rank 0 leads; the caller has the accelerator's turn."""
         company = self._company
         if message.epoch != self.epoch or company is self._connector.alone:
-            self._refuse_old(message.epoch)
+            self._refuse_call(message, rank_0)
             return
         stretch = self._begin(message.stretch)
         broke: TransportError | None = None
@@ -296,6 +307,8 @@ class GroupSeat(Generic[CompanyT]):
                 steps.cancel()  # how it ends is of no interest
         except TransportError as error:
             broke = error.with_traceback(None)  # or this frame would keep the group alive
+        except CannotShard as error:  # nobody's fault: it is so for all ranks
+            broke = TransportError(str(error))
         except (SpotlightError, ValueError, RuntimeError) as error:  # of this member alone
             broke = TransportError(f"{type(error).__name__}: {error}")
             culprits = (self._worker,)
@@ -303,10 +316,10 @@ class GroupSeat(Generic[CompanyT]):
             self.end(stretch, broke, culprits)
 
     async def formed(self, epoch: int) -> bool:
-        """Wait until the group of that epoch has formed; False if there is another by now."""
-        if epoch == self.epoch:
-            await self._until_formed()
-        return epoch == self.epoch
+        """Wait until the group of that epoch has formed; False if there is another by now, or none
+        forms for long.
+        """
+        return epoch == self.epoch and await self._has_formed() and epoch == self.epoch
 
     def cannot(self, message: CannotFollow) -> None:
         """A member cannot take part: the group is given up, for its sake; or it has gone on to the
@@ -324,7 +337,10 @@ class GroupSeat(Generic[CompanyT]):
         culprits: tuple[str, ...] = (),
     ) -> None:
         """A stretch is over; with what broke the group, and who is to blame for it."""
+        was_open = stretch in self._open
         self._open.pop(stretch, None)
+        if was_open and error is None:
+            self._ended = max(self._ended, (stretch.epoch, stretch.number))
         if not self._open:
             self._quiet.set()
         if error is not None and stretch.epoch == self.epoch and self._formed.is_set():
@@ -336,15 +352,15 @@ class GroupSeat(Generic[CompanyT]):
         self._quiet.clear()
         return stretch
 
-    async def _until_formed(self) -> None:
+    async def _has_formed(self) -> bool:
         try:
             async with asyncio.timeout(_ORDER_LIMIT_S):
                 while not self._formed.is_set():  # by now, it may not be any more
                     await self._formed.wait()
-        except TimeoutError as error:
-            raise NoGroup(
-                f"no SP group formed here in {_ORDER_LIMIT_S:g} s after epoch {self.epoch}"
-            ) from error
+        except TimeoutError:
+            log.error("no_group", seconds=_ORDER_LIMIT_S, epoch=self.epoch)
+            return False
+        return True
 
     # --- failing ---
 

@@ -33,7 +33,8 @@ _REPEAT_S = 1.0
 _FAULT_S = 30.0
 """A worker with which no group forms is alone for so long."""
 _FAILURES = 3
-_FAILURE_WINDOW_S = 60.0
+_FAILURE_WINDOW_S = 300.0
+"""A group that cannot connect takes more than a minute to fail."""
 
 
 class Grouping:
@@ -76,6 +77,7 @@ class Grouping:
             self._orders.pop(worker, None)
             self._heard_of.pop(worker, None)
             self._leaving.pop(worker, None)
+            self._faulty.pop(worker, None)
             self._silent.discard(worker)
             self._plan(lost=(worker,))
 
@@ -130,8 +132,10 @@ class Grouping:
         self._actor.run_task(self._plan_after_failure(group, message.epoch, culprits))
 
     def is_grouped(self, worker: str) -> bool:
-        """Whether it denoises with others."""
-        return any(worker in group and len(group) > 1 for group in self._groups)
+        """Whether it denoises with others, or may still be ending a step with them."""
+        return bool(self._leaving.get(worker)) or any(
+            worker in group and len(group) > 1 for group in self._groups
+        )
 
     # --- planning ---
 

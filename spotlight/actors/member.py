@@ -151,7 +151,7 @@ class Member(BatchMember[_Batch, Company]):
             self._forget_job()
 
     async def _fetch_weights(self, offer: BundleOffer) -> _Weights:
-        mapped = await self._context.on_packer(lambda: map_copy(offer))
+        mapped = await asyncio.to_thread(map_copy, offer)  # never behind what is packed
         if mapped is not None:
             self.run_task(asyncio.to_thread(touch, mapped))
             return _Weights(offer.checksum, mapped)

@@ -16,8 +16,6 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
-import torch
-
 from spotlight.actors.worker_state import Turn
 from spotlight.diffusion.lockstep import Company
 from spotlight.diffusion.samplers import Denoising, Progress
@@ -251,8 +249,6 @@ class StepLoop(Generic[ResultT]):
 def _step(company: Company, denoising: Denoising, work: _Work) -> None:
     began = time.perf_counter()  # the loop's clock may stand while its thread sleeps
     company.step(denoising)
-    if torch.accelerator.is_available():
-        torch.accelerator.synchronize()  # a step that is only queued is not taken
     work.seconds += time.perf_counter() - began
 
 

@@ -24,7 +24,7 @@ import torch
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.samplers import Denoising, Progress, SamplerSettings, resume
 from spotlight.diffusion.sequence_parallel import SequenceParallel
-from spotlight.errors import CannotShard, TransportError
+from spotlight.errors import TransportError
 from spotlight.transport.collectives import Group
 
 
@@ -77,6 +77,7 @@ class Alone:
     def step(self, denoising: Denoising) -> None:
         """See `Company.step`."""
         denoising.step()
+        _synchronize()
 
 
 class Lockstep:
@@ -131,8 +132,10 @@ class Lockstep:
         self._between_steps = False
         try:
             self._step(denoising)
-        except (RuntimeError, CannotShard) as error:
-            # Of this rank only, perhaps: the others wait in the step.
+        except TransportError:
+            raise
+        except Exception as error:
+            # Whatever a forward pass raises: of this rank only, perhaps, and the others wait in it.
             raise TransportError(
                 f"a step failed on rank 0 of {self.members}: {type(error).__name__}: {error}"
             ) from error
@@ -203,7 +206,12 @@ class Lockstep:
         ahead = copy.copy(denoising)
         with self._parallel.over(self.group, self._ring):
             ahead.step()
-        if torch.accelerator.is_available():
-            torch.accelerator.synchronize()  # a step that is only queued is not taken
+        _synchronize()
         self.group.require_open()  # a collective that was aborted may end without an error
         denoising.adopt(ahead)
+
+
+def _synchronize() -> None:
+    """A step that is only queued is not taken."""
+    if torch.accelerator.is_available():
+        torch.accelerator.synchronize()

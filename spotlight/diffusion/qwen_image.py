@@ -130,7 +130,8 @@ class QwenImageModel:
         encoded = self._encoded.pop(prompt, None) or self._text_encoder.encode(prompt)
         self._encoded[prompt] = encoded
         if len(self._encoded) > CACHED_PROMPTS:
-            del self._encoded[next(iter(self._encoded))]  # used least recently
+            # Used least recently; a thread that was left behind may be at it too.
+            self._encoded.pop(next(iter(self._encoded)), None)
         return encoded
 
     def _forward(

@@ -102,10 +102,14 @@ class Group:
 
     def _leave(self, leave: Callable[[Any], None]) -> None:
         held, self._group, self._store = [self._group], None, None
-        if held[0] is not None:
+
+        def dispose() -> None:
             leave(held[0])
-            # Its sockets and threads take tens of milliseconds to end: the caller cannot wait.
-            threading.Thread(target=held.clear, name="group-disposal").start()
+            held.clear()
+
+        if held[0] is not None:
+            # Sockets and threads take tens of milliseconds to end: the caller cannot wait.
+            threading.Thread(target=dispose, name="group-disposal").start()
 
     def __enter__(self) -> Group:
         return self
@@ -206,7 +210,9 @@ def meet(
         timeout = timedelta(seconds=timeout_s)
         group = _process_group(backend, store, rank, world, timeout, _own_address(host, 1))
     except (RuntimeError, OSError) as error:
-        raise TransportError(f"rank {rank} of {world} could not join {where} ({error})") from error
+        raise TransportError(
+            f"rank {rank} of {world} could not join {where} ({error})"
+        ) from error.with_traceback(None)  # or whoever keeps the error would keep the sockets
     return Group(group, store, rank, world, where)
 
 

@@ -44,6 +44,7 @@ from spotlight.actors.messages import (
 from spotlight.diffusion.lockstep import Lockstep
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.samplers import Denoising
+from spotlight.errors import CannotShard
 
 BATCH = wanted(1, 2, 3)
 OTHER = wanted(4, 5)
@@ -171,6 +172,35 @@ async def test_a_batch_goes_on_in_another_group_from_its_last_step(
     assert [members for _, _, members in steps.led()][-1] == after
     done = first.leader.last(Denoised)
     assert (done.steps, done.members) == (STEPS, 0)
+
+
+@pytest.mark.parametrize("after", [1, 2, 4])
+async def test_a_step_is_ended_in_the_group_that_began_it_however_long_it_takes(
+    crew: GroupCrew,
+    steps: Steps,
+    expected: Tensors,
+    monkeypatch: pytest.MonkeyPatch,
+    after: int,
+) -> None:
+    monkeypatch.setattr(group_seat, "_REPEAT_S", 0.02)
+    first, second = crew.workers[:2]
+    await crew.form(first, second)
+    steps.hold_after(2)
+    lease = crew.denoise(first, BATCH)
+    await steps.reached(2)
+    epoch = crew.tell(*crew.workers[:after])
+    if after == 1:
+        crew.tell(second)
+    said = crew.messages["Follow"] + crew.messages["Introduce"]
+    await asyncio.sleep(0.2)
+    if after > 1:
+        await until(lambda: crew.messages["Follow"] + crew.messages["Introduce"] > said + 5)
+    assert not first.formed(epoch), "a step is under way"
+    steps.go_on()
+    assert_same(await crew.samples(first, lease), expected)
+    assert crew.messages["CannotFollow"] == 0
+    assert [(step, members) for _, step, members in steps.led()][2] == (3, 2)
+    assert steps.repeated() == []
 
 
 async def test_a_batch_and_the_one_behind_it_go_on_when_the_group_breaks(
@@ -374,15 +404,45 @@ async def test_a_follower_with_other_weights_of_the_same_version_is_named(
     await crew.samples(first, lease)
 
 
-async def test_without_any_order_after_a_failure_the_batch_is_given_back(
-    crew: GroupCrew, monkeypatch: pytest.MonkeyPatch
+async def test_without_any_order_after_a_failure_the_batch_is_committed_and_given_back(
+    crew: GroupCrew, steps: Steps, expected: Tensors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_seat, "_ORDER_LIMIT_S", 0.2)
     first, second = crew.workers[:2]
-    await crew.hold(second, version=7)
+
+    def fails(rank: int, denoising: Denoising) -> None:
+        if rank == 1 and denoising.steps_taken == 3:
+            raise RuntimeError("out of memory")
+
+    steps.fails = fails
     await crew.form(first, second)
     lease = crew.denoise(first, BATCH)
     assert await crew.answer(first, lease) == Yielded(lease)
+    committed = first.leader.last(StepsCommitted)
+    assert committed.step == 3
+    steps.fails = lambda rank, denoising: None
+    await crew.form(first, at_once=True)
+    commits = tuple(Commit(3, committed.bundle, row) for row in range(3))
+    assert_same(await crew.samples(first, crew.denoise(first, BATCH, commits)), expected)
+
+
+async def test_a_step_that_cannot_be_shared_out_is_nobodys_fault(
+    crew: GroupCrew, steps: Steps
+) -> None:
+    first, second = crew.workers[:2]
+
+    def fails(rank: int, denoising: Denoising) -> None:
+        raise CannotShard("2 heads")
+
+    steps.fails = fails
+    epoch = await crew.form(first, second)
+    lease = crew.denoise(first, BATCH)
+    await until(lambda: bool(first.failures(epoch) and second.failures(epoch)))
+    culprits = [worker.failures(epoch)[0].culprits for worker in (first, second)]
+    assert culprits == [(), ()]
+    steps.fails = lambda rank, denoising: None
+    await crew.form(first, at_once=True)
+    await crew.samples(first, lease)
 
 
 async def test_a_call_to_follow_an_old_group_is_harmless(

@@ -333,13 +333,47 @@ async def test_workers_of_which_no_group_forms_are_left_alone_and_tried_again(
     assert plan.groups() == {("a", "b")}
 
 
+async def test_a_group_that_takes_long_to_fail_is_given_up_too(plan: Plan) -> None:
+    """Connecting may take a minute to fail."""
+    for worker in "cd":
+        plan.grouping.remove(worker)
+        del plan.leaders[worker]
+    await plan.demand(2)
+    for _ in range(3):
+        assert plan.groups() == {("a", "b")}
+        await plan.fail(wait_s=80.0 - 0.1 if _ < 2 else 0.2)
+    assert plan.groups() == {("a",), ("b",)}
+
+
 async def test_failures_long_ago_do_not_count(plan: Plan) -> None:
     await plan.demand(4)
     for _ in range(6):
         await plan.fail()
-        await asyncio.sleep(40.0)
+        await asyncio.sleep(200.0)
     assert len(plan.groups()) == 1
     assert len(plan.grouping._failures) == 1
+
+
+async def test_a_worker_that_starts_again_does_not_pay_for_what_the_last_one_did(
+    plan: Plan,
+) -> None:
+    await plan.demand(2)
+    await plan.fail("b", epoch=plan.last("b").epoch)
+    assert ("b",) in plan.groups()
+    plan.grouping.remove("b")
+    await plan.add("b")
+    assert plan.groups() == {("a", "b"), ("c", "d")}
+
+
+async def test_a_worker_that_may_still_be_in_a_step_with_others_counts_as_grouped(
+    plan: Plan,
+) -> None:
+    await plan.demand(2)
+    await plan.hear("a")
+    await plan.demand(1)
+    assert plan.grouping.is_grouped("a")
+    await plan.hear("a")
+    assert not plan.grouping.is_grouped("a")
 
 
 # --- who may share ---
@@ -375,6 +409,8 @@ async def test_at_the_end_of_the_job_all_are_alone(plan: Plan) -> None:
     plan.grouping.end_job()
     await settle()
     assert plan.groups() == {("a",), ("b",), ("c",), ("d",)}
+    for worker in "abcd":
+        await plan.hear(worker)
     assert not any(plan.grouping.is_grouped(worker) for worker in "abcd")
 
 

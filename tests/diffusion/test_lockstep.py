@@ -134,17 +134,18 @@ def test_a_rank_that_is_in_another_stretch_is_an_error_that_says_so(pair: Pair) 
         following.result(LIMIT_S)
 
 
+@pytest.mark.parametrize("kind", [RuntimeError, KeyError, TypeError])
 def test_a_step_that_fails_on_rank_0_is_an_error_of_the_group(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
 ) -> None:
     denoising = pair.begin()
     following = pair.follow(1)
 
     def fail() -> None:
-        raise RuntimeError("out of memory")
+        raise kind("out of memory")
 
     monkeypatch.setattr(denoising, "step", fail)
-    with pytest.raises(TransportError, match="failed on rank 0 of 2: RuntimeError: out of memory"):
+    with pytest.raises(TransportError, match=f"on rank 0 of 2: {kind.__name__}: .*out of memory"):
         lead(pair.first, 1, denoising, 1)
     assert denoising.steps_taken == 0
     pair.groups[0].close()  # or rank 1 would wait for it
