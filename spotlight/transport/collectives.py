@@ -25,6 +25,10 @@ import torch.distributed
 from spotlight.errors import AddressInUse, TransportError
 
 Backend = Literal["gloo", "nccl"]
+
+_CONNECT_S = 2.0
+"""Gloo tries five times for so long to reach a peer that has said where it is."""
+
 _c10d: Any = torch.distributed
 """What is used of it here has no complete type stubs."""
 
@@ -181,7 +185,9 @@ def init_group(
             wait_for_workers=False,
             master_listen_fd=listener.detach() if rank == 0 and listener else None,
         )
-        group = _process_group(backend, store, rank, world, timeout, _own_address(host, port))
+        group = _process_group(
+            backend, store, rank, world, timeout, timeout, _own_address(host, port)
+        )
     except RuntimeError as error:
         raise TransportError(
             f"rank {rank} of {world} could not join its group at {where} in {timeout_s:g} s"
@@ -201,14 +207,16 @@ def meet(
     backend: Backend = "gloo",
 ) -> Group:
     """Join a group whose ranks meet in `store`, a store of torch.distributed that they share
-    already; blocks as long as the store does.
+    already; blocks as long as the store does, and then at most ten seconds.
 
     `where` names the group in errors, `host` is this rank's own address, `timeout_s` bounds every
     later collective. Raises `TransportError`.
     """
     try:
         timeout = timedelta(seconds=timeout_s)
-        group = _process_group(backend, store, rank, world, timeout, _own_address(host, 1))
+        # A peer that was told of another group since is not waited for.
+        connect = min(timeout, timedelta(seconds=_CONNECT_S))
+        group = _process_group(backend, store, rank, world, timeout, connect, _own_address(host, 1))
     except (RuntimeError, OSError) as error:
         raise TransportError(
             f"rank {rank} of {world} could not join {where} ({error})"
@@ -222,6 +230,7 @@ def _process_group(
     rank: int,
     world: int,
     timeout: timedelta,
+    connect: timedelta,
     own_address: str,
 ) -> Any:
     if backend == "nccl":
@@ -229,9 +238,11 @@ def _process_group(
         nccl._timeout = timeout
         return _c10d.ProcessGroupNCCL(store, rank, world, nccl)
     gloo = _c10d.ProcessGroupGloo._Options()
-    gloo._timeout = timeout
+    gloo._timeout = connect
     gloo._devices = [_c10d.ProcessGroupGloo.create_device(hostname=own_address)]
-    return _c10d.ProcessGroupGloo(store, rank, world, gloo)
+    group = _c10d.ProcessGroupGloo(store, rank, world, gloo)
+    group.set_timeout(timeout)
+    return group
 
 
 def _own_address(host: str, port: int) -> str:

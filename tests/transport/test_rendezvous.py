@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 import torch
 
 from spotlight.errors import TransportError
+from spotlight.transport import collectives
 from spotlight.transport.collectives import Group, meet
 from spotlight.transport.rendezvous import Rendezvous
 
@@ -162,3 +163,27 @@ def test_it_says_whether_entries_are_there() -> None:
     rendezvous.deliver("a", b"1")
     assert rendezvous.check(["a"])
     assert not rendezvous.check(["a", "b"])
+
+
+class _Turncoat(Rendezvous):
+    """Sets its own entries, and then does not come."""
+
+    def wait(self, keys: Sequence[str], timeout: object = None) -> None:
+        raise TransportError("a newer group was planned")
+
+
+def test_a_peer_that_does_not_come_after_all_is_not_waited_for_as_long_as_a_collective(
+    threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collectives, "_CONNECT_S", 0.2)
+    stores: list[Rendezvous] = []
+    stores.append(Rendezvous(lambda key, value: stores[1].deliver(key, value), timeout_s=LIMIT_S))
+    stores.append(_Turncoat(lambda key, value: stores[0].deliver(key, value), timeout_s=LIMIT_S))
+    joining = [
+        threads.submit(meet, rank, 2, store, "the group", timeout_s=300.0)
+        for rank, store in enumerate(stores)
+    ]
+    with pytest.raises(TransportError, match="a newer group was planned"):
+        joining[1].result(LIMIT_S)
+    with pytest.raises(TransportError, match="rank 0 of 2 could not join the group"):
+        joining[0].result(LIMIT_S)
