@@ -21,7 +21,7 @@ class WorkClass:
     """Micro-batches of one kind that wait or are in work.
 
     Raises `ValueError` for anything else than whole numbers of batches (0 or more) and steps (1 or
-    more), and finite times and values above 0; degree 1 must be there.
+    more), and finite times above 0; degree 1 must be there.
     """
 
     batches: int
@@ -29,8 +29,6 @@ class WorkClass:
     """Denoising steps of one micro-batch."""
     step_s: Mapping[int, float]
     """Seconds of a step by degree: only the degrees that are possible."""
-    value: float = 1.0
-    """Work of one micro-batch, in any unit that all classes share."""
 
     def __post_init__(self) -> None:
         if self.batches < 0:
@@ -42,8 +40,6 @@ class WorkClass:
         for degree, seconds in self.step_s.items():
             if not 0 < seconds < math.inf:
                 raise ValueError(f"step_s[{degree}] must be finite and above 0, not {seconds}")
-        if not 0 < self.value < math.inf:
-            raise ValueError(f"value must be finite and above 0, not {self.value}")
 
     def batch_s(self, degree: int) -> float:
         """Seconds that one group of this degree takes for one micro-batch."""
@@ -62,10 +58,10 @@ class Score(NamedTuple):
     """How good groups are."""
 
     rate: float
-    """Value per second of what they finish before the phase ends. If that is everything, or nobody
-    knows when the phase ends: of what they do now, when no more groups are busy than there are
-    micro-batches. What they do now counts then because groups are planned anew as less and less
-    waits. Who finishes everything has a higher rate than who does not.
+    """Micro-batches per second that they finish before the phase ends. If that is everything, or
+    nobody knows when the phase ends: of what they do now, when no more groups are busy than there
+    are micro-batches. What they do now counts then because groups are planned anew as less and
+    less waits. Who finishes everything has a higher rate than who does not.
     """
     end: float
     """When all is finished, or the phase ends. 0 while there is work for every single member: then
@@ -97,17 +93,16 @@ class Outlook:
         self._span_factor = span_factor
         self._left_s = math.inf if seconds_left is None else max(0.0, seconds_left)
         self.batches = sum(each.batches for each in work)
-        self.value = sum(each.batches * each.value for each in work)
 
     def score(self, groups: Mapping[GroupKind, int]) -> Score:
         """How good so many groups of each kind are; see `Score`."""
         free = [_Free(kind, 0.0, count) for kind, count in sorted(groups.items()) if count]
-        finished, end = 0.0, 0.0
+        finished, end = 0, 0.0
         for each in self._work:
             free, batches, last = self._serve(each, free)
-            finished += batches * each.value
+            finished += batches
             end = max(end, last)
-        if finished < self.value:
+        if finished < self.batches:
             return Score(finished / self._left_s if finished else 0.0, self._left_s)
         rate, idle = 0.0, self.batches
         for speed, count in sorted(((self.speed(k), n) for k, n in groups.items()), reverse=True):
@@ -117,15 +112,15 @@ class Outlook:
         return Score(max(rate, finished / self._left_s), 0.0 if everyone_busy else end)
 
     def speed(self, kind: GroupKind) -> float:
-        """Value per second of one busy group, of the mixture of all classes."""
-        return self.value / self._alone_s(kind)
+        """Micro-batches per second of one busy group, of the mixture of all classes."""
+        return self.batches / self._alone_s(kind)
 
-    def in_time(self, kind: GroupKind) -> float:
-        """Value that one group finishes before the phase ends, if enough waits and each class has
-        its share of the time. It adds up over groups; exact for one class.
+    def in_time(self, kind: GroupKind) -> int:
+        """Micro-batches that one group finishes before the phase ends, if enough wait and each
+        class has its share of the time. It adds up over groups; exact for one class.
         """
         shares = self._left_s / self._alone_s(kind)
-        return sum(each.value * _whole(shares * each.batches) for each in self._work)
+        return sum(_whole(shares * each.batches) for each in self._work)
 
     @property
     def ends(self) -> bool:

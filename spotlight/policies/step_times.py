@@ -47,23 +47,12 @@ class StepKey(NamedTuple):
         return self.height * self.width * self.micro_batch
 
 
-class _Measured:
-    """The newest measurements of one key, and how many there were in all."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.recent_s: deque[float] = deque(maxlen=_WINDOW)
-
-    @property
-    def seconds(self) -> float:
-        return statistics.median(self.recent_s)
-
-
 class StepTimes:
     """Seconds of a denoising step by model, image size, degree and micro-batch."""
 
     def __init__(self) -> None:
-        self._measured: dict[StepKey, _Measured] = {}
+        self._recent_s: dict[StepKey, deque[float]] = {}
+        """The newest measurements."""
 
     def measure(self, key: StepKey, seconds: float) -> None:
         """One more measurement: a step, or the mean of the steps of one micro-batch.
@@ -72,24 +61,19 @@ class StepTimes:
         """
         if not 0 < seconds < math.inf:
             raise ValueError(f"a step takes a finite time above 0 s, not {seconds} ({key})")
-        measured = self._measured.setdefault(key, _Measured())
-        measured.count += 1
-        measured.recent_s.append(float(seconds))
+        self._recent_s.setdefault(key, deque(maxlen=_WINDOW)).append(float(seconds))
 
     def get(self, key: StepKey) -> float | None:
         """Measured seconds; None when this very key was never measured."""
-        return self._measured[key].seconds if key in self._measured else None
-
-    def count(self, key: StepKey) -> int:
-        """How often the key was measured, those included that are forgotten by now."""
-        return self._measured[key].count if key in self._measured else 0
+        return statistics.median(self._recent_s[key]) if key in self._recent_s else None
 
     def estimate(self, key: StepKey) -> float | None:
         """Seconds as measured; else from other degrees of this shape; else from the shape of this
         model whose number of pixels is nearest; None when nothing of the model is measured."""
-        if key in self._measured:
-            return self._measured[key].seconds
-        shapes = {other._replace(degree=key.degree) for other in self._measured}
+        measured = self.get(key)
+        if measured is not None:
+            return measured
+        shapes = {other._replace(degree=key.degree) for other in self._recent_s}
         nearest = min(
             (shape for shape in shapes if shape.model == key.model),
             key=lambda shape: (shape != key, abs(math.log(shape.pixels / key.pixels)), shape),
@@ -105,8 +89,8 @@ class StepTimes:
         if measured is not None:
             return measured
         by_degree = {
-            other.degree: self._measured[other].seconds
-            for other in sorted(self._measured)
+            other.degree: statistics.median(self._recent_s[other])
+            for other in sorted(self._recent_s)
             if other._replace(degree=key.degree) == key
         }
         return _amdahl(by_degree, key.degree)
@@ -115,8 +99,8 @@ class StepTimes:
         """Everything that was learned, in plain JSON types."""
         return {
             "step_times": [
-                {**key._asdict(), "count": measured.count, "recent_s": list(measured.recent_s)}
-                for key, measured in sorted(self._measured.items(), key=lambda item: item[0])
+                {**key._asdict(), "recent_s": list(recent_s)}
+                for key, recent_s in sorted(self._recent_s.items())
             ]
         }
 
@@ -131,10 +115,10 @@ class StepTimes:
             where = f"step_times[{number}]"
             if not isinstance(entry, dict):
                 raise ValueError(f"{where}: expected a table, not {entry!r}")
-            key, measured = _key(where, entry), _measurements(where, entry)
-            if key in loaded._measured:
+            key, recent_s = _key(where, entry), _measurements(where, entry)
+            if key in loaded._recent_s:
                 raise ValueError(f"{where}: {key} is there twice")
-            loaded._measured[key] = measured
+            loaded._recent_s[key] = deque(recent_s, maxlen=_WINDOW)
         return loaded
 
 
@@ -171,19 +155,14 @@ def _key(where: str, entry: Mapping[Any, object]) -> StepKey:
     )
 
 
-def _measurements(where: str, entry: Mapping[Any, object]) -> _Measured:
+def _measurements(where: str, entry: Mapping[Any, object]) -> list[float]:
     recent_s = entry.get("recent_s")
     if not isinstance(recent_s, list) or not 1 <= len(recent_s) <= _WINDOW:
         raise ValueError(f"{where}.recent_s: expected a list of 1 to {_WINDOW} times")
     for seconds in recent_s:
         if not isinstance(seconds, float) or not 0 < seconds < math.inf:
             raise ValueError(f"{where}.recent_s: expected finite times above 0, not {seconds!r}")
-    measured = _Measured()
-    measured.count = _positive_int(where, entry, "count")
-    if measured.count < len(recent_s):
-        raise ValueError(f"{where}.count: {measured.count} is below the length of recent_s")
-    measured.recent_s.extend(recent_s)
-    return measured
+    return recent_s
 
 
 def _positive_int(where: str, entry: Mapping[Any, object], field: str) -> int:

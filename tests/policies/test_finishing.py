@@ -15,7 +15,6 @@ WORK = st.lists(
         batches=st.integers(1, 30),
         steps=st.integers(1, 3),
         step_s=st.fixed_dictionaries({degree: SECONDS for degree in DEGREES}),
-        value=st.sampled_from([1.0, 2.5]),
     ),
     min_size=1,
     max_size=3,
@@ -26,11 +25,11 @@ SPAN = 1.5
 
 
 def one_by_one(work, groups, seconds_left):
-    """The judge: each micro-batch to whoever is done with it first, of several the smallest. Value
-    and last end.
+    """The judge: each micro-batch to whoever is done with it first, of several the smallest. How
+    many are done in time, and the last end.
     """
     free = [[0.0, kind] for kind in sorted(groups) for _ in range(groups[kind])]
-    value, last = 0.0, 0.0
+    done, last = 0, 0.0
     for each in work:
         for _ in range(each.batches):
             ends = [
@@ -41,8 +40,8 @@ def one_by_one(work, groups, seconds_left):
             if end > seconds_left:
                 break
             free[ends.index(end)][0] = end
-            value, last = value + each.value, max(last, end)
-    return value, last
+            done, last = done + 1, max(last, end)
+    return done, last
 
 
 def alone(batches: int, seconds: float, **other: float) -> WorkClass:
@@ -52,11 +51,11 @@ def alone(batches: int, seconds: float, **other: float) -> WorkClass:
 @settings(deadline=None)
 @given(WORK, GROUPS, st.integers(1, 60))
 def test_before_the_phase_ends_as_much_is_finished_as_one_by_one(work, groups, seconds_left):
-    everything = sum(each.batches * each.value for each in work)
-    value, _ = one_by_one(work, groups, seconds_left)
+    everything = sum(each.batches for each in work)
+    done, _ = one_by_one(work, groups, seconds_left)
     rate = Outlook(work, seconds_left, SPAN).score(groups).rate
-    if value < everything:
-        assert rate * seconds_left == pytest.approx(value)
+    if done < everything:
+        assert rate * seconds_left == pytest.approx(done)
     else:
         assert rate * seconds_left >= everything * (1 - 1e-9)
 
@@ -107,17 +106,16 @@ def test_who_spans_nodes_is_slower():
 
 
 @pytest.mark.parametrize(
-    ("batches", "steps", "step_s", "value", "named"),
+    ("batches", "steps", "step_s", "named"),
     [
-        (-1, 1, {1: 1.0}, 1.0, "batches"),
-        (1, 0, {1: 1.0}, 1.0, "steps"),
-        (1, 1, {2: 1.0}, 1.0, "degree 1"),
-        (1, 1, {1: 1.0, 0: 1.0}, 1.0, "degree 1"),
-        (1, 1, {1: 0.0}, 1.0, r"step_s\[1\]"),
-        (1, 1, {1: 1.0, 2: math.nan}, 1.0, r"step_s\[2\]"),
-        (1, 1, {1: 1.0}, 0.0, "value"),
+        (-1, 1, {1: 1.0}, "batches"),
+        (1, 0, {1: 1.0}, "steps"),
+        (1, 1, {2: 1.0}, "degree 1"),
+        (1, 1, {1: 1.0, 0: 1.0}, "degree 1"),
+        (1, 1, {1: 0.0}, r"step_s\[1\]"),
+        (1, 1, {1: 1.0, 2: math.nan}, r"step_s\[2\]"),
     ],
 )
-def test_impossible_work_is_refused_by_name(batches, steps, step_s, value, named):
+def test_impossible_work_is_refused_by_name(batches, steps, step_s, named):
     with pytest.raises(ValueError, match=named):
-        WorkClass(batches, steps, step_s, value)
+        WorkClass(batches, steps, step_s)

@@ -310,12 +310,10 @@ def test_all_classes_with_waiting_work_must_be_able_to_do_a_degree():
     assert sizes(plan(node(8), *work)) == [2, 2, 2, 2]
 
 
-def test_more_valuable_work_decides():
-    """In 10 s pairs finish the long kind, and members alone the short one."""
+def test_the_class_that_is_served_first_decides():
+    """In 10 s members alone finish the short kind, and nobody the long one but pairs."""
     short, long = WorkClass(100, 1, {1: 9.0, 2: 9.0}), WorkClass(100, 1, {1: 11.0, 2: 10.0})
     assert sizes(plan(node(4), short, long, seconds_left=10.0)) == [1, 1, 1, 1]
-    first = WorkClass(100, 1, {1: 11.0, 2: 10.0}, value=5.0)
-    assert sizes(plan(node(4), first, short, seconds_left=10.0)) == [2, 2]
 
 
 # --- fates and nodes ---

@@ -35,7 +35,6 @@ def learned(*measurements: tuple[StepKey, float]) -> StepTimes:
 def test_before_anything_is_measured_nothing_is_known():
     assert StepTimes().get(KEY) is None
     assert StepTimes().estimate(KEY) is None
-    assert StepTimes().count(KEY) == 0
 
 
 def test_a_slow_first_step_moves_nothing():
@@ -46,10 +45,6 @@ def test_a_slow_first_step_moves_nothing():
 def test_a_lasting_change_is_learned():
     times = learned(*[(KEY, 1.0)] * 100, *[(KEY, 2.0)] * 8)
     assert times.get(KEY) == 2.0
-
-
-def test_measurements_are_counted_even_when_they_are_forgotten():
-    assert learned(*[(KEY, 1.0)] * 100).count(KEY) == 100
 
 
 @settings(deadline=None)
@@ -145,7 +140,6 @@ def test_what_is_saved_as_json_goes_on_as_before(measurements, key, seconds):
     for either in (times, loaded):
         either.measure(key, seconds)
     assert loaded.estimate(key) == times.estimate(key)
-    assert loaded.count(key) == times.count(key)
 
 
 SAVED = learned((KEY, 1.0), (at(2), 0.5)).to_dict()
@@ -160,7 +154,6 @@ SAVED = learned((KEY, 1.0), (at(2), 0.5)).to_dict()
         ("width", "512"),
         ("degree", True),
         ("micro_batch", None),
-        ("count", 0),
         ("recent_s", []),
         ("recent_s", [1.0] * 16),
         ("recent_s", ["1"]),
