@@ -9,6 +9,7 @@ import os
 import random
 import time
 from collections import Counter
+from collections.abc import Collection
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +24,8 @@ KILLS = 0.06
 """Share of kills, of the events that strike a worker which runs or one that is stopped."""
 STANDSTILL_S = 60.0
 LEAVE_S = 5
+LINK_DESCRIPTORS = 4
+"""Of a control connection in the process that dialled it: the others only have its TCP socket."""
 
 
 class Belongings(NamedTuple):
@@ -33,17 +36,23 @@ class Belongings(NamedTuple):
     sockets: int
     """Listening ones."""
     descriptors: int
+    """Without those of connections that stand: which of two processes dials the other, or whether
+    both do, is chance."""
 
 
-def belongings(pid: int) -> Belongings:
-    """Of a process itself, and the number of its descendants."""
+def belongings(pid: int, control: Collection[int] = ()) -> Belongings:
+    """Of a process itself, and the number of its descendants; `control` are the ports at which
+    others of ours are dialled.
+    """
     process = psutil.Process(pid)
-    listening = [it for it in process.net_connections() if it.status == psutil.CONN_LISTEN]
+    connections = process.net_connections("tcp")
+    standing = [it for it in connections if it.status == psutil.CONN_ESTABLISHED]
+    dialled = [it for it in standing if it.raddr.port in control]
     return Belongings(
         len(process.children(recursive=True)),
         process.num_threads(),
-        len(listening),
-        process.num_fds(),
+        sum(it.status == psutil.CONN_LISTEN for it in connections),
+        process.num_fds() - len(standing) - (LINK_DESCRIPTORS - 1) * len(dialled),
     )
 
 
@@ -143,9 +152,10 @@ async def survivors(site: GroupSite) -> list[Belongings]:
     """
     await site.settle()
     pids = [site.pid(f"node-0/{number}") for number in range(WORKERS)]
-    least = [belongings(pid) for pid in pids]
+    control = site.control_ports()
+    least = [belongings(pid, control) for pid in pids]
     for _ in range(LEAVE_S):
         await asyncio.sleep(1.0)
-        now = [belongings(pid) for pid in pids]
+        now = [belongings(pid, control) for pid in pids]
         least = [Belongings(*map(min, one, two)) for one, two in zip(least, now, strict=True)]
     return least

@@ -190,6 +190,12 @@ class GroupSite(Site):
         """Whether its latest process has not ended, as far as is known; it may be stopped."""
         return self.launcher.processes[worker]._process.returncode is None
 
+    def control_ports(self) -> set[int]:
+        """Where the node and its workers are dialled."""
+        workers = self.grouping._workers.values()
+        addresses = [self.system.address, *(refs.leader.address for refs in workers)]
+        return {int(address.rpartition(":")[2]) for address in addresses}
+
     @property
     def groups(self) -> list[tuple[str, ...]]:
         """As planned, the largest first."""
