@@ -55,6 +55,13 @@ class Circle:
     waiting: list[asyncio.Future[None]] = field(default_factory=list)
     moved_at: float = 0.0
     """When somebody last came or spoke."""
+    gone: set[str] = field(default_factory=set)
+    """Workers whose processes have ended since."""
+
+    @property
+    def awaited(self) -> bool:
+        """Whether somebody who is still there waits for another."""
+        return bool(self.waiting) and not self.broken and not self.gone.issuperset(self.workers)
 
     def say(self, word: _Word) -> None:
         """Rank 0 goes on whether or not the others listen."""
@@ -180,11 +187,13 @@ class Circles:
     def __iter__(self) -> Iterator[Circle]:
         return iter(self._circles.values())
 
-    def lose(self, worker: str) -> None:
-        """Its process is gone, and the others see that."""
+    def lose(self, worker: str, *, seen: bool) -> None:
+        """Its process is gone; perhaps the others see that."""
         for circle in self:
             if worker in circle.workers:
-                circle.break_up(f"{worker} is gone")
+                circle.gone.add(worker)
+                if seen:
+                    circle.break_up(f"{worker} is gone")
 
 
 class Connector:

@@ -255,8 +255,8 @@ class Cluster:
             return
         self.history.add("killed", process=process.name)
         self._note_lost_work(process.name)
-        if self.plant.rng.random() < _SEEN_BY_PEERS:
-            self.plant.circles.lose(process.name)
+        seen = self.plant.rng.random() < _SEEN_BY_PEERS
+        self.plant.circles.lose(process.name, seen=seen)
         system = process.system
         self._end(process, -9)
         if system is not None:

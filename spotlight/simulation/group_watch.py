@@ -31,7 +31,7 @@ class GroupWatch:
                 yield from self._look_at(node.name, scheduler._grouping, amiss)
         for circle in self._cluster.plant.circles:
             machine = circle.workers[0].partition("/")[0]
-            if circle.waiting and not circle.broken and not self._stands_still(machine):
+            if circle.awaited and not self._stands_still(machine):
                 amiss.add(f"the group of {circle.workers} makes no step since {circle.moved_at}")
         now = self._cluster.loop.time()
         self._since = {what: self._since.get(what, now) for what in sorted(amiss)}

@@ -120,3 +120,18 @@ async def test_a_group_that_does_not_form_is_an_error(closed: bool) -> None:
         encounter.close("a newer group was planned")
     with pytest.raises(TransportError, match="newer group" if closed else "no rank 1 after"):
         await encounter.company()
+
+
+async def test_a_group_is_awaited_while_one_of_it_is_left_who_does_not_know() -> None:
+    circles = Circles(History(asyncio.get_running_loop().time))
+    seats = tuple(Seat(f"n/{number}", 1, NOBODY, NOBODY) for number in range(2))
+    circle = circles.of(FormGroup(1, seats, 1, False))
+    following = follower(circle)
+    await asyncio.sleep(1.0)
+    circles.lose("n/0", seen=False)
+    assert circle.awaited
+    circles.lose("n/1", seen=False)
+    assert not circle.awaited
+    circles.lose("n/1", seen=True)
+    with pytest.raises(TransportError, match="n/1 is gone"):
+        await following
