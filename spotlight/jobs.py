@@ -73,7 +73,8 @@ class ModelSpec(_Spec, frozen=True, kw_only=True):
 
 
 class PromptsSpec(_Spec, frozen=True, kw_only=True):
-    """Which prompts to train on and which to validate on: text files, one prompt a line."""
+    """Which prompts to train on and which to validate on: text files, one prompt a line, or
+    GenEval's metadata in files that end in `.jsonl`."""
 
     train: str
     """A path (relative to the job file), or `builtin:NAME`."""
@@ -169,9 +170,12 @@ class SamplerSpec(_Spec, frozen=True, kw_only=True):
 class RewardSpec(_Spec, frozen=True, kw_only=True):
     """How images are scored."""
 
-    kind: Literal["ocr"] = "ocr"
+    kind: Literal["ocr", "compositional"] = "ocr"
     """The scorer: `ocr` reads the text in the image and compares it with the quoted text of the
-    prompt."""
+    prompt; `compositional` checks number, colour and position of circles, squares and triangles."""
+    metadata: tuple[str, ...] = ()
+    """Files of GenEval's metadata (JSONL), together with a line for every prompt: what its image
+    must show. Named like prompts; `compositional` needs them, `ocr` does not use them."""
     attempts: int = 3
     """How often a batch is scored before its failure counts. [tries]"""
     on_failure: Literal["drop_group", "stop"] = "drop_group"
@@ -180,6 +184,12 @@ class RewardSpec(_Spec, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _require(self.attempts >= 1, "attempts", "must be at least 1")
+        _require(
+            self.kind != "compositional" or bool(self.metadata),
+            "metadata",
+            "`compositional` needs files that say what the images must show; name them, in"
+            " GenEval's format",
+        )
 
 
 class TrainingSpec(_Spec, frozen=True, kw_only=True):
@@ -463,6 +473,9 @@ def _resolve_paths(job: JobSpec, base: Path) -> JobSpec:
             job.prompts,
             train=absolute(job.prompts.train),
             validation=absolute(job.prompts.validation),
+        ),
+        reward=msgspec.structs.replace(
+            job.reward, metadata=tuple(absolute(name) for name in job.reward.metadata)
         ),
     )
 

@@ -19,11 +19,12 @@ from spotlight.assets import read_prompts
 from spotlight.checkpoint_info import CheckpointInfo, inspect_checkpoint
 from spotlight.errors import JobError, MissingDependency, RunFolderError
 from spotlight.jobs import JobSpec, SamplerSpec
+from spotlight.rewards.shape_prompts import read_shape_metadata
 
 __all__ = ["CheckpointInfo", "check", "disk_nbytes"]
 
 _WORKER_MODULES = ("torch", "diffusers", "safetensors", "numpy", "PIL")
-_SCORER_MODULES = {"ocr": ("rapidocr_onnxruntime", "onnxruntime")}
+_SCORER_MODULES = {"ocr": ("rapidocr_onnxruntime", "onnxruntime"), "compositional": ("cv2",)}
 _LARGEST_GRID = 4096  # tokens along an edge: Qwen-Image has a table of positions of this length
 
 
@@ -111,6 +112,8 @@ def _check_prompts(job: JobSpec) -> None:
     if job.reward.kind == "ocr":
         _check_quotes("prompts.train", train)
         _check_quotes("prompts.validation", validation)
+    else:
+        _check_metadata(job.reward.metadata, train, validation)
 
 
 def _prompts(field: str, name: str) -> list[str]:
@@ -128,6 +131,21 @@ def _check_quotes(field: str, prompts: Sequence[str]) -> None:
             raise JobError(
                 field,
                 f"{prompt!r} has no text in double quotes for the `ocr` reward to look for; add it",
+            )
+
+
+def _check_metadata(names: Sequence[str], train: Sequence[str], validation: Sequence[str]) -> None:
+    """The compositional reward looks up what a prompt asks for; a prompt without that it cannot
+    score.
+    """
+    metadata = read_shape_metadata(names)
+    for field, prompts in (("prompts.train", train), ("prompts.validation", validation)):
+        unknown = [prompt for prompt in prompts if prompt not in metadata]
+        if unknown:
+            raise JobError(
+                "reward.metadata",
+                f"has no line for {len(unknown)} prompts of `{field}`, such as {unknown[0]!r};"
+                " add them",
             )
 
 

@@ -84,7 +84,7 @@ def test_a_misspelt_key_is_refused_with_the_key_that_was_meant(path: str, meant:
 
 def test_a_key_like_no_other_is_refused_with_those_that_are_known() -> None:
     error = _problem(_with("reward.zzz", 1))
-    assert error.problem == "unknown key; known here: attempts, kind, on_failure"
+    assert error.problem == "unknown key; known here: attempts, kind, metadata, on_failure"
 
 
 @pytest.mark.parametrize("key", [1, None, True])
@@ -109,7 +109,7 @@ def test_a_key_that_is_not_text_is_refused(key: object) -> None:
         ("training.learning_rate", "fast", "expected `float`, got `str`"),
         ("training.adam_betas", [0.9], "expected `array` of length 2, got 1"),
         ("training.loss", "ppo", "invalid enum value 'ppo'"),
-        ("exploration.mode", "bandit", "invalid enum value 'bandit'"),
+        ("exploration.mode", "greedy", "invalid enum value 'greedy'"),
         ("reward.kind", "geneval", "invalid enum value 'geneval'"),
         ("model.tuning", "qlora", "invalid enum value 'qlora'"),
         ("pools.spot", None, "expected `object`, got `null`"),

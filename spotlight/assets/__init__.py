@@ -5,11 +5,15 @@ Imports no torch.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TypeVar
 
 from spotlight.errors import CheckpointError, JobError
+from spotlight.rewards.geneval import PromptMetadata, parse_metadata
 
 ASSETS = Path(__file__).parent
 BUILTIN = "builtin:"
+
+T = TypeVar("T")
 
 
 def resolve_checkpoint(name: str) -> Path:
@@ -36,35 +40,53 @@ def resolve_checkpoint(name: str) -> Path:
 
 
 def read_prompts(name: str | Path) -> list[str]:
-    """The prompts of a text file, one a line, blank lines left out.
+    """The prompts of a text file, one a line, blank lines left out; or those of GenEval's metadata
+    in a file that ends in `.jsonl`.
 
     `name` is a path or `builtin:CHECKPOINT/LIST`. Raises `JobError` when there is no such file, or
     nothing in it.
     """
-    path = _builtin_prompts(name) if str(name).startswith(BUILTIN) else Path(name)
+    path = _prompts_file(name)
+    if path.suffix == ".jsonl":
+        return [metadata.prompt for metadata in read_metadata(name)]
+    return _filled(path, [line.strip() for line in _read(path).splitlines() if line.strip()])
+
+
+def read_metadata(name: str | Path) -> list[PromptMetadata]:
+    """GenEval's metadata in a file; `name` as for `read_prompts`.
+
+    Raises `JobError` when there is no such file, nothing in it, or a line is not as it should be.
+    """
+    path = _prompts_file(name)
+    return _filled(path, parse_metadata(_read(path), str(path)))
+
+
+def _read(path: Path) -> str:
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except OSError as error:
         raise JobError(
             "prompts", f"{path} cannot be read ({error.strerror}); give a text file"
         ) from error
     except UnicodeDecodeError as error:
         raise JobError("prompts", f"{path} is not UTF-8 text; give one prompt a line") from error
-    prompts = [line.strip() for line in text.splitlines() if line.strip()]
-    if not prompts:
+
+
+def _filled(path: Path, lines: list[T]) -> list[T]:
+    if not lines:
         raise JobError("prompts", f"{path} is empty; give one prompt a line")
-    return prompts
+    return lines
 
 
-def _builtin_prompts(name: str | Path) -> Path:
-    checkpoint, _, listing = str(name).removeprefix(BUILTIN).partition("/")
-    known = {
-        f"{path.parent.parent.name}/{path.stem}": path for path in ASSETS.glob("*/prompts/*.txt")
-    }
-    if f"{checkpoint}/{listing}" not in known:
+def _prompts_file(name: str | Path) -> Path:
+    if not str(name).startswith(BUILTIN):
+        return Path(name)
+    known = {f"{path.parent.parent.name}/{path.stem}": path for path in ASSETS.glob("*/prompts/*")}
+    listing = str(name).removeprefix(BUILTIN)
+    if listing not in known:
         raise JobError(
             "prompts",
             f"no prompts `{name}` ship with Spotlight; there are "
             + ", ".join(f"`{BUILTIN}{one}`" for one in sorted(known)),
         )
-    return known[f"{checkpoint}/{listing}"]
+    return known[listing]

@@ -27,8 +27,18 @@ class Scorer(Protocol):
 
 
 def build_scorer(spec: RewardSpec) -> Scorer:
-    """The scorer of a job; raises `MissingDependency` when its packages are not installed."""
-    # Imported here so that a worker that never scores needs no scorer's packages.
+    """The scorer of a job.
+
+    Raises `MissingDependency` when its packages are not installed, and `JobError` when its files
+    are missing or not as they should be.
+    """
+    # Imported here so that a worker needs no packages of scorers that it does not use.
+    if spec.kind == "compositional":
+        from spotlight.rewards.compositional import CompositionalScorer
+        from spotlight.rewards.shape_prompts import read_shape_metadata
+        from spotlight.rewards.shapes import ShapeDetector
+
+        return CompositionalScorer(ShapeDetector(), read_shape_metadata(spec.metadata))
     from spotlight.rewards.ocr import OcrScorer
     from spotlight.rewards.recognition import RapidRecognizer
 

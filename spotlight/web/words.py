@@ -48,6 +48,7 @@ def natural_order(name: str) -> tuple[str | int, ...]:
     return tuple(int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name))
 
 
+_REWARDS = {"ocr": "OCR", "compositional": "what the images show"}
 LOSSES = {"diffusion_nft": "DiffusionNFT", "flow_grpo": "Flow-GRPO"}
 
 
@@ -67,7 +68,7 @@ def about(job: JobSpec) -> str:
         f"{LOSSES[job.training.loss]} on {tuning} of {checkpoint_name(job)}; "
         f"{sampler.width}{TIMES}{sampler.height} images in {count(sampler.steps, 'step')}; "
         f"{prompts}{TIMES}{job.group_size} samples an iteration, "
-        f"rewarded by {job.reward.kind.upper()}; {pool_words}; seed {job.seed}."
+        f"rewarded by {_REWARDS[job.reward.kind]}; {pool_words}; seed {job.seed}."
     )
 
 
