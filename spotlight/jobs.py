@@ -258,9 +258,10 @@ class TrainingSpec(_Spec, frozen=True, kw_only=True):
 class ExplorationSpec(_Spec, frozen=True, kw_only=True):
     """What spot workers do while reserved workers train."""
 
-    mode: Literal["none", "uniform"] = "uniform"
-    """`uniform` gives every prompt of the next iteration the same number of previews; `none` lets
-    spot workers wait."""
+    mode: Literal["none", "random", "uniform", "bandit"] = "uniform"
+    """`bandit` gives more previews to the prompts whose rewards it expects to spread most by them;
+    `uniform` gives every prompt of the next iteration the same number; `random` does so too, but
+    keeps any of them, for comparison; `none` lets spot workers wait."""
     budget: Literal["window", "fixed"] = "window"
     """`window` explores until training is predicted to end; `fixed` previews `candidates` per kept
     seed, however long that takes, which makes a run repeatable bit for bit."""
@@ -268,9 +269,18 @@ class ExplorationSpec(_Spec, frozen=True, kw_only=True):
     """Most previews per kept seed. [previews]"""
     preview_steps: int | None = None
     """Denoising steps of a preview; the rollout's when absent. [steps]"""
+    probes: int = 4
+    """Previewed seeds, drawn at random, that each iteration regenerates whether or not they were
+    chosen, to see whether previews predict rewards; exploration shrinks, or stops, when they do
+    not. 0 trusts them. [images]"""
 
     def __post_init__(self) -> None:
         _require(self.candidates >= 1, "candidates", f"must be at least 1, not {self.candidates}")
+        _require(
+            self.probes == 0 or self.probes >= 2,
+            "probes",
+            f"must be 0, or at least 2 to be compared, not {self.probes}",
+        )
         _require(
             self.preview_steps is None or self.preview_steps >= 1,
             "preview_steps",

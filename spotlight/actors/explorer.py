@@ -8,12 +8,16 @@ Messages out: SubmitRequests, CancelRequests (dispatcher), Explored (job runner)
 Only a little is queued at a time, so that a stop leaves almost nothing behind. With a `window`
 budget nothing is submitted after the predicted end of training, and previews that come after the
 choice are dropped and counted. With a `fixed` budget every candidate is previewed before the
-choice. Preview rewards choose seeds and are then only reported; they never become advantages.
+choice; a planner that learns is then asked only when all that it asked for before is scored, so
+that its decisions do not depend on who was faster. Preview rewards choose seeds and are then only
+reported; they never become advantages.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -33,14 +37,23 @@ from spotlight.actors.messages import (
 )
 from spotlight.actors.runtime import Actor, ActorRef, handles
 from spotlight.jobs import JobSpec
+from spotlight.policies.bandit import BanditPlanner
 from spotlight.policies.exploration import (
     Candidate,
     ExplorationPlanner,
+    RandomPlanner,
     UniformPlanner,
     chunk_size,
+    derived_seed,
 )
+from spotlight.policies.fidelity import draw_probes
+from spotlight.policies.reward_spread import ContinuousRewards
 
 log = structlog.get_logger(__name__)
+
+_REWARDS = ContinuousRewards((0.0, 1.0))
+_MOST = 2
+"""So many times the previews of an average prompt may one prompt have."""
 
 
 @dataclass
@@ -52,6 +65,8 @@ class _Exploration:
     unsubmitted: int
     """Candidates that no request was made of yet."""
     outstanding: dict[str, Candidate] = field(default_factory=dict)
+    scored: defaultdict[int, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
+    """Rewards by seed, by group."""
     previews: int = 0
     exhausted: bool = False
     stopping: bool = False
@@ -87,17 +102,12 @@ class Explorer(Actor):
     async def on_start(self, message: StartExploration) -> None:
         """Begin, for the iteration named."""
         assert self.sender is not None
-        job = self._job
-        groups, candidates = len(message.prompts), job.group_size * job.exploration.candidates
-        planner = UniformPlanner(
-            job_seed=job.seed,
-            iteration=message.iteration,
-            groups=groups,
-            keep=job.group_size,
-            candidates=candidates,
-        )
         deadline = asyncio.get_running_loop().time() + message.window_s
-        self._now = _Exploration(message, planner, deadline, self.sender, groups * candidates)
+        candidates = _candidates(self._job, message)
+        planner = _planner(self._job, message)
+        self._now = _Exploration(
+            message, planner, deadline, self.sender, candidates * len(message.prompts)
+        )
         self._top_up(self._now)
 
     @handles(StopExploration)
@@ -116,6 +126,7 @@ class Explorer(Actor):
             candidate = self._take(result.request)
             if candidate is not None and self._now is not None:
                 self._now.planner.record(candidate, result.reward)
+                self._now.scored[candidate.group][candidate.seed] = result.reward
                 self._now.previews += 1
         self._go_on()
 
@@ -124,7 +135,9 @@ class Explorer(Actor):
         """A candidate without a score is no candidate."""
         log.warning("previews_given_up", count=len(message.requests), reason=message.reason)
         for request in message.requests:
-            self._take(request)
+            candidate = self._take(request)
+            if candidate is not None and self._now is not None:
+                self._now.planner.forget(candidate)
         self._go_on()
 
     def _go_on(self) -> None:
@@ -142,9 +155,7 @@ class Explorer(Actor):
         if not self._has_time(exploration):
             self._statistics.unsubmitted = 0
             return
-        size = chunk_size(
-            len(exploration.outstanding), self._groups(), self._job.sampler.micro_batch
-        )
+        size = self._wanted(exploration)
         chunk = exploration.planner.next_chunk(size)
         exploration.exhausted = size > 0 and not chunk
         exploration.unsubmitted -= len(chunk)
@@ -156,6 +167,13 @@ class Explorer(Actor):
             (request.id, candidate) for request, candidate in zip(requests, chunk, strict=True)
         )
         self.tell(self._dispatcher, SubmitRequests(requests, self.ref))
+
+    def _wanted(self, exploration: _Exploration) -> int:
+        """How many previews to add now."""
+        outstanding, job = len(exploration.outstanding), self._job
+        if job.exploration.budget == "fixed" and job.exploration.mode == "bandit":
+            return 0 if outstanding else job.samples_per_iteration
+        return chunk_size(outstanding, self._groups(), job.sampler.micro_batch)
 
     def _has_time(self, exploration: _Exploration) -> bool:
         if self._job.exploration.budget == "fixed":
@@ -174,17 +192,27 @@ class Explorer(Actor):
         dropped = len(exploration.outstanding)
         if dropped:
             self.tell(self._dispatcher, CancelRequests("preview"))
-        choices = exploration.planner.choose()
+        planner = exploration.planner
+        choices = planner.choose()
+        start = exploration.start
+        probes = draw_probes(
+            [exploration.scored[group] for group in range(len(choices))],
+            self._job.exploration.probes,
+            random.Random(derived_seed(self._job.seed, start.iteration, "probes")),
+        )
         self._now = None
         self._statistics.unsubmitted = 0
         self.tell(
             exploration.reply_to,
             Explored(
-                exploration.start.iteration,
+                start.iteration,
                 tuple(choice.seeds for choice in choices),
                 tuple(choice.preview_rewards for choice in choices),
                 exploration.previews,
                 dropped,
+                planner.knowledge() if isinstance(planner, BanditPlanner) else start.knowledge,
+                tuple(probe.seeds for probe in probes),
+                tuple(probe.rewards for probe in probes),
             ),
         )
 
@@ -199,3 +227,32 @@ class Explorer(Actor):
             weights_version=start.weights_version,
             settings=self._settings(start.iteration),
         )
+
+
+def _planner(job: JobSpec, start: StartExploration) -> ExplorationPlanner:
+    """As the job wants it."""
+    candidates = _candidates(job, start)
+    if job.exploration.mode == "bandit":
+        return BanditPlanner(
+            job_seed=job.seed,
+            iteration=start.iteration,
+            prompts=start.prompts,
+            keep=job.group_size,
+            candidates=candidates,
+            most=_MOST * max(candidates, job.group_size),
+            rewards=_REWARDS,
+            knowledge=start.knowledge,
+        )
+    plain = RandomPlanner if job.exploration.mode == "random" else UniformPlanner
+    return plain(
+        job_seed=job.seed,
+        iteration=start.iteration,
+        groups=len(start.prompts),
+        keep=job.group_size,
+        candidates=candidates,
+    )
+
+
+def _candidates(job: JobSpec, start: StartExploration) -> int:
+    """Previews of a prompt group, on average."""
+    return round(start.share * job.exploration.candidates * job.group_size)

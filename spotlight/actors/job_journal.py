@@ -16,6 +16,8 @@ import msgspec
 from spotlight.actors.messages import Commit, RequestKind, Result
 from spotlight.actors.requests import weights_version_of
 from spotlight.errors import JournalError
+from spotlight.policies.fidelity import Agreement
+from spotlight.policies.reward_spread import Knowledge
 from spotlight.store.journal import Journal
 from spotlight.transport.tensors import BundleOffer, StoreEndpoint
 
@@ -42,6 +44,13 @@ class SavedProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     previews_late: int = 0
     training_seconds: tuple[float, ...] = ()
     """Last training times, for the window prediction."""
+    knowledge: Knowledge = Knowledge()
+    """What exploration has taught about the prompts."""
+    probe_seeds: tuple[tuple[int, ...], ...] = ()
+    """Regenerated even if they are not chosen, per prompt group, and their preview rewards."""
+    probe_rewards: tuple[tuple[float, ...], ...] = ()
+    agreement: Agreement = Agreement()
+    """Of previews and fresh rewards, as far as probes have shown it."""
 
 
 class Denoised(msgspec.Struct, frozen=True):

@@ -72,9 +72,11 @@ from spotlight.actors.messages import (
     WorkerRefs,
     WorkerStatus,
 )
+from spotlight.actors.probing import Probing
 from spotlight.actors.publications import Publications
 from spotlight.actors.requests import (
     preview_settings,
+    probe_requests,
     prompts_of,
     rollout_requests,
     unexplored_choices,
@@ -198,6 +200,8 @@ class JobRunner(Actor):
         ]
         self._window = WindowPredictor(self._progress.training_seconds)
         self._chosen_from = (self._progress.previews, self._progress.previews_late)
+        self._knowledge = self._progress.knowledge
+        self._probing = Probing(self._progress, self._event)
         self._figures = IterationFigures(completed)
 
     # --- life ---
@@ -472,8 +476,9 @@ class JobRunner(Actor):
         self._bar(frozenset())
         prompts = prompts_of(self._job, iteration, self._train_prompts)
         requests = rollout_requests(self._job, iteration, prompts, self._choices)
-        self._rollout = Rollout(requests)
-        self.tell(self._dispatcher, SubmitRequests(requests, self.ref))
+        probes = probe_requests(self._job, iteration, prompts, self._choices, self._probing.seeds)
+        self._rollout = Rollout(requests, probes)
+        self.tell(self._dispatcher, SubmitRequests((*requests, *probes), self.ref))
 
     @handles(RequestsFinished)
     async def on_finished(self, message: RequestsFinished) -> None:
@@ -495,6 +500,7 @@ class JobRunner(Actor):
     @handles(RequestsGivenUp)
     async def on_given_up(self, message: RequestsGivenUp) -> None:
         """What could not be denoised or scored costs its prompt group, or the job."""
+        self._rollout.drop_probes(message.requests)
         failed = [request for request in message.requests if self._rollout.expects(request)]
         if failed and self._job.reward.on_failure == "stop":
             self._end("failed", f"{failed[0].id} failed: {message.reason}")
@@ -514,6 +520,8 @@ class JobRunner(Actor):
         workers = max(1, self._roster.free_workers())
         self._seconds_per_image = self._figures.rollout_s * workers / self._rollout.finished
         rollout_figures(self._figures, self._rollout.samples(), self._choices)
+        fresh = [*self._rollout.samples(), *self._rollout.probes()]
+        self._probing.judge(fresh, self._figures)
         self._carry_out(self._machine.rolled_out(self._figures.iteration))
 
     def _begin_training(self, iteration: int) -> None:
@@ -546,7 +554,11 @@ class JobRunner(Actor):
         validation_s = waiting * self._seconds_per_image / max(1, self._roster.free_workers())
         window_s = max(0.0, self._window.predict() - validation_s)
         prompts = tuple(prompts_of(self._job, iteration, self._train_prompts))
-        self.tell(self._explorer, StartExploration(iteration, iteration - 1, prompts, window_s))
+        share = self._figures.exploration_share = self._probing.share(iteration)
+        explore = StartExploration(
+            iteration, iteration - 1, prompts, window_s, self._knowledge, share
+        )
+        self.tell(self._explorer, explore)
 
     @handles(Explored)
     async def on_explored(self, message: Explored) -> None:
@@ -556,6 +568,8 @@ class JobRunner(Actor):
             SeedChoice(*pair) for pair in zip(message.seeds, message.preview_rewards, strict=True)
         ]
         self._previews += message.previews
+        self._knowledge = message.knowledge
+        self._probing.explored(message)
         self._carry_out(self._machine.explored(message.iteration))
         self.tell(self._dispatcher, ForgetRequests("preview", message.iteration))
 
@@ -590,6 +604,10 @@ class JobRunner(Actor):
             previews=self._chosen_from[0],
             previews_late=self._chosen_from[1],
             training_seconds=self._window.durations,
+            knowledge=self._knowledge,
+            probe_seeds=self._probing.seeds,
+            probe_rewards=self._probing.rewards,
+            agreement=self._probing.agreement,
         )
         self._write(lambda: self._record.iteration(self._figures, self._training))
         self._write(lambda: self._record.save_step_times(self._profile.times))

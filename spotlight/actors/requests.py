@@ -72,6 +72,23 @@ def rollout_requests(
     )
 
 
+def probe_requests(
+    job: JobSpec,
+    iteration: int,
+    prompts: Sequence[str],
+    choices: Sequence[SeedChoice],
+    probes: Sequence[Sequence[int]],
+) -> tuple[Request, ...]:
+    """Probes, by prompt group, that are not chosen: they are regenerated beside the samples."""
+    if not probes:
+        return ()
+    others = [
+        SeedChoice(tuple(seed for seed in seeds if seed not in choice.seeds), ())
+        for seeds, choice in zip(probes, choices, strict=True)
+    ]
+    return rollout_requests(job, iteration, prompts, others)
+
+
 def evaluation_requests(job: JobSpec, version: int, prompts: Sequence[str]) -> tuple[Request, ...]:
     """The validation of a weights version: every prompt with the same seeds each time."""
     settings = evaluation_settings(job)

@@ -11,10 +11,12 @@ from spotlight.transport.tensors import BundleOffer
 
 
 class Rollout:
-    """Each request is open, finished, or dropped with its prompt group."""
+    """Each request is open, finished, or dropped with its prompt group. Probes are finished like
+    samples, and not trained on."""
 
-    def __init__(self, requests: Sequence[Request] = ()) -> None:
-        self._open = {request.id: request for request in requests}
+    def __init__(self, requests: Sequence[Request] = (), probes: Sequence[Request] = ()) -> None:
+        self._open = {request.id: request for request in (*requests, *probes)}
+        self._probes = {request.id for request in probes}
         self._results: dict[str, Result] = {}
         self._bundles: set[BundleOffer] = set()
         self.wanted = len(requests)
@@ -27,7 +29,7 @@ class Rollout:
     @property
     def finished(self) -> int:
         """Samples that are scored."""
-        return len(self._results)
+        return len(self._results.keys() - self._probes)
 
     def expects(self, request: Request) -> bool:
         """Whether the request is open: of this iteration, not finished and not dropped."""
@@ -54,12 +56,25 @@ class Rollout:
             del self._results[result.request.id]
         return finished
 
+    def drop_probes(self, requests: Sequence[Request]) -> None:
+        """Those of them that are probes are not waited for."""
+        for request in requests:
+            if request.id in self._probes:
+                self._open.pop(request.id, None)
+
     def samples(self) -> list[Result]:
         """Finished samples in canonical order, whoever finished what when: the update must not
         depend on it.
         """
+        return self._sorted(self._results.keys() - self._probes)
+
+    def probes(self) -> list[Result]:
+        """Finished probes in canonical order."""
+        return self._sorted(self._results.keys() & self._probes)
+
+    def _sorted(self, keys: Collection[str]) -> list[Result]:
         return sorted(
-            self._results.values(),
+            (self._results[key] for key in keys),
             key=lambda result: (result.request.group, result.request.seed),
         )
 

@@ -44,6 +44,14 @@ class IterationFigures:
     """Scored previews that chose this iteration's seeds."""
     previews_late: int = 0
     explored_prompts: int = 0
+    probes: int = 0
+    """Previewed seeds, drawn at random, that were regenerated whether or not they were chosen."""
+    probe_correlation: float | None = None
+    """Spearman, of their preview and fresh rewards."""
+    probe_tau: float | None = None
+    """Kendall's tau-b, with those of earlier iterations, which fade."""
+    exploration_share: float = 1.0
+    """Of the previews that the job allows, for the next iteration."""
 
 
 class RunRecord:

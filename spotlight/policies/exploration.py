@@ -2,7 +2,8 @@
 
 The seam is `ExplorationPlanner`: an anytime planner that is asked for small chunks, told every
 score, and may be cut off at any moment. `UniformPlanner` gives every prompt the same number of
-candidates. Pure: seeds come from a hash, scores are handed in.
+candidates; `bandit.BanditPlanner` gives more to those that gain most. Pure: seeds come from a hash,
+scores are handed in.
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ class ExplorationPlanner(Protocol):
     def record(self, candidate: Candidate, reward: float) -> None:
         """A preview was scored."""
 
+    def forget(self, candidate: Candidate) -> None:
+        """A preview will not be scored."""
+
     def choose(self) -> list[SeedChoice]:
         """For every prompt group the seeds to keep, from what is scored so far."""
 
@@ -78,6 +82,9 @@ class UniformPlanner:
         """See `ExplorationPlanner`."""
         self._rewards[candidate.group][candidate.seed] = reward
 
+    def forget(self, candidate: Candidate) -> None:
+        """See `ExplorationPlanner`."""
+
     def choose(self) -> list[SeedChoice]:
         """The max-variance subset of each group; groups that exploration did not fill are topped up
         with candidates that have no score."""
@@ -89,7 +96,7 @@ class UniformPlanner:
         scored = [seed for seed in numbered if seed in self._rewards[group]]
         rewards = [self._rewards[group][seed] for seed in scored]
         if len(scored) > self._keep:
-            kept = max_variance_subset(rewards, self._keep, tie_break=scored)
+            kept = self._select(rewards, scored)
             return SeedChoice(tuple(scored[i] for i in kept), tuple(rewards[i] for i in kept))
         fresh = (
             self._candidate(group, n).seed for n in range(self._limit // self._groups + self._keep)
@@ -100,8 +107,23 @@ class UniformPlanner:
             (*scored, *unscored[:missing]), (*rewards, *(None for _ in range(missing)))
         )
 
+    def _select(self, rewards: Sequence[float], seeds: Sequence[int]) -> list[int]:
+        return max_variance_subset(rewards, self._keep, tie_break=seeds)
+
     def _candidate(self, group: int, number: int) -> Candidate:
         return Candidate(group, derived_seed(self._job_seed, self._iteration, group, number))
+
+
+class RandomPlanner(UniformPlanner):
+    """Previews as `UniformPlanner` does and keeps any K of them, whatever their rewards: what
+    exploration is worth is what it gains over this one.
+    """
+
+    def _select(self, rewards: Sequence[float], seeds: Sequence[int]) -> list[int]:
+        def drawn(index: int) -> int:
+            return derived_seed(self._job_seed, self._iteration, "random", seeds[index])
+
+        return sorted(sorted(range(len(seeds)), key=drawn)[: self._keep])
 
 
 def derived_seed(*parts: int | str) -> int:

@@ -134,7 +134,8 @@ def plans_outlive_the_coordinator(run: Run) -> Iterable[str]:
                 again = [began for began, completed in built if completed < int(iteration)]
                 decided = max((began for began in again if began <= term), default=0)
                 asked[(int(iteration), decided)].add(request)
-    wanted = run.scenario.job.samples_per_iteration
+    job = run.scenario.job
+    wanted = job.samples_per_iteration + job.exploration.probes
     for (iteration, _), requests in asked.items():
         if len(requests) > wanted:
             yield f"iteration {iteration} asked for {len(requests)} rollouts, not {wanted}"

@@ -41,7 +41,7 @@ def job(**changes: Any) -> JobSpec:
         "group_size": 4,
         "checkpoint_every": 1,
         "training": {"updates_per_iteration": 1},
-        "exploration": {"candidates": 2, "budget": "fixed"},
+        "exploration": {"candidates": 2, "budget": "fixed", "probes": 0},
         "validation": {"seeds": 1, "every": 5},
     }
     for name, value in changes.items():

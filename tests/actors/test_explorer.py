@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
+from statistics import pvariance
 
 import pytest
 from job_kit import World, job, offer, recorder, settle
@@ -24,10 +26,14 @@ from spotlight.actors.messages import (
 )
 from spotlight.actors.requests import preview_settings
 from spotlight.actors.runtime import Message
+from spotlight.policies.reward_spread import Evidence, Knowledge
 
 pytestmark = pytest.mark.virtual_time
 
 CANDIDATES = 16  # 2 groups x 4 seeds x 2 candidates
+
+
+NOTHING = Knowledge()
 
 
 class Expedition:
@@ -36,13 +42,14 @@ class Expedition:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self.groups = 1
+        self.reward: Callable[[Request], float] = World.reward
         self.statistics = DispatchStatistics()
 
-    async def open(self, budget: str) -> None:
+    async def open(self, budget: str, mode: str = "uniform") -> None:
         self.system = await self._cluster.system("coordinator")
         self.dispatcher = await recorder(self.system, "dispatcher")
         self.runner = await recorder(self.system, "runner")
-        spec = job(exploration={"budget": budget})
+        spec = job(exploration={"budget": budget, "mode": mode})
         self.explorer = await self.system.spawn(
             lambda: Explorer(
                 spec,
@@ -58,14 +65,16 @@ class Expedition:
         self.system.tell(self.explorer, message, sender=self.runner.ref)
         await settle()
 
-    async def start(self, window_s: float = 10.0, iteration: int = 1) -> None:
-        await self.tell(StartExploration(iteration, iteration - 1, ("a", "b"), window_s))
+    async def start(
+        self, window_s: float = 10.0, iteration: int = 1, knowledge: Knowledge = NOTHING
+    ) -> None:
+        await self.tell(StartExploration(iteration, iteration - 1, ("a", "b"), window_s, knowledge))
 
     def submitted(self) -> list[Request]:
         return [r for m in self.dispatcher.all(SubmitRequests) for r in m.requests]
 
     async def finish(self, previews: Sequence[Request]) -> None:
-        results = [Result(r, World.reward(r), offer(), 0) for r in previews]
+        results = [Result(r, self.reward(r), offer(), 0) for r in previews]
         await self.tell(RequestsFinished(tuple(results)))
 
     async def finish_all(self, order: Callable[[list[Request]], list[Request]] = list) -> None:
@@ -212,17 +221,91 @@ async def test_previews_that_are_given_up_do_not_hold_up_a_fixed_budget(
     assert scored and not failed & set(scored)
 
 
+@pytest.mark.parametrize("mode", ["random", "uniform", "bandit"])
 @pytest.mark.parametrize("groups", [1, 3])
-async def test_the_order_of_arrival_does_not_change_the_choice(groups: int) -> None:
+async def test_neither_order_nor_place_of_previews_changes_the_choice_of_a_fixed_budget(
+    groups: int, mode: str
+) -> None:
     choices = []
     for order in (list, lambda waiting: waiting[::-1], lambda w: sorted(w, key=lambda r: r.seed)):
         async with Cluster() as cluster:
             expedition = Expedition(cluster)
             expedition.groups = groups
-            await expedition.open("fixed")
+            await expedition.open("fixed", mode)
             await expedition.start()
             await expedition.tell(StopExploration(1))
             await expedition.finish_all(order)
             explored = expedition.explored()
-            choices.append((explored.seeds, explored.preview_rewards))
+            choices.append((explored.seeds, explored.preview_rewards, explored.knowledge))
     assert choices[0] == choices[1] == choices[2]
+
+
+async def test_any_are_kept_when_seeds_are_chosen_at_random() -> None:
+    kept = []
+    for mode in ("uniform", "random"):
+        async with Cluster() as cluster:
+            expedition = Expedition(cluster)
+            await expedition.open("fixed", mode)
+            await expedition.start()
+            await expedition.tell(StopExploration(1))
+            await expedition.finish_all()
+            explored = expedition.explored()
+            assert explored.previews == CANDIDATES
+            kept.append(explored.preview_rewards)
+    best, any_of_them = ([pvariance([r or 0.0 for r in group]) for group in each] for each in kept)
+    assert all(one > other for one, other in zip(best, any_of_them, strict=True))
+
+
+# --- a planner that learns ---
+
+
+SPREAD = Knowledge({"a": Evidence(20.0, 20 * 0.09), "b": Evidence(20.0, 20 * 0.0001)}, {})
+
+
+async def test_prompts_known_to_spread_more_are_previewed_more(expedition: Expedition) -> None:
+    await expedition.open("fixed", "bandit")
+    await expedition.start(knowledge=SPREAD)
+    await expedition.finish_all()
+    asked = Counter(request.prompt for request in expedition.submitted())
+    assert asked["a"] > asked["b"] >= 4
+    assert asked.total() == CANDIDATES
+
+
+async def test_what_was_learned_is_handed_on(expedition: Expedition) -> None:
+    await expedition.open("window", "bandit")
+    await expedition.start(knowledge=SPREAD)
+    await expedition.finish(expedition.submitted()[:6])
+    await expedition.tell(StopExploration(1))
+    knowledge = expedition.explored().knowledge
+    assert set(knowledge.prompts) == {"a", "b"}
+    assert knowledge.prompts["b"].total > SPREAD.prompts["b"].total
+
+
+async def test_a_planner_that_does_not_learn_forgets_nothing(expedition: Expedition) -> None:
+    await expedition.open("window")
+    await expedition.start(knowledge=SPREAD)
+    await expedition.tell(StopExploration(1))
+    assert expedition.explored().knowledge == SPREAD
+
+
+async def test_rewards_that_are_all_the_same_hold_up_nothing(expedition: Expedition) -> None:
+    expedition.reward = lambda request: 0.5
+    await expedition.open("fixed", "bandit")
+    await expedition.start()
+    await expedition.tell(StopExploration(1))
+    await expedition.finish_all()
+    assert expedition.explored().preview_rewards == ((0.5,) * 4,) * 2
+
+
+async def test_another_candidate_takes_the_place_of_one_that_is_given_up(
+    expedition: Expedition,
+) -> None:
+    await expedition.open("window", "bandit")
+    await expedition.start()
+    lost = expedition.submitted()[0]
+    await expedition.tell(RequestsGivenUp((lost,), "no luck"))
+    await expedition.finish(expedition.submitted()[1:])
+    await expedition.tell(StopExploration(1))
+    explored = expedition.explored()
+    assert lost.seed not in explored.seeds[lost.group]
+    assert all(reward is not None for group in explored.preview_rewards for reward in group)

@@ -165,6 +165,19 @@ async def test_a_coordinator_may_be_killed_at_any_time(town: Town, after_s: int)
     await as_if_nothing_had_happened(town, reference, spec)
 
 
+@pytest.mark.parametrize("moment", [in_the_rollout, in_training_while_exploring])
+async def test_what_exploration_has_learned_survives_a_kill(
+    town: Town, moment: Callable[..., object]
+) -> None:
+    spec = job(exploration={"budget": "fixed", "mode": "bandit"})
+    reference = await calm(town, spec)
+    await town.submit(spec)
+    await moment(town)
+    await town.kill()
+    await town.open()
+    await as_if_nothing_had_happened(town, reference, spec)
+
+
 async def test_three_kills_in_a_row_change_nothing(town: Town) -> None:
     spec = job()
     reference = await calm(town, spec)

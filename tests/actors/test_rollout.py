@@ -87,3 +87,39 @@ def test_training_samples_keep_the_order_and_name_their_rows() -> None:
         [-s for s in [sample.advantage for sample in reversed(samples)]]
     )
     assert samples[0].advantage < samples[1].advantage < samples[2].advantage
+
+
+# --- probes ---
+
+PROBES = [request(seed, group=1) for seed in (9, 8)]
+
+
+def test_probes_are_waited_for_and_are_no_samples() -> None:
+    rollout = Rollout(WANTED, PROBES)
+    for wanted in (*WANTED, PROBES[0]):
+        rollout.take(result(wanted))
+    assert not rollout.complete
+    rollout.take(result(PROBES[1]))
+    assert rollout.complete
+    assert (rollout.finished, rollout.wanted) == (6, 6)
+    assert {sample.request for sample in rollout.samples()} == set(WANTED)
+    assert [probe.request for probe in rollout.probes()] == PROBES[::-1]
+
+
+def test_a_probe_that_cannot_be_had_is_not_waited_for_and_costs_nothing() -> None:
+    rollout = Rollout(WANTED, PROBES)
+    rollout.drop_probes([PROBES[0], WANTED[0]])
+    assert not rollout.expects(PROBES[0])
+    assert rollout.expects(WANTED[0])
+    for wanted in (*WANTED, PROBES[1]):
+        rollout.take(result(wanted))
+    assert rollout.complete
+
+
+def test_probes_of_a_dropped_group_are_dropped_with_it() -> None:
+    rollout = Rollout(WANTED, PROBES)
+    for wanted in (*WANTED[:3], PROBES[0]):
+        rollout.take(result(wanted))
+    rollout.drop_group(1)
+    assert rollout.complete
+    assert rollout.probes() == []

@@ -6,6 +6,7 @@ from typing import Literal
 
 from spotlight.actors.messages.work import Request, RequestKind, Result
 from spotlight.actors.runtime import ActorRef
+from spotlight.policies.reward_spread import Knowledge
 from spotlight.transport.control import Message
 
 WorkerState = Literal[
@@ -90,6 +91,10 @@ class StartExploration(Message, frozen=True):
     prompts: tuple[str, ...]
     window_s: float
     """Predicted training time; ignored when the budget is fixed."""
+    knowledge: Knowledge = Knowledge()
+    """What earlier iterations taught about the prompts."""
+    share: float = 1.0
+    """Of the previews that the job allows."""
 
 
 class StopExploration(Message, frozen=True):
@@ -107,6 +112,12 @@ class Explored(Message, frozen=True):
     """Preview reward of each chosen seed; None where exploration did not reach."""
     previews: int
     late: int
+    knowledge: Knowledge = Knowledge()
+    """What is known about the prompts now."""
+    probe_seeds: tuple[tuple[int, ...], ...] = ()
+    """Seeds to regenerate even if they are not chosen, per prompt group, and their preview
+    rewards."""
+    probe_rewards: tuple[tuple[float, ...], ...] = ()
 
 
 class StartValidation(Message, frozen=True):

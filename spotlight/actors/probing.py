@@ -1,0 +1,67 @@
+"""Whether previews predict rewards, as the job runner keeps track of it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from spotlight.actors.job_journal import SavedProgress
+from spotlight.actors.messages import Explored, Result
+from spotlight.actors.run_record import IterationFigures
+from spotlight.policies.fidelity import Agreement, Pair, agreement, exploration_share
+from spotlight.policies.statistics import median_or_none, spearman
+
+
+class Probing:
+    """The probes of the iteration, and what all so far have shown.
+
+    Args:
+        progress: what the iteration begins with.
+        event: writes an event down.
+    """
+
+    def __init__(self, progress: SavedProgress, event: Callable[..., Any]) -> None:
+        self.seeds = progress.probe_seeds
+        """Of the iteration, per prompt group."""
+        self.rewards = progress.probe_rewards
+        """As the previews were scored."""
+        self.agreement: Agreement = progress.agreement
+        self._event = event
+
+    def explored(self, message: Explored) -> None:
+        """The probes of the next iteration are drawn."""
+        self.seeds, self.rewards = message.probe_seeds, message.probe_rewards
+
+    def judge(self, results: Sequence[Result], figures: IterationFigures) -> None:
+        """Of these results, some are of the iteration's probes; fill in what they say."""
+        previews = {
+            (group, seed): reward
+            for group, (seeds, rewards) in enumerate(zip(self.seeds, self.rewards, strict=True))
+            for seed, reward in zip(seeds, rewards, strict=True)
+        }
+        by_group: defaultdict[int, list[Pair]] = defaultdict(list)
+        for result in results:
+            group, seed = result.request.group, result.request.seed
+            if (group, seed) in previews:
+                by_group[group].append((previews[group, seed], result.reward))
+        if by_group:
+            self.agreement = self.agreement.faded() + agreement(by_group.values())
+        figures.probes = sum(map(len, by_group.values()))
+        figures.probe_tau = self.agreement.tau
+        figures.probe_correlation = median_or_none(
+            [spearman([p for p, _ in pairs], [r for _, r in pairs]) for pairs in by_group.values()]
+        )
+
+    def share(self, iteration: int) -> float:
+        """How much of the previews for an iteration are worth making; says so when it is less."""
+        share = exploration_share(self.agreement, iteration)
+        if share < 1:
+            self._event(
+                "exploration_reduced",
+                iteration=iteration,
+                share=share,
+                tau=self.agreement.tau,
+                pairs=round(self.agreement.pairs, 1),
+            )
+        return share

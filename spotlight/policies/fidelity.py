@@ -1,0 +1,130 @@
+"""Does exploration pay? What probes say about it, and how much exploration follows.
+
+A probe is a candidate that was previewed and is regenerated whether or not it was chosen: those
+that are chosen are the extremes and agree too well, those that are not too badly. Only orders
+within a prompt group count, as only they decide which seeds are kept: of two probes of a group, the
+fresh rewards stand as the previews did (concordant), or the other way round (discordant), or one of
+them ties (Kendall's tau-b, 1945).
+
+Pure. Invariant: what is believed depends on counts only, not on the order of groups or probes.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+FADING = 0.95
+"""What is left of older probes when an iteration brings new ones: the policy moves."""
+ENOUGH = 20.0
+"""Pairs without which nothing is concluded."""
+DOUBT = 1.64
+"""Standard errors below which a rank agreement counts as too low: one-sided, 5 %."""
+WORTHLESS = 0.2
+POOR = 0.35
+"""Rank agreements. Of 96 normally distributed candidates, 24 that are kept for previews that agree
+with their rewards by 0.35 have a contrast that is larger by a quarter; by 0.2, by a tenth."""
+TRY_AGAIN = 8
+"""One iteration in so many explores a little though exploration is off: it may pay again."""
+
+Pair = tuple[float, float]
+"""The preview reward and the fresh reward of one probe."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Counts of pairs of probes of one group, faded; they add up.
+
+    Ties of the preview alone and of the fresh reward alone; pairs that tie in both say nothing.
+    """
+
+    concordant: float = 0.0
+    discordant: float = 0.0
+    preview_ties: float = 0.0
+    fresh_ties: float = 0.0
+
+    def __add__(self, other: Agreement) -> Agreement:
+        return Agreement(
+            self.concordant + other.concordant,
+            self.discordant + other.discordant,
+            self.preview_ties + other.preview_ties,
+            self.fresh_ties + other.fresh_ties,
+        )
+
+    def faded(self) -> Agreement:
+        """As an iteration later."""
+        return Agreement(*(FADING * count for count in vars(self).values()))
+
+    @property
+    def pairs(self) -> float:
+        """All that were counted."""
+        return self.concordant + self.discordant + self.preview_ties + self.fresh_ties
+
+    @property
+    def tau(self) -> float | None:
+        """Kendall's tau-b; None where all previews, or all fresh rewards, tie."""
+        ordered = self.concordant + self.discordant
+        scale = math.sqrt((ordered + self.preview_ties) * (ordered + self.fresh_ties))
+        return (self.concordant - self.discordant) / scale if scale > 0 else None
+
+    @property
+    def tau_at_most(self) -> float:
+        """What tau is below, but for one chance in twenty; pairs are taken as independent. Rewards
+        of which one side never varies agree by nothing.
+        """
+        if self.pairs == 0:
+            return 1.0
+        tau = self.tau or 0.0
+        return min(1.0, tau + DOUBT * math.sqrt(max(0.0, 1 - tau * tau) / self.pairs))
+
+
+@dataclass(frozen=True)
+class Probes:
+    """Seeds of one prompt group, and their preview rewards."""
+
+    seeds: tuple[int, ...]
+    rewards: tuple[float, ...]
+
+
+def agreement(groups: Iterable[Sequence[Pair]]) -> Agreement:
+    """Of the probes of each group."""
+    found = [0.0, 0.0, 0.0, 0.0]
+    for group in groups:
+        for (preview, fresh), (other_preview, other_fresh) in combinations(group, 2):
+            order = (preview - other_preview) * (fresh - other_fresh)
+            if order != 0:
+                found[0 if order > 0 else 1] += 1
+            elif preview != other_preview:
+                found[3] += 1
+            elif fresh != other_fresh:
+                found[2] += 1
+    return Agreement(*found)
+
+
+def exploration_share(known: Agreement, iteration: int) -> float:
+    """How much of the previews of an iteration are worth making: 1, 0.5 or 0."""
+    if known.pairs < ENOUGH:
+        return 1.0
+    if known.tau_at_most < WORTHLESS:
+        return 0.5 if iteration % TRY_AGAIN == 0 else 0.0
+    return 0.5 if known.tau_at_most < POOR else 1.0
+
+
+def draw_probes(scored: Sequence[dict[int, float]], count: int, rng: random.Random) -> list[Probes]:
+    """Up to `count` of the previewed seeds of one group; none of the other groups, and none at all
+    if no group has two.
+
+    Args:
+        scored: preview rewards by seed, for each group.
+    """
+    probes = [Probes((), ()) for _ in scored]
+    able = [group for group, rewards in enumerate(scored) if len(rewards) > 1]
+    if able and count > 1:
+        group = rng.choice(able)
+        previewed = sorted(scored[group])
+        seeds = tuple(sorted(rng.sample(previewed, min(count, len(previewed)))))
+        probes[group] = Probes(seeds, tuple(scored[group][seed] for seed in seeds))
+    return probes
