@@ -61,7 +61,7 @@ class Probing:
                 "exploration_reduced",
                 iteration=iteration,
                 share=share,
-                tau=self.agreement.tau,
+                tau=round(self.agreement.tau or 0.0, 3),
                 pairs=round(self.agreement.pairs, 1),
             )
         return share

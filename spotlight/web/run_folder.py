@@ -50,6 +50,10 @@ class IterationRecord(msgspec.Struct, frozen=True, kw_only=True):
     preview_group_std_mean: float | None = None
     """The same spread as the previews of the kept seeds promised it."""
     rank_correlation: float | None = None
+    probes: int = 0
+    """Previewed seeds, drawn at random, that were regenerated to see whether previews are true."""
+    probe_tau: float | None = None
+    """Kendall's, of all probes so far, which fade."""
 
 
 class ValidationRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -195,9 +195,17 @@ def _preview_chart(record: RunRecord) -> Iterable[str]:
         charts.nice_axis(0, top, lambda value: words.number(value)),
         description="previews by iteration",
     )
+    note = "Candidates that exploration scored before each iteration"
+    taus = [one.probe_tau for one in record.iterations if one.probe_tau is not None]
+    if taus:
+        probes = words.count(sum(one.probes for one in record.iterations), "probe")
+        note += (
+            f"; of {probes}, rewards were ordered as their previews by {taus[-1]:.2f} (Kendall's"
+            f" tau: 1 the same, 0 by chance)"
+        )
     yield _figure(
         "Previews",
-        "Candidates that exploration scored before each iteration",
+        note,
         drawn,
         _legend([("explore", "in time"), ("idle", "too late to count")]),
     )

@@ -101,6 +101,10 @@ def event_words(event: Event) -> tuple[str, str, bool] | None:
         case "group_dropped":
             where = f"iteration {_say(fields, 'iteration')}, {_say(fields, 'prompt')}"
             return "Prompt group dropped", f"{where}: {_say(fields, 'reason')}", True
+        case "exploration_reduced":
+            where = f"to {_say(fields, 'share')} for iteration {_say(fields, 'iteration')}"
+            why = f"previews and rewards agree by {_say(fields, 'tau')} (Kendall's tau)"
+            return "Exploration reduced", f"{where}: {why}", False
         case "checkpoint_saved":
             return "Checkpoint saved", "/".join(_say(fields, "path").split("/")[-2:]), False
         case "run_finished":

@@ -222,6 +222,8 @@ def _iteration(
         explored_prompts=0 if iteration == 0 else 8,
         preview_group_std_mean=None if iteration == 0 else round(spread + 0.06, 4),
         rank_correlation=None if iteration == 0 else 0.9,
+        probes=0 if iteration == 0 else 4,
+        probe_tau=None if iteration == 0 else 0.625,
     )
     return trained + 0.07
 

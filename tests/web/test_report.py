@@ -91,6 +91,13 @@ def test_every_part_of_the_report_is_there(report: str) -> None:
         assert words in text, words
 
 
+def test_the_report_says_how_true_previews_were(report: str, run: RunWriter) -> None:
+    assert "rewards were ordered as their previews by 0.62" in report
+    run.event("exploration_reduced", 3.0, iteration=7, share=0.5, tau=0.125, pairs=120.0)
+    text = render_report(read_run(run.folder))
+    assert "to 0.5 for iteration 7: previews and rewards agree by 0.125" in text
+
+
 def test_both_galleries_are_embedded_side_by_side(report: str) -> None:
     assert report.count('<img class="crisp"') == 16
     assert report.count("before<b>") == report.count("after<b>") == 8
