@@ -17,6 +17,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from spotlight.actors.logs import log_as_json_lines
+from spotlight.cli.study import study
 from spotlight.errors import ActorError, UserError
 
 app = typer.Typer(
@@ -25,6 +26,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(study, name="study")
 
 Answer = TypeVar("Answer")
 

@@ -4,7 +4,7 @@ A probe is a candidate that was previewed and is regenerated whether or not it w
 that are chosen are the extremes and agree too well, those that are not too badly. Only orders
 within a prompt group count, as only they decide which seeds are kept: of two probes of a group, the
 fresh rewards stand as the previews did (concordant), or the other way round (discordant), or one of
-them ties (Kendall's tau-b, 1945).
+them ties.
 
 Pure. Invariant: what is believed depends on counts only, not on the order of groups or probes.
 """
@@ -65,7 +65,10 @@ class Agreement:
 
     @property
     def tau(self) -> float | None:
-        """Kendall's tau-b; None where all previews, or all fresh rewards, tie."""
+        """Kendall's tau-b: (P - Q) / sqrt((P + Q + X) (P + Q + Y)) for P concordant and Q
+        discordant pairs, and X and Y that tie in one alone (Biometrika 33 (1945) 239); None where
+        all previews, or all fresh rewards, tie.
+        """
         ordered = self.concordant + self.discordant
         scale = math.sqrt((ordered + self.preview_ties) * (ordered + self.fresh_ties))
         return (self.concordant - self.discordant) / scale if scale > 0 else None
@@ -94,13 +97,13 @@ def agreement(groups: Iterable[Sequence[Pair]]) -> Agreement:
     found = [0.0, 0.0, 0.0, 0.0]
     for group in groups:
         for (preview, fresh), (other_preview, other_fresh) in combinations(group, 2):
-            order = (preview - other_preview) * (fresh - other_fresh)
-            if order != 0:
-                found[0 if order > 0 else 1] += 1
-            elif preview != other_preview:
+            if preview == other_preview:
+                if fresh != other_fresh:
+                    found[2] += 1
+            elif fresh == other_fresh:
                 found[3] += 1
-            elif fresh != other_fresh:
-                found[2] += 1
+            else:
+                found[0 if (preview > other_preview) == (fresh > other_fresh) else 1] += 1
     return Agreement(*found)
 
 

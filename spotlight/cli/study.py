@@ -1,0 +1,136 @@
+"""`spotlight study`: experiments on runs, each a process of its own, and what they found."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from spotlight.policies.rank_fidelity import Estimate
+    from spotlight.studies.staleness_plan import StalenessPlan
+    from spotlight.studies.staleness_record import Comparison, StalenessRecord
+
+study = typer.Typer(help="Measure, on a run, what Spotlight rests on.", no_args_is_help=True)
+
+_CANCELLED = 130
+
+
+@study.command()
+def staleness(
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    seeds: Annotated[
+        int | None,
+        typer.Option(help="Seeds per prompt; default twice the group size, and 16 at least."),
+    ] = None,
+    prompts: Annotated[int, typer.Option(help="Training prompts to score.")] = 16,
+    lags: Annotated[
+        str, typer.Option(help="Iterations between two weights; as many as the last are trained.")
+    ] = "1,2,4,8",
+    seed: Annotated[int, typer.Option(min=0, help="Decides every random choice.")] = 0,
+) -> None:
+    """Does the ranking of seeds survive updates? Trains on from a run and scores with old weights.
+
+    Writes studies/staleness.json and .svg into the run folder; everything else in it stays.
+    """
+    from rich.console import Console
+
+    from spotlight.studies.staleness_plan import plan_staleness
+    from spotlight.studies.staleness_record import read_record
+
+    plan = plan_staleness(run.resolve(), seeds=seeds, prompts=prompts, lags=lags, seed=seed)
+    code = _carry_out(plan)
+    if code:
+        raise typer.Exit(code)
+    console = Console()
+    console.print(results(read_record(Path(plan.run))))
+    console.print(f"results: {Path(plan.run) / 'studies'}", soft_wrap=True, markup=False)
+
+
+def _carry_out(plan: StalenessPlan) -> int:
+    """Run the study in a process that may load torch; returns the exit code."""
+    import msgspec
+
+    argv = [sys.executable, "-m", "spotlight.studies.staleness", "--parent", str(os.getpid())]
+    try:
+        code = subprocess.run(argv, input=msgspec.json.encode(plan), check=False).returncode
+    except KeyboardInterrupt:
+        return _CANCELLED
+    if code < 0:
+        typer.echo(f"spotlight: the study was ended by signal {-code}", err=True)
+        return 1
+    return code
+
+
+def results(record: StalenessRecord) -> RenderableType:
+    """The figures as a table, with what is needed to read it."""
+    from rich import box
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("scored with", "reward", "Spearman", "mean", "tau-b", "mean", "kept/best", "flat"):
+        table.add_column(name, no_wrap=True, justify="left" if name == "scored with" else "right")
+    for one in record.comparisons:
+        if (one.treatment, one.lag) != ("rollout", 0):
+            table.add_row(*_cells(one))
+    newest = next(one for one in record.comparisons if one.treatment == "rollout" and not one.lag)
+    at_random = newest.fidelity.random_over_oracle
+    flat = newest.fidelity.constant
+    said = [
+        f"{len(record.prompts)} prompts x {len(record.seeds[0])} seeds, {record.keep} kept, weights"
+        f" of iteration {record.completed + record.trained} (mean reward {newest.reward:.3f})",
+        "Spearman, tau-b: in-prompt, median over prompts [95 % bootstrap interval] and mean",
+        "kept/best: contrast of the seeds kept, over that of the best choice;"
+        f" a random choice: {'-' if at_random is None else f'{at_random:.2f}'}",
+        "flat: prompts where all seeds score the same in either scoring; no correlation counts"
+        f" them ({flat} with the newest weights)",
+        _repetition(record),
+    ]
+    return Group(table, *(Text(line, style="dim") for line in said))
+
+
+def _repetition(record: StalenessRecord) -> str:
+    if record.stochastic:
+        return "repeat: the newest weights and the same initial latents, other noise on the way"
+    return (
+        f"repeat: other batches; 1 by construction, as `{record.sampler}` adds no noise on the way"
+    )
+
+
+def _cells(one: Comparison) -> tuple[str, ...]:
+    name = {
+        "rollout": f"lag {one.lag}",
+        "repeat": "repeat, lag 0",
+        "preview": f"preview, lag {one.lag}",
+        "shuffled": f"shuffled lag {one.lag}",
+    }[one.treatment]
+    fidelity = one.fidelity
+    return (
+        name,
+        f"{one.reward:.3f}",
+        _estimate(fidelity.spearman_median),
+        _value(fidelity.spearman_mean),
+        _estimate(fidelity.kendall_median),
+        _value(fidelity.kendall_mean),
+        _estimate(fidelity.realised_over_oracle),
+        str(fidelity.constant) if one.treatment != "shuffled" else "",
+    )
+
+
+def _value(estimate: Estimate) -> str:
+    return "-" if estimate.value is None else f"{estimate.value:.2f}"
+
+
+def _estimate(estimate: Estimate) -> str:
+    if estimate.interval is None:
+        return _value(estimate)
+    low, high = estimate.interval
+    return f"{_value(estimate)} [{low:.2f}, {high:.2f}]"

@@ -1,0 +1,305 @@
+"""Does the ranking of seeds survive updates? Trains on from where a run stands, and scores the same
+seeds with the weights of several iterations.
+
+Started by `spotlight study staleness`, with the plan on standard input; the run folder is only read
+but for the files of the study. Training is the job's own, without exploration: its prompts, seeds,
+sampler, reward and loss, in one process, which gives the same weights as its ranks would.
+
+Each version is scored while it is the newest, so that only one set of weights is held.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import torch
+
+from spotlight.actors.launcher import die_with_parent
+from spotlight.actors.requests import (
+    preview_settings,
+    prompts_of,
+    rollout_settings,
+    unexplored_choices,
+    window_start,
+)
+from spotlight.assets import read_prompts
+from spotlight.diffusion.checkpoints import load_model
+from spotlight.diffusion.noise import initial_noise
+from spotlight.diffusion.samplers import (
+    Progress,
+    SampleBatch,
+    SamplerSettings,
+    join_samples,
+    resume,
+)
+from spotlight.errors import CheckpointError, ScoringError, SpotlightError, UserError
+from spotlight.jobs import JobSpec
+from spotlight.policies.advantages import group_advantages
+from spotlight.policies.exploration import derived_seed
+from spotlight.rewards.base import build_scorer
+from spotlight.studies.staleness_chart import write_chart
+from spotlight.studies.staleness_plan import StalenessPlan
+from spotlight.studies.staleness_record import (
+    Rewards,
+    Scoring,
+    StalenessRecord,
+    Treatment,
+    compare,
+    make_results_folder,
+    write_record,
+)
+from spotlight.training.checkpoints import load_checkpoint
+from spotlight.training.trainer import Trainer, TrainingBatch
+
+Say = Callable[[str], None]
+
+
+class StalenessStudy:
+    """One study: `carry_out` does it.
+
+    Args:
+        plan: see `StalenessPlan`.
+        say: told of progress, a line at a time.
+
+    Raises `CheckpointError`, `JobError` or `MissingDependency` when the job's model, reward or
+    checkpoint cannot be used.
+    """
+
+    def __init__(self, plan: StalenessPlan, say: Say) -> None:
+        job = plan.job
+        self._plan = plan
+        self._job = job
+        self._say = say
+        self._train_prompts = read_prompts(job.prompts.train)
+        self._scorer = build_scorer(job.reward)
+        self._model = load_model(job.model)
+        self._trainer = Trainer(self._model, job.training, job.sampler, seed=job.seed)
+        self._completed = 0
+        if plan.checkpoint:
+            state, metadata = load_checkpoint(Path(plan.checkpoint))
+            self._trainer.load_state_dict(state)
+            self._completed = _completed(plan.checkpoint, metadata)
+        self._newest = self._completed + plan.lags[-1]
+
+    def carry_out(self) -> StalenessRecord:
+        """Train, score, compare.
+
+        Raises `ScoringError` when an image cannot be scored and `TrainingDiverged`.
+        """
+        job, plan = self._job, self._plan
+        scorings = []
+        for version in range(self._completed, self._newest + 1):
+            self._model.load_trainable_state(self._trainer.rollout_state())
+            scorings += [self._score(*wanted) for wanted in self._wanted(self._newest - version)]
+            if version < self._newest:
+                self._train(version)
+        return StalenessRecord(
+            job=job.name,
+            checkpoint=plan.checkpoint,
+            completed=self._completed,
+            trained=plan.lags[-1],
+            sampler=job.sampler.kind,
+            stochastic=job.sampler.kind != "ode",
+            keep=job.group_size,
+            seed=plan.seed,
+            prompts=plan.prompts,
+            seeds=plan.seeds,
+            scorings=tuple(scorings),
+            comparisons=compare(scorings, keep=job.group_size, seeds=plan.seeds, seed=plan.seed),
+        )
+
+    def _wanted(self, lag: int) -> list[tuple[Treatment, int, SamplerSettings]]:
+        """What is scored with the weights of a lag. Settings, the SDE window included, are those of
+        the newest iteration whatever the lag: only the weights differ.
+        """
+        lags = (0, *self._plan.lags)
+        rollout = _settings(self._job, self._newest, preview=False)
+        preview = _settings(self._job, self._newest, preview=True)
+        wanted: list[tuple[Treatment, int, SamplerSettings]] = []
+        if lag in lags:
+            wanted.append(("rollout", lag, rollout))
+        if lag == 0:
+            wanted.append(("repeat", lag, rollout))
+        if lag in lags[:2] and preview != rollout and self._job.exploration.mode != "none":
+            wanted.append(("preview", lag, preview))
+        return wanted
+
+    def _score(self, treatment: Treatment, lag: int, settings: SamplerSettings) -> Scoring:
+        began = time.monotonic()
+        pairs = [
+            (prompt, seed)
+            for prompt, seeds in zip(self._plan.prompts, self._plan.seeds, strict=True)
+            for seed in seeds
+        ]
+        if treatment == "repeat":
+            pairs.reverse()  # so that every seed is in another batch
+        rewards = [
+            reward
+            for _, scored in self._samples(pairs, settings, other_noise=treatment == "repeat")
+            for reward in scored
+        ]
+        if treatment == "repeat":
+            rewards.reverse()
+        mean = sum(rewards) / len(rewards)
+        self._say(
+            f"lag {lag}, {treatment}: {len(pairs)} images of {settings.steps} steps, mean reward"
+            f" {mean:.3f}, {time.monotonic() - began:.1f} s"
+        )
+        return Scoring(
+            treatment=treatment,
+            lag=lag,
+            steps=settings.steps,
+            rewards=_rows(rewards, len(self._plan.prompts)),
+        )
+
+    def _train(self, iteration: int) -> None:
+        """One iteration of the job, as it is without exploration."""
+        began = time.monotonic()
+        job = self._job
+        choices = unexplored_choices(job, iteration)
+        prompts = prompts_of(job, iteration, self._train_prompts)
+        rows = [
+            (group, prompt, seed)
+            for group, (prompt, choice) in enumerate(zip(prompts, choices, strict=True))
+            for seed in sorted(choice.seeds)
+        ]
+        settings = _settings(job, iteration, preview=False)
+        batches = list(self._samples([(prompt, seed) for _, prompt, seed in rows], settings))
+        rewards = [reward for _, scored in batches for reward in scored]
+        samples = join_samples([batch for batch, _ in batches])
+        advantages = group_advantages(
+            rewards,
+            [group for group, _, _ in rows],
+            std=job.training.advantage_std,
+            clip=job.training.advantage_clip,
+        )
+        report = self._trainer.train(
+            iteration,
+            TrainingBatch(
+                prompts=[prompt for _, prompt, _ in rows],
+                latents=samples.latents,
+                advantages=torch.tensor(advantages),
+                window_states=samples.window_states,
+                log_probs=samples.log_probs,
+                window_start=window_start(job, iteration),
+            ),
+        )
+        self._say(
+            f"iteration {iteration}: trained on {len(rows)} samples, mean reward"
+            f" {sum(rewards) / len(rewards):.3f}, loss {report['loss']:.4g},"
+            f" {time.monotonic() - began:.1f} s"
+        )
+
+    def _samples(
+        self,
+        pairs: Sequence[tuple[str, int]],
+        settings: SamplerSettings,
+        *,
+        other_noise: bool = False,
+    ) -> Iterator[tuple[SampleBatch, list[float]]]:
+        """Denoise (prompt, seed) pairs with the weights in the model and score them, a micro-batch
+        at a time. With `other_noise` only the initial latents are the seed's own.
+        """
+        shape = self._model.latent_shape(settings.height, settings.width)
+        for first in range(0, len(pairs), settings.micro_batch):
+            part = pairs[first : first + settings.micro_batch]
+            prompts, seeds = [prompt for prompt, _ in part], [seed for _, seed in part]
+            noise = initial_noise(seeds, shape)
+            if other_noise:
+                seeds = [derived_seed(seed, "other noise") for seed in seeds]
+            nothing = torch.zeros(len(part), 0)
+            begin = Progress(0, noise, noise.new_zeros(len(part), 0, *shape), nothing)
+            denoising = resume(self._model, prompts, seeds, settings, begin)
+            while not denoising.done:
+                denoising.step()
+            images = self._model.decode(denoising.latents, settings.height, settings.width)
+            yield denoising.result(), self._rewards(images, prompts)
+
+    def _rewards(self, images: np.ndarray, prompts: list[str]) -> list[float]:
+        """One in [0, 1] per image; raises `ScoringError` after the job's number of attempts."""
+        for attempts_left in reversed(range(self._job.reward.attempts)):
+            try:
+                return _checked(self._scorer.score(images, prompts), prompts)
+            except ScoringError:
+                if not attempts_left:
+                    raise
+        raise AssertionError("a job has at least one attempt")
+
+
+def _checked(rewards: list[float], prompts: list[str]) -> list[float]:
+    """A scorer that answers nonsense has failed."""
+    if len(rewards) != len(prompts):
+        raise ScoringError(f"the scorer gave {len(rewards)} rewards for {len(prompts)} images")
+    for reward, prompt in zip(rewards, prompts, strict=True):
+        if not 0.0 <= reward <= 1.0:
+            raise ScoringError(
+                f"the scorer gave an image of {prompt!r} the reward {reward}; rewards must be in"
+                " [0, 1]"
+            )
+    return rewards
+
+
+def _settings(job: JobSpec, iteration: int, *, preview: bool) -> SamplerSettings:
+    make = preview_settings if preview else rollout_settings
+    return SamplerSettings(**msgspec.structs.asdict(make(job, iteration)))
+
+
+def _completed(path: str, metadata: dict[str, str]) -> int:
+    try:
+        return int(metadata["completed"])
+    except (KeyError, ValueError) as error:
+        raise CheckpointError(
+            f"{path}: does not say how many iterations it has; name a run that a job wrote"
+        ) from error
+
+
+def _rows(rewards: Sequence[float], prompts: int) -> Rewards:
+    seeds = len(rewards) // prompts
+    return tuple(tuple(rewards[row * seeds : (row + 1) * seeds]) for row in range(prompts))
+
+
+def run_study(plan: StalenessPlan, say: Say) -> None:
+    """Carry the study out and write its results into the run folder."""
+    where = plan.checkpoint or "no checkpoint there: the job's initial weights"
+    say(f"`{plan.job.name}`: {where}")
+    study, run = StalenessStudy(plan, say), Path(plan.run)
+    make_results_folder(run)
+    record = study.carry_out()
+    write_record(run, record)
+    write_chart(run, record)
+
+
+def main() -> None:
+    """Entry point of the process."""
+    parser = argparse.ArgumentParser(description="Started by `spotlight study staleness`.")
+    parser.add_argument("--parent", required=True, type=int, help="pid of who started it")
+    die_with_parent(parser.parse_args().parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    plan = msgspec.json.decode(sys.stdin.buffer.read(), type=StalenessPlan)
+    try:
+        run_study(plan, _say)
+    except UserError as error:
+        _fail(error, error.exit_code)
+    except SpotlightError as error:
+        _fail(error, 1)
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def _fail(error: SpotlightError, code: int) -> None:
+    sys.stderr.write(f"spotlight: {error}\n")
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""`spotlight study`: the command, its table, and one clear line for what does not fit."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import save_file
+
+from spotlight.cli.app import main
+from spotlight.cli.study import results
+from spotlight.jobs import job_from_data, job_to_yaml
+from spotlight.studies.staleness_record import Scoring, StalenessRecord, compare
+
+LIMIT_S = 60.0
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run without a checkpoint, of a job that takes a second."""
+    job = job_from_data(
+        {
+            "name": "small",
+            "model": {"checkpoint": "builtin:ocr-tiny"},
+            "prompts": {
+                "train": "builtin:ocr-tiny/train",
+                "validation": "builtin:ocr-tiny/validation",
+                "per_iteration": 1,
+            },
+            "sampler": {"height": 16, "width": 48, "steps": 2, "micro_batch": 4},
+            "group_size": 2,
+            "training": {"micro_batch": 4, "nft_times": 1, "updates_per_iteration": 1},
+        }
+    )
+    (tmp_path / "config.yaml").write_text(job_to_yaml(job))
+    return tmp_path
+
+
+def spotlight(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "spotlight.cli", "study", "staleness", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
+
+
+def refusal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str | Path
+) -> str:
+    """The one line with which a command is refused, before any process starts."""
+    monkeypatch.setattr(sys, "argv", ["spotlight", "study", "staleness", *map(str, arguments)])
+    monkeypatch.setattr(subprocess, "run", lambda *a, **k: pytest.fail("a process was started"))
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    output = capsys.readouterr()
+    assert not output.out and len(output.err.splitlines()) == 1
+    return output.err
+
+
+def test_a_study_prints_its_figures_and_leaves_them_in_the_run(run: Path) -> None:
+    done = spotlight(run, "--seeds", "4", "--prompts", "2", "--lags", "1,2")
+
+    assert done.returncode == 0, done.stderr
+    for words in ("iteration 1: trained on 2 samples", "lag 2", "shuffled", "2 prompts x 4 seeds"):
+        assert words in done.stdout, done.stdout
+    found = json.loads((run / "studies" / "staleness.json").read_text())
+    assert [one["lag"] for one in found["scorings"]] == [2, 1, 0, 0]
+    assert (run / "studies" / "staleness.svg").read_text().startswith("<svg")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--seeds", "2"), "--seeds"),
+        (("--prompts", "513"), "from 1 to 512"),
+        (("--lags", "soon"), "--lags"),
+    ],
+)
+def test_an_option_that_does_not_fit_is_named(
+    run: Path, monkeypatch, capsys, options: tuple[str, str], words: str
+) -> None:
+    assert words in refusal(monkeypatch, capsys, run, *options)
+
+
+def test_a_folder_that_is_no_run_is_named(tmp_path: Path, monkeypatch, capsys) -> None:
+    assert "config.yaml" in refusal(monkeypatch, capsys, tmp_path / "nothing")
+
+
+def test_a_job_of_a_newer_version_is_named(run: Path, monkeypatch, capsys) -> None:
+    with (run / "config.yaml").open("a") as config:
+        config.write("telepathy: true\n")
+    assert "telepathy: unknown key" in refusal(monkeypatch, capsys, run)
+
+
+def test_a_checkpoint_of_a_newer_version_is_named(run: Path) -> None:
+    path = run / "checkpoints" / "iteration-000003.safetensors"
+    path.parent.mkdir()
+    header = {"format": "spotlight-training", "version": 99, "metadata": {}}
+    save_file({"updates": torch.tensor(0)}, path, {"spotlight": json.dumps(header)})
+
+    done = spotlight(run)
+
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert str(path) in line and "newer Spotlight" in line
+    assert not (run / "studies").exists()
+
+
+def record(*, stochastic: bool = False) -> StalenessRecord:
+    """Found on two prompts, of which one is flat."""
+    seeds = ((1, 2, 3, 4), (5, 6, 7, 8))
+    fresh = ((0.0, 0.25, 0.5, 1.0), (0.5, 0.5, 0.5, 0.5))
+    stale = ((0.25, 0.0, 0.5, 1.0), (0.5, 0.5, 0.5, 0.5))
+    scorings = tuple(
+        Scoring(treatment=treatment, lag=lag, steps=8, rewards=rewards)
+        for treatment, lag, rewards in (
+            ("rollout", 1, stale),
+            ("rollout", 0, fresh),
+            ("repeat", 0, fresh),
+            ("preview", 0, stale),
+        )
+    )
+    return StalenessRecord(
+        job="small",
+        checkpoint="",
+        completed=3,
+        trained=1,
+        sampler="flow_sde" if stochastic else "ode",
+        stochastic=stochastic,
+        keep=2,
+        seed=0,
+        prompts=("a", "b"),
+        seeds=seeds,
+        scorings=scorings,
+        comparisons=compare(scorings, keep=2, seeds=seeds, seed=0),
+    )
+
+
+def drawn(found: StalenessRecord) -> str:
+    console = Console(width=200, color_system=None, no_color=True)
+    with console.capture() as capture:
+        console.print(results(found))
+    return capture.get()
+
+
+def test_the_table_has_a_line_for_every_scoring_and_the_control() -> None:
+    text = drawn(record())
+    for name in ("lag 1", "repeat, lag 0", "preview, lag 0", "shuffled lag 1"):
+        assert any(line.strip().startswith(name) for line in text.splitlines()), name
+    (line,) = (line for line in text.splitlines() if line.strip().startswith("lag 1"))
+    # Mean reward, Spearman and its mean, tau-b (5 of 6 pairs agree) and its mean, ..., flat prompts
+    cells = line.split()
+    assert cells[2:7] == ["0.469", "0.80", "0.80", "0.67", "0.67"] and cells[-1] == "1"
+    assert "2 kept, weights of iteration 4" in text
+
+
+def test_the_table_says_what_a_repetition_is() -> None:
+    assert "1 by construction, as `ode` adds no noise" in drawn(record())
+    assert "other noise on the way" in drawn(record(stochastic=True))
