@@ -28,7 +28,7 @@ HELD_OUT = {"colors": 2, "counting": 6, "color_attr": 8, "position": 16}
 """Validation prompts of each tag."""
 
 
-RECIPE = Recipe(batch=32, true_steps=2500, true_learning_rate=2e-3, mixed_steps=0)
+RECIPE = Recipe(batch=32, true_steps=4500, true_learning_rate=2e-3, mixed_steps=0)
 
 
 class Scenes:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 import torch
 from rich.console import Console
 from safetensors.torch import save_file
@@ -18,6 +20,13 @@ from spotlight.jobs import job_from_data, job_to_yaml
 from spotlight.studies.staleness_record import Scoring, StalenessRecord, compare
 
 LIMIT_S = 60.0
+
+
+@pytest.fixture(autouse=True)
+def logs_as_before() -> Iterator[None]:
+    """The command sets up the logs of its process, which here is that of all tests."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture
