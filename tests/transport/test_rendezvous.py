@@ -179,11 +179,11 @@ def test_a_peer_that_does_not_come_after_all_is_not_waited_for_as_long_as_a_coll
     stores: list[Rendezvous] = []
     stores.append(Rendezvous(lambda key, value: stores[1].deliver(key, value), timeout_s=LIMIT_S))
     stores.append(_Turncoat(lambda key, value: stores[0].deliver(key, value), timeout_s=LIMIT_S))
-    joining = [
-        threads.submit(meet, rank, 2, store, "the group", timeout_s=300.0)
-        for rank, store in enumerate(stores)
-    ]
+
+    def join(rank: int) -> Future[Group]:
+        return threads.submit(meet, rank, 2, stores[rank], "the group", timeout_s=300.0)
+
     with pytest.raises(TransportError, match="a newer group was planned"):
-        joining[1].result(LIMIT_S)
+        join(1).result(LIMIT_S)
     with pytest.raises(TransportError, match="rank 0 of 2 could not join the group"):
-        joining[0].result(LIMIT_S)
+        join(0).result(LIMIT_S)
