@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import structlog
 import torch
@@ -16,8 +18,9 @@ from safetensors.torch import save_file
 
 from spotlight.cli.app import main
 from spotlight.cli.study import results
-from spotlight.jobs import job_from_data, job_to_yaml
+from spotlight.policies.rank_fidelity import Estimate
 from spotlight.studies.staleness_record import Scoring, StalenessRecord, compare
+from tests.studies.small_run import write_run
 
 LIMIT_S = 60.0
 
@@ -32,22 +35,7 @@ def logs_as_before() -> Iterator[None]:
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """A run without a checkpoint, of a job that takes a second."""
-    job = job_from_data(
-        {
-            "name": "small",
-            "model": {"checkpoint": "builtin:ocr-tiny"},
-            "prompts": {
-                "train": "builtin:ocr-tiny/train",
-                "validation": "builtin:ocr-tiny/validation",
-                "per_iteration": 1,
-            },
-            "sampler": {"height": 16, "width": 48, "steps": 2, "micro_batch": 4},
-            "group_size": 2,
-            "training": {"micro_batch": 4, "nft_times": 1, "updates_per_iteration": 1},
-        }
-    )
-    (tmp_path / "config.yaml").write_text(job_to_yaml(job))
-    return tmp_path
+    return write_run(tmp_path)
 
 
 def spotlight(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -153,7 +141,7 @@ def record(*, stochastic: bool = False) -> StalenessRecord:
 
 
 def drawn(found: StalenessRecord) -> str:
-    console = Console(width=200, color_system=None, no_color=True)
+    console = Console(width=80, color_system=None, no_color=True)
     with console.capture() as capture:
         console.print(results(found))
     return capture.get()
@@ -164,10 +152,22 @@ def test_the_table_has_a_line_for_every_scoring_and_the_control() -> None:
     for name in ("lag 1", "repeat, lag 0", "preview, lag 0", "shuffled lag 1"):
         assert any(line.strip().startswith(name) for line in text.splitlines()), name
     (line,) = (line for line in text.splitlines() if line.strip().startswith("lag 1"))
-    # Mean reward, Spearman and its mean, tau-b (5 of 6 pairs agree) and its mean, ..., flat prompts
-    cells = line.split()
-    assert cells[2:7] == ["0.469", "0.80", "0.80", "0.67", "0.67"] and cells[-1] == "1"
+    # Spearman, tau-b (5 of 6 pairs agree), kept/best, flat prompts
+    assert line.split()[2:] == ["0.80", "0.67", "0.75", "1"]
     assert "2 kept, weights of iteration 4" in text
+
+
+def test_nothing_is_cut_off_in_a_narrow_terminal() -> None:
+    intervals = dataclasses.replace(
+        record().comparisons[0].fidelity,
+        spearman_median=Estimate(-0.86, (-0.89, -0.82)),
+        realised_over_oracle=Estimate(0.95, (0.92, 0.97)),
+    )
+    found = record()
+    shown = tuple(msgspec.structs.replace(it, fidelity=intervals) for it in found.comparisons)
+    text = drawn(msgspec.structs.replace(found, comparisons=shown))
+    assert "-0.86 [-0.89, -0.82]" in text and "0.95 [0.92, 0.97]" in text
+    assert "\N{HORIZONTAL ELLIPSIS}" not in text
 
 
 def test_the_table_says_what_a_repetition_is() -> None:
