@@ -14,36 +14,22 @@ import argparse
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
-import numpy as np
-import torch
 
 from spotlight.actors.launcher import die_with_parent
+from spotlight.actors.messages import SamplingSettings
 from spotlight.actors.requests import (
     preview_settings,
     prompts_of,
     rollout_settings,
     unexplored_choices,
-    window_start,
 )
 from spotlight.assets import read_prompts
-from spotlight.diffusion.checkpoints import load_model
-from spotlight.diffusion.noise import initial_noise
-from spotlight.diffusion.samplers import (
-    Progress,
-    SampleBatch,
-    SamplerSettings,
-    join_samples,
-    resume,
-)
-from spotlight.errors import CheckpointError, ScoringError, SpotlightError, UserError
-from spotlight.jobs import JobSpec
-from spotlight.policies.advantages import group_advantages
-from spotlight.policies.exploration import derived_seed
-from spotlight.rewards.base import build_scorer
+from spotlight.errors import CheckpointError, SpotlightError, UserError
+from spotlight.studies.one_process import OneProcess
 from spotlight.studies.staleness_chart import write_chart
 from spotlight.studies.staleness_plan import StalenessPlan
 from spotlight.studies.staleness_record import (
@@ -56,7 +42,6 @@ from spotlight.studies.staleness_record import (
     write_record,
 )
 from spotlight.training.checkpoints import load_checkpoint
-from spotlight.training.trainer import Trainer, TrainingBatch
 
 Say = Callable[[str], None]
 
@@ -78,13 +63,11 @@ class StalenessStudy:
         self._job = job
         self._say = say
         self._train_prompts = read_prompts(job.prompts.train)
-        self._scorer = build_scorer(job.reward)
-        self._model = load_model(job.model)
-        self._trainer = Trainer(self._model, job.training, job.sampler, seed=job.seed)
+        self._engine = OneProcess(job)
         self._completed = 0
         if plan.checkpoint:
             state, metadata = load_checkpoint(Path(plan.checkpoint))
-            self._trainer.load_state_dict(state)
+            self._engine.trainer.load_state_dict(state)
             self._completed = _completed(plan.checkpoint, metadata)
         self._newest = self._completed + plan.lags[-1]
 
@@ -96,7 +79,6 @@ class StalenessStudy:
         job, plan = self._job, self._plan
         scorings = []
         for version in range(self._completed, self._newest + 1):
-            self._model.load_trainable_state(self._trainer.rollout_state())
             scorings += [self._score(*wanted) for wanted in self._wanted(self._newest - version)]
             if version < self._newest:
                 self._train(version)
@@ -115,14 +97,14 @@ class StalenessStudy:
             comparisons=compare(scorings, keep=job.group_size, seeds=plan.seeds, seed=plan.seed),
         )
 
-    def _wanted(self, lag: int) -> list[tuple[Treatment, int, SamplerSettings]]:
+    def _wanted(self, lag: int) -> list[tuple[Treatment, int, SamplingSettings]]:
         """What is scored with the weights of a lag. Settings, the SDE window included, are those of
         the newest iteration whatever the lag: only the weights differ.
         """
         lags = (0, *self._plan.lags)
-        rollout = _settings(self._job, self._newest, preview=False)
-        preview = _settings(self._job, self._newest, preview=True)
-        wanted: list[tuple[Treatment, int, SamplerSettings]] = []
+        rollout = rollout_settings(self._job, self._newest)
+        preview = preview_settings(self._job, self._newest)
+        wanted: list[tuple[Treatment, int, SamplingSettings]] = []
         if lag in lags:
             wanted.append(("rollout", lag, rollout))
         if lag == 0:
@@ -131,7 +113,7 @@ class StalenessStudy:
             wanted.append(("preview", lag, preview))
         return wanted
 
-    def _score(self, treatment: Treatment, lag: int, settings: SamplerSettings) -> Scoring:
+    def _score(self, treatment: Treatment, lag: int, settings: SamplingSettings) -> Scoring:
         began = time.monotonic()
         pairs = [
             (prompt, seed)
@@ -140,10 +122,13 @@ class StalenessStudy:
         ]
         if treatment == "repeat":
             pairs.reverse()  # so that every seed is in another batch
+        weights = self._engine.trainer.rollout_state()
         rewards = [
             reward
-            for _, scored in self._samples(pairs, settings, other_noise=treatment == "repeat")
-            for reward in scored
+            for part in self._engine.scored(
+                weights, pairs, settings, other_noise=treatment == "repeat"
+            )
+            for reward in part.rewards
         ]
         if treatment == "repeat":
             rewards.reverse()
@@ -170,85 +155,25 @@ class StalenessStudy:
             for group, (prompt, choice) in enumerate(zip(prompts, choices, strict=True))
             for seed in sorted(choice.seeds)
         ]
-        settings = _settings(job, iteration, preview=False)
-        batches = list(self._samples([(prompt, seed) for _, prompt, seed in rows], settings))
-        rewards = [reward for _, scored in batches for reward in scored]
-        samples = join_samples([batch for batch, _ in batches])
-        advantages = group_advantages(
-            rewards,
-            [group for group, _, _ in rows],
-            std=job.training.advantage_std,
-            clip=job.training.advantage_clip,
+        samples = list(
+            self._engine.scored(
+                self._engine.trainer.rollout_state(),
+                [(prompt, seed) for _, prompt, seed in rows],
+                rollout_settings(job, iteration),
+            )
         )
-        report = self._trainer.train(
+        rewards = [reward for part in samples for reward in part.rewards]
+        report = self._engine.train(
             iteration,
-            TrainingBatch(
-                prompts=[prompt for _, prompt, _ in rows],
-                latents=samples.latents,
-                advantages=torch.tensor(advantages),
-                window_states=samples.window_states,
-                log_probs=samples.log_probs,
-                window_start=window_start(job, iteration),
-            ),
+            [prompt for _, prompt, _ in rows],
+            [group for group, _, _ in rows],
+            samples,
         )
         self._say(
             f"iteration {iteration}: trained on {len(rows)} samples, mean reward"
             f" {sum(rewards) / len(rewards):.3f}, loss {report['loss']:.4g},"
             f" {time.monotonic() - began:.1f} s"
         )
-
-    def _samples(
-        self,
-        pairs: Sequence[tuple[str, int]],
-        settings: SamplerSettings,
-        *,
-        other_noise: bool = False,
-    ) -> Iterator[tuple[SampleBatch, list[float]]]:
-        """Denoise (prompt, seed) pairs with the weights in the model and score them, a micro-batch
-        at a time. With `other_noise` only the initial latents are the seed's own.
-        """
-        shape = self._model.latent_shape(settings.height, settings.width)
-        for first in range(0, len(pairs), settings.micro_batch):
-            part = pairs[first : first + settings.micro_batch]
-            prompts, seeds = [prompt for prompt, _ in part], [seed for _, seed in part]
-            noise = initial_noise(seeds, shape)
-            if other_noise:
-                seeds = [derived_seed(seed, "other noise") for seed in seeds]
-            nothing = torch.zeros(len(part), 0)
-            begin = Progress(0, noise, noise.new_zeros(len(part), 0, *shape), nothing)
-            denoising = resume(self._model, prompts, seeds, settings, begin)
-            while not denoising.done:
-                denoising.step()
-            images = self._model.decode(denoising.latents, settings.height, settings.width)
-            yield denoising.result(), self._rewards(images, prompts)
-
-    def _rewards(self, images: np.ndarray, prompts: list[str]) -> list[float]:
-        """One in [0, 1] per image; raises `ScoringError` after the job's number of attempts."""
-        for attempts_left in reversed(range(self._job.reward.attempts)):
-            try:
-                return _checked(self._scorer.score(images, prompts), prompts)
-            except ScoringError:
-                if not attempts_left:
-                    raise
-        raise AssertionError("a job has at least one attempt")
-
-
-def _checked(rewards: list[float], prompts: list[str]) -> list[float]:
-    """A scorer that answers nonsense has failed."""
-    if len(rewards) != len(prompts):
-        raise ScoringError(f"the scorer gave {len(rewards)} rewards for {len(prompts)} images")
-    for reward, prompt in zip(rewards, prompts, strict=True):
-        if not 0.0 <= reward <= 1.0:
-            raise ScoringError(
-                f"the scorer gave an image of {prompt!r} the reward {reward}; rewards must be in"
-                " [0, 1]"
-            )
-    return rewards
-
-
-def _settings(job: JobSpec, iteration: int, *, preview: bool) -> SamplerSettings:
-    make = preview_settings if preview else rollout_settings
-    return SamplerSettings(**msgspec.structs.asdict(make(job, iteration)))
 
 
 def _completed(path: str, metadata: dict[str, str]) -> int:

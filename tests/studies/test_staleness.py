@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -10,6 +10,7 @@ import msgspec
 import pytest
 import torch
 
+from spotlight.actors.requests import rollout_settings
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.samplers import SamplerSettings, sample
 from spotlight.errors import CheckpointError, RunFolderError, ScoringError
@@ -68,12 +69,19 @@ def test_rollout_weights_are_scored_where_they_are_not_the_newest(
     done = StalenessStudy(plan(lags="1"), lambda line: None)
     rewards = scoring(done.carry_out(), "rollout", 0).rewards
 
-    def score(state: Mapping[str, torch.Tensor]) -> Rewards:
-        done._model.load_trainable_state(state)
-        return done._score("rollout", 0, SamplerSettings.from_spec(done._job.sampler)).rewards
+    def score(state: dict[str, torch.Tensor]) -> Rewards:
+        pairs = [
+            (prompt, seed)
+            for prompt, seeds in zip(done._plan.prompts, done._plan.seeds, strict=True)
+            for seed in seeds
+        ]
+        parts = done._engine.scored(state, pairs, rollout_settings(done._job, done._newest))
+        found = [reward for part in parts for reward in part.rewards]
+        each = len(done._plan.seeds[0])
+        return tuple(tuple(found[at : at + each]) for at in range(0, len(found), each))
 
-    assert rewards == score(done._trainer.rollout_state())
-    assert rewards != score(done._trainer.evaluation_state())
+    assert rewards == score(done._engine.trainer.rollout_state())
+    assert rewards != score(done._engine.trainer.evaluation_state())
 
 
 def test_a_study_depends_on_its_seed_alone(plan: MakePlan, brightness: Brightness) -> None:
@@ -127,7 +135,7 @@ def test_training_goes_on_from_the_newest_checkpoint(
     for completed in (0, 1):
         save_checkpoint(
             run / "checkpoints" / f"iteration-{completed:06d}.safetensors",
-            halfway._trainer.state_dict(),
+            halfway._engine.trainer.state_dict(),
             {"completed": str(completed)},
         )
 

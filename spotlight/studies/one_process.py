@@ -1,0 +1,155 @@
+"""A job's model, scorer and trainer in one process: what its workers would compute, without them.
+
+Samples and updates depend on (weights, prompt, seed, settings) and (weights, batch, job seed,
+iteration) alone, so what is computed here is what a cluster computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor
+
+from spotlight.actors.messages import SamplingSettings
+from spotlight.actors.requests import window_start
+from spotlight.diffusion.checkpoints import load_model
+from spotlight.diffusion.noise import initial_noise
+from spotlight.diffusion.samplers import (
+    Progress,
+    SampleBatch,
+    SamplerSettings,
+    join_samples,
+    resume,
+)
+from spotlight.errors import ScoringError
+from spotlight.jobs import JobSpec
+from spotlight.policies.advantages import group_advantages
+from spotlight.policies.exploration import derived_seed
+from spotlight.rewards.base import build_scorer
+from spotlight.training.trainer import Trainer, TrainingBatch
+
+
+@dataclass(frozen=True)
+class ScoredSamples:
+    """Some (prompt, seed) pairs, denoised and scored, in the order asked for."""
+
+    batch: SampleBatch
+    rewards: list[float]
+    """In [0, 1]."""
+
+
+class OneProcess:
+    """See the module's docstring.
+
+    Raises `CheckpointError`, `JobError` or `MissingDependency` when the job's model or reward
+    cannot be used.
+    """
+
+    def __init__(self, job: JobSpec) -> None:
+        self._job = job
+        self._scorer = build_scorer(job.reward)
+        self._model = load_model(job.model)
+        self.trainer = Trainer(self._model, job.training, job.sampler, seed=job.seed)
+
+    def scored(
+        self,
+        weights: dict[str, Tensor],
+        pairs: Sequence[tuple[str, int]],
+        settings: SamplingSettings,
+        *,
+        other_noise: bool = False,
+    ) -> Iterator[ScoredSamples]:
+        """Denoise (prompt, seed) pairs with these weights (as `Trainer.rollout_state` gives them)
+        and score them, a micro-batch at a time. With `other_noise` only the initial latents are the
+        seed's own.
+
+        Raises `ScoringError`.
+        """
+        self._model.load_trainable_state(weights)
+        shape = self._model.latent_shape(settings.height, settings.width)
+        sampler = SamplerSettings(**msgspec.structs.asdict(settings))
+        for first in range(0, len(pairs), settings.micro_batch):
+            part = pairs[first : first + settings.micro_batch]
+            prompts, seeds = [prompt for prompt, _ in part], [seed for _, seed in part]
+            noise = initial_noise(seeds, shape)
+            if other_noise:
+                seeds = [derived_seed(seed, "other noise") for seed in seeds]
+            nothing = torch.zeros(len(part), 0)
+            begin = Progress(0, noise, noise.new_zeros(len(part), 0, *shape), nothing)
+            denoising = resume(self._model, prompts, seeds, sampler, begin)
+            while not denoising.done:
+                denoising.step()
+            images = self._model.decode(denoising.latents, settings.height, settings.width)
+            yield ScoredSamples(denoising.result(), self._rewards(images, prompts))
+
+    def train(
+        self,
+        iteration: int,
+        prompts: Sequence[str],
+        groups: Sequence[int],
+        samples: Sequence[ScoredSamples],
+    ) -> dict[str, float]:
+        """The optimizer steps of an iteration, with advantages from these samples' rewards; returns
+        what `Trainer.train` does.
+
+        Args:
+            prompts, groups: one per sample.
+
+        Raises `TrainingDiverged`.
+        """
+        training = self._job.training
+        advantages = group_advantages(
+            [reward for part in samples for reward in part.rewards],
+            groups,
+            std=training.advantage_std,
+            clip=training.advantage_clip,
+        )
+        return self.update(iteration, prompts, [part.batch for part in samples], advantages)
+
+    def update(
+        self,
+        iteration: int,
+        prompts: Sequence[str],
+        batches: Sequence[SampleBatch],
+        advantages: Sequence[float],
+    ) -> dict[str, float]:
+        """The same with advantages that are known, one per sample."""
+        samples = join_samples(list(batches))
+        return self.trainer.train(
+            iteration,
+            TrainingBatch(
+                prompts=list(prompts),
+                latents=samples.latents,
+                advantages=torch.tensor(advantages),
+                window_states=samples.window_states,
+                log_probs=samples.log_probs,
+                window_start=window_start(self._job, iteration),
+            ),
+        )
+
+    def _rewards(self, images: np.ndarray, prompts: list[str]) -> list[float]:
+        """One in [0, 1] per image; raises `ScoringError` after the job's number of attempts."""
+        for attempts_left in reversed(range(self._job.reward.attempts)):
+            try:
+                return _checked(self._scorer.score(images, prompts), prompts)
+            except ScoringError:
+                if not attempts_left:
+                    raise
+        raise AssertionError("a job has at least one attempt")
+
+
+def _checked(rewards: list[float], prompts: list[str]) -> list[float]:
+    """A scorer that answers nonsense has failed."""
+    if len(rewards) != len(prompts):
+        raise ScoringError(f"the scorer gave {len(rewards)} rewards for {len(prompts)} images")
+    for reward, prompt in zip(rewards, prompts, strict=True):
+        if not 0.0 <= reward <= 1.0:
+            raise ScoringError(
+                f"the scorer gave an image of {prompt!r} the reward {reward}; rewards must be in"
+                " [0, 1]"
+            )
+    return rewards
