@@ -265,8 +265,16 @@ class ExplorationSpec(_Spec, frozen=True, kw_only=True):
     budget: Literal["window", "fixed"] = "window"
     """`window` explores until training is predicted to end; `fixed` previews `candidates` per kept
     seed, however long that takes, which makes a run repeatable bit for bit."""
+    weights: Literal["previous", "fresh"] = "previous"
+    """`previous` explores while the reserved workers train, with the weights that there are by
+    then. `fresh` explores between publication and rollout, with the new weights and all workers,
+    while nothing else goes on: for comparison. With as many `preview_steps` as a rollout has,
+    previews are then the samples themselves, and no choice of seeds is better."""
     candidates: int = 4
     """Most previews per kept seed. [previews]"""
+    prompt_pool: int = 1
+    """So many times the prompts of an iteration are explored, and share its previews; training
+    takes those of them whose kept seeds contrast most. [times]"""
     preview_steps: int | None = None
     """Denoising steps of a preview; the rollout's when absent. [steps]"""
     probes: int = 4
@@ -276,6 +284,17 @@ class ExplorationSpec(_Spec, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _require(self.candidates >= 1, "candidates", f"must be at least 1, not {self.candidates}")
+        _require(
+            self.budget == "fixed" or self.weights == "previous",
+            "budget",
+            "must be `fixed` with fresh weights: no training goes on then whose time could be used",
+        )
+        _require(
+            1 <= self.prompt_pool <= self.candidates,
+            "prompt_pool",
+            f"must be between 1 and `candidates` ({self.candidates}), not {self.prompt_pool}: a"
+            " prompt needs as many previews as it has samples",
+        )
         _require(
             self.probes == 0 or self.probes >= 2,
             "probes",
@@ -394,6 +413,12 @@ class JobSpec(_Spec, frozen=True, kw_only=True):
                 "sampler.kind",
                 "flow_grpo needs a stochastic sampler: use `flow_sde` or `cps`",
             )
+
+    @property
+    def explored_prompts(self) -> int:
+        """Prompt groups of one iteration from which exploration chooses those to train on."""
+        pool = 1 if self.exploration.mode == "none" else self.exploration.prompt_pool
+        return pool * self.prompts.per_iteration
 
     @property
     def samples_per_iteration(self) -> int:

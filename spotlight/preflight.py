@@ -109,6 +109,12 @@ def _check_prompts(job: JobSpec) -> None:
             f"{job.prompts.per_iteration} prompts are drawn for an iteration, but `prompts.train` "
             f"has only {distinct}; lower it or add prompts",
         )
+    if distinct < job.explored_prompts:
+        raise JobError(
+            "exploration.prompt_pool",
+            f"{job.explored_prompts} prompts are explored for an iteration, but `prompts.train` "
+            f"has only {distinct}; lower it or add prompts",
+        )
     if job.reward.kind == "ocr":
         _check_quotes("prompts.train", train)
         _check_quotes("prompts.validation", validation)

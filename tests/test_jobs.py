@@ -173,6 +173,8 @@ def test_an_item_of_a_list_is_named_by_its_place() -> None:
         ("training.adam_betas", [0.9, 1.0]),
         ("exploration.candidates", 0),
         ("exploration.preview_steps", 0),
+        ("exploration.prompt_pool", 0),
+        ("exploration.prompt_pool", 5),
         ("validation.seeds", 0),
         ("validation.every", 0),
         ("pools.reserved.nodes", 0),
@@ -314,3 +316,9 @@ def test_a_job_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
 
 def test_a_wrong_job_is_the_users_to_mend() -> None:
     assert issubclass(JobError, UserError) and JobError("a", "b").exit_code == 2
+
+
+def test_a_window_budget_needs_training_to_go_on_meanwhile() -> None:
+    error = _problem(_with("exploration.weights", "fresh"))
+    assert error.path == "exploration.budget"
+    assert "`fixed` with fresh weights" in error.problem

@@ -359,6 +359,12 @@ def test_an_iteration_needs_enough_different_prompts(make_job: MakeJob, tmp_path
         preflight.check(make_job())
 
 
+def test_a_pool_needs_enough_different_prompts(make_job: MakeJob, tmp_path: Path) -> None:
+    (tmp_path / "train.txt").write_text("".join(f'say "{n}"\n' for n in range(20)))
+    with pytest.raises(JobError, match=r"^exploration\.prompt_pool: 24 prompts .* has only 20;"):
+        preflight.check(make_job(exploration={"prompt_pool": 3}))
+
+
 def test_the_ocr_reward_needs_text_in_quotes(make_job: MakeJob, tmp_path: Path) -> None:
     (tmp_path / "validation.txt").write_text('a sign that says "open"\na red cat\n')
     with pytest.raises(JobError, match=r"^prompts\.validation: 'a red cat' has no text in double"):

@@ -45,6 +45,7 @@ from spotlight.policies.exploration import (
     UniformPlanner,
     chunk_size,
     derived_seed,
+    widest,
 )
 from spotlight.policies.fidelity import draw_probes
 from spotlight.policies.reward_spread import ContinuousRewards
@@ -193,7 +194,7 @@ class Explorer(Actor):
         if dropped:
             self.tell(self._dispatcher, CancelRequests("preview"))
         planner = exploration.planner
-        choices = planner.choose()
+        choices = widest(planner.choose(), self._job.prompts.per_iteration)
         start = exploration.start
         probes = draw_probes(
             [exploration.scored[group] for group in range(len(choices))],
@@ -218,7 +219,8 @@ class Explorer(Actor):
 
     def _request(self, start: StartExploration, candidate: Candidate) -> Request:
         return Request(
-            id=f"preview/{start.iteration}/{candidate.group}/{candidate.seed}",
+            id=f"preview/{start.iteration}/{start.weights_version}"
+            f"/{candidate.group}/{candidate.seed}",
             kind="preview",
             iteration=start.iteration,
             group=candidate.group,
@@ -255,4 +257,5 @@ def _planner(job: JobSpec, start: StartExploration) -> ExplorationPlanner:
 
 def _candidates(job: JobSpec, start: StartExploration) -> int:
     """Previews of a prompt group, on average."""
-    return round(start.share * job.exploration.candidates * job.group_size)
+    most = job.exploration.candidates * job.samples_per_iteration
+    return round(start.share * most / len(start.prompts))

@@ -164,6 +164,8 @@ class JobRunner(Actor):
         self._trained: dict[int, Trained] = {}
         self._phase = "preparing"
         self._phase_began = 0.0
+        self._lasted: dict[str, float] = {}
+        """Seconds, of the last phase of each name."""
         self._seconds_per_image = 0.0
         self._previews = 0
         self._reminders = 0
@@ -186,7 +188,7 @@ class JobRunner(Actor):
                 self._job.iterations,
                 self._job.validation.every,
                 self._job.checkpoint_every,
-                explores=self._job.exploration.mode != "none",
+                explores=_explores(self._job),
             ),
             completed=completed,
             committed=checkpoint.completed if checkpoint else 0,
@@ -468,11 +470,13 @@ class JobRunner(Actor):
         self._carry_out(self._machine.weights_published(version))
 
     def _begin_rollout(self, iteration: int) -> None:
-        self._figures = IterationFigures(iteration, publish_s=self._phase_seconds())
+        self._enter("rollout")
+        self._open_figures(iteration)
+        self._figures.publish_s = self._lasted["publish"]
+        self._figures.explore_s = self._lasted.pop("explore", 0.0)
         self._figures.previews, self._figures.previews_late = self._chosen_from
         if self._job.exploration.mode == "none":
             self._choices = unexplored_choices(self._job, iteration)
-        self._enter("rollout")
         self._bar(frozenset())
         prompts = prompts_of(self._job, iteration, self._train_prompts)
         requests = rollout_requests(self._job, iteration, prompts, self._choices)
@@ -549,16 +553,24 @@ class JobRunner(Actor):
         self._carry_out(self._machine.trained(message.iteration))
 
     def _begin_exploration(self, iteration: int) -> None:
+        fresh = self._job.exploration.weights == "fresh"
+        if fresh:
+            self._enter("explore")
+            self._open_figures(iteration)
+            self._bar(frozenset())
         # Validation waits behind previews, so it gets its share of the window first.
         waiting = self._statistics.open["evaluation"]
         validation_s = waiting * self._seconds_per_image / max(1, self._roster.free_workers())
         window_s = max(0.0, self._window.predict() - validation_s)
         prompts = tuple(prompts_of(self._job, iteration, self._train_prompts))
         share = self._figures.exploration_share = self._probing.share(iteration)
-        explore = StartExploration(
-            iteration, iteration - 1, prompts, window_s, self._knowledge, share
-        )
+        version = iteration if fresh else iteration - 1
+        explore = StartExploration(iteration, version, prompts, window_s, self._knowledge, share)
         self.tell(self._explorer, explore)
+
+    def _open_figures(self, iteration: int) -> None:
+        if self._figures.iteration != iteration:
+            self._figures = IterationFigures(iteration)
 
     @handles(Explored)
     async def on_explored(self, message: Explored) -> None:
@@ -671,6 +683,7 @@ class JobRunner(Actor):
         self._write(lambda: self._record.event(event, **fields))
 
     def _enter(self, phase: str) -> None:
+        self._lasted[self._phase] = self._phase_seconds()
         self._phase = phase
         self._phase_began = self._record.time_s()
         self._event("phase", iteration=self._machine.completed, phase=phase)
@@ -731,6 +744,12 @@ class JobRunner(Actor):
         return msgspec.structs.replace(
             self._board[name], leader=leader if members > 1 else "", members=members
         )
+
+
+def _explores(job: JobSpec) -> step.Exploration:
+    if job.exploration.mode == "none":
+        return "never"
+    return "fresh" if job.exploration.weights == "fresh" else "ahead"
 
 
 def _checkpoint_path(completed: int) -> str:

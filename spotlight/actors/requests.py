@@ -10,7 +10,13 @@ from collections.abc import Sequence
 
 from spotlight.actors.messages import Request, SamplingSettings
 from spotlight.jobs import JobSpec
-from spotlight.policies.exploration import SeedChoice, derived_seed, draw_prompts, first_seeds
+from spotlight.policies.exploration import (
+    SeedChoice,
+    derived_seed,
+    draw_prompts,
+    first_seeds,
+    widest,
+)
 
 
 def window_start(job: JobSpec, iteration: int) -> int:
@@ -21,14 +27,16 @@ def window_start(job: JobSpec, iteration: int) -> int:
 
 
 def prompts_of(job: JobSpec, iteration: int, prompts: Sequence[str]) -> list[str]:
-    """The prompt groups of an iteration, drawn from all training prompts."""
-    drawn = draw_prompts(job.seed, iteration, len(prompts), job.prompts.per_iteration)
+    """The prompt groups of an iteration, drawn from all training prompts; with a prompt pool, those
+    that it explores."""
+    drawn = draw_prompts(job.seed, iteration, len(prompts), job.explored_prompts)
     return [prompts[index] for index in drawn]
 
 
 def unexplored_choices(job: JobSpec, iteration: int) -> list[SeedChoice]:
-    """The seeds of an iteration that nobody explored for."""
-    return first_seeds(job.seed, iteration, job.prompts.per_iteration, job.group_size)
+    """The seeds of an iteration that nobody explored for; of a prompt pool, the first prompts."""
+    choices = first_seeds(job.seed, iteration, job.explored_prompts, job.group_size)
+    return widest(choices, job.prompts.per_iteration)
 
 
 def rollout_settings(job: JobSpec, iteration: int) -> SamplingSettings:
@@ -128,8 +136,8 @@ def _settings(job: JobSpec, steps: int, noisy_iteration: int | None) -> Sampling
 
 
 def weights_version_of(request_id: str) -> int:
-    """The weights version with which a request of this id is denoised: previews use the one before
-    their iteration.
+    """The weights version with which a request of this id is denoised: that of its iteration, but
+    for previews, whose ids say it.
     """
-    kind, iteration, *_ = request_id.split("/")
-    return int(iteration) - (kind == "preview")
+    kind, iteration, version, *_ = request_id.split("/")
+    return int(version if kind == "preview" else iteration)

@@ -31,6 +31,8 @@ class IterationFigures:
     iteration: int
     publish_s: float = 0.0
     """From the end of training to the first grant with the new weights."""
+    explore_s: float = 0.0
+    """Of exploration that nothing else went on beside: with fresh weights."""
     rollout_s: float = 0.0
     train_s: float = 0.0
     samples: int = 0
@@ -51,7 +53,8 @@ class IterationFigures:
     probe_tau: float | None = None
     """Kendall's tau-b, with those of earlier iterations, which fade."""
     exploration_share: float = 1.0
-    """Of the previews that the job allows, for the next iteration."""
+    """Of the previews that the job allows, for the next iteration; with fresh weights for this
+    one."""
 
 
 class RunRecord:

@@ -33,6 +33,7 @@ _STATE_STYLES = {
 _PHASE_WORDS = {
     "preparing": "starting workers and loading the model",
     "rollout": "rollout",
+    "explore": "exploration",
     "train": "training",
     "publish": "publishing weights",
     "validation": "validation",

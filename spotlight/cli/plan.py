@@ -122,8 +122,11 @@ def _exploration(job: JobSpec) -> str:
         else "always"
     )
     steps = exploration.preview_steps or job.sampler.steps
+    if exploration.weights == "fresh":
+        limit = "before each rollout"
+    pool = f" over {job.explored_prompts} prompts" if exploration.prompt_pool > 1 else ""
     return (
-        f"{exploration.mode}, {limit} {exploration.candidates} previews per kept seed "
+        f"{exploration.mode}{pool}, {limit} {exploration.candidates} previews per kept seed "
         f"({count(most, 'preview')} an iteration), {count(steps, 'step')} each"
     )
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import pstdev
 from typing import Protocol
 
 from spotlight.policies.selection import max_variance_subset
@@ -124,6 +125,21 @@ class RandomPlanner(UniformPlanner):
             return derived_seed(self._job_seed, self._iteration, "random", seeds[index])
 
         return sorted(sorted(range(len(seeds)), key=drawn)[: self._keep])
+
+
+def widest(choices: Sequence[SeedChoice], groups: int) -> list[SeedChoice]:
+    """The same, with no seeds for all but so many groups: those whose preview rewards have the
+    greatest standard deviation, the first of equals. Groups without previews come last.
+    """
+
+    def contrast(group: int) -> float:
+        known = [reward for reward in choices[group].preview_rewards if reward is not None]
+        return pstdev(known) if known else -1.0
+
+    order = sorted(range(len(choices)), key=lambda group: (-contrast(group), group))
+    taken = set(order[:groups])
+    nothing = SeedChoice((), ())
+    return [choice if group in taken else nothing for group, choice in enumerate(choices)]
 
 
 def derived_seed(*parts: int | str) -> int:

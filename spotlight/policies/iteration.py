@@ -3,6 +3,8 @@
   start -> publish 0 -> rollout 0 -> train 0 -> publish 1 -> rollout 1 -> ... -> publish N -> finish
                                      explore 1 (with weights 0, while training)
 
+  start -> publish 0 -> explore 0 -> rollout 0 -> train 0 -> publish 1 -> ...   (with fresh weights)
+
 An iteration begins when its weights are published and its seeds are chosen. Validation runs beside
 everything else. The state that a resumed run starts from is committed only when the checkpoint is
 durable and no older validation is still open, so that a resumed run reports exactly what an
@@ -12,6 +14,11 @@ uninterrupted one does. The last commit waits for every validation; after it the
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
+
+Exploration = Literal["never", "ahead", "fresh"]
+"""`ahead` explores for the next iteration while training; `fresh` explores for an iteration as soon
+as its weights are published."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +28,7 @@ class Schedule:
     iterations: int
     validate_every: int
     checkpoint_every: int
-    explores: bool
+    explores: Exploration
 
     def validates(self, version: int) -> bool:
         """Whether this weights version is validated: the first, the last and every n-th one."""
@@ -56,7 +63,7 @@ class BeginTraining:
 
 @dataclass(frozen=True)
 class BeginExploration:
-    """Explore the prompts of this iteration with the weights that members hold now."""
+    """Explore the prompts of this iteration with the weights published last."""
 
     iteration: int
 
@@ -139,7 +146,7 @@ class IterationMachine:
     _saved: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self._chosen = self.completed
+        self._chosen = -1 if self.schedule.explores == "fresh" else self.completed
         if self.committed < 0:
             self.committed = self.completed
 
@@ -156,6 +163,8 @@ class IterationMachine:
         if self._must_validate(version):
             self._open_validations.add(version)
             instructions.append(BeginValidation(version))
+        if self.schedule.explores == "fresh" and version < self.schedule.iterations:
+            instructions += [BeginExploration(version), EndExploration(version)]
         return [*instructions, *self._commit(), *self._proceed()]
 
     def rolled_out(self, iteration: int) -> list[Instruction]:
@@ -163,10 +172,10 @@ class IterationMachine:
         instructions: list[Instruction] = [BeginTraining(iteration)]
         following = iteration + 1
         if following < self.schedule.iterations:
-            if self.schedule.explores:
+            if self.schedule.explores == "ahead":
                 self._exploring = following
                 instructions.append(BeginExploration(following))
-            else:
+            elif self.schedule.explores == "never":
                 self._chosen = following
         return instructions
 
@@ -183,9 +192,12 @@ class IterationMachine:
 
     def explored(self, iteration: int) -> list[Instruction]:
         """The seeds of the next iteration are chosen."""
-        self._exploring = None
         self._chosen = iteration
-        return [*self._after_iteration(), *self._proceed()]
+        instructions: list[Instruction] = []
+        if self._exploring is not None:
+            self._exploring = None
+            instructions += self._after_iteration()
+        return [*instructions, *self._proceed()]
 
     def validation_done(self, version: int) -> list[Instruction]:
         """The score of a weights version is on record."""

@@ -234,7 +234,7 @@ def iteration_spans(record: RunRecord) -> tuple[Span, ...]:
     start: float | None = None
     iteration = 0
     for phase in record.phases:
-        if start is not None and phase.phase not in ("train", "publish"):
+        if start is not None and phase.phase not in ("train", "publish", "explore"):
             if not any(start < moment <= phase.time_s for moment in breaks):
                 spans[iteration] = Span(iteration, start, phase.time_s)
             start = None

@@ -58,7 +58,8 @@ def request(
     number: int, kind: Any = "rollout", *, iteration: int = 0, version: int = 0, group: int = 0
 ) -> Request:
     """A request; its id and seed follow from its kind and number."""
-    name = f"{kind}/{iteration}/{group}/{number}"
+    where = f"{iteration}/{version}" if kind == "preview" else f"{iteration}"
+    name = f"{kind}/{where}/{group}/{number}"
     return Request(name, kind, iteration, group, f'"{group}"', number, version, SETTINGS)
 
 

@@ -113,3 +113,76 @@ async def test_what_probes_have_shown_survives_a_kill(town: Town) -> None:
     assert [[it[key] for key in keys] for it in iterations(end.run_folder)] == [
         [it[key] for key in keys] for it in recorded
     ]
+
+
+# --- fresh weights, for comparison ---
+
+
+def fresh(**changes: Any) -> JobSpec:
+    exploration = {"candidates": 4, "budget": "fixed", "weights": "fresh", **changes}
+    return job(iterations=3, exploration=exploration)
+
+
+async def test_fresh_weights_are_explored_with_before_each_rollout_by_all_workers(
+    town: Town,
+) -> None:
+    end = await town.run(fresh())
+    previews = [(name, r) for name, r in town.world.granted if r.kind == "preview"]
+    assert {r.weights_version - r.iteration for _, r in previews} == {0}
+    assert Counter(r.iteration for _, r in previews) == dict.fromkeys(range(3), SAMPLES * 4)
+    assert {name for name, _ in previews} == {"reserved/0", "spot/0"}
+    phases = [e["phase"] for e in events(end.run_folder, "phase")]
+    assert phases[1:-1] == [*["publish", "explore", "rollout", "train"] * 3, "publish"]
+    assert all(it["explore_s"] > 0 for it in iterations(end.run_folder))
+
+
+async def test_previews_that_are_the_samples_themselves_promise_their_contrast(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(World, "reward", staticmethod(faithful))
+    end = await town.run(fresh(preview_steps=None))
+    for iteration in iterations(end.run_folder):
+        assert iteration["preview_group_std_mean"] == pytest.approx(iteration["group_std_mean"])
+
+
+async def test_exploration_with_fresh_weights_is_done_again_after_a_kill(town: Town) -> None:
+    await town.run(fresh())
+    reference = trained_samples(town.world.trained)
+    for phase in ("explore", "rollout", "train"):
+        town.world.trained.clear()
+        town.world.started.clear()
+        await town.submit(fresh())
+        await town.wait(lambda now, at=phase: now.phase == at and now.iteration == 1)
+        await town.kill()
+        await town.open()
+        await town.ended()
+        assert trained_samples(town.world.trained) == reference
+
+
+# --- a pool of prompts ---
+
+
+@pytest.mark.parametrize("mode", ["uniform", "bandit"])
+async def test_of_a_prompt_pool_those_are_trained_on_whose_rewards_contrast_most(
+    town: Town, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    def reward(wanted: Request) -> float:
+        dull = derived_seed(wanted.prompt) % 2 == 0
+        return 0.5 if dull else faithful(wanted)
+
+    monkeypatch.setattr(World, "reward", staticmethod(reward))
+    end = await town.run(spec(mode=mode, prompt_pool=2, probes=0))
+    groups = [
+        {r.group for _, r in town.world.granted if r.kind == "preview" and r.iteration == iteration}
+        for iteration in range(1, ITERATIONS)
+    ]
+    assert groups == [{0, 1, 2, 3}] * (ITERATIONS - 1)
+    assert {len(samples) for samples in trained_samples(town.world.trained)} == {SAMPLES}
+    for iteration in range(1, ITERATIONS):
+        explored, trained = (
+            {r.prompt for _, r in town.world.granted if (r.kind, r.iteration) == (kind, iteration)}
+            for kind in ("preview", "rollout")
+        )
+        lively = {prompt for prompt in explored if derived_seed(prompt) % 2}
+        assert len(trained & lively) == min(2, len(lively))
+    assert [it["samples"] for it in iterations(end.run_folder)] == [SAMPLES] * ITERATIONS

@@ -204,8 +204,8 @@ def test_publications_that_are_not_kept_are_gone(path: Path) -> None:
 
 
 def test_going_back_drops_what_was_made_with_later_weights(path: Path) -> None:
-    kept = [request(1, iteration=2), request(1, "preview", iteration=3)]
-    gone = [request(1, iteration=3), request(1, "preview", iteration=4)]
+    kept = [request(1, iteration=2), request(1, "preview", iteration=3, version=2)]
+    gone = [request(1, iteration=3), request(1, "preview", iteration=4, version=3)]
     validations = [request(1, "evaluation", iteration=version) for version in (2, 3)]
     with opened(path) as journal:
         for completed in (2, 3, 4):

@@ -1,13 +1,14 @@
 import copy
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spotlight.policies import iteration as step
-from spotlight.policies.iteration import Instruction, IterationMachine, Schedule
+from spotlight.policies.iteration import Exploration, Instruction, IterationMachine, Schedule
 
 CALLS = {
     step.PublishWeights: ("weights_published", lambda done: done.version),
@@ -58,7 +59,8 @@ class Run:
         self.published |= self.validating
         if self.committed >= 0:
             self.saved |= {self.completed}  # the checkpoint may be due since before the kill
-        self.chosen.add(self.completed)
+        if self.schedule.explores != "fresh":
+            self.chosen.add(self.completed)
         self.take(self.machine.start())
 
     def possible(self) -> list[int]:
@@ -74,7 +76,7 @@ class Run:
                 self.published.add(version)
             case step.EndExploration(iteration):
                 self.chosen.add(iteration)
-            case step.BeginTraining(iteration) if not self.schedule.explores:
+            case step.BeginTraining(iteration) if self.schedule.explores == "never":
                 self.chosen.add(iteration + 1)
             case step.BeginValidation(version):
                 self.on_record.add(version)
@@ -100,7 +102,10 @@ class Run:
             case step.BeginTraining(iteration):
                 assert step.BeginRollout(iteration) in self.log
             case step.BeginExploration(iteration):
-                assert self.log[-1] == step.BeginTraining(iteration - 1)
+                if self.schedule.explores == "fresh":
+                    assert iteration in self.published, "explored before there are fresh weights"
+                else:
+                    assert self.log[-1] == step.BeginTraining(iteration - 1)
             case step.EndExploration(iteration):
                 assert step.BeginExploration(iteration) in self.log
             case step.BeginValidation(version):
@@ -108,7 +113,11 @@ class Run:
                 assert version not in self.on_record
             case step.RecordIteration(iteration):
                 assert self.machine.completed == iteration + 1
-                assert iteration + 1 in self.chosen or iteration + 1 == self.schedule.iterations
+                assert (
+                    iteration + 1 in self.chosen
+                    or iteration + 1 == self.schedule.iterations
+                    or self.schedule.explores == "fresh"
+                )
             case step.CommitProgress(completed):
                 assert completed in self.saved, "committed before it is durable"
                 assert self.wanted_before(completed) <= self.on_record
@@ -148,7 +157,11 @@ def complete(run: Run, choose=min) -> Run:
 def check_whole_run(run: Run) -> None:
     """After the end: everything once, from where the run began."""
     schedule, first = run.schedule, run.completed
-    explored = range(first + 1, schedule.iterations) if schedule.explores else ()
+    explored = {
+        "never": range(0),
+        "ahead": range(first + 1, schedule.iterations),
+        "fresh": range(first, schedule.iterations),
+    }[schedule.explores]
     wanted: list[Instruction] = [
         *(
             step.PublishWeights(version, version in versions(schedule) - run.validated)
@@ -217,13 +230,13 @@ def every_ending(run: Run):
 SCHEDULES = [
     Schedule(iterations, every, save, explores)
     for iterations, every, save in [(1, 1, 1), (2, 1, 1), (3, 1, 1), (3, 2, 2), (3, 9, 9)]
-    for explores in (False, True)
+    for explores in get_args(Exploration)
 ]
 
 
 def named(schedule: Schedule) -> str:
-    explores = "exploring" if schedule.explores else "plain"
-    return f"{schedule.iterations}-{schedule.validate_every}-{schedule.checkpoint_every}-{explores}"
+    numbers = f"{schedule.iterations}-{schedule.validate_every}-{schedule.checkpoint_every}"
+    return f"{numbers}-{schedule.explores}"
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=named)
@@ -258,7 +271,11 @@ def test_a_run_resumed_from_any_commit_does_just_what_was_left(schedule):
 @settings(max_examples=150, deadline=None)
 @given(
     schedule=st.builds(
-        Schedule, st.integers(1, 12), st.integers(1, 5), st.integers(1, 5), st.booleans()
+        Schedule,
+        st.integers(1, 12),
+        st.integers(1, 5),
+        st.integers(1, 5),
+        st.sampled_from(get_args(Exploration)),
     ),
     random=st.randoms(use_true_random=False),
 )
@@ -298,7 +315,11 @@ def killed(run: Run) -> Run:
 @settings(max_examples=150, deadline=None)
 @given(
     schedule=st.builds(
-        Schedule, st.integers(1, 8), st.integers(1, 4), st.integers(1, 4), st.booleans()
+        Schedule,
+        st.integers(1, 8),
+        st.integers(1, 4),
+        st.integers(1, 4),
+        st.sampled_from(get_args(Exploration)),
     ),
     random=st.randoms(use_true_random=False),
 )
@@ -318,7 +339,7 @@ def test_a_coordinator_killed_again_and_again_finishes_the_run(schedule, random)
 
 
 def test_validations_that_were_open_at_a_kill_are_begun_again_first():
-    schedule = Schedule(5, validate_every=1, checkpoint_every=1, explores=False)
+    schedule = Schedule(5, validate_every=1, checkpoint_every=1, explores="never")
     machine = IterationMachine(schedule, 3, frozenset({0}), 0, frozenset({1, 2}))
     assert machine.start() == [
         step.BeginValidation(1),
@@ -328,13 +349,13 @@ def test_validations_that_were_open_at_a_kill_are_begun_again_first():
 
 
 def test_validations_on_record_are_not_begun_again():
-    schedule = Schedule(5, validate_every=2, checkpoint_every=1, explores=False)
+    schedule = Schedule(5, validate_every=2, checkpoint_every=1, explores="never")
     machine = IterationMachine(schedule, 3, frozenset({0, 2}), 0, frozenset({1, 2}))
     assert machine.start() == [step.PublishWeights(3, False)]
 
 
 def test_a_checkpoint_waits_for_the_validations_that_were_open_at_a_kill():
-    schedule = Schedule(5, validate_every=2, checkpoint_every=1, explores=False)
+    schedule = Schedule(5, validate_every=2, checkpoint_every=1, explores="never")
     machine = IterationMachine(schedule, 3, frozenset({0}), 1, frozenset({2}))
     machine.start()
     assert machine.progress_saved(3) == []
@@ -342,7 +363,7 @@ def test_a_checkpoint_waits_for_the_validations_that_were_open_at_a_kill():
 
 
 def test_a_checkpoint_on_record_is_not_committed_again():
-    schedule = Schedule(5, validate_every=9, checkpoint_every=1, explores=False)
+    schedule = Schedule(5, validate_every=9, checkpoint_every=1, explores="never")
     machine = IterationMachine(schedule, 3, frozenset({0}), committed=2)
     machine.start()
     assert machine.progress_saved(2) == []
@@ -360,7 +381,7 @@ ONE_ITERATION = (step.PublishWeights, step.BeginRollout, step.BeginTraining)
 
 
 def test_the_order_of_a_run_without_exploration():
-    run = complete(Run(Schedule(2, validate_every=2, checkpoint_every=2, explores=False)))
+    run = complete(Run(Schedule(2, validate_every=2, checkpoint_every=2, explores="never")))
     assert run.log == [
         step.PublishWeights(0, True),
         step.BeginValidation(0),
@@ -380,7 +401,7 @@ def test_the_order_of_a_run_without_exploration():
 
 
 def test_the_order_of_a_run_with_exploration():
-    run = complete(Run(Schedule(2, validate_every=2, checkpoint_every=2, explores=True)))
+    run = complete(Run(Schedule(2, validate_every=2, checkpoint_every=2, explores="ahead")))
     assert run.log == [
         step.PublishWeights(0, True),
         step.BeginValidation(0),
@@ -402,7 +423,7 @@ def test_the_order_of_a_run_with_exploration():
 
 
 def test_an_open_validation_of_older_weights_delays_the_commit_but_not_the_work():
-    schedule = Schedule(4, validate_every=4, checkpoint_every=1, explores=False)
+    schedule = Schedule(4, validate_every=4, checkpoint_every=1, explores="never")
     run = events(Run(schedule), *ONE_ITERATION, step.SaveProgress, *ONE_ITERATION)
     assert run.commits == []
     events(run, step.BeginValidation)
@@ -412,7 +433,7 @@ def test_an_open_validation_of_older_weights_delays_the_commit_but_not_the_work(
 
 
 def test_a_validation_of_the_checkpoint_s_own_weights_does_not_delay_the_commit():
-    schedule = Schedule(4, validate_every=1, checkpoint_every=1, explores=False)
+    schedule = Schedule(4, validate_every=1, checkpoint_every=1, explores="never")
     run = events(Run(schedule), step.PublishWeights, step.BeginValidation)
     events(run, step.BeginRollout, step.BeginTraining, step.PublishWeights, step.SaveProgress)
     assert step.BeginValidation(1) in run.pending
@@ -420,7 +441,7 @@ def test_a_validation_of_the_checkpoint_s_own_weights_does_not_delay_the_commit(
 
 
 def test_a_checkpoint_is_committed_though_a_newer_one_must_wait():
-    schedule = Schedule(9, validate_every=1, checkpoint_every=1, explores=False)
+    schedule = Schedule(9, validate_every=1, checkpoint_every=1, explores="never")
     run = events(Run(schedule), *ONE_ITERATION, *ONE_ITERATION)
     events(run, step.SaveProgress, step.SaveProgress)
     assert run.commits == []
@@ -431,14 +452,14 @@ def test_a_checkpoint_is_committed_though_a_newer_one_must_wait():
 
 
 def test_a_checkpoint_older_than_the_committed_one_changes_nothing():
-    schedule = Schedule(9, validate_every=9, checkpoint_every=1, explores=False)
+    schedule = Schedule(9, validate_every=9, checkpoint_every=1, explores="never")
     run = events(Run(schedule), *ONE_ITERATION, *ONE_ITERATION, step.BeginValidation)
     assert run.machine.progress_saved(2) == [step.CommitProgress(2)]
     assert run.machine.progress_saved(1) == []
 
 
 def test_the_job_waits_for_the_last_weights_though_the_last_checkpoint_is_durable():
-    schedule = Schedule(1, validate_every=1, checkpoint_every=1, explores=False)
+    schedule = Schedule(1, validate_every=1, checkpoint_every=1, explores="never")
     run = events(Run(schedule), *ONE_ITERATION, step.BeginValidation, step.SaveProgress)
     assert step.Finish() not in run.log
     events(run, step.PublishWeights)
@@ -448,30 +469,54 @@ def test_the_job_waits_for_the_last_weights_though_the_last_checkpoint_is_durabl
 
 
 def test_a_finished_run_that_is_resumed_finishes_again():
-    schedule = Schedule(3, validate_every=2, checkpoint_every=2, explores=True)
+    schedule = Schedule(3, validate_every=2, checkpoint_every=2, explores="ahead")
     run = complete(Run(schedule, 3, frozenset({0, 2, 3})))
     assert run.log == [step.PublishWeights(3, False), step.Finish()]
 
 
 def test_exploration_that_ends_after_publication_delays_the_next_iteration():
-    schedule = Schedule(2, validate_every=2, checkpoint_every=9, explores=True)
+    schedule = Schedule(2, validate_every=2, checkpoint_every=9, explores="ahead")
     run = events(Run(schedule), *ONE_ITERATION, step.PublishWeights)
     assert step.BeginRollout(1) not in run.log
     events(run, step.EndExploration)
     assert run.log[-1] == step.BeginRollout(1)
 
 
+def test_the_order_of_a_run_that_explores_with_fresh_weights():
+    run = complete(Run(Schedule(2, validate_every=2, checkpoint_every=2, explores="fresh")))
+    assert run.log == [
+        step.PublishWeights(0, True),
+        step.BeginValidation(0),
+        step.BeginExploration(0),
+        step.EndExploration(0),
+        step.BeginRollout(0),
+        step.BeginTraining(0),
+        step.PublishWeights(1, False),
+        step.RecordIteration(0),
+        step.BeginExploration(1),
+        step.EndExploration(1),
+        step.BeginRollout(1),
+        step.BeginTraining(1),
+        step.PublishWeights(2, True),
+        step.RecordIteration(1),
+        step.SaveProgress(2),
+        step.BeginValidation(2),
+        step.CommitProgress(2),
+        step.Finish(),
+    ]
+
+
 def test_the_last_iteration_explores_nothing():
-    run = complete(Run(Schedule(1, validate_every=1, checkpoint_every=1, explores=True)))
+    run = complete(Run(Schedule(1, validate_every=1, checkpoint_every=1, explores="ahead")))
     assert not any(isinstance(entry, step.BeginExploration) for entry in run.log)
 
 
 @pytest.mark.parametrize(("every", "expected"), [(1, [0, 1, 2, 3, 4, 5]), (2, [0, 2, 4, 5])])
 def test_the_first_the_last_and_every_nth_version_are_validated(every, expected):
-    assert sorted(versions(Schedule(5, every, 1, explores=False))) == expected
+    assert sorted(versions(Schedule(5, every, 1, explores="never"))) == expected
 
 
 @pytest.mark.parametrize(("every", "expected"), [(1, [1, 2, 3, 4, 5]), (2, [2, 4, 5]), (9, [5])])
 def test_the_last_and_every_nth_iteration_are_saved(every, expected):
-    schedule = Schedule(5, 1, every, explores=False)
+    schedule = Schedule(5, 1, every, explores="never")
     assert [done for done in range(1, 6) if schedule.saves(done)] == expected
