@@ -9,7 +9,6 @@ field or the path and says what to do.
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -19,6 +18,7 @@ from spotlight.assets import read_prompts
 from spotlight.checkpoint_info import CheckpointInfo, inspect_checkpoint
 from spotlight.errors import JobError, MissingDependency, RunFolderError
 from spotlight.jobs import JobSpec, SamplerSpec
+from spotlight.rewards.quotes import quoted_text
 from spotlight.rewards.shape_prompts import read_shape_metadata
 
 __all__ = ["CheckpointInfo", "check", "disk_nbytes"]
@@ -132,8 +132,7 @@ def _prompts(field: str, name: str) -> list[str]:
 def _check_quotes(field: str, prompts: Sequence[str]) -> None:
     """The OCR reward compares with the first text in double quotes; without one it cannot score."""
     for prompt in prompts:
-        quoted = re.search(r'"([^"]*)"', prompt)
-        if quoted is None or not quoted[1].strip():
+        if not quoted_text(prompt):
             raise JobError(
                 field,
                 f"{prompt!r} has no text in double quotes for the `ocr` reward to look for; add it",

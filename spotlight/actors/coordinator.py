@@ -49,6 +49,7 @@ from spotlight.assets import read_prompts
 from spotlight.errors import UserError
 from spotlight.jobs import JobSpec
 from spotlight.preflight import check
+from spotlight.rewards.categories import read_categories
 from spotlight.store.run_folder import RunFolder, next_run_folder, replace_file
 from spotlight.transport.tensors import ArtifactStore, BundleStore
 from spotlight.web.report import write_report
@@ -231,6 +232,7 @@ class Coordinator(Actor):
             check(job, run_folder=folder.path, local_workers=False)
             train = read_prompts(job.prompts.train)
             validation = read_prompts(job.prompts.validation)
+            categories = read_categories(job.reward, train)
             identity = self._identify(folder, job)
             store = self._open_store(folder.path / "artifacts", identity.token)
             await store.start()
@@ -253,6 +255,7 @@ class Coordinator(Actor):
                 store=store,
                 train_prompts=train,
                 validation_prompts=validation,
+                categories=categories,
             ),
             f"job-{identity.job_id}",
         )

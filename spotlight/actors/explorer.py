@@ -243,6 +243,7 @@ def _planner(job: JobSpec, start: StartExploration) -> ExplorationPlanner:
             candidates=candidates,
             most=_MOST * max(candidates, job.group_size),
             rewards=_REWARDS,
+            categories=start.categories,
             knowledge=start.knowledge,
         )
     plain = RandomPlanner if job.exploration.mode == "random" else UniformPlanner

@@ -18,7 +18,7 @@ goes wrong ends the job with a reason, resumable.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -118,6 +118,7 @@ class JobRunner(Actor):
         nodes: who is there already.
         store: the run folder's artifact store, started.
         train_prompts, validation_prompts: texts, in the order of their files.
+        categories: of training prompts.
     """
 
     def __init__(
@@ -132,6 +133,7 @@ class JobRunner(Actor):
         store: ArtifactStore,
         train_prompts: list[str],
         validation_prompts: list[str],
+        categories: Mapping[str, str],
     ) -> None:
         self._job = job
         self._job_id = job_id
@@ -142,6 +144,7 @@ class JobRunner(Actor):
         self._store = store
         self._train_prompts = train_prompts
         self._validation_prompts = validation_prompts
+        self._categories = categories
         self._roster = Roster()
         self._team = TrainerTeam(self, job, job_id)
         self._waiting_nodes = nodes
@@ -565,7 +568,10 @@ class JobRunner(Actor):
         prompts = tuple(prompts_of(self._job, iteration, self._train_prompts))
         share = self._figures.exploration_share = self._probing.share(iteration)
         version = iteration if fresh else iteration - 1
-        explore = StartExploration(iteration, version, prompts, window_s, self._knowledge, share)
+        categories = tuple(self._categories[prompt] for prompt in prompts)
+        explore = StartExploration(
+            iteration, version, prompts, categories, window_s, self._knowledge, share
+        )
         self.tell(self._explorer, explore)
 
     def _open_figures(self, iteration: int) -> None:

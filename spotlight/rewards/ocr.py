@@ -8,13 +8,13 @@ Levenshtein's; reward = 1 - min(distance, n) / n for n target characters.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
 
 from spotlight.errors import ScoringError
+from spotlight.rewards.quotes import plain, quoted_text
 
 
 class Recognizer(Protocol):
@@ -57,8 +57,7 @@ def target_text(prompt: str) -> str:
     """What the image should show; raises `ScoringError` naming a prompt without text in double
     quotes.
     """
-    quoted = re.search(r'"([^"]*)"', prompt)
-    target = _normal(quoted[1]) if quoted else ""
+    target = quoted_text(prompt)
     if not target:
         raise ScoringError(f"prompt {prompt!r} has no text in double quotes for OCR to look for")
     return target
@@ -66,7 +65,7 @@ def target_text(prompt: str) -> str:
 
 def ocr_reward(recognized: str, target: str) -> float:
     """1 - min(distance, n) / n, in [0, 1]."""
-    recognized, target = _normal(recognized), _normal(target)
+    recognized, target = plain(recognized), plain(target)
     distance = 0 if target in recognized else levenshtein(recognized, target)
     return 1 - min(distance, len(target)) / len(target)
 
@@ -79,7 +78,3 @@ def levenshtein(left: str, right: str) -> int:
         for j, b in enumerate(right, start=1):
             diagonal, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, diagonal + (a != b))
     return row[-1]
-
-
-def _normal(text: str) -> str:
-    return "".join(text.split()).lower()

@@ -42,6 +42,7 @@ class Expedition:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self.groups = 1
+        self.categories = ("", "")
         self.reward: Callable[[Request], float] = World.reward
         self.statistics = DispatchStatistics()
 
@@ -68,7 +69,11 @@ class Expedition:
     async def start(
         self, window_s: float = 10.0, iteration: int = 1, knowledge: Knowledge = NOTHING
     ) -> None:
-        await self.tell(StartExploration(iteration, iteration - 1, ("a", "b"), window_s, knowledge))
+        await self.tell(
+            StartExploration(
+                iteration, iteration - 1, ("a", "b"), self.categories, window_s, knowledge
+            )
+        )
 
     def submitted(self) -> list[Request]:
         return [r for m in self.dispatcher.all(SubmitRequests) for r in m.requests]
@@ -269,6 +274,18 @@ async def test_prompts_known_to_spread_more_are_previewed_more(expedition: Exped
     asked = Counter(request.prompt for request in expedition.submitted())
     assert asked["a"] > asked["b"] >= 4
     assert asked.total() == CANDIDATES
+
+
+async def test_a_prompt_never_met_is_taken_to_be_like_its_category(expedition: Expedition) -> None:
+    known = Knowledge({}, {"wide": SPREAD.prompts["a"], "narrow": SPREAD.prompts["b"]})
+    expedition.categories = ("narrow", "wide")
+    expedition.reward = lambda request: 0.5
+    await expedition.open("fixed", "bandit")
+    await expedition.start(knowledge=known)
+    first = expedition.submitted()
+    await expedition.finish(first)
+    asked = Counter(request.prompt for request in expedition.submitted()[len(first) :])
+    assert asked["b"] > asked["a"]
 
 
 async def test_what_was_learned_is_handed_on(expedition: Expedition) -> None:

@@ -89,6 +89,8 @@ class StartExploration(Message, frozen=True):
     iteration: int
     weights_version: int
     prompts: tuple[str, ...]
+    categories: tuple[str, ...]
+    """Of the prompts: those of one category are about as hard."""
     window_s: float
     """Predicted training time; ignored when the budget is fixed."""
     knowledge: Knowledge = Knowledge()
