@@ -280,7 +280,7 @@ class ExplorationSpec(_Spec, frozen=True, kw_only=True):
     probes: int = 4
     """Previewed seeds, drawn at random, that each iteration regenerates whether or not they were
     chosen, to see whether previews predict rewards; exploration shrinks, or stops, when they do
-    not. 0 trusts them. [images]"""
+    not, or when the kept seeds do not contrast as their previews did. [images]"""
 
     def __post_init__(self) -> None:
         _require(self.candidates >= 1, "candidates", f"must be at least 1, not {self.candidates}")

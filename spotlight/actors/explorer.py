@@ -47,7 +47,7 @@ from spotlight.policies.exploration import (
     derived_seed,
     widest,
 )
-from spotlight.policies.fidelity import draw_probes
+from spotlight.policies.fidelity import contrast_at_random, draw_probes
 from spotlight.policies.reward_spread import ContinuousRewards
 
 log = structlog.get_logger(__name__)
@@ -214,6 +214,14 @@ class Explorer(Actor):
                 planner.knowledge() if isinstance(planner, BanditPlanner) else start.knowledge,
                 tuple(probe.seeds for probe in probes),
                 tuple(probe.rewards for probe in probes),
+                contrast_at_random(
+                    [
+                        list(exploration.scored[group].values())
+                        for group, choice in enumerate(choices)
+                        if choice.seeds
+                    ],
+                    self._job.group_size,
+                ),
             ),
         )
 

@@ -16,7 +16,7 @@ import msgspec
 from spotlight.actors.messages import Commit, RequestKind, Result
 from spotlight.actors.requests import weights_version_of
 from spotlight.errors import JournalError
-from spotlight.policies.fidelity import Agreement
+from spotlight.policies.fidelity import Agreement, Gain
 from spotlight.policies.reward_spread import Knowledge
 from spotlight.store.journal import Journal
 from spotlight.transport.tensors import BundleOffer, StoreEndpoint
@@ -51,6 +51,10 @@ class SavedProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     probe_rewards: tuple[tuple[float, ...], ...] = ()
     agreement: Agreement = Agreement()
     """Of previews and fresh rewards, as far as probes have shown it."""
+    contrast_at_random: float = 0.0
+    """As `Explored` says."""
+    gain: Gain = Gain()
+    """What kept seeds promised and brought."""
 
 
 class Denoised(msgspec.Struct, frozen=True):

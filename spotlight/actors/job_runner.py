@@ -626,6 +626,8 @@ class JobRunner(Actor):
             probe_seeds=self._probing.seeds,
             probe_rewards=self._probing.rewards,
             agreement=self._probing.agreement,
+            contrast_at_random=self._probing.contrast_at_random,
+            gain=self._probing.gain,
         )
         self._write(lambda: self._record.iteration(self._figures, self._training))
         self._write(lambda: self._record.save_step_times(self._profile.times))

@@ -42,6 +42,12 @@ class IterationFigures:
     zero_variance_groups: int = 0
     rank_correlation: float | None = None
     preview_group_std_mean: float | None = None
+    """Of the previews of the kept seeds; and the standard deviation of their samples."""
+    explored_std_mean: float = 0.0
+    contrast_at_random: float | None = None
+    """Standard deviation expected of as many previews of a group, had any been taken."""
+    realised_share: float | None = None
+    """Of the gain over `contrast_at_random` that previews promised."""
     previews: int = 0
     """Scored previews that chose this iteration's seeds."""
     previews_late: int = 0
@@ -179,6 +185,8 @@ def rollout_figures(
     if explored:
         previewed = [spread([preview for preview, _ in group]) for group in explored]
         figures.preview_group_std_mean = sum(previewed) / len(previewed)
+        realised = [spread([reward for _, reward in group]) for group in explored]
+        figures.explored_std_mean = sum(realised) / len(realised)
 
 
 def _rounded(record: dict[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from statistics import stdev
 
 FADING = 0.95
 """What is left of older probes when an iteration brings new ones: the policy moves."""
@@ -27,6 +28,13 @@ WORTHLESS = 0.2
 POOR = 0.35
 """Rank agreements. Of 96 normally distributed candidates, 24 that are kept for previews that agree
 with their rewards by 0.35 have a contrast that is larger by a quarter; by 0.2, by a tenth."""
+ENOUGH_ITERATIONS = 6.0
+"""Iterations without which nothing is concluded from contrast."""
+WORTHLESS_GAIN = 0.14
+POOR_GAIN = 0.33
+"""Shares of the promised gain. Such agreements as above bring as much of it."""
+NO_PROMISE = 0.05
+"""A gain that is smaller, in contrast, says nothing by whether it came."""
 TRY_AGAIN = 8
 """One iteration in so many explores a little though exploration is off: it may pay again."""
 
@@ -85,6 +93,41 @@ class Agreement:
 
 
 @dataclass(frozen=True)
+class Gain:
+    """Contrast of the seeds that were kept, summed over iterations and faded; they add up."""
+
+    iterations: float = 0.0
+    unexplored: float = 0.0
+    """Of as many of the previews, taken at random."""
+    promised: float = 0.0
+    """Of their previews."""
+    realised: float = 0.0
+    """Of their fresh rewards."""
+
+    def __add__(self, other: Gain) -> Gain:
+        return Gain(
+            self.iterations + other.iterations,
+            self.unexplored + other.unexplored,
+            self.promised + other.promised,
+            self.realised + other.realised,
+        )
+
+    def faded(self) -> Gain:
+        """As an iteration later."""
+        return Gain(*(FADING * total for total in vars(self).values()))
+
+    @property
+    def realised_share(self) -> float | None:
+        """Of the promised gain over seeds taken at random: 1 if fresh rewards contrast as previews
+        did, 0 if no more than those of any seeds. None where next to nothing was promised.
+        """
+        promised = self.promised - self.unexplored
+        if promised <= NO_PROMISE * self.unexplored:
+            return None
+        return (self.realised - self.unexplored) / promised
+
+
+@dataclass(frozen=True)
 class Probes:
     """Seeds of one prompt group, and their preview rewards."""
 
@@ -107,13 +150,28 @@ def agreement(groups: Iterable[Sequence[Pair]]) -> Agreement:
     return Agreement(*found)
 
 
-def exploration_share(known: Agreement, iteration: int) -> float:
-    """How much of the previews of an iteration are worth making: 1, 0.5 or 0."""
-    if known.pairs < ENOUGH:
-        return 1.0
-    if known.tau_at_most < WORTHLESS:
+def exploration_share(known: Agreement, gain: Gain, iteration: int) -> float:
+    """How much of the previews of an iteration are worth making: 1, 0.5 or 0. The worse of what
+    probes and what the contrast of the kept seeds say.
+    """
+    worthless = poor = False
+    if known.pairs >= ENOUGH:
+        worthless, poor = known.tau_at_most < WORTHLESS, known.tau_at_most < POOR
+    realised = gain.realised_share if gain.iterations >= ENOUGH_ITERATIONS else None
+    if realised is not None:
+        worthless, poor = worthless or realised < WORTHLESS_GAIN, poor or realised < POOR_GAIN
+    if worthless:
         return 0.5 if iteration % TRY_AGAIN == 0 else 0.0
-    return 0.5 if known.tau_at_most < POOR else 1.0
+    return 0.5 if poor else 1.0
+
+
+def contrast_at_random(scored: Sequence[Sequence[float]], keep: int) -> float:
+    """The contrast that `keep` rewards of each group are expected to have when any are taken: the
+    mean of sqrt((K - 1) / K) times the sample standard deviation over groups with two or more; 0 if
+    there are none. It is what selection is compared with, whatever the rewards' distribution.
+    """
+    spreads = [stdev(rewards) for rewards in scored if len(rewards) > 1]
+    return math.sqrt((keep - 1) / keep) * sum(spreads) / len(spreads) if spreads else 0.0
 
 
 def draw_probes(scored: Sequence[dict[int, float]], count: int, rng: random.Random) -> list[Probes]:

@@ -52,6 +52,8 @@ class IterationRecord(msgspec.Struct, frozen=True, kw_only=True):
     rank_correlation: float | None = None
     probes: int = 0
     """Previewed seeds, drawn at random, that were regenerated to see whether previews are true."""
+    realised_share: float | None = None
+    """Of the gain in spread over seeds taken at random that previews promised."""
     probe_tau: float | None = None
     """Kendall's, of all probes so far, which fade."""
 

@@ -6,6 +6,7 @@ Text from the run (names, prompts, reasons) is escaped here, in `timeline` or in
 from __future__ import annotations
 
 import base64
+import statistics
 from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
@@ -151,6 +152,13 @@ def _spread_chart(record: RunRecord) -> Iterable[str]:
         values = [one.preview_group_std_mean for one in promised]
         series.append(_spread_series("explore", "previews", promised, values))
         legend.append(("explore", "previews of the same seeds"))
+    note = "Mean standard deviation of rewards in a group: what there is to learn from"
+    realised = [one.realised_share for one in promised if one.realised_share is not None]
+    if realised:
+        note += (
+            f"; of the gain over any seeds that previews promised, samples have"
+            f" {statistics.median(realised):.0%} (median)"
+        )
     top = max(value for one in series for _, value in one.points)
     drawn = charts.line_chart(
         series,
@@ -160,7 +168,7 @@ def _spread_chart(record: RunRecord) -> Iterable[str]:
     )
     yield _figure(
         "Spread within prompt groups",
-        "Mean standard deviation of rewards in a group: what there is to learn from",
+        note,
         drawn,
         _legend(legend, "line"),
     )

@@ -92,7 +92,25 @@ async def test_when_previews_mislead_exploration_stops_and_says_so(
     assert shares[stopped[0]["iteration"] - 1] == 0
 
 
-async def test_previews_that_are_trusted_are_not_probed(town: Town) -> None:
+async def test_when_kept_seeds_break_their_promise_exploration_stops_though_nothing_is_probed(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(wanted: Request) -> float:
+        return derived_seed(wanted.kind, wanted.prompt, wanted.seed) % 1000 / 1000
+
+    monkeypatch.setattr(World, "reward", staticmethod(broken))
+    end = await town.run(spec(probes=0))
+    assert min(count(town, "preview")) == 0
+    assert events(end.run_folder, "exploration_reduced")
+    told = [it["realised_share"] for it in iterations(end.run_folder)]
+    assert told[0] is None
+    assert sum(share for share in told[1:7]) / 6 < 0.4
+
+
+async def test_without_probes_nothing_is_regenerated_but_what_is_trained_on(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(World, "reward", staticmethod(faithful))
     end = await town.run(spec(probes=0))
     assert count(town, "rollout") == [SAMPLES] * (ITERATIONS - 1)
     assert events(end.run_folder, "exploration_reduced") == []
@@ -110,6 +128,7 @@ async def test_what_probes_have_shown_survives_a_kill(town: Town) -> None:
     end = await town.ended()
     assert trained_samples(town.world.trained) == trained_samples(reference)
     keys = ("probes", "probe_tau", "probe_correlation", "exploration_share", "previews")
+    keys += ("realised_share", "contrast_at_random")
     assert [[it[key] for key in keys] for it in iterations(end.run_folder)] == [
         [it[key] for key in keys] for it in recorded
     ]
@@ -143,6 +162,7 @@ async def test_previews_that_are_the_samples_themselves_promise_their_contrast(
     end = await town.run(fresh(preview_steps=None))
     for iteration in iterations(end.run_folder):
         assert iteration["preview_group_std_mean"] == pytest.approx(iteration["group_std_mean"])
+        assert iteration["realised_share"] == pytest.approx(1.0)
 
 
 async def test_exploration_with_fresh_weights_is_done_again_after_a_kill(town: Town) -> None:

@@ -1,6 +1,8 @@
 """What probes say about previews, and how much exploration follows."""
 
+import math
 import random
+from statistics import pstdev
 
 import pytest
 from hypothesis import given
@@ -8,9 +10,12 @@ from hypothesis import strategies as st
 
 from spotlight.policies.fidelity import (
     ENOUGH,
+    ENOUGH_ITERATIONS,
     TRY_AGAIN,
     Agreement,
+    Gain,
     agreement,
+    contrast_at_random,
     draw_probes,
     exploration_share,
 )
@@ -69,36 +74,38 @@ def believed(tau: float, pairs: float = 1000.0) -> Agreement:
 
 
 def test_before_there_are_enough_probes_everything_is_explored():
-    assert exploration_share(Agreement(), 1) == 1.0
-    assert exploration_share(believed(-1.0, ENOUGH - 1), 1) == 1.0
+    assert exploration_share(Agreement(), Gain(), 1) == 1.0
+    assert exploration_share(believed(-1.0, ENOUGH - 1), Gain(), 1) == 1.0
 
 
 @pytest.mark.parametrize(
     ("tau", "share"), [(0.8, 1.0), (0.4, 1.0), (0.25, 0.5), (0.0, 0.0), (-0.5, 0.0)]
 )
 def test_the_less_previews_predict_the_less_is_explored(tau, share):
-    assert exploration_share(believed(tau), 1) == share
+    assert exploration_share(believed(tau), Gain(), 1) == share
 
 
 def test_a_low_agreement_of_few_probes_may_be_chance():
-    assert exploration_share(believed(0.1, 30.0), 1) == 1.0
+    assert exploration_share(believed(0.1, 30.0), Gain(), 1) == 1.0
 
 
 def test_exploration_that_is_off_is_tried_again_now_and_then():
-    tried = [iteration for iteration in range(40) if exploration_share(believed(0.0), iteration)]
+    tried = [
+        iteration for iteration in range(40) if exploration_share(believed(0.0), Gain(), iteration)
+    ]
     assert tried == list(range(0, 40, TRY_AGAIN))
 
 
 def test_rewards_that_never_vary_say_nothing():
     known = agreement([[(0.5, 0.5)] * 20])
     assert known.tau is None
-    assert exploration_share(known, 1) == 1.0
+    assert exploration_share(known, Gain(), 1) == 1.0
 
 
 def test_previews_that_never_vary_where_rewards_do_are_of_no_use():
     known = agreement([[(0.5, fresh / 40) for fresh in range(40)]])
     assert (known.pairs, known.tau) == (780, None)
-    assert exploration_share(known, 1) == 0.0
+    assert exploration_share(known, Gain(), 1) == 0.0
 
 
 SCORED = [{seed: seed / 10 for seed in range(10)}, {1: 0.1}, {}]
@@ -125,3 +132,50 @@ def test_probes_are_drawn_from_all_that_were_previewed():
         for seed in draw_probes(SCORED, 2, random.Random(number))[0].seeds
     }
     assert drawn == set(range(10))
+
+
+def brought(realised: float, iterations: float = 20.0) -> Gain:
+    """Kept seeds promised twice the contrast of any seeds."""
+    return Gain(iterations, *(iterations * one for one in (0.2, 0.4, realised)))
+
+
+@pytest.mark.parametrize(
+    ("realised", "share"), [(0.4, 1.0), (0.3, 1.0), (0.25, 0.5), (0.2, 0.0), (0.1, 0.0)]
+)
+def test_the_less_of_the_promised_contrast_comes_the_less_is_explored(realised, share):
+    assert exploration_share(Agreement(), brought(realised), 1) == share
+
+
+def test_the_worse_of_probes_and_contrast_decides():
+    assert exploration_share(believed(0.8), brought(0.2), 1) == 0.0
+    assert exploration_share(believed(0.0), brought(0.4), 1) == 0.0
+
+
+def test_the_contrast_of_a_few_iterations_decides_nothing():
+    assert exploration_share(Agreement(), brought(0.0, ENOUGH_ITERATIONS - 1), 1) == 1.0
+
+
+def test_a_choice_that_promised_nothing_cannot_break_its_promise():
+    gain = Gain(20.0, 20 * 0.2, 20 * 0.205, 20 * 0.1)
+    assert gain.realised_share is None
+    assert exploration_share(Agreement(), gain, 1) == 1.0
+
+
+def test_the_share_of_the_gain_is_that_of_the_sums():
+    gain = brought(0.4, 1.0) + brought(0.2, 1.0)
+    assert gain.realised_share == pytest.approx(0.5)
+    assert gain.faded().realised_share == pytest.approx(0.5)
+    assert gain.faded().iterations < 2.0
+
+
+def test_contrast_at_random_is_that_of_random_subsets():
+    rng = random.Random(5)
+    rewards = [rng.random() ** 3 for _ in range(12)]
+    subsets = [pstdev(rng.sample(rewards, 4)) ** 2 for _ in range(20_000)]
+    expected = math.sqrt(sum(subsets) / len(subsets))
+    assert contrast_at_random([rewards], 4) == pytest.approx(expected, rel=0.02)
+
+
+def test_groups_without_two_previews_have_no_contrast_to_compare_with():
+    assert contrast_at_random([[], [0.5]], 4) == 0.0
+    assert contrast_at_random([[0.0, 1.0], [0.5]], 4) == contrast_at_random([[0.0, 1.0]], 4)

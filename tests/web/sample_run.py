@@ -221,6 +221,7 @@ def _iteration(
         previews_late=rng.randrange(6),
         explored_prompts=0 if iteration == 0 else 8,
         preview_group_std_mean=None if iteration == 0 else round(spread + 0.06, 4),
+        realised_share=None if iteration == 0 else 0.7,
         rank_correlation=None if iteration == 0 else 0.9,
         probes=0 if iteration == 0 else 4,
         probe_tau=None if iteration == 0 else 0.625,

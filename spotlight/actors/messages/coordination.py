@@ -120,6 +120,8 @@ class Explored(Message, frozen=True):
     """Seeds to regenerate even if they are not chosen, per prompt group, and their preview
     rewards."""
     probe_rewards: tuple[tuple[float, ...], ...] = ()
+    contrast_at_random: float = 0.0
+    """That as many previewed seeds of the same prompts would have, had any been taken."""
 
 
 class StartValidation(Message, frozen=True):
