@@ -272,6 +272,10 @@ class ExplorationSpec(_Spec, frozen=True, kw_only=True):
     previews are then the samples themselves, and no choice of seeds is better."""
     candidates: int = 4
     """Most previews per kept seed. [previews]"""
+    effort: Literal["fixed", "auto"] = "fixed"
+    """`auto` lets a slow bandit choose for each iteration between `preview_steps`, half and all of
+    a rollout's steps, and between `prompt_pool` and no pool, by the contrast that samples then
+    have; `fixed` keeps to what the job names."""
     prompt_pool: int = 1
     """So many times the prompts of an iteration are explored, and share its previews; training
     takes those of them whose kept seeds contrast most. [times]"""

@@ -30,11 +30,11 @@ from spotlight.actors.messages import (
     Request,
     RequestsFinished,
     RequestsGivenUp,
-    SamplingSettings,
     StartExploration,
     StopExploration,
     SubmitRequests,
 )
+from spotlight.actors.requests import preview_settings
 from spotlight.actors.runtime import Actor, ActorRef, handles
 from spotlight.jobs import JobSpec
 from spotlight.policies.bandit import BanditPlanner
@@ -61,6 +61,7 @@ _MOST = 2
 class _Exploration:
     start: StartExploration
     planner: ExplorationPlanner
+    began: float
     deadline: float
     reply_to: ActorRef
     unsubmitted: int
@@ -79,7 +80,6 @@ class Explorer(Actor):
     Args:
         groups: how many SP groups may preview now.
         statistics: told how many candidates are still to come.
-        settings: how an iteration's previews are denoised.
     """
 
     def __init__(
@@ -89,13 +89,11 @@ class Explorer(Actor):
         *,
         groups: Callable[[], int],
         statistics: DispatchStatistics,
-        settings: Callable[[int], SamplingSettings],
     ) -> None:
         self._job = job
         self._dispatcher = dispatcher
         self._groups = groups
         self._statistics = statistics
-        self._settings = settings
         self._now: _Exploration | None = None
         self._late = 0
 
@@ -103,11 +101,16 @@ class Explorer(Actor):
     async def on_start(self, message: StartExploration) -> None:
         """Begin, for the iteration named."""
         assert self.sender is not None
-        deadline = asyncio.get_running_loop().time() + message.window_s
+        now = asyncio.get_running_loop().time()
         candidates = _candidates(self._job, message)
         planner = _planner(self._job, message)
         self._now = _Exploration(
-            message, planner, deadline, self.sender, candidates * len(message.prompts)
+            message,
+            planner,
+            now,
+            now + message.window_s,
+            self.sender,
+            candidates * len(message.prompts),
         )
         self._top_up(self._now)
 
@@ -195,6 +198,8 @@ class Explorer(Actor):
             self.tell(self._dispatcher, CancelRequests("preview"))
         planner = exploration.planner
         choices = widest(planner.choose(), self._job.prompts.per_iteration)
+        left_out = self._job.explored_prompts - len(choices)
+        nothing = ((),) * left_out
         start = exploration.start
         probes = draw_probes(
             [exploration.scored[group] for group in range(len(choices))],
@@ -207,13 +212,13 @@ class Explorer(Actor):
             exploration.reply_to,
             Explored(
                 start.iteration,
-                tuple(choice.seeds for choice in choices),
-                tuple(choice.preview_rewards for choice in choices),
+                (*(choice.seeds for choice in choices), *nothing),
+                (*(choice.preview_rewards for choice in choices), *nothing),
                 exploration.previews,
                 dropped,
                 planner.knowledge() if isinstance(planner, BanditPlanner) else start.knowledge,
-                tuple(probe.seeds for probe in probes),
-                tuple(probe.rewards for probe in probes),
+                (*(probe.seeds for probe in probes), *nothing),
+                (*(probe.rewards for probe in probes), *nothing),
                 contrast_at_random(
                     [
                         list(exploration.scored[group].values())
@@ -222,6 +227,8 @@ class Explorer(Actor):
                     ],
                     self._job.group_size,
                 ),
+                start.effort,
+                asyncio.get_running_loop().time() - exploration.began,
             ),
         )
 
@@ -235,7 +242,7 @@ class Explorer(Actor):
             prompt=start.prompts[candidate.group],
             seed=candidate.seed,
             weights_version=start.weights_version,
-            settings=self._settings(start.iteration),
+            settings=preview_settings(self._job, start.iteration, start.effort.preview_steps),
         )
 
 

@@ -13,11 +13,11 @@ from typing import TypeVar
 
 import msgspec
 
-from spotlight.actors.messages import Commit, RequestKind, Result
+from spotlight.actors.messages import Commit, Explored, RequestKind, Result
 from spotlight.actors.requests import weights_version_of
 from spotlight.errors import JournalError
 from spotlight.policies.fidelity import Agreement, Gain
-from spotlight.policies.reward_spread import Knowledge
+from spotlight.policies.preview_effort import EffortRecord
 from spotlight.store.journal import Journal
 from spotlight.transport.tensors import BundleOffer, StoreEndpoint
 
@@ -34,27 +34,18 @@ class SavedProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     completed: int
     """Iterations done."""
-    seeds: tuple[tuple[int, ...], ...]
-    """Of the iteration, per prompt group."""
-    preview_rewards: tuple[tuple[float | None, ...], ...]
+    explored: Explored
+    """The seeds of the iteration and what chose them."""
     validated: tuple[int, ...]
     """Weights versions on record."""
-    previews: int = 0
-    """Previews that chose these seeds, and those that came too late to."""
-    previews_late: int = 0
     training_seconds: tuple[float, ...] = ()
     """Last training times, for the window prediction."""
-    knowledge: Knowledge = Knowledge()
-    """What exploration has taught about the prompts."""
-    probe_seeds: tuple[tuple[int, ...], ...] = ()
-    """Regenerated even if they are not chosen, per prompt group, and their preview rewards."""
-    probe_rewards: tuple[tuple[float, ...], ...] = ()
     agreement: Agreement = Agreement()
     """Of previews and fresh rewards, as far as probes have shown it."""
-    contrast_at_random: float = 0.0
-    """As `Explored` says."""
     gain: Gain = Gain()
     """What kept seeds promised and brought."""
+    earned: EffortRecord | None = None
+    """What each effort brought."""
 
 
 class Denoised(msgspec.Struct, frozen=True):

@@ -30,6 +30,7 @@ from spotlight.actors.demands import Demands
 from spotlight.actors.dispatch_state import DispatchStatistics
 from spotlight.actors.dispatcher import Dispatcher
 from spotlight.actors.explorer import Explorer
+from spotlight.actors.exploring import Exploring
 from spotlight.actors.job_journal import (
     Checkpoint,
     JobJournal,
@@ -58,7 +59,6 @@ from spotlight.actors.messages import (
     RequestsFinished,
     RequestsGivenUp,
     Result,
-    StartExploration,
     StartValidation,
     StopExploration,
     SubmitRequests,
@@ -72,14 +72,12 @@ from spotlight.actors.messages import (
     WorkerRefs,
     WorkerStatus,
 )
-from spotlight.actors.probing import Probing
 from spotlight.actors.publications import Publications
 from spotlight.actors.requests import (
-    preview_settings,
     probe_requests,
     prompts_of,
     rollout_requests,
-    unexplored_choices,
+    unexplored,
     window_start,
 )
 from spotlight.actors.rollout import Rollout, training_samples
@@ -93,7 +91,6 @@ from spotlight.checkpoint_info import inspect_checkpoint
 from spotlight.errors import ActorError, RunFolderError
 from spotlight.jobs import JobSpec
 from spotlight.policies import iteration as step
-from spotlight.policies.exploration import SeedChoice
 from spotlight.policies.iteration import IterationMachine, Schedule
 from spotlight.policies.resume import resume_point
 from spotlight.policies.window import WindowPredictor
@@ -182,7 +179,7 @@ class JobRunner(Actor):
         if not warm:
             self._journal.rewind(completed)
         known = self._journal.progress().get(completed)
-        self._progress = known or _first_progress(self._job)
+        self._progress = known or SavedProgress(0, unexplored(self._job, 0), ())
         checkpoint = self._journal.checkpoint()
         validated = frozenset(self._progress.validated)
         self._publications = Publications(self._journal.publications() if self._came_back else {})
@@ -199,14 +196,8 @@ class JobRunner(Actor):
             validating=frozenset(v for v in self._publications.versions if v < completed)
             - validated,
         )
-        self._choices = [
-            SeedChoice(*pair)
-            for pair in zip(self._progress.seeds, self._progress.preview_rewards, strict=True)
-        ]
         self._window = WindowPredictor(self._progress.training_seconds)
-        self._chosen_from = (self._progress.previews, self._progress.previews_late)
-        self._knowledge = self._progress.knowledge
-        self._probing = Probing(self._progress, self._event)
+        self._exploring = Exploring(self._job, self._progress, self._categories, self._event)
         self._figures = IterationFigures(completed)
 
     # --- life ---
@@ -245,7 +236,6 @@ class JobRunner(Actor):
                 self._dispatcher,
                 groups=self._demands.groups,
                 statistics=self._statistics,
-                settings=lambda iteration: preview_settings(self._job, iteration),
             ),
             "explorer",
             restarts=ESCALATE,
@@ -477,13 +467,17 @@ class JobRunner(Actor):
         self._open_figures(iteration)
         self._figures.publish_s = self._lasted["publish"]
         self._figures.explore_s = self._lasted.pop("explore", 0.0)
-        self._figures.previews, self._figures.previews_late = self._chosen_from
+        exploring = self._exploring
         if self._job.exploration.mode == "none":
-            self._choices = unexplored_choices(self._job, iteration)
+            exploring.latest = unexplored(self._job, iteration)
+        self._figures.previews = exploring.latest.previews
+        self._figures.previews_late = exploring.latest.late
         self._bar(frozenset())
         prompts = prompts_of(self._job, iteration, self._train_prompts)
-        requests = rollout_requests(self._job, iteration, prompts, self._choices)
-        probes = probe_requests(self._job, iteration, prompts, self._choices, self._probing.seeds)
+        choices = exploring.choices
+        requests = rollout_requests(self._job, iteration, prompts, choices)
+        probe_seeds = exploring.latest.probe_seeds
+        probes = probe_requests(self._job, iteration, prompts, choices, probe_seeds)
         self._rollout = Rollout(requests, probes)
         self.tell(self._dispatcher, SubmitRequests((*requests, *probes), self.ref))
 
@@ -526,9 +520,9 @@ class JobRunner(Actor):
         self._figures.rollout_s = self._phase_seconds()
         workers = max(1, self._roster.free_workers())
         self._seconds_per_image = self._figures.rollout_s * workers / self._rollout.finished
-        rollout_figures(self._figures, self._rollout.samples(), self._choices)
+        rollout_figures(self._figures, self._rollout.samples(), self._exploring.choices)
         fresh = [*self._rollout.samples(), *self._rollout.probes()]
-        self._probing.judge(fresh, self._figures)
+        self._exploring.judge(fresh, self._figures)
         self._carry_out(self._machine.rolled_out(self._figures.iteration))
 
     def _begin_training(self, iteration: int) -> None:
@@ -565,13 +559,10 @@ class JobRunner(Actor):
         waiting = self._statistics.open["evaluation"]
         validation_s = waiting * self._seconds_per_image / max(1, self._roster.free_workers())
         window_s = max(0.0, self._window.predict() - validation_s)
-        prompts = tuple(prompts_of(self._job, iteration, self._train_prompts))
-        share = self._figures.exploration_share = self._probing.share(iteration)
+        prompts = prompts_of(self._job, iteration, self._train_prompts)
+        share = self._figures.exploration_share = self._exploring.share(iteration)
         version = iteration if fresh else iteration - 1
-        categories = tuple(self._categories[prompt] for prompt in prompts)
-        explore = StartExploration(
-            iteration, version, prompts, categories, window_s, self._knowledge, share
-        )
+        explore = self._exploring.start(iteration, version, prompts, window_s, share)
         self.tell(self._explorer, explore)
 
     def _open_figures(self, iteration: int) -> None:
@@ -581,13 +572,8 @@ class JobRunner(Actor):
     @handles(Explored)
     async def on_explored(self, message: Explored) -> None:
         """The next iteration's seeds are chosen."""
-        self._chosen_from = (message.previews, message.late)
-        self._choices = [
-            SeedChoice(*pair) for pair in zip(message.seeds, message.preview_rewards, strict=True)
-        ]
+        self._exploring.latest = message
         self._previews += message.previews
-        self._knowledge = message.knowledge
-        self._probing.explored(message)
         self._carry_out(self._machine.explored(message.iteration))
         self.tell(self._dispatcher, ForgetRequests("preview", message.iteration))
 
@@ -616,18 +602,12 @@ class JobRunner(Actor):
         """The next iteration is settled: from now on a kill resumes there."""
         self._progress = SavedProgress(
             completed=iteration + 1,
-            seeds=tuple(choice.seeds for choice in self._choices),
-            preview_rewards=tuple(choice.preview_rewards for choice in self._choices),
+            explored=self._exploring.latest,
             validated=self._progress.validated,
-            previews=self._chosen_from[0],
-            previews_late=self._chosen_from[1],
             training_seconds=self._window.durations,
-            knowledge=self._knowledge,
-            probe_seeds=self._probing.seeds,
-            probe_rewards=self._probing.rewards,
-            agreement=self._probing.agreement,
-            contrast_at_random=self._probing.contrast_at_random,
-            gain=self._probing.gain,
+            agreement=self._exploring.agreement,
+            gain=self._exploring.gain,
+            earned=self._exploring.earned,
         )
         self._write(lambda: self._record.iteration(self._figures, self._training))
         self._write(lambda: self._record.save_step_times(self._profile.times))
@@ -762,13 +742,3 @@ def _explores(job: JobSpec) -> step.Exploration:
 
 def _checkpoint_path(completed: int) -> str:
     return f"checkpoints/iteration-{completed:06d}.safetensors"
-
-
-def _first_progress(job: JobSpec) -> SavedProgress:
-    choices = unexplored_choices(job, 0)
-    return SavedProgress(
-        completed=0,
-        seeds=tuple(choice.seeds for choice in choices),
-        preview_rewards=tuple(choice.preview_rewards for choice in choices),
-        validated=(),
-    )

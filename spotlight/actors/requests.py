@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spotlight.actors.messages import Request, SamplingSettings
+from spotlight.actors.messages import Explored, Request, SamplingSettings
 from spotlight.jobs import JobSpec
 from spotlight.policies.exploration import (
     SeedChoice,
@@ -17,6 +17,7 @@ from spotlight.policies.exploration import (
     first_seeds,
     widest,
 )
+from spotlight.policies.preview_effort import Effort
 
 
 def window_start(job: JobSpec, iteration: int) -> int:
@@ -39,17 +40,42 @@ def unexplored_choices(job: JobSpec, iteration: int) -> list[SeedChoice]:
     return widest(choices, job.prompts.per_iteration)
 
 
+def unexplored(job: JobSpec, iteration: int) -> Explored:
+    """The same, as if they were the outcome of an exploration."""
+    choices = unexplored_choices(job, iteration)
+    return Explored(
+        iteration,
+        tuple(choice.seeds for choice in choices),
+        tuple(choice.preview_rewards for choice in choices),
+        previews=0,
+        late=0,
+    )
+
+
 def rollout_settings(job: JobSpec, iteration: int) -> SamplingSettings:
     """How the samples of an iteration are denoised."""
     return _settings(job, job.sampler.steps, iteration)
 
 
-def preview_settings(job: JobSpec, iteration: int) -> SamplingSettings:
-    """How the candidates of an iteration are previewed: as its samples will be, or without noise
-    when steps differ.
+def efforts(job: JobSpec) -> tuple[Effort, ...]:
+    """The ways to make previews that a job leaves open, the one that it names first."""
+    steps = job.exploration.preview_steps or job.sampler.steps
+    named = Effort(steps, job.exploration.prompt_pool)
+    if job.exploration.effort == "fixed":
+        return (named,)
+    others = [
+        Effort(other, pool)
+        for other in (steps, job.sampler.steps, (job.sampler.steps + 1) // 2)
+        for pool in (job.exploration.prompt_pool, 1)
+    ]
+    return tuple(dict.fromkeys([named, *others]))
+
+
+def preview_settings(job: JobSpec, iteration: int, steps: int) -> SamplingSettings:
+    """How the candidates of an iteration are previewed in so many steps: as its samples will be, or
+    without noise when steps differ.
     """
-    steps = job.exploration.preview_steps
-    if steps is None or steps == job.sampler.steps:
+    if steps == job.sampler.steps:
         return rollout_settings(job, iteration)
     return _settings(job, steps, None)
 

@@ -58,6 +58,10 @@ class IterationFigures:
     """Spearman, of their preview and fresh rewards."""
     probe_tau: float | None = None
     """Kendall's tau-b, with those of earlier iterations, which fade."""
+    preview_steps: int | None = None
+    """Of the previews that chose this iteration's seeds."""
+    prompt_pool: int | None = None
+    """Over how many times the iteration's prompts they were spread."""
     exploration_share: float = 1.0
     """Of the previews that the job allows, for the next iteration; with fresh weights for this
     one."""

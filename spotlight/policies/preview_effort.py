@@ -1,6 +1,7 @@
-"""How much to spend on a preview and on a group: a slow bandit over iterations.
+"""How much to spend on a preview and on a prompt: a slow bandit over iterations.
 
-Few steps and many candidates, or more steps that rank better? Each iteration one of a few efforts
+Few steps and many candidates, or more steps that rank better? Many candidates of few prompts, or
+the other way round? Each iteration one of a few efforts
 is tried, and what it earned is the contrast of the fresh rewards of the kept seeds per second of
 exploration. Discounted UCB (Garivier and Moulines, arXiv 0805.3415) follows a reward that drifts
 with the policy. Deterministic: nothing is drawn, and the state is plain numbers.
@@ -21,11 +22,11 @@ EXPLORATION = 0.5
 
 @dataclass(frozen=True)
 class Effort:
-    """How previews are made in an iteration: denoising steps of each, and candidates per group on
-    average."""
+    """How previews are made in an iteration: denoising steps of each, and over how many times the
+    prompts of an iteration they are spread; the more prompts, the fewer candidates of each."""
 
     preview_steps: int
-    candidates: int
+    prompt_pool: int
 
 
 @dataclass(frozen=True)

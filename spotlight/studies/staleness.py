@@ -22,6 +22,7 @@ import msgspec
 from spotlight.actors.launcher import die_with_parent
 from spotlight.actors.messages import SamplingSettings
 from spotlight.actors.requests import (
+    efforts,
     preview_settings,
     prompts_of,
     rollout_settings,
@@ -103,7 +104,8 @@ class StalenessStudy:
         """
         lags = (0, *self._plan.lags)
         rollout = rollout_settings(self._job, self._newest)
-        preview = preview_settings(self._job, self._newest)
+        effort = efforts(self._job)[0]
+        preview = preview_settings(self._job, self._newest, effort.preview_steps)
         wanted: list[tuple[Treatment, int, SamplingSettings]] = []
         if lag in lags:
             wanted.append(("rollout", lag, rollout))

@@ -26,6 +26,7 @@ from spotlight.actors.messages import (
 )
 from spotlight.actors.requests import preview_settings
 from spotlight.actors.runtime import Message
+from spotlight.policies.preview_effort import Effort
 from spotlight.policies.reward_spread import Evidence, Knowledge
 
 pytestmark = pytest.mark.virtual_time
@@ -34,6 +35,7 @@ CANDIDATES = 16  # 2 groups x 4 seeds x 2 candidates
 
 
 NOTHING = Knowledge()
+EFFORT = Effort(preview_steps=2, prompt_pool=1)
 
 
 class Expedition:
@@ -57,7 +59,6 @@ class Expedition:
                 self.dispatcher.ref,
                 groups=lambda: self.groups,
                 statistics=self.statistics,
-                settings=lambda iteration: preview_settings(spec, iteration),
             ),
             "explorer",
         )
@@ -71,7 +72,13 @@ class Expedition:
     ) -> None:
         await self.tell(
             StartExploration(
-                iteration, iteration - 1, ("a", "b"), self.categories, window_s, knowledge
+                iteration,
+                iteration - 1,
+                ("a", "b"),
+                self.categories,
+                window_s,
+                EFFORT,
+                knowledge,
             )
         )
 
@@ -134,7 +141,7 @@ async def test_previews_name_the_weights_and_settings_of_the_iteration(
     await expedition.start()
     for preview in expedition.submitted():
         assert (preview.kind, preview.iteration, preview.weights_version) == ("preview", 1, 0)
-        assert preview.settings == preview_settings(job(), 1)
+        assert preview.settings == preview_settings(job(), 1, EFFORT.preview_steps)
     assert [r.prompt for r in expedition.submitted()[:4]] == ["a", "b", "a", "b"]
 
 

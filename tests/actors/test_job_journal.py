@@ -24,7 +24,7 @@ from spotlight.actors.job_journal import (
     read_identity,
     save_identity,
 )
-from spotlight.actors.messages import Commit, Request, Result
+from spotlight.actors.messages import Commit, Explored, Request, Result
 from spotlight.errors import JournalError
 from spotlight.store.journal import Journal
 from spotlight.transport.tensors import StoreEndpoint
@@ -49,11 +49,10 @@ def path(tmp_path: Path) -> Path:
 def progress(completed: int, **changes: object) -> SavedProgress:
     saved = SavedProgress(
         completed=completed,
-        seeds=((1, 2**63 - 1), (3, 4)),
-        preview_rewards=((0.25, None), (None, 1.0)),
+        explored=Explored(
+            completed, ((1, 2**63 - 1), (3, 4)), ((0.25, None), (None, 1.0)), previews=16, late=2
+        ),
         validated=(),
-        previews=16,
-        previews_late=2,
         training_seconds=(1.5, 2.25),
     )
     return msgspec.structs.replace(saved, **changes)

@@ -5,7 +5,7 @@ import pytest
 
 from spotlight.policies.preview_effort import Effort, EffortRecord, choose_effort, new_record
 
-EFFORTS = [Effort(4, 32), Effort(6, 32), Effort(6, 64), Effort(10, 16)]
+EFFORTS = [Effort(4, 1), Effort(6, 1), Effort(6, 2), Effort(10, 4)]
 
 
 def follow(earnings, iterations: int, record: EffortRecord | None = None, seed: int = 0):

@@ -6,6 +6,7 @@ from typing import Literal
 
 from spotlight.actors.messages.work import Request, RequestKind, Result
 from spotlight.actors.runtime import ActorRef
+from spotlight.policies.preview_effort import Effort
 from spotlight.policies.reward_spread import Knowledge
 from spotlight.transport.control import Message
 
@@ -93,6 +94,8 @@ class StartExploration(Message, frozen=True):
     """Of the prompts: those of one category are about as hard."""
     window_s: float
     """Predicted training time; ignored when the budget is fixed."""
+    effort: Effort
+    """How previews are made."""
     knowledge: Knowledge = Knowledge()
     """What earlier iterations taught about the prompts."""
     share: float = 1.0
@@ -122,6 +125,10 @@ class Explored(Message, frozen=True):
     probe_rewards: tuple[tuple[float, ...], ...] = ()
     contrast_at_random: float = 0.0
     """That as many previewed seeds of the same prompts would have, had any been taken."""
+    effort: Effort | None = None
+    """How previews were made; None where there was no exploration."""
+    seconds: float = 0.0
+    """Until seeds were chosen."""
 
 
 class StartValidation(Message, frozen=True):

@@ -1,0 +1,131 @@
+"""What the job runner knows of exploration: the seeds of the iteration, what chose them, and how
+far previews are true."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from spotlight.actors.job_journal import SavedProgress
+from spotlight.actors.messages import Explored, Result, StartExploration
+from spotlight.actors.requests import efforts
+from spotlight.actors.run_record import IterationFigures
+from spotlight.jobs import JobSpec
+from spotlight.policies.exploration import SeedChoice
+from spotlight.policies.fidelity import Agreement, Gain, Pair, agreement, exploration_share
+from spotlight.policies.preview_effort import EffortRecord, choose_effort, new_record
+from spotlight.policies.statistics import median_or_none, spearman
+
+
+class Exploring:
+    """See the module's docstring.
+
+    Args:
+        progress: what the iteration begins with.
+        categories: of training prompts.
+        event: writes an event down.
+    """
+
+    def __init__(
+        self,
+        job: JobSpec,
+        progress: SavedProgress,
+        categories: Mapping[str, str],
+        event: Callable[..., Any],
+    ) -> None:
+        self._job = job
+        self._categories = categories
+        self._event = event
+        self._efforts = efforts(job)
+        self.latest: Explored = progress.explored
+        """Of the iteration."""
+        self.agreement: Agreement = progress.agreement
+        self.gain: Gain = progress.gain
+        self.earned: EffortRecord = progress.earned or new_record(self._efforts)
+
+    @property
+    def choices(self) -> list[SeedChoice]:
+        """The seeds of the iteration, per prompt group."""
+        latest = self.latest
+        return [
+            SeedChoice(*pair) for pair in zip(latest.seeds, latest.preview_rewards, strict=True)
+        ]
+
+    def start(
+        self, iteration: int, version: int, prompts: Sequence[str], window_s: float, share: float
+    ) -> StartExploration:
+        """What to explore for an iteration, with the weights of a version.
+
+        Args:
+            prompts: as many as the job's prompt pool holds.
+            share: of the job's previews.
+        """
+        effort = self._efforts[choose_effort(self._efforts, self.earned)]
+        explored = tuple(prompts[: effort.prompt_pool * self._job.prompts.per_iteration])
+        categories = tuple(self._categories[prompt] for prompt in explored)
+        return StartExploration(
+            iteration,
+            version,
+            explored,
+            categories,
+            window_s,
+            effort,
+            self.latest.knowledge,
+            share,
+        )
+
+    def judge(self, results: Sequence[Result], figures: IterationFigures) -> None:
+        """Compare the previews of the iteration with these results, among which those of its probes
+        are. The figures know the contrast of the samples already; the rest is filled in.
+        """
+        latest = self.latest
+        previews = {
+            (group, seed): reward
+            for group, (seeds, rewards) in enumerate(
+                zip(latest.probe_seeds, latest.probe_rewards, strict=True)
+            )
+            for seed, reward in zip(seeds, rewards, strict=True)
+        }
+        by_group: defaultdict[int, list[Pair]] = defaultdict(list)
+        for result in results:
+            group, seed = result.request.group, result.request.seed
+            if (group, seed) in previews:
+                by_group[group].append((previews[group, seed], result.reward))
+        if by_group:
+            self.agreement = self.agreement.faded() + agreement(by_group.values())
+        figures.probes = sum(map(len, by_group.values()))
+        figures.probe_tau = self.agreement.tau
+        figures.probe_correlation = median_or_none(
+            [spearman([p for p, _ in pairs], [r for _, r in pairs]) for pairs in by_group.values()]
+        )
+        self._judge_contrast(figures)
+
+    def _judge_contrast(self, figures: IterationFigures) -> None:
+        latest, promised = self.latest, figures.preview_group_std_mean
+        if promised is None or latest.effort is None:
+            return  # nothing was explored
+        figures.preview_steps = latest.effort.preview_steps
+        figures.prompt_pool = latest.effort.prompt_pool
+        self.earned = self.earned.after(
+            self._efforts.index(latest.effort), figures.explored_std_mean, latest.seconds
+        )
+        if latest.contrast_at_random > 0:
+            one = Gain(1.0, latest.contrast_at_random, promised, figures.explored_std_mean)
+            figures.contrast_at_random = latest.contrast_at_random
+            figures.realised_share = one.realised_share
+            self.gain = self.gain.faded() + one
+
+    def share(self, iteration: int) -> float:
+        """How much of the previews for an iteration are worth making; says so when it is less."""
+        share = exploration_share(self.agreement, self.gain, iteration)
+        if share < 1:
+            self._event(
+                "exploration_reduced",
+                iteration=iteration,
+                share=share,
+                tau=round(self.agreement.tau or 0.0, 3),
+                pairs=round(self.agreement.pairs, 1),
+                realised=round(self.gain.realised_share or 0.0, 3),
+            )
+        return share
