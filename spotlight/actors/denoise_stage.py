@@ -204,11 +204,13 @@ class DenoiseStage:
         return True
 
     def _queue_is_long(self) -> bool:
+        """Even if every worker takes a batch. Less urgent requests do not count: for their sake
+        nobody takes a second batch of what others could begin at once."""
         batch = max(
             (worker.pull.batch for worker in self._workers.values() if worker.pull), default=1
         )
         takers = sum(not self._follows(name) for name in self._workers)
-        return self.book.queued > batch * takers
+        return self.book.queued_first > batch * takers
 
     def _follows(self, name: str) -> bool:
         return self._statistics.groups.follows(name)

@@ -18,6 +18,7 @@ goes wrong ends the job with a reason, resumable.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -343,7 +344,8 @@ class JobRunner(Actor):
             return
         # Previews count only if they are there when training ends.
         left_s = self._window.predict() - self._phase_seconds()
-        hurry = self._phase == "train" and self._job.exploration.budget == "window" and left_s > 0
+        timed = self._phase == "train" and self._job.exploration.budget == "window"
+        hurry = timed and 0 < left_s < math.inf
         due = self._demands.due(self._team.names, left_s if hurry else None, again=again)
         for node, demand in due:
             self._attendance.inform((node,), (demand,))

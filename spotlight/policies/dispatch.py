@@ -304,6 +304,17 @@ class LeaseBook(Generic[ItemT, SavedT]):
         return len(self._bucket_of)
 
     @property
+    def queued_first(self) -> int:
+        """Those of them that are as urgent as any that wait."""
+        heads = [next(iter(bucket.items.values())) for bucket in self._queue.values()]
+        first = min(map(self.order, heads), default=())
+        return sum(
+            len(bucket.items)
+            for bucket, head in zip(self._queue.values(), heads, strict=True)
+            if self.order(head) == first
+        )
+
+    @property
     def leased(self) -> int:
         """Items that are being worked on."""
         return len(self._leased)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable
 
@@ -10,7 +11,8 @@ class WindowPredictor:
     """A lower quantile of the last durations: better to stop a little early than to delay
     publication.
 
-    Before the first measurement the prediction is 0, so that nothing is started on a guess.
+    Before the first measurement no end is predicted: the time is infinite, and exploration goes on
+    until it is told that training is over.
     """
 
     def __init__(
@@ -31,6 +33,6 @@ class WindowPredictor:
     def predict(self) -> float:
         """Seconds."""
         if not self._durations:
-            return 0.0
+            return math.inf
         ordered = sorted(self._durations)
         return ordered[int(self._quantile * (len(ordered) - 1))]

@@ -243,6 +243,16 @@ async def test_while_the_queue_is_long_a_busy_worker_has_one_batch_waiting(desk:
     assert len(busy.all(Grant)) == 2
 
 
+async def test_less_urgent_requests_do_not_make_a_busy_worker_take_what_others_could_begin(
+    desk: Desk,
+) -> None:
+    eager = await desk.add("eager")
+    await desk.submit(*requests(8), *requests(40, "evaluation"))
+    assert len(eager.all(Grant)) == 1
+    other = await desk.add("other")
+    assert [r.kind for r in other.all(Grant)[0].requests] == ["rollout"] * 4
+
+
 async def test_barred_workers_get_nothing_until_they_are_free(desk: Desk) -> None:
     worker = await desk.add("a")
     await desk.tell(BarWorkers(("a",)))

@@ -1,10 +1,12 @@
+import math
+
 import pytest
 
 from spotlight.policies.window import WindowPredictor
 
 
-def test_nothing_is_predicted_before_the_first_measurement():
-    assert WindowPredictor().predict() == 0.0
+def test_no_end_is_predicted_before_the_first_measurement():
+    assert WindowPredictor().predict() == math.inf
 
 
 def test_one_measurement_is_the_prediction():
