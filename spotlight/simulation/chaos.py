@@ -151,7 +151,7 @@ class Run:
 
 def run_seed(seed: int, kinds: Sequence[FaultKind] = KINDS) -> tuple[Outcome, History]:
     """Run one seed to its end and check everything."""
-    with _folder() as folder, silence():
+    with scratch_folder() as folder, silence():
         made = scenario(seed, folder, kinds)
         with asyncio.Runner(loop_factory=FreezableLoop) as runner:
             run = runner.run(simulate(seed, made, folder))
@@ -175,7 +175,11 @@ def run_seed(seed: int, kinds: Sequence[FaultKind] = KINDS) -> tuple[Outcome, Hi
 def undisturbed_weights() -> tuple[str, ...]:
     """What every iteration of a job with exact training leaves when nothing happens to it; it is
     the same on every cluster."""
-    with _folder() as folder, silence(), asyncio.Runner(loop_factory=FreezableLoop) as runner:
+    with (
+        scratch_folder() as folder,
+        silence(),
+        asyncio.Runner(loop_factory=FreezableLoop) as runner,
+    ):
         nodes = (NodeSpec("reserved", "reserved", 1), NodeSpec("spot", "spot", 1))
         made = Scenario(chaos_job(folder), nodes, (), True)
         run = runner.run(simulate(0, made, folder))
@@ -294,7 +298,9 @@ def _without_path(run: Run, text: str) -> str:
 
 
 @contextmanager
-def _folder() -> Iterator[Path]:
+def scratch_folder() -> Iterator[Path]:
+    """One that is gone afterwards; in memory where that is possible, since every journal entry is
+    synced."""
     base = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
     folder = Path(tempfile.mkdtemp(prefix="chaos-", dir=base)).resolve()
     try:

@@ -30,6 +30,7 @@ from spotlight.simulation.addresses import address_of, is_spared
 from spotlight.simulation.freezing import FreezableLoop, context_of, current_process
 from spotlight.simulation.history import History
 from spotlight.simulation.member import SimulatedMember
+from spotlight.simulation.numerics import Fingerprints, Numerics
 from spotlight.simulation.plant import Plant, Timings
 from spotlight.simulation.processes import NodeSpec, Process
 from spotlight.simulation.reward_worker import SimulatedRewardWorker
@@ -78,6 +79,7 @@ class Cluster:
     nodes: tuple[NodeSpec, ...]
     timings: Timings = field(default_factory=Timings)
     exact_training: bool = True
+    numerics: Numerics = field(default_factory=Fingerprints)
 
     def __post_init__(self) -> None:
         loop = asyncio.get_running_loop()
@@ -99,6 +101,7 @@ class Cluster:
             stores=self.stores,
             witness=Witness(self.history),
             kill=self.kill_process,
+            numerics=self.numerics,
             timings=self.timings,
             exact_training=self.exact_training,
         )

@@ -1,5 +1,4 @@
-"""What denoising, scoring and training give in a simulated cluster: fingerprints in place of
-tensors.
+"""What denoising and training give in a simulated cluster: fingerprints in place of tensors.
 
 As in reality a sample is a function of weights, prompt, seed and settings alone, step by step, so
 a step that is left out, done twice or done with other weights shows in the end.

@@ -15,6 +15,7 @@ from spotlight.actors.messages import Request
 from spotlight.simulation import physics
 from spotlight.simulation.circle import Circles, State
 from spotlight.simulation.history import History
+from spotlight.simulation.numerics import Fingerprints, Numerics
 from spotlight.simulation.store import Stores
 from spotlight.simulation.witness import Witness
 from spotlight.transport.tensors import BundleOffer
@@ -35,8 +36,19 @@ class Timings:
     score_s: float = 0.3
     load_s: float = 0.5
     train_s: float = 8.0
+    train_sample_s: float = 0.0
+    """Of each sample, besides `train_s`."""
+    train_jitter: float = 0.0
+    """Training takes up to this share longer or shorter."""
+    publish_s: float = 0.0
+    """Of a weights version, until nodes can pull it; transfers apart."""
     boot_s: tuple[float, float] = (0.5, 2.0)
     transfer_s: tuple[float, float] = (0.005, 0.1)
+
+    def training_s(self, iteration: int, samples: int) -> float:
+        """Of all optimizer steps of an iteration; the same for every rank, and in every run."""
+        jitter = self.train_jitter * random.Random(f"training {iteration}").uniform(-1, 1)
+        return (self.train_s + self.train_sample_s * samples) * (1 + jitter)
 
 
 @dataclass
@@ -49,6 +61,7 @@ class Plant:
     witness: Witness
     kill: Callable[[str], object]
     """Kills the worker process of that name."""
+    numerics: Numerics = field(default_factory=Fingerprints)
     timings: Timings = field(default_factory=Timings)
     exact_training: bool = True
     """The same samples give the same weights, as on one machine; else only nearly."""
@@ -68,6 +81,7 @@ class Plant:
     """What every worker denoises now."""
     steps: int = 0
     """Denoising steps of single requests, all together."""
+    _chances: dict[tuple[str, int, int], str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.circles = Circles(self.history)
@@ -77,6 +91,16 @@ class Plant:
         self.slow_steps += node in self.slow
         share = _SERIAL_SHARE + (1 - _SERIAL_SHARE) / members
         return self.timings.step_s * share * self.slow.get(node, 1.0)
+
+    def chance(self, job_id: str, term: int, iteration: int) -> str:
+        """What makes this update differ from others with the same samples; ranks that make it
+        together have it in common."""
+        if self.exact_training:
+            return ""
+        update = (job_id, term, iteration)
+        if update not in self._chances:
+            self._chances[update] = f"{self.rng.getrandbits(32)}"
+        return self._chances[update]
 
     def is_poisonous(self, requests: tuple[Request, ...]) -> bool:
         """Whether denoising these ends the process."""

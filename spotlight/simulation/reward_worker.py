@@ -7,9 +7,8 @@ import asyncio
 from spotlight.actors.messages import Scored, ScoreFailed, ScoreGrant
 from spotlight.actors.score_worker import ScoreWorker, ScoringJob
 from spotlight.actors.worker_state import WorkerContext
-from spotlight.errors import TransferFailed
+from spotlight.errors import ScoringError, TransferFailed
 from spotlight.jobs import RewardSpec
-from spotlight.simulation import physics
 from spotlight.simulation.plant import Plant, fetch_bundle
 
 
@@ -37,4 +36,7 @@ class SimulatedRewardWorker(ScoreWorker):
         if any(plant.scorer_fails(row.request) for row in rows):
             plant.history.took_effect("scorer_error", worker=name, request=rows[0].request.id)
             return ScoreFailed(name, epoch, grant.lease, "the scorer is out of order")
-        return Scored(name, epoch, grant.lease, tuple(physics.reward(row.latents) for row in rows))
+        try:
+            return Scored(name, epoch, grant.lease, plant.numerics.rewards(rows))
+        except ScoringError as error:
+            return ScoreFailed(name, epoch, grant.lease, str(error))

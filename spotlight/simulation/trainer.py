@@ -1,4 +1,4 @@
-"""The trainer rank of a simulated cluster."""
+"""A trainer rank of a simulated cluster."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from spotlight.actors.runtime import Actor, ActorRef, handles
 from spotlight.actors.worker_state import WorkerContext
 from spotlight.errors import SpotlightError
 from spotlight.simulation import physics
+from spotlight.simulation.numerics import Update
 from spotlight.simulation.plant import Plant, fetch_bundle
 from spotlight.transport.tensors import BundleOffer
 
@@ -39,6 +40,7 @@ from spotlight.transport.tensors import BundleOffer
 class _Training:
     job_id: str
     rank: int
+    term: int
     completed: int
     weights: str
     done: Trained | None = None
@@ -49,7 +51,7 @@ class _Training:
 
 
 class SimulatedTrainerRank(Actor):
-    """Stands where a `TrainerRank` does, as the only rank."""
+    """Stands where a `TrainerRank` does. Ranks need not meet: each comes to the same weights."""
 
     def __init__(self, context: WorkerContext, plant: Plant) -> None:
         self._context = context
@@ -111,7 +113,7 @@ class SimulatedTrainerRank(Actor):
             self._training = self._building = None
 
     async def _start(self, message: StartTrainer, asker: ActorRef) -> None:
-        weights = physics.initial_weights(message.job.seed)
+        weights = self._plant.numerics.initial_weights(message.job)
         async with self._context.accelerator_turn():
             with self._context.busy("loading", "trainer"):
                 await asyncio.sleep(self._plant.timings.load_s)
@@ -122,14 +124,17 @@ class SimulatedTrainerRank(Actor):
                 raise SpotlightError(f"the checkpoint holds {saved.version} iterations")
         if self._building != (message.job_id, message.term):
             return
-        self._training = _Training(message.job_id, message.rank, message.completed, weights)
-        self._plant.history.add(
-            "trainer",
-            worker=self._context.name,
-            term=message.term,
-            completed=message.completed,
-            weights=weights,
+        self._training = _Training(
+            message.job_id, message.rank, message.term, message.completed, weights
         )
+        if message.rank == 0:
+            self._plant.history.add(
+                "trainer",
+                worker=self._context.name,
+                term=message.term,
+                completed=message.completed,
+                weights=weights,
+            )
         try_tell(self, asker, TrainerReady(message.rank))
 
     async def _train(self, training: _Training, message: Train) -> None:
@@ -141,41 +146,50 @@ class SimulatedTrainerRank(Actor):
             async with self._context.accelerator_turn():
                 self._require(training, message.iteration, "train after")
                 with self._context.busy("train", f"iteration {message.iteration}"):
-                    await asyncio.sleep(plant.timings.train_s)
-            rows = [bundles[sample.bundle.key].rows[sample.row] for sample in message.samples]
-            chance = "" if plant.exact_training else f"{plant.rng.getrandbits(32)}"
-            pairs = [
-                (row.latents, sample.advantage)
-                for row, sample in zip(rows, message.samples, strict=True)
+                    seconds = plant.timings.training_s(message.iteration, len(message.samples))
+                    await asyncio.sleep(seconds)
+            samples = [
+                (bundles[sample.bundle.key].rows[sample.row], sample.advantage)
+                for sample in message.samples
             ]
-            before, training.weights = (
-                training.weights,
-                physics.trained(training.weights, pairs, chance),
-            )
+            chance = plant.chance(training.job_id, training.term, message.iteration)
+            before = training.weights
+            update = plant.numerics.trained(message.iteration, before, samples, chance)
+            training.weights = update.weights
             training.completed += 1
         finally:
             training.running = None
-        plant.history.add(
+        if training.rank == 0:
+            self._note(message.iteration, before, update, samples)
+        training.done = Trained(
+            message.iteration, training.rank, update.metrics, loop.time() - began
+        )
+        if training.asker is not None:
+            try_tell(self, training.asker, training.done)
+
+    def _note(
+        self, iteration: int, before: str, update: Update, samples: list[tuple[physics.Row, float]]
+    ) -> None:
+        rows = [row for row, _ in samples]
+        self._plant.history.add(
             "train",
-            iteration=message.iteration,
+            iteration=iteration,
             weights=before,
-            after=training.weights,
+            after=update.weights,
             samples=tuple(
-                (row.request.id, row.weights, row.step, row.latents, sample.advantage)
-                for row, sample in zip(rows, message.samples, strict=True)
+                (row.request.id, row.weights, row.step, row.latents, advantage)
+                for row, advantage in samples
             ),
             settings=tuple(
                 (row.request.group, physics.fingerprint(row.request.settings)) for row in rows
             ),
             expected=tuple(physics.sample(row.weights, row.request) for row in rows),
         )
-        metrics = {"loss": 0.5}
-        training.done = Trained(message.iteration, training.rank, metrics, loop.time() - began)
-        if training.asker is not None:
-            try_tell(self, training.asker, training.done)
 
     async def _publish(self, training: _Training, message: Publish, asker: ActorRef) -> None:
         self._require(training, message.version, "publish")
+        if self._plant.timings.publish_s:
+            await asyncio.sleep(self._plant.timings.publish_s)
 
         async def put(role: str, weights: str) -> BundleOffer:
             data = msgspec.msgpack.encode(physics.Weights(message.version, weights))

@@ -1,0 +1,348 @@
+"""What exploration is worth: `python -m benchmarks.exploration --json`.
+
+Three seeds each, two tasks (`ocr`, `compositional`), in four parts (`--part`):
+
+- `staleness`: does the ranking of seeds survive updates? `spotlight study staleness` on the jobs
+  below: median Spearman and kept contrast over the best contrast at a lag of one iteration.
+- `testbed`: time to target on four reserved and eight spot GPUs, in virtual time with real numerics
+  (`benchmarks.virtual_testbed`).
+- `two-core`: time to target by the wall clock, one reserved and one spot worker as real processes.
+- `planner`: `benchmarks.exploration_planner`.
+
+The target is what the run without exploration reaches at its end. Methods and jobs are in
+`exploration_jobs`; how a score counts as reached is in `time_to_target`. A speed-up is the median
+over seeds of the ratio of times with the same seed; a run that never reaches the target makes it
+`null` for that seed.
+
+The whole takes more than an hour on two cores. Every run is kept in `--results`, and is not made
+again if it is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from itertools import product
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import msgspec
+
+from benchmarks import time_to_target
+from benchmarks.exploration_chart import draw_curves
+from benchmarks.exploration_jobs import METHODS, PLAIN, TASKS, two_core_job, virtual_job
+from benchmarks.report import finish, parser
+from spotlight.jobs import job_to_yaml
+from spotlight.studies.staleness_record import read_record
+
+Run = dict[str, Any]
+Key = tuple[str, str, int]
+"""Task, method, seed."""
+
+PARTS = ("staleness", "testbed", "two-core", "planner")
+_TWO_CORE = (*PLAIN, "spotlight")
+_PROMPTS, _SEEDS = 16, 32
+"""Of a staleness study."""
+
+
+def main() -> None:
+    """Measure, draw and print."""
+    made = parser(__doc__)
+    made.add_argument("--part", choices=PARTS, action="append", help="default: all")
+    made.add_argument("--task", choices=TASKS, action="append", help="default: both")
+    made.add_argument("--seeds", type=int, default=3)
+    made.add_argument("--results", type=Path, help="where runs are kept; default: nowhere")
+    made.add_argument("--plots", type=Path, help="where curves are drawn and written to")
+    options = made.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        if options.results is None:
+            options.results = Path(temporary)
+        options.results.mkdir(parents=True, exist_ok=True)
+        finish("exploration", _measure(options), options.json)
+
+
+def _measure(options: argparse.Namespace) -> dict[str, Any]:
+    tasks, seeds = options.task or TASKS, range(1 if options.quick else options.seeds)
+    figures: dict[str, Any] = {}
+    parts: dict[str, Callable[[], dict[str, Any]]] = {
+        "staleness": lambda: _staleness(options, tasks, seeds),
+        "testbed": lambda: _testbed(options, tasks, seeds),
+        "two-core": lambda: _two_core(options, tasks, seeds),
+        "planner": _planner,
+    }
+    for part in options.part or PARTS:
+        figures |= parts[part]()
+    return figures
+
+
+# --- staleness ---
+
+
+def _staleness(
+    options: argparse.Namespace, tasks: Iterable[str], seeds: Iterable[int]
+) -> dict[str, Any]:
+    studied = _each("staleness", _study, options, product(tasks, ["spotlight"], seeds))
+    figures: dict[str, Any] = {}
+    for task in tasks:
+        runs = [run for (at, _, _), run in studied.items() if at == task]
+        for name in ("spearman_lag1", "contrast_lag1", "random_lag1", "shuffled"):
+            figures[f"{name}[{task}]"] = median(run[name] for run in runs)
+        figures[f"spearman_by_lag[{task}]"] = {
+            lag: round(median(run["spearman_by_lag"][lag] for run in runs), 3)
+            for lag in runs[0]["spearman_by_lag"]
+        }
+        figures[f"staleness_per_seed[{task}]"] = runs
+    return figures
+
+
+def _study(key: Key, results: Path, quick: bool) -> None:
+    task, method, seed = key
+    folder = results / f"study-{task}-{seed}"
+    folder.mkdir(exist_ok=True)
+    (folder / "config.yaml").write_text(job_to_yaml(virtual_job(task, method, seed)))
+    command = [*_spotlight("study", "staleness", str(folder)), "--seed", str(seed)]
+    size = (4, 8) if quick else (_PROMPTS, _SEEDS)
+    subprocess.run(
+        [*command, "--prompts", str(size[0]), "--seeds", str(size[1])],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        timeout=3600,
+    )
+    fidelity = {(one.treatment, one.lag): one.fidelity for one in read_record(folder).comparisons}
+    nearest = fidelity["rollout", 1]
+    _keep(
+        results,
+        "staleness",
+        key,
+        {
+            "seed": seed,
+            "spearman_lag1": nearest.spearman_median.value,
+            "spearman_lag1_interval": nearest.spearman_median.interval,
+            "contrast_lag1": nearest.realised_over_oracle.value,
+            "contrast_lag1_interval": nearest.realised_over_oracle.interval,
+            "random_lag1": nearest.random_over_oracle,
+            "shuffled": fidelity["shuffled", 1].spearman_median.value,
+            "spearman_by_lag": {
+                str(lag): one.spearman_median.value
+                for (treatment, lag), one in fidelity.items()
+                if treatment == "rollout" and lag
+            },
+        },
+    )
+
+
+# --- time to target ---
+
+
+def _testbed(
+    options: argparse.Namespace, tasks: Iterable[str], seeds: Iterable[int]
+) -> dict[str, Any]:
+    # The plain runs train alike, so the second of them computes nothing: one process makes both.
+    methods = [method for method in METHODS if method != "reserved"]
+    _each("testbed", _virtual, options, product(tasks, methods, seeds))
+    runs = _kept(options.results, "testbed", product(tasks, METHODS, seeds))
+    figures = _compare(
+        "testbed",
+        runs,
+        tasks,
+        seeds,
+        {
+            "speedup_vs_best_plain": PLAIN,
+            "speedup_vs_inline": ("inline",),
+            "speedup_vs_uniform": ("uniform",),
+        },
+    )
+    _draw(options, "testbed", runs, "hours of virtual time", 3600.0)
+    for task in tasks:
+        totals = [runs[task, "spotlight", seed]["totals"] for seed in seeds]
+        figures[f"spot_idle_share[{task}]"] = median(one["spot_idle_share"] for one in totals)
+        figures[f"delayed_iterations[{task}]"] = max(one["delayed"] for one in totals)
+        figures[f"publication_delay_share[{task}]"] = median(
+            round(one["delay_s"] / one["virtual_s"], 5) for one in totals
+        )
+        plain = [runs[task, "rollouts", seed]["totals"]["spot_idle_share"] for seed in seeds]
+        figures[f"spot_idle_share_unexplored[{task}]"] = median(plain)
+    return figures
+
+
+def _virtual(key: Key, results: Path, quick: bool) -> None:
+    from benchmarks.virtual_testbed import PUBLISHED, run_on_testbed
+    from spotlight.simulation.chaos import scratch_folder
+    from spotlight.simulation.profile import load_profile
+    from spotlight.simulation.real_numerics import RealNumerics  # torch: not for --help
+
+    task, method, seed = key
+    numerics = None
+    for each in PLAIN[::-1] if method == "rollouts" else (method,):
+        job = virtual_job(task, each, seed)
+        if quick:
+            job = msgspec.structs.replace(job, iterations=4)
+        numerics = numerics or RealNumerics(job)
+        with scratch_folder() as folder:
+            run = run_on_testbed(
+                job,
+                profile=load_profile(PUBLISHED),
+                numerics=numerics,
+                folder=folder,
+                spot_nodes=0 if each == "reserved" else 4,
+            )
+        _keep(results, "testbed", (task, each, seed), msgspec.to_builtins(run))
+
+
+def _two_core(
+    options: argparse.Namespace, tasks: Iterable[str], seeds: Iterable[int]
+) -> dict[str, Any]:
+    keys = list(product(tasks, _TWO_CORE, seeds))
+    for key in _missing(options.results, "two-core", keys):
+        _wall_clock(key, options.results, options.quick)  # alone: it is the clock that counts
+    runs = _kept(options.results, "two-core", keys)
+    _draw(options, "two-core", runs, "minutes", 60.0)
+    return _compare("two-core", runs, tasks, seeds, {"speedup_2core": PLAIN})
+
+
+def _wall_clock(key: Key, results: Path, quick: bool) -> None:
+    job = two_core_job(*key)
+    if quick:
+        job = msgspec.structs.replace(job, iterations=4)
+    with tempfile.TemporaryDirectory() as temporary:
+        file, run = Path(temporary) / "job.yaml", Path(temporary) / "run"
+        file.write_text(job_to_yaml(job))
+        command = [*_spotlight("run", str(file)), "--run-folder", str(run)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=3600)
+        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    validation = [
+        {"time_s": line["time_s"], "version": line["weights_version"], "score": line["score"]}
+        for line in lines
+        if line["kind"] == "validation"
+    ]
+    iterations = [line for line in lines if line["kind"] == "iteration"]
+    _keep(results, "two-core", key, {"validation": validation, "iterations": iterations})
+
+
+def _compare(
+    part: str,
+    runs: dict[Key, Run],
+    tasks: Iterable[str],
+    seeds: Iterable[int],
+    rivals: dict[str, tuple[str, ...]],
+) -> dict[str, Any]:
+    """For each name a speed-up over the fastest of these methods."""
+    figures: dict[str, Any] = {}
+    for task in tasks:
+        ratios: dict[str, list[float | None]] = {name: [] for name in rivals}
+        told = []
+        for seed in seeds:
+            curves = {
+                method: [(point["time_s"], point["score"]) for point in run["validation"]]
+                for (at, method, number), run in runs.items()
+                if (at, number) == (task, seed)
+            }
+            # By the wall clock the two ends may differ: the better one is the target of all.
+            target = max(time_to_target.final_score(curves[method]) for method in PLAIN)
+            times = {
+                method: time_to_target.time_to(target, curve) for method, curve in curves.items()
+            }
+            told.append({"seed": seed, "target": round(target, 4), "seconds": times})
+            for name, methods in rivals.items():
+                ratios[name].append(_ratio([times[one] for one in methods], times["spotlight"]))
+        for name, each in ratios.items():
+            figures[f"{name}[{task}]"] = _median(each)
+            figures[f"{name}_per_seed[{task}]"] = each
+        figures[f"time_to_target_{part}[{task}]"] = told
+    return figures
+
+
+def _ratio(others: Iterable[float | None], own: float | None) -> float | None:
+    reached = [seconds for seconds in others if seconds is not None]
+    return round(min(reached) / own, 3) if reached and own else None
+
+
+def _median(values: list[float | None]) -> float | None:
+    """A run that never arrives counts as slower than all."""
+    ordered = sorted(-1.0 if value is None else value for value in values)
+    middle = ordered[len(ordered) // 2]
+    return None if middle < 0 else round(middle, 3)
+
+
+def _draw(
+    options: argparse.Namespace, part: str, runs: dict[Key, Run], unit: str, seconds: float
+) -> None:
+    if options.plots is None:
+        return
+    options.plots.mkdir(parents=True, exist_ok=True)
+    curves = {
+        key: [(point["time_s"] / seconds, point["score"]) for point in run["validation"]]
+        for key, run in runs.items()
+    }
+    for task in {key[0] for key in curves}:
+        own = {key[1:]: curve for key, curve in curves.items() if key[0] == task}
+        drawn = draw_curves(own, unit)
+        (options.plots / f"time-to-target-{part}-{task}.svg").write_text(drawn)
+    told = {"/".join(map(str, key)): run["validation"] for key, run in runs.items()}
+    (options.plots / f"time-to-target-{part}.json").write_text(json.dumps(told, indent=1) + "\n")
+
+
+# --- the planner ---
+
+
+def _planner() -> dict[str, Any]:
+    command = [sys.executable, "-m", "benchmarks.exploration_planner", "--json"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=1800)
+    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])["figures"]
+    return figures
+
+
+# --- runs that are made once ---
+
+
+def _each(
+    part: str,
+    work: Callable[[Key, Path, bool], None],
+    options: argparse.Namespace,
+    keys: Iterable[Key],
+) -> dict[Key, Run]:
+    """Make the runs of a part that are missing, one per core at a time; returns all of them."""
+    keys = list(keys)
+    os.environ["OMP_NUM_THREADS"] = "1"
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(max_workers=2, mp_context=spawn, max_tasks_per_child=1) as pool:
+        making = [
+            pool.submit(work, key, options.results, options.quick)
+            for key in _missing(options.results, part, keys)
+        ]
+        for one in making:
+            one.result()
+    return _kept(options.results, part, keys)
+
+
+def _missing(results: Path, part: str, keys: Iterable[Key]) -> list[Key]:
+    return [key for key in keys if not _file(results, part, key).exists()]
+
+
+def _kept(results: Path, part: str, keys: Iterable[Key]) -> dict[Key, Run]:
+    return {key: json.loads(_file(results, part, key).read_text()) for key in keys}
+
+
+def _keep(results: Path, part: str, key: Key, run: Run) -> None:
+    _file(results, part, key).write_text(json.dumps(run))
+
+
+def _file(results: Path, part: str, key: Key) -> Path:
+    task, method, seed = key
+    return results / f"{part}-{task}-{method}-{seed}.json"
+
+
+def _spotlight(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "spotlight.cli", *arguments]
+
+
+if __name__ == "__main__":
+    main()

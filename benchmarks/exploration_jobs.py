@@ -1,0 +1,98 @@
+"""The jobs that `benchmarks.exploration` compares: what differs between methods and tasks.
+
+Exploration and none differ in how many samples they train on and how fast: each has what it did
+best with in trials with another seed (of 16, 32 and 48 samples, and of three learning rates). All
+else is as in the examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from spotlight.jobs import JobSpec, job_from_data
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+TASKS = ("ocr", "compositional")
+METHODS = ("reserved", "rollouts", "inline", "uniform", "spotlight")
+"""Reserved workers only; spot workers for rollouts only; exploration with fresh weights on the
+critical path; as many previews for every prompt, in idle time; and what Spotlight does."""
+
+PLAIN = ("reserved", "rollouts")
+
+_PLAIN: dict[str, Any] = {
+    "iterations": 60,
+    "prompts.per_iteration": 12,
+    "exploration.mode": "none",
+    "validation.every": 2,
+}
+_EXPLORED: dict[str, Any] = {
+    "iterations": 72,
+    "prompts.per_iteration": 4,
+    "validation.every": 4,
+}
+_METHOD: dict[str, dict[str, Any]] = {
+    "reserved": _PLAIN,
+    "rollouts": _PLAIN,
+    # With a fixed budget a bandit waits for its previews again and again.
+    "inline": _EXPLORED
+    | {
+        "exploration.mode": "uniform",
+        "exploration.prompt_pool": 3,
+        "exploration.weights": "fresh",
+        "exploration.budget": "fixed",
+    },
+    "uniform": _EXPLORED | {"exploration.mode": "uniform"},
+    "spotlight": _EXPLORED | {"exploration.mode": "bandit", "exploration.prompt_pool": 3},
+}
+_COMMON: dict[str, Any] = {"group_size": 4, "training.ema_decay": 0.8, "validation.seeds": 8}
+_TASK: dict[str, dict[str, Any]] = {
+    # As many steps for all previews: half of them say next to nothing on the compositional task.
+    "ocr": {"exploration.preview_steps": 4, "exploration.candidates": 8},
+    "compositional": {"exploration.preview_steps": 8, "exploration.candidates": 4},
+}
+_TESTBED: dict[str, Any] = {
+    "sampler.micro_batch": 4,
+    "sampler.degree": 1,  # `auto` has two GPUs share two micro-batches now and then, at a loss
+    "training.ranks": 4,
+    "pools.reserved": {"nodes": 1, "workers": 4},
+    "pools.spot": {"nodes": 4, "workers": 2},
+    # Four more samples would be one more micro-batch in each rollout.
+    "exploration.probes": 0,
+}
+_TWO_CORE: dict[str, Any] = {
+    # Validation takes time here: half the images, half as often.
+    "validation.seeds": 4,
+}
+
+
+def virtual_job(
+    task: str, method: str, seed: int, changes: Mapping[str, Any] | None = None
+) -> JobSpec:
+    """On four reserved and eight spot GPUs; `changes` are by the path of the field."""
+    return _job(task, method, seed, {**_TESTBED, **(changes or {})})
+
+
+def two_core_job(task: str, method: str, seed: int) -> JobSpec:
+    """One reserved worker, and one spot worker unless the method has none."""
+    changes = {**_TWO_CORE, "validation.every": 2 * _METHOD[method]["validation.every"]}
+    if method == "reserved":
+        changes["pools.spot"] = {"nodes": 0}
+    return _job(task, method, seed, changes)
+
+
+def _job(task: str, method: str, seed: int, changes: Mapping[str, Any]) -> JobSpec:
+    data: dict[str, Any] = yaml.safe_load((EXAMPLES / f"{task}-tiny.yaml").read_text())
+    own = {"name": f"{task}-{method}-{seed}", "seed": seed}
+    for path, value in {**own, **_COMMON, **_TASK[task], **_METHOD[method], **changes}.items():
+        *sections, field = path.split(".")
+        section = data
+        for name in sections:
+            section = section.setdefault(name, {})
+        section[field] = value
+    data["checkpoint_every"] = data["iterations"]
+    return job_from_data(data)

@@ -1,0 +1,139 @@
+"""What a run on the virtual test-bed came to, from its run folder alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from spotlight.web.figures import Lane, lanes, summarise
+from spotlight.web.run_folder import PhaseEvent, RunRecord, read_run
+
+_NOTHING_S = 0.5
+"""A rollout that begins so soon after the publication of its weights was not delayed."""
+
+
+class Validated(msgspec.Struct, frozen=True):
+    """The score of a weights version, and when it was published, in seconds since the job's
+    start."""
+
+    time_s: float
+    version: int
+    score: float
+
+
+class Totals(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a whole run; times in seconds."""
+
+    virtual_s: float
+    """From the job's start to the publication of the last weights."""
+    real_s: float
+    """That the simulation took."""
+    rollout_s: float
+    """Mean, of an iteration."""
+    train_s: float
+    publish_s: float
+    """Mean, from the end of training until nodes could pull the new weights."""
+    delay_s: float
+    """All the time in which weights were published but their rollout had not begun."""
+    delayed: int
+    """Iterations of which that is true for half a second or more."""
+    spot_idle_share: float
+    """Of the spot workers' time while the reserved ones trained; the last training apart, beside
+    which nothing is left to explore."""
+    previews: int
+    previews_late: int
+    steps: int
+    """Denoising steps of single images."""
+    pools: dict[str, dict[str, float]]
+    """GPU-seconds by pool and state."""
+
+
+class TestbedRun(msgspec.Struct, frozen=True):
+    """See the module's docstring."""
+
+    job: str
+    validation: tuple[Validated, ...]
+    iterations: tuple[dict[str, Any], ...]
+    """As in metrics.jsonl."""
+    totals: Totals
+
+
+def measure(folder: Path, scores: Mapping[int, float], *, steps: int, real_s: float) -> TestbedRun:
+    """Read the folder of a finished run; raises `RunFolderError` if it is damaged.
+
+    Args:
+        scores: of validation, by weights version.
+    """
+    record = read_run(folder)
+    published = {
+        int(event.fields["version"]): event.time_s
+        for event in record.events_named("weights_published")
+    }
+    delays = [
+        start.time_s - published[start.iteration]
+        for start in record.phases
+        if start.phase == "rollout"
+    ]
+    summary = summarise(record)
+    return TestbedRun(
+        summary["job"],
+        tuple(
+            Validated(published[version], version, score)
+            for version, score in sorted(scores.items())
+        ),
+        _iterations(folder),
+        Totals(
+            virtual_s=max(published.values()),
+            real_s=round(real_s, 1),
+            rollout_s=_mean([each.rollout_s or 0.0 for each in record.iterations]),
+            train_s=_mean([each.train_s or 0.0 for each in record.iterations]),
+            publish_s=_mean(
+                [
+                    published[start.iteration] - start.time_s
+                    for start in record.phases
+                    if start.phase == "publish"
+                ]
+            ),
+            delay_s=round(sum(delays), 3),
+            delayed=sum(delay >= _NOTHING_S for delay in delays),
+            spot_idle_share=_idle_share(
+                [lane for lane in lanes(record) if lane.pool == "spot"],
+                [span for phase, *span in _spans(record) if phase.phase == "train"][:-1],
+            ),
+            previews=summary["previews"],
+            previews_late=summary["previews_late"],
+            steps=steps,
+            pools={pool: times["states"] for pool, times in summary["pools"].items()},
+        ),
+    )
+
+
+def _spans(record: RunRecord) -> Iterator[tuple[PhaseEvent, float, float]]:
+    """Phases with beginning and end."""
+    ends = [*(phase.time_s for phase in record.phases[1:]), record.run_seconds]
+    for phase, end in zip(record.phases, ends, strict=True):
+        yield phase, phase.time_s, end
+
+
+def _idle_share(workers: Sequence[Lane], spans: Sequence[tuple[float, float]]) -> float:
+    idle = present = 0.0
+    for lane in workers:
+        for state in lane.intervals:
+            for begin, end in spans:
+                seconds = max(0.0, min(end, state.end) - max(begin, state.start))
+                present += seconds
+                idle += seconds if state.state == "idle" else 0.0
+    return round(idle / present, 4) if present else 0.0
+
+
+def _mean(values: Sequence[float]) -> float:
+    return round(sum(values) / len(values), 3) if values else 0.0
+
+
+def _iterations(folder: Path) -> tuple[dict[str, Any], ...]:
+    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return tuple(line for line in lines if line["kind"] == "iteration")

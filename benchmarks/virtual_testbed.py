@@ -1,0 +1,224 @@
+"""One job on "the paper's test-bed", in virtual time with real numerics: four reserved GPUs that
+train, on one node, and eight spot GPUs on four nodes.
+
+    python -m benchmarks.virtual_testbed --task ocr --method uniform --iterations 20 --seed 0 --json
+
+Coordinator, nodes, dispatcher and explorer are the real ones; members are simulated. Every reward
+and every update is really computed, in this process; how long each would take on its member is the
+profile's word (`benchmarks/profiles/`). Validation is the experimenter's measurement and no part of
+the method: it is computed beside the cluster, and takes none of its time.
+
+`--method` and `--set PATH=VALUE` decide the job; `--preempt TIME:NODE:AWAY` gives a node, `spot-0`
+to `spot-3`, 30 s of notice at a virtual time, and brings it back so many seconds after it went.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import mean
+
+import msgspec
+import yaml
+
+from benchmarks.exploration_jobs import METHODS, TASKS, virtual_job
+from benchmarks.report import commit, machine
+from benchmarks.testbed_figures import TestbedRun, measure
+from spotlight.actors.messages import GetStatus, JobAccepted, JobStatus, SubmitJob
+from spotlight.actors.requests import evaluation_requests
+from spotlight.assets import read_prompts
+from spotlight.errors import ActorError, SpotlightError
+from spotlight.jobs import JobSpec, ValidationSpec
+from spotlight.simulation import physics
+from spotlight.simulation.chaos import scratch_folder, silence
+from spotlight.simulation.cluster import Cluster
+from spotlight.simulation.disturbance import Disturbance
+from spotlight.simulation.faults import Fault
+from spotlight.simulation.freezing import FreezableLoop
+from spotlight.simulation.history import History
+from spotlight.simulation.numerics import Numerics
+from spotlight.simulation.processes import NodeSpec
+from spotlight.simulation.profile import Profile, load_profile
+
+PUBLISHED = Path(__file__).parent / "profiles" / "published-split.yaml"
+
+_POLL_S = 5.0
+_STALLED_S = 3600.0
+"""A job that completes no phase for so long never will."""
+
+
+class RunFailed(SpotlightError):
+    """The job did not finish, or something happened that must not; says what."""
+
+
+def run_on_testbed(
+    job: JobSpec,
+    *,
+    profile: Profile,
+    numerics: Numerics,
+    folder: Path,
+    reserved_workers: int = 4,
+    spot_nodes: int = 4,
+    workers_per_spot_node: int = 2,
+    faults: Sequence[Fault] = (),
+) -> TestbedRun:
+    """Run a job to its end on a cluster of its own and say what it came to.
+
+    Args:
+        numerics: `RealNumerics` of this job; several runs may share it that train alike.
+        folder: an empty one, best in memory (`scratch_folder`); the run folder is made in it.
+        faults: see `preemption`; their times are virtual seconds since the cluster began to start.
+
+    Raises `RunFailed`, and what the numerics raise.
+    """
+    spot = (NodeSpec(f"spot-{n}", "spot", workers_per_spot_node) for n in range(spot_nodes))
+    nodes = (NodeSpec("reserved", "reserved", reserved_workers), *spot)
+    folder, began = folder.resolve(), time.monotonic()
+    validation = _Validation(job, numerics)
+
+    async def simulate() -> tuple[Path, int]:
+        cluster = Cluster(job.seed, folder, nodes, timings=profile.timings(job), numerics=numerics)
+        async with cluster:
+            disturbing = asyncio.create_task(Disturbance(cluster, faults).run())
+            try:
+                run = await _have_it_done(cluster, _unvalidated(job, folder), validation)
+                return run, cluster.plant.steps
+            finally:
+                disturbing.cancel()
+                await asyncio.wait((disturbing,))
+
+    with silence(), asyncio.Runner(loop_factory=FreezableLoop) as runner:
+        run, steps = runner.run(simulate())
+    return measure(run, validation.scores, steps=steps, real_s=time.monotonic() - began)
+
+
+def preemption(at_s: float, node: str, away_s: float, notice_s: float = 30.0) -> Fault:
+    """A node gets notice at that time, goes when it is over, and is back so long after."""
+    return Fault(at_s, "notice_then_kill", node, lasts_s=away_s, amount=notice_s)
+
+
+@dataclass
+class _Validation:
+    """Scores the versions that the job would validate, as it would."""
+
+    job: JobSpec
+    numerics: Numerics
+    scores: dict[int, float] = field(default_factory=dict)
+    """By version."""
+
+    def __post_init__(self) -> None:
+        self._prompts = read_prompts(self.job.prompts.validation)
+        self._score(0, self.numerics.initial_weights(self.job))
+
+    def catch_up(self, history: History) -> None:
+        """With what was trained since; what was long ago cannot be scored any more."""
+        for train in history.all("train"):
+            version = train["iteration"] + 1
+            due = version % self.job.validation.every == 0 or version == self.job.iterations
+            if due and version not in self.scores:
+                self._score(version, train["after"])
+
+    def _score(self, version: int, weights: str) -> None:
+        average = physics.evaluation_weights(weights)
+        rows = [
+            physics.Row(each, average, each.settings.steps, physics.sample(average, each))
+            for each in evaluation_requests(self.job, version, self._prompts)
+        ]
+        self.scores[version] = mean(self.numerics.rewards(rows))
+
+
+def _unvalidated(job: JobSpec, folder: Path) -> JobSpec:
+    """The same with as little validation as there can be: one image of the first and of the last
+    version, in one step."""
+    prompts = folder / "validation.txt"
+    prompts.write_text(f"{read_prompts(job.prompts.validation)[0]}\n")
+    return msgspec.structs.replace(
+        job,
+        prompts=msgspec.structs.replace(job.prompts, validation=str(prompts)),
+        sampler=msgspec.structs.replace(job.sampler, evaluation_steps=1),
+        validation=ValidationSpec(seeds=1, every=job.iterations),
+    )
+
+
+async def _have_it_done(cluster: Cluster, job: JobSpec, validation: _Validation) -> Path:
+    """Submit the job as soon as somebody listens, and watch it; returns its run folder."""
+    loop, user = asyncio.get_running_loop(), cluster.user()
+    run, accepted = cluster.folder / "runs" / job.name, False
+    moved_at, seen = loop.time(), ("", 0)
+    while loop.time() < moved_at + _STALLED_S:
+        await asyncio.sleep(_POLL_S if accepted else 0.5)
+        if cluster.history.violations:
+            raise RunFailed(f"{job.name}: {cluster.history.violations[0]}")
+        validation.catch_up(cluster.history)
+        question = GetStatus() if accepted else SubmitJob(job, str(run), False)
+        try:
+            answer = await user.ask(cluster.coordinator_actor(), question, timeout_s=5.0)
+        except ActorError:
+            continue
+        accepted |= isinstance(answer, JobAccepted)
+        if not isinstance(answer, JobStatus):
+            continue
+        if answer.outcome == "finished":
+            return run
+        if answer.outcome:
+            raise RunFailed(f"{job.name}: {answer.outcome}: {answer.reason}")
+        if seen != (answer.phase, answer.iteration):
+            moved_at, seen = loop.time(), (answer.phase, answer.iteration)
+    raise RunFailed(f"{job.name}: in {seen[0]} of iteration {seen[1]} for {_STALLED_S:g} s")
+
+
+def main() -> None:
+    """Run one job and print what it came to."""
+    made = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    made.add_argument("--task", choices=TASKS, default="ocr")
+    made.add_argument("--method", choices=METHODS, default="spotlight")
+    made.add_argument("--iterations", type=int)
+    made.add_argument("--seed", type=int, default=0)
+    made.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", dest="changes")
+    made.add_argument("--preempt", action="append", default=[], metavar="TIME:NODE:AWAY")
+    made.add_argument("--profile", type=Path, default=PUBLISHED)
+    made.add_argument("--folder", type=Path, help="where the run folder is left")
+    made.add_argument("--json", action="store_true", help="print the JSON line and nothing else")
+    options = made.parse_args()
+
+    from spotlight.simulation.real_numerics import RealNumerics  # torch: not for --help
+
+    changes = {
+        path: yaml.safe_load(value)
+        for path, _, value in (text.partition("=") for text in options.changes)
+    }
+    if options.iterations is not None:
+        changes["iterations"] = options.iterations
+    job = virtual_job(options.task, options.method, options.seed, changes)
+    profile = load_profile(options.profile)
+    with scratch_folder() as scratch:
+        run = run_on_testbed(
+            job,
+            profile=profile,
+            numerics=RealNumerics(job),
+            folder=options.folder or scratch,
+            spot_nodes=0 if options.method == "reserved" else 4,
+            faults=[_preemption(text) for text in options.preempt],
+        )
+    if not options.json:
+        for point in run.validation:
+            print(f"{point.time_s:9.1f} s  version {point.version:3d}  {point.score:.4f}")
+        print(json.dumps(msgspec.to_builtins(run.totals), indent=2))
+    everything = {"run": run, "profile": profile, "machine": machine(), "commit": commit()}
+    print(msgspec.json.encode(everything).decode())
+
+
+def _preemption(text: str) -> Fault:
+    at_s, node, away_s = text.split(":")
+    return preemption(float(at_s), node, float(away_s))
+
+
+if __name__ == "__main__":
+    main()
