@@ -310,7 +310,7 @@ def _each(
     keys: Iterable[Key],
 ) -> dict[Key, Run]:
     """Make the runs of a part that are missing, one per core at a time; returns all of them."""
-    keys = list(keys)
+    keys = sorted(keys, key=lambda key: key[2])  # whole sets, should it be ended early
     os.environ["OMP_NUM_THREADS"] = "1"
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max_workers=2, mp_context=spawn, max_tasks_per_child=1) as pool:

@@ -25,13 +25,13 @@ critical path; as many previews for every prompt, in idle time; and what Spotlig
 PLAIN = ("reserved", "rollouts")
 
 _PLAIN: dict[str, Any] = {
-    "iterations": 60,
+    "iterations": 50,
     "prompts.per_iteration": 12,
     "exploration.mode": "none",
     "validation.every": 2,
 }
 _EXPLORED: dict[str, Any] = {
-    "iterations": 72,
+    "iterations": 60,
     "prompts.per_iteration": 4,
     "validation.every": 4,
 }
