@@ -1,6 +1,6 @@
 """What exploration is worth: `python -m benchmarks.exploration --json`.
 
-Three seeds each, two tasks (`ocr`, `compositional`), in four parts (`--part`):
+Three seeds each (not 0, on which the jobs were tuned), two tasks, in four parts (`--part`):
 
 - `staleness`: does the ranking of seeds survive updates? `spotlight study staleness` on the jobs
   below: median Spearman and kept contrast over the best contrast at a lag of one iteration.
@@ -11,17 +11,18 @@ Three seeds each, two tasks (`ocr`, `compositional`), in four parts (`--part`):
 
 The target is what the run without exploration reaches at its end. Methods and jobs are in
 `exploration_jobs`; how a score counts as reached is in `time_to_target`. A speed-up is the median
-over seeds of the ratio of times with the same seed; a run that never reaches the target makes it
-`null` for that seed.
+over seeds of the ratio of times with the same seed: 0 where Spotlight never reaches the target,
+`null` where the other one never does.
 
-The whole takes more than an hour on two cores. Every run is kept in `--results`, and is not made
-again if it is there.
+The whole takes more than an hour on two cores. Every run is kept in `--results`, with its job, and
+is not made again if it is there with the same job.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import multiprocessing
 import os
 import subprocess
@@ -31,7 +32,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from itertools import product
 from pathlib import Path
-from statistics import median
+from statistics import median, median_low
 from typing import Any
 
 import msgspec
@@ -65,12 +66,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         if options.results is None:
             options.results = Path(temporary)
+        if options.quick:
+            options.results /= "quick"
         options.results.mkdir(parents=True, exist_ok=True)
         finish("exploration", _measure(options), options.json)
 
 
 def _measure(options: argparse.Namespace) -> dict[str, Any]:
-    tasks, seeds = options.task or TASKS, range(1 if options.quick else options.seeds)
+    tasks, seeds = options.task or TASKS, range(1, 2 if options.quick else options.seeds + 1)
     figures: dict[str, Any] = {}
     parts: dict[str, Callable[[], dict[str, Any]]] = {
         "staleness": lambda: _staleness(options, tasks, seeds),
@@ -164,6 +167,7 @@ def _testbed(
     for task in tasks:
         totals = [runs[task, "spotlight", seed]["totals"] for seed in seeds]
         figures[f"spot_idle_share[{task}]"] = median(one["spot_idle_share"] for one in totals)
+        figures[f"spot_idle_share_of_all_time[{task}]"] = median(map(_idle_of_all_time, totals))
         figures[f"delayed_iterations[{task}]"] = max(one["delayed"] for one in totals)
         figures[f"publication_delay_share[{task}]"] = median(
             round(one["delay_s"] / one["virtual_s"], 5) for one in totals
@@ -171,6 +175,12 @@ def _testbed(
         plain = [runs[task, "rollouts", seed]["totals"]["spot_idle_share"] for seed in seeds]
         figures[f"spot_idle_share_unexplored[{task}]"] = median(plain)
     return figures
+
+
+def _idle_of_all_time(totals: Run) -> float:
+    """Of the spot workers, rollouts and publications included."""
+    states = totals["pools"]["spot"]
+    return float(round(states.get("idle", 0.0) / sum(states.values()), 4))
 
 
 def _virtual(key: Key, results: Path, quick: bool) -> None:
@@ -261,15 +271,18 @@ def _compare(
 
 
 def _ratio(others: Iterable[float | None], own: float | None) -> float | None:
+    """How many times as long the fastest of the others takes; 0 if the run itself never arrives,
+    None if no other does."""
+    if own is None:
+        return 0.0
     reached = [seconds for seconds in others if seconds is not None]
-    return round(min(reached) / own, 3) if reached and own else None
+    return round(min(reached) / own, 3) if reached else None
 
 
 def _median(values: list[float | None]) -> float | None:
-    """A run that never arrives counts as slower than all."""
-    ordered = sorted(-1.0 if value is None else value for value in values)
-    middle = ordered[len(ordered) // 2]
-    return None if middle < 0 else round(middle, 3)
+    """The lower one of two; whoever never arrives is slower than all others."""
+    found = median_low([math.inf if value is None else value for value in values])
+    return None if found == math.inf else found
 
 
 def _draw(
@@ -324,15 +337,33 @@ def _each(
 
 
 def _missing(results: Path, part: str, keys: Iterable[Key]) -> list[Key]:
-    return [key for key in keys if not _file(results, part, key).exists()]
+    return [key for key in keys if _read(results, part, key) is None]
 
 
 def _kept(results: Path, part: str, keys: Iterable[Key]) -> dict[Key, Run]:
-    return {key: json.loads(_file(results, part, key).read_text()) for key in keys}
+    runs = {key: _read(results, part, key) for key in keys}
+    lost = [key for key, run in runs.items() if run is None]
+    if lost:
+        raise SystemExit(f"{part}: {lost} are not in {results}; remove it and begin again")
+    return {key: run for key, run in runs.items() if run is not None}
+
+
+def _read(results: Path, part: str, key: Key) -> Run | None:
+    """None if it was not made yet, or of another job."""
+    try:
+        kept = json.loads(_file(results, part, key).read_text())
+    except FileNotFoundError:
+        return None
+    run: Run | None = kept["run"] if kept["job"] == _job(part, key) else None
+    return run
 
 
 def _keep(results: Path, part: str, key: Key, run: Run) -> None:
-    _file(results, part, key).write_text(json.dumps(run))
+    _file(results, part, key).write_text(json.dumps({"job": _job(part, key), "run": run}))
+
+
+def _job(part: str, key: Key) -> str:
+    return job_to_yaml(two_core_job(*key) if part == "two-core" else virtual_job(*key))
 
 
 def _file(results: Path, part: str, key: Key) -> Path:

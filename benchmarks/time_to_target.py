@@ -1,7 +1,7 @@
 """How long a run takes to reach a validation score.
 
-Pure. A single validation is noisy, so a curve is smoothed first: each point becomes the mean of
-itself and the `SMOOTHED - 1` points before it. That delays every method alike.
+Pure. A single validation is noisy, so a curve is smoothed first: each point becomes the mean, of
+times and of scores, of `SMOOTHED` points in a row.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ SMOOTHED = 3
 
 
 def smoothed(curve: Curve) -> list[tuple[float, float]]:
-    """Trailing means; the first points have fewer to be made of."""
-    scores = [score for _, score in curve]
+    """Moving means; shorter by `SMOOTHED - 1` points."""
+    windows = [curve[first : first + SMOOTHED] for first in range(len(curve) + 1 - SMOOTHED)]
     return [
-        (time_s, mean(scores[max(0, index + 1 - SMOOTHED) : index + 1]))
-        for index, (time_s, _) in enumerate(curve)
+        (mean(time_s for time_s, _ in window), mean(score for _, score in window))
+        for window in windows
     ]
 
 
