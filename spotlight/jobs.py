@@ -300,6 +300,11 @@ class ExplorationSpec(_Spec, frozen=True, kw_only=True):
             " prompt needs as many previews as it has samples",
         )
         _require(
+            self.prompt_pool == 1 or self.mode != "random",
+            "prompt_pool",
+            "must be 1 with mode `random`: prompts would be chosen by their previews",
+        )
+        _require(
             self.probes == 0 or self.probes >= 2,
             "probes",
             f"must be 0, or at least 2 to be compared, not {self.probes}",

@@ -322,3 +322,8 @@ def test_a_window_budget_needs_training_to_go_on_meanwhile() -> None:
     error = _problem(_with("exploration.weights", "fresh"))
     assert error.path == "exploration.budget"
     assert "`fixed` with fresh weights" in error.problem
+
+
+def test_prompts_of_a_random_choice_are_not_chosen_by_their_previews() -> None:
+    exploration = {"mode": "random", "prompt_pool": 2}
+    assert _problem({**SMALLEST, "exploration": exploration}).path == "exploration.prompt_pool"

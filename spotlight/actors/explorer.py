@@ -61,7 +61,6 @@ _MOST = 2
 class _Exploration:
     start: StartExploration
     planner: ExplorationPlanner
-    began: float
     deadline: float
     reply_to: ActorRef
     unsubmitted: int
@@ -107,7 +106,6 @@ class Explorer(Actor):
         self._now = _Exploration(
             message,
             planner,
-            now,
             now + message.window_s,
             self.sender,
             candidates * len(message.prompts),
@@ -204,7 +202,7 @@ class Explorer(Actor):
         probes = draw_probes(
             [exploration.scored[group] for group in range(len(choices))],
             self._job.exploration.probes,
-            random.Random(derived_seed(self._job.seed, start.iteration, "probes")),
+            self._rng(start, "probes"),
         )
         self._now = None
         self._statistics.unsubmitted = 0
@@ -226,11 +224,14 @@ class Explorer(Actor):
                         if choice.seeds
                     ],
                     self._job.group_size,
+                    self._rng(start, "subsets"),
                 ),
-                start.effort,
-                asyncio.get_running_loop().time() - exploration.began,
+                start.effort if start.share > 0 else None,
             ),
         )
+
+    def _rng(self, start: StartExploration, purpose: str) -> random.Random:
+        return random.Random(derived_seed(self._job.seed, start.iteration, purpose))
 
     def _request(self, start: StartExploration, candidate: Candidate) -> Request:
         return Request(
@@ -272,6 +273,6 @@ def _planner(job: JobSpec, start: StartExploration) -> ExplorationPlanner:
 
 
 def _candidates(job: JobSpec, start: StartExploration) -> int:
-    """Previews of a prompt group, on average."""
+    """Most previews of a prompt group, on average."""
     most = job.exploration.candidates * job.samples_per_iteration
-    return round(start.share * most / len(start.prompts))
+    return int(start.share * most / len(start.prompts))

@@ -103,14 +103,15 @@ class Exploring:
 
     def _judge_contrast(self, figures: IterationFigures) -> None:
         latest, promised = self.latest, figures.preview_group_std_mean
-        if promised is None or latest.effort is None:
-            return  # nothing was explored
-        figures.preview_steps = latest.effort.preview_steps
+        if latest.effort is None:
+            return  # nothing was to be explored
+        steps = figures.preview_steps = latest.effort.preview_steps
         figures.prompt_pool = latest.effort.prompt_pool
-        self.earned = self.earned.after(
-            self._efforts.index(latest.effort), figures.explored_std_mean, latest.seconds
-        )
-        if latest.contrast_at_random > 0:
+        effort = self._efforts.index(latest.effort)
+        self.earned = self.earned.after(effort, figures.group_std_mean)
+        # Previews in other steps have rewards on another scale: only their order means something.
+        alike = steps == self._job.sampler.steps
+        if alike and promised is not None and latest.contrast_at_random > 0:
             one = Gain(1.0, latest.contrast_at_random, promised, figures.explored_std_mean)
             figures.contrast_at_random = latest.contrast_at_random
             figures.realised_share = one.realised_share

@@ -35,7 +35,8 @@ class SavedProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     completed: int
     """Iterations done."""
     explored: Explored
-    """The seeds of the iteration and what chose them."""
+    """The seeds of the iteration and what chose them; with fresh weights those of the iteration
+    before, whose exploration taught the most."""
     validated: tuple[int, ...]
     """Weights versions on record."""
     training_seconds: tuple[float, ...] = ()

@@ -16,7 +16,7 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from statistics import stdev
+from statistics import pstdev
 
 FADING = 0.95
 """What is left of older probes when an iteration brings new ones: the policy moves."""
@@ -33,6 +33,8 @@ ENOUGH_ITERATIONS = 6.0
 WORTHLESS_GAIN = 0.14
 POOR_GAIN = 0.33
 """Shares of the promised gain. Such agreements as above bring as much of it."""
+SUBSETS = 64
+"""Drawn of each group."""
 NO_PROMISE = 0.05
 """A gain that is smaller, in contrast, says nothing by whether it came."""
 TRY_AGAIN = 8
@@ -165,13 +167,17 @@ def exploration_share(known: Agreement, gain: Gain, iteration: int) -> float:
     return 0.5 if poor else 1.0
 
 
-def contrast_at_random(scored: Sequence[Sequence[float]], keep: int) -> float:
-    """The contrast that `keep` rewards of each group are expected to have when any are taken: the
-    mean of sqrt((K - 1) / K) times the sample standard deviation over groups with two or more; 0 if
-    there are none. It is what selection is compared with, whatever the rewards' distribution.
+def contrast_at_random(scored: Sequence[Sequence[float]], keep: int, rng: random.Random) -> float:
+    """The mean contrast of `keep` rewards of a group when any are taken, estimated from `SUBSETS`
+    draws for each group with so many; 0 if there is none. It is what selection is compared with.
     """
-    spreads = [stdev(rewards) for rewards in scored if len(rewards) > 1]
-    return math.sqrt((keep - 1) / keep) * sum(spreads) / len(spreads) if spreads else 0.0
+    contrasts = [
+        pstdev(rng.sample(rewards, keep))
+        for rewards in scored
+        if len(rewards) >= keep
+        for _ in range(SUBSETS)
+    ]
+    return sum(contrasts) / len(contrasts) if contrasts else 0.0
 
 
 def draw_probes(scored: Sequence[dict[int, float]], count: int, rng: random.Random) -> list[Probes]:

@@ -1,10 +1,10 @@
 """How much to spend on a preview and on a prompt: a slow bandit over iterations.
 
 Few steps and many candidates, or more steps that rank better? Many candidates of few prompts, or
-the other way round? Each iteration one of a few efforts
-is tried, and what it earned is the contrast of the fresh rewards of the kept seeds per second of
-exploration. Discounted UCB (Garivier and Moulines, arXiv 0805.3415) follows a reward that drifts
-with the policy. Deterministic: nothing is drawn, and the state is plain numbers.
+the other way round? Each iteration one of a few efforts is tried, and what it earned is the
+contrast of the samples that were then trained on: exploration takes the time that training leaves,
+whatever the effort. Discounted UCB (Garivier and Moulines, arXiv 0805.3415) follows a reward that
+drifts with the policy. Deterministic: nothing is drawn, and the state is plain numbers.
 """
 
 from __future__ import annotations
@@ -52,20 +52,18 @@ class EffortRecord:
 
     trials: tuple[EffortTrials, ...]
 
-    def after(self, effort: int, contrast: float, seconds: float) -> EffortRecord:
+    def after(self, effort: int, contrast: float) -> EffortRecord:
         """The record after an iteration that used the effort with this index.
 
-        Raises `ValueError` unless the contrast is finite and at least 0, the seconds are finite and
-        above 0, and there is such an effort.
+        Raises `ValueError` unless the contrast is finite and at least 0, and there is such an
+        effort.
         """
         if not 0 <= effort < len(self.trials):
             raise ValueError(f"effort must be one of {len(self.trials)}, not {effort}")
         if not 0 <= contrast < math.inf:
             raise ValueError(f"contrast must be finite and at least 0, not {contrast}")
-        if not 0 < seconds < math.inf:
-            raise ValueError(f"seconds must be finite and above 0, not {seconds}")
         faded = [trial.faded() for trial in self.trials]
-        faded[effort] = faded[effort].with_earnings(contrast / seconds)
+        faded[effort] = faded[effort].with_earnings(contrast)
         return EffortRecord(tuple(faded))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -47,6 +48,11 @@ def faithful(wanted: Request) -> float:
 def contrary(wanted: Request) -> float:
     """What is good in a preview is bad in the rollout."""
     return faithful(wanted) if wanted.kind == "preview" else 1 - faithful(wanted)
+
+
+def broken(wanted: Request) -> float:
+    """A preview says nothing about the rollout."""
+    return derived_seed(wanted.kind, wanted.prompt, wanted.seed) % 1000 / 1000
 
 
 def count(town: Town, kind: str) -> list[int]:
@@ -96,9 +102,6 @@ async def test_when_previews_mislead_exploration_stops_and_says_so(
 async def test_when_kept_seeds_break_their_promise_exploration_stops_though_nothing_is_probed(
     town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(wanted: Request) -> float:
-        return derived_seed(wanted.kind, wanted.prompt, wanted.seed) % 1000 / 1000
-
     monkeypatch.setattr(World, "reward", staticmethod(broken))
     end = await town.run(spec(probes=0))
     assert min(count(town, "preview")) == 0
@@ -133,6 +136,22 @@ async def test_what_probes_have_shown_survives_a_kill(town: Town) -> None:
     assert [[it[key] for key in keys] for it in iterations(end.run_folder)] == [
         [it[key] for key in keys] for it in recorded
     ]
+
+
+async def test_broken_promises_are_remembered_after_a_kill(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(World, "reward", staticmethod(broken))
+    calm = await town.run(spec(probes=0))
+    town.world.started.clear()
+    await town.submit(spec(probes=0))
+    await town.wait(lambda now: now.phase == "rollout" and now.iteration == 5)
+    await town.kill()
+    await town.open()
+    end = await town.ended()
+    shares = [[it["exploration_share"] for it in iterations(run.run_folder)] for run in (calm, end)]
+    assert shares[0] == shares[1]
+    assert 0.0 in shares[0]
 
 
 # --- fresh weights, for comparison ---
@@ -243,15 +262,38 @@ async def test_the_way_that_the_job_names_is_kept_to_unless_it_asks_for_more(tow
     assert {it["prompt_pool"] for it in iterations(end.run_folder)} == {None, 2}
 
 
-async def test_what_each_way_brought_survives_a_kill(town: Town) -> None:
+async def test_a_way_that_scores_nothing_is_not_kept_to(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(World, "reward", staticmethod(faithful))
+    town.world.fails = lambda _, scored: (
+        scored[0].kind == "preview" and scored[0].settings.steps == 1
+    )
+    end = await town.run(spec(effort="auto", preview_steps=1, probes=0))
+    used = [it["preview_steps"] for it in iterations(end.run_folder)[1:]]
+    assert used.count(2) > used.count(1) >= 1
+
+
+@pytest.mark.parametrize("phase", ["rollout", "train"])
+async def test_what_each_way_brought_survives_a_kill(
+    town: Town, monkeypatch: pytest.MonkeyPatch, phase: str
+) -> None:
+    monkeypatch.setattr(World, "reward", staticmethod(faithful))
     wanted = spec(effort="auto", preview_steps=1, prompt_pool=2)
-    await town.run(wanted)
+    calm = await town.run(wanted)
     reference = list(town.world.trained)
     town.world.trained.clear()
     town.world.started.clear()
     await town.submit(wanted)
-    await town.wait(lambda now: now.phase == "rollout" and now.iteration == 6)
+    await town.wait(lambda now: now.phase == phase and now.iteration == 6)
     await town.kill()
+    await asyncio.sleep(30.0)
     await town.open()
-    await town.ended()
+    end = await town.ended()
     assert trained_samples(town.world.trained) == trained_samples(reference)
+    used = [
+        [(it["preview_steps"], it["prompt_pool"]) for it in iterations(run.run_folder)]
+        for run in (calm, end)
+    ]
+    assert used[0] == used[1]
+    assert len(set(used[0][1:])) == 4

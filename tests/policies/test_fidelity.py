@@ -1,7 +1,7 @@
 """What probes say about previews, and how much exploration follows."""
 
-import math
 import random
+from itertools import combinations
 from statistics import pstdev
 
 import pytest
@@ -168,14 +168,15 @@ def test_the_share_of_the_gain_is_that_of_the_sums():
     assert gain.faded().iterations < 2.0
 
 
-def test_contrast_at_random_is_that_of_random_subsets():
-    rng = random.Random(5)
-    rewards = [rng.random() ** 3 for _ in range(12)]
-    subsets = [pstdev(rng.sample(rewards, 4)) ** 2 for _ in range(20_000)]
-    expected = math.sqrt(sum(subsets) / len(subsets))
-    assert contrast_at_random([rewards], 4) == pytest.approx(expected, rel=0.02)
+@pytest.mark.parametrize("rewards", [[0, 0, 0, 1], [0, 0, 1, 1, 0.5, 0.25], [0.1] * 9 + [1]])
+def test_contrast_at_random_is_the_mean_over_all_subsets(rewards):
+    contrasts = [pstdev(subset) for subset in combinations(rewards, 3)]
+    expected = sum(contrasts) / len(contrasts)
+    found = [contrast_at_random([rewards], 3, random.Random(seed)) for seed in range(50)]
+    assert sum(found) / len(found) == pytest.approx(expected, rel=0.05)
 
 
-def test_groups_without_two_previews_have_no_contrast_to_compare_with():
-    assert contrast_at_random([[], [0.5]], 4) == 0.0
-    assert contrast_at_random([[0.0, 1.0], [0.5]], 4) == contrast_at_random([[0.0, 1.0]], 4)
+def test_groups_without_enough_previews_have_no_contrast_to_compare_with():
+    rng = random.Random(0)
+    assert contrast_at_random([[], [0.5], [0.0, 0.5, 1.0]], 4, rng) == 0.0
+    assert contrast_at_random([[0.0, 1.0], [0.5]], 2, rng) == 0.5

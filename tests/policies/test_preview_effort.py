@@ -16,7 +16,7 @@ def follow(earnings, iterations: int, record: EffortRecord | None = None, seed: 
     for _ in range(iterations):
         chosen.append(choose_effort(EFFORTS, record))
         contrast = 20 * earnings[chosen[-1]] * max(0.0, rng.gauss(1, 0.1))
-        record = record.after(chosen[-1], contrast, seconds=20)
+        record = record.after(chosen[-1], contrast)
     return chosen, record
 
 
@@ -48,24 +48,17 @@ def test_no_effort_is_dropped_for_good():
 
 
 def test_what_is_long_ago_counts_less():
-    record = new_record(EFFORTS).after(0, 5.0, 1.0).after(1, 3.0, 2.0)
+    record = new_record(EFFORTS).after(0, 5.0).after(1, 1.5)
     assert record.trials[0].count < 1 == record.trials[1].count
     assert record.trials[0].total / record.trials[0].count == pytest.approx(5)
     assert record.trials[1].total == 1.5
-
-
-def test_seconds_count_as_much_as_contrast():
-    record = new_record(EFFORTS)
-    for effort, seconds in enumerate([1.0, 2.0, 4.0, 8.0]):
-        record = record.after(effort, 1.0, seconds)
-    assert choose_effort(EFFORTS, record) == 0
 
 
 @pytest.mark.parametrize("contrast", [0.0, 0.3])
 def test_equal_earnings_do_not_divide_by_zero(contrast):
     record = new_record(EFFORTS)
     for _ in range(12):
-        record = record.after(choose_effort(EFFORTS, record), contrast, 1.0)
+        record = record.after(choose_effort(EFFORTS, record), contrast)
     assert choose_effort(EFFORTS, record) in range(4)
 
 
@@ -73,7 +66,7 @@ def test_one_effort_is_always_chosen():
     record = new_record(EFFORTS[:1])
     for _ in range(3):
         assert choose_effort(EFFORTS[:1], record) == 0
-        record = record.after(0, 1.0, 1.0)
+        record = record.after(0, 1.0)
 
 
 def test_a_record_survives_being_written_and_read():
@@ -82,12 +75,11 @@ def test_a_record_survives_being_written_and_read():
 
 
 @pytest.mark.parametrize(
-    ("effort", "contrast", "seconds"),
-    [(4, 1.0, 1.0), (-1, 1.0, 1.0), (0, float("nan"), 1.0), (0, -1.0, 1.0), (0, 1.0, 0.0)],
+    ("effort", "contrast"), [(4, 1.0), (-1, 1.0), (0, float("nan")), (0, -1.0)]
 )
-def test_impossible_outcomes_are_refused(effort, contrast, seconds):
+def test_impossible_outcomes_are_refused(effort, contrast):
     with pytest.raises(ValueError):
-        new_record(EFFORTS).after(effort, contrast, seconds)
+        new_record(EFFORTS).after(effort, contrast)
 
 
 @pytest.mark.parametrize("efforts", [[], EFFORTS[:3]])

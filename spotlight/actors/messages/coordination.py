@@ -126,9 +126,7 @@ class Explored(Message, frozen=True):
     contrast_at_random: float = 0.0
     """That as many previewed seeds of the same prompts would have, had any been taken."""
     effort: Effort | None = None
-    """How previews were made; None where there was no exploration."""
-    seconds: float = 0.0
-    """Until seeds were chosen."""
+    """How previews were made; None where none were to be made."""
 
 
 class StartValidation(Message, frozen=True):
