@@ -218,10 +218,9 @@ class Explorer(Actor):
                 (*(probe.seeds for probe in probes), *nothing),
                 (*(probe.rewards for probe in probes), *nothing),
                 contrast_at_random(
-                    [
-                        list(exploration.scored[group].values())
-                        for group, choice in enumerate(choices)
-                        if choice.seeds
+                    [  # sorted: who was scored first must not matter
+                        [rewards[seed] for seed in sorted(rewards)]
+                        for _, rewards in sorted(exploration.scored.items())
                     ],
                     self._job.group_size,
                     self._rng(start, "subsets"),

@@ -45,7 +45,8 @@ class IterationFigures:
     """Of the previews of the kept seeds; and the standard deviation of their samples."""
     explored_std_mean: float = 0.0
     contrast_at_random: float | None = None
-    """Standard deviation expected of as many previews of a group, had any been taken."""
+    """Standard deviation expected of as many previews of a group, had any been taken, of any
+    explored group."""
     realised_share: float | None = None
     """Of the gain over `contrast_at_random` that previews promised."""
     previews: int = 0

@@ -48,11 +48,15 @@ class Expedition:
         self.reward: Callable[[Request], float] = World.reward
         self.statistics = DispatchStatistics()
 
-    async def open(self, budget: str, mode: str = "uniform") -> None:
+    async def open(
+        self, budget: str, mode: str = "uniform", prompt_pool: int = 1, per_iteration: int = 2
+    ) -> None:
         self.system = await self._cluster.system("coordinator")
         self.dispatcher = await recorder(self.system, "dispatcher")
         self.runner = await recorder(self.system, "runner")
-        spec = job(exploration={"budget": budget, "mode": mode})
+        exploration = {"budget": budget, "mode": mode, "prompt_pool": prompt_pool}
+        exploration["candidates"] = 2 * prompt_pool
+        spec = job(exploration=exploration, prompts={"per_iteration": per_iteration})
         self.explorer = await self.system.spawn(
             lambda: Explorer(
                 spec,
@@ -248,8 +252,25 @@ async def test_neither_order_nor_place_of_previews_changes_the_choice_of_a_fixed
             await expedition.tell(StopExploration(1))
             await expedition.finish_all(order)
             explored = expedition.explored()
-            choices.append((explored.seeds, explored.preview_rewards, explored.knowledge))
+            found = explored.knowledge, explored.contrast_at_random
+            choices.append((explored.seeds, explored.preview_rewards, *found))
     assert choices[0] == choices[1] == choices[2]
+
+
+async def test_contrast_at_random_is_that_of_all_prompts_of_a_pool() -> None:
+    """Those that are trained on contrast more by chance, too."""
+    found = []
+    for pool in (1, 2):
+        async with Cluster() as cluster:
+            expedition = Expedition(cluster)
+            expedition.reward = lambda request: 0.5 if request.prompt == "a" else request.seed % 2
+            await expedition.open("fixed", prompt_pool=pool, per_iteration=2 // pool)
+            await expedition.start()
+            await expedition.tell(StopExploration(1))
+            await expedition.finish_all()
+            found.append(expedition.explored())
+    assert [len([group for group in one.seeds if group]) for one in found] == [2, 1]
+    assert found[0].contrast_at_random == found[1].contrast_at_random > 0
 
 
 async def test_any_are_kept_when_seeds_are_chosen_at_random() -> None:

@@ -124,7 +124,7 @@ class Explored(Message, frozen=True):
     rewards."""
     probe_rewards: tuple[tuple[float, ...], ...] = ()
     contrast_at_random: float = 0.0
-    """That as many previewed seeds of the same prompts would have, had any been taken."""
+    """That as many previewed seeds would have, had any been taken, of any prompts."""
     effort: Effort | None = None
     """How previews were made; None where none were to be made."""
 
