@@ -154,6 +154,30 @@ async def test_broken_promises_are_remembered_after_a_kill(
     assert 0.0 in shares[0]
 
 
+async def test_rewards_that_never_vary_are_gone_on_with(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(World, "reward", staticmethod(lambda wanted: 0.25))
+    end = await town.run(spec(mode="bandit"))
+    assert end.outcome == "finished"
+    assert {it["zero_variance_groups"] for it in iterations(end.run_folder)} == {2}
+    advantages = {a for samples in trained_samples(town.world.trained) for _, a in samples}
+    assert advantages == {0.0}
+
+
+async def test_a_pool_that_vanishes_while_it_explores_leaves_what_is_scored(town: Town) -> None:
+    await town.submit(spec(budget="window", candidates=64, mode="bandit"))
+    await town.wait(lambda now: now.phase == "train" and now.iteration == 1 and now.previews > 0)
+    await asyncio.sleep(2.0)
+    await town.nodes["spot"].abort()
+    end = await town.ended()
+    assert end.outcome == "finished"
+    figures = iterations(end.run_folder)
+    assert 0 < figures[2]["previews"] < figures[1]["previews"]
+    assert {it["previews"] for it in figures[3:]} == {0}
+    assert {it["samples"] for it in figures} == {SAMPLES}
+
+
 # --- fresh weights, for comparison ---
 
 
