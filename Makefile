@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: setup demo test lint check clean
+.PHONY: setup demo test test-slow lint check clean
 
 setup: .venv/.ready
 
@@ -16,7 +16,10 @@ demo: setup
 	$(BIN)/spotlight run examples/ocr-tiny.yaml
 
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: setup
+	$(BIN)/python -m pytest -m slow
 
 lint: setup
 	$(BIN)/ruff check .
@@ -24,7 +27,7 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-check: test lint
+check: test test-slow lint
 
 clean:
 	rm -rf .venv build *.egg-info

@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 import psutil
+import pytest
 import torch
 from safetensors.torch import load_file
 
@@ -19,6 +20,8 @@ from tests.integration.conftest import (
     wait_for_phase,
     wait_until,
 )
+
+pytestmark = pytest.mark.slow
 
 
 def _final_weights(run: Path) -> dict[str, torch.Tensor]:

@@ -25,6 +25,8 @@ from tests.integration.conftest import (
     wait_until,
 )
 
+pytestmark = pytest.mark.slow
+
 ITERATIONS = 3
 
 
