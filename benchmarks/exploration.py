@@ -210,7 +210,7 @@ def _virtual(key: Key, results: Path, quick: bool) -> None:
 def _two_core(
     options: argparse.Namespace, tasks: Iterable[str], seeds: Iterable[int]
 ) -> dict[str, Any]:
-    keys = list(product(tasks, _TWO_CORE, seeds))
+    keys = [(task, method, seed) for seed, task, method in product(seeds, tasks, _TWO_CORE)]
     for key in _missing(options.results, "two-core", keys):
         _wall_clock(key, options.results, options.quick)  # alone: it is the clock that counts
     runs = _kept(options.results, "two-core", keys)
