@@ -85,6 +85,8 @@ def two_core_job(task: str, method: str, seed: int) -> JobSpec:
     changes = {**_TWO_CORE, "validation.every": 2 * _METHOD[method]["validation.every"]}
     if method == "reserved":
         changes["pools.spot"] = {"nodes": 0}
+    if method not in PLAIN:
+        changes["iterations"] = 80  # about as long as the others take
     return _job(task, method, seed, changes)
 
 
