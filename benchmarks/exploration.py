@@ -41,7 +41,9 @@ from benchmarks import time_to_target
 from benchmarks.exploration_chart import draw_curves
 from benchmarks.exploration_jobs import METHODS, PLAIN, TASKS, two_core_job, virtual_job
 from benchmarks.report import finish, parser
+from benchmarks.virtual_testbed import PUBLISHED, run_on_testbed
 from spotlight.jobs import job_to_yaml
+from spotlight.simulation.profile import load_profile
 from spotlight.studies.staleness_record import read_record
 
 Run = dict[str, Any]
@@ -164,6 +166,7 @@ def _testbed(
         },
     )
     _draw(options, "testbed", runs, "hours of virtual time", 3600.0)
+    figures["profile"] = msgspec.to_builtins(load_profile(PUBLISHED))
     for task in tasks:
         totals = [runs[task, "spotlight", seed]["totals"] for seed in seeds]
         figures[f"spot_idle_share[{task}]"] = median(one["spot_idle_share"] for one in totals)
@@ -184,9 +187,7 @@ def _idle_of_all_time(totals: Run) -> float:
 
 
 def _virtual(key: Key, results: Path, quick: bool) -> None:
-    from benchmarks.virtual_testbed import PUBLISHED, run_on_testbed
     from spotlight.simulation.chaos import scratch_folder
-    from spotlight.simulation.profile import load_profile
     from spotlight.simulation.real_numerics import RealNumerics  # torch: not for --help
 
     task, method, seed = key
