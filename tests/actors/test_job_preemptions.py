@@ -81,11 +81,15 @@ async def test_nodes_that_are_lost_all_the_time_change_nothing_that_is_trained(t
 
 
 async def test_half_denoised_requests_go_on_from_their_commits(town: Town) -> None:
+    def rolls_out(worker: str, iteration: int) -> bool:
+        granted = [r for name, r in town.world.granted if name == worker]
+        return any((r.kind, r.iteration) == ("rollout", iteration) for r in granted)
+
     await town.join("spot", "spot")
     town.world.denoise_s = 200.0
     await town.submit(job(sampler={"steps": 10}, exploration={"mode": "none"}))
     await town.wait(lambda now: now.iteration == 1, limit_s=10_000.0)
-    await town.wait(rollout, limit_s=10_000.0)
+    await town.wait(lambda now: rolls_out("spot/0", 1), limit_s=10_000.0)
     await asyncio.sleep(110.0)
     await town.nodes["spot"].abort()
     end = await town.wait(lambda now: bool(now.outcome), limit_s=100_000.0)

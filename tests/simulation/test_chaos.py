@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from spotlight.cli.app import app
-from spotlight.simulation.chaos import run_seed, run_seeds, total_effects
+from spotlight.simulation.chaos import chaos_job, run_seed, run_seeds, total_effects
 from spotlight.simulation.faults import KINDS, FaultKind
 
 _DIGEST = """
@@ -41,13 +42,14 @@ def test_different_seeds_give_different_histories() -> None:
     assert run_seed(1)[0].digest != run_seed(2)[0].digest
 
 
-def test_without_faults_nothing_is_done_twice() -> None:
+def test_without_faults_nothing_is_done_twice(tmp_path: Path) -> None:
     outcome, history = run_seed(3, kinds=())
     assert outcome.violations == ()
     assert outcome.effective == {}
     assert [happening["iteration"] for happening in history.all("train")] == [0, 1, 2]
-    granted = [request for denoise in history.all("denoise") for request in denoise["requests"]]
-    assert len(granted) == len(set(granted))
+    granted = {request for denoise in history.all("denoise") for request in denoise["requests"]}
+    steps = chaos_job(tmp_path).sampler.steps
+    assert outcome.steps == steps * len(granted), "no step of any request"
 
 
 @pytest.mark.parametrize("kind", KINDS)
