@@ -16,7 +16,9 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from operator import add
 from statistics import pstdev
+from typing import Self
 
 FADING = 0.95
 """What is left of older probes when an iteration brings new ones: the policy moves."""
@@ -45,7 +47,19 @@ Pair = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Agreement:
+class _Totals:
+    """Numbers that add up, and fade."""
+
+    def __add__(self, other: Self) -> Self:
+        return type(self)(*map(add, vars(self).values(), vars(other).values()))
+
+    def faded(self) -> Self:
+        """As an iteration later."""
+        return type(self)(*(FADING * total for total in vars(self).values()))
+
+
+@dataclass(frozen=True)
+class Agreement(_Totals):
     """Counts of pairs of probes of one group, faded; they add up.
 
     Ties of the preview alone and of the fresh reward alone; pairs that tie in both say nothing.
@@ -55,18 +69,6 @@ class Agreement:
     discordant: float = 0.0
     preview_ties: float = 0.0
     fresh_ties: float = 0.0
-
-    def __add__(self, other: Agreement) -> Agreement:
-        return Agreement(
-            self.concordant + other.concordant,
-            self.discordant + other.discordant,
-            self.preview_ties + other.preview_ties,
-            self.fresh_ties + other.fresh_ties,
-        )
-
-    def faded(self) -> Agreement:
-        """As an iteration later."""
-        return Agreement(*(FADING * count for count in vars(self).values()))
 
     @property
     def pairs(self) -> float:
@@ -95,7 +97,7 @@ class Agreement:
 
 
 @dataclass(frozen=True)
-class Gain:
+class Gain(_Totals):
     """Contrast of the seeds that were kept, summed over iterations and faded; they add up."""
 
     iterations: float = 0.0
@@ -105,18 +107,6 @@ class Gain:
     """Of their previews."""
     realised: float = 0.0
     """Of their fresh rewards."""
-
-    def __add__(self, other: Gain) -> Gain:
-        return Gain(
-            self.iterations + other.iterations,
-            self.unexplored + other.unexplored,
-            self.promised + other.promised,
-            self.realised + other.realised,
-        )
-
-    def faded(self) -> Gain:
-        """As an iteration later."""
-        return Gain(*(FADING * total for total in vars(self).values()))
 
     @property
     def realised_share(self) -> float | None:
