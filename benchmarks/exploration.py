@@ -203,7 +203,6 @@ def _virtual(key: Key, results: Path, quick: bool) -> None:
                 profile=load_profile(PUBLISHED),
                 numerics=numerics,
                 folder=folder,
-                spot_nodes=0 if each == "reserved" else 4,
             )
         _keep(results, "testbed", (task, each, seed), msgspec.to_builtins(run))
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 
 from benchmarks.time_to_target import Curve, smoothed
+from spotlight.web.charts import Axis, nice_axis
 
 _WIDTH, _HEIGHT = 640, 380
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 500, 24, 330
@@ -26,15 +27,15 @@ def draw_curves(curves: Mapping[tuple[str, int], Curve], unit: str) -> str:
     """Smoothed as they count, a line for each (method, seed)."""
     lines = {key: smoothed(curve) for key, curve in curves.items()}
     points = [point for line in lines.values() for point in line]
-    longest = max(time for time, _ in points)
-    low = min(score for _, score in points) // 0.1 * 0.1
-    high = max(score for _, score in points)
+    times = nice_axis(0, max(time for time, _ in points), "{:g}".format, widen=False)
+    scores = [score for _, score in points]
+    height = nice_axis(min(scores), max(scores), "{:.2f}".format)
 
     def place(time: float, score: float) -> tuple[float, float]:
-        x = _LEFT + (_RIGHT - _LEFT) * time / longest
-        return x, _BOTTOM - (_BOTTOM - _TOP) * (score - low) / (high - low)
+        x = _LEFT + (_RIGHT - _LEFT) * times.fraction(time)
+        return x, _BOTTOM - (_BOTTOM - _TOP) * height.fraction(score)
 
-    body = [*_grid(low, high, longest, place)]
+    body = [*_grid(times, height, place)]
     for (method, seed), line in lines.items():
         track = " ".join("{:.1f},{:.1f}".format(*place(*point)) for point in line)
         body.append(
@@ -59,19 +60,18 @@ def draw_curves(curves: Mapping[tuple[str, int], Curve], unit: str) -> str:
 
 
 def _grid(
-    low: float, high: float, longest: float, place: Callable[[float, float], tuple[float, float]]
+    times: Axis, height: Axis, place: Callable[[float, float], tuple[float, float]]
 ) -> Sequence[str]:
     parts = []
-    for step in range(round(low * 10), int(high * 10) + 1):
-        _, y = place(0.0, step / 10)
+    for tick in height.ticks:
+        _, y = place(0.0, tick)
         parts.append(
             f'<line class="grid" x1="{_LEFT}" x2="{_RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-            f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{step / 10:.1f}</text>'
+            f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{height.label(tick)}</text>'
         )
-    for tick in range(5):
-        x, _ = place(longest * tick / 4, low)
+    for tick in times.ticks:
+        x, _ = place(tick, height.low)
         parts.append(
-            f'<text x="{x:.1f}" y="{_BOTTOM + 18}" text-anchor="middle">'
-            f"{longest * tick / 4:.1f}</text>"
+            f'<text x="{x:.1f}" y="{_BOTTOM + 18}" text-anchor="middle">{times.label(tick)}</text>'
         )
     return parts

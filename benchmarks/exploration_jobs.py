@@ -38,7 +38,7 @@ _EXPLORED: dict[str, Any] = {
     "validation.every": 4,
 }
 _METHOD: dict[str, dict[str, Any]] = {
-    "reserved": _PLAIN,
+    "reserved": _PLAIN | {"pools.spot.nodes": 0},
     "rollouts": _PLAIN,
     # With a fixed budget a bandit waits for its previews again and again.
     "inline": _EXPLORED
@@ -60,16 +60,17 @@ _TASK: dict[str, dict[str, Any]] = {
     "ocr": {"exploration.preview_steps": 4, "exploration.candidates": 8},
     "compositional": {"exploration.preview_steps": 8, "exploration.candidates": 4},
 }
+_SPOTLIGHT: dict[str, dict[str, Any]] = {
+    "ocr": {},
+    "compositional": {"exploration.prompt_pool": 3},  # its prompts differ more
+}
 _TESTBED: dict[str, Any] = {
     "sampler.micro_batch": 4,
     "sampler.degree": 1,  # `auto` has two GPUs share two micro-batches now and then, at a loss
     "training.ranks": 4,
-    "pools.reserved": {"nodes": 1, "workers": 4},
-    "pools.spot": {"nodes": 4, "workers": 2},
-}
-_TWO_CORE: dict[str, Any] = {
-    # Validation takes time here: half the images, half as often.
-    "validation.seeds": 4,
+    "pools.reserved.workers": 4,
+    "pools.spot.nodes": 4,
+    "pools.spot.workers": 2,
 }
 
 
@@ -77,28 +78,28 @@ def virtual_job(
     task: str, method: str, seed: int, changes: Mapping[str, Any] | None = None
 ) -> JobSpec:
     """On four reserved and eight spot GPUs; `changes` are by the path of the field."""
-    return _job(task, method, seed, {**_TESTBED, **(changes or {})})
+    return _job(task, method, seed, _TESTBED, changes or {})
 
 
 def two_core_job(task: str, method: str, seed: int) -> JobSpec:
     """One reserved worker, and one spot worker unless the method has none."""
-    changes = {**_TWO_CORE, "validation.every": 2 * _METHOD[method]["validation.every"]}
-    if method == "reserved":
-        changes["pools.spot"] = {"nodes": 0}
+    # Validation takes time here: half the images, and seldom.
+    changes: dict[str, Any] = {"validation.seeds": 4, "validation.every": 4}
     if method not in PLAIN:
         # What an iteration costs besides its samples weighs more here than on the test-bed.
         changes |= {"group_size": 8, "exploration.candidates": 4, "validation.every": 5}
-    return _job(task, method, seed, changes)
+    return _job(task, method, seed, {}, changes)
 
 
-def _job(task: str, method: str, seed: int, changes: Mapping[str, Any]) -> JobSpec:
+def _job(
+    task: str, method: str, seed: int, machines: Mapping[str, Any], changes: Mapping[str, Any]
+) -> JobSpec:
     data: dict[str, Any] = yaml.safe_load((EXAMPLES / f"{task}-tiny.yaml").read_text())
     own = {"name": f"{task}-{method}-{seed}", "seed": seed}
     samples = _PLAIN_SAMPLES[task] if method in PLAIN else {}
-    wanted = {**own, **_COMMON, **_TASK[task], **samples, **_METHOD[method], **changes}
-    if method == "spotlight" and task == "compositional":
-        wanted["exploration.prompt_pool"] = 3  # its prompts differ more than those of `ocr`
-    for path, value in wanted.items():
+    more = _SPOTLIGHT[task] if method == "spotlight" else {}
+    parts = (own, _COMMON, machines, _TASK[task], samples, _METHOD[method], more, changes)
+    for path, value in (item for part in parts for item in part.items()):
         *sections, field = path.split(".")
         section = data
         for name in sections:

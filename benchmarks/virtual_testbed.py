@@ -62,12 +62,9 @@ def run_on_testbed(
     profile: Profile,
     numerics: Numerics,
     folder: Path,
-    reserved_workers: int = 4,
-    spot_nodes: int = 4,
-    workers_per_spot_node: int = 2,
     faults: Sequence[Fault] = (),
 ) -> TestbedRun:
-    """Run a job to its end on a cluster of its own and say what it came to.
+    """Run a job to its end on a cluster of the nodes that it names, and say what it came to.
 
     Args:
         numerics: `RealNumerics` of this job; several runs may share it that train alike.
@@ -76,8 +73,11 @@ def run_on_testbed(
 
     Raises `RunFailed`, and what the numerics raise.
     """
-    spot = (NodeSpec(f"spot-{n}", "spot", workers_per_spot_node) for n in range(spot_nodes))
-    nodes = (NodeSpec("reserved", "reserved", reserved_workers), *spot)
+    reserved, spot = job.pools.reserved, job.pools.spot
+    nodes = (
+        *(NodeSpec(f"reserved-{n}", "reserved", reserved.workers) for n in range(reserved.nodes)),
+        *(NodeSpec(f"spot-{n}", "spot", spot.workers) for n in range(spot.nodes)),
+    )
     folder, began = folder.resolve(), time.monotonic()
     validation = _Validation(job, numerics)
 
@@ -204,7 +204,6 @@ def main() -> None:
             profile=profile,
             numerics=RealNumerics(job),
             folder=options.folder or scratch,
-            spot_nodes=0 if options.method == "reserved" else 4,
             faults=[_preemption(text) for text in options.preempt],
         )
     if not options.json:

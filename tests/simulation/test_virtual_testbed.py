@@ -37,7 +37,7 @@ def small(method: str, iterations: int, **changes: Any) -> JobSpec:
 def test_rollouts_spread_over_all_gpus() -> None:
     job = small("rollouts", 1)
     assert run(job).totals.rollout_s == pytest.approx(113 / 3 + 2, abs=1)
-    assert run(job, spot_nodes=0).totals.rollout_s == pytest.approx(113 + 2, abs=1)
+    assert run(small("reserved", 1)).totals.rollout_s == pytest.approx(113 + 2, abs=1)
 
 
 def test_exploration_fills_the_time_of_training_and_delays_nothing() -> None:
