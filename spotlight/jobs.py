@@ -148,12 +148,7 @@ class SamplerSpec(_Spec, frozen=True, kw_only=True):
         _require(self.shift is None or self.shift > 0, "shift", "must be positive")
         _require(self.guidance >= 1, "guidance", "must be at least 1 (1 means no guidance)")
         _require(self.noise_level >= 0, "noise_level", "must not be negative")
-        _require(
-            self.micro_batch >= 4,
-            "micro_batch",
-            f"must be at least 4, not {self.micro_batch}: smaller batches use other kernels "
-            "and give other bits",
-        )
+        _require(self.micro_batch >= 1, "micro_batch", "must be at least 1 image")
         _require(
             self.degree == "auto" or self.degree >= 1,
             "degree",
@@ -421,6 +416,13 @@ class JobSpec(_Spec, frozen=True, kw_only=True):
                 self.sampler.kind != "ode",
                 "sampler.kind",
                 "flow_grpo needs a stochastic sampler: use `flow_sde` or `cps`",
+            )
+            rollout, replay = self.sampler.micro_batch, self.training.micro_batch
+            _require(
+                rollout >= 4 or rollout == replay,
+                "sampler.micro_batch",
+                f"must be at least 4, or {replay} as `training.micro_batch` is, not {rollout}: "
+                "kernels choose otherwise for small batches, and flow_grpo replays samples exactly",
             )
 
     @property

@@ -150,7 +150,7 @@ def test_an_item_of_a_list_is_named_by_its_place() -> None:
         ("sampler.shift", 0.0),
         ("sampler.guidance", 0.5),
         ("sampler.noise_level", -0.1),
-        ("sampler.micro_batch", 3),
+        ("sampler.micro_batch", 0),
         ("sampler.degree", 0),
         ("sampler.degree", -2),
         ("sampler.window.length", 0),
@@ -193,7 +193,7 @@ def test_a_value_out_of_bounds_is_named(path: str, value: object) -> None:
         ("seed", 2**63 - 1),
         ("iterations", 1),
         ("group_size", 2),
-        ("sampler.micro_batch", 4),
+        ("sampler.micro_batch", 1),
         ("sampler.guidance", 1),
         ("sampler.window.latest", 2),
         ("training.ema_decay", 0.0),
@@ -215,6 +215,13 @@ def test_flow_grpo_needs_a_stochastic_sampler() -> None:
     data = _with("training.loss", "flow_grpo")
     assert _problem(data).path == "sampler.kind"
     job_from_data(_with("sampler.kind", "flow_sde", data))
+
+
+def test_flow_grpo_takes_a_small_micro_batch_only_where_it_trains_with_the_same() -> None:
+    data = _with("sampler.kind", "flow_sde", _with("training.loss", "flow_grpo"))
+    data = _with("sampler.micro_batch", 2, data)
+    assert _problem(data).path == "sampler.micro_batch"
+    job_from_data(_with("training.micro_batch", 2, data))
 
 
 def test_the_window_of_a_stochastic_sampler_ends_before_the_last_step() -> None:

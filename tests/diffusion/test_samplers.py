@@ -52,6 +52,17 @@ def test_another_batch_order_gives_the_same_bits(
         assert same_bits(forward.log_probs, backward.log_probs.flip(0))
 
 
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_a_small_micro_batch_gives_the_same_bits_in_any_company(
+    model: QwenImageModel, size: int
+) -> None:
+    settings = replace(ODE, micro_batch=size)
+    together = sample(model, PROMPTS, SEEDS, settings)
+    for row in range(len(SEEDS)):
+        alone = sample(model, PROMPTS[row : row + 1], SEEDS[row : row + 1], settings)
+        assert torch.equal(together.latents[row : row + 1], alone.latents)
+
+
 @ALL
 def test_a_short_batch_gives_the_same_bits(
     model: QwenImageModel, settings: SamplerSettings
@@ -103,23 +114,27 @@ def test_samples_at_different_steps_cannot_be_joined(model: QwenImageModel) -> N
 
 
 @pytest.mark.parametrize("settings", [SDE, CPS], ids=lambda settings: settings.kind)
+@pytest.mark.parametrize("size", [1, 4])
 def test_replaying_the_window_gives_exactly_the_recorded_log_probabilities(
-    model: QwenImageModel, settings: SamplerSettings
+    model: QwenImageModel, settings: SamplerSettings, size: int
 ) -> None:
-    batch = sample(model, PROMPTS[:4], SEEDS[:4], settings)
+    settings = replace(settings, micro_batch=size)
+    batch = sample(model, PROMPTS[:size], SEEDS[:size], settings)
     assert batch.window_states is not None
     assert batch.log_probs is not None
     sigmas = model.sigmas(6, 16, 48, None)
-    embeddings = model.encode_prompts(PROMPTS[:4])
+    embeddings = model.encode_prompts(PROMPTS[:size])
     for index in range(batch.log_probs.shape[1]):
         step = batch.window_start + index
         before, after = batch.window_states[:, index], batch.window_states[:, index + 1]
-        velocity = model.velocity(before, sigmas[step].expand(4), embeddings, height=16, width=48)
+        velocity = model.velocity(
+            before, sigmas[step].expand(size), embeddings, height=16, width=48
+        )
         mean, std = transition(
             settings.kind, settings.noise_level, before, velocity, sigmas[step], sigmas[step + 1]
         )
         ratio = torch.exp(log_prob(settings.kind, after, mean, std) - batch.log_probs[:, index])
-        assert torch.equal(ratio, torch.ones(4))
+        assert torch.equal(ratio, torch.ones(size))
 
 
 def test_noise_is_added_inside_the_window_only(model: QwenImageModel) -> None:

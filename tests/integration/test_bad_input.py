@@ -26,7 +26,7 @@ def _is_one_clear_line(done: Finished, *words: str) -> None:
         ({"sampler": {"stpes": 3}}, ("sampler.stpes", "did you mean `steps`")),
         ({"iterations": "many"}, ("iterations", "int")),
         ({"group_size": 1}, ("group_size", "at least 2")),
-        ({"sampler": {"micro_batch": 1}}, ("sampler.micro_batch", "at least 4")),
+        ({"sampler": {"micro_batch": 0}}, ("sampler.micro_batch", "at least 1")),
         ({"sampler": {"height": 17}}, ("sampler.height", "17")),
         ({"training": {"updates_per_iteration": 3}}, ("training.updates_per_iteration",)),
         ({"training": {"ranks": 2}}, ("training.ranks", "reserved")),
