@@ -9,13 +9,14 @@ Three seeds each (not 0, on which the jobs were tuned), two tasks, in four parts
 - `two-core`: time to target by the wall clock, one reserved and one spot worker as real processes.
 - `planner`: `benchmarks.exploration_planner`.
 
-The target is what the run without exploration reaches at its end. Methods and jobs are in
+The target is what the run without exploration reaches at its end; on the test-bed a run with
+exploration ends when it is there. Methods and jobs are in
 `exploration_jobs`; how a score counts as reached is in `time_to_target`. A speed-up is the median
 over seeds of the ratio of times with the same seed: 0 where Spotlight never reaches the target,
 `null` where the other one never does.
 
-The whole takes more than an hour on two cores. Every run is kept in `--results`, with its job, and
-is not made again if it is there with the same job.
+The whole takes more than an hour on two cores. Every run is kept in `--results`, with its job and
+target, and is not made again if it is there with the same.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from concurrent.futures import ProcessPoolExecutor
 from itertools import product
 from pathlib import Path
 from statistics import median, median_low
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -45,6 +46,9 @@ from benchmarks.virtual_testbed import PUBLISHED, run_on_testbed
 from spotlight.jobs import job_to_yaml
 from spotlight.simulation.profile import load_profile
 from spotlight.studies.staleness_record import read_record
+
+if TYPE_CHECKING:
+    from spotlight.simulation.real_numerics import RealNumerics
 
 Run = dict[str, Any]
 Key = tuple[str, str, int]
@@ -151,8 +155,9 @@ def _testbed(
     options: argparse.Namespace, tasks: Iterable[str], seeds: Iterable[int]
 ) -> dict[str, Any]:
     # The plain runs train alike, so the second of them computes nothing: one process makes both.
-    methods = [method for method in METHODS if method != "reserved"]
-    _each("testbed", _virtual, options, product(tasks, methods, seeds))
+    _each("testbed", _plain, options, product(tasks, ["rollouts"], seeds))
+    explored = [method for method in METHODS if method not in PLAIN]
+    _each("testbed", _explored, options, product(tasks, explored, seeds))
     runs = _kept(options.results, "testbed", product(tasks, METHODS, seeds))
     figures = _compare(
         "testbed",
@@ -186,25 +191,46 @@ def _idle_of_all_time(totals: Run) -> float:
     return float(round(states.get("idle", 0.0) / sum(states.values()), 4))
 
 
-def _virtual(key: Key, results: Path, quick: bool) -> None:
+def _plain(key: Key, results: Path, quick: bool) -> None:
+    task, _, seed = key
+    numerics = None
+    for method in PLAIN[::-1]:
+        numerics = _virtual((task, method, seed), results, quick, numerics)
+
+
+def _explored(key: Key, results: Path, quick: bool) -> None:
+    _virtual(key, results, quick)
+
+
+def _virtual(
+    key: Key, results: Path, quick: bool, numerics: RealNumerics | None = None
+) -> RealNumerics:
     from spotlight.simulation.chaos import scratch_folder
     from spotlight.simulation.real_numerics import RealNumerics  # torch: not for --help
 
+    job = virtual_job(*key)
+    if quick:
+        job = msgspec.structs.replace(job, iterations=4)
+    numerics = numerics or RealNumerics(job)
+    with scratch_folder() as folder:
+        run = run_on_testbed(
+            job,
+            profile=load_profile(PUBLISHED),
+            numerics=numerics,
+            folder=folder,
+            target=_target(key, results),
+        )
+    _keep(results, "testbed", key, msgspec.to_builtins(run))
+    return numerics
+
+
+def _target(key: Key, results: Path) -> float | None:
+    """What the run without exploration reached that trained on the same machines."""
     task, method, seed = key
-    numerics = None
-    for each in PLAIN[::-1] if method == "rollouts" else (method,):
-        job = virtual_job(task, each, seed)
-        if quick:
-            job = msgspec.structs.replace(job, iterations=4)
-        numerics = numerics or RealNumerics(job)
-        with scratch_folder() as folder:
-            run = run_on_testbed(
-                job,
-                profile=load_profile(PUBLISHED),
-                numerics=numerics,
-                folder=folder,
-            )
-        _keep(results, "testbed", (task, each, seed), msgspec.to_builtins(run))
+    if method in PLAIN:
+        return None
+    plain = _kept(results, "testbed", [(task, "rollouts", seed)])
+    return time_to_target.final_score(_curve(*plain.values()))
 
 
 def _two_core(
@@ -251,7 +277,7 @@ def _compare(
         told = []
         for seed in seeds:
             curves = {
-                method: [(point["time_s"], point["score"]) for point in run["validation"]]
+                method: _curve(run)
                 for (at, method, number), run in runs.items()
                 if (at, number) == (task, seed)
             }
@@ -268,6 +294,10 @@ def _compare(
             figures[f"{name}_per_seed[{task}]"] = each
         figures[f"time_to_target_{part}[{task}]"] = told
     return figures
+
+
+def _curve(run: Run) -> list[tuple[float, float]]:
+    return [(point["time_s"], point["score"]) for point in run["validation"]]
 
 
 def _ratio(others: Iterable[float | None], own: float | None) -> float | None:
@@ -292,7 +322,7 @@ def _draw(
         return
     options.plots.mkdir(parents=True, exist_ok=True)
     curves = {
-        key: [(point["time_s"] / seconds, point["score"]) for point in run["validation"]]
+        key: [(time_s / seconds, score) for time_s, score in _curve(run)]
         for key, run in runs.items()
     }
     for task in {key[0] for key in curves}:
@@ -354,16 +384,20 @@ def _read(results: Path, part: str, key: Key) -> Run | None:
         kept = json.loads(_file(results, part, key).read_text())
     except FileNotFoundError:
         return None
-    run: Run | None = kept["run"] if kept["job"] == _job(part, key) else None
+    run: Run | None = kept["run"] if kept["made"] == _what_makes(results, part, key) else None
     return run
 
 
 def _keep(results: Path, part: str, key: Key, run: Run) -> None:
-    _file(results, part, key).write_text(json.dumps({"job": _job(part, key), "run": run}))
+    kept = {"made": _what_makes(results, part, key), "run": run}
+    _file(results, part, key).write_text(json.dumps(kept))
 
 
-def _job(part: str, key: Key) -> str:
-    return job_to_yaml(two_core_job(*key) if part == "two-core" else virtual_job(*key))
+def _what_makes(results: Path, part: str, key: Key) -> Run:
+    if part == "two-core":
+        return {"job": job_to_yaml(two_core_job(*key))}
+    target = _target(key, results) if part == "testbed" else None
+    return {"job": job_to_yaml(virtual_job(*key)), "target": target}
 
 
 def _file(results: Path, part: str, key: Key) -> Path:

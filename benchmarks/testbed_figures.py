@@ -63,10 +63,10 @@ class TestbedRun(msgspec.Struct, frozen=True):
 
 
 def measure(folder: Path, scores: Mapping[int, float], *, steps: int, real_s: float) -> TestbedRun:
-    """Read the folder of a finished run; raises `RunFolderError` if it is damaged.
+    """Read the folder of a run that is over; raises `RunFolderError` if it is damaged.
 
     Args:
-        scores: of validation, by weights version.
+        scores: of validation, by weights version; those that were never published do not count.
     """
     record = read_run(folder)
     published = {
@@ -84,6 +84,7 @@ def measure(folder: Path, scores: Mapping[int, float], *, steps: int, real_s: fl
         tuple(
             Validated(published[version], version, score)
             for version, score in sorted(scores.items())
+            if version in published
         ),
         _iterations(folder),
         Totals(

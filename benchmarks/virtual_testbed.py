@@ -29,7 +29,8 @@ import yaml
 from benchmarks.exploration_jobs import METHODS, TASKS, virtual_job
 from benchmarks.report import commit, machine
 from benchmarks.testbed_figures import TestbedRun, measure
-from spotlight.actors.messages import GetStatus, JobAccepted, JobStatus, SubmitJob
+from benchmarks.time_to_target import time_to
+from spotlight.actors.messages import CancelJob, GetStatus, JobAccepted, JobStatus, SubmitJob
 from spotlight.actors.requests import evaluation_requests
 from spotlight.assets import read_prompts
 from spotlight.errors import ActorError, SpotlightError
@@ -63,6 +64,7 @@ def run_on_testbed(
     numerics: Numerics,
     folder: Path,
     faults: Sequence[Fault] = (),
+    target: float | None = None,
 ) -> TestbedRun:
     """Run a job to its end on a cluster of the nodes that it names, and say what it came to.
 
@@ -70,6 +72,7 @@ def run_on_testbed(
         numerics: `RealNumerics` of this job; several runs may share it that train alike.
         folder: an empty one, best in memory (`scratch_folder`); the run folder is made in it.
         faults: see `preemption`; their times are virtual seconds since the cluster began to start.
+        target: a validation score (see `time_to_target`) at which the job is cancelled.
 
     Raises `RunFailed`, and what the numerics raise.
     """
@@ -79,7 +82,7 @@ def run_on_testbed(
         *(NodeSpec(f"spot-{n}", "spot", spot.workers) for n in range(spot.nodes)),
     )
     folder, began = folder.resolve(), time.monotonic()
-    validation = _Validation(job, numerics)
+    validation = _Validation(job, numerics, target)
 
     async def simulate() -> tuple[Path, int]:
         cluster = Cluster(job.seed, folder, nodes, timings=profile.timings(job), numerics=numerics)
@@ -108,6 +111,7 @@ class _Validation:
 
     job: JobSpec
     numerics: Numerics
+    target: float | None
     scores: dict[int, float] = field(default_factory=dict)
     """By version."""
 
@@ -122,6 +126,11 @@ class _Validation:
             due = version % self.job.validation.every == 0 or version == self.job.iterations
             if due and version not in self.scores:
                 self._score(version, train["after"])
+
+    def is_enough(self, published: int) -> bool:
+        """Whether the versions up to this one have reached the target."""
+        curve = [(v, score) for v, score in sorted(self.scores.items()) if v <= published]
+        return self.target is not None and time_to(self.target, curve) is not None
 
     def _score(self, version: int, weights: str) -> None:
         average = physics.evaluation_weights(weights)
@@ -163,10 +172,13 @@ async def _have_it_done(cluster: Cluster, job: JobSpec, validation: _Validation)
         accepted |= isinstance(answer, JobAccepted)
         if not isinstance(answer, JobStatus):
             continue
-        if answer.outcome == "finished":
+        enough = validation.is_enough(answer.weights_version)
+        if answer.outcome == "finished" or (enough and answer.outcome == "cancelled"):
             return run
         if answer.outcome:
             raise RunFailed(f"{job.name}: {answer.outcome}: {answer.reason}")
+        if enough:
+            await user.ask(cluster.coordinator_actor(), CancelJob(), timeout_s=5.0)
         if seen != (answer.phase, answer.iteration):
             moved_at, seen = loop.time(), (answer.phase, answer.iteration)
     raise RunFailed(f"{job.name}: in {seen[0]} of iteration {seen[1]} for {_STALLED_S:g} s")

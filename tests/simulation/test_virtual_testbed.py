@@ -60,6 +60,15 @@ def test_every_second_version_is_validated_when_it_is_published() -> None:
     assert [point.time_s for point in points] == sorted(point.time_s for point in points)
 
 
+def test_a_run_ends_when_three_validations_are_at_the_target() -> None:
+    job = small("uniform", 40)
+    assert [point.version for point in run(job, target=0.0).validation] == [0, 2, 4]
+
+
+def test_a_run_that_never_reaches_its_target_ends_with_its_iterations() -> None:
+    assert run(small("rollouts", 6), target=2.0).validation[-1].version == 6
+
+
 def test_a_run_that_loses_spot_nodes_trains_the_same() -> None:
     job = small("rollouts", 2, **QUICK)
     numerics = RealNumerics(job)
