@@ -175,8 +175,14 @@ def _require_packages(modules: Sequence[str], extra: str, who: str) -> None:
 
 
 def _check_disk(job: JobSpec, checkpoint: CheckpointInfo, run_folder: Path) -> None:
-    place = next(path for path in (run_folder, *run_folder.absolute().parents) if path.exists())
-    needed, free = disk_nbytes(job, checkpoint), shutil.disk_usage(place).free
+    places = (run_folder, *run_folder.absolute().parents)
+    try:
+        free = shutil.disk_usage(next(path for path in places if path.exists())).free
+    except OSError as error:
+        raise RunFolderError(
+            f"{run_folder}: {error.strerror}; choose another run folder"
+        ) from error
+    needed = disk_nbytes(job, checkpoint)
     if needed > free:
         raise RunFolderError(
             f"{run_folder}: the run needs about {needed / 1e9:.1f} GB, but only "

@@ -55,8 +55,9 @@ def run_locally(job_path: Path | None, resume: Path | None, run_folder: Path | N
                 f"{folder} holds a run already; go on with it by --resume, or give another"
                 " --run-folder"
             )
+    plan = plan_lines(job, check(job, run_folder=folder), folder)
     _make_log_folder(folder / "logs")
-    console.print(plan_lines(job, check(job, run_folder=folder), folder))
+    console.print(plan)
     return run(_run(job, folder, resume is not None, console))
 
 

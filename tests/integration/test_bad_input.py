@@ -45,7 +45,7 @@ def test_a_wrong_field_is_named(
     done = workplace.spotlight("run", workplace.job(**changes), "--run-folder", "run")
 
     _is_one_clear_line(done, *words)
-    assert not (workplace.folder / "run" / "config.yaml").exists()
+    assert not (workplace.folder / "run").exists()
 
 
 def test_a_missing_job_file_is_named(workplace: Workplace) -> None:
