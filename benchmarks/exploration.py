@@ -29,7 +29,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from itertools import product
 from pathlib import Path
@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 Run = dict[str, Any]
 Key = tuple[str, str, int]
 """Task, method, seed."""
+Times = dict[str, float | None]
+"""Seconds to a target by method; None where it is never reached."""
 
 PARTS = ("staleness", "testbed", "two-core", "planner")
 _TWO_CORE = (*PLAIN, "spotlight")
@@ -274,6 +276,7 @@ def _compare(
     figures: dict[str, Any] = {}
     for task in tasks:
         ratios: dict[str, list[float | None]] = {name: [] for name in rivals}
+        on_the_way: dict[str, list[float | None]] = {}
         told = []
         for seed in seeds:
             curves = {
@@ -282,30 +285,39 @@ def _compare(
                 if (at, number) == (task, seed)
             }
             # By the wall clock the two ends may differ: the better one is the target of all.
-            target = max(time_to_target.final_score(curves[method]) for method in PLAIN)
-            times = {
-                method: time_to_target.time_to(target, curve) for method, curve in curves.items()
-            }
+            best = max((curves[method] for method in PLAIN), key=time_to_target.final_score)
+            target = time_to_target.final_score(best)
+            times = _times(target, curves)
             told.append({"seed": seed, "target": round(target, 4), "seconds": times})
             for name, methods in rivals.items():
-                ratios[name].append(_ratio([times[one] for one in methods], times["spotlight"]))
+                ratios[name].append(_ratio(times, methods))
+            for share, goal in time_to_target.milestones(best).items():
+                on_the_way.setdefault(share, []).append(_ratio(_times(goal, curves), PLAIN))
         for name, each in ratios.items():
             figures[f"{name}[{task}]"] = _median(each)
             figures[f"{name}_per_seed[{task}]"] = each
+        figures[f"speedup_on_the_way_{part}[{task}]"] = {
+            share: _median(each) for share, each in on_the_way.items()
+        }
         figures[f"time_to_target_{part}[{task}]"] = told
     return figures
+
+
+def _times(target: float, curves: Mapping[str, time_to_target.Curve]) -> Times:
+    return {method: time_to_target.time_to(target, curve) for method, curve in curves.items()}
 
 
 def _curve(run: Run) -> list[tuple[float, float]]:
     return [(point["time_s"], point["score"]) for point in run["validation"]]
 
 
-def _ratio(others: Iterable[float | None], own: float | None) -> float | None:
-    """How many times as long the fastest of the others takes; 0 if the run itself never arrives,
-    None if no other does."""
+def _ratio(times: Times, rivals: Iterable[str]) -> float | None:
+    """How many times as long the fastest of these methods takes; 0 if Spotlight never arrives,
+    None if none of them does."""
+    own = times["spotlight"]
     if own is None:
         return 0.0
-    reached = [seconds for seconds in others if seconds is not None]
+    reached = [seconds for seconds in map(times.get, rivals) if seconds is not None]
     return round(min(reached) / own, 3) if reached else None
 
 

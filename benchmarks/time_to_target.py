@@ -29,6 +29,12 @@ def final_score(curve: Curve) -> float:
     return smoothed(curve)[-1][1]
 
 
+def milestones(curve: Curve) -> dict[str, float]:
+    """The scores at a quarter, half, three quarters and all of a run's way to its final score."""
+    first, last = smoothed(curve)[0][1], final_score(curve)
+    return {f"{share} %": first + share / 100 * (last - first) for share in (25, 50, 75, 100)}
+
+
 def time_to(target: float, curve: Curve) -> float | None:
     """When the smoothed curve is at the target for the first time; None if it never is."""
     return next((time_s for time_s, score in smoothed(curve) if score >= target), None)

@@ -6,16 +6,23 @@ from spotlight.web.figures import Interval, Lane
 
 
 def test_a_speedup_is_over_the_fastest_rival() -> None:
-    assert _ratio([300.0, 200.0, None], 50.0) == 4.0
+    times = {
+        "spotlight": 50.0,
+        "reserved": 300.0,
+        "rollouts": 200.0,
+        "inline": None,
+        "uniform": 9.0,
+    }
+    assert _ratio(times, ["reserved", "rollouts", "inline"]) == 4.0
 
 
 def test_a_run_that_never_arrives_has_a_speedup_of_nothing() -> None:
-    assert _ratio([300.0], None) == 0.0
-    assert _ratio([None], None) == 0.0
+    assert _ratio({"spotlight": None, "inline": 300.0}, ["inline"]) == 0.0
+    assert _ratio({"spotlight": None, "inline": None}, ["inline"]) == 0.0
 
 
 def test_there_is_no_speedup_over_a_rival_that_never_arrives() -> None:
-    assert _ratio([None], 50.0) is None
+    assert _ratio({"spotlight": 50.0, "inline": None}, ["inline"]) is None
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 import pytest
 
-from benchmarks.time_to_target import final_score, smoothed, time_to
+from benchmarks.time_to_target import final_score, milestones, smoothed, time_to
 
 LINE = [(10.0 * step, step / 10) for step in range(11)]
 
@@ -24,3 +24,8 @@ def test_a_run_that_has_its_own_end_as_target_may_reach_it_earlier() -> None:
 
 def test_a_target_that_is_never_reached_has_no_time() -> None:
     assert time_to(2.0, LINE) is None
+
+
+def test_milestones_are_on_the_way_from_the_first_score_to_the_last() -> None:
+    found = milestones(LINE)  # from 0.1 to 0.9, smoothed
+    assert list(found.values()) == pytest.approx([0.3, 0.5, 0.7, 0.9])
