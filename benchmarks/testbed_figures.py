@@ -96,7 +96,7 @@ def measure(folder: Path, scores: Mapping[int, float], *, steps: int, real_s: fl
                 [
                     published[start.iteration] - start.time_s
                     for start in record.phases
-                    if start.phase == "publish"
+                    if start.phase == "publish" and start.iteration in published
                 ]
             ),
             delay_s=round(sum(delays), 3),

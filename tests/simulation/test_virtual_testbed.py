@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from benchmarks import testbed_figures
@@ -63,6 +64,15 @@ def test_every_second_version_is_validated_when_it_is_published() -> None:
 def test_a_run_ends_when_three_validations_are_at_the_target() -> None:
     job = small("uniform", 40)
     assert [point.version for point in run(job, target=0.0).validation] == [0, 2, 4]
+
+
+def test_weights_that_were_trained_but_not_published_do_not_count() -> None:
+    at_once = {"train_s": 0.1, "rollout_s": 0.1, "score_s": 0.0, "publish_s": 20.0}
+    quick = msgspec.structs.replace(load_profile(PUBLISHED), **at_once)
+    job = small("rollouts", 40, **{"validation.every": 1})
+    points = run(job, target=0.0, profile=quick).validation
+    assert [point.version for point in points] == list(range(len(points)))
+    assert len(points) < 40
 
 
 def test_a_run_that_never_reaches_its_target_ends_with_its_iterations() -> None:
