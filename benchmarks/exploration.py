@@ -23,17 +23,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import multiprocessing
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from itertools import product
 from pathlib import Path
-from statistics import median, median_low
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -42,6 +41,7 @@ from benchmarks import time_to_target
 from benchmarks.exploration_chart import draw_curves
 from benchmarks.exploration_jobs import METHODS, PLAIN, TASKS, two_core_job, virtual_job
 from benchmarks.report import finish, parser
+from benchmarks.speedups import Key, Run, compare, curve_of
 from benchmarks.virtual_testbed import PUBLISHED, run_on_testbed
 from spotlight.jobs import job_to_yaml
 from spotlight.simulation.profile import load_profile
@@ -49,12 +49,6 @@ from spotlight.studies.staleness_record import read_record
 
 if TYPE_CHECKING:
     from spotlight.simulation.real_numerics import RealNumerics
-
-Run = dict[str, Any]
-Key = tuple[str, str, int]
-"""Task, method, seed."""
-Times = dict[str, float | None]
-"""Seconds to a target by method; None where it is never reached."""
 
 PARTS = ("staleness", "testbed", "two-core", "planner")
 _TWO_CORE = (*PLAIN, "spotlight")
@@ -161,7 +155,7 @@ def _testbed(
     explored = [method for method in METHODS if method not in PLAIN]
     _each("testbed", _explored, options, product(tasks, explored, seeds))
     runs = _kept(options.results, "testbed", product(tasks, METHODS, seeds))
-    figures = _compare(
+    figures = compare(
         "testbed",
         runs,
         tasks,
@@ -232,7 +226,7 @@ def _target(key: Key, results: Path) -> float | None:
     if method in PLAIN:
         return None
     plain = _kept(results, "testbed", [(task, "rollouts", seed)])
-    return time_to_target.final_score(_curve(*plain.values()))
+    return time_to_target.final_score(curve_of(*plain.values()))
 
 
 def _two_core(
@@ -243,7 +237,7 @@ def _two_core(
         _wall_clock(key, options.results, options.quick)  # alone: it is the clock that counts
     runs = _kept(options.results, "two-core", keys)
     _draw(options, "two-core", runs, "minutes", 60.0)
-    return _compare("two-core", runs, tasks, seeds, {"speedup_2core": PLAIN})
+    return compare("two-core", runs, tasks, seeds, {"speedup_2core": PLAIN})
 
 
 def _wall_clock(key: Key, results: Path, quick: bool) -> None:
@@ -265,68 +259,6 @@ def _wall_clock(key: Key, results: Path, quick: bool) -> None:
     _keep(results, "two-core", key, {"validation": validation, "iterations": iterations})
 
 
-def _compare(
-    part: str,
-    runs: dict[Key, Run],
-    tasks: Iterable[str],
-    seeds: Iterable[int],
-    rivals: dict[str, tuple[str, ...]],
-) -> dict[str, Any]:
-    """For each name a speed-up over the fastest of these methods."""
-    figures: dict[str, Any] = {}
-    for task in tasks:
-        ratios: dict[str, list[float | None]] = {name: [] for name in rivals}
-        on_the_way: dict[str, list[float | None]] = {}
-        told = []
-        for seed in seeds:
-            curves = {
-                method: _curve(run)
-                for (at, method, number), run in runs.items()
-                if (at, number) == (task, seed)
-            }
-            # By the wall clock the two ends may differ: the better one is the target of all.
-            best = max((curves[method] for method in PLAIN), key=time_to_target.final_score)
-            target = time_to_target.final_score(best)
-            times = _times(target, curves)
-            told.append({"seed": seed, "target": round(target, 4), "seconds": times})
-            for name, methods in rivals.items():
-                ratios[name].append(_ratio(times, methods))
-            for share, goal in time_to_target.milestones(best).items():
-                on_the_way.setdefault(share, []).append(_ratio(_times(goal, curves), PLAIN))
-        for name, each in ratios.items():
-            figures[f"{name}[{task}]"] = _median(each)
-            figures[f"{name}_per_seed[{task}]"] = each
-        figures[f"speedup_on_the_way_{part}[{task}]"] = {
-            share: _median(each) for share, each in on_the_way.items()
-        }
-        figures[f"time_to_target_{part}[{task}]"] = told
-    return figures
-
-
-def _times(target: float, curves: Mapping[str, time_to_target.Curve]) -> Times:
-    return {method: time_to_target.time_to(target, curve) for method, curve in curves.items()}
-
-
-def _curve(run: Run) -> list[tuple[float, float]]:
-    return [(point["time_s"], point["score"]) for point in run["validation"]]
-
-
-def _ratio(times: Times, rivals: Iterable[str]) -> float | None:
-    """How many times as long the fastest of these methods takes; 0 if Spotlight never arrives,
-    None if none of them does."""
-    own = times["spotlight"]
-    if own is None:
-        return 0.0
-    reached = [seconds for seconds in map(times.get, rivals) if seconds is not None]
-    return round(min(reached) / own, 3) if reached else None
-
-
-def _median(values: list[float | None]) -> float | None:
-    """The lower one of two; whoever never arrives is slower than all others."""
-    found = median_low([math.inf if value is None else value for value in values])
-    return None if found == math.inf else found
-
-
 def _draw(
     options: argparse.Namespace, part: str, runs: dict[Key, Run], unit: str, seconds: float
 ) -> None:
@@ -334,7 +266,7 @@ def _draw(
         return
     options.plots.mkdir(parents=True, exist_ok=True)
     curves = {
-        key: [(time_s / seconds, score) for time_s, score in _curve(run)]
+        key: [(time_s / seconds, score) for time_s, score in curve_of(run)]
         for key, run in runs.items()
     }
     for task in {key[0] for key in curves}:

@@ -1,6 +1,6 @@
 import pytest
 
-from benchmarks.exploration import _median, _ratio
+from benchmarks.speedups import median_ratio, ratio
 from benchmarks.testbed_figures import _idle_share
 from spotlight.web.figures import Interval, Lane
 
@@ -13,16 +13,16 @@ def test_a_speedup_is_over_the_fastest_rival() -> None:
         "inline": None,
         "uniform": 9.0,
     }
-    assert _ratio(times, ["reserved", "rollouts", "inline"]) == 4.0
+    assert ratio(times, ["reserved", "rollouts", "inline"]) == 4.0
 
 
 def test_a_run_that_never_arrives_has_a_speedup_of_nothing() -> None:
-    assert _ratio({"spotlight": None, "inline": 300.0}, ["inline"]) == 0.0
-    assert _ratio({"spotlight": None, "inline": None}, ["inline"]) == 0.0
+    assert ratio({"spotlight": None, "inline": 300.0}, ["inline"]) == 0.0
+    assert ratio({"spotlight": None, "inline": None}, ["inline"]) == 0.0
 
 
 def test_there_is_no_speedup_over_a_rival_that_never_arrives() -> None:
-    assert _ratio({"spotlight": 50.0, "inline": None}, ["inline"]) is None
+    assert ratio({"spotlight": 50.0, "inline": None}, ["inline"]) is None
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_there_is_no_speedup_over_a_rival_that_never_arrives() -> None:
 def test_rivals_that_never_arrive_count_as_the_slowest(
     ratios: list[float | None], middle: float | None
 ) -> None:
-    assert _median(ratios) == middle
+    assert median_ratio(ratios) == middle
 
 
 def test_only_idle_time_inside_the_spans_counts_as_idle() -> None:
