@@ -118,6 +118,7 @@ def test_sigterm_lets_a_node_give_everything_back_before_it_ends(
     assert site.events("leases_expired") == []
 
 
+@pytest.mark.slow
 def test_the_journal_of_another_run_is_refused(workplace: Workplace) -> None:
     first = workplace.spotlight("run", workplace.job(), "--run-folder", "first")
     assert first.code == 0, first.errors

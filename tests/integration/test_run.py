@@ -91,6 +91,7 @@ def test_every_recipe_runs(
         assert (run / "export" / "adapter_model.safetensors").exists()
 
 
+@pytest.mark.slow
 def test_two_trainer_ranks_make_the_update_of_one(workplace: Workplace) -> None:
     weights = []
     for ranks in (1, 2):

@@ -20,6 +20,8 @@ from tests.studies.small_run import Brightness
 SIZE = {"prompts.per_iteration": 12, "group_size": 4, "sampler.degree": 1, "validation.every": 2}
 """A micro-batch for each GPU."""
 
+FEW = {"prompts.per_iteration": 2, "group_size": 4}
+"""Samples, where it does not matter how many."""
 
 QUICK = {"validation.seeds": 1, "sampler.steps": 2, "training.nft_times": 1}
 """To compute; on the test-bed it takes as long."""
@@ -62,21 +64,22 @@ def test_every_second_version_is_validated_when_it_is_published() -> None:
 
 
 def test_a_run_ends_when_three_validations_are_at_the_target() -> None:
-    job = small("uniform", 40)
+    job = small("uniform", 40, **FEW)
     assert [point.version for point in run(job, target=0.0).validation] == [0, 2, 4]
 
 
 def test_weights_that_were_trained_but_not_published_do_not_count() -> None:
     at_once = {"train_s": 0.1, "rollout_s": 0.1, "score_s": 0.0, "publish_s": 20.0}
     quick = msgspec.structs.replace(load_profile(PUBLISHED), **at_once)
-    job = small("rollouts", 40, **{"validation.every": 1})
+    job = small("rollouts", 40, **FEW, **{"validation.every": 1})
     points = run(job, target=0.0, profile=quick).validation
     assert [point.version for point in points] == list(range(len(points)))
     assert len(points) < 40
 
 
 def test_a_run_that_never_reaches_its_target_ends_with_its_iterations() -> None:
-    assert run(small("rollouts", 6), target=2.0).validation[-1].version == 6
+    job = small("rollouts", 6, **FEW)
+    assert run(job, target=2.0).validation[-1].version == 6
 
 
 def test_a_run_that_loses_spot_nodes_trains_the_same() -> None:
