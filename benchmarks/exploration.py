@@ -76,7 +76,7 @@ def main() -> None:
 
 def _measure(options: argparse.Namespace) -> dict[str, Any]:
     tasks, seeds = options.task or TASKS, range(1, 2 if options.quick else options.seeds + 1)
-    figures: dict[str, Any] = {}
+    figures: dict[str, Any] = {"quick": options.quick}
     parts: dict[str, Callable[[], dict[str, Any]]] = {
         "staleness": lambda: _staleness(options, tasks, seeds),
         "testbed": lambda: _testbed(options, tasks, seeds),
@@ -221,7 +221,7 @@ def _virtual(
 
 
 def _shortened(job: JobSpec) -> JobSpec:
-    """To see that everything works; says nothing about speed."""
+    """To see that everything works; such a run says nothing about speed."""
     validation = msgspec.structs.replace(job.validation, seeds=1, every=1)
     return msgspec.structs.replace(job, iterations=4, validation=validation)
 
