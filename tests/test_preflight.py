@@ -447,6 +447,17 @@ def test_a_full_disk_is_said_with_how_much_is_needed(
         preflight.check(make_job(), run_folder=folder)
 
 
+def test_a_run_folder_that_cannot_be_looked_at_is_named(
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(preflight.shutil, "disk_usage", refuse)
+    with pytest.raises(RunFolderError, match="Permission denied; choose another run folder"):
+        preflight.check(make_job(), run_folder=tmp_path)
+
+
 def test_every_problem_is_the_users_to_mend() -> None:
     for error in (CheckpointError, JobError, MissingDependency, RunFolderError):
         assert issubclass(error, UserError)
