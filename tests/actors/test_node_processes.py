@@ -43,6 +43,7 @@ class NotingLauncher(LocalLauncher):
         return process
 
 
+@pytest.mark.slow
 async def test_a_worker_process_that_hangs_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

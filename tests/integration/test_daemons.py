@@ -6,6 +6,8 @@ import json
 import socket
 from pathlib import Path
 
+import pytest
+
 from tests.integration.conftest import Workplace, events, metrics, wait_until
 
 
@@ -48,6 +50,7 @@ def test_a_job_submitted_by_hand_runs_on_nodes_that_join_at_any_time(workplace: 
     assert {event["node"] for event in events(run, "node_joined")} == {"first", "second"}
 
 
+@pytest.mark.slow
 def test_a_cancelled_job_frees_the_coordinator_for_the_next(workplace: Workplace) -> None:
     address = _coordinator(workplace)
     _node(workplace, address, "only", "reserved")

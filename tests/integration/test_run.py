@@ -62,6 +62,7 @@ def test_report_prints_the_figures_of_a_run_as_json(workplace: Workplace) -> Non
         assert sum(worker["states"].values()) == worker["seconds"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sampler", "training", "model"),
     [
