@@ -41,8 +41,7 @@ def compare(
                 for (at, method, number), run in runs.items()
                 if (at, number) == (task, seed)
             }
-            # By the wall clock the two ends may differ: the better one is the target of all.
-            best = max((curves[method] for method in PLAIN), key=time_to_target.final_score)
+            best = best_plain(curves)
             target = time_to_target.final_score(best)
             times = _times(target, curves)
             told.append({"seed": seed, "target": round(target, 4), "seconds": times})
@@ -58,6 +57,11 @@ def compare(
         }
         figures[f"time_to_target_{part}[{task}]"] = told
     return figures
+
+
+def best_plain(curves: Mapping[str, time_to_target.Curve]) -> time_to_target.Curve:
+    """Whose end is the target of all: by the wall clock the two ends may differ."""
+    return max((curves[method] for method in PLAIN), key=time_to_target.final_score)
 
 
 def _times(target: float, curves: Mapping[str, time_to_target.Curve]) -> Times:
