@@ -1,6 +1,6 @@
 import pytest
 
-from benchmarks.speedups import median_ratio, ratio
+from benchmarks.speedups import Run, compare, median_ratio, ratio
 from benchmarks.testbed_figures import _idle_share
 from spotlight.web.figures import Interval, Lane
 
@@ -33,6 +33,29 @@ def test_rivals_that_never_arrive_count_as_the_slowest(
     ratios: list[float | None], middle: float | None
 ) -> None:
     assert median_ratio(ratios) == middle
+
+
+def rising(slope: float, until: float) -> Run:
+    """A run that gains `slope` in ten seconds, up to a plateau."""
+    points = [(10.0 * step, min(step * slope, until)) for step in range(21)]
+    return {"validation": [{"time_s": time_s, "score": score} for time_s, score in points]}
+
+
+def test_the_better_end_without_exploration_is_the_target_of_all() -> None:
+    runs = {
+        ("ocr", "reserved", 1): rising(0.1, until=0.4),
+        ("ocr", "rollouts", 1): rising(0.1, until=0.8),
+        ("ocr", "spotlight", 1): rising(0.2, until=1.0),
+    }
+    figures = compare("testbed", runs, ["ocr"], [1], {"speedup": ("reserved", "rollouts")})
+    assert figures["time_to_target_testbed[ocr]"] == [
+        {
+            "seed": 1,
+            "target": 0.8,
+            "seconds": {"reserved": None, "rollouts": 90.0, "spotlight": 40.0},
+        }
+    ]
+    assert figures["speedup[ocr]"] == figures["speedup_on_the_way_testbed[ocr]"]["100 %"] == 2.25
 
 
 def test_only_idle_time_inside_the_spans_counts_as_idle() -> None:
