@@ -29,22 +29,37 @@ if TYPE_CHECKING:
     from spotlight.actors.system import ActorSystem
 
 Handler = Callable[[Any, Any], Awaitable[Message | None]]
+Guard = Callable[[Any, Any], bool]
+"""Given the actor and the message: whether its sender may say this."""
 AnyHandler = TypeVar("AnyHandler", bound=Callable[..., Awaitable[Message | None]])
 
 _HANDLED = "__handled_messages__"
+_ONLY = "__only_from__"
 
 
-def handles(*message_types: type[Message]) -> Callable[[AnyHandler], AnyHandler]:
-    """Mark an `async def` method as the handler of these message types and of their subclasses."""
+def handles(
+    *message_types: type[Message], only: Guard | None = None
+) -> Callable[[AnyHandler], AnyHandler]:
+    """Mark an `async def` method as the handler of these message types and of their subclasses.
+
+    `only` says who may send them: it is given the actor and the message. What it refuses is a
+    counted dead letter, and an ask fails with `RemoteError` (`NotAllowed`).
+    """
 
     def mark(method: AnyHandler) -> AnyHandler:
         is_async: bool = inspect.iscoroutinefunction(method)
         if not is_async:
             raise TypeError(f"{method.__qualname__} handles messages and must be an `async def`")
         setattr(method, _HANDLED, message_types)
+        setattr(method, _ONLY, only)
         return method
 
     return mark
+
+
+def from_this_process(actor: Actor, message: Message) -> bool:
+    """A guard for `handles`: nobody outside this process says this."""
+    return actor.sender_address == actor.ref.address
 
 
 class Actor:
@@ -56,23 +71,30 @@ class Actor:
     """This actor, for others to reach it. Set before `started`."""
 
     _handlers: ClassVar[Mapping[type[Message], Handler]] = {}
+    _guards: ClassVar[Mapping[type[Message], Guard]] = {}
     _cell: Cell
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         own: dict[type[Message], Handler] = {}
+        guards: dict[type[Message], Guard] = {}
+        inherited: dict[type[Message], Handler] = {}
+        for base in reversed(cls.__bases__):
+            inherited.update(getattr(base, "_handlers", {}))
+            guards.update(getattr(base, "_guards", {}))
         for method in vars(cls).values():
             for message_type in getattr(method, _HANDLED, ()):
                 if message_type in own:
                     raise TypeError(f"{cls.__name__} has two handlers of {message_type.__name__}")
                 own[message_type] = method
-        inherited: dict[type[Message], Handler] = {}
-        for base in reversed(cls.__bases__):
-            inherited.update(getattr(base, "_handlers", {}))
+                guards.pop(message_type, None)
+                if getattr(method, _ONLY) is not None:
+                    guards[message_type] = getattr(method, _ONLY)
         # A method that is overridden without the decorator still handles what it did.
         for message_type, method in inherited.items():
             inherited[message_type] = getattr(cls, getattr(method, "__name__", ""), method)
         cls._handlers = {**inherited, **own}
+        cls._guards = guards
 
     # --- hooks ------------------------------------------------------------------------
 
@@ -92,6 +114,12 @@ class Actor:
         actor."""
         delivery = self._cell.current
         return delivery.source if delivery is not None and delivery.source.name else None
+
+    @property
+    def sender_address(self) -> str:
+        """The process that sent the message that is being handled; empty outside a handler."""
+        delivery = self._cell.current
+        return delivery.source.address if delivery is not None else ""
 
     def tell(self, ref: ActorRef, message: Message) -> None:
         """Send and forget. Raises `MailboxFull` or `PeerUnreachable`."""

@@ -21,7 +21,7 @@ from spotlight.actors.mailbox import Delivery, Mailbox
 from spotlight.actors.protocol import Done, EndReason, Failure
 from spotlight.actors.supervision import RestartHistory, RestartPolicy
 from spotlight.errors import ActorDied
-from spotlight.transport.control import ActorRef, Kind
+from spotlight.transport.control import ActorRef, Kind, Message
 
 if TYPE_CHECKING:
     from spotlight.actors.actor import Actor
@@ -146,18 +146,22 @@ class Cell:
         if delivery.deadline is not None and self._loop.time() >= delivery.deadline:
             system.dead_letter("expired", self.ref, delivery.source, delivery.message)
             return
-        handler = actor._handlers.get(type(delivery.message)) or _inherited(actor, delivery)
+        kind = _handled_as(actor, delivery.message)
         is_ask = delivery.kind is Kind.ASK
-        if handler is None:
+        if kind is None:
             system.dead_letter("unhandled", self.ref, delivery.source, delivery.message)
             if is_ask:
                 name = type(delivery.message).__name__
                 text = f"{type(actor).__name__} has no handler of {name}"
                 system.answer(delivery, self.ref, Failure("RemoteError", text, "UnhandledMessage"))
             return
+        guard = actor._guards.get(kind)
         self.current = delivery
         try:
-            reply = await handler(actor, delivery.message)
+            if guard is not None and not guard(actor, delivery.message):
+                self._refuse(delivery)
+                return
+            reply = await actor._handlers[kind](actor, delivery.message)
         except asyncio.CancelledError:
             if is_ask:
                 system.answer(delivery, self.ref, _died(self.ref))
@@ -171,6 +175,14 @@ class Cell:
                 system.answer(delivery, self.ref, reply if reply is not None else _DONE)
         finally:
             self.current = None
+
+    def _refuse(self, delivery: Delivery) -> None:
+        """Its sender may not say this."""
+        self.system.dead_letter("not_allowed", self.ref, delivery.source, delivery.message)
+        if delivery.kind is Kind.ASK:
+            name = type(delivery.message).__name__
+            text = f"{delivery.source} may not send {name} to {self.ref}"
+            self.system.answer(delivery, self.ref, Failure("RemoteError", text, "NotAllowed"))
 
     async def _cancel_tasks(self) -> None:
         await _cancel(tuple(self._tasks), self.system.stop_grace_s, self.ref)
@@ -278,13 +290,11 @@ class Supervisor:
             self._parent.end("crashed", failure)
 
 
-def _inherited(actor: Actor, delivery: Delivery) -> Any:
-    """The handler of the nearest base type of a message."""
-    for base in type(delivery.message).__mro__[1:]:
-        handler = actor._handlers.get(base)
-        if handler is not None:
-            return handler
-    return None
+def _handled_as(actor: Actor, message: Message) -> type[Message] | None:
+    """The nearest type of a message that the actor handles: its own, or one of its bases."""
+    if type(message) in actor._handlers:
+        return type(message)
+    return next((base for base in type(message).__mro__ if base in actor._handlers), None)
 
 
 def _failure(error: BaseException) -> Failure:

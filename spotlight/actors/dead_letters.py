@@ -23,6 +23,7 @@ Reason = Literal[
     "unreachable",
     "expired",
     "unhandled",
+    "not_allowed",
     "late_reply",
     "out_of_order",
 ]

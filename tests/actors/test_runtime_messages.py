@@ -22,7 +22,7 @@ from runtime_kit import (
     tally,
 )
 
-from spotlight.actors.runtime import Actor, ActorSystem, Done, Message, handles
+from spotlight.actors.runtime import Actor, ActorSystem, Done, Message, from_this_process, handles
 from spotlight.errors import ActorDied, AskTimeout, MailboxFull, PeerUnreachable, RemoteError
 from spotlight.transport.control import ActorRef
 
@@ -318,3 +318,68 @@ def test_a_handler_that_is_not_async_is_an_error() -> None:
 
         @handles(Bump)  # type: ignore[arg-type]
         def handler(self: Actor, message: Bump) -> None: ...
+
+
+class Vault(Actor):
+    """Takes bumps of its owner only."""
+
+    def __init__(self, owner: str) -> None:
+        self.owner = owner
+        self.total = 0
+
+    def _from_owner(self, message: Message) -> bool:
+        return self.sender is not None and self.sender.name == self.owner
+
+    @handles(Bump, only=_from_owner)
+    async def on_bump(self, message: Bump) -> Tally:
+        self.total += message.amount
+        return Tally((self.total,))
+
+
+class OpenVault(Vault):
+    """Takes bumps of everybody."""
+
+    @handles(Bump)
+    async def on_any_bump(self, message: Bump) -> Tally:
+        self.total += message.amount
+        return Tally((self.total,))
+
+
+async def test_a_message_of_one_who_may_not_send_it_is_a_counted_dead_letter(pair: Pair) -> None:
+    vault = Vault("owner")
+    ref = await pair.there.spawn(lambda: vault, "vault")
+    owner, thief = Accountant(), Accountant()
+    await pair.here.spawn(lambda: owner, "owner")
+    await pair.here.spawn(lambda: thief, "thief")
+    owner.tell(ref, Bump(1))
+    thief.tell(ref, Bump(100))
+    pair.here.tell(ref, Bump(100))
+    assert await owner.ask(ref, Bump(2), timeout_s=1.0) == Tally((3,))
+    assert pair.there.dead_letters.counts["not_allowed"] == 2
+
+
+async def test_an_ask_of_one_who_may_not_is_an_error_that_says_so(pair: Pair) -> None:
+    ref = await pair.there.spawn(lambda: Vault("owner"), "vault")
+    with pytest.raises(RemoteError, match=r"NotAllowed.*may not send Bump") as error:
+        await pair.here.ask(ref, Bump(1), timeout_s=1.0)
+    assert error.value.type_name == "NotAllowed"
+
+
+async def test_a_subclass_says_anew_who_may_send_what_it_handles(pair: Pair) -> None:
+    ref = await pair.there.spawn(lambda: OpenVault("owner"), "vault")
+    assert await pair.here.ask(ref, Bump(1), timeout_s=1.0) == Tally((1,))
+
+
+async def test_what_only_this_process_may_say_is_refused_from_others() -> None:
+    class Private(Accountant):
+        @handles(Bump, only=from_this_process)
+        async def on_bump(self, message: Bump) -> None:
+            self.amounts.append(message.amount)
+
+    async with Cluster() as cluster:
+        here, there = await cluster.system("here"), await cluster.system("there")
+        ref = await here.spawn(Private, "private")
+        there.tell(ref, Bump(100))
+        here.tell(ref, Bump(1))
+        await asyncio.sleep(0.1)
+        assert await tally(there, ref) == (1,)
