@@ -31,7 +31,7 @@ from torch import Tensor
 from benchmarks.report import Figure, finish, parser
 from spotlight.actors.launcher import die_with_parent
 from spotlight.actors.loop import run
-from spotlight.store.memory_folder import create_memory_folder
+from spotlight.store.memory_folder import MemoryFolder
 from spotlight.transport.tensors import BundleOffer, BundleStore, content_key, fetch
 from spotlight.transport.tensors.bundles import map_copy, pack, touch, unpack
 
@@ -101,7 +101,8 @@ def _measure(offer: BundleOffer, rounds: int) -> dict[str, list[float]]:
 
 async def measure(layers: int, rounds: int) -> dict[str, Figure]:
     """Keep the weights, and have another process measure; the figures."""
-    store = BundleStore(create_memory_folder(), token="benchmark")
+    memory = MemoryFolder()
+    store = BundleStore(memory.path, token="benchmark")
     try:
         await store.start()
         data = pack(_state(layers))
@@ -120,7 +121,7 @@ async def measure(layers: int, rounds: int) -> dict[str, Figure]:
             raise SystemExit(f"the worker process ended with {process.returncode}")
     finally:
         await store.aclose()
-        store.remove()
+        memory.remove()
     return _figures(msgspec.json.decode(answer, type=dict[str, list[float]]), copy.nbytes)
 
 

@@ -20,6 +20,9 @@ from typing import Protocol
 
 from spotlight.errors import UserError
 
+WORKER_KEY = "SPOTLIGHT_WORKER_KEY"
+"""Environment variable by which a node knows its own worker processes."""
+
 _PR_SET_PDEATHSIG = 1
 _POLL_S = 1.0
 
@@ -98,8 +101,8 @@ class LocalProcess:
 
 
 class LocalLauncher:
-    """Starts children on this machine, in the same session, so that a terminal's Ctrl-C reaches
-    them too."""
+    """Starts children on this machine, in sessions of their own: what a terminal or a service
+    manager sends to all of a group is for their parent to handle."""
 
     async def start(
         self, argv: Sequence[str], env: Mapping[str, str], name: str, log_path: Path
@@ -114,6 +117,7 @@ class LocalLauncher:
                     stdout=output,
                     stderr=asyncio.subprocess.STDOUT,
                     env=dict(env),
+                    start_new_session=True,
                 )
         except OSError as error:
             raise UserError(f"cannot start {name} ({argv[0]}): {error}") from error

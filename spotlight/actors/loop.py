@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from spotlight.errors import MissingDependency, UserError
@@ -55,18 +55,24 @@ def run(main: Coroutine[Any, Any, Result]) -> Result:
         return runner.run(main)
 
 
+def ending_signals() -> Sequence[signal.Signals]:
+    """What tells a process to end: SIGTERM, Ctrl-C, and the end of its terminal, less what whoever
+    started it wants ignored (`nohup`).
+    """
+    signals = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    return [each for each in signals if signal.getsignal(each) is not signal.SIG_IGN]
+
+
 async def until_told(system: ActorSystem, stop: asyncio.Event | None = None) -> None:
-    """Return on SIGTERM, and on Ctrl-C unless the process ignores it; with `stop`, when that is
-    set instead of on SIGTERM.
+    """Return when `stop` is set, or on a signal that tells the process to end; with `stop`, of
+    these only on Ctrl-C.
 
     Raises `ActorDied` when a crash closed the system: the process must not live on without it.
     """
-    loop = asyncio.get_running_loop()
-    if stop is None:
-        stop = asyncio.Event()
-        loop.add_signal_handler(signal.SIGTERM, stop.set)
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        loop.add_signal_handler(signal.SIGINT, stop.set)
+    told_by = [each for each in ending_signals() if stop is None or each == signal.SIGINT]
+    stop = stop or asyncio.Event()
+    for each in told_by:
+        asyncio.get_running_loop().add_signal_handler(each, stop.set)
     told = asyncio.ensure_future(stop.wait())
     closed = asyncio.ensure_future(system.wait_closed())
     await asyncio.wait((told, closed), return_when=asyncio.FIRST_COMPLETED)

@@ -13,7 +13,7 @@ import signal
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from spotlight.actors.launcher import die_with_parent
+from spotlight.actors.launcher import WORKER_KEY, die_with_parent
 from spotlight.actors.logs import log_as_json_lines
 from spotlight.actors.loop import run, until_told
 
@@ -23,7 +23,10 @@ def main() -> None:
     arguments = _parse()
     die_with_parent(arguments.parent)
     log_as_json_lines()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the node's to handle
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        # What a service manager sends to all processes is the node's to handle: it has its workers
+        # give back what they hold, and ends them.
+        signal.signal(number, signal.SIG_IGN)
     os.environ.setdefault("OMP_NUM_THREADS", str(arguments.threads))
 
     import torch
@@ -43,7 +46,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
     from spotlight.transport.control import ZeroMQTransport
 
     rng = random.Random(secrets.randbits(64))
-    context = WorkerContext(arguments.name, epoch=secrets.randbits(48))
+    context = WorkerContext(arguments.name, secrets.randbits(48), arguments.node)
     system = ActorSystem(ZeroMQTransport(f"tcp://{arguments.host}:0"), rng=rng)
     await system.start()
     try:
@@ -56,7 +59,8 @@ async def _serve(arguments: argparse.Namespace) -> None:
         reward = await spawn(lambda: RewardWorker(context), "reward-worker")
         trainer = await spawn(lambda: TrainerRank(context, arguments.host), "trainer-rank")
         refs = WorkerRefs(arguments.name, context.epoch, leader, member, reward, trainer)
-        system.tell(system.well_known(arguments.node, "node"), WorkerUp(refs))
+        key = os.environ.get(WORKER_KEY, "")
+        system.tell(system.well_known(arguments.node, "node"), WorkerUp(refs, key))
         await until_told(system)
     finally:
         await system.aclose()

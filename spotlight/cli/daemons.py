@@ -1,7 +1,7 @@
 """The two daemons as commands: `spotlight-coordinator` and `spotlight-node`.
 
-Both bind to loopback unless told otherwise, end cleanly on SIGTERM or Ctrl-C, and end with the
-process named by `--parent`.
+Both bind to loopback unless told otherwise, end cleanly on SIGTERM, SIGHUP or Ctrl-C, and end with
+the process named by `--parent`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import typer
 
 from spotlight.actors.launcher import LocalLauncher, die_with_parent
 from spotlight.actors.logs import log_as_json_lines
-from spotlight.actors.loop import run, until_told
+from spotlight.actors.loop import ending_signals, run, until_told
 from spotlight.errors import ActorDied, UserError
 
 if TYPE_CHECKING:
@@ -122,13 +122,16 @@ def _node(
     name = name or f"{socket.gethostname()}-{os.getpid()}"
     kind: Literal["reserved", "spot"] = "reserved" if pool == "reserved" else "spot"
     from spotlight.actors.node import NodeSettings
-    from spotlight.store.memory_folder import create_memory_folder
+    from spotlight.store.memory_folder import MemoryFolder
 
-    root = create_memory_folder()
+    memory = MemoryFolder()
     settings = NodeSettings(
-        name, kind, workers, host, threads, coordinator, logs or root / "logs", os.getpid()
+        name, kind, workers, host, threads, coordinator, logs or memory.path / "logs", os.getpid()
     )
-    run(_serve_node(settings, root, watched=not parent, notice_file=notice_file))
+    try:
+        run(_serve_node(settings, memory.path, watched=not parent, notice_file=notice_file))
+    finally:
+        memory.remove()
 
 
 async def _serve_node(
@@ -144,13 +147,20 @@ async def _serve_node(
         ZeroMQTransport(f"tcp://{settings.host}:0"), rng=random.Random(secrets.randbits(64))
     )
     stop = asyncio.Event()
+    problem = ""
+
+    def left(reason: str) -> None:
+        nonlocal problem
+        problem = reason
+        stop.set()
+
     try:
         await store.start()
         await system.start()
         async with _notices(stop, watched=watched, file=notice_file) as notices:
             try:
                 await system.spawn(
-                    lambda: NodeScheduler(settings, store, LocalLauncher(), notices, left=stop.set),
+                    lambda: NodeScheduler(settings, store, LocalLauncher(), notices, left=left),
                     "node",
                     restarts=ESCALATE,
                 )
@@ -159,7 +169,8 @@ async def _serve_node(
                 await system.aclose()  # who reads the notices ends before they do
     finally:
         await store.aclose()
-        store.remove()
+    if problem:
+        raise UserError(problem)
 
 
 @asynccontextmanager
@@ -169,18 +180,20 @@ async def _notices(
     """What this machine's cloud, launcher and signals say. A node that another process started for
     itself (`--parent`) is told by that one, and ends on SIGTERM.
     """
+    numbers = [each for each in ending_signals() if each != signal.SIGINT]
     if not watched:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+        for number in numbers:
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
         yield None
         return
     from spotlight.cloud.detect import detect, metadata_urls
     from spotlight.cloud.file import NoticeFile
     from spotlight.cloud.notices import NoticeBook, watch_notices
-    from spotlight.cloud.signals import grace_s, sigterm_as_notice
+    from spotlight.cloud.signals import grace_s, signals_as_notice
 
     sources = await detect(metadata_urls(os.environ))
     if file is not None:
         sources.append(NoticeFile(file))
-    with sigterm_as_notice(grace_s(os.environ), stop.set) as sigterm:
-        async with aclosing(watch_notices([*sources, sigterm], NoticeBook())) as notices:
+    with signals_as_notice(numbers, grace_s(os.environ), stop.set) as signals:
+        async with aclosing(watch_notices([*sources, signals], NoticeBook())) as notices:
             yield notices

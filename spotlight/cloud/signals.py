@@ -1,4 +1,5 @@
-"""SIGTERM as a notice: all that Kubernetes, Slurm, systemd and `docker stop` say before they kill.
+"""SIGTERM as a notice: all that Kubernetes, Slurm, systemd and `docker stop` say before they kill;
+and SIGHUP, when a node's terminal is closed.
 
 How long they wait is not in the signal; the environment says it (`GRACE_VARIABLE`).
 """
@@ -8,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from spotlight.cloud.notices import Announcement
@@ -34,8 +35,8 @@ def grace_s(environ: Mapping[str, str]) -> float:
     return seconds
 
 
-class Sigterm:
-    """The first SIGTERM is a notice of `lead_s` seconds; each later one calls `again`."""
+class EndingSignal:
+    """The first signal is a notice of `lead_s` seconds; each later one calls `again`."""
 
     name = "signal"
     poll_s = 1.0
@@ -53,7 +54,7 @@ class Sigterm:
         return (Announcement("sigterm", "preempt", max(0.0, left_s)),)
 
     def receive(self) -> None:
-        """Take in one SIGTERM."""
+        """Take in one signal."""
         if self._received.is_set():
             self._again()
             return
@@ -62,16 +63,20 @@ class Sigterm:
 
 
 @contextmanager
-def sigterm_as_notice(lead_s: float, again: Callable[[], None]) -> Iterator[Sigterm]:
-    """Handle SIGTERM of this process on the running loop; afterwards it kills again.
+def signals_as_notice(
+    numbers: Sequence[signal.Signals], lead_s: float, again: Callable[[], None]
+) -> Iterator[EndingSignal]:
+    """Handle these signals of this process on the running loop; afterwards they kill again.
 
     `lead_s` is the time that the first leaves; the second calls `again`, which should end the
     process at once.
     """
     loop = asyncio.get_running_loop()
-    source = Sigterm(lead_s, again)
-    loop.add_signal_handler(signal.SIGTERM, source.receive)
+    source = EndingSignal(lead_s, again)
+    for number in numbers:
+        loop.add_signal_handler(number, source.receive)
     try:
         yield source
     finally:
-        loop.remove_signal_handler(signal.SIGTERM)
+        for number in numbers:
+            loop.remove_signal_handler(number)

@@ -1,12 +1,14 @@
 """A node's folder in memory: where its copy of the weights is, so that workers of the machine read
 it at memory speed.
 
-The folder bears the pid of its owner. One that was left behind by a killed process is removed when
-the next one starts.
+Its owner holds a lock on the folder for as long as it lives, however it ends; the kernel lets go of
+it then. One that nobody holds was left behind, and is removed when the next node starts. Process
+ids would not tell: containers that share this memory count their processes apart.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import tempfile
@@ -16,29 +18,50 @@ _PREFIX = "spotlight-"
 _SHARED_MEMORY = Path("/dev/shm")
 
 
-def create_memory_folder() -> Path:
+class MemoryFolder:
     """A new folder of this process, in shared memory where the system has it."""
-    remove_leftovers()
-    return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=_base()))
+
+    def __init__(self) -> None:
+        remove_leftovers()
+        lock = None
+        while lock is None:  # another process may take it for a leftover before it is locked
+            self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=_base()))
+            lock = _lock(self.path)
+        self._lock = lock
+
+    def remove(self) -> None:
+        """Delete the folder with all that is in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
 
 
 def remove_leftovers() -> None:
-    """Remove the folders of processes that are gone."""
+    """Remove the folders whose owners are gone."""
     for folder in _base().glob(f"{_PREFIX}*-*"):
         pid = folder.name.removeprefix(_PREFIX).partition("-")[0]
-        if pid.isdigit() and not _is_alive(int(pid)):
+        lock = _lock(folder) if pid.isdigit() else None
+        if lock is not None:
             shutil.rmtree(folder, ignore_errors=True)
+            os.close(lock)
+
+
+def _lock(folder: Path) -> int | None:
+    """A descriptor that holds the folder; None if somebody else does, or it is gone, or is not
+    ours.
+    """
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(descriptor), folder.stat()):
+            return descriptor
+    except OSError:
+        pass
+    os.close(descriptor)
+    return None
 
 
 def _base() -> Path:
     return _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir())
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

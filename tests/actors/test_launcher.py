@@ -66,11 +66,14 @@ async def test_a_signal_ends_a_process(tmp_path: Path, end: str, number: signal.
 
 
 @pytest.mark.both_loops
-async def test_a_process_stays_in_the_session_of_its_parent(tmp_path: Path) -> None:
-    argv = python("import os; print(os.getsid(0))")
+async def test_what_is_sent_to_the_group_of_a_process_does_not_reach_its_children(
+    tmp_path: Path,
+) -> None:
+    argv = python("import os; print(os.getpgid(0), os.getsid(0))")
     process = await LocalLauncher().start(argv, os.environ, "worker", tmp_path / "log")
     await process.wait()
-    assert int((tmp_path / "log").read_text()) == os.getsid(0)
+    group, session = map(int, (tmp_path / "log").read_text().split())
+    assert group == session == process.pid
 
 
 async def test_a_command_that_does_not_exist_is_named(tmp_path: Path) -> None:

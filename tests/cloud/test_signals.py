@@ -4,32 +4,35 @@ import signal
 
 import pytest
 
-from spotlight.cloud.signals import GRACE_VARIABLE, grace_s, sigterm_as_notice
+from spotlight.cloud.signals import GRACE_VARIABLE, grace_s, signals_as_notice
 from spotlight.errors import UserError
 from tests.cloud.watching import watching
 
+BOTH = (signal.SIGTERM, signal.SIGHUP)
 
-def terminate() -> None:
-    os.kill(os.getpid(), signal.SIGTERM)
+
+def receive(number: signal.Signals) -> None:
+    os.kill(os.getpid(), number)
 
 
 @pytest.mark.both_loops
-async def test_the_first_sigterm_is_a_notice_and_the_second_ends():
+@pytest.mark.parametrize(("first", "second"), [BOTH, BOTH[::-1], BOTH[:1] * 2])
+async def test_the_first_signal_is_a_notice_and_the_second_ends(first, second):
     end = asyncio.Event()
-    with sigterm_as_notice(30.0, end.set) as source:
+    with signals_as_notice(BOTH, 30.0, end.set) as source:
         async with watching(source) as told:
-            terminate()
+            receive(first)
             notice = await told.next()
             assert (notice.source, notice.kind) == ("signal", "preempt")
             assert 25 < notice.lead_s <= 30
             assert not end.is_set()
-            terminate()
+            receive(second)
             await end.wait()
             assert told.nothing_more()
 
 
 async def test_a_sigterm_from_before_the_watch_is_seen_with_what_is_left_of_its_time():
-    with sigterm_as_notice(0.05, lambda: None) as source:
+    with signals_as_notice(BOTH, 0.05, lambda: None) as source:
         source.receive()
         await asyncio.sleep(0.1)
         async with watching(source) as told:
@@ -37,7 +40,7 @@ async def test_a_sigterm_from_before_the_watch_is_seen_with_what_is_left_of_its_
 
 
 async def test_sigterm_kills_again_afterwards():
-    with sigterm_as_notice(30.0, lambda: None):
+    with signals_as_notice(BOTH, 30.0, lambda: None):
         assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from spotlight.store import memory_folder
-from spotlight.store.memory_folder import create_memory_folder, remove_leftovers
+from spotlight.store.memory_folder import MemoryFolder, remove_leftovers
 
 
 @pytest.fixture(autouse=True)
@@ -20,10 +21,27 @@ def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def dead_pid() -> int:
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
-    return process.pid
+def owner(base: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process with a folder of its own."""
+    code = (
+        "import sys, pathlib; from spotlight.store import memory_folder as m;"
+        "m._SHARED_MEMORY = pathlib.Path(sys.argv[1]); f = m.MemoryFolder();"
+        "print(f.path, flush=True); sys.stdin.read()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(base)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def its_folder(owner: subprocess.Popen[str]) -> Path:
+    assert owner.stdout is not None
+    return Path(owner.stdout.readline().strip())
 
 
 def folder(base: Path, name: str) -> Path:
@@ -33,30 +51,59 @@ def folder(base: Path, name: str) -> Path:
     return made
 
 
-def test_a_folder_is_new_private_and_bears_our_pid(base: Path) -> None:
-    first, second = create_memory_folder(), create_memory_folder()
-    assert first != second
-    assert first.name.startswith(f"spotlight-{os.getpid()}-")
-    assert first.stat().st_mode & 0o777 == 0o700
+def test_a_folder_is_new_private_and_bears_our_pid() -> None:
+    first, second = MemoryFolder(), MemoryFolder()
+    assert first.path != second.path
+    assert first.path.name.startswith(f"spotlight-{os.getpid()}-")
+    assert first.path.stat().st_mode & 0o777 == 0o700
+    for each in (first, second):
+        each.remove()
+        assert not each.path.exists()
 
 
-def test_leftovers_of_dead_processes_are_removed(base: Path, dead_pid: int) -> None:
-    left = folder(base, f"spotlight-{dead_pid}-abc")
-    create_memory_folder()
+def test_the_folder_of_a_living_process_stays(base: Path, owner: subprocess.Popen[str]) -> None:
+    kept = its_folder(owner)
+    remove_leftovers()
+    assert kept.exists()
+
+
+def test_the_folder_of_a_killed_process_is_removed_when_the_next_one_starts(
+    base: Path, owner: subprocess.Popen[str]
+) -> None:
+    left = its_folder(owner)
+    (left / "weights").write_bytes(b"1")
+    owner.kill()
+    owner.wait()
+    assert left.exists()
+    MemoryFolder().remove()
     assert not left.exists()
 
 
-def test_folders_of_living_processes_stay(base: Path) -> None:
-    kept = [folder(base, f"spotlight-{pid}-abc") for pid in (os.getpid(), os.getppid(), 1)]
+def test_a_folder_of_a_living_process_stays_though_its_pid_says_nothing_here(
+    base: Path, owner: subprocess.Popen[str]
+) -> None:
+    """As in a container that shares memory with its neighbours, but not process ids."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    kept = its_folder(owner)
+    elsewhere = kept.rename(base / f"spotlight-{ended.pid}-abc")
+    remove_leftovers()
+    assert elsewhere.exists()
+
+
+def test_a_folder_whose_pid_is_that_of_another_living_process_is_removed(base: Path) -> None:
+    left = [folder(base, f"spotlight-{pid}-abc") for pid in (os.getpid(), os.getppid(), 1)]
+    remove_leftovers()
+    assert not any(path.exists() for path in left)
+
+
+def test_what_is_not_ours_stays(base: Path) -> None:
+    names = ("other-1-a", "spotlight-cache-a", "spotlight--a", "spotlight1")
+    kept = [folder(base, name) for name in names]
+    (base / "spotlight-1-link").symlink_to(kept[0])
+    (base / "spotlight-1-file").write_bytes(b"1")
     remove_leftovers()
     assert all((path / "weights").exists() for path in kept)
-
-
-def test_what_is_not_ours_stays(base: Path, dead_pid: int) -> None:
-    names = (f"other-{dead_pid}-a", "spotlight-cache-a", "spotlight--a", f"spotlight{dead_pid}")
-    kept = [folder(base, name) for name in names]
-    remove_leftovers()
-    assert all(path.exists() for path in kept)
 
 
 def test_without_shared_memory_the_temporary_folder_is_used(
@@ -64,4 +111,6 @@ def test_without_shared_memory_the_temporary_folder_is_used(
 ) -> None:
     monkeypatch.setattr(memory_folder, "_SHARED_MEMORY", base / "missing")
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(base))
-    assert create_memory_folder().parent == base
+    made = MemoryFolder()
+    assert made.path.parent == base
+    made.remove()
