@@ -17,6 +17,7 @@ from diffusers import (
     FlowMatchEulerDiscreteScheduler,
     QwenImageTransformer2DModel,
 )
+from safetensors import SafetensorError
 
 from spotlight.assets import resolve_checkpoint
 from spotlight.diffusion.images import ImageCodec, PixelCodec, VaeCodec
@@ -42,8 +43,8 @@ def load_model(spec: ModelSpec, *, device: torch.device | str | None = None) -> 
     dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
     folder = resolve_checkpoint(spec.checkpoint)
     index = _read_index(folder)
-    transformer = _load_part(
-        QwenImageTransformer2DModel, folder, "transformer", torch_dtype=dtype, use_safetensors=True
+    transformer = _load_weights(
+        QwenImageTransformer2DModel, folder, "transformer", torch_dtype=dtype
     )
     transformer.to(device).eval()
     model = QwenImageModel(
@@ -118,6 +119,23 @@ def _class_of(index: dict[str, Any], part: str) -> str | None:
     return entry[1] if isinstance(entry, list) and len(entry) == 2 else None
 
 
+def _load_weights(cls: Any, folder: Path, part: str, **options: Any) -> Any:
+    """A part with tensors, all of which must be there: the libraries would make up what is
+    missing.
+    """
+    model, found = _load_part(
+        cls, folder, part, use_safetensors=True, output_loading_info=True, **options
+    )
+    missing = sorted(found["missing_keys"])
+    if missing:
+        others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise CheckpointError(
+            f"model.checkpoint: the weights in {folder / part} lack {missing[0]}{others}; copy the"
+            " whole checkpoint again"
+        )
+    return model
+
+
 def _load_part(cls: Any, folder: Path, part: str, **options: Any) -> Any:
     if not (folder / part).is_dir():
         raise CheckpointError(
@@ -125,7 +143,7 @@ def _load_part(cls: Any, folder: Path, part: str, **options: Any) -> Any:
         )
     try:
         return cls.from_pretrained(folder / part, local_files_only=True, **options)
-    except (OSError, ValueError, RuntimeError, TypeError, KeyError) as error:
+    except (OSError, ValueError, RuntimeError, TypeError, KeyError, SafetensorError) as error:
         raise CheckpointError(
             f"model.checkpoint: {folder / part} cannot be loaded: {error}"
         ) from error
@@ -145,13 +163,7 @@ def _load_text_encoder(
     # transformers takes seconds to import, and tiny checkpoints do without it.
     from transformers import AutoTokenizer, Qwen2_5_VLForConditionalGeneration
 
-    model = _load_part(
-        Qwen2_5_VLForConditionalGeneration,
-        folder,
-        "text_encoder",
-        dtype=dtype,
-        use_safetensors=True,
-    )
+    model = _load_weights(Qwen2_5_VLForConditionalGeneration, folder, "text_encoder", dtype=dtype)
     tokenizer = _load_part(AutoTokenizer, folder, "tokenizer")
     return QwenTextEncoder(
         tokenizer, model.to(device).eval().requires_grad_(False), length=QWEN_TEXT_LENGTH
@@ -164,5 +176,5 @@ def _load_codec(
     if _class_of(index, "vae") is None:
         config = transformer.config
         return PixelCodec(config.patch_size, config.out_channels or config.in_channels)
-    vae = _load_part(AutoencoderKLQwenImage, folder, "vae", torch_dtype=dtype, use_safetensors=True)
+    vae = _load_weights(AutoencoderKLQwenImage, folder, "vae", torch_dtype=dtype)
     return VaeCodec(vae.to(device).eval().requires_grad_(False))

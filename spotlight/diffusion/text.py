@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -134,9 +135,10 @@ class TokenTextEncoder:
             )
             tensors = load_file(folder / "model.safetensors")
             return cls(vocabulary, tensors["table"], tensors["positions"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
             raise CheckpointError(
-                f"model.checkpoint: {folder} is not a token text encoder ({error})"
+                f"model.checkpoint: {folder} is not a token text encoder: config.json or"
+                f" model.safetensors is damaged ({error}); copy it again"
             ) from error
 
     def save(self, folder: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from spotlight.assets import read_prompts, resolve_checkpoint
 from spotlight.diffusion.checkpoints import load_model
@@ -111,6 +112,24 @@ def test_truncated_weights_are_refused(checkpoint: Path) -> None:
     [path] = (checkpoint / "transformer").glob("*.safetensors")
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(CheckpointError, match="transformer"):
+        load(checkpoint)
+
+
+def test_weights_that_lack_a_tensor_are_refused_by_its_name(checkpoint: Path) -> None:
+    [path] = (checkpoint / "transformer").glob("*.safetensors")
+    tensors = load_file(path)
+    del tensors["proj_out.weight"]
+    save_file(tensors, path, {"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"transformer lack proj_out\.weight"):
+        load(checkpoint)
+
+
+def test_a_damaged_text_encoder_is_named(checkpoint: Path) -> None:
+    path = checkpoint / "text_encoder" / "model.safetensors"
+    damaged = bytearray(path.read_bytes())
+    damaged[8:40] = b"x" * 32
+    path.write_bytes(damaged)
+    with pytest.raises(CheckpointError, match=r"text_encoder .*model\.safetensors is damaged"):
         load(checkpoint)
 
 
