@@ -28,7 +28,7 @@ from spotlight.actors.launcher import LocalLauncher
 from spotlight.actors.ledger import Ledger
 from spotlight.actors.loop import run
 from spotlight.actors.messages import (
-    AddWorker,
+    AddWorkers,
     Completed,
     HoldWeights,
     Membership,
@@ -142,8 +142,8 @@ async def _measure(count: int, rounds: int) -> dict[str, Any]:
         )
         try:
             refs = await asyncio.wait_for(up, 60)
-            membership = Membership(dispatcher_ref, ledger, sink)
-            system.tell(dispatcher_ref, AddWorker("worker", "node", "spot", refs.epoch))
+            membership = Membership(dispatcher_ref, dispatcher_ref, ledger, sink)
+            system.tell(dispatcher_ref, AddWorkers("node", "spot", (refs,)))
             await system.ask(refs.leader, PrepareJob("job", job, membership), timeout_s=60)
             weights = store.put("weights/0", pack(model.trainable_state()))
             system.tell(refs.leader, HoldWeights("job", 0, weights, None, (0,)))

@@ -23,7 +23,7 @@ from spotlight.actors.job_journal import JobJournal
 from spotlight.actors.launcher import LocalLauncher, LocalProcess
 from spotlight.actors.ledger import Ledger
 from spotlight.actors.messages import (
-    AddWorker,
+    AddWorkers,
     HoldWeights,
     JoinNode,
     Membership,
@@ -32,7 +32,7 @@ from spotlight.actors.messages import (
     NodeLeft,
     NoticeGiven,
     PrepareJob,
-    RemoveWorker,
+    RemoveWorkers,
     Request,
     RequestsFinished,
     RequestsGivenUp,
@@ -104,13 +104,9 @@ class _Coordinator(Actor):
         before = self._workers.get(message.node, {})
         after = {worker.epoch: worker for worker in message.workers}
         self._workers[message.node] = after
-        for epoch in before.keys() - after.keys():
-            self._remove(before[epoch], announced=False)
-        for epoch in after.keys() - before.keys():
-            worker = after[epoch]
-            self.tell(
-                self._site.dispatcher_ref, AddWorker(worker.worker, message.node, "spot", epoch)
-            )
+        self._remove([before[epoch] for epoch in before.keys() - after.keys()], announced=False)
+        came = tuple(after[epoch] for epoch in after.keys() - before.keys())
+        self.tell(self._site.dispatcher_ref, AddWorkers(message.node, "spot", came))
         self.tell(message.scheduler, self._site.prepare)
         self.tell(message.scheduler, self._site.weights)
         self._site.joined(message)
@@ -122,8 +118,7 @@ class _Coordinator(Actor):
 
     @handles(NodeLeft)
     async def on_left(self, message: NodeLeft) -> None:
-        for worker in self._workers.pop(message.node, {}).values():
-            self._remove(worker, announced=True)
+        self._remove(list(self._workers.pop(message.node, {}).values()), announced=True)
         self._site.left.add(message.node)
 
     @handles(RequestsFinished)
@@ -136,8 +131,9 @@ class _Coordinator(Actor):
     async def on_given_up(self, message: RequestsGivenUp) -> None:
         self._site.given_up += [request.id for request in message.requests]
 
-    def _remove(self, worker: WorkerRefs, *, announced: bool) -> None:
-        removed = RemoveWorker(worker.worker, "its process ended", announced)
+    def _remove(self, workers: list[WorkerRefs], *, announced: bool) -> None:
+        names = tuple(worker.worker for worker in workers)
+        removed = RemoveWorkers(names, "its process ended", announced)
         self.tell(self._site.dispatcher_ref, removed)
 
 
@@ -185,7 +181,7 @@ class Site:
             lambda: Ledger(record=lambda event, **fields: None, board={}), "ledger"
         )
         weights = self.store.put("weights/0", pack(model.trainable_state()))
-        self.prepare = PrepareJob("job", job, Membership(self.dispatcher_ref, ledger, sink))
+        self.prepare = PrepareJob("job", job, Membership(*[self.dispatcher_ref] * 2, ledger, sink))
         self.weights = HoldWeights("job", 0, weights, None, (0,))
         await self.system.spawn(lambda: _Coordinator(self), "coordinator")
         self.systems, self.stores = [], []

@@ -134,7 +134,8 @@ class SamplerSpec(_Spec, frozen=True, kw_only=True):
     on the load. [images]"""
     degree: Literal["auto"] | int = "auto"
     """SP degree: how many workers of a node denoise one micro-batch together. `auto` does what is
-    predicted to finish most; a number is kept to wherever a node has so many. [workers]"""
+    predicted to finish most, and is 1 with `exploration.budget: fixed`, since degrees differ in the
+    last bit; a number is kept to wherever a node has so many. [workers]"""
 
     def __post_init__(self) -> None:
         for field in ("height", "width"):
@@ -223,6 +224,9 @@ class TrainingSpec(_Spec, frozen=True, kw_only=True):
     """Flow-GRPO's ratio clip."""
     kl: float = 0.0
     """Weight of the distance to the initial weights; 0 keeps no reference model."""
+    patience_s: float = 60.0
+    """How long a trainer rank may be out of reach before others take over from the last checkpoint;
+    one whose process has ended is replaced at once. [seconds]"""
 
     def __post_init__(self) -> None:
         for field in ("ranks", "updates_per_iteration", "micro_batch", "nft_times"):
@@ -235,6 +239,7 @@ class TrainingSpec(_Spec, frozen=True, kw_only=True):
             "advantage_clip",
             "nft_strength",
             "clip_range",
+            "patience_s",
         ):
             _require(
                 getattr(self, field) > 0, field, f"must be positive, not {getattr(self, field)}"
@@ -259,7 +264,8 @@ class ExplorationSpec(_Spec, frozen=True, kw_only=True):
     keeps any of them, for comparison; `none` lets spot workers wait."""
     budget: Literal["window", "fixed"] = "window"
     """`window` explores until training is predicted to end; `fixed` previews `candidates` per kept
-    seed, however long that takes, which makes a run repeatable bit for bit."""
+    seed, however long that takes, which makes a run repeatable bit for bit unless groups of several
+    workers (`sampler.degree`) lose members."""
     weights: Literal["previous", "fresh"] = "previous"
     """`previous` explores while the reserved workers train, with the weights that there are by
     then. `fresh` explores between publication and rollout, with the new weights and all workers,
@@ -424,6 +430,12 @@ class JobSpec(_Spec, frozen=True, kw_only=True):
                 f"must be at least 4, or {replay} as `training.micro_batch` is, not {rollout}: "
                 "kernels choose otherwise for small batches, and flow_grpo replays samples exactly",
             )
+
+    @property
+    def degree(self) -> Literal["auto"] | int:
+        """SP degree: 1 where `auto` would let it depend on time which bits a repeatable run has."""
+        degree = self.sampler.degree
+        return 1 if degree == "auto" and self.exploration.budget == "fixed" else degree
 
     @property
     def explored_prompts(self) -> int:

@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 
 from spotlight.actors.delivery import try_tell
 from spotlight.actors.messages import (
-    AddWorker,
+    AddWorkers,
     AdmitNode,
     JoinNode,
     NodeDown,
     NodeLeaving,
-    RemoveWorker,
+    RemoveWorkers,
     WorkerRefs,
 )
 from spotlight.actors.roster import Roster
@@ -63,28 +63,25 @@ class Attendance:
         self._event("node_joined", node=node.node, pool=node.pool, workers=names)
         return True
 
-    def join(self, node: JoinNode) -> list[WorkerRefs]:
-        """A node is there, or its workers have changed; returns those that are gone."""
+    def join(self, node: JoinNode) -> None:
+        """A node is there, or its workers have changed."""
         came, went = self._roster.join(node)
-        for worker in went:
-            self._remove(worker, "its process ended", announced=False)
+        self._remove(went, "its process ended", announced=False)
         for worker in came:
             self._event("worker_joined", worker=worker.worker, node=node.node, pool=node.pool)
-            self._tell_all(AddWorker(worker.worker, node.node, node.pool, worker.epoch))
-        return went
+        if came:
+            self._tell_all(AddWorkers(node.node, node.pool, tuple(came)))
 
-    def leave(self, message: NodeDown) -> list[WorkerRefs]:
-        """A node is gone; returns its workers."""
+    def leave(self, message: NodeDown) -> None:
+        """A node is gone."""
         had_notice = message.node in self._roster.leaving
         node = self._roster.leave(message.node)
         if node is None:
-            return []
+            return
         self._backoff.left(message.node, self._now())
         self._event("node_lost", node=node.node, pool=node.pool, reason=message.reason)
         self.preemptions += not had_notice
-        for worker in node.workers:
-            self._remove(worker, message.reason, announced=message.announced)
-        return list(node.workers)
+        self._remove(node.workers, message.reason, announced=message.announced)
 
     def heed(self, message: NodeLeaving) -> bool:
         """A node will be taken, or is not taken after all; False if it is not there."""
@@ -105,10 +102,12 @@ class Attendance:
             for message in news:
                 try_tell(self._actor, node.scheduler, message)
 
-    def _remove(self, worker: WorkerRefs, reason: str, *, announced: bool) -> None:
-        self._tell_all(RemoveWorker(worker.worker, reason, announced))
+    def _remove(self, workers: Sequence[WorkerRefs], reason: str, *, announced: bool) -> None:
+        if workers:
+            names = tuple(worker.worker for worker in workers)
+            self._tell_all(RemoveWorkers(names, reason, announced))
 
-    def _tell_all(self, message: AddWorker | RemoveWorker) -> None:
+    def _tell_all(self, message: AddWorkers | RemoveWorkers) -> None:
         for follower in self._followers:
             self._actor.tell(follower, message)
 

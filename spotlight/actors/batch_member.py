@@ -21,7 +21,7 @@ from typing import Generic, TypeVar
 
 import structlog
 
-from spotlight.actors.delivery import AWAY_LIMIT_S, RETRY_PAUSE_S
+from spotlight.actors.delivery import until_transferred
 from spotlight.actors.group_seat import CompanyT, Connector, GroupSeat
 from spotlight.actors.messages import (
     CannotFollow,
@@ -39,12 +39,11 @@ from spotlight.actors.messages import (
     Yielded,
 )
 from spotlight.actors.recent import Recent
-from spotlight.actors.runtime import Actor, ActorRef, handles
+from spotlight.actors.runtime import Actor, ActorRef, from_this_process, handles
 from spotlight.actors.worker_state import WorkerContext
 from spotlight.errors import (
     CommitRefused,
     SpotlightError,
-    TransferFailed,
     WrongWeights,
 )
 from spotlight.transport.tensors import BundleOffer
@@ -107,7 +106,7 @@ class BatchMember(Actor, ABC, Generic[BatchT, CompanyT]):
 
     # --- the group ---
 
-    @handles(FormGroup)
+    @handles(FormGroup, only=from_this_process)
     async def on_form_group(self, message: FormGroup) -> None:
         """Take a seat in another group."""
         assert self.sender is not None
@@ -117,7 +116,8 @@ class BatchMember(Actor, ABC, Generic[BatchT, CompanyT]):
     @handles(Introduce)
     async def on_introduce(self, message: Introduce) -> None:
         """Another member of the group that forms."""
-        self._seat.hear(message)
+        assert self.sender is not None
+        self._seat.hear(message, self.sender)
 
     @handles(Follow)
     async def on_follow(self, message: Follow) -> None:
@@ -129,7 +129,8 @@ class BatchMember(Actor, ABC, Generic[BatchT, CompanyT]):
     @handles(CannotFollow)
     async def on_cannot_follow(self, message: CannotFollow) -> None:
         """A member of the group cannot take part."""
-        self._seat.cannot(message)
+        assert self.sender is not None
+        self._seat.cannot(message, self.sender)
 
     async def _follow(self, message: Follow, rank_0: ActorRef) -> None:
         try:
@@ -146,7 +147,7 @@ class BatchMember(Actor, ABC, Generic[BatchT, CompanyT]):
 
     # --- batches ---
 
-    @handles(Denoise)
+    @handles(Denoise, only=from_this_process)
     async def on_denoise(self, message: Denoise) -> None:
         """Work on a batch; the answer is a message."""
         assert self.sender is not None
@@ -158,19 +159,19 @@ class BatchMember(Actor, ABC, Generic[BatchT, CompanyT]):
         batch = self._wanted[message.lease] = self._make_batch(message, self.sender)
         self.run_task(self._work(batch))
 
-    @handles(Revoke)
+    @handles(Revoke, only=from_this_process)
     async def on_revoke(self, message: Revoke) -> None:
         """Nobody wants these any more: stop before the next step."""
         for lease in message.leases:
             self._wanted.pop(lease, None)
             self._revoked.add(lease)
 
-    @handles(Recall)
+    @handles(Recall, only=from_this_process)
     async def on_recall(self, message: Recall) -> None:
         """Commit and give back what others are free to go on with."""
         self._recall([self._wanted[lease] for lease in message.leases if lease in self._wanted])
 
-    @handles(Drain)
+    @handles(Drain, only=from_this_process)
     async def on_drain(self, message: Drain) -> None:
         """Commit what runs, give back what has not begun, and stop in time; or go on as before."""
         if message.stop_in_s is None:
@@ -223,14 +224,6 @@ class BatchMember(Actor, ABC, Generic[BatchT, CompanyT]):
         """Leave something in the job's sink, whichever that is by then; a coordinator may be away
         for a while. Raises `TransferFailed`, and `Unwanted`.
         """
-        loop = asyncio.get_running_loop()
-        give_up_at = loop.time() + AWAY_LIMIT_S
-        while True:
-            self._require_wanted(batch)
-            try:
-                return await upload()
-            except TransferFailed as error:
-                if loop.time() >= give_up_at:
-                    raise
-                log.info("upload_again", key=key, reason=str(error))
-            await asyncio.sleep(RETRY_PAUSE_S)
+        return await until_transferred(
+            upload, key, require_wanted=lambda: self._require_wanted(batch)
+        )

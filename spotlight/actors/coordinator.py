@@ -1,13 +1,14 @@
 """The coordinator: knows the nodes, and runs one job at a time.
 
 Messages in: JoinNode, NodeLeaving, NodeLeft (nodes), SubmitJob, CancelJob, PreemptNode, GetStatus
-(users), JobStatus, JobEnded, AdmitNode (job runner), Down (a node or the runner).
+(users), JobStatus, JobEnded, RunAgain, AdmitNode (job runner), Down (a node or the runner).
 Messages out: NodeJoined, NoticeGiven (nodes), JobAccepted, JobRefused, JobStatus; JoinNode,
 NodeDown, NodeLeaving, CancelJob to the job runner.
 
-A node that joins again replaces its earlier self. When the job runner crashes the job has failed,
-its run folder stays resumable and the coordinator goes on. When the coordinator itself is killed,
-the next one on the same runs folder goes on with the job, and with the nodes that are still there.
+A node's name is its own for as long as its process is in reach. When the job runner crashes the job
+has failed, its run folder stays resumable and the coordinator goes on. When trainers are lost
+another runner goes on with the job. When the coordinator itself is killed, the next one on the same
+runs folder does, with the nodes that are still there.
 """
 
 from __future__ import annotations
@@ -38,13 +39,15 @@ from spotlight.actors.messages import (
     NodeJoined,
     NodeLeaving,
     NodeLeft,
+    NodeRefused,
     NodeUnknown,
     NoticeGiven,
     PreemptNode,
+    RunAgain,
     SubmitJob,
     WorkerStatus,
 )
-from spotlight.actors.runtime import Actor, ActorRef, Down, handles
+from spotlight.actors.runtime import Actor, ActorRef, Down, Message, handles
 from spotlight.assets import read_prompts
 from spotlight.errors import UserError
 from spotlight.jobs import JobSpec
@@ -89,29 +92,45 @@ class Coordinator(Actor):
         self._runner: ActorRef | None = None
         self._end: EndJob | None = None
         """What nodes are told when the job that runs, or ran last, is over."""
-        self._status = _no_job()
+        self._status = JobStatus()
 
     async def started(self) -> None:
         """Go on with the job in the middle of which an earlier coordinator was killed."""
-        if not self._running.exists():
-            return
-        path = Path(self._running.read_text(encoding="utf-8"))
+        if self._running.exists():
+            await self._go_on(Path(self._running.read_text(encoding="utf-8")))
+
+    async def _go_on(self, path: Path) -> None:
         try:
             folder, job = RunFolder.reopen(path, None)
             await self._begin(folder, job, came_back=True)
         except UserError as error:
             log.error("cannot_go_on", run_folder=str(path), reason=str(error))
-            self._status = msgspec.structs.replace(
-                _no_job(), outcome="failed", reason=str(error), run_folder=str(path)
-            )
+            self._status = JobStatus(outcome="failed", reason=str(error), run_folder=str(path))
 
-    @handles(JoinNode)
-    async def on_join(self, message: JoinNode) -> NodeJoined:
+    # --- who may say what ---
+
+    def _from_itself(self, message: JoinNode) -> bool:
+        return self.sender == message.scheduler
+
+    def _from_that_node(self, message: NodeLeaving | NodeLeft) -> bool:
+        node = self._nodes.get(message.node)
+        return node is not None and self.sender == node.scheduler
+
+    def _from_runner(self, message: Message) -> bool:
+        return self._runner is not None and self.sender == self._runner
+
+    # --- nodes ---
+
+    @handles(JoinNode, only=_from_itself)
+    async def on_join(self, message: JoinNode) -> NodeJoined | NodeRefused:
         """A node is there, or says anew what it has."""
         known = self._nodes.get(message.node)
         if known is not None and known.scheduler != message.scheduler:
-            self._forget(message.node, "it came back as a new process")
-        if known is None or known.scheduler != message.scheduler:
+            return NodeRefused(
+                f"there is a node `{message.node}` at {known.scheduler.address}; give this one"
+                " another --name, or end the other"
+            )
+        if known is None:
             self.watch(message.scheduler)
             log.info("node_joined", node=message.node, pool=message.pool)
         self._nodes[message.node] = message
@@ -123,18 +142,16 @@ class Coordinator(Actor):
             try_tell(self, message.scheduler, self._end)
         return NodeJoined(self.ref)
 
-    @handles(AdmitNode)
+    @handles(AdmitNode, only=_from_runner)
     async def on_admit(self, message: AdmitNode) -> None:
         """A node that had to wait may join the job."""
         node = self._nodes.get(message.node)
         if node is not None and self._runner is not None:
             self.tell(self._runner, node)
 
-    @handles(NodeLeaving)
+    @handles(NodeLeaving, only=_from_that_node)
     async def on_leaving(self, message: NodeLeaving) -> None:
         """A node has notice, or the notice is withdrawn."""
-        if message.node not in self._nodes:
-            return
         if message.cancelled:
             self._leaving.discard(message.node)
         else:
@@ -142,13 +159,11 @@ class Coordinator(Actor):
         if self._runner is not None:
             self.tell(self._runner, message)
 
-    @handles(NodeLeft)
+    @handles(NodeLeft, only=_from_that_node)
     async def on_left(self, message: NodeLeft) -> None:
         """A node has given everything back."""
-        node = self._nodes.get(message.node)
-        if node is not None and self.sender == node.scheduler:
-            self._left[message.node] = node.scheduler
-            self._forget(message.node, "left after a notice")
+        self._left[message.node] = self._nodes[message.node].scheduler
+        self._forget(message.node, "left after a notice")
 
     @handles(PreemptNode)
     async def on_preempt(self, message: PreemptNode) -> Acknowledged | NodeUnknown:
@@ -199,33 +214,40 @@ class Coordinator(Actor):
 
     @handles(GetStatus)
     async def on_status(self, message: GetStatus) -> JobStatus:
-        """The last known progress; between jobs, which workers wait."""
-        if self._status.job:
+        """The last known progress; between jobs, with the workers that are there now."""
+        if self._runner is not None:
             return self._status
         return msgspec.structs.replace(self._status, workers=self._idle_workers())
 
-    @handles(JobStatus)
+    @handles(JobStatus, only=_from_runner)
     async def on_job_status(self, message: JobStatus) -> None:
         """The runner's latest word."""
-        if self.sender == self._runner:
-            self._status = message
+        self._status = message
 
-    @handles(JobEnded)
+    @handles(JobEnded, only=_from_runner)
     async def on_job_ended(self, message: JobEnded) -> None:
         """Write the report, then say so: whoever sees the outcome finds the report."""
-        if self._runner is not None and self._runner != self.sender:
-            return  # the last word of a crashed runner; another job runs by now
+        await self._stop_runner()
+        try:
+            await asyncio.to_thread(write_report, Path(message.status.run_folder))
+        except Exception as error:  # whatever is wrong with a report, the job has ended
+            log.error("report_not_written", reason=f"{type(error).__name__}: {error}")
+        self._running.unlink(missing_ok=True)
+        self._status = message.status
+        self.run_task(self._dismiss(self._end))
+
+    @handles(RunAgain, only=_from_runner)
+    async def on_run_again(self, message: RunAgain) -> None:
+        """Go on with the job as after a kill, with whoever is there."""
+        path = Path(self._running.read_text(encoding="utf-8"))
+        await self._stop_runner()
+        await self._go_on(path)
+
+    async def _stop_runner(self) -> None:
         runner, self._runner = self._runner, None
         if runner is not None:
             await self.system.stop(runner)
             await self.system.wait_stopped(runner)
-        try:
-            await asyncio.to_thread(write_report, Path(message.status.run_folder))
-        except (UserError, OSError) as error:
-            log.error("report_not_written", reason=str(error))
-        self._running.unlink(missing_ok=True)
-        self._status = message.status
-        self.run_task(self._dismiss(self._end))
 
     async def _begin(self, folder: RunFolder, job: JobSpec, *, came_back: bool) -> JobAccepted:
         try:
@@ -243,7 +265,7 @@ class Coordinator(Actor):
             raise
         nodes = tuple(self._nodes.values())
         self._end = EndJob(identity.job_id, folder.journal.term)
-        self._status = msgspec.structs.replace(_no_job(), job=job.name, phase="preparing")
+        self._status = JobStatus(job=job.name, phase="preparing")
         self._runner = await self.spawn(
             lambda: JobRunner(
                 job,
@@ -310,30 +332,3 @@ class Coordinator(Actor):
             for node in self._nodes.values()
             for worker in node.workers
         )
-
-
-def _no_job() -> JobStatus:
-    return JobStatus(
-        job="",
-        phase="waiting",
-        iteration=0,
-        iterations=0,
-        weights_version=0,
-        elapsed_s=0.0,
-        done=0,
-        wanted=0,
-        images_per_s=0.0,
-        reward_mean=None,
-        validation=(),
-        workers=(),
-        previews=0,
-        reissued=0,
-        late=0,
-        discarded=0,
-        quarantined=(),
-        preemptions=0,
-        dead_letters=0,
-        outcome="",
-        reason="",
-        run_folder="",
-    )

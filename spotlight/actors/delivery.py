@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import structlog
 
 from spotlight.actors.messages import Receipt
 from spotlight.actors.runtime import Actor, ActorRef
-from spotlight.errors import ActorError
+from spotlight.errors import ActorError, TransferFailed
 from spotlight.transport.control import Message
 
 log = structlog.get_logger(__name__)
+
+ResultT = TypeVar("ResultT")
 
 AWAY_LIMIT_S = 120.0
 """Results are kept so long for a coordinator that is away."""
@@ -60,3 +63,25 @@ async def insist(
             give_up_at = loop.time() + AWAY_LIMIT_S
         await asyncio.sleep(RETRY_PAUSE_S)
     return False
+
+
+async def until_transferred(
+    attempt: Callable[[], Awaitable[ResultT]],
+    what: str,
+    *,
+    require_wanted: Callable[[], None] = lambda: None,
+) -> ResultT:
+    """Try again and again: whoever has the other end may be away for two minutes. Raises the last
+    `TransferFailed` then, and what `require_wanted` raises before each attempt.
+    """
+    loop = asyncio.get_running_loop()
+    give_up_at = loop.time() + AWAY_LIMIT_S
+    while True:
+        require_wanted()
+        try:
+            return await attempt()
+        except TransferFailed as error:
+            if loop.time() >= give_up_at:
+                raise
+            log.info("transfer_again", what=what, reason=str(error))
+        await asyncio.sleep(RETRY_PAUSE_S)

@@ -128,7 +128,7 @@ class Demands:
         return self._profile.by_degree(settings, degrees)
 
     def _wished(self) -> int | None:
-        degree = self._job.sampler.degree
+        degree = self._job.degree
         return degree if degree != "auto" else None
 
     def _free(self, node: JoinNode) -> list[str]:

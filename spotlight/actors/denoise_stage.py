@@ -175,7 +175,7 @@ class DenoiseStage:
             elif not any(map(self.may_come, held.requests)):
                 stale.append(held.lease)
         if stale:
-            try_tell(self._actor, pull.leader, Revoke(tuple(stale)))
+            try_tell(self._actor, self._workers[name].refs.leader, Revoke(tuple(stale)))
             kept = tuple(held for held in pull.leases if held.lease not in stale)
             self._workers[name].pull = msgspec.structs.replace(pull, leases=kept)
 
@@ -196,7 +196,7 @@ class DenoiseStage:
             return False
         every = self._commit_every(worker, lease)
         grant = Grant(lease.number, LEASE_S, lease.items, lease.saved, every)
-        if not try_tell(self._actor, pull.leader, grant):
+        if not try_tell(self._actor, worker.refs.leader, grant):
             self.book.give_back(lease.number, name)
             worker.pull = None
             return False
@@ -242,8 +242,8 @@ class DenoiseStage:
             lease = self._to_recall(name, pull, now)
             if lease is None:
                 continue
-            leader = self._workers[lease.holder].pull
-            if leader is not None and try_tell(self._actor, leader.leader, Recall((lease.number,))):
+            holder = self._workers[lease.holder].refs.leader
+            if try_tell(self._actor, holder, Recall((lease.number,))):
                 self._recalled.add(lease.number)
                 self._statistics.recalled += 1
 

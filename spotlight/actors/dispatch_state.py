@@ -6,7 +6,13 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field
 
-from spotlight.actors.messages import Pull, PullScores, RequestKind, SamplingSettings
+from spotlight.actors.messages import (
+    Pull,
+    PullScores,
+    RequestKind,
+    SamplingSettings,
+    WorkerRefs,
+)
 
 
 @dataclass
@@ -15,7 +21,7 @@ class Worker:
 
     node: str
     pool: str
-    epoch: int
+    refs: WorkerRefs
     pull: Pull | None = None
     scores: PullScores | None = None
     leaving: bool = False
@@ -114,6 +120,8 @@ class DispatchStatistics:
     resumed: int = 0
     """Requests that went on from a commit."""
     recalled: int = 0
+    scoring_s: float = 0.0
+    """Time that scoring took, all workers together."""
     quarantined: list[str] = field(default_factory=list)
     open: Counter[RequestKind] = field(default_factory=Counter)
     """Requests submitted and neither finished, given up nor cancelled."""

@@ -1,7 +1,7 @@
 """The pull scheduler as an actor: its mailbox is the queue.
 
 Messages in: SubmitRequests, CancelRequests, ForgetRequests, BarWorkers (coordinator side);
-AddWorker, RemoveWorker, NodeLeaving (membership); Pull, CommitSteps, Completed, DenoiseFailed,
+AddWorkers, RemoveWorkers, NodeLeaving (membership); Pull, CommitSteps, Completed, DenoiseFailed,
 ReturnLease (group leaders); PullScores, Scored, ScoreFailed (reward workers).
 Messages out: Grant, Revoke, Recall, ScoreGrant; RequestsFinished and RequestsGivenUp to whoever
 submitted.
@@ -31,7 +31,7 @@ from spotlight.actors.job_journal import Denoised, JobJournal
 from spotlight.actors.job_journal import Scored as ScoredBefore
 from spotlight.actors.messages import (
     Acknowledged,
-    AddWorker,
+    AddWorkers,
     BarWorkers,
     CancelRequests,
     CommitSteps,
@@ -42,7 +42,7 @@ from spotlight.actors.messages import (
     Pull,
     PullScores,
     Receipt,
-    RemoveWorker,
+    RemoveWorkers,
     Request,
     RequestsFinished,
     RequestsGivenUp,
@@ -53,7 +53,7 @@ from spotlight.actors.messages import (
     ScoreFailed,
     SubmitRequests,
 )
-from spotlight.actors.runtime import Actor, ActorRef, handles
+from spotlight.actors.runtime import Actor, ActorRef, from_this_process, handles
 from spotlight.actors.score_stage import ScoreStage, ScoreTask
 from spotlight.actors.step_profile import StepProfile
 from spotlight.errors import JournalError
@@ -66,6 +66,8 @@ _HEAR_S = 3.0
 """How long a dispatcher that came back listens before it grants: nodes need a second or two to find
 it, and what they work on must not be given to those that are faster."""
 _RECEIPTS = 4096
+
+_LeaseEnd = DenoiseFailed | ReturnLease
 
 
 class Dispatcher(Actor):
@@ -131,13 +133,24 @@ class Dispatcher(Actor):
             first_lease=journal.first_lease,
         )
 
+    # --- who may say what ---
+
+    def _from_the_leader(self, message: Pull | CommitSteps | Completed | _LeaseEnd) -> bool:
+        """Of that worker; what one says that is not here any more is counted, not refused."""
+        worker = self._workers.get(message.worker)
+        return worker is None or self.sender == worker.refs.leader
+
+    def _from_the_reward_worker(self, message: PullScores | Scored | ScoreFailed) -> bool:
+        worker = self._workers.get(message.worker)
+        return worker is None or self.sender == worker.refs.reward_worker
+
     async def started(self) -> None:
         """Leases expire even when nothing else happens."""
         self.run_task(self._expire_leases())
 
     # --- from the coordinator side ---
 
-    @handles(SubmitRequests)
+    @handles(SubmitRequests, only=from_this_process)
     async def on_submit(self, message: SubmitRequests) -> None:
         """Queue requests, hand them to whoever waits, and answer what is finished already."""
         self._remember()
@@ -152,17 +165,15 @@ class Dispatcher(Actor):
                 self._denoising.reconcile(name, worker.pull, self._now())
         self._serve()
 
-    @handles(CancelRequests)
+    @handles(CancelRequests, only=from_this_process)
     async def on_cancel(self, message: CancelRequests) -> None:
         """Forget a kind of request, whatever stage it is in."""
         open_ids = [key for key in self._reply_to if key.startswith(f"{message.kind}/")]
         self._denoising.forget(open_ids)
         revoked = self._denoising.book.cancel(lambda request: request.kind == message.kind)
         for name in sorted({lease.holder for lease in revoked}):
-            pull = self._workers[name].pull
-            if pull is not None:
-                leases = tuple(lease.number for lease in revoked if lease.holder == name)
-                try_tell(self, pull.leader, Revoke(leases))
+            leases = tuple(lease.number for lease in revoked if lease.holder == name)
+            try_tell(self, self._workers[name].refs.leader, Revoke(leases))
         for task in self._scoring.cancel(message.kind):
             self._end_task(task, is_needed=False)
         for request_id in open_ids:
@@ -172,7 +183,7 @@ class Dispatcher(Actor):
             self._journal.drop_requests(open_ids)
         self._serve()
 
-    @handles(ForgetRequests)
+    @handles(ForgetRequests, only=from_this_process)
     async def on_forget(self, message: ForgetRequests) -> None:
         """Finished requests that nobody asks for again."""
         prefix = f"{message.kind}/{message.iteration}/"
@@ -186,34 +197,36 @@ class Dispatcher(Actor):
         with suppress(JournalError):  # ends the job
             self._journal.forget_samples(message.kind, message.iteration)
 
-    @handles(BarWorkers)
+    @handles(BarWorkers, only=from_this_process)
     async def on_bar(self, message: BarWorkers) -> None:
         """Workers that train get nothing; the others may."""
         self._barred = frozenset(message.workers)
         self._serve()
 
-    @handles(AddWorker)
-    async def on_add_worker(self, message: AddWorker) -> None:
-        """A worker joins, or comes back under a new epoch."""
-        known = self._workers.get(message.worker)
-        if known is not None and known.epoch == message.epoch:
-            return
-        if known is not None:
-            self._release(message.worker, "it came back as a new process", blame=known.node)
-        self._workers[message.worker] = Worker(message.node, message.pool, message.epoch)
+    @handles(AddWorkers, only=from_this_process)
+    async def on_add_workers(self, message: AddWorkers) -> None:
+        """Workers join, or come back under a new epoch."""
+        for refs in message.workers:
+            known = self._workers.get(refs.worker)
+            if known is not None and known.refs.epoch == refs.epoch:
+                continue
+            if known is not None:
+                self._release(refs.worker, "it came back as a new process", blame=known.node)
+            self._workers[refs.worker] = Worker(message.node, message.pool, refs)
         self._serve()
 
-    @handles(RemoveWorker)
-    async def on_remove_worker(self, message: RemoveWorker) -> None:
-        """A worker is gone."""
-        worker = self._workers.get(message.worker)
-        if worker is not None:
-            blame = "" if message.announced else worker.node
-            self._release(message.worker, message.reason, blame)
-            del self._workers[message.worker]
-            self._serve()
+    @handles(RemoveWorkers, only=from_this_process)
+    async def on_remove_workers(self, message: RemoveWorkers) -> None:
+        """Workers are gone."""
+        for name in message.workers:
+            worker = self._workers.get(name)
+            if worker is not None:
+                blame = "" if message.announced else worker.node
+                self._release(name, message.reason, blame)
+                del self._workers[name]
+        self._serve()
 
-    @handles(NodeLeaving)
+    @handles(NodeLeaving, only=from_this_process)
     async def on_node_leaving(self, message: NodeLeaving) -> None:
         """No new grants for what will be gone; others go on with what it has."""
         for name in message.workers:
@@ -226,7 +239,7 @@ class Dispatcher(Actor):
 
     # --- from group leaders ---
 
-    @handles(Pull)
+    @handles(Pull, only=_from_the_leader)
     async def on_pull(self, message: Pull) -> None:
         """The group's latest word on what it can take and what it holds."""
         worker = self._current(message.worker, message.epoch)
@@ -234,11 +247,13 @@ class Dispatcher(Actor):
             self._denoising.hear(message.worker, message, self._now())
             self._serve()
 
-    @handles(CommitSteps)
+    @handles(CommitSteps, only=_from_the_leader)
     async def on_commit(self, message: CommitSteps) -> Receipt:
         """Steps that need not be done again should the group be lost."""
         home = self._journal.at_home(message.bundle)
         message = msgspec.structs.replace(message, bundle=home)
+        if not _is_own("commits", message):
+            return self._refuse_bundle(message)
         if self._current(message.worker, message.epoch) is None:
             self._denoising.discard_unused(message.bundle)
             return Receipt(0)
@@ -246,12 +261,14 @@ class Dispatcher(Actor):
         failpoints.reach("dispatcher.before_ack")
         return Receipt(saved)
 
-    @handles(Completed)
+    @handles(Completed, only=_from_the_leader)
     async def on_completed(self, message: Completed) -> Receipt:
         """A batch is denoised: queue it for scoring."""
         # It may have been uploaded to an earlier coordinator.
         home = self._journal.at_home(message.bundle)
         message = msgspec.structs.replace(message, bundle=home)
+        if not _is_own("samples", message):
+            return self._refuse_bundle(message)
         accepted = self._accepted.get(message.bundle.key)
         if accepted is not None:  # delivered twice: the bundle is in use
             return Receipt(accepted)
@@ -271,7 +288,7 @@ class Dispatcher(Actor):
         self._serve()
         return Receipt(len(requests))
 
-    @handles(DenoiseFailed)
+    @handles(DenoiseFailed, only=_from_the_leader)
     async def on_denoise_failed(self, message: DenoiseFailed) -> None:
         """A batch could not be denoised there: try elsewhere, or give up."""
         worker = self._current(message.worker, message.epoch)
@@ -290,7 +307,7 @@ class Dispatcher(Actor):
             self._give_up(failed, message.error)
         self._serve()
 
-    @handles(ReturnLease)
+    @handles(ReturnLease, only=_from_the_leader)
     async def on_return(self, message: ReturnLease) -> None:
         """Others must do it."""
         if self._current(message.worker, message.epoch) is not None:
@@ -299,7 +316,7 @@ class Dispatcher(Actor):
 
     # --- from reward workers ---
 
-    @handles(PullScores)
+    @handles(PullScores, only=_from_the_reward_worker)
     async def on_pull_scores(self, message: PullScores) -> None:
         """A reward worker's latest word on what it can take."""
         worker = self._current(message.worker, message.epoch)
@@ -308,7 +325,7 @@ class Dispatcher(Actor):
             self._scoring.renew(message.worker, message, self._now())
             self._serve()
 
-    @handles(Scored)
+    @handles(Scored, only=_from_the_reward_worker)
     async def on_scored(self, message: Scored) -> Acknowledged:
         """Rewards of a batch: its requests are finished."""
         if self._current(message.worker, message.epoch) is None:
@@ -329,13 +346,14 @@ class Dispatcher(Actor):
             self._journal.save_scored(results)
         scored = self._scoring.complete(message.lease, message.worker)
         if scored is not None:
+            self._statistics.scoring_s += message.seconds
             self._end_task(scored, is_needed=scored.kind == "rollout")
             self._finish(results)
         failpoints.reach("dispatcher.before_ack")
         self._serve()
         return Acknowledged()
 
-    @handles(ScoreFailed)
+    @handles(ScoreFailed, only=_from_the_reward_worker)
     async def on_score_failed(self, message: ScoreFailed) -> None:
         """A scorer failed: again, or give up; never a reward."""
         if self._current(message.worker, message.epoch) is not None:
@@ -386,7 +404,7 @@ class Dispatcher(Actor):
                 )
             )
         if finished:
-            self._finish(finished)
+            self._finish(finished, restored=True)
             for result in finished:
                 if result.request.kind != "rollout":
                     self._discard_scored(result.bundle)
@@ -447,12 +465,12 @@ class Dispatcher(Actor):
             self._outline = outline
             self._backlog_changed()
 
-    def _finish(self, results: list[Result]) -> None:
+    def _finish(self, results: list[Result], *, restored: bool = False) -> None:
         by_receiver: dict[ActorRef, list[Result]] = defaultdict(list)
         for result in results:
             by_receiver[self._close(result.request)].append(result)
         for receiver, theirs in by_receiver.items():
-            self.tell(receiver, RequestsFinished(tuple(theirs)))
+            self.tell(receiver, RequestsFinished(tuple(theirs), restored))
 
     def _give_up(self, requests: tuple[Request, ...], reason: str) -> None:
         by_receiver: dict[ActorRef, list[Request]] = defaultdict(list)
@@ -500,9 +518,14 @@ class Dispatcher(Actor):
             self._statistics.quarantined.append(request.id)
         self._give_up(requests, "every node that took it was lost; it is quarantined")
 
+    def _refuse_bundle(self, message: CommitSteps | Completed) -> Receipt:
+        """Nothing of another one's is taken, nor deleted."""
+        log.error("not_its_own_bundle", worker=message.worker, bundle=message.bundle.key)
+        return Receipt(0)
+
     def _current(self, name: str, epoch: int) -> Worker | None:
         worker = self._workers.get(name)
-        if worker is None or worker.epoch != epoch:
+        if worker is None or worker.refs.epoch != epoch:
             self._strangers += 1
             self._statistics.late += 1
             return None
@@ -528,3 +551,8 @@ class Dispatcher(Actor):
     @staticmethod
     def _now() -> float:
         return asyncio.get_running_loop().time()
+
+
+def _is_own(stage: str, message: CommitSteps | Completed) -> bool:
+    """Whether a bundle's key is one of those under which that worker process leaves its work."""
+    return message.bundle.key.startswith(f"{stage}/{message.worker}/{message.epoch}-")

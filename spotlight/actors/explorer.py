@@ -35,7 +35,7 @@ from spotlight.actors.messages import (
     SubmitRequests,
 )
 from spotlight.actors.requests import preview_settings
-from spotlight.actors.runtime import Actor, ActorRef, handles
+from spotlight.actors.runtime import Actor, ActorRef, from_this_process, handles
 from spotlight.jobs import JobSpec
 from spotlight.policies.bandit import BanditPlanner
 from spotlight.policies.exploration import (
@@ -96,7 +96,7 @@ class Explorer(Actor):
         self._now: _Exploration | None = None
         self._late = 0
 
-    @handles(StartExploration)
+    @handles(StartExploration, only=from_this_process)
     async def on_start(self, message: StartExploration) -> None:
         """Begin, for the iteration named."""
         assert self.sender is not None
@@ -112,7 +112,7 @@ class Explorer(Actor):
         )
         self._top_up(self._now)
 
-    @handles(StopExploration)
+    @handles(StopExploration, only=from_this_process)
     async def on_stop(self, message: StopExploration) -> None:
         """Choose now, or when the fixed budget is spent."""
         exploration = self._now
@@ -121,7 +121,7 @@ class Explorer(Actor):
         exploration.stopping = True
         self._go_on()
 
-    @handles(RequestsFinished)
+    @handles(RequestsFinished, only=from_this_process)
     async def on_finished(self, message: RequestsFinished) -> None:
         """Tell the planner, and ask it for more."""
         for result in message.results:
@@ -132,7 +132,7 @@ class Explorer(Actor):
                 self._now.previews += 1
         self._go_on()
 
-    @handles(RequestsGivenUp)
+    @handles(RequestsGivenUp, only=from_this_process)
     async def on_given_up(self, message: RequestsGivenUp) -> None:
         """A candidate without a score is no candidate."""
         log.warning("previews_given_up", count=len(message.requests), reason=message.reason)

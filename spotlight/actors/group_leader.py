@@ -3,9 +3,9 @@
 Messages in: PrepareJob, HoldWeights, FormGroup, EndJob, Drain, AreYouThere (node); Grant, Revoke,
 Recall (dispatcher); StepsCommitted, Denoised, Yielded, DenoiseError, GroupReady, GroupFailed (its
 member); HeldVersions (leaders of its followers).
-Messages out: Pull, CommitSteps, Completed, ReturnLease, DenoiseFailed (dispatcher); PrepareJob,
-HoldWeights, FormGroup, Denoise, Revoke, Recall, Drain, EndJob (member); Drained, Alive, GroupFailed
-(node); HeldVersions (the leader of rank 0).
+Messages out: Pull, CommitSteps, Completed, ReturnLease, DenoiseFailed (dispatcher); CannotServe
+(job runner); PrepareJob, HoldWeights, FormGroup, Denoise, Revoke, Recall, Drain, EndJob (member);
+Drained, Alive, GroupFailed (node); HeldVersions (the leader of rank 0).
 
 Every worker has a leader. The one whose member has rank 0 pulls for the group; the others say what
 their members hold, and take nothing.
@@ -33,6 +33,7 @@ from spotlight.actors.group_standing import GroupStanding
 from spotlight.actors.messages import (
     Alive,
     AreYouThere,
+    CannotServe,
     CommitSteps,
     Completed,
     Denoise,
@@ -113,9 +114,20 @@ class GroupLeader(Actor):
         """Pull regularly, for as long as this loop turns."""
         self.run_task(self._keep_pulling())
 
+    # --- who may say what ---
+
+    def _from_node(self, message: Message) -> bool:
+        return self.sender_address == self._context.node
+
+    def _from_dispatcher(self, message: Message) -> bool:
+        return self._job is not None and self.sender == self._job.membership.dispatcher
+
+    def _from_member(self, message: Message) -> bool:
+        return self.sender == self._member
+
     # --- the job ---
 
-    @handles(PrepareJob)
+    @handles(PrepareJob, only=_from_node)
     async def on_prepare(self, message: PrepareJob) -> None:
         """Have the member load the model; or, for the same job, go on for a coordinator that came
         back.
@@ -134,21 +146,29 @@ class GroupLeader(Actor):
 
         self._context.report_to(report)
         self._pull(job)
-        self.run_task(self.ask(self._member, message, timeout_s=_LOAD_LIMIT_S))
+        self.run_task(self._have_loaded(message))
 
-    @handles(HoldWeights)
+    @handles(HoldWeights, only=_from_node)
     async def on_hold_weights(self, message: HoldWeights) -> None:
         """Pull with the new version once the member acknowledges it."""
         if self._job is not None and self._job.id == message.job_id:
             self.run_task(self._hold_weights(self._job, message))
 
-    @handles(EndJob)
+    @handles(EndJob, only=_from_node)
     async def on_end_job(self, message: EndJob) -> None:
         """Stop pulling for the job."""
         if self._job is not None and self._job.id == message.job_id:
             self._job = None
             self.tell(self._member, message)
             self._say_if_drained()
+
+    async def _have_loaded(self, message: PrepareJob) -> None:
+        try:
+            await self.ask(self._member, message, timeout_s=_LOAD_LIMIT_S)
+        except ActorError as error:
+            log.error("model_not_loaded", reason=str(error))
+            cannot = CannotServe(self._context.name, str(error))
+            try_tell(self, message.membership.runner, cannot)
 
     async def _hold_weights(self, job: _Job, message: HoldWeights) -> None:
         try:
@@ -168,7 +188,7 @@ class GroupLeader(Actor):
 
     # --- the group ---
 
-    @handles(FormGroup)
+    @handles(FormGroup, only=_from_node)
     async def on_form_group(self, message: FormGroup) -> None:
         """The member takes another seat; what it holds but does not lead goes back."""
         self._node = self.sender
@@ -178,14 +198,14 @@ class GroupLeader(Actor):
         self.tell(self._member, message)
         self._pull_if_job()
 
-    @handles(GroupReady)
+    @handles(GroupReady, only=_from_member)
     async def on_group_ready(self, message: GroupReady) -> None:
         """Pull for the group, or tell its leader what the member holds."""
         if self._group.form(message.epoch):
             log.info("group_formed", epoch=message.epoch, seconds=round(message.seconds, 4))
             self._pull_if_job()
 
-    @handles(GroupFailed)
+    @handles(GroupFailed, only=_from_member)
     async def on_group_failed(self, message: GroupFailed) -> None:
         """The node must plan another."""
         if self._group.fail(message):
@@ -195,7 +215,7 @@ class GroupLeader(Actor):
     @handles(HeldVersions)
     async def on_held_versions(self, message: HeldVersions) -> None:
         """What a follower's member holds."""
-        if self._group.hear(message):
+        if self._group.hear(message, self.sender):
             self._pull_if_job()
         else:
             log.info("old_epoch_refused", epoch=message.epoch, worker=message.worker)
@@ -220,11 +240,11 @@ class GroupLeader(Actor):
 
     # --- leases ---
 
-    @handles(Grant)
+    @handles(Grant, only=_from_dispatcher)
     async def on_grant(self, message: Grant) -> None:
         """Hand the batch to the member; it queues at most one behind the one it works on."""
         job, number = self._job, message.lease
-        if job is None or self.sender != job.membership.dispatcher:
+        if job is None:
             return
         if number in job.leases or number in job.closed:
             log.info("grant_ignored", lease=number)
@@ -239,7 +259,7 @@ class GroupLeader(Actor):
             self._member, Denoise(number, message.requests, message.commits, message.commit_every)
         )
 
-    @handles(Revoke)
+    @handles(Revoke, only=_from_dispatcher)
     async def on_revoke(self, message: Revoke) -> None:
         """Stop working on what nobody wants."""
         if self._job is None:
@@ -251,13 +271,13 @@ class GroupLeader(Actor):
         self._pull(self._job)
         self._say_if_drained()
 
-    @handles(Recall)
+    @handles(Recall, only=_from_dispatcher)
     async def on_recall(self, message: Recall) -> None:
         """Others are free to go on with these."""
         if self._job is not None:
             self.tell(self._member, message)
 
-    @handles(StepsCommitted)
+    @handles(StepsCommitted, only=_from_member)
     async def on_steps_committed(self, message: StepsCommitted) -> None:
         """Make the commit known, so that others can go on from it."""
         job = self._job
@@ -266,7 +286,7 @@ class GroupLeader(Actor):
             lease.unsaved = message
             self._deliver(job, lease)
 
-    @handles(Denoised, Yielded)
+    @handles(Denoised, Yielded, only=_from_member)
     async def on_end(self, message: Denoised | Yielded) -> None:
         """Deliver, or give back what others must go on with."""
         job = self._job
@@ -275,7 +295,7 @@ class GroupLeader(Actor):
             lease.end = message
             self._deliver(job, lease)
 
-    @handles(DenoiseError)
+    @handles(DenoiseError, only=_from_member)
     async def on_denoise_error(self, message: DenoiseError) -> None:
         """Give the lease back, with the reason."""
         job = self._job
@@ -364,13 +384,13 @@ class GroupLeader(Actor):
 
     # --- the node ---
 
-    @handles(AreYouThere)
+    @handles(AreYouThere, only=_from_node)
     async def on_are_you_there(self, message: AreYouThere) -> Alive:
         """This loop turns."""
         self._report_failure()  # it may have been lost: there is no other group yet
         return self._alive()
 
-    @handles(Drain)
+    @handles(Drain, only=_from_node)
     async def on_drain(self, message: Drain) -> None:
         """Take nothing more, and say when nothing is left; or go on as before."""
         self._draining_for = self.sender if message.stop_in_s is not None else None
@@ -407,7 +427,6 @@ class GroupLeader(Actor):
             Pull(
                 worker=self._context.name,
                 epoch=self._context.epoch,
-                leader=self.ref,
                 members=0 if first is not None else 1 + len(self._group.followers),
                 credits=_CREDITS if takes_more else 0,
                 batch=job.batch,

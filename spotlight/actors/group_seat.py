@@ -114,7 +114,7 @@ class GroupSeat(Generic[CompanyT]):
         self._forming: asyncio.Task[None] | None = None
         self._meeting: Meeting | None = None
         self._repeating: asyncio.Task[None] | None = None
-        self._early: list[Introduce] = []
+        self._early: list[tuple[Introduce, ActorRef]] = []
         self._company = connector.alone
         self._formed = asyncio.Event()
         self._formed.set()
@@ -191,8 +191,8 @@ class GroupSeat(Generic[CompanyT]):
         meeting.introduce()
         self._repeating = self._actor.run_task(self._repeat(meeting))
         early, self._early = self._early, []
-        for message in early:
-            self.hear(message)
+        for message, sender in early:
+            self.hear(message, sender)
         return meeting
 
     async def _leave(self) -> None:
@@ -212,14 +212,16 @@ class GroupSeat(Generic[CompanyT]):
         meeting.read(encounter)
         return await encounter.company()
 
-    def hear(self, message: Introduce) -> None:
+    def hear(self, message: Introduce, sender: ActorRef) -> None:
         """A member introduces itself, or sets an entry of the rendezvous."""
         if message.epoch < self.epoch:
             self._refuse_old(message.epoch)
-        elif message.epoch == self.epoch and self._meeting is not None:
+        elif message.epoch > self.epoch or self._meeting is None:
+            self._early = [*self._early[-_EARLY:], (message, sender)]  # our order is on its way
+        elif self._has_rank(sender, message.rank):
             self._meeting.hear(message)
         else:
-            self._early = [*self._early[-_EARLY:], message]  # our own order is on its way
+            self._refuse_stranger(message, sender)
 
     async def _repeat(self, meeting: Meeting) -> None:
         """Anything that we said may be lost."""
@@ -266,6 +268,9 @@ class GroupSeat(Generic[CompanyT]):
             return False
         if message.epoch != self.epoch:
             self._refuse_call(message, rank_0)
+            return False
+        if not self._has_rank(rank_0, 0):
+            self._refuse_stranger(message, rank_0)
             return False
         is_new = message.stretch > self._stretches
         self._stretches = max(self._stretches, message.stretch)
@@ -321,11 +326,16 @@ class GroupSeat(Generic[CompanyT]):
         """
         return epoch == self.epoch and await self._has_formed() and epoch == self.epoch
 
-    def cannot(self, message: CannotFollow) -> None:
+    def cannot(self, message: CannotFollow, sender: ActorRef) -> None:
         """A member cannot take part: the group is given up, for its sake; or it has gone on to the
         next one before us, and nobody is to wait for it.
         """
-        if message.epoch == self.epoch:
+        seats = self._order.seats if self._order is not None else ()
+        if message.epoch == self.epoch and all(
+            (seat.worker, seat.member) != (message.worker, sender) for seat in seats
+        ):
+            self._refuse_stranger(message, sender)
+        elif message.epoch == self.epoch:
             self._fail(message.reason, (message.worker,))
         elif any(stretch.epoch == message.epoch for stretch in self._open):
             self._leave_behind()
@@ -387,6 +397,15 @@ class GroupSeat(Generic[CompanyT]):
         log.warning(
             "old_epoch_refused", epoch=epoch, now=self.epoch, sender=str(self._actor.sender)
         )
+
+    def _refuse_stranger(
+        self, message: Introduce | Follow | CannotFollow, sender: ActorRef
+    ) -> None:
+        log.warning("stranger_refused", said=type(message).__name__, sender=str(sender))
+
+    def _has_rank(self, member: ActorRef, rank: int) -> bool:
+        seats = self._order.seats if self._order is not None else ()
+        return 0 <= rank < len(seats) and seats[rank].member == member
 
     def _tell_leader(self, message: GroupReady | GroupFailed) -> None:
         if self._leader is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from spotlight.actors.messages import FormGroup, GroupFailed, HeldVersions, Seat
+from spotlight.actors.runtime import ActorRef
 
 Versions = tuple[frozenset[int], frozenset[int]]
 """Held for rollouts, and for evaluations."""
@@ -65,9 +66,12 @@ class GroupStanding:
             self._formed, self.failure = False, message
         return message.epoch == self.epoch
 
-    def hear(self, message: HeldVersions) -> bool:
-        """A follower says what it holds; False if that is of another epoch."""
+    def hear(self, message: HeldVersions, sender: ActorRef | None) -> bool:
+        """A follower says what it holds; False if that is of another epoch, or nobody's."""
         if message.epoch != self.epoch or message.worker not in self.followers:
+            return False
+        seats = self._order.seats if self._order is not None else ()
+        if (message.worker, sender) not in [(seat.worker, seat.leader) for seat in seats]:
             return False
         self._held[message.worker] = (frozenset(message.rollout), frozenset(message.evaluation))
         return True

@@ -15,6 +15,7 @@ import msgspec
 
 from spotlight.actors.messages import Commit, Explored, RequestKind, Result
 from spotlight.actors.requests import weights_version_of
+from spotlight.actors.roster import Rank
 from spotlight.errors import JournalError
 from spotlight.policies.fidelity import Agreement, Gain
 from spotlight.policies.preview_effort import EffortRecord
@@ -85,10 +86,12 @@ class Checkpoint(msgspec.Struct, frozen=True):
     """Inside the run folder."""
 
 
-class Trainers(msgspec.Struct, frozen=True):
-    """The processes that train, by the epochs of their workers, in the order of their ranks."""
+class Trainers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The processes that train, in the order of their ranks."""
 
-    epochs: tuple[int, ...]
+    ranks: tuple[Rank, ...] = ()
+    last_recovery: tuple[int, int] | None = None
+    """Its number, and the iterations of the checkpoint that it went on from."""
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -186,9 +189,10 @@ class JobJournal:
     def begin_again(self) -> None:
         """Somebody resumes a job that had ended: what was given up is tried again. Trainers that
         have trained without it meanwhile, and do not know of the end, cannot be gone on with: they
-        need what was published.
+        need what was published. Recoveries are counted anew.
         """
-        self._write({}, drop=("given-up/", "published/"))
+        known = msgspec.structs.replace(self.trainers(), last_recovery=None)
+        self._write({"trainers": _encode(known)}, drop=("given-up/", "published/"))
 
     def drop_requests(self, request_ids: Iterable[str]) -> None:
         """Nobody wants these any more, or they cannot be done."""
@@ -208,7 +212,7 @@ class JobJournal:
 
     def trainers(self) -> Trainers:
         """Who trained last; nobody in a new journal."""
-        return self._one("trainers", Trainers) or Trainers(())
+        return self._one("trainers", Trainers) or Trainers()
 
     def save_trainers(self, trainers: Trainers) -> None:
         """A coordinator that comes back looks for these."""

@@ -2,17 +2,18 @@
 
 Messages in: JoinNode, NodeDown, NodeLeaving, CancelJob (coordinator); WeightsCopied, WeightsMissed
 (nodes); RequestsFinished, RequestsGivenUp (dispatcher); Explored (explorer); ValidationDone,
-ValidationFailed (validator); TrainerReady, Trained, Published, CheckpointSaved, TrainerFailed
-(trainer ranks); Remind (itself).
+ValidationFailed (validator); TrainerListens, TrainerReady, Trained, Published, CheckpointSaved,
+TrainerFailed (trainer ranks); Remind (itself).
 Messages out: PrepareJob, HoldWeights, Demand, EndJob (nodes); SubmitRequests, ForgetRequests,
-BarWorkers, AddWorker, RemoveWorker, NodeLeaving (dispatcher, ledger); StartExploration,
+BarWorkers, AddWorkers, RemoveWorkers, NodeLeaving (dispatcher, ledger); StartExploration,
 StopExploration (explorer); StartValidation (validator); those of the trainer team; JobStatus,
-JobEnded (coordinator).
+JobEnded, RunAgain (coordinator).
 
 It is the only one that ends an iteration. It decides nothing itself: `IterationMachine` says what
 follows. What it needs to go on after a kill is in the journal before it acts on it; a runner that
-comes back finds the trainers and nodes as they are and submits the same requests again. Whatever
-goes wrong ends the job with a reason, resumable.
+comes back finds the trainers and nodes as they are and submits the same requests again. When
+trainers are lost another runner takes this one's place, as after a kill, and begins again from the
+checkpoint. Whatever else goes wrong ends the job with a reason, resumable.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from spotlight.actors.ledger import Ledger
 from spotlight.actors.messages import (
     BarWorkers,
     CancelJob,
+    CannotServe,
     CheckpointSaved,
     EndJob,
     Explored,
@@ -60,17 +62,18 @@ from spotlight.actors.messages import (
     RequestsFinished,
     RequestsGivenUp,
     Result,
+    RunAgain,
     StartValidation,
     StopExploration,
     SubmitRequests,
     Trained,
     TrainerFailed,
+    TrainerListens,
     TrainerReady,
     ValidationDone,
     ValidationFailed,
     WeightsCopied,
     WeightsMissed,
-    WorkerRefs,
     WorkerStatus,
 )
 from spotlight.actors.publications import Publications
@@ -82,20 +85,22 @@ from spotlight.actors.requests import (
     window_start,
 )
 from spotlight.actors.rollout import Rollout, training_samples
-from spotlight.actors.roster import Roster
+from spotlight.actors.roster import Rank, Roster
 from spotlight.actors.run_record import IterationFigures, RunRecord, rollout_figures
-from spotlight.actors.runtime import ESCALATE, Actor, ActorRef, handles
+from spotlight.actors.runtime import ESCALATE, Actor, ActorRef, Message, from_this_process, handles
 from spotlight.actors.step_profile import StepProfile
 from spotlight.actors.trainer_team import TrainerTeam
+from spotlight.actors.trainer_watch import TrainerWatch
 from spotlight.actors.validator import Validator
 from spotlight.checkpoint_info import inspect_checkpoint
-from spotlight.errors import ActorError, RunFolderError
+from spotlight.errors import RunFolderError
 from spotlight.jobs import JobSpec
 from spotlight.policies import iteration as step
 from spotlight.policies.iteration import IterationMachine, Schedule
 from spotlight.policies.resume import resume_point
+from spotlight.policies.trainer_ranks import MOST_RECOVERIES, next_recovery
 from spotlight.policies.window import WindowPredictor
-from spotlight.store.run_folder import RunFolder
+from spotlight.store.run_folder import RunFolder, checkpoint_path
 from spotlight.transport.tensors import ArtifactStore, BundleOffer
 
 log = structlog.get_logger(__name__)
@@ -104,15 +109,17 @@ _STATUS_PERIOD_S = 0.2
 _REMIND_S = 1.0
 _REPEAT_EVERY = 5
 """Reminders between two repetitions of what may have been lost."""
-_PATIENCE_S = 10.0
-"""How long a coordinator that came back waits for the trainers that it had."""
+_NEWS_S = 2.0
+"""When ranks have lost each other, most often one of them has ended; this long until its node says
+so."""
 
 
 class JobRunner(Actor):
     """See the module's docstring.
 
     Args:
-        came_back: the coordinator was killed in the middle of this job, and its nodes may be there.
+        came_back: an earlier runner was ended in the middle of this job, with its coordinator or
+            because trainers were lost, and its nodes may be there.
         nodes: who is there already.
         store: the run folder's artifact store, started.
         train_prompts, validation_prompts: texts, in the order of their files.
@@ -144,7 +151,16 @@ class JobRunner(Actor):
         self._validation_prompts = validation_prompts
         self._categories = categories
         self._roster = Roster()
-        self._team = TrainerTeam(self, job, job_id)
+        self._team = TrainerTeam(self, job, job_id, str(folder.path), self._journal.term)
+        self._watch = TrainerWatch(
+            self._team,
+            self._roster,
+            former=self._journal.trainers().ranks if came_back else (),
+            patience_s=job.training.patience_s,
+            wanted=job.training.ranks,
+            event=self._event,
+            lost=self._lose_trainers,
+        )
         self._waiting_nodes = nodes
         self._validations: list[tuple[int, float, float]] = []
         self._training: dict[str, float] = {}
@@ -172,6 +188,8 @@ class JobRunner(Actor):
         self._reminders = 0
         self._outcome: Outcome = ""
         self._reason = ""
+        self._replaced = False
+        """Another runner takes this one's place."""
         self._unwritable = False
         self._begin_at(max(self._journal.progress(), default=0), warm=True)
 
@@ -200,6 +218,28 @@ class JobRunner(Actor):
         self._window = WindowPredictor(self._progress.training_seconds)
         self._exploring = Exploring(self._job, self._progress, self._categories, self._event)
         self._figures = IterationFigures(completed)
+
+    # --- who may say what ---
+
+    def _from_coordinator(self, message: Message) -> bool:
+        return self.sender == self._coordinator
+
+    def _from_its_node(self, message: WeightsCopied | WeightsMissed) -> bool:
+        node = self._roster.nodes.get(message.node)
+        return node is not None and self.sender == node.scheduler
+
+    def _from_its_leader(self, message: CannotServe) -> bool:
+        workers = (worker for node in self._roster.nodes.values() for worker in node.workers)
+        return any((it.worker, it.leader) == (message.worker, self.sender) for it in workers)
+
+    def _from_dispatcher(self, message: Message) -> bool:
+        return self.sender == self._dispatcher
+
+    def _from_rank_0(self, message: Message) -> bool:
+        return self._team.is_rank(self.sender, 0)
+
+    def _from_its_rank(self, message: TrainerReady | Trained | TrainerFailed) -> bool:
+        return self._team.is_rank(self.sender, message.rank)
 
     # --- life ---
 
@@ -253,7 +293,7 @@ class JobRunner(Actor):
             followers=(self._dispatcher, self._ledger),
             event=self._event,
         )
-        membership = Membership(self._dispatcher, self._ledger, self._store.endpoint)
+        membership = Membership(self.ref, self._dispatcher, self._ledger, self._store.endpoint)
         self._prepare = PrepareJob(self._job_id, self._job, membership)
         self._enter("preparing")
         self.run_task(self._report_status())
@@ -263,7 +303,7 @@ class JobRunner(Actor):
 
     async def stopping(self, reason: str) -> None:
         """Leave the run folder resumable and the nodes warm."""
-        if not self._outcome:
+        if not self._over:
             self._end("cancelled" if reason == "stopped" else "failed", f"the job runner {reason}")
         if self._outcome == "finished":
             for leftovers in ("samples", "commits"):
@@ -271,15 +311,17 @@ class JobRunner(Actor):
         await self._store.aclose()
         self._record.close()
 
-    @handles(CancelJob)
+    @handles(CancelJob, only=_from_coordinator)
     async def on_cancel(self, message: CancelJob) -> None:
         """End the job; it can be resumed."""
         self._end("cancelled", "cancelled by the user")
 
-    @handles(Remind)
+    @handles(Remind, only=from_this_process)
     async def on_remind(self, message: Remind) -> None:
         """Go on waiting for trainers, and repeat what may have been lost."""
         self._reminders += 1
+        self._write(self._record.require_there)
+        self._watch.look()
         await self._assemble()
         again = self._reminders % _REPEAT_EVERY == 0
         if again:
@@ -290,40 +332,52 @@ class JobRunner(Actor):
 
     # --- nodes ---
 
-    @handles(JoinNode)
+    @handles(JoinNode, only=from_this_process)
     async def on_join(self, message: JoinNode) -> None:
         """A node is there, or its workers have changed."""
         if self._attendance.admits(message):
-            self._end_without(self._attendance.join(message), "its process ended")
+            self._attendance.join(message)
+            self._watch.joined(message)
             self._inform(message)
             await self._assemble()
             self._demand()
 
-    @handles(NodeDown)
+    @handles(NodeDown, only=_from_coordinator)
     async def on_node_down(self, message: NodeDown) -> None:
-        """A node is gone with its workers; what they held is queued again."""
-        self._end_without(self._attendance.leave(message), message.reason)
+        """A node is out of reach with its workers; what they held is queued again."""
+        self._attendance.leave(message)
+        self._watch.out_of_reach(message.node, message.reason)
         self._spread()
 
-    @handles(NodeLeaving)
+    @handles(NodeLeaving, only=_from_coordinator)
     async def on_node_leaving(self, message: NodeLeaving) -> None:
         """A node will be taken, or is not taken after all."""
         if self._attendance.heed(message):
             self.tell(self._dispatcher, message)
             self._spread()
 
+    @handles(CannotServe, only=_from_its_leader)
+    async def on_cannot_serve(self, message: CannotServe) -> None:
+        """Others may; trainer ranks say themselves what they cannot do."""
+        log.error("worker_cannot_serve", worker=message.worker, reason=message.reason)
+        self._event("worker_cannot_serve", worker=message.worker, reason=message.reason)
+
     def _inform(self, *nodes: JoinNode) -> None:
-        """Say which job and which weights there are."""
+        """Say which job and which weights there are, and who trains."""
+        if self._over:
+            return
         self._attendance.inform(nodes, [self._prepare])
+        for node in nodes:
+            self._team.dismiss_others(node)
         self._spread(*nodes)
 
-    @handles(WeightsCopied)
+    @handles(WeightsCopied, only=_from_its_node)
     async def on_weights_copied(self, message: WeightsCopied) -> None:
         """A node holds a version: others pull it from there."""
         if self._publications.copied(message):
             self._spread()
 
-    @handles(WeightsMissed)
+    @handles(WeightsMissed, only=_from_its_node)
     async def on_weights_missed(self, message: WeightsMissed) -> None:
         """A node could not get a version: it is sent elsewhere, or there again a little later."""
         self._publications.missed(message, asyncio.get_running_loop().time())
@@ -331,7 +385,7 @@ class JobRunner(Actor):
 
     def _spread(self, *again: JoinNode) -> None:
         """Tell nodes where they pull weights from, if that is new, or `again`."""
-        if self._outcome:
+        if self._over:
             return
         names, now = [node.node for node in again], asyncio.get_running_loop().time()
         directions = self._publications.directions(self._job_id, self._roster, now, names)
@@ -340,7 +394,7 @@ class JobRunner(Actor):
 
     def _demand(self, *, again: bool = False) -> None:
         """Tell the nodes what their groups should be good for, if it changed much, or `again`."""
-        if self._outcome:
+        if self._over:
             return
         # Previews count only if they are there when training ends.
         left_s = self._window.predict() - self._phase_seconds()
@@ -350,44 +404,67 @@ class JobRunner(Actor):
         for node, demand in due:
             self._attendance.inform((node,), (demand,))
 
-    def _end_without(self, gone: list[WorkerRefs], reason: str) -> None:
-        """Without its trainers a job cannot go on."""
-        for worker in filter(self._team.includes, gone):
-            self._end(
-                "failed", f"trainer rank on {worker.worker} is lost ({reason}); resume the run"
+    # --- trainers ---
+
+    def _lose_trainers(self, rank: Rank, reason: str) -> None:
+        self._recover(f"trainer rank on {rank.worker.worker} is lost ({reason})")
+
+    def _recover(self, problem: str) -> None:
+        """Without these trainers the job begins again from its last checkpoint, with others or with
+        the same, unless that was tried too often.
+        """
+        if self._over:
+            return
+        recovery = next_recovery(self._journal.trainers().last_recovery, self._saved)
+        if recovery is None:
+            return self._end(
+                "failed",
+                f"{problem}; after {MOST_RECOVERIES} recoveries without a new checkpoint the job"
+                " does not try again by itself; mend the cause, then resume the run",
             )
+        number, completed = recovery
+        self._event("trainers_lost", reason=problem, recovery=number, goes_on_from=completed)
+        log.warning("trainers_lost", reason=problem, recovery=number, goes_on_from=completed)
+        self._write(lambda: self._journal.save_trainers(Trainers(last_recovery=recovery)))
+        self._watch.former = ()
+        if self._team.ranks and not self._over:
+            self._replaced = True
+            self.tell(self._coordinator, RunAgain(problem))
+
+    async def _recover_later(self, problem: str) -> None:
+        """Which rank was lost is worth knowing: its worker is not to be appointed again."""
+        await asyncio.sleep(_NEWS_S)
+        self._recover(problem)
 
     async def _assemble(self) -> None:
         """Find the trainers again, or appoint them as soon as there are enough reserved workers."""
-        if self._team.ranks or self._outcome:
-            return
-        before = self._journal.trainers().epochs if self._came_back else ()
-        ranks = self._roster.trainers(self._job.training.ranks, before)
-        found = tuple(worker.epoch for worker in ranks) == before
-        if not ranks or (before and not found and self._phase_seconds() < _PATIENCE_S):
+        ranks = () if self._team.ranks or self._over else self._watch.candidates()
+        if not ranks:
             return
         self._team.ranks = ranks
-        standing = await self._team.standing() if self._came_back else []
-        checkpoint = self._journal.checkpoint()
+        standing = await self._team.standing() if self._watch.former else []
+        if self._over:
+            return
         at = resume_point(
-            self._progress.completed,
-            checkpoint.completed if checkpoint else 0,
-            standing,
-            self._publications.versions,
+            self._progress.completed, self._saved, standing, self._publications.versions
         )
-        epochs = tuple(worker.epoch for worker in ranks)
-        self._write(lambda: self._journal.save_trainers(Trainers(epochs)))
+        known = self._journal.trainers()
+        self._write(
+            lambda: self._journal.save_trainers(msgspec.structs.replace(known, ranks=ranks))
+        )
         self._write(lambda: self._begin_at(at.completed, warm=at.warm))
         self._write(lambda: self._record.rewind(at.completed, self._progress.validated))
         self._write(lambda: self._journal.save_progress(self._progress))
         if at.warm:
             self._event("trainers_found", iteration=at.completed)
             return self._go(saves=standing[0] == at.completed)
-        path = str(self._record.path / checkpoint.path) if checkpoint else ""
-        try:
-            await self._team.build(path, at.completed, self._journal.term)
-        except ActorError as error:
-            self._end("failed", f"trainer rank 0 does not answer: {error}; resume the run")
+        self._team.build(at.completed)
+
+    @property
+    def _saved(self) -> int:
+        """Iterations in the checkpoint that lost trainers begin again from."""
+        checkpoint = self._journal.checkpoint()
+        return checkpoint.completed if checkpoint else 0
 
     # --- what the machine says ---
 
@@ -401,7 +478,7 @@ class JobRunner(Actor):
 
     def _carry_out(self, instructions: list[step.Instruction]) -> None:
         for instruction in instructions:
-            if self._outcome:
+            if self._over:
                 return
             match instruction:
                 case step.PublishWeights(version, validated):
@@ -428,26 +505,33 @@ class JobRunner(Actor):
                 case step.Finish():
                     self._end("finished", "")
 
-    @handles(TrainerReady)
+    @handles(TrainerListens, only=_from_rank_0)
+    async def on_trainer_listens(self, message: TrainerListens) -> None:
+        """Have the other ranks come there."""
+        self._team.come_to(message)
+
+    @handles(TrainerReady, only=_from_its_rank)
     async def on_trainer_ready(self, message: TrainerReady) -> None:
         """Begin once all ranks are built."""
         if self._team.answered("start", self._machine.completed, message.rank):
             self._go(saves=False)
 
-    @handles(TrainerFailed)
+    @handles(TrainerFailed, only=_from_its_rank)
     async def on_trainer_failed(self, message: TrainerFailed) -> None:
-        """Training cannot go on."""
-        self._end("failed", f"trainer rank {message.rank}: {message.error}")
+        """Training cannot go on, or not with these ranks."""
+        problem = f"trainer rank {message.rank}: {message.error}"
+        if message.lost_others:
+            self.run_task(self._recover_later(problem))
+        else:
+            self._end("failed", problem)
 
     def _publish(self, version: int, validated: bool) -> None:
         self._enter("publish")
         if version in self._publications:  # by an earlier coordinator of this run
             return self._published(version)
-        store = self._roster.store_of(self._team.ranks[0])
-        if store is not None:  # else the rank's loss ends the job
-            self._team.publish(version, evaluation=validated, store=store)
+        self._team.publish(version, evaluation=validated)
 
-    @handles(Published)
+    @handles(Published, only=_from_rank_0)
     async def on_published(self, message: Published) -> None:
         """Every node pulls; members serve the version once they have acknowledged it."""
         if not self._team.answered("publish", message.version, 0):
@@ -483,11 +567,11 @@ class JobRunner(Actor):
         self._rollout = Rollout(requests, probes)
         self.tell(self._dispatcher, SubmitRequests((*requests, *probes), self.ref))
 
-    @handles(RequestsFinished)
+    @handles(RequestsFinished, only=_from_dispatcher)
     async def on_finished(self, message: RequestsFinished) -> None:
         """Samples come in, in any order, each once."""
         for result in message.results:
-            self._rollout.take(result)
+            self._rollout.take(result, restored=message.restored)
         kept = self._rollout.bundles()
         unwanted = [result for result in message.results if result.bundle not in kept]
         self._drop_samples(unwanted)  # of dropped prompt groups only
@@ -496,11 +580,11 @@ class JobRunner(Actor):
     def _drop_samples(self, results: list[Result]) -> None:
         """Nobody trains on these: whoever resumes the run must not find them either."""
         self._write(lambda: self._journal.drop_requests([r.request.id for r in results]))
-        if not self._outcome:
+        if not self._over:
             for bundle in {result.bundle for result in results}:
                 self._discard(bundle)
 
-    @handles(RequestsGivenUp)
+    @handles(RequestsGivenUp, only=_from_dispatcher)
     async def on_given_up(self, message: RequestsGivenUp) -> None:
         """What could not be denoised or scored costs its prompt group, or the job."""
         self._rollout.drop_probes(message.requests)
@@ -514,14 +598,17 @@ class JobRunner(Actor):
         self._end_rollout_if_complete()
 
     def _end_rollout_if_complete(self) -> None:
-        if self._phase != "rollout" or not self._rollout.complete or self._outcome:
+        if self._phase != "rollout" or not self._rollout.complete or self._over:
             return
         if not self._rollout.finished:
             self._end("failed", "every prompt group of the iteration failed; see events.jsonl")
             return
         self._figures.rollout_s = self._phase_seconds()
-        workers = max(1, self._roster.free_workers())
-        self._seconds_per_image = self._figures.rollout_s * workers / self._rollout.finished
+        made = self._rollout.finished - self._rollout.restored
+        if made:
+            workers = max(1, self._roster.free_workers())
+            self._seconds_per_image = self._figures.rollout_s * workers / made
+        self._figures.samples_restored = self._rollout.restored
         rollout_figures(self._figures, self._rollout.samples(), self._exploring.choices)
         fresh = [*self._rollout.samples(), *self._rollout.probes()]
         self._exploring.judge(fresh, self._figures)
@@ -534,7 +621,7 @@ class JobRunner(Actor):
         self._trained = {}
         self._team.train(iteration, window_start(self._job, iteration), samples)
 
-    @handles(Trained)
+    @handles(Trained, only=_from_its_rank)
     async def on_trained(self, message: Trained) -> None:
         """The iteration's update is done when every rank says so."""
         if self._phase != "train" or message.iteration != self._figures.iteration:
@@ -571,7 +658,7 @@ class JobRunner(Actor):
         if self._figures.iteration != iteration:
             self._figures = IterationFigures(iteration)
 
-    @handles(Explored)
+    @handles(Explored, only=from_this_process)
     async def on_explored(self, message: Explored) -> None:
         """The next iteration's seeds are chosen."""
         self._exploring.latest = message
@@ -579,7 +666,7 @@ class JobRunner(Actor):
         self._carry_out(self._machine.explored(message.iteration))
         self.tell(self._dispatcher, ForgetRequests("preview", message.iteration))
 
-    @handles(ValidationDone)
+    @handles(ValidationDone, only=from_this_process)
     async def on_validation_done(self, message: ValidationDone) -> None:
         """Write the score down."""
         self._validating.discard(message.version)
@@ -593,7 +680,7 @@ class JobRunner(Actor):
         self.tell(self._dispatcher, ForgetRequests("evaluation", message.version))
         self._carry_out(self._machine.validation_done(message.version))
 
-    @handles(ValidationFailed)
+    @handles(ValidationFailed, only=from_this_process)
     async def on_validation_failed(self, message: ValidationFailed) -> None:
         """A run that cannot be judged is not worth going on with."""
         self._end("failed", f"no validation image of version {message.version} could be scored")
@@ -611,38 +698,38 @@ class JobRunner(Actor):
             gain=self._exploring.gain,
             earned=self._exploring.earned,
         )
+        self._figures.scoring_s, self._statistics.scoring_s = self._statistics.scoring_s, 0.0
         self._write(lambda: self._record.iteration(self._figures, self._training))
         self._write(lambda: self._record.save_step_times(self._profile.times))
         self._write(self._record.sync)
         self._write(lambda: self._journal.save_progress(self._progress))
-        if self._outcome:
+        if self._over:
             return  # nothing is settled: the samples are still needed
         self.tell(self._dispatcher, ForgetRequests("rollout", iteration))
         for bundle in self._rollout.bundles():
             self._discard(bundle)
 
     def _save(self, completed: int) -> None:
-        last = completed == self._job.iterations
-        path = self._record.path / _checkpoint_path(completed)
-        self._team.save(completed, str(path), str(self._record.path / "export") if last else "")
+        self._team.save(completed, export=completed == self._job.iterations)
 
-    @handles(CheckpointSaved)
+    @handles(CheckpointSaved, only=_from_rank_0)
     async def on_checkpoint_saved(self, message: CheckpointSaved) -> None:
         """The checkpoint is durable; whether a resumed run may start there is the machine's
         word.
         """
         if self._team.answered("save", message.iteration, 0):
-            self._event("checkpoint_saved", iteration=message.iteration, path=message.path)
+            path = str(self._record.path / checkpoint_path(message.iteration))
+            self._event("checkpoint_saved", iteration=message.iteration, path=path)
             self._carry_out(self._machine.progress_saved(message.iteration))
 
     def _commit(self, completed: int) -> None:
-        checkpoint = Checkpoint(completed, _checkpoint_path(completed))
+        checkpoint = Checkpoint(completed, checkpoint_path(completed))
         validated = tuple(v for v in self._progress.validated if v <= completed)
         self._write(lambda: self._journal.save_checkpoint(checkpoint, validated))
         self._write(lambda: self._record.keep_checkpoint(checkpoint.path))
 
     def _end(self, outcome: Outcome, reason: str) -> None:
-        if self._outcome:
+        if self._over:
             return
         self._outcome, self._reason = outcome, reason
         self._enter("finished")
@@ -652,6 +739,11 @@ class JobRunner(Actor):
         self.tell(self._coordinator, JobEnded(self._status()))
 
     # --- small things ---
+
+    @property
+    def _over(self) -> bool:
+        """Whether this runner has nothing more to do."""
+        return bool(self._outcome) or self._replaced
 
     def _write(self, write: Callable[[], None]) -> None:
         """A run folder that cannot be written ends the job with the reason, and nothing that
@@ -690,19 +782,19 @@ class JobRunner(Actor):
         self._store.delete(bundle.key)
 
     async def _remind(self) -> None:
-        while not self._outcome:
+        while not self._over:
             await asyncio.sleep(_REMIND_S)
             self.tell(self.ref, Remind())
 
     async def _report_status(self) -> None:
-        while not self._outcome:
+        while not self._over:
             self.tell(self._coordinator, self._status())
             await asyncio.sleep(_STATUS_PERIOD_S)
 
     def _status(self) -> JobStatus:
         figures, statistics = self._figures, self._statistics
         wanted = self._job.samples_per_iteration if self._phase == "rollout" else 0
-        done = self._rollout.finished
+        done, made = self._rollout.finished, self._rollout.finished - self._rollout.restored
         seconds = self._phase_seconds() if self._phase == "rollout" else figures.rollout_s
         return JobStatus(
             job=self._job.name,
@@ -713,7 +805,7 @@ class JobRunner(Actor):
             elapsed_s=self._record.time_s(),
             done=done if wanted else 0,
             wanted=wanted,
-            images_per_s=done / seconds if seconds > 0 else 0.0,
+            images_per_s=made / seconds if seconds > 0 else 0.0,
             reward_mean=figures.reward_mean if figures.samples else None,
             validation=tuple((time_s, score) for _, time_s, score in self._validations),
             workers=tuple(self._worker_status(name) for name in sorted(self._board)),
@@ -727,6 +819,7 @@ class JobRunner(Actor):
             outcome=self._outcome,
             reason=self._reason,
             run_folder=str(self._record.path),
+            note=self._watch.note(),
         )
 
     def _worker_status(self, name: str) -> WorkerStatus:
@@ -740,7 +833,3 @@ def _explores(job: JobSpec) -> step.Exploration:
     if job.exploration.mode == "none":
         return "never"
     return "fresh" if job.exploration.weights == "fresh" else "ahead"
-
-
-def _checkpoint_path(completed: int) -> str:
-    return f"checkpoints/iteration-{completed:06d}.safetensors"

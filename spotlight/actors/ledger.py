@@ -1,7 +1,7 @@
 """The ledger: which worker was in which state for how long.
 
-Messages in: StateChanged (workers), AddWorker, RemoveWorker (job runner). It writes each change to
-the run folder; a worker is in exactly one state at any time, so the states of a worker add up to
+Messages in: StateChanged (workers), AddWorkers, RemoveWorkers (job runner). It writes each change
+to the run folder; a worker is in exactly one state at any time, so the states of a worker add up to
 its time exactly.
 """
 
@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from spotlight.actors.messages import AddWorker, RemoveWorker, StateChanged, WorkerStatus
-from spotlight.actors.runtime import Actor, handles
+from spotlight.actors.messages import AddWorkers, RemoveWorkers, StateChanged, WorkerStatus
+from spotlight.actors.runtime import Actor, ActorRef, from_this_process, handles
 
 
 class Ledger(Actor):
@@ -26,21 +26,30 @@ class Ledger(Actor):
     def __init__(self, *, record: Callable[..., None], board: dict[str, WorkerStatus]) -> None:
         self._record = record
         self._board = board
+        self._leaders: dict[str, ActorRef] = {}
 
-    @handles(AddWorker)
-    async def on_add(self, message: AddWorker) -> None:
-        """Its time counts from here."""
-        status = WorkerStatus(message.worker, message.node, message.pool, "starting", "")
-        self._enter(status)
+    def _from_the_worker(self, message: StateChanged) -> bool:
+        leader = self._leaders.get(message.worker)
+        return leader is None or self.sender == leader  # of one that is gone nothing is noted
 
-    @handles(RemoveWorker)
-    async def on_remove(self, message: RemoveWorker) -> None:
-        """Its time ends here."""
-        known = self._board.pop(message.worker, None)
-        if known is not None:
-            self._write(msgspec.structs.replace(known, state="gone"))
+    @handles(AddWorkers, only=from_this_process)
+    async def on_add(self, message: AddWorkers) -> None:
+        """Their time counts from here."""
+        for worker in message.workers:
+            self._leaders[worker.worker] = worker.leader
+            status = WorkerStatus(worker.worker, message.node, message.pool, "starting", "")
+            self._enter(status)
 
-    @handles(StateChanged)
+    @handles(RemoveWorkers, only=from_this_process)
+    async def on_remove(self, message: RemoveWorkers) -> None:
+        """Their time ends here."""
+        for name in message.workers:
+            self._leaders.pop(name, None)
+            known = self._board.pop(name, None)
+            if known is not None:
+                self._write(msgspec.structs.replace(known, state="gone"))
+
+    @handles(StateChanged, only=_from_the_worker)
     async def on_state(self, message: StateChanged) -> None:
         """The worker is in this state from now on."""
         known = self._board.get(message.worker)

@@ -47,7 +47,7 @@ from spotlight.actors.messages import (
     WeightsHeld,
     Yielded,
 )
-from spotlight.actors.runtime import ActorRef, handles
+from spotlight.actors.runtime import ActorRef, from_this_process, handles
 from spotlight.actors.step_loop import StepLoop, Taken
 from spotlight.actors.worker_state import Turn, WorkerContext
 from spotlight.diffusion.checkpoints import load_model
@@ -111,7 +111,7 @@ class Member(BatchMember[_Batch, Company]):
 
     # --- the job ---
 
-    @handles(PrepareJob)
+    @handles(PrepareJob, only=from_this_process)
     async def on_prepare(self, message: PrepareJob) -> Acknowledged:
         """Load the model, unless it is warm already; a new job starts without weights, the same
         goes on and delivers to the new sink.
@@ -132,7 +132,7 @@ class Member(BatchMember[_Batch, Company]):
         self._job = _Job(message.job_id, self._warm[1], message.membership.sink, fingerprint)
         return Acknowledged()
 
-    @handles(HoldWeights)
+    @handles(HoldWeights, only=from_this_process)
     async def on_hold_weights(self, message: HoldWeights) -> WeightsHeld:
         """Fetch a version and drop those that nobody needs any more."""
         for evaluation, offer in ((False, message.rollout), (True, message.evaluation)):
@@ -144,7 +144,7 @@ class Member(BatchMember[_Batch, Company]):
             del self._weights[key]
         return WeightsHeld(message.version)
 
-    @handles(EndJob)
+    @handles(EndJob, only=from_this_process)
     async def on_end_job(self, message: EndJob) -> None:
         """Forget the job's weights; the model stays warm."""
         if self._job is not None and self._job.id == message.job_id:

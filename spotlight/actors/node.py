@@ -32,7 +32,7 @@ import structlog
 from spotlight.actors.accelerators import environment_of
 from spotlight.actors.delivery import try_tell
 from spotlight.actors.grouping import Grouping
-from spotlight.actors.launcher import ProcessHandle, ProcessLauncher
+from spotlight.actors.launcher import WORKER_KEY, ProcessHandle, ProcessLauncher
 from spotlight.actors.liveness import until_silent
 from spotlight.actors.messages import (
     Alive,
@@ -46,6 +46,7 @@ from spotlight.actors.messages import (
     NodeJoined,
     NodeLeaving,
     NodeLeft,
+    NodeRefused,
     NoticeGiven,
     PrepareJob,
     WeightsCopied,
@@ -65,6 +66,8 @@ log = structlog.get_logger(__name__)
 _JOIN_LIMIT_S = 5.0
 _JOIN_PAUSE_S = 0.5
 _JOIN_AGAIN_S = 15.0
+_REFUSED_S = 15.0
+"""A node that is refused for so long ends; an earlier self of it has been found gone by then."""
 _AWAY_LIMIT_S = 300.0
 _START_LIMIT_S = 300.0
 _RESTARTS = 3
@@ -98,7 +101,8 @@ class NodeScheduler(Actor):
 
     Args:
         notices: those of the machine's cloud.
-        left: called when the node has left because its process was told to end.
+        left: called when the process is to end: the node has left because it was told to, or cannot
+            join for the reason given.
     """
 
     def __init__(
@@ -107,7 +111,7 @@ class NodeScheduler(Actor):
         store: BundleStore,
         launcher: ProcessLauncher,
         notices: AsyncIterator[Notice] | None = None,
-        left: Callable[[], None] = lambda: None,
+        left: Callable[[str], None] = lambda reason: None,
     ) -> None:
         self._settings = settings
         self._store = store
@@ -117,6 +121,8 @@ class NodeScheduler(Actor):
         self._must_end = False
         self._workers: dict[str, WorkerRefs] = {}
         self._processes: dict[str, ProcessHandle] = {}
+        self._keys: dict[str, str] = {}
+        """Of the latest process of each name."""
         self._restarts: dict[str, deque[float]] = {}
         self._liveness: dict[str, asyncio.Task[None]] = {}
         self._job_id = ""
@@ -126,12 +132,18 @@ class NodeScheduler(Actor):
         self._joining: asyncio.Task[None] | None = None
         self._lost_at: float | None = None
         """When the coordinator was lost; None while it is there."""
+        self._refused_at: float | None = None
+        """Since when it refuses this node; None while it does not."""
+        self._coordinator: ActorRef | None = None
+        """That this node has joined."""
+        self._runner: ActorRef | None = None
+        """Of the job that was prepared last."""
         self._departure = Departure()
 
     async def started(self) -> None:
         """Start the workers; each says when it is up."""
-        for index in range(self._settings.workers):
-            self.run_task(self._keep_running(index))
+        for index, name in enumerate(self._names()):
+            self.run_task(self._keep_running(index, name))
         self.run_task(self._keep_joining())
         if self._notices is not None:
             self.run_task(self._heed(self._notices))
@@ -143,9 +155,30 @@ class NodeScheduler(Actor):
         for process in self._processes.values():
             await process.wait()
 
+    # --- who may say what ---
+
+    def _from_own_worker(self, message: WorkerUp) -> bool:
+        refs = message.refs
+        own = (refs.leader, refs.member, refs.reward_worker, refs.trainer_rank)
+        is_own = all(ref.address == self.sender_address for ref in own)
+        return is_own and message.key == self._keys.get(refs.worker)
+
+    def _from_leader(self, message: Message) -> bool:
+        return any(refs.leader == self.sender for refs in self._workers.values())
+
+    def _from_coordinator_process(self, message: Message) -> bool:
+        known = self._coordinator
+        return known is not None and self.sender_address == known.address
+
+    def _from_coordinator(self, message: Message) -> bool:
+        return self._coordinator is not None and self.sender == self._coordinator
+
+    def _from_runner(self, message: Message) -> bool:
+        return self._runner is not None and self.sender == self._runner
+
     # --- workers and jobs ---
 
-    @handles(WorkerUp)
+    @handles(WorkerUp, only=_from_own_worker)
     async def on_worker_up(self, message: WorkerUp) -> None:
         """A worker is warm: tell the coordinator once all that are starting are."""
         refs = message.refs
@@ -158,40 +191,41 @@ class NodeScheduler(Actor):
             self._drain((refs,))
         self._announce_if_all_up()
 
-    @handles(PrepareJob)
+    @handles(PrepareJob, only=_from_coordinator_process)
     async def on_prepare(self, message: PrepareJob) -> None:
         """Pass a job on to all workers."""
+        self._runner = self.sender
         if message.job_id != self._job_id:
             self._job_id = message.job_id
             self._weights.begin(message.job_id)
             self._grouping.end_job()
         for worker in self._workers.values():
-            try_tell(self, worker.leader, message)
-            try_tell(self, worker.reward_worker, message)
+            for ref in (worker.leader, worker.reward_worker, worker.trainer_rank):
+                try_tell(self, ref, message)
 
-    @handles(HoldWeights)
+    @handles(HoldWeights, only=_from_runner)
     async def on_hold_weights(self, message: HoldWeights) -> None:
         """Take the node's copy, then let the workers read it."""
         if message.job_id == self._job_id:
             self.run_task(self._hold_weights(message, self.sender))
 
-    @handles(Demand)
+    @handles(Demand, only=_from_runner)
     async def on_demand(self, message: Demand) -> None:
         """What the SP groups should be good for."""
         if message.job_id == self._job_id:
             self._grouping.heed(message)
 
-    @handles(GroupFailed)
+    @handles(GroupFailed, only=_from_leader)
     async def on_group_failed(self, message: GroupFailed) -> None:
         """A group did not form, or broke."""
         self._grouping.failed(message)
 
-    @handles(Alive)
+    @handles(Alive, only=_from_leader)
     async def on_alive(self, message: Alive) -> None:
         """A worker is ready for a job."""
         self._grouping.hear(message)
 
-    @handles(EndJob)
+    @handles(EndJob, only=_from_coordinator_process)
     async def on_end_job(self, message: EndJob) -> None:
         """Workers stay warm, without the job."""
         self._end_job(message)
@@ -238,7 +272,7 @@ class NodeScheduler(Actor):
             else:
                 self._leave("cloud", notice.source, notice.lead_s)
 
-    @handles(NoticeGiven)
+    @handles(NoticeGiven, only=_from_coordinator)
     async def on_notice_given(self, message: NoticeGiven) -> None:
         """A user gives notice, or takes it back."""
         if message.cancel:
@@ -246,7 +280,7 @@ class NodeScheduler(Actor):
         else:
             self._leave("user", "user", message.notice_s)
 
-    @handles(Drained)
+    @handles(Drained, only=_from_leader)
     async def on_drained(self, message: Drained) -> None:
         """When no worker holds anything, the node has left."""
         refs = self._workers.get(message.worker)
@@ -285,7 +319,7 @@ class NodeScheduler(Actor):
             log.warning("node_left")
             self._tell_coordinator(NodeLeft(self._settings.name))
         if self._departure.left and self._must_end:
-            self._left()
+            self._left("")
 
     async def _stay_if_outlived(self) -> None:
         notice, loop = self._departure.notice, asyncio.get_running_loop()
@@ -316,9 +350,10 @@ class NodeScheduler(Actor):
         )
 
     def _tell_coordinator(self, message: Message) -> None:
-        try_tell(self, self._coordinator(), message)
+        try_tell(self, self._coordinator_now(), message)
 
-    def _coordinator(self) -> ActorRef:
+    def _coordinator_now(self) -> ActorRef:
+        """Whichever is there when a message arrives."""
         return self.system.well_known(self._settings.coordinator, "coordinator")
 
     # --- membership ---
@@ -352,7 +387,8 @@ class NodeScheduler(Actor):
         while not self._departure.left and introduction != self._introduction():
             introduction = self._introduction()
             try:
-                joined = await self.ask(self._coordinator(), introduction, timeout_s=_JOIN_LIMIT_S)
+                to = self._coordinator_now()
+                joined = await self.ask(to, introduction, timeout_s=_JOIN_LIMIT_S)
             except ActorError as error:
                 log.info(
                     "waiting_for_coordinator", address=self._settings.coordinator, reason=str(error)
@@ -361,11 +397,25 @@ class NodeScheduler(Actor):
                 await asyncio.sleep(_JOIN_PAUSE_S)
                 introduction = None
                 continue
+            if isinstance(joined, NodeRefused):
+                self._end_if_refused_long(joined.reason)
+                await asyncio.sleep(_JOIN_PAUSE_S)
+                introduction = None
+                continue
             assert isinstance(joined, NodeJoined)
-            self._lost_at = None
+            self._lost_at = self._refused_at = None
+            self._coordinator = joined.coordinator
             self.watch(joined.coordinator)
             if self._departure.notice is not None:
                 self._tell_leaving()  # one that came back has not heard it
+
+    def _end_if_refused_long(self, reason: str) -> None:
+        log.error("join_refused", reason=reason)
+        now = asyncio.get_running_loop().time()
+        if self._refused_at is None:
+            self._refused_at = now
+        if now - self._refused_at >= _REFUSED_S:
+            self._left(reason)
 
     def _end_job_if_alone(self) -> None:
         """Nobody may ever come for what the workers compute."""
@@ -383,8 +433,11 @@ class NodeScheduler(Actor):
             self._store.endpoint,
         )
 
-    async def _keep_running(self, index: int) -> None:
-        name = f"{self._settings.name}/{index}"
+    def _names(self) -> list[str]:
+        """Of the workers."""
+        return [f"{self._settings.name}/{index}" for index in range(self._settings.workers)]
+
+    async def _keep_running(self, index: int, name: str) -> None:
         while True:
             log.info("worker_starting", worker=name)
             process = await self._start_worker(name, index)
@@ -433,7 +486,9 @@ class NodeScheduler(Actor):
 
     async def _start_worker(self, name: str, index: int) -> ProcessHandle:
         settings = self._settings
-        own = {"OMP_NUM_THREADS": str(settings.threads), **environment_of(index, os.environ)}
+        key = self._keys[name] = f"{self.system.rng.getrandbits(64):016x}"
+        own = {"OMP_NUM_THREADS": str(settings.threads), WORKER_KEY: key}
+        own |= environment_of(index, os.environ)
         argv = [sys.executable, "-m", "spotlight.actors.worker"]
         argv += ["--name", name, "--node", self.ref.address, "--host", settings.host]
         argv += ["--parent", str(settings.pid), "--threads", str(settings.threads)]

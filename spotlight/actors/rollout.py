@@ -19,6 +19,7 @@ class Rollout:
         self._probes = {request.id for request in probes}
         self._results: dict[str, Result] = {}
         self._bundles: set[BundleOffer] = set()
+        self._restored: set[str] = set()
         self.wanted = len(requests)
 
     @property
@@ -31,6 +32,11 @@ class Rollout:
         """Samples that are scored."""
         return len(self._results.keys() - self._probes)
 
+    @property
+    def restored(self) -> int:
+        """Of these, those that an earlier coordinator of this run had."""
+        return len((self._results.keys() & self._restored) - self._probes)
+
     def expects(self, request: Request) -> bool:
         """Whether the request is open: of this iteration, not finished and not dropped."""
         return request.id in self._open
@@ -39,13 +45,15 @@ class Rollout:
         """Open requests that nobody could denoise any more with these weights versions."""
         return sum(request.weights_version not in kept_versions for request in self._open.values())
 
-    def take(self, result: Result) -> None:
-        """A sample is scored; one that is not open (dropped, or of another iteration) changes
-        nothing.
+    def take(self, result: Result, *, restored: bool = False) -> None:
+        """A sample is scored, perhaps by an earlier coordinator; one that is not open (dropped, or
+        of another iteration) changes nothing.
         """
         if self._open.pop(result.request.id, None) is not None:
             self._results[result.request.id] = result
             self._bundles.add(result.bundle)
+            if restored:
+                self._restored.add(result.request.id)
 
     def drop_group(self, group: int) -> list[Result]:
         """Give a prompt group up; returns those of its samples that were finished."""

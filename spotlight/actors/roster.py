@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from spotlight.actors.messages import JoinNode, WorkerRefs
+from spotlight.actors.messages.work import Record
 from spotlight.transport.tensors import StoreEndpoint
+
+
+class Rank(Record, frozen=True):
+    """A worker that trains, and where it is."""
+
+    worker: WorkerRefs
+    node: str
+    store: StoreEndpoint
+    """Of its node."""
 
 
 class Roster:
@@ -33,18 +41,15 @@ class Roster:
         self.leaving.discard(name)
         return self.nodes.pop(name, None)
 
-    def trainers(self, ranks: int, before: Collection[int]) -> tuple[WorkerRefs, ...]:
-        """Who shall train: those that did `before` (by epoch) if they are all there, else the first
-        reserved workers by name; nobody while there are too few.
-        """
-        reserved = sorted(
-            (w for node in self.nodes.values() if node.pool == "reserved" for w in node.workers),
-            key=lambda worker: worker.worker,
+    def reserved(self) -> tuple[Rank, ...]:
+        """Workers that can train, by name."""
+        ranks = (
+            Rank(worker, node.node, node.store)
+            for node in self.nodes.values()
+            if node.pool == "reserved" and node.node not in self.leaving
+            for worker in node.workers
         )
-        again = {worker.epoch: worker for worker in reserved if worker.epoch in before}
-        if before and len(again) == len(before) == ranks:
-            return tuple(again[epoch] for epoch in before)
-        return tuple(reserved[:ranks]) if len(reserved) >= ranks else ()
+        return tuple(sorted(ranks, key=lambda rank: rank.worker.worker))
 
     def free_workers(self) -> int:
         """Workers that may be given requests now."""
@@ -55,7 +60,3 @@ class Roster:
             for worker in node.workers
         )
         return sum(name not in self.barred for name in names)
-
-    def store_of(self, worker: WorkerRefs) -> StoreEndpoint | None:
-        """The store of a worker's node; None if the node is gone."""
-        return next((n.store for n in self.nodes.values() if worker in n.workers), None)

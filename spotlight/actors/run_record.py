@@ -36,6 +36,11 @@ class IterationFigures:
     rollout_s: float = 0.0
     train_s: float = 0.0
     samples: int = 0
+    samples_restored: int = 0
+    """Of these, those that were made before a coordinator came back, and are not in `rollout_s`."""
+    scoring_s: float = 0.0
+    """Time that scoring took since the iteration before, all workers together; workers score beside
+    whatever their state says."""
     reward_mean: float = 0.0
     reward_std: float = 0.0
     group_std_mean: float = 0.0
@@ -85,6 +90,10 @@ class RunRecord:
         """Run time now."""
         return self._loop.time() + self._offset_s
 
+    def require_there(self) -> None:
+        """Raise `RunFolderError` if the folder is gone."""
+        self._folder.require_there()
+
     def event(self, event: str, **fields: Any) -> None:
         """Append to events.jsonl."""
         self._folder.record_event({"time_s": round(self.time_s(), 4), "event": event, **fields})
@@ -95,7 +104,9 @@ class RunRecord:
             "kind": "iteration",
             "weights_version": figures.iteration,
             "time_s": self.time_s(),
-            "images_per_s": figures.samples / figures.rollout_s if figures.rollout_s else 0.0,
+            "images_per_s": (figures.samples - figures.samples_restored) / figures.rollout_s
+            if figures.rollout_s
+            else 0.0,
             **vars(figures),
             **training,
         }

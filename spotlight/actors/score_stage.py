@@ -149,7 +149,7 @@ class ScoreStage:
         task = lease.items[0]
         prompts = tuple(request.prompt for request in task.requests)
         grant = ScoreGrant(lease.number, LEASE_S, task.bundle, task.rows, prompts)
-        if not try_tell(self._actor, pull.reward_worker, grant):
+        if not try_tell(self._actor, worker.refs.reward_worker, grant):
             self.book.give_back(lease.number, name)
             worker.scores = None
             return False

@@ -28,7 +28,7 @@ from spotlight.actors.messages import (
     ScoreGrant,
 )
 from spotlight.actors.recent import Recent
-from spotlight.actors.runtime import Actor, handles
+from spotlight.actors.runtime import Actor, Message, handles
 from spotlight.actors.worker_state import WorkerContext
 from spotlight.jobs import RewardSpec
 
@@ -73,7 +73,13 @@ class ScoreWorker(Actor, ABC):
         """Pull regularly, for as long as this loop turns."""
         self.run_task(self._keep_pulling())
 
-    @handles(PrepareJob)
+    def _from_node(self, message: Message) -> bool:
+        return self.sender_address == self._context.node
+
+    def _from_dispatcher(self, message: Message) -> bool:
+        return self._job is not None and self.sender == self._job.membership.dispatcher
+
+    @handles(PrepareJob, only=_from_node)
     async def on_prepare(self, message: PrepareJob) -> Acknowledged:
         """Begin to pull; or, for the same job, go on for a coordinator that came back."""
         await self._prepare(message.job.reward)
@@ -83,11 +89,11 @@ class ScoreWorker(Actor, ABC):
         self._pull(self._job)
         return Acknowledged()
 
-    @handles(ScoreGrant)
+    @handles(ScoreGrant, only=_from_dispatcher)
     async def on_score_grant(self, message: ScoreGrant) -> None:
         """Score a batch; the answer is a message."""
         job = self._job
-        if job is None or self.sender != job.membership.dispatcher:
+        if job is None:
             return
         if message.lease in job.leases or message.lease in job.closed:
             log.info("grant_ignored", lease=message.lease)
@@ -95,7 +101,7 @@ class ScoreWorker(Actor, ABC):
         job.leases[message.lease] = message
         self.run_task(self._work(job, message))
 
-    @handles(EndJob)
+    @handles(EndJob, only=_from_node)
     async def on_end_job(self, message: EndJob) -> None:
         """Stop pulling for the job."""
         if self._job is not None and self._job.id == message.job_id:
@@ -123,7 +129,6 @@ class ScoreWorker(Actor, ABC):
         pull = PullScores(
             self._context.name,
             self._context.epoch,
-            self.ref,
             credits=_CREDITS,
             leases=tuple(job.leases),
         )

@@ -1,8 +1,8 @@
 """A trainer rank: optimizer steps on its accelerator, together with the other ranks.
 
-Messages in: ReservePort, StartTrainer, GetTrainer, Train, Publish, SaveCheckpoint, EndJob. Messages
-out: TrainerReady, TrainerAt, Trained, Published, CheckpointSaved, or TrainerFailed, to whoever
-asked.
+Messages in: PrepareJob, EndJob (node); StartTrainer, DropTrainer, Train, Publish, SaveCheckpoint
+(the job runner that `PrepareJob` names); GetTrainer. Messages out: TrainerListens, TrainerReady,
+TrainerAt, Trained, Published, CheckpointSaved, or TrainerFailed, to whoever asked.
 
 Work runs in the accelerator's thread, one after the other. Every error becomes a `TrainerFailed`.
 
@@ -13,6 +13,7 @@ Invariants:
 - What is trained, published or saved next is named by how many iterations are trained; an order
   that names another number is refused.
 - Nothing that was begun for ranks that were given up since is ever answered.
+- It obeys nobody but the runner of its job, and writes nowhere but below the run folder.
 """
 
 from __future__ import annotations
@@ -29,28 +30,30 @@ import structlog
 import torch
 from torch import Tensor
 
-from spotlight.actors.delivery import AWAY_LIMIT_S, RETRY_PAUSE_S, try_tell
+from spotlight.actors.delivery import try_tell, until_transferred
 from spotlight.actors.messages import (
     CheckpointSaved,
+    DropTrainer,
     EndJob,
     GetTrainer,
-    PortReserved,
+    PrepareJob,
     Publish,
     Published,
-    ReservePort,
     SaveCheckpoint,
     StartTrainer,
     Train,
     Trained,
     TrainerAt,
     TrainerFailed,
+    TrainerListens,
     TrainerReady,
 )
 from spotlight.actors.runtime import Actor, ActorRef, handles
 from spotlight.actors.worker_state import WorkerContext
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.model import DiffusionModel
-from spotlight.errors import SpotlightError, TransferFailed
+from spotlight.errors import SpotlightError, TransportError
+from spotlight.store.run_folder import checkpoint_path
 from spotlight.training.checkpoints import load_checkpoint, save_checkpoint
 from spotlight.training.export import export_transformer
 from spotlight.training.trainer import Trainer, TrainingBatch
@@ -71,6 +74,7 @@ class _Training:
     model: DiffusionModel
     trainer: Trainer
     group: Group | None
+    run_folder: Path
     completed: int
     """Iterations trained, with those before the checkpoint that it began from."""
 
@@ -91,40 +95,74 @@ class TrainerRank(Actor):
     def __init__(self, context: WorkerContext, host: str) -> None:
         self._context = context
         self._host = host
+        self._runner: ActorRef | None = None
+        self._early: tuple[ActorRef, StartTrainer] | None = None
+        """The latest order of one that the node has not named yet; it may do so in a moment."""
         self._term: tuple[str, int] | None = None
         """Job and term of the ranks that this one is, or is becoming."""
         self._training: _Training | None = None
         self._listener: socket.socket | None = None
+        self._rendezvous = ""
         self._latest: Train | None = None
         self._orders: dict[_Key, _Order] = {}
         self._answers: dict[str, tuple[_Key, Message]] = {}
 
-    @handles(ReservePort)
-    async def on_reserve_port(self, message: ReservePort) -> PortReserved:
-        """Listen on a free port; rank 0's rendezvous takes the socket over."""
-        self._close()
-        self._listener = listen(self._host)
-        return PortReserved(f"{self._host}:{self._listener.getsockname()[1]}")
+    # --- who may say what ---
+
+    def _from_node(self, message: Message) -> bool:
+        return self.sender_address == self._context.node
+
+    def _from_runner(self, message: Message) -> bool:
+        return self._runner is not None and self.sender == self._runner
+
+    # --- the job ---
+
+    @handles(PrepareJob, only=_from_node)
+    async def on_prepare(self, message: PrepareJob) -> None:
+        """Whose orders count from now on."""
+        self._runner = message.membership.runner
+        if self._early is not None and self._early[0] == self._runner:
+            (runner, order), self._early = self._early, None
+            self._begin(order, runner)
 
     @handles(StartTrainer)
     async def on_start(self, message: StartTrainer) -> None:
-        """Build the trainer, from a checkpoint if one is named."""
+        """Build the trainer, from the run's checkpoint if there is one."""
+        assert self.sender is not None, "trainer messages come from the job runner"
+        if self.sender == self._runner:
+            self._begin(message, self.sender)
+        else:
+            log.info("start_before_prepare", sender=str(self.sender))
+            self._early = (self.sender, message)
+
+    def _begin(self, message: StartTrainer, asker: ActorRef) -> None:
         term = (message.job_id, message.term)
         if self._term != term:
-            listener, self._listener = self._listener, None
             self._close()
-            self._term, self._listener = term, listener
-        self._obey(("start", term), message.rank, lambda: self._start(message, term))
+            self._term = term
+            if message.rank == 0 and message.world > 1:
+                self._listener = listen(self._host)
+                self._rendezvous = f"{self._host}:{self._listener.getsockname()[1]}"
+        if self._rendezvous:
+            try_tell(self, asker, TrainerListens(self._rendezvous, message.term))
+        self._obey(("start", term), message.rank, lambda: self._start(message, term), asker)
+
+    @handles(DropTrainer, only=_from_runner)
+    async def on_drop(self, message: DropTrainer) -> None:
+        """Free what an earlier rank of the job holds."""
+        job_id, term = self._term or ("", 0)
+        if job_id == message.job_id and term < message.term:
+            self._close()
 
     @handles(GetTrainer)
     async def on_get_trainer(self, message: GetTrainer) -> TrainerAt:
         """How far the trainer of a job is."""
-        training = self._training
-        if training is None or training.job_id != message.job_id:
+        if self._term is None or self._term[0] != message.job_id:
             return TrainerAt(-1)
-        return TrainerAt(training.completed)
+        training = self._training
+        return TrainerAt(training.completed if training is not None else -1, self._term[1])
 
-    @handles(Train)
+    @handles(Train, only=_from_runner)
     async def on_train(self, message: Train) -> None:
         """Take one iteration's optimizer steps."""
         training = self._training
@@ -135,7 +173,7 @@ class TrainerRank(Actor):
             ("train", message.iteration), training.rank, lambda: self._train(training, message)
         )
 
-    @handles(Publish)
+    @handles(Publish, only=_from_runner)
     async def on_publish(self, message: Publish) -> None:
         """Put the weights into the node's store."""
         training = self._training
@@ -143,7 +181,7 @@ class TrainerRank(Actor):
             return self._log_unstarted(message)
         self._obey(("publish", message), training.rank, lambda: self._publish(training, message))
 
-    @handles(SaveCheckpoint)
+    @handles(SaveCheckpoint, only=_from_runner)
     async def on_save(self, message: SaveCheckpoint) -> None:
         """Write a checkpoint, and export the model if asked."""
         training = self._training
@@ -151,7 +189,7 @@ class TrainerRank(Actor):
             return self._log_unstarted(message)
         self._obey(("save", message), training.rank, lambda: self._save(training, message))
 
-    @handles(EndJob)
+    @handles(EndJob, only=_from_node)
     async def on_end_job(self, message: EndJob) -> None:
         """Free what belongs to the job."""
         if self._term is None or self._term[0] != message.job_id:
@@ -165,15 +203,22 @@ class TrainerRank(Actor):
 
     # --- orders ---
 
-    def _obey(self, key: _Key, rank: int, work: Callable[[], Coroutine[Any, Any, Message]]) -> None:
-        assert self.sender is not None, "trainer messages come from the coordinator"
+    def _obey(
+        self,
+        key: _Key,
+        rank: int,
+        work: Callable[[], Coroutine[Any, Any, Message]],
+        asker: ActorRef | None = None,
+    ) -> None:
+        asker = asker or self.sender
+        assert asker is not None, "orders come from the job runner"
         last, answer = self._answers.get(key[0], (None, None))
         if answer is not None and last == key:
-            try_tell(self, self.sender, answer)
+            try_tell(self, asker, answer)
         elif key in self._orders:
-            self._orders[key].asker = self.sender
+            self._orders[key].asker = asker
         else:
-            order = self._orders[key] = _Order(self.sender)
+            order = self._orders[key] = _Order(asker)
             self.run_task(self._carry_out(key, order, rank, work()))
 
     async def _carry_out(
@@ -183,7 +228,8 @@ class TrainerRank(Actor):
             answer = await work
         except (SpotlightError, OSError, ValueError, RuntimeError) as error:
             log.exception("trainer_failed", rank=rank)
-            answer = TrainerFailed(rank, f"{type(error).__name__}: {error}")
+            lost_others = isinstance(error, TransportError)
+            answer = TrainerFailed(rank, f"{type(error).__name__}: {error}", lost_others)
         if self._orders.get(key) is not order:
             return
         del self._orders[key]
@@ -220,19 +266,14 @@ class TrainerRank(Actor):
         """By key; from where the latest order for the iteration says that they are, as a
         coordinator that comes back has its store elsewhere. Raises `TransferFailed`.
         """
-        loop = asyncio.get_running_loop()
-        give_up_at = loop.time() + AWAY_LIMIT_S
-        while True:
+
+        async def attempt() -> dict[str, dict[str, Tensor]]:
             latest = self._latest
             again = latest is not None and latest.iteration == message.iteration
             samples = latest.samples if latest is not None and again else message.samples
-            try:
-                return await _fetch_all({sample.bundle for sample in samples})
-            except TransferFailed as error:
-                if loop.time() >= give_up_at:
-                    raise
-                log.warning("samples_not_fetched", reason=str(error))
-            await asyncio.sleep(RETRY_PAUSE_S)
+            return await _fetch_all({sample.bundle for sample in samples})
+
+        return await until_transferred(attempt, "samples")
 
     async def _publish(self, training: _Training, message: Publish) -> Message:
         trainer = training.trainer
@@ -243,7 +284,8 @@ class TrainerRank(Actor):
                 return pack(state())
 
             data = await self._context.on_accelerator(packed)
-            return await upload(message.store, f"weights/{message.version:06d}-{role}", data)
+            key = f"weights/{message.version:06d}-{role}"
+            return await until_transferred(lambda: upload(message.store, key, data), key)
 
         rollout = await put("rollout", trainer.rollout_state)
         evaluation = None
@@ -256,14 +298,16 @@ class TrainerRank(Actor):
             _require_completed(training, message.iteration, "save")
             state = training.trainer.state_dict()
             metadata = {"job": training.job_id, "completed": str(message.iteration)}
-            save_checkpoint(Path(message.path), state, metadata)
-            if message.export_to:
+            path = training.run_folder / checkpoint_path(message.iteration)
+            save_checkpoint(path, state, metadata)
+            if message.export:
+                folder = training.run_folder / "export"
                 # Left by a run that was killed after exporting and before its last commit.
-                shutil.rmtree(message.export_to, ignore_errors=True)
-                export_transformer(training.model, Path(message.export_to))
+                shutil.rmtree(folder, ignore_errors=True)
+                export_transformer(training.model, folder)
 
         await self._context.on_accelerator(save)
-        return CheckpointSaved(message.iteration, message.path)
+        return CheckpointSaved(message.iteration)
 
     def _log_unstarted(self, message: Message) -> None:
         """A job that has ended, or failed to start and said so, has nothing to train."""
@@ -275,6 +319,7 @@ class TrainerRank(Actor):
         if self._listener is not None:
             self._listener.close()
             self._listener = None
+        self._rendezvous = ""
         self._term = self._training = None
         self._orders.clear()
         self._answers.clear()
@@ -303,10 +348,11 @@ def _build(message: StartTrainer, listener: socket.socket | None) -> _Training:
         world=message.world,
         group=group,
     )
-    if message.checkpoint:
-        state, _ = load_checkpoint(Path(message.checkpoint))
+    folder = Path(message.run_folder)
+    if message.completed:
+        state, _ = load_checkpoint(folder / checkpoint_path(message.completed))
         trainer.load_state_dict(state)
-    return _Training(message.job_id, message.rank, model, trainer, group, message.completed)
+    return _Training(message.job_id, message.rank, model, trainer, group, folder, message.completed)
 
 
 def _require_completed(training: _Training, iterations: int, what: str) -> None:

@@ -22,7 +22,7 @@ from spotlight.actors.messages import (
     ValidationFailed,
 )
 from spotlight.actors.requests import evaluation_requests
-from spotlight.actors.runtime import Actor, ActorRef, handles
+from spotlight.actors.runtime import Actor, ActorRef, from_this_process, handles
 from spotlight.jobs import JobSpec
 
 
@@ -42,7 +42,7 @@ class Validator(Actor):
         self._prompts = prompts
         self._running: dict[int, _Validation] = {}
 
-    @handles(StartValidation)
+    @handles(StartValidation, only=from_this_process)
     async def on_start(self, message: StartValidation) -> None:
         """Submit the version's images."""
         assert self.sender is not None
@@ -52,13 +52,13 @@ class Validator(Actor):
         self._running[message.version] = _Validation({r.id for r in requests}, self.sender)
         self.tell(self._dispatcher, SubmitRequests(requests, self.ref))
 
-    @handles(RequestsFinished)
+    @handles(RequestsFinished, only=from_this_process)
     async def on_finished(self, message: RequestsFinished) -> None:
         """Images of any running validation."""
         for result in message.results:
             self._close(result.request, result)
 
-    @handles(RequestsGivenUp)
+    @handles(RequestsGivenUp, only=from_this_process)
     async def on_given_up(self, message: RequestsGivenUp) -> None:
         """Images that nobody could make or score."""
         for request in message.requests:

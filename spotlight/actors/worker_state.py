@@ -53,13 +53,17 @@ class Turn:
 
 
 class WorkerContext:
-    """Shared by the actors of one worker process; `epoch` differs for every process that bears the
-    name.
+    """Shared by the actors of one worker process.
+
+    Args:
+        epoch: differs for every process that bears the name.
+        node: control address of the node that started it, whose word it takes.
     """
 
-    def __init__(self, name: str, epoch: int) -> None:
+    def __init__(self, name: str, epoch: int, node: str) -> None:
         self.name = name
         self.epoch = epoch
+        self.node = node
         self._accelerator = AbandonableThread("accelerator")
         self._scorer = ThreadPoolExecutor(1, thread_name_prefix="scorer")
         self._packer = ThreadPoolExecutor(1, thread_name_prefix="packer")

@@ -47,11 +47,14 @@ _SPARKS = "▁▂▃▄▅▆▇█"
 def render(status: JobStatus) -> RenderableType:
     """The whole view of a job, for `rich.live` or to print once."""
     if not status.job:
-        return Text("no job is running")
+        said = f"no job is running: {status.reason}" if status.reason else "no job is running"
+        return Group(Text(said), Padding(_workers(status.workers), (1, 0, 0, 0)))
     reason = [Text(status.reason, style="red")] if status.reason else []
+    note = [Text(status.note, style="yellow")] if status.note else []
     return Group(
         _headline(status),
         *reason,
+        *note,
         _progress(status),
         Padding(_figures(status), (1, 0)),
         _workers(status.workers),
@@ -71,6 +74,8 @@ def plain_line(status: JobStatus) -> str:
         parts.append(f"{status.reissued} re-issued")
     if status.quarantined:
         parts.append(f"{len(status.quarantined)} quarantined")
+    if status.note:
+        parts.append(status.note)
     return "  ".join(parts)
 
 

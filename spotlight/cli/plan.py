@@ -75,8 +75,9 @@ def _sampler(job: JobSpec, checkpoint: CheckpointInfo) -> str:
     if sampler.guidance > 1:
         said.append(f"guidance {sampler.guidance:g}")
     said.append(f"batches of {sampler.micro_batch}")
-    if sampler.degree != "auto":
-        said.append(f"{count(sampler.degree, 'worker')} together on each")
+    if job.degree != "auto":
+        if job.degree > 1:
+            said.append(f"{count(job.degree, 'worker')} together on each")
     elif (most := _largest_degree(job, checkpoint)) > 1:
         said.append(f"up to {count(most, 'worker')} together on one")
     return ", ".join(said)
@@ -129,8 +130,15 @@ def _exploration(job: JobSpec) -> str:
         pool += " (steps and prompts chosen as it goes)"
     return (
         f"{exploration.mode}{pool}, {limit} {exploration.candidates} previews per kept seed "
-        f"({count(most, 'preview')} an iteration), {count(steps, 'step')} each"
+        f"({count(most, 'preview')} an iteration), {count(steps, 'step')} each{_repeats(job)}"
     )
+
+
+def _repeats(job: JobSpec) -> str:
+    """A fixed budget makes a run repeatable, which groups of several workers limit."""
+    if job.exploration.budget != "fixed" or job.degree == 1:
+        return ""
+    return "; repeatable but for rounding, as groups shrink when a worker is lost"
 
 
 def _validation(job: JobSpec) -> str:

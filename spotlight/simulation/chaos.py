@@ -76,11 +76,12 @@ def scenario(seed: int, folder: Path, kinds: Sequence[FaultKind] = KINDS) -> Sce
         *(NodeSpec(f"spot-{number}", "spot", workers) for number in range(1, spot + 1)),
     )
     budget = rng.choice(["fixed", "window"])
+    degrees = _DEGREES if budget == "window" else _DEGREES[2:]  # there `auto` is 1
     job = chaos_job(
         folder,
         exploration={"candidates": 2, "budget": budget},
         checkpoint_every=rng.choice([1, 2]),
-        degree=rng.choice(_DEGREES),
+        degree=rng.choice(degrees),
     )
     faults = draw_faults(
         seed,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import traceback
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack
 from contextvars import copy_context
 from dataclasses import dataclass, field
@@ -21,11 +21,13 @@ from spotlight import failpoints
 from spotlight.actors.coordinator import Coordinator
 from spotlight.actors.group_leader import GroupLeader
 from spotlight.actors.job_runner import JobRunner
+from spotlight.actors.launcher import WORKER_KEY
 from spotlight.actors.messages import WorkerRefs, WorkerUp
 from spotlight.actors.node import NodeScheduler, NodeSettings
 from spotlight.actors.runtime import ESCALATE, Actor, ActorRef, ActorSystem
 from spotlight.actors.worker_state import WorkerContext
 from spotlight.errors import SpotlightError
+from spotlight.policies.notices import Notice
 from spotlight.simulation.addresses import address_of, is_spared
 from spotlight.simulation.freezing import FreezableLoop, context_of, current_process
 from spotlight.simulation.history import History
@@ -49,6 +51,11 @@ class Killed(BaseException):
     """The process that runs was killed just now; nothing of it may go on."""
 
 
+async def _told_by_the_cloud(process: Process) -> AsyncIterator[Notice]:
+    while True:
+        yield await process.notices.get()
+
+
 @dataclass
 class _Launcher:
     """Starts the workers of one node."""
@@ -63,7 +70,7 @@ class _Launcher:
         """See `ProcessLauncher.start`."""
         if self.process.ended.done():  # what is left of a killed process starts nothing
             await asyncio.Future()
-        return self.cluster.start_worker(self.node, name)
+        return self.cluster.start_worker(self.node, name, env[WORKER_KEY])
 
 
 @dataclass
@@ -175,21 +182,27 @@ class Cluster:
             system = await self._start_system(process)
             await store.start()
             await system.spawn(
-                lambda: NodeScheduler(settings, store, _Launcher(self, spec, process)),  # type: ignore[arg-type]
+                lambda: NodeScheduler(
+                    settings,
+                    store,  # type: ignore[arg-type]
+                    _Launcher(self, spec, process),
+                    _told_by_the_cloud(process),
+                ),
                 "node",
                 restarts=ESCALATE,
             )
 
         await self._inside(process, boot())
 
-    def start_worker(self, node: NodeSpec, name: str) -> Process:
+    def start_worker(self, node: NodeSpec, name: str, key: str) -> Process:
         """Called by a node's launcher."""
         process = self._add(name)
         rng = self.rng(f"worker {process.pid}")
 
         async def boot() -> None:
             await asyncio.sleep(rng.uniform(*self.timings.boot_s))
-            context = process.context = WorkerContext(name, rng.getrandbits(48))
+            node_address = address_of(node.name)
+            context = process.context = WorkerContext(name, rng.getrandbits(48), node_address)
             system = await self._start_system(process)
 
             def spawn(factory: Callable[[], Actor], actor: str) -> Coroutine[Any, Any, ActorRef]:
@@ -201,7 +214,7 @@ class Cluster:
             reward = await spawn(lambda: SimulatedRewardWorker(context, plant), "reward-worker")
             trainer = await spawn(lambda: SimulatedTrainerRank(context, plant), "trainer-rank")
             refs = WorkerRefs(name, context.epoch, leader, member, reward, trainer)
-            system.tell(system.well_known(address_of(node.name), "node"), WorkerUp(refs))
+            system.tell(system.well_known(node_address, "node"), WorkerUp(refs, key))
 
         booting = self.loop.create_task(boot(), context=context_of(process.identity))
         process.ended.add_done_callback(lambda _: booting.cancel(), context=self._context)
@@ -387,9 +400,17 @@ class Cluster:
         """The actor system of somebody who asks and submits."""
         return self._user
 
-    def node_actor(self, name: str) -> ActorRef:
-        """A node's scheduler."""
-        return self._user.well_known(address_of(name), "node")
+    def give_notice(self, name: str, lead_s: float) -> None:
+        """The cloud tells a node that it will be taken; one that does not run hears nothing."""
+        self._tell_of(name, Notice("aws", "preempt", "event", lead_s))
+
+    def withdraw_notice(self, name: str) -> None:
+        """The cloud takes that back."""
+        self._tell_of(name, Notice("aws", "cancel", "event"))
+
+    def _tell_of(self, name: str, notice: Notice) -> None:
+        if self.is_up(name):
+            self.processes[name].notices.put_nowait(notice)
 
     def has_notice(self, name: str) -> bool:
         """Whether a node has a notice that nobody has withdrawn."""

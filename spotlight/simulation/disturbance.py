@@ -5,16 +5,13 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
-from spotlight.actors.messages import NoticeGiven, Request
-from spotlight.errors import ActorError
+from spotlight.actors.messages import Request
 from spotlight.simulation.cluster import COORDINATOR, Cluster, Killed
 from spotlight.simulation.faults import Fault
 
 _OPERATOR_S = 0.5
 _PATIENCE_S = 90.0
-_WITHDRAWALS = 10
 _ARMED_S = 30.0
 """How long a fault at a failpoint waits for it to be reached."""
 
@@ -147,26 +144,18 @@ class Disturbance:
 
     async def _notice_then_kill(self, fault: Fault) -> None:
         drains = self._drains(fault.node)
-        await self._give_notice(fault.node, NoticeGiven(fault.amount, False))
+        self._cluster.give_notice(fault.node, fault.amount)
         await asyncio.sleep(fault.amount)
         if self._kill_node(None, fault.node, fault.lasts_s) and self._drains(fault.node) > drains:
             self._effect(fault)
 
     async def _notice_no_kill(self, fault: Fault) -> None:
         drains = self._drains(fault.node)
-        await self._give_notice(fault.node, NoticeGiven(fault.amount, False))
+        self._cluster.give_notice(fault.node, fault.amount)
         await asyncio.sleep(fault.lasts_s)
-        await self._give_notice(fault.node, NoticeGiven(fault.amount, True))
+        self._cluster.withdraw_notice(fault.node)
         if self._drains(fault.node) > drains:
             self._effect(fault)
-
-    async def _give_notice(self, node: str, notice: NoticeGiven) -> None:
-        """Whoever withdraws a notice insists on it."""
-        user, actor = self._cluster.user(), self._cluster.node_actor(node)
-        for _ in range(_WITHDRAWALS if notice.cancel else 1):
-            with suppress(ActorError):
-                await user.ask(actor, notice, timeout_s=2.0)
-                return
 
     def _drains(self, node: str) -> int:
         return self._cluster.plant.drains[node]

@@ -22,12 +22,10 @@ if TYPE_CHECKING:
     from spotlight.simulation.cluster import Cluster
 
 _MAY_END_A_JOB = (
-    "trainer rank on ",
+    "recoveries without a new checkpoint",
     "No space left on device",
-    "TransferFailed",
     "every prompt group of the iteration failed",
     "could be scored",
-    "trainer rank 0 does not answer",
 )
 """Reasons for which a job may end unfinished: somebody has to resume it."""
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
 from spotlight.actors.runtime import Actor, ActorSystem
 from spotlight.actors.worker_state import WorkerContext
+from spotlight.policies.notices import Notice
 
 ActorT = TypeVar("ActorT", bound=Actor)
 
@@ -37,6 +38,8 @@ class Process:
     kill_it: Callable[[Process], None]
     system: ActorSystem | None = None
     context: WorkerContext | None = None
+    notices: asyncio.Queue[Notice] = field(default_factory=asyncio.Queue)
+    """What the cloud tells a node."""
 
     @property
     def identity(self) -> str:

@@ -37,6 +37,7 @@ class SimulatedRewardWorker(ScoreWorker):
             plant.history.took_effect("scorer_error", worker=name, request=rows[0].request.id)
             return ScoreFailed(name, epoch, grant.lease, "the scorer is out of order")
         try:
-            return Scored(name, epoch, grant.lease, plant.numerics.rewards(rows))
+            rewards = plant.numerics.rewards(rows)
+            return Scored(name, epoch, grant.lease, rewards, plant.timings.score_s)
         except ScoringError as error:
             return ScoreFailed(name, epoch, grant.lease, str(error))

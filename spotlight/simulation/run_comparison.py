@@ -85,10 +85,14 @@ def _figure_differences(expected: Path, found: Path, iterations: int) -> list[st
 
 
 def _figures(run: Path, kind: str) -> list[dict[str, Any]]:
-    """Of one kind, without times and speeds."""
+    """Of one kind, without times, speeds, and what a restart found there."""
     lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
     return [
-        {key: value for key, value in line.items() if not key.endswith("_s")}
+        {
+            key: value
+            for key, value in line.items()
+            if not key.endswith("_s") and key != "samples_restored"
+        }
         for line in lines
         if line["kind"] == kind
     ]

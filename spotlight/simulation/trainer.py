@@ -10,29 +10,31 @@ from typing import Any
 
 import msgspec
 
-from spotlight.actors.delivery import try_tell
+from spotlight.actors.delivery import try_tell, until_transferred
 from spotlight.actors.messages import (
     CheckpointSaved,
+    DropTrainer,
     EndJob,
     GetTrainer,
-    PortReserved,
+    PrepareJob,
     Publish,
     Published,
-    ReservePort,
     SaveCheckpoint,
     StartTrainer,
     Train,
     Trained,
     TrainerAt,
     TrainerFailed,
+    TrainerListens,
     TrainerReady,
 )
-from spotlight.actors.runtime import Actor, ActorRef, handles
+from spotlight.actors.runtime import Actor, ActorRef, Message, handles
 from spotlight.actors.worker_state import WorkerContext
-from spotlight.errors import SpotlightError
+from spotlight.errors import SpotlightError, TransportError
 from spotlight.simulation import physics
 from spotlight.simulation.numerics import Update
 from spotlight.simulation.plant import Plant, fetch_bundle
+from spotlight.store.run_folder import checkpoint_path
 from spotlight.transport.tensors import BundleOffer
 
 
@@ -41,6 +43,7 @@ class _Training:
     job_id: str
     rank: int
     term: int
+    run_folder: Path
     completed: int
     weights: str
     done: Trained | None = None
@@ -59,14 +62,33 @@ class SimulatedTrainerRank(Actor):
         self._training: _Training | None = None
         self._building: tuple[str, int] | None = None
         """The job and the term of the order that built the trainer, or builds it now."""
+        self._runner: ActorRef | None = None
+        self._early: tuple[ActorRef, StartTrainer] | None = None
 
-    @handles(ReservePort)
-    async def on_reserve_port(self, message: ReservePort) -> PortReserved:
-        return PortReserved("simulated:1")
+    def _from_node(self, message: Message) -> bool:
+        return self.sender_address == self._context.node
+
+    def _from_runner(self, message: Message) -> bool:
+        return self._runner is not None and self.sender == self._runner
+
+    @handles(PrepareJob, only=_from_node)
+    async def on_prepare(self, message: PrepareJob) -> None:
+        self._runner = message.membership.runner
+        if self._early is not None and self._early[0] == self._runner:
+            (runner, order), self._early = self._early, None
+            self._begin(order, runner)
 
     @handles(StartTrainer)
     async def on_start(self, message: StartTrainer) -> None:
-        asker, building = self._asker(), (message.job_id, message.term)
+        if self.sender == self._runner:
+            self._begin(message, self._asker())
+        else:
+            self._early = (self._asker(), message)
+
+    def _begin(self, message: StartTrainer, asker: ActorRef) -> None:
+        building = (message.job_id, message.term)
+        if message.world > 1 and message.rank == 0:
+            try_tell(self, asker, TrainerListens("simulated:1", message.term))
         if building == self._building:
             if self._training is not None:
                 try_tell(self, asker, TrainerReady(message.rank))
@@ -74,13 +96,20 @@ class SimulatedTrainerRank(Actor):
         self._building, self._training = building, None
         self._run(message.rank, self._start(message, asker), lambda: asker)
 
+    @handles(DropTrainer, only=_from_runner)
+    async def on_drop(self, message: DropTrainer) -> None:
+        job_id, term = self._building or ("", 0)
+        if job_id == message.job_id and term < message.term:
+            self._training = self._building = None
+
     @handles(GetTrainer)
     async def on_get_trainer(self, message: GetTrainer) -> TrainerAt:
+        if self._building is None or self._building[0] != message.job_id:
+            return TrainerAt(-1)
         training = self._training
-        known = training is not None and training.job_id == message.job_id
-        return TrainerAt(training.completed if training is not None and known else -1)
+        return TrainerAt(training.completed if training is not None else -1, self._building[1])
 
-    @handles(Train)
+    @handles(Train, only=_from_runner)
     async def on_train(self, message: Train) -> None:
         training = self._training
         if training is None:
@@ -93,19 +122,19 @@ class SimulatedTrainerRank(Actor):
             training.running = message.iteration
             self._run(training.rank, self._train(training, message), lambda: training.asker)
 
-    @handles(Publish)
+    @handles(Publish, only=_from_runner)
     async def on_publish(self, message: Publish) -> None:
         training, asker = self._training, self._asker()
         if training is not None:
             self._run(training.rank, self._publish(training, message, asker), lambda: asker)
 
-    @handles(SaveCheckpoint)
+    @handles(SaveCheckpoint, only=_from_runner)
     async def on_save(self, message: SaveCheckpoint) -> None:
         training, asker = self._training, self._asker()
         if training is not None:
             self._run(training.rank, self._save(training, message, asker), lambda: asker)
 
-    @handles(EndJob)
+    @handles(EndJob, only=_from_node)
     async def on_end_job(self, message: EndJob) -> None:
         if self._building is None or self._building[0] != message.job_id:
             return
@@ -117,15 +146,16 @@ class SimulatedTrainerRank(Actor):
         async with self._context.accelerator_turn():
             with self._context.busy("loading", "trainer"):
                 await asyncio.sleep(self._plant.timings.load_s)
-        if message.checkpoint:
-            saved = _read(Path(message.checkpoint))
+        folder = Path(message.run_folder)
+        if message.completed:
+            saved = _read(folder / checkpoint_path(message.completed))
             weights = saved.weights
             if saved.version != message.completed:
                 raise SpotlightError(f"the checkpoint holds {saved.version} iterations")
         if self._building != (message.job_id, message.term):
             return
         self._training = _Training(
-            message.job_id, message.rank, message.term, message.completed, weights
+            message.job_id, message.rank, message.term, folder, message.completed, weights
         )
         if message.rank == 0:
             self._plant.history.add(
@@ -194,7 +224,9 @@ class SimulatedTrainerRank(Actor):
         async def put(role: str, weights: str) -> BundleOffer:
             data = msgspec.msgpack.encode(physics.Weights(message.version, weights))
             key = f"weights/{message.version:06d}-{role}"
-            return await self._plant.stores.upload(message.store, key, data)
+            return await until_transferred(
+                lambda: self._plant.stores.upload(message.store, key, data), key
+            )
 
         rollout = await put("rollout", training.weights)
         evaluation = None
@@ -205,10 +237,10 @@ class SimulatedTrainerRank(Actor):
     async def _save(self, training: _Training, message: SaveCheckpoint, asker: ActorRef) -> None:
         async with self._context.accelerator_turn():
             if training.saved == message:  # its answer was lost, or is under way
-                try_tell(self, asker, CheckpointSaved(message.iteration, message.path))
+                try_tell(self, asker, CheckpointSaved(message.iteration))
                 return
             self._require(training, message.iteration, "save")
-            path = Path(message.path)
+            path = training.run_folder / checkpoint_path(message.iteration)
             path.parent.mkdir(exist_ok=True)
             part = path.with_name(f"{path.name}.part")
             part.write_bytes(
@@ -216,7 +248,7 @@ class SimulatedTrainerRank(Actor):
             )
             part.replace(path)
             training.saved = message
-        try_tell(self, asker, CheckpointSaved(message.iteration, message.path))
+        try_tell(self, asker, CheckpointSaved(message.iteration))
 
     def _require(self, training: _Training, completed: int, what: str) -> None:
         if training.completed != completed or self._training is not training:
@@ -238,7 +270,9 @@ class SimulatedTrainerRank(Actor):
             self._plant.history.add("trainer_failed", worker=self._context.name, error=str(error))
             to = asker()
             if to is not None:
-                try_tell(self, to, TrainerFailed(rank, f"{type(error).__name__}: {error}"))
+                lost_others = isinstance(error, TransportError)
+                failed = TrainerFailed(rank, f"{type(error).__name__}: {error}", lost_others)
+                try_tell(self, to, failed)
 
     def _asker(self) -> ActorRef:
         assert self.sender is not None, "trainer messages come from the coordinator"

@@ -101,6 +101,19 @@ class RunFolder:
         with _explaining(self.path / "events.jsonl"):
             _append(self._events, event)
 
+    def require_there(self) -> None:
+        """Raise `RunFolderError` if somebody has deleted or moved the folder, or its events."""
+        events = self.path / "events.jsonl"
+        try:
+            if os.path.samestat(events.stat(), os.fstat(self._events.fileno())):
+                return
+        except OSError:
+            pass
+        raise RunFolderError(
+            f"{self.path} was deleted or moved while the run went on; put it back and go on with"
+            " --resume, or submit the job again"
+        )
+
     def sync_events(self) -> None:
         """Make the events so far durable."""
         with _explaining(self.path / "events.jsonl"):
@@ -146,10 +159,20 @@ class RunFolder:
             for file in (self.path / "checkpoints").glob("iteration-*.safetensors"):
                 if str(file.relative_to(self.path)) < oldest:
                     file.unlink(missing_ok=True)
+            name = Path(oldest).name
+            for part in (self.path / "checkpoints").glob(".iteration-*.partial"):
+                # Left by a trainer that was killed while it saved.
+                if part.name[1 : 1 + len(name)] <= name:
+                    part.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Release the folder."""
         self._files.close()
+
+
+def checkpoint_path(completed: int) -> str:
+    """Where the checkpoint after so many iterations is, inside its run folder."""
+    return f"checkpoints/iteration-{completed:06d}.safetensors"
 
 
 def read_config(path: Path) -> JobSpec:

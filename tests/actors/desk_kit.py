@@ -14,7 +14,7 @@ from spotlight.actors.dispatch_state import Backlog, DispatchStatistics
 from spotlight.actors.dispatcher import Dispatcher
 from spotlight.actors.job_journal import JobJournal
 from spotlight.actors.messages import (
-    AddWorker,
+    AddWorkers,
     CommitSteps,
     Completed,
     Grant,
@@ -29,6 +29,7 @@ from spotlight.actors.messages import (
     Scored,
     ScoreFailed,
     SubmitRequests,
+    WorkerRefs,
 )
 from spotlight.actors.runtime import Message
 from spotlight.actors.step_profile import StepProfile
@@ -42,12 +43,12 @@ def ids(grant: Grant) -> list[str]:
     return [request.id for request in grant.requests]
 
 
-def images(name: str, grant: Grant) -> BundleOffer:
-    return offer(f"samples/{name}-{grant.lease}")
+def images(name: str, grant: Grant, epoch: int = 1) -> BundleOffer:
+    return offer(f"samples/{name}/{epoch}-{grant.lease}")
 
 
-def steps_of(name: str, grant: Grant, step: int) -> BundleOffer:
-    return offer(f"commits/{name}-{grant.lease}-{step}")
+def steps_of(name: str, grant: Grant, step: int, epoch: int = 1) -> BundleOffer:
+    return offer(f"commits/{name}/{epoch}-{grant.lease}-{step}")
 
 
 def steps(grant: Grant) -> list[int]:
@@ -110,11 +111,26 @@ class Desk:
     async def meet(self, *names: str) -> None:
         """Workers are there again after a restart; they can take nothing yet."""
         for name in names:
-            await self.tell(AddWorker(name, f"node of {name}", "spot", self.epochs[name]))
+            await self.join(name, self.epochs[name])
+
+    async def join(self, name: str, epoch: int, pool: str = "spot") -> None:
+        """Its node says that it is there."""
+        refs = WorkerRefs(name, epoch, *[self.workers[name].ref] * 4)
+        await self.tell(AddWorkers(f"node of {name}", pool, (refs,)))
 
     async def tell(self, message: Message) -> None:
-        self.system.tell(self.dispatcher, message)
+        """The worker that the message names says this, or somebody of the coordinator's process."""
+        speaker = self.workers.get(getattr(message, "worker", ""))
+        sender = speaker.ref if speaker is not None else None
+        self.system.tell(self.dispatcher, message, sender=sender)
         await settle()
+
+    async def ask(self, message: Any) -> Message:
+        """The worker that the message names asks."""
+        sender = self.workers[message.worker].ref
+        answer = await self.system.ask(self.dispatcher, message, timeout_s=10.0, sender=sender)
+        await settle()
+        return answer
 
     async def submit(self, *wanted: Request) -> None:
         await self.tell(SubmitRequests(wanted, self.submitter.ref))
@@ -124,7 +140,7 @@ class Desk:
         if name not in self.workers:
             self.workers[name] = await recorder(self.system, name)
         self.epochs[name] = epoch
-        await self.tell(AddWorker(name, f"node of {name}", pool, epoch))
+        await self.join(name, epoch, pool)
         await self.pull(name, **pull)
         await self.pull_scores(name)
         return self.workers[name]
@@ -143,26 +159,22 @@ class Desk:
         follows: bool = False,
     ) -> None:
         leases = tuple(HeldLease(grant.lease, tuple(ids(grant))) for grant in holds)
-        leader = self.workers[name].ref
         members, epoch = 0 if follows else 1 + len(followers), self.epochs[name]
         versions = rollout, evaluation
         await self.tell(
-            Pull(
-                name, epoch, leader, members, credits, batch, *versions, prompts, leases, followers
-            )
+            Pull(name, epoch, members, credits, batch, *versions, prompts, leases, followers)
         )
 
     async def pull_scores(self, name: str) -> None:
-        await self.tell(PullScores(name, self.epochs[name], self.workers[name].ref, credits=2))
+        await self.tell(PullScores(name, self.epochs[name], credits=2))
 
     async def deliver(self, name: str, grant: Grant, **changes: Any) -> Receipt:
         """What a leader says when a batch is done, and the answer."""
-        epoch = self.epochs[name]
-        done = Completed(name, epoch, grant.lease, tuple(ids(grant)), images(name, grant), 2, 2.0)
-        done = msgspec.structs.replace(done, **changes)
-        receipt = await self.system.ask(self.dispatcher, done, timeout_s=10.0)
+        epoch = changes.get("epoch", self.epochs[name])
+        bundle = images(name, grant, epoch)
+        done = Completed(name, epoch, grant.lease, tuple(ids(grant)), bundle, 2, 2.0)
+        receipt = await self.ask(msgspec.structs.replace(done, **changes))
         assert isinstance(receipt, Receipt)
-        await settle()
         return receipt
 
     async def complete(self, name: str, lease: int, epoch: int | None = None) -> int:
@@ -177,12 +189,11 @@ class Desk:
 
     async def commit(self, name: str, grant: Grant, step: int, **changes: Any) -> Receipt:
         """What a leader says when progress is in the sink, and the answer."""
-        bundle = steps_of(name, grant, step)
-        said = CommitSteps(name, self.epochs[name], grant.lease, step, bundle, 0.1)
-        said = msgspec.structs.replace(said, **changes)
-        receipt = await self.system.ask(self.dispatcher, said, timeout_s=10.0)
+        epoch = changes.get("epoch", self.epochs[name])
+        bundle = steps_of(name, grant, step, epoch)
+        said = CommitSteps(name, epoch, grant.lease, step, bundle, 0.1)
+        receipt = await self.ask(msgspec.structs.replace(said, **changes))
         assert isinstance(receipt, Receipt)
-        await settle()
         return receipt
 
     async def leave(self, name: str, *, cancelled: bool = False) -> None:
@@ -191,9 +202,7 @@ class Desk:
         await self.tell(NodeLeaving(node, (name,), "user", 30.0, cancelled))
 
     async def score(self, name: str, lease: int, *rewards: float) -> None:
-        answer = Scored(name, self.epochs[name], lease, rewards)
-        await self.system.ask(self.dispatcher, answer, timeout_s=10.0)
-        await settle()
+        await self.ask(Scored(name, self.epochs[name], lease, rewards))
 
     async def fail_score(self, name: str, lease: int) -> None:
         await self.tell(ScoreFailed(name, self.epochs[name], lease, "the scorer broke"))

@@ -19,6 +19,7 @@ from spotlight.actors.messages import (
     Completed,
     Drain,
     Drained,
+    DropTrainer,
     EndJob,
     GetTrainer,
     Grant,
@@ -46,12 +47,14 @@ from spotlight.actors.messages import (
     Train,
     Trained,
     TrainerAt,
+    TrainerListens,
     TrainerReady,
     WeightsCopied,
     WorkerRefs,
 )
-from spotlight.actors.runtime import Actor, ActorRef, Down, Message, handles
+from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, Down, Message, handles
 from spotlight.errors import ActorError
+from spotlight.store.run_folder import checkpoint_path
 from spotlight.transport.tensors import BundleOffer
 
 
@@ -117,7 +120,6 @@ class FakeWorker(Actor):
         pull = Pull(
             self.name,
             self.epoch,
-            self.ref,
             members=1 + len(self.followers),
             credits=0 if self.node is not None else 2,
             batch=4,
@@ -126,7 +128,7 @@ class FakeWorker(Actor):
             leases=tuple(HeldLease(lease, _ids(grant)) for lease, grant in self.leases.items()),
             followers=self.followers,
         )
-        scores = PullScores(self.name, self.epoch, self.ref, credits=2)
+        scores = PullScores(self.name, self.epoch, credits=2)
         for message in (pull, scores):
             try_tell(self, self.job.membership.dispatcher, message)
 
@@ -166,7 +168,7 @@ class FakeWorker(Actor):
         """Step by step; with a commit when it was asked for."""
         steps = grant.requests[0].settings.steps
         begin = grant.commits[0].step if grant.commits[0] is not None else 0
-        key = f"{self.name}-{self.epoch}-{grant.lease}"
+        key = f"{self.name}/{self.epoch}-{grant.lease}"
         async with self._accelerator:
             for step in range(begin + 1, steps + 1):
                 if grant.lease not in self.leases:
@@ -216,8 +218,14 @@ class FakeWorker(Actor):
     @handles(GetTrainer)
     async def on_get(self, message: GetTrainer) -> TrainerAt:
         trainer = self.trainer
-        known = trainer is not None and trainer.start.job_id == message.job_id
-        return TrainerAt(trainer.completed if trainer is not None and known else -1)
+        if trainer is None or trainer.start.job_id != message.job_id:
+            return TrainerAt(-1)
+        return TrainerAt(trainer.completed, trainer.start.term)
+
+    @handles(DropTrainer)
+    async def on_drop(self, message: DropTrainer) -> None:
+        if self.trainer is not None and self.trainer.start.term < message.term:
+            self.trainer = None
 
     @handles(StartTrainer)
     async def on_start(self, message: StartTrainer) -> None:
@@ -225,6 +233,8 @@ class FakeWorker(Actor):
         if self.trainer is None or self.trainer.start != message:
             self.world.started.append(message)
             self.trainer = FakeTrainer(message, message.completed)
+        if message.world > 1 and message.rank == 0:
+            self.tell(self.sender, TrainerListens("somewhere:1", message.term))
         self.tell(self.sender, TrainerReady(message.rank))
 
     @handles(Train)
@@ -273,8 +283,8 @@ class FakeWorker(Actor):
         trainer.asker = self.sender
         if trainer.saved is None or trainer.saved.iteration != message.iteration:
             assert message.iteration == trainer.completed
-            _write(Path(message.path))
-            trainer.saved = CheckpointSaved(message.iteration, message.path)
+            _write(Path(trainer.start.run_folder) / checkpoint_path(message.iteration))
+            trainer.saved = CheckpointSaved(message.iteration)
         self.run_task(self._answer_in(self.world.save_s, trainer.saved))
 
     async def _answer_in(self, seconds: float, message: Message) -> None:
@@ -299,15 +309,25 @@ class FakeNode(Actor):
     that comes back."""
 
     def __init__(
-        self, name: str, pool: Any, coordinator: ActorRef, world: World, *, patient: bool = False
+        self,
+        name: str,
+        pool: Any,
+        coordinator: ActorRef,
+        world: World,
+        *,
+        patient: bool = False,
+        apart: ActorSystem | None = None,
     ) -> None:
+        """`apart`: a process for the worker; else it lives in the node's."""
         self.name, self.pool, self.coordinator, self.world = name, pool, coordinator, world
         self.worker: ActorRef
         self._patient = patient
+        self._apart = apart
 
     async def started(self) -> None:
         name, epoch = f"{self.name}/0", self.system.rng.getrandbits(40)
-        self.worker = await self.spawn(lambda: FakeWorker(name, epoch, self.world), "worker")
+        spawn = self._apart.spawn if self._apart is not None else self.spawn
+        self.worker = await spawn(lambda: FakeWorker(name, epoch, self.world), "worker")
         refs = WorkerRefs(name, epoch, *[self.worker] * 4)
         self.joining = JoinNode(self.name, self.pool, self.ref, (refs,), STORE)
         if self._patient:
@@ -319,10 +339,13 @@ class FakeNode(Actor):
         joined = None
         while joined is None:
             try:
-                joined = await self.ask(self.coordinator, self.joining, timeout_s=10.0)
+                answer = await self.ask(self.coordinator, self.joining, timeout_s=10.0)
             except ActorError:
+                answer = None
+            if isinstance(answer, NodeJoined):
+                joined = answer
+            else:  # an earlier self is still there, perhaps
                 await asyncio.sleep(1.0)
-        assert isinstance(joined, NodeJoined)
         self.watch(joined.coordinator)
 
     @handles(Down)

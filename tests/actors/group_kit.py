@@ -210,7 +210,7 @@ class GroupCrew:
             worker.system, worker.transport = await cluster.process(worker.name)
             self._lose_on(worker.transport)
             worker.leader = await recorder(worker.system, "leader")
-            worker.context = WorkerContext(worker.name, epoch=1)
+            worker.context = WorkerContext(worker.name, 1, worker.system.address)
             worker.actor = Member(worker.context)
             worker.member = await worker.system.spawn(lambda made=worker.actor: made, "member")
             self.workers.append(worker)
@@ -247,7 +247,7 @@ class GroupCrew:
         await worker.ask(PrepareJob("job", job(**changes), self.membership(worker)))
 
     def membership(self, worker: Crewman) -> Membership:
-        return Membership(worker.leader.ref, worker.leader.ref, self.store.endpoint)
+        return Membership(*[worker.leader.ref] * 3, self.store.endpoint)
 
     async def hold(self, worker: Crewman, version: int = 0, factor: float = 1.0) -> None:
         state = {name: tensor * factor for name, tensor in self.weights.items()}

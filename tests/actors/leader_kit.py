@@ -14,17 +14,25 @@ from spotlight.actors.messages import (
     CommitSteps,
     Completed,
     Denoised,
+    DenoiseError,
     Grant,
+    GroupFailed,
+    GroupReady,
     HoldWeights,
     Membership,
     PrepareJob,
     Pull,
+    Recall,
     Receipt,
+    Revoke,
     StepsCommitted,
+    Yielded,
 )
 from spotlight.actors.runtime import Actor, Message, handles
 from spotlight.actors.worker_state import WorkerContext
-from spotlight.errors import TransferFailed
+from spotlight.errors import CheckpointError, TransferFailed
+
+_MEMBERS_WORDS = (StepsCommitted, Denoised, Yielded, DenoiseError, GroupReady, GroupFailed)
 
 
 class SlowMember(Recorder):
@@ -34,6 +42,14 @@ class SlowMember(Recorder):
         super().__init__()
         self.loaded = asyncio.Event()
         self.broken = False
+        self.has_model = True
+
+    @handles(PrepareJob)
+    async def on_prepare(self, message: PrepareJob) -> Message:
+        self.inbox.append(message)
+        if not self.has_model:
+            raise CheckpointError("model.checkpoint: transformer lacks proj_out.weight")
+        return Acknowledged()
 
     @handles(HoldWeights)
     async def on_hold(self, message: HoldWeights) -> Message:
@@ -55,7 +71,7 @@ class Crew:
         self.node = await recorder(self.system, "node")
         self.member = SlowMember()
         await self.system.spawn(lambda: self.member, "member")
-        self.context = WorkerContext("w", epoch=7)
+        self.context = WorkerContext("w", 7, self.system.address)
         self.leader = await self.system.spawn(
             lambda: GroupLeader(self.context, self.member.ref), "leader"
         )
@@ -65,7 +81,9 @@ class Crew:
         self.coordinator, self.transport = await self.cluster.process("coordinator")
         self.dispatcher = await recorder(self.coordinator, "dispatcher", answer=self._receipt)
         self.ledger = await recorder(self.coordinator, "ledger")
-        self.membership = Membership(self.dispatcher.ref, self.ledger.ref, STORE)
+        self.membership = Membership(
+            self.dispatcher.ref, self.dispatcher.ref, self.ledger.ref, STORE
+        )
 
     def _receipt(self, message: Message) -> Message | None:
         if isinstance(message, Completed | CommitSteps):
@@ -75,7 +93,13 @@ class Crew:
         return None
 
     async def tell(self, message: Message, sender: Actor | None = None) -> None:
-        self.system.tell(self.leader, message, sender=sender.ref if sender else None)
+        """Whose message it is says it, unless another sender is named."""
+        if isinstance(message, Grant | Revoke | Recall):
+            (sender or self.dispatcher).tell(self.leader, message)
+        elif isinstance(message, _MEMBERS_WORDS):
+            (sender or self.member).tell(self.leader, message)
+        else:
+            self.system.tell(self.leader, message, sender=sender.ref if sender else None)
         await asyncio.sleep(0.01)
 
     async def grant(self, lease: int, count: int = 1, commit: Commit | None = None) -> Grant:

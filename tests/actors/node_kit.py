@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from spotlight.actors.launcher import WORKER_KEY
+
 
 class FakeProcess:
     def __init__(self, name: str) -> None:
@@ -27,11 +29,14 @@ class FakeProcess:
 class FakeLauncher:
     def __init__(self) -> None:
         self.started: list[FakeProcess] = []
+        self.keys: dict[str, str] = {}
+        """What a worker tells its node to be known by it; of the latest of each name."""
 
     async def start(
         self, argv: Sequence[str], env: Mapping[str, str], name: str, log_path: Path
     ) -> FakeProcess:
         self.started.append(FakeProcess(name))
+        self.keys[name] = env[WORKER_KEY]
         return self.started[-1]
 
     def latest(self, name: str) -> FakeProcess:

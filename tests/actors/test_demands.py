@@ -210,7 +210,7 @@ def test_a_node_that_was_away_is_told_at_once() -> None:
 def test_groups_are_counted_where_they_may_be_given_requests() -> None:
     office = Office(node("a", 4), node("b", 4), node("c", 4))
     assert office.demands.groups() == 12
-    pull = Pull("a/0", 1, REF, 4, 2, 4, (0,), (), followers=("a/1", "a/2", "a/3"))
+    pull = Pull("a/0", 1, 4, 2, 4, (0,), (), followers=("a/1", "a/2", "a/3"))
     office.statistics.groups.hear(pull)
     office.statistics.groups.hear(
         msgspec.structs.replace(pull, worker="c/0", followers=("c/1", "c/2", "c/3"))

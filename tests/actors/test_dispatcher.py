@@ -9,13 +9,12 @@ from desk_kit import Desk, ids, images, steps
 from job_kit import recorder, request, requests
 
 from spotlight.actors.messages import (
-    AddWorker,
     BarWorkers,
     CancelRequests,
     DenoiseFailed,
     Grant,
     Pull,
-    RemoveWorker,
+    RemoveWorkers,
     RequestsFinished,
     RequestsGivenUp,
     Revoke,
@@ -113,7 +112,7 @@ async def test_an_answer_of_an_old_epoch_changes_nothing_and_is_counted(desk: De
     await desk.add("a", epoch=2)
     assert await desk.complete("a", old, epoch=1) == 0
     await desk.tell(DenoiseFailed("a", 1, old, "too late"))
-    await desk.tell(Pull("a", 1, worker.ref, 1, 9, 9, (0,), (0,)))
+    await desk.tell(Pull("a", 1, 1, 9, 9, (0,), (0,)))
     assert desk.statistics.late == 3
     assert desk.finished() == desk.given_up() == []
     assert len(worker.all(Grant)) == 2, "the request was granted to the new process"
@@ -173,7 +172,7 @@ async def test_a_lost_workers_requests_are_issued_again_and_reported(desk: Desk)
     lost = await desk.add("lost")
     await desk.submit(*requests(3))
     other = await desk.add("other")
-    await desk.tell(RemoveWorker("lost", "preempted"))
+    await desk.tell(RemoveWorkers(("lost",), "preempted"))
     assert ids(other.last(Grant)) == ids(lost.last(Grant))
     (event,) = desk.event("worker_lost")
     assert (event["worker"], event["reason"]) == ("lost", "preempted")
@@ -187,7 +186,7 @@ async def test_what_a_lost_worker_had_to_score_is_scored_elsewhere(desk: Desk) -
     await desk.complete("lost", lost.last(Grant).lease)
     other = await desk.add("other")
     assert other.all(ScoreGrant) == [], "batches are scored where they were made"
-    await desk.tell(RemoveWorker("lost", "preempted"))
+    await desk.tell(RemoveWorkers(("lost",), "preempted"))
     await desk.score("other", other.last(ScoreGrant).lease, 0.5)
     assert len(desk.finished()) == 1
 
@@ -196,7 +195,7 @@ async def test_what_a_returning_worker_held_goes_to_those_who_wait(desk: Desk) -
     held = await desk.add("returning")
     await desk.submit(*requests(1))
     waiting = await desk.add("waiting")
-    await desk.tell(AddWorker("returning", "node", "spot", 2))
+    await desk.join("returning", 2)
     assert ids(waiting.last(Grant)) == ids(held.last(Grant))
 
 
@@ -373,8 +372,10 @@ async def test_a_batch_that_cannot_be_denoised_is_tried_again_then_given_up(desk
 async def test_a_grant_that_cannot_be_sent_goes_to_another_worker(desk: Desk) -> None:
     far = await desk.cluster.system("far")
     remote = await recorder(far, "leader")
-    await desk.tell(AddWorker("far", "node", "spot", 1))
-    await desk.tell(Pull("far", 1, remote.ref, 1, 2, 4, (0,), (0,)))
+    desk.workers["far"] = remote
+    await desk.join("far", 1)
+    far.tell(desk.dispatcher, Pull("far", 1, 1, 2, 4, (0,), (0,)), sender=remote.ref)
+    await asyncio.sleep(1.0)
     await far.abort()
     await asyncio.sleep(10.0)
     await desk.submit(*requests(1))
@@ -416,6 +417,6 @@ async def test_what_is_begun_comes_before_what_is_not(desk: Desk) -> None:
     await desk.commit("a", worker.last(Grant), 1)
     other = await desk.add("other", credits=0)
     await desk.submit(*requests(4))
-    await desk.tell(RemoveWorker("a", "preempted"))
+    await desk.tell(RemoveWorkers(("a",), "preempted"))
     await desk.pull("other", credits=1)
     assert (ids(other.last(Grant)), steps(other.last(Grant))) == ([requests(1)[0].id], [1])

@@ -15,7 +15,7 @@ from spotlight.actors.messages import (
     CancelRequests,
     DenoiseFailed,
     Grant,
-    RemoveWorker,
+    RemoveWorkers,
     ReturnLease,
 )
 from spotlight.errors import ActorError
@@ -38,7 +38,7 @@ async def test_a_commit_is_durable_before_it_is_acknowledged(desk: Desk) -> None
 
 
 async def lose_it(desk: Desk, name: str) -> None:
-    await desk.tell(RemoveWorker(name, "preempted"))
+    await desk.tell(RemoveWorkers((name,), "preempted"))
 
 
 async def let_it_expire(desk: Desk, name: str) -> None:
@@ -159,7 +159,7 @@ async def test_a_commit_goes_only_when_the_last_of_its_requests_is_done(desk: De
     grant = first.last(Grant)
     await desk.commit("first", grant, 1)
     second = await desk.add("second", batch=1)
-    await desk.tell(RemoveWorker("first", "preempted"))
+    await desk.tell(RemoveWorkers(("first",), "preempted"))
     await desk.complete("second", second.last(Grant).lease)
     assert desk.gone() == [], "the other request still needs it"
     await desk.complete("second", second.last(Grant).lease)

@@ -13,7 +13,7 @@ from desk_kit import Desk, ids, steps
 from job_kit import SETTINGS, requests
 
 from spotlight.actors.dispatch_state import Backlog
-from spotlight.actors.messages import Grant, Recall, RemoveWorker, ReturnLease, Revoke
+from spotlight.actors.messages import Grant, Recall, RemoveWorkers, ReturnLease, Revoke
 
 pytestmark = pytest.mark.virtual_time
 
@@ -52,7 +52,7 @@ async def test_whoever_is_in_a_group_no_more_is_alone_again(desk: Desk) -> None:
     assert [groups.of(name) for name in "abcd"] == [("a", 2), ("a", 2), ("c", 2), ("c", 2)]
     await group(desk, "d", "a", "b", "c")
     assert {groups.of(name) for name in "abcd"} == {("d", 4)}
-    await desk.tell(RemoveWorker("d", "preempted"))
+    await desk.tell(RemoveWorkers(("d",), "preempted"))
     assert [groups.of(name) for name in "abc"] == [("a", 1), ("b", 1), ("c", 1)]
 
 
@@ -60,7 +60,7 @@ async def test_losing_one_who_follows_costs_its_group_nothing(desk: Desk) -> Non
     await group(desk, "a", "b", "c")
     await desk.submit(*requests(4))
     grant = desk.workers["a"].last(Grant)
-    await desk.tell(RemoveWorker("b", "preempted"))
+    await desk.tell(RemoveWorkers(("b",), "preempted"))
     assert desk.statistics.reissued == 0
     await group(desk, "a", "c", holds=(grant,))
     assert desk.workers["a"].all(Revoke) == []
@@ -73,7 +73,7 @@ async def test_what_a_lost_leader_held_goes_on_at_once_from_its_commit(desk: Des
     await desk.submit(*requests(4))
     grant = desk.workers["a"].last(Grant)
     await desk.commit("a", grant, 1)
-    await desk.tell(RemoveWorker("a", "preempted"))
+    await desk.tell(RemoveWorkers(("a",), "preempted"))
     resumed = desk.workers["b"].last(Grant)
     assert (ids(resumed), steps(resumed)) == (ids(grant), [1] * 4)
 
@@ -156,7 +156,7 @@ async def test_commits_follow_the_pace_of_the_group_as_it_is(desk: Desk) -> None
     more = [msgspec.structs.replace(r, settings=long) for r in requests(16)[4:]]
     for name in "xyz":  # losses, without which nothing need be committed
         await desk.add(name, credits=0)
-        await desk.tell(RemoveWorker(name, "preempted"))
+        await desk.tell(RemoveWorkers((name,), "preempted"))
     await desk.submit(*more)
     grant = desk.workers["a"].last(Grant)
     await group(desk, "a", credits=1, holds=(grant,))

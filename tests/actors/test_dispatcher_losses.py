@@ -11,7 +11,7 @@ from job_kit import requests
 from spotlight.actors.messages import (
     Grant,
     Recall,
-    RemoveWorker,
+    RemoveWorkers,
     ReturnLease,
     ScoreGrant,
 )
@@ -112,7 +112,7 @@ async def test_a_request_that_was_held_by_three_lost_nodes_is_given_up(desk: Des
     for number in range(3):
         worker = await desk.add(f"worker-{number}")
         assert len(worker.all(Grant)) == 1
-        await desk.tell(RemoveWorker(f"worker-{number}", "its process ended"))
+        await desk.tell(RemoveWorkers((f"worker-{number}",), "its process ended"))
     survivor = await desk.add("survivor")
     assert survivor.all(Grant) == []
     assert desk.given_up() == [requests(1)[0].id]
@@ -127,10 +127,10 @@ async def test_a_batch_whose_scoring_ended_three_nodes_is_given_up(desk: Desk) -
     await desk.submit(*requests(1))
     maker = await desk.add("maker")
     await desk.complete("maker", maker.last(Grant).lease)
-    await desk.tell(RemoveWorker("maker", "its process ended"))
+    await desk.tell(RemoveWorkers(("maker",), "its process ended"))
     for name in ("second", "third"):
         assert len((await desk.add(name)).all(ScoreGrant)) == 1
-        await desk.tell(RemoveWorker(name, "its process ended"))
+        await desk.tell(RemoveWorkers((name,), "its process ended"))
     assert desk.given_up() == [requests(1)[0].id]
     assert desk.gone() == [images("maker", maker.last(Grant)).key]
     assert (await desk.add("survivor")).all(ScoreGrant) == []
@@ -141,5 +141,5 @@ async def test_workers_that_left_after_a_notice_make_nothing_suspect(desk: Desk)
     for number in range(5):
         worker = await desk.add(f"worker-{number}")
         assert len(worker.all(Grant)) == 1
-        await desk.tell(RemoveWorker(f"worker-{number}", "left after a notice", announced=True))
+        await desk.tell(RemoveWorkers((f"worker-{number}",), "left after a notice", announced=True))
     assert desk.given_up() == []

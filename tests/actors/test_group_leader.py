@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from job_kit import job, offer, recorder, requests, settle
+from job_kit import STORE, job, offer, recorder, requests, settle
 from leader_kit import Crew, committed, completed, denoised, saved
 from runtime_kit import Cluster
 
@@ -14,23 +14,30 @@ from spotlight.actors.delivery import AWAY_LIMIT_S
 from spotlight.actors.messages import (
     Alive,
     AreYouThere,
+    CannotServe,
     Commit,
     CommitSteps,
     Completed,
     Denoise,
+    Denoised,
     DenoiseError,
     DenoiseFailed,
     Drain,
     Drained,
     EndJob,
+    FormGroup,
     Grant,
+    GroupFailed,
     HeldLease,
+    HoldWeights,
+    Membership,
     PrepareJob,
     Pull,
     Recall,
     Receipt,
     ReturnLease,
     Revoke,
+    Seat,
     StateChanged,
     Yielded,
 )
@@ -412,3 +419,44 @@ async def test_it_answers_its_node_while_the_member_loads(crew: Crew) -> None:
     await crew.hold(0)
     answer = await crew.system.ask(crew.leader, AreYouThere(), timeout_s=1.0)
     assert answer == Alive("w", epoch=0, ready_for="")
+
+
+async def test_a_model_that_cannot_be_loaded_is_reported_to_the_runner_and_ends_nothing(
+    crew: Crew,
+) -> None:
+    crew.member.has_model = False
+    await crew.prepare(version=None)
+    await asyncio.sleep(0.1)
+    (cannot,) = crew.dispatcher.all(CannotServe)
+    assert cannot.worker == "w"
+    assert "proj_out.weight" in cannot.reason
+    assert crew.dispatcher.all(Pull) == []
+    assert await crew.node.ask(crew.leader, AreYouThere(), timeout_s=1.0)
+
+
+async def test_what_only_others_may_say_is_refused_from_strangers(crew: Crew) -> None:
+    """Of the node, of the dispatcher, of the member: nothing of it has an effect."""
+    await crew.working(1)
+    before = len(crew.dispatcher.inbox)
+    elsewhere = await crew.cluster.system("stranger")
+    stranger = await recorder(elsewhere, "node")
+    words = [
+        PrepareJob("another", job(), Membership(*[stranger.ref] * 3, STORE)),
+        HoldWeights("job", 9, offer(), None, (9,)),
+        EndJob("job"),
+        Drain(0.0),
+        FormGroup(5, (Seat("w", 7, crew.leader, crew.member.ref),), 1, at_once=True),
+        Grant(2, 15.0, requests(1), (None,), 0),
+        Revoke((1,)),
+        Recall((1,)),
+        Denoised(1, offer(), 1, 1.0),
+        DenoiseError(1, "no"),
+        GroupFailed(0, "no"),
+    ]
+    for word in words:
+        stranger.tell(crew.leader, word)
+    await asyncio.sleep(0.1)
+    assert crew.system.dead_letters.counts["not_allowed"] == len(words)
+    assert len(crew.dispatcher.inbox) == before
+    await asyncio.sleep(5.0)
+    assert crew.dispatcher.last(Pull).leases == (HeldLease(1, ("rollout/0/0/0",)),)

@@ -206,6 +206,6 @@ async def test_words_of_groups_to_come_are_kept_but_not_without_end(crew: GroupC
         second.system.tell(first.member, word, sender=second.member)
         await asyncio.sleep(0)
     seat = first.actor._seat
-    await until(lambda: seat._early[-1].epoch == 1299)
+    await until(lambda: seat._early[-1][0].epoch == 1299)
     assert len(seat._early) < 100
     await crew.form(first, second)

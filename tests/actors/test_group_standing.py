@@ -36,9 +36,9 @@ def test_a_group_serves_what_all_its_members_hold() -> None:
     standing = GroupStanding("a")
     standing.take(_order(1, "a", "b", "c"))
     standing.form(1)
-    assert standing.hear(HeldVersions(1, "b", (1, 2, 3), (1, 2)))
+    assert standing.hear(HeldVersions(1, "b", (1, 2, 3), (1, 2)), _seat("b").leader)
     assert standing.serves({1, 2}, {2}) == _NOTHING, "c has not said anything"
-    assert standing.hear(HeldVersions(1, "c", (2, 3), (2,)))
+    assert standing.hear(HeldVersions(1, "c", (2, 3), (2,)), _seat("c").leader)
     assert standing.serves({1, 2}, {2}) == ({2}, {2})
 
 
@@ -64,7 +64,7 @@ def test_what_belongs_to_an_old_epoch_changes_nothing() -> None:
     standing.take(_order(1, "a", "b"))
     standing.take(_order(2, "a", "b"))
     assert not standing.form(1)
-    assert not standing.hear(HeldVersions(1, "b", (1,), ()))
+    assert not standing.hear(HeldVersions(1, "b", (1,), ()), _seat("b").leader)
     assert not standing.fail(GroupFailed(1, "late"))
     assert standing.failure is None
     assert not standing.formed
@@ -75,7 +75,7 @@ def test_what_belongs_to_an_old_epoch_changes_nothing() -> None:
 def test_a_stranger_cannot_say_what_the_group_holds() -> None:
     standing = GroupStanding("a")
     standing.take(_order(1, "a", "b"))
-    assert not standing.hear(HeldVersions(1, "x", (1,), ()))
+    assert not standing.hear(HeldVersions(1, "x", (1,), ()), _seat("x").leader)
 
 
 def test_a_group_that_failed_serves_nothing_until_another_has_formed() -> None:
@@ -96,7 +96,7 @@ def test_what_followers_held_is_forgotten_with_the_group() -> None:
     standing = GroupStanding("a")
     standing.take(_order(1, "a", "b"))
     standing.form(1)
-    standing.hear(HeldVersions(1, "b", (1,), ()))
+    standing.hear(HeldVersions(1, "b", (1,), ()), _seat("b").leader)
     standing.take(_order(2, "a", "b"))
     standing.form(2)
     assert standing.serves({1}, set()) == _NOTHING

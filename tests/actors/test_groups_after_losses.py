@@ -46,7 +46,7 @@ from spotlight.actors.messages import (
     WorkerUp,
 )
 from spotlight.actors.node import NodeScheduler, NodeSettings
-from spotlight.actors.runtime import Message
+from spotlight.actors.runtime import ActorRef, Message
 from spotlight.actors.worker_state import WorkerContext
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.samplers import Denoising
@@ -76,6 +76,7 @@ class Town:
         self.lost: Counter[str] = Counter()
         self.contexts: list[WorkerContext] = []
         self.leases = 0
+        self.leaders: dict[str, ActorRef] = {}
 
     async def open(self, cluster: Cluster, models: list[DiffusionModel], weights: Tensors) -> None:
         self.store = BundleStore(self.folder / "sink", token="token")
@@ -90,12 +91,13 @@ class Town:
         settings = NodeSettings(
             "n", "spot", len(models), "127.0.0.1", 1, self.system.address, self.folder, 1
         )
-        self.scheduler = NodeScheduler(settings, self.node_store, FakeLauncher())
+        self.launcher = FakeLauncher()
+        self.scheduler = NodeScheduler(settings, self.node_store, self.launcher)
         self.node = await node_system.spawn(lambda: self.scheduler, "node")
         for number in range(len(models)):
             await self._add_worker(cluster, f"n/{number}")
         await until(lambda: bool(self.coordinator.all(JoinNode)))
-        membership = Membership(self.dispatcher.ref, self.dispatcher.ref, self.store.endpoint)
+        membership = Membership(*[self.dispatcher.ref] * 3, self.store.endpoint)
         offer = self.store.put("weights/0", pack(weights))
         self.coordinator.tell(self.node, PrepareJob("job", job(), membership))
         self.coordinator.tell(self.node, HoldWeights("job", 0, offer, None, (0,)))
@@ -109,12 +111,14 @@ class Town:
     async def _add_worker(self, cluster: Cluster, name: str) -> None:
         system, transport = await cluster.process(name.replace("/", "-"))
         self._lose_on(transport)
-        context = WorkerContext(name, epoch=1)
+        context = WorkerContext(name, 1, self.node.address)
         self.contexts.append(context)
         member = await system.spawn(lambda: Member(context), "member")
         leader = await system.spawn(lambda: GroupLeader(context, member), "leader")
+        self.leaders[name] = leader
         other = await recorder(system, "other")
-        system.tell(self.node, WorkerUp(WorkerRefs(name, 1, leader, member, other.ref, other.ref)))
+        refs = WorkerRefs(name, 1, leader, member, other.ref, other.ref)
+        system.tell(self.node, WorkerUp(refs, self.launcher.keys[name]))
 
     def _lose_on(self, transport: MemoryTransport) -> None:
         plain = transport.send
@@ -157,7 +161,9 @@ class Town:
     async def denoise(self, pull: Pull) -> Completed:
         self.leases += 1
         lease = self.leases
-        self.dispatcher.tell(pull.leader, Grant(lease, 60.0, BATCH, (None,) * len(BATCH), 0))
+        self.dispatcher.tell(
+            self.leaders[pull.worker], Grant(lease, 60.0, BATCH, (None,) * len(BATCH), 0)
+        )
 
         def done() -> list[Completed]:
             return [each for each in self.dispatcher.all(Completed) if each.lease == lease]

@@ -24,10 +24,18 @@ from spotlight.actors.job_journal import (
     read_identity,
     save_identity,
 )
-from spotlight.actors.messages import Commit, Explored, Request, Result
+from spotlight.actors.messages import Commit, Explored, Request, Result, WorkerRefs
+from spotlight.actors.roster import Rank
+from spotlight.actors.runtime import ActorRef
 from spotlight.errors import JournalError
 from spotlight.store.journal import Journal
 from spotlight.transport.tensors import StoreEndpoint
+
+REF = ActorRef("somewhere", "actor", 1)
+TRAINERS = Trainers(
+    tuple(Rank(WorkerRefs(f"a/{n}", 11 + n, REF, REF, REF, REF), "a", STORE) for n in range(2)),
+    last_recovery=(2, 5),
+)
 
 
 @contextmanager
@@ -100,7 +108,7 @@ def test_everything_is_there_when_the_journal_is_opened_again(path: Path) -> Non
         journal.save_given_up([four.id], "out of memory")
         journal.save_progress(progress(4))
         journal.save_checkpoint(Checkpoint(4, "checkpoints/x"), (0,))
-        journal.save_trainers(Trainers((11, 12)))
+        journal.save_trainers(TRAINERS)
         journal.save_publication(4, Publication(offer("w"), None), {4})
     with opened(path) as journal:
         assert journal.commits() == commit(one, 7)
@@ -109,7 +117,7 @@ def test_everything_is_there_when_the_journal_is_opened_again(path: Path) -> Non
         assert journal.given_up() == {four.id: "out of memory"}
         assert journal.progress() == {4: progress(4, validated=(0,))}
         assert journal.checkpoint() == Checkpoint(4, "checkpoints/x")
-        assert journal.trainers() == Trainers((11, 12))
+        assert journal.trainers() == TRAINERS
         assert journal.publications() == {4: Publication(offer("w"), None)}
 
 
@@ -117,7 +125,7 @@ def test_a_new_journal_is_empty(path: Path) -> None:
     with opened(path) as journal:
         assert holdings(journal) == nothing()
         assert (journal.progress(), journal.checkpoint(), journal.publications()) == ({}, None, {})
-        assert journal.trainers() == Trainers(())
+        assert journal.trainers() == Trainers()
 
 
 def test_bundles_of_the_run_folder_are_offered_where_its_store_is_now(path: Path) -> None:

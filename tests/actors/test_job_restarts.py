@@ -273,7 +273,6 @@ async def test_with_the_trainers_lost_too_it_goes_on_from_the_checkpoint(
     assert by_iteration(town.world.trained) == by_iteration(reference)
     begun = town.world.started[-1]
     assert begun.completed == saved
-    assert begun.checkpoint.endswith(f"iteration-{saved:06d}.safetensors" if saved else "")
     assert begun.term > town.world.started[0].term
 
 

@@ -4,23 +4,44 @@ validator and ledger, with fake nodes."""
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from job_kit import World, job
+from job_kit import STORE, World, job, offer, recorder
 from runtime_kit import Cluster
 from town_kit import Town, events, iterations, lines, trained_samples
 
 from spotlight.actors.messages import (
     CancelJob,
+    CheckpointSaved,
     JobAccepted,
+    JobEnded,
     JobRefused,
+    JobStatus,
+    JoinNode,
+    NodeDown,
+    NodeLeaving,
+    NodeLeft,
+    NodeRefused,
+    Published,
+    Remind,
     Request,
+    RequestsGivenUp,
+    RunAgain,
+    Trained,
+    TrainerFailed,
+    TrainerReady,
+    WeightsMissed,
+    WorkerRefs,
 )
+from spotlight.actors.runtime import ActorRef
+from spotlight.errors import RemoteError
 from spotlight.policies.advantages import group_advantages
+from spotlight.transport.control import BadInput, decode_message, encode_message
 
 pytestmark = pytest.mark.virtual_time
 
@@ -154,24 +175,6 @@ async def test_a_spot_node_may_join_late_and_then_works(town: Town) -> None:
     assert town.world.by("spot/0", "rollout")
 
 
-async def test_a_lost_trainer_fails_the_job_with_a_reason_and_it_can_be_resumed(
-    town: Town,
-) -> None:
-    await with_nodes(town)
-    await town.submit(job())
-    await town.wait(lambda now: now.phase == "train" and now.iteration == 1)
-    await town.nodes["reserved"].abort()
-    end = await town.ended()
-    assert end.outcome == "failed"
-    assert "trainer rank on reserved/0 is lost" in end.reason
-    await town.join("reserved", "reserved", "reserved again")
-    assert isinstance(await town.submit(None, end.run_folder, resume=True), JobAccepted)
-    resumed = await town.ended()
-    assert resumed.outcome == "finished"
-    assert [r["iteration"] for r in iterations(resumed.run_folder)] == [0, 1, 2]
-    assert town.world.started[-1].checkpoint.endswith("iteration-000001.safetensors")
-
-
 async def test_a_failed_prompt_group_is_dropped_and_the_job_goes_on(town: Town) -> None:
     await with_nodes(town)
 
@@ -245,17 +248,30 @@ async def test_a_cancelled_job_can_be_resumed_where_it_was(town: Town) -> None:
     assert [r["iteration"] for r in iterations(resumed.run_folder)] == [0, 1, 2]
 
 
-async def test_a_node_that_comes_back_as_a_new_process_replaces_its_earlier_self(
-    town: Town,
-) -> None:
+async def test_a_node_cannot_take_the_name_of_another_one_that_is_there(town: Town) -> None:
+    await with_nodes(town)
+    await town.submit(job())
+    system = await town.cluster.system("another spot")
+    another = await recorder(system, "node")
+    joining = JoinNode("spot", "spot", another.ref, (), STORE)
+    answer = await another.ask(town.coordinator, joining, timeout_s=5.0)
+    assert isinstance(answer, NodeRefused)
+    assert "`spot`" in answer.reason
+    assert "--name" in answer.reason
+    end = await town.ended()
+    assert end.outcome == "finished"
+    assert events(end.run_folder, "node_lost") == []
+
+
+async def test_a_node_that_was_lost_comes_back_under_its_name(town: Town) -> None:
     await with_nodes(town)
     await town.submit(job())
     await town.wait(lambda now: now.iteration == 1)
-    await town.join("spot", "spot", "spot again")  # while the old process is still there
+    await town.nodes["spot"].abort()
+    await town.join("spot", "spot", "spot again")
     end = await town.ended()
     assert end.outcome == "finished"
-    (lost,) = events(end.run_folder, "node_lost")
-    assert lost["reason"] == "it came back as a new process"
+    assert len(events(end.run_folder, "node_lost")) == 1
     assert sorted(worker.name for worker in end.workers) == ["reserved/0", "spot/0"]
 
 
@@ -312,3 +328,124 @@ async def test_the_states_of_a_worker_follow_each_other_without_a_gap(town: Town
     changes = [e for e in events(end.run_folder, "worker_state") if e["worker"] == "spot/0"]
     assert changes[0]["state"] == "starting"
     assert all(a["state"] != b["state"] for a, b in pairwise(changes))
+
+
+async def test_thousands_of_workers_may_be_there_when_a_job_begins(town: Town) -> None:
+    """In one turn of the loop, and in the next."""
+    system = await town.cluster.system("crowd")
+    crowd = await recorder(system, "node")
+
+    async def join(number: int) -> None:
+        workers = tuple(
+            WorkerRefs(f"n{number}/{index}", 1 + number * 64 + index, *[crowd.ref] * 4)
+            for index in range(64)
+        )
+        node = JoinNode(f"n{number}", "spot", crowd.ref, workers, STORE)
+        await crowd.ask(town.coordinator, node, timeout_s=30.0)
+
+    for number in range(40):
+        await join(number)
+    await town.submit(job())
+    for number in range(40, 60):
+        await join(number)
+    now = await town.wait(lambda now: len(now.workers) == 60 * 64)
+    assert not now.outcome
+
+
+async def test_nobody_but_its_runner_ends_a_job(town: Town) -> None:
+    await with_nodes(town)
+    accepted = await town.submit(job())
+    stranger = await recorder(await town.cluster.system("stranger"), "job-tiny")
+    end = JobStatus(outcome="finished", run_folder="/no\0where")
+    stranger.tell(town.coordinator, JobEnded(end))
+    stranger.tell(town.coordinator, RunAgain("no"))
+    stranger.tell(town.coordinator, JobStatus(job="mine"))
+    stranger.tell(town.coordinator, NodeLeft("reserved"))
+    stranger.tell(town.coordinator, NodeLeaving("reserved", ("reserved/0",), "user", 0.0))
+    await asyncio.sleep(1.0)
+    assert town.system.dead_letters.counts["not_allowed"] == 5
+    assert (await town.status()).job == "tiny"
+    runner = town.system.well_known(town.system.address, f"coordinator/job-{accepted.job_id}")
+    for word in (
+        Trained(0, 0, {}, 1.0),
+        TrainerFailed(0, "no"),
+        TrainerReady(0),
+        CheckpointSaved(0),
+        Published(0, offer(), None),
+        NodeDown("reserved", "no"),
+        CancelJob(),
+        Remind(),
+        RequestsGivenUp((), "no"),
+        WeightsMissed("reserved", 0, STORE),
+    ):
+        stranger.tell(runner, word)
+    await asyncio.sleep(1.0)
+    assert town.system.dead_letters.counts["not_allowed"] == 15
+    assert (await town.ended()).outcome == "finished"
+
+
+async def test_a_node_speaks_for_itself_only(town: Town) -> None:
+    await with_nodes(town)
+    known = next(iter(town.nodes.values()))
+    stranger = await recorder(await town.cluster.system("stranger"), "node")
+    joining = JoinNode("another", "spot", known.well_known(known.address, "node"), (), STORE)
+    with pytest.raises(RemoteError, match="may not send JoinNode"):
+        await stranger.ask(town.coordinator, joining, timeout_s=5.0)
+
+
+def test_a_node_of_too_many_workers_is_refused_as_it_is_read() -> None:
+    ref = ActorRef("memory://n", "node", 1)
+    workers = tuple(WorkerRefs(f"n/{number}", number, *[ref] * 4) for number in range(20_000))
+    frame = encode_message(JoinNode("n", "spot", ref, workers, STORE))
+    with pytest.raises(BadInput, match="length"):
+        decode_message(frame)
+
+
+async def test_a_report_that_cannot_be_written_does_not_end_the_coordinator(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await with_nodes(town)
+
+    def explode(folder: Path) -> Path:
+        raise ZeroDivisionError("a bug in a chart")
+
+    monkeypatch.setattr("spotlight.actors.coordinator.write_report", explode)
+    assert (await town.run(job())).outcome == "finished"
+    assert (await town.run(job())).outcome == "finished"
+
+
+async def test_a_run_folder_that_is_deleted_ends_the_job_soon_and_says_so(town: Town) -> None:
+    await with_nodes(town)
+    accepted = await town.submit(job(iterations=40))
+    await town.wait(lambda now: now.phase == "train")
+    shutil.rmtree(accepted.run_folder)
+    began = asyncio.get_running_loop().time()
+    end = await town.ended()
+    assert asyncio.get_running_loop().time() - began < 10.0
+    assert end.outcome == "failed"
+    assert "was deleted or moved" in end.reason
+    assert (await town.run(job())).outcome == "finished"
+
+
+async def test_a_restart_does_not_make_images_per_second_faster_than_they_were(town: Town) -> None:
+    """What an earlier coordinator had is not made again in no time."""
+    await with_nodes(town)
+    town.world.train_s = 5.0
+    spec = job(prompts={"per_iteration": 8})
+    calm = [r["images_per_s"] for r in iterations((await town.run(spec)).run_folder)]
+    await town.submit(spec)
+    await town.wait(lambda now: now.phase == "rollout" and now.iteration == 1 and now.done > 0)
+    await town.kill()
+    await town.open()
+    shown = []
+
+    def ended(now: JobStatus) -> bool:
+        shown.append(now.images_per_s)
+        return bool(now.outcome)
+
+    end = await town.wait(ended)
+    assert max(shown) <= 2 * max(calm)
+    recorded = iterations(end.run_folder)
+    assert max(r["images_per_s"] for r in recorded) <= 2 * max(calm)
+    assert recorded[1]["samples_restored"] > 0
+    assert recorded[1]["samples"] == spec.samples_per_iteration

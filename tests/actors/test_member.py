@@ -105,9 +105,9 @@ async def bench(weights, tmp_path: Path) -> AsyncIterator[Bench]:
         bench.store = BundleStore(tmp_path / "store", token="token")
         await bench.store.start()
         bench.leader = await recorder(bench.system, "leader")
-        bench.context = WorkerContext("w", epoch=1)
+        bench.context = WorkerContext("w", 1, bench.system.address)
         bench.member = await bench.system.spawn(lambda: Member(bench.context), "member")
-        bench.membership = Membership(bench.leader.ref, bench.leader.ref, bench.store.endpoint)
+        bench.membership = Membership(*[bench.leader.ref] * 3, bench.store.endpoint)
         await bench.ask(PrepareJob("job", job(), bench.membership))
         yield bench
         await bench.store.aclose()

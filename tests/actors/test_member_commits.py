@@ -14,7 +14,7 @@ from job_kit import SETTINGS, Recorder, job, recorder, request
 from msgspec.structs import replace
 from runtime_kit import Cluster
 
-from spotlight.actors import batch_member
+from spotlight.actors import delivery
 from spotlight.actors import member as member_module
 from spotlight.actors.member import Member
 from spotlight.actors.messages import (
@@ -92,13 +92,13 @@ class Worker:
     async def open(self, cluster: Cluster, name: str, weights: Tensors) -> None:
         self.system = await cluster.system(name)
         self.leader = await recorder(self.system, "leader")
-        self.context = WorkerContext(name, epoch=1)
+        self.context = WorkerContext(name, 1, "")
         self.member = await self.system.spawn(lambda: Member(self.context), "member")
         await self.prepare(self.store)
         await self.hold(weights)
 
     async def prepare(self, sink: BundleStore, job_id: str = "job") -> None:
-        membership = Membership(self.leader.ref, self.leader.ref, sink.endpoint)
+        membership = Membership(*[self.leader.ref] * 3, sink.endpoint)
         await self.ask(PrepareJob(job_id, job(), membership))
 
     async def hold(self, weights: Tensors, job_id: str = "job") -> None:
@@ -403,7 +403,7 @@ class SlowSink:
         self.fails = False
         self.keys: list[str] = []
         monkeypatch.setattr(member_module, "upload", self)
-        monkeypatch.setattr(batch_member, "RETRY_PAUSE_S", 0.005)
+        monkeypatch.setattr(delivery, "RETRY_PAUSE_S", 0.005)
 
     async def __call__(self, store: StoreEndpoint, key: str, data: bytes) -> BundleOffer:
         self.keys.append(key)
@@ -653,7 +653,7 @@ async def test_results_go_to_the_sink_of_the_coordinator_that_comes_back(
 async def test_a_sink_that_stays_away_is_an_error_in_the_end(
     workers: tuple[Worker, Worker], sink: SlowSink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch_member, "AWAY_LIMIT_S", 0.1)
+    monkeypatch.setattr(delivery, "AWAY_LIMIT_S", 0.1)
     worker = workers[0]
     sink.fails = True
     worker.denoise(wanted(1), every=1)

@@ -69,7 +69,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
         bench.system = await cluster.system("worker")
         bench.store = BundleStore(tmp_path / "store", token="token")
         await bench.store.start()
-        bench.context = WorkerContext("w", epoch=1)
+        bench.context = WorkerContext("w", 1, "")
         bench.member = Member(bench.context)
         await bench.system.spawn(lambda: bench.member, "member")
         yield bench

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from job_kit import STORE, Recorder, job
+from job_kit import STORE, Recorder, job, offer, recorder
 from node_kit import FakeLauncher
 from runtime_kit import Cluster
 
@@ -16,15 +16,18 @@ from spotlight.actors import node
 from spotlight.actors.messages import (
     Alive,
     AreYouThere,
+    Demand,
     Drain,
     Drained,
     EndJob,
+    GroupFailed,
     HoldWeights,
     JoinNode,
     Membership,
     NodeJoined,
     NodeLeaving,
     NodeLeft,
+    NodeRefused,
     NoticeGiven,
     PrepareJob,
     WeightsCopied,
@@ -69,6 +72,9 @@ class Site:
         self.epochs = 0
         self.notices: asyncio.Queue[Notice] = asyncio.Queue()
         self.left = asyncio.Event()
+        self.problem = ""
+        self.refusal = ""
+        """Why the coordinator refuses the node; empty if it does not."""
 
     async def open(self, cluster: Cluster, folder: Path, workers: int) -> None:
         self.cluster = cluster
@@ -83,11 +89,15 @@ class Site:
         )
         self.node = await self.system.spawn(
             lambda: NodeScheduler(
-                settings, self.store, self.launcher, self._notices(), left=self.left.set
+                settings, self.store, self.launcher, self._notices(), left=self._end
             ),
             "node",
         )
         await asyncio.sleep(0.1)
+
+    def _end(self, problem: str) -> None:
+        self.problem = problem
+        self.left.set()
 
     async def _notices(self) -> AsyncIterator[Notice]:
         while True:
@@ -101,33 +111,31 @@ class Site:
             async def on_message(self, message: Message) -> Message:
                 self.inbox.append(message)
                 await asyncio.sleep(site.answer_after_s)
-                return NodeJoined(self.ref)
+                return NodeRefused(site.refusal) if site.refusal else NodeJoined(self.ref)
 
         self.coordinator = Coordinator()
         await self.coordinator_system.spawn(lambda: self.coordinator, "coordinator")
 
     async def up(self, name: str, wait_s: float = 0.1) -> None:
         self.epochs += 1
-        self.system.tell(self.node, WorkerUp(WorkerRefs(name, self.epochs, *[self.worker.ref] * 4)))
+        refs = WorkerRefs(name, self.epochs, *[self.worker.ref] * 4)
+        self.system.tell(self.node, WorkerUp(refs, self.launcher.keys.get(name, "")))
         await asyncio.sleep(wait_s)
 
     async def end(self, name: str) -> None:
         self.launcher.latest(name).kill()
         await asyncio.sleep(1.0)  # it starts again after a pause
 
-    async def tell(self, message: Message) -> None:
-        self.system.tell(self.node, message)
-        await asyncio.sleep(0.1)
-
     async def prepare(self) -> None:
-        membership = Membership(self.worker.ref, self.worker.ref, STORE)
+        membership = Membership(*[self.worker.ref] * 3, STORE)
         await self.tell(PrepareJob("job", job(), membership))
 
     async def hold(self, version: int, *keep: int, job_id: str = "job") -> None:
         bundle = self.store.put(f"weights/{version:06d}-rollout", b"weights")
         await self.tell(HoldWeights(job_id, version, bundle, None, keep or (version,)))
 
-    async def asked_to(self, message: Message) -> None:
+    async def tell(self, message: Message) -> None:
+        """The coordinator says this, or its job."""
         self.coordinator.tell(self.node, message)
         await asyncio.sleep(0.1)
 
@@ -248,7 +256,7 @@ async def test_it_says_that_it_holds_a_version_to_whoever_asked_each_time(site: 
     await site.prepare()
     published = site.store.put("weights/000000-rollout", b"weights")
     for times in (1, 2):
-        await site.asked_to(HoldWeights("job", 0, published, None, (0,)))
+        await site.tell(HoldWeights("job", 0, published, None, (0,)))
         own = site.worker.last(HoldWeights).rollout
         assert site.coordinator.all(WeightsCopied) == [WeightsCopied("n", 0, own, None)] * times
         assert len(site.worker.all(HoldWeights)) == 2 * times, "its workers may be new"
@@ -265,7 +273,7 @@ async def test_it_says_which_store_did_not_give_it_a_version_and_tells_no_worker
     await site.prepare()
     monkeypatch.setattr(site.store, "copy", refuse)
     elsewhere = BundleOffer("weights/000000-rollout", 7, 5, STORE)
-    await site.asked_to(HoldWeights("job", 0, elsewhere, None, (0,)))
+    await site.tell(HoldWeights("job", 0, elsewhere, None, (0,)))
     assert site.coordinator.all(WeightsMissed) == [WeightsMissed("n", 0, STORE)]
     assert site.worker.all(HoldWeights) == []
 
@@ -477,3 +485,65 @@ async def test_a_coordinator_that_comes_back_in_time_finds_the_job(warm: Site) -
         await warm.open_coordinator()
         await asyncio.sleep(10.0)
     assert warm.worker.all(EndJob) == []
+
+
+async def test_what_only_others_may_say_is_refused_from_strangers(warm: Site) -> None:
+    """Of the coordinator and its job, and of the node's own workers."""
+    stranger = await recorder(await warm.cluster.system("stranger"), "coordinator")
+    before, dead = len(warm.worker.inbox), warm.system.dead_letters
+    words = [
+        PrepareJob("another", job(), Membership(*[stranger.ref] * 3, STORE)),
+        HoldWeights("job", 9, offer(), None, (9,)),
+        Demand("job", 4, (), None, None, ()),
+        EndJob("job"),
+        NoticeGiven(0.0, cancel=False),
+        GroupFailed(1, "no"),
+        Alive("n/0", 1, "job"),
+        Drained("n/0", 1),
+        WorkerUp(WorkerRefs("n/0", 99, *[stranger.ref] * 4), "guessed"),
+    ]
+    for word in words:
+        stranger.tell(warm.node, word)
+    await asyncio.sleep(0.1)
+    assert dead.counts["not_allowed"] == len(words)
+    assert len(warm.worker.inbox) == before
+    assert warm.coordinator.all(NodeLeaving) == []
+
+
+async def test_a_worker_that_is_not_the_nodes_does_not_come_up(site: Site) -> None:
+    await site.up("n/7")
+    await site.up("somebody")
+    await site.up("n/0")
+    await site.up("n/1")
+    assert [name for name, _ in site.joined()[-1]] == ["n/0", "n/1"]
+
+
+async def test_a_worker_speaks_for_its_own_actors_only(site: Site) -> None:
+    elsewhere = await recorder(await site.cluster.system("elsewhere"), "leader")
+    refs = WorkerRefs("n/0", 1, elsewhere.ref, *[site.worker.ref] * 3)
+    site.system.tell(site.node, WorkerUp(refs, site.launcher.keys["n/0"]))
+    await asyncio.sleep(0.1)
+    assert site.system.dead_letters.counts["not_allowed"] == 1
+
+
+async def test_a_node_whose_name_is_taken_ends_when_that_goes_on(site: Site) -> None:
+    site.refusal = "there is a node `n` already"
+    await site.up("n/0")
+    await site.up("n/1")
+    await asyncio.sleep(10.0)
+    assert not site.left.is_set(), "an earlier self may be found gone yet"
+    await asyncio.sleep(10.0)
+    assert site.left.is_set()
+    assert site.problem == "there is a node `n` already"
+
+
+async def test_a_node_whose_earlier_self_is_found_gone_joins(site: Site) -> None:
+    site.refusal = "there is a node `n` already"
+    await site.up("n/0")
+    await site.up("n/1")
+    await asyncio.sleep(5.0)
+    site.refusal = ""
+    await asyncio.sleep(60.0)
+    assert not site.left.is_set()
+    await site.prepare()
+    assert site.worker.all(PrepareJob)

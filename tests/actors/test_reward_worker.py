@@ -25,7 +25,7 @@ from spotlight.actors.messages import (
 from spotlight.actors.reward_worker import RewardWorker
 from spotlight.actors.runtime import Message
 from spotlight.actors.worker_state import WorkerContext
-from spotlight.errors import ScoringError
+from spotlight.errors import MissingDependency, ScoringError
 from spotlight.transport.tensors import BundleOffer, BundleStore
 from spotlight.transport.tensors.bundles import pack
 
@@ -77,16 +77,16 @@ async def dispatcher(
         dispatcher = Dispatcher()
         await system.spawn(lambda: dispatcher, "dispatcher")
         worker = await system.spawn(
-            lambda: RewardWorker(WorkerContext("w", epoch=7)), "reward-worker"
+            lambda: RewardWorker(WorkerContext("w", 7, system.address)), "reward-worker"
         )
-        membership = Membership(dispatcher.ref, dispatcher.ref, STORE)
+        membership = Membership(*[dispatcher.ref] * 3, STORE)
         await system.ask(worker, PrepareJob("job", job(), membership), timeout_s=5.0)
         yield dispatcher, scorer, bundle
     await store.aclose()
 
 
 async def score(dispatcher: Recorder, bundle: BundleOffer, rows: tuple[int, ...]) -> None:
-    worker = dispatcher.last(PullScores).reward_worker
+    worker = dispatcher.system.well_known(dispatcher.ref.address, "reward-worker")
     grant = ScoreGrant(3, 15.0, bundle, rows, ("a",) * len(rows))
     dispatcher.tell(worker, grant)
     await asyncio.sleep(0.1)
@@ -96,7 +96,10 @@ async def test_rewards_are_in_the_order_of_the_rows(dispatcher) -> None:
     recorded, scorer, bundle = dispatcher
     scorer.answer = "pixels"
     await score(recorded, bundle, (2, 0, 1))
-    assert recorded.last(Scored) == Scored("w", 7, 3, (1.0, 0.0, 0.2))
+    scored = recorded.last(Scored)
+    assert (scored.worker, scored.epoch, scored.lease) == ("w", 7, 3)
+    assert scored.rewards == (1.0, 0.0, 0.2)
+    assert scored.seconds > 0.0
 
 
 @pytest.mark.parametrize(
@@ -143,15 +146,16 @@ async def test_pulls_come_regularly_and_renew_what_is_held(dispatcher) -> None:
 async def test_rewards_wait_for_the_coordinator_that_comes_back(dispatcher) -> None:
     recorded, scorer, bundle = dispatcher
     scorer.answer = "pixels"
-    worker = recorded.last(PullScores).reward_worker
+    worker = recorded.system.well_known(recorded.ref.address, "reward-worker")
     recorded.answers = RuntimeError("not now")
     await score(recorded, bundle, (2,))
     successor = await recorder(recorded.system, "successor")
-    again = PrepareJob("job", job(), Membership(successor.ref, successor.ref, STORE))
+    again = PrepareJob("job", job(), Membership(*[successor.ref] * 3, STORE))
     await recorded.ask(worker, again, timeout_s=5.0)
     assert successor.last(PullScores).leases == (3,)
     await asyncio.sleep(5.0)
-    assert successor.all(Scored) == [Scored("w", 7, 3, (1.0,))]
+    (scored,) = successor.all(Scored)
+    assert (scored.lease, scored.rewards) == (3, (1.0,))
     assert successor.last(PullScores).leases == ()
 
 
@@ -167,6 +171,33 @@ async def test_rewards_are_given_up_when_the_coordinator_stays_away(dispatcher) 
 async def test_after_the_end_of_the_job_nothing_is_scored(dispatcher) -> None:
     recorded, scorer, bundle = dispatcher
     scorer.answer = "pixels"
-    recorded.tell(recorded.last(PullScores).reward_worker, EndJob("job"))
+    recorded.tell(recorded.system.well_known(recorded.ref.address, "reward-worker"), EndJob("job"))
     await score(recorded, bundle, (0,))
     assert recorded.all(Scored) == recorded.all(ScoreFailed) == []
+
+
+async def test_a_scorer_that_cannot_be_built_fails_its_batches_and_not_the_worker(
+    dispatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded, _, bundle = dispatcher
+
+    def build(spec: object) -> None:
+        raise MissingDependency("rapidocr is not installed here")
+
+    monkeypatch.setattr("spotlight.actors.reward_worker.build_scorer", build)
+    worker = recorded.system.well_known(recorded.ref.address, "reward-worker")
+    other = job(reward={"attempts": 1})
+    again = PrepareJob("another", other, Membership(*[recorded.ref] * 3, STORE))
+    await recorded.ask(worker, again, timeout_s=5.0)
+    await score(recorded, bundle, (0,))
+    assert "rapidocr is not installed" in recorded.last(ScoreFailed).error
+
+
+async def test_a_grant_of_a_stranger_is_not_scored(dispatcher) -> None:
+    recorded, scorer, bundle = dispatcher
+    scorer.answer = "pixels"
+    stranger = await recorder(recorded.system, "stranger")
+    worker = recorded.system.well_known(recorded.ref.address, "reward-worker")
+    stranger.tell(worker, ScoreGrant(3, 15.0, bundle, (0,), ("a",)))
+    await asyncio.sleep(0.1)
+    assert recorded.all(Scored) == stranger.inbox == []

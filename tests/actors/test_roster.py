@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from job_kit import STORE
 
 from spotlight.actors.messages import JoinNode, WorkerRefs
@@ -62,28 +61,20 @@ def test_a_node_that_leaves_is_forgotten_with_its_notice() -> None:
     assert roster.free_workers() == 1
 
 
-def test_the_first_reserved_workers_by_name_train() -> None:
+def test_reserved_workers_can_train_in_the_order_of_their_names() -> None:
     roster = Roster()
     roster.join(node("b", 1, pool="reserved"))
     roster.join(node("a", 2, 3, pool="reserved"))
     roster.join(node("0-spot", 4, 5))
-    assert epochs(roster.trainers(2, ())) == [2, 3]
+    ranks = roster.reserved()
+    assert [(rank.node, rank.worker.epoch) for rank in ranks] == [("a", 2), ("a", 3), ("b", 1)]
+    assert {rank.store for rank in ranks} == {STORE}
 
 
-def test_nobody_trains_while_there_are_too_few() -> None:
-    assert reserved((1,)).trainers(2, ()) == ()
-
-
-@pytest.mark.parametrize("before", [(3, 1), (1, 3)])
-def test_those_that_trained_before_train_again_in_the_order_of_their_ranks(
-    before: tuple[int, ...],
-) -> None:
-    assert epochs(reserved((1, 2), (3,)).trainers(2, before)) == list(before)
-
-
-@pytest.mark.parametrize("before", [(3, 9), (3,), (9, 8)])
-def test_if_one_of_them_is_gone_the_first_by_name_train(before: tuple[int, ...]) -> None:
-    assert epochs(reserved((1, 2), (3,)).trainers(2, before)) == [1, 2]
+def test_workers_of_a_node_that_has_notice_cannot_begin_to_train() -> None:
+    roster = reserved((1, 2), (3,))
+    roster.leaving.add("reserved-0")
+    assert [rank.worker.epoch for rank in roster.reserved()] == [3]
 
 
 def test_workers_that_train_or_have_notice_are_not_free() -> None:
@@ -94,9 +85,3 @@ def test_workers_that_train_or_have_notice_are_not_free() -> None:
     assert roster.free_workers() == 4
     roster.leaving.add("spot")
     assert roster.free_workers() == 1
-
-
-def test_the_store_of_a_worker_is_its_nodes() -> None:
-    roster = reserved((1,))
-    assert roster.store_of(worker("reserved-0/0", 1)) == STORE
-    assert roster.store_of(worker("reserved-0/0", 2)) is None, "an earlier process"

@@ -124,7 +124,7 @@ class Work:
 
 @pytest.fixture
 async def work() -> AsyncIterator[Work]:
-    context = WorkerContext("w", epoch=1)
+    context = WorkerContext("w", 1, "")
     yield Work(context)
     context.close()
 

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from job_kit import Recorder, job, recorder, settle
+from job_kit import Recorder, job, recorder
 from msgspec import structs
 from runtime_kit import Cluster
 
 from spotlight.actors import trainer_rank
 from spotlight.actors.messages import (
     CheckpointSaved,
+    DropTrainer,
     EndJob,
     GetTrainer,
+    Membership,
+    PrepareJob,
     Publish,
     Published,
     SaveCheckpoint,
@@ -26,17 +30,23 @@ from spotlight.actors.messages import (
     Trained,
     TrainerAt,
     TrainerFailed,
+    TrainerListens,
     TrainerReady,
     TrainingSample,
 )
 from spotlight.actors.runtime import ActorRef, ActorSystem
 from spotlight.actors.trainer_rank import TrainerRank
 from spotlight.actors.worker_state import WorkerContext
-from spotlight.errors import TrainingDiverged, TransferFailed
+from spotlight.errors import TrainingDiverged, TransferFailed, TransportError
 from spotlight.transport.tensors import BundleOffer, BundleStore, StoreEndpoint
 from spotlight.transport.tensors.bundles import pack
 
 pytestmark = pytest.mark.virtual_time
+
+
+async def settle() -> None:
+    """Let messages to other processes, and their answers, arrive."""
+    await asyncio.sleep(0.01)
 
 
 class FakeTrainer:
@@ -68,13 +78,28 @@ class Gym:
     system: ActorSystem
     store: BundleStore
     context: WorkerContext
+    run_folder: Path
+    elsewhere: Callable[[str], Awaitable[ActorSystem]]
+    """Another process."""
 
     async def tell(self, message: Any) -> None:
         self.runner.tell(self.rank, message)
         await settle()
 
+    async def prepare(self, runner: Recorder) -> None:
+        """The node says whose orders count."""
+        membership = Membership(*[runner.ref] * 3, self.store.endpoint)
+        self.system.tell(self.rank, PrepareJob("job", job(), membership))
+        await settle()
+
+    async def end(self, job_id: str, term: int = 0) -> None:
+        """The node says that a job has ended."""
+        self.system.tell(self.rank, EndJob(job_id, term))
+        await settle()
+
     async def start(self, completed: int = 0, term: int = 1) -> None:
-        await self.tell(StartTrainer("job", job(), 0, 1, "", "", completed, term))
+        folder = str(self.run_folder)
+        await self.tell(StartTrainer("job", job(), 0, 1, "", folder, completed, term))
 
     async def completed(self, job_id: str = "job") -> int:
         answer = await self.runner.ask(self.rank, GetTrainer(job_id), timeout_s=1.0)
@@ -92,13 +117,16 @@ async def gym(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[
     gym = Gym()
     gym.trainer = FakeTrainer()
     gym.built = 0
+    gym.run_folder = tmp_path / "run"
 
-    def build(message: StartTrainer, listener: object) -> Any:
+    def build(message: StartTrainer, listener: socket.socket | None) -> Any:
         gym.built += 1
+        if listener is not None:
+            listener.close()
         model: Any = None
         trainer: Any = gym.trainer
         return trainer_rank._Training(
-            message.job_id, message.rank, model, trainer, None, message.completed
+            message.job_id, message.rank, model, trainer, None, gym.run_folder, message.completed
         )
 
     monkeypatch.setattr(trainer_rank, "_build", build)
@@ -115,11 +143,14 @@ async def gym(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[
     ]
     async with Cluster() as cluster:
         system = await cluster.system("worker")
-        gym.runner = await recorder(system, "runner")
+        elsewhere = await cluster.system("coordinator")
+        gym.runner = await recorder(elsewhere, "runner")
+        gym.elsewhere = cluster.system
         gym.system = system
         gym.store = store
-        gym.context = WorkerContext("w", epoch=1)
+        gym.context = WorkerContext("w", 1, gym.system.address)
         gym.rank = await system.spawn(lambda: TrainerRank(gym.context, "127.0.0.1"), "trainer-rank")
+        await gym.prepare(gym.runner)
         yield gym
     await store.aclose()
 
@@ -154,15 +185,15 @@ async def test_what_runs_for_ranks_that_were_given_up_is_never_answered(gym: Gym
 
 async def test_the_end_of_another_job_changes_nothing(gym: Gym) -> None:
     await gym.start()
-    await gym.tell(EndJob("another"))
+    await gym.end("another")
     assert await gym.completed() == 0
 
 
 async def test_the_end_of_an_earlier_term_does_not_end_a_resumed_job(gym: Gym) -> None:
     await gym.start(term=2)
-    await gym.tell(EndJob("job", term=1))
+    await gym.end("job", term=1)
     assert await gym.completed() == 0
-    await gym.tell(EndJob("job", term=2))
+    await gym.end("job", term=2)
     assert await gym.completed() == -1
 
 
@@ -225,6 +256,7 @@ async def test_a_train_that_is_repeated_while_it_runs_is_answered_once_to_the_la
     successor = await recorder(gym.system, "successor")
     async with gym.context.accelerator_turn():
         await gym.tell(gym.batch(0))
+        await gym.prepare(successor)
         successor.tell(gym.rank, gym.batch(0))
         await settle()
         assert await gym.completed() == 0
@@ -242,13 +274,15 @@ async def test_an_error_goes_to_the_latest_asker_too_and_the_iteration_may_be_tr
     gym.trainer.error = TrainingDiverged("the loss is nan")
     async with gym.context.accelerator_turn():
         await gym.tell(gym.batch(0))
+        await gym.prepare(successor)
         successor.tell(gym.rank, gym.batch(0))
         await settle()
     await settle()
     assert len(successor.all(TrainerFailed)) == 1
     gym.trainer.error = None
-    await gym.tell(gym.batch(0))
-    assert gym.runner.last(Trained).iteration == 0
+    successor.tell(gym.rank, gym.batch(0))
+    await settle()
+    assert successor.last(Trained).iteration == 0
 
 
 async def test_it_says_how_many_iterations_are_trained(gym: Gym) -> None:
@@ -276,14 +310,14 @@ async def test_weights_are_published_to_whoever_asks_as_often_as_they_ask(gym: G
     successor = await recorder(gym.system, "successor")
     publish = Publish(1, False, gym.store.endpoint)
     await gym.tell(publish)
-    successor.tell(gym.rank, publish)
-    await settle()
     await gym.tell(publish)
-    await gym.tell(gym.batch(1))
-    await gym.tell(publish)  # a reminder that was on its way
-    assert successor.all(Published) == [gym.runner.all(Published)[0]]
-    assert len(set(gym.runner.all(Published))) == 1
-    assert gym.runner.all(TrainerFailed) == []
+    await gym.prepare(successor)
+    for order in (publish, gym.batch(1), publish):  # the last is a reminder that was on its way
+        successor.tell(gym.rank, order)
+        await settle()
+    assert len(gym.runner.all(Published)) == len(successor.all(Published)) == 2
+    assert len({*gym.runner.all(Published), *successor.all(Published)}) == 1
+    assert successor.all(TrainerFailed) == []
 
 
 async def test_weights_of_another_version_than_asked_for_are_never_published(gym: Gym) -> None:
@@ -297,15 +331,16 @@ async def test_weights_of_another_version_than_asked_for_are_never_published(gym
 
 
 async def test_a_checkpoint_is_saved_as_often_as_asked_for_but_only_of_what_is_trained(
-    gym: Gym, tmp_path: Path
+    gym: Gym,
 ) -> None:
     await gym.start()
     await gym.tell(gym.batch(0))
-    path = str(tmp_path / "checkpoint.safetensors")
-    await gym.tell(SaveCheckpoint(1, path, ""))
-    await gym.tell(SaveCheckpoint(1, path, ""))
-    assert gym.runner.all(CheckpointSaved) == [CheckpointSaved(1, path)] * 2
-    await gym.tell(SaveCheckpoint(2, path, ""))
+    await gym.tell(SaveCheckpoint(1, export=False))
+    await gym.tell(SaveCheckpoint(1, export=False))
+    assert gym.runner.all(CheckpointSaved) == [CheckpointSaved(1)] * 2
+    (saved,) = (gym.run_folder / "checkpoints").iterdir()
+    assert saved.name == "iteration-000001.safetensors"
+    await gym.tell(SaveCheckpoint(2, export=False))
     assert "1 are trained" in gym.runner.last(TrainerFailed).error
 
 
@@ -319,8 +354,97 @@ async def test_an_error_of_the_trainer_becomes_a_message(gym: Gym) -> None:
 
 async def test_work_for_a_job_that_has_ended_is_ignored(gym: Gym) -> None:
     await gym.start()
-    await gym.tell(EndJob("job"))
+    await gym.end("job")
     await gym.tell(gym.batch(0))
     assert gym.trainer.batches == []
     await gym.start(term=2)
     assert len(gym.runner.all(TrainerReady)) == 2
+
+
+async def test_a_strangers_orders_are_refused(gym: Gym) -> None:
+    """Whoever can reach the port: nothing is trained, written or deleted for them."""
+    await gym.start()
+    stranger = await recorder(gym.system, "stranger")
+    orders = [
+        gym.batch(0),
+        Publish(0, False, gym.store.endpoint),
+        SaveCheckpoint(0, export=True),
+        DropTrainer("job", 99),
+        StartTrainer("job", job(), 0, 1, "", str(gym.run_folder / "elsewhere"), 0, 99),
+    ]
+    for order in orders:
+        stranger.tell(gym.rank, order)
+    await settle()
+    assert stranger.inbox == []
+    assert gym.trainer.batches == []
+    assert not gym.run_folder.exists()
+    assert (gym.built, await gym.completed()) == (1, 0)
+    assert gym.system.dead_letters.counts["not_allowed"] == len(orders) - 1
+
+
+async def test_only_the_node_says_whose_orders_count(gym: Gym) -> None:
+    stranger = await recorder(await gym.elsewhere("stranger"), "stranger")
+    membership = Membership(*[stranger.ref] * 3, gym.store.endpoint)
+    stranger.tell(gym.rank, PrepareJob("job", job(), membership))
+    stranger.tell(gym.rank, StartTrainer("job", job(), 0, 1, "", str(gym.run_folder), 0, 9))
+    await settle()
+    assert gym.built == 0
+
+
+async def test_an_order_that_comes_before_its_runner_is_named_waits_for_that(gym: Gym) -> None:
+    successor = await recorder(await gym.elsewhere("another"), "runner")
+    successor.tell(gym.rank, StartTrainer("job", job(), 0, 1, "", str(gym.run_folder), 0, 2))
+    await settle()
+    assert gym.built == 0
+    await gym.prepare(successor)
+    assert gym.built == 1
+    assert successor.inbox == [TrainerReady(0)]
+
+
+async def test_rank_0_of_several_says_where_it_listens_as_often_as_it_is_told(gym: Gym) -> None:
+    order = StartTrainer("job", job(), 0, 2, "", str(gym.run_folder), 0, 1)
+    async with gym.context.accelerator_turn():
+        await gym.tell(order)
+        await gym.tell(order)
+        first, second = gym.runner.all(TrainerListens)
+        assert first == second
+        host, _, port = first.rendezvous.rpartition(":")
+        with socket.create_connection((host, int(port)), timeout=5.0):
+            pass
+    await settle()
+
+
+async def test_a_rank_that_others_have_replaced_frees_its_trainer(gym: Gym) -> None:
+    await gym.start(term=2)
+    await gym.tell(DropTrainer("job", 2))
+    assert await gym.completed() == 0, "it is of that term itself"
+    await gym.tell(DropTrainer("job", 3))
+    assert await gym.completed() == -1
+
+
+async def test_weights_are_published_when_the_nodes_store_is_back(
+    gym: Gym, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its node stood still for a while."""
+    plain, tries = trainer_rank.upload, 0
+
+    async def upload(endpoint: StoreEndpoint, key: str, data: bytes) -> BundleOffer:
+        nonlocal tries
+        tries += 1
+        if tries < 4:
+            raise TransferFailed("the store is away")
+        return await plain(endpoint, key, data)
+
+    monkeypatch.setattr(trainer_rank, "upload", upload)
+    await gym.start()
+    await gym.tell(Publish(0, False, gym.store.endpoint))
+    await asyncio.sleep(10.0)
+    assert [each.version for each in gym.runner.all(Published)] == [0]
+    assert gym.runner.all(TrainerFailed) == []
+
+
+async def test_ranks_that_lost_each_other_say_so(gym: Gym) -> None:
+    await gym.start()
+    gym.trainer.error = TransportError("all-reduce: rank 0 of 2 lost its peers")
+    await gym.tell(gym.batch(0))
+    assert gym.runner.last(TrainerFailed).lost_others

@@ -9,19 +9,20 @@ from job_kit import STORE, Recorder, job, recorder, settle
 from runtime_kit import Cluster
 
 from spotlight.actors.messages import (
+    DropTrainer,
     GetTrainer,
-    PortReserved,
+    JoinNode,
     Publish,
-    ReservePort,
     SaveCheckpoint,
     StartTrainer,
     Train,
     TrainerAt,
+    TrainerListens,
     WorkerRefs,
 )
+from spotlight.actors.roster import Rank
 from spotlight.actors.runtime import Actor, Message
 from spotlight.actors.trainer_team import TrainerTeam
-from spotlight.errors import ActorError
 
 pytestmark = pytest.mark.virtual_time
 
@@ -42,23 +43,20 @@ class School:
         runner = Runner()
         system = await self.cluster.system("coordinator")
         await system.spawn(lambda: runner, "runner")
-        self.team = TrainerTeam(runner, job(), "job-1")
+        self.team = TrainerTeam(runner, job(), "job-1", "/run", 7)
         self.systems = [await self.cluster.system(f"rank-{rank}") for rank in range(2)]
         for rank, system in enumerate(self.systems):
 
             def answer(message: Message, rank: int = rank) -> Message | None:
-                match message:
-                    case ReservePort():
-                        return PortReserved("host:1234")
-                    case GetTrainer(job_id="job-1"):
-                        return TrainerAt(self.trained[rank])
-                return None
+                known = message == GetTrainer("job-1")
+                return TrainerAt(self.trained[rank], 7) if known else None
 
             self.ranks.append(await recorder(system, "trainer", answer=answer))
-        self.team.ranks = tuple(
+        self.workers = [
             WorkerRefs(f"reserved/{rank}", 10 + rank, *[trainer.ref] * 4)
             for rank, trainer in enumerate(self.ranks)
-        )
+        ]
+        self.team.ranks = tuple(Rank(worker, "reserved", STORE) for worker in self.workers)
 
 
 @pytest.fixture
@@ -69,28 +67,41 @@ async def school() -> AsyncIterator[School]:
         yield school
 
 
-async def test_every_rank_is_built_at_the_rendezvous_of_the_first(school: School) -> None:
-    await school.team.build("/checkpoint", 3, 7)
+async def test_the_other_ranks_are_built_at_the_rendezvous_of_the_first(school: School) -> None:
+    school.team.build(3)
+    await settle()
+    assert school.ranks[1].inbox == [], "nobody knows yet where to come"
+    school.team.come_to(TrainerListens("host:1234", 7))
+    school.team.come_to(TrainerListens("host:1234", 7))
     await settle()
     for rank, trainer in enumerate(school.ranks):
         (start,) = trainer.all(StartTrainer)
-        assert (start.rank, start.world, start.rendezvous) == (rank, 2, "host:1234")
-        assert (start.checkpoint, start.completed, start.term) == ("/checkpoint", 3, 7)
+        assert (start.rank, start.world, start.rendezvous) == (rank, 2, "host:1234" * rank)
+        assert (start.run_folder, start.completed, start.term) == ("/run", 3, 7)
+
+
+async def test_a_rendezvous_of_another_term_calls_nobody(school: School) -> None:
+    school.team.build(3)
+    school.team.come_to(TrainerListens("host:1234", 6))
+    await settle()
+    assert school.ranks[1].inbox == []
+
+
+async def test_ranks_are_built_when_all_say_so(school: School) -> None:
+    school.team.build(3)
+    assert not school.team.answered("start", 3, 0)
+    school.team.come_to(TrainerListens("host:1234", 7))
+    assert school.team.answered("start", 3, 1)
 
 
 async def test_a_single_rank_needs_no_rendezvous(school: School) -> None:
     school.team.ranks = school.team.ranks[:1]
-    await school.team.build("", 0, 1)
+    school.team.build(0)
     await settle()
     (start,) = school.ranks[0].inbox
     assert isinstance(start, StartTrainer)
     assert start.rendezvous == ""
-
-
-async def test_a_first_rank_that_does_not_answer_is_an_error(school: School) -> None:
-    await school.systems[0].abort()
-    with pytest.raises(ActorError):
-        await school.team.build("", 0, 1)
+    assert school.team.answered("start", 0, 0)
 
 
 async def test_what_ranks_have_trained_is_asked_of_each(school: School) -> None:
@@ -101,6 +112,20 @@ async def test_what_ranks_have_trained_is_asked_of_each(school: School) -> None:
 async def test_a_rank_that_does_not_answer_has_trained_nothing(school: School) -> None:
     await school.systems[1].abort()
     assert await school.team.standing() == [3, -1]
+
+
+async def test_a_rank_is_asked_again_only_when_it_has_answered(school: School) -> None:
+    heard: list[TrainerAt] = []
+    rank = school.team.ranks[0]
+    school.team.inquire(rank, heard.append)
+    school.team.inquire(rank, heard.append)
+    await settle()
+    await settle()
+    assert heard == [TrainerAt(3, 7)]
+    school.team.inquire(rank, heard.append)
+    await settle()
+    await settle()
+    assert len(heard) == 2
 
 
 async def test_an_order_is_done_when_the_last_rank_says_so(school: School) -> None:
@@ -118,16 +143,16 @@ async def test_an_answer_that_comes_twice_is_none(school: School) -> None:
 
 
 async def test_the_answer_to_an_earlier_order_is_none(school: School) -> None:
-    school.team.save(2, "/two", "")
-    school.team.save(3, "/three", "")
+    school.team.save(2, export=False)
+    school.team.save(3, export=False)
     assert not school.team.answered("save", 2, 0)
     assert school.team.answered("save", 3, 0)
 
 
 async def test_only_ranks_that_have_not_answered_are_reminded(school: School) -> None:
     school.team.train(3, 5, ())
-    school.team.publish(3, evaluation=True, store=STORE)
-    school.team.save(3, "/three", "/export")
+    school.team.publish(3, evaluation=True)
+    school.team.save(3, export=True)
     school.team.answered("train", 3, 0)
     school.team.answered("save", 3, 0)
     await settle()
@@ -139,9 +164,33 @@ async def test_only_ranks_that_have_not_answered_are_reminded(school: School) ->
     assert second.all(Publish) == second.all(SaveCheckpoint) == []
 
 
-async def test_a_worker_is_a_rank_only_as_the_very_process(school: School) -> None:
-    rank = school.team.ranks[0]
-    reborn = WorkerRefs(rank.worker, 99, *[rank.leader] * 4)
-    assert school.team.includes(rank)
-    assert not school.team.includes(reborn)
+async def test_weights_are_published_into_the_store_of_the_first_ranks_node(school: School) -> None:
+    school.team.publish(3, evaluation=True)
+    await settle()
+    assert school.ranks[0].inbox == [Publish(3, True, STORE)]
+
+
+async def test_only_the_very_actor_that_was_appointed_is_a_rank(school: School) -> None:
+    first, second = (trainer.ref for trainer in school.ranks)
+    assert school.team.is_rank(first, 0)
+    assert school.team.is_rank(second, 1)
+    assert not school.team.is_rank(second, 0)
+    assert not school.team.is_rank(first, -2)
+    assert not school.team.is_rank(first, 2)
+    assert not school.team.is_rank(None, 0)
     assert school.team.names == {"reserved/0", "reserved/1"}
+
+
+async def test_workers_that_are_not_ranks_any_more_are_told_to_free_what_they_hold(
+    school: School,
+) -> None:
+    school.team.ranks = school.team.ranks[:1]
+    node = JoinNode("reserved", "reserved", school.ranks[0].ref, tuple(school.workers), STORE)
+    school.team.dismiss_others(node)
+    await settle()
+    assert school.ranks[1].inbox == [], "ranks that were found may be of an earlier term"
+    school.team.build(0)
+    school.team.dismiss_others(node)
+    await settle()
+    assert school.ranks[0].all(DropTrainer) == []
+    assert school.ranks[1].inbox == [DropTrainer("job-1", 7)]

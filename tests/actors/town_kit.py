@@ -34,6 +34,7 @@ class Town:
         self.runs = runs
         self.world = World()
         self.nodes: dict[str, ActorSystem] = {}
+        self.workers: dict[str, ActorSystem] = {}
         self._folders: list[RunFolder] = []
         self._stores: list[ArtifactStore] = []
         folders = self._folders
@@ -71,12 +72,23 @@ class Town:
         self._stores.append(BundleStore(folder, token=token, host="127.0.0.1"))
         return self._stores[-1]
 
-    async def join(self, name: str, pool: str, process: str = "") -> None:
-        """A node with one worker."""
+    async def join(self, name: str, pool: str, process: str = "", *, apart: bool = False) -> None:
+        """A node with one worker, which lives `apart` in a process of its own, or in the node's."""
         system = await self.cluster.system(process or name)
         self.nodes[name] = system
+        worker = self.workers[name] = await self.cluster.system(f"{name}/0") if apart else system
         coordinator: ActorRef = system.well_known(self.system.address, "coordinator")
-        await system.spawn(lambda: FakeNode(name, pool, coordinator, self.world), "node")
+        other = worker if apart else None
+        await system.spawn(
+            lambda: FakeNode(name, pool, coordinator, self.world, apart=other), "node"
+        )
+
+    def cut_off(self, *systems: ActorSystem) -> Callable[[], None]:
+        """Let nothing through between these processes and the coordinator; returns what heals."""
+        here = [system.address for system in systems]
+        self.cluster.network.partition(here, [self.system.address])
+        cuts = [(one, self.system.address) for one in here]
+        return lambda: self.cluster.network.heal([*cuts, *((b, a) for a, b in cuts)])
 
     async def join_later(self, name: str, pool: str, process: str = "") -> None:
         """The same, while the coordinator may be away."""

@@ -52,6 +52,7 @@ def _status(**changes: Any) -> Any:
         "outcome": "",
         "reason": "",
         "run_folder": "/runs/first-001",
+        "note": "",
     }
     return SimpleNamespace(**{**status, **changes})
 
@@ -139,7 +140,20 @@ def test_a_job_that_only_prepares_has_no_numbers_yet() -> None:
 
 
 def test_without_a_job_the_view_says_so() -> None:
-    assert _drawn(render(_status(job="", iterations=0))).strip() == "no job is running"
+    nobody = _drawn(render(_status(job="", iterations=0, workers=())))
+    assert nobody.split() == ["no", "job", "is", "running", "no", "worker", "has", "joined", "yet"]
+
+
+def test_between_jobs_the_workers_that_are_there_are_shown() -> None:
+    view = _drawn(render(_status(job="", iterations=0)))
+    assert "no job is running" in view
+    assert "spot-0/0" in view and "reserved-0/0" in view
+
+
+def test_what_the_job_waits_for_is_said() -> None:
+    waiting = _status(note="reserved-0/0, which trains, is out of reach")
+    assert "reserved-0/0, which trains, is out of reach" in _drawn(render(waiting))
+    assert plain_line(waiting).endswith("reserved-0/0, which trains, is out of reach")
 
 
 def test_a_failure_says_its_reason() -> None:

@@ -25,7 +25,7 @@ from spotlight.actors.job_journal import JobJournal
 from spotlight.actors.launcher import LocalLauncher, LocalProcess
 from spotlight.actors.ledger import Ledger
 from spotlight.actors.messages import (
-    AddWorker,
+    AddWorkers,
     Demand,
     DemandClass,
     HoldWeights,
@@ -33,12 +33,13 @@ from spotlight.actors.messages import (
     Membership,
     NodeJoined,
     PrepareJob,
-    RemoveWorker,
+    RemoveWorkers,
     Request,
     RequestsFinished,
     Result,
     SamplingSettings,
     SubmitRequests,
+    WorkerRefs,
 )
 from spotlight.actors.node import NodeScheduler, NodeSettings
 from spotlight.actors.requests import rollout_settings
@@ -77,17 +78,17 @@ class _Coordinator(Actor):
         self._dispatcher = dispatcher
         self._prepare = prepare
         self._weights = weights
-        self._workers: dict[int, str] = {}
+        self._workers: dict[int, WorkerRefs] = {}
         self.finished: Counter[str] = Counter()
         self.results: dict[str, Result] = {}
 
     @handles(JoinNode)
     async def on_join(self, message: JoinNode) -> NodeJoined:
-        now = {worker.epoch: worker.worker for worker in message.workers}
-        for epoch in self._workers.keys() - now.keys():
-            self.tell(self._dispatcher, RemoveWorker(self._workers[epoch], "it ended", False))
-        for epoch in now.keys() - self._workers.keys():
-            self.tell(self._dispatcher, AddWorker(now[epoch], message.node, "spot", epoch))
+        now = {worker.epoch: worker for worker in message.workers}
+        gone = tuple(self._workers[epoch].worker for epoch in self._workers.keys() - now.keys())
+        came = tuple(now[epoch] for epoch in now.keys() - self._workers.keys())
+        self.tell(self._dispatcher, RemoveWorkers(gone, "it ended", False))
+        self.tell(self._dispatcher, AddWorkers(message.node, "spot", came))
         self._workers = now
         self.tell(message.scheduler, self._prepare)
         self.tell(message.scheduler, self._weights)
@@ -222,7 +223,7 @@ async def _site(folder: Path) -> AsyncIterator[_Site]:
         weights = sink_store.put("weights/0", pack(model.trainable_state()))
         site.coordinator = _Coordinator(
             site.dispatcher_ref,
-            PrepareJob("job", job, Membership(site.dispatcher_ref, ledger, sink)),
+            PrepareJob("job", job, Membership(*[site.dispatcher_ref] * 2, ledger, sink)),
             HoldWeights("job", 0, weights, None, (0,)),
         )
         await site.system.spawn(lambda: site.coordinator, "coordinator")

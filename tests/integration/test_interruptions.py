@@ -29,9 +29,12 @@ def _final_weights(run: Path) -> dict[str, torch.Tensor]:
 
 
 def _figures(run: Path) -> list[dict[str, object]]:
-    """Everything in metrics.jsonl but times."""
+    """Everything in metrics.jsonl but times, and what a restart found there."""
     lines = [*metrics(run, "iteration"), *metrics(run, "validation")]
-    kept = [{k: v for k, v in line.items() if not k.endswith("_s")} for line in lines]
+    kept = [
+        {k: v for k, v in line.items() if not k.endswith("_s") and k != "samples_restored"}
+        for line in lines
+    ]
     return sorted(kept, key=lambda line: (str(line["kind"]), int(str(line["weights_version"]))))
 
 

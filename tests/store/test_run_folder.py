@@ -1,6 +1,7 @@
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 from contextlib import closing
@@ -455,6 +456,32 @@ def test_checkpoints_older_than_the_committed_one_are_deleted(path, folder):
     left = {str(file.relative_to(path)) for file in (path / "checkpoints").iterdir()}
     # The newest one may be durable and wait for its commit.
     assert left == {names[1], names[2], "checkpoints/notes.txt"}
+
+
+def test_what_trainers_left_that_were_killed_while_they_saved_is_deleted(path, folder):
+    (path / "checkpoints").mkdir()
+    parts = [f".iteration-{number:06d}.safetensors.17.partial" for number in (5, 10, 15)]
+    for name in parts:
+        (path / "checkpoints" / name).write_bytes(b"")
+    folder.keep_checkpoints({"checkpoints/iteration-000010.safetensors"})
+    # A later one may be written now.
+    assert [file.name for file in (path / "checkpoints").iterdir()] == parts[2:]
+
+
+def test_a_folder_that_is_there_is_no_error(folder):
+    folder.require_there()
+
+
+@pytest.mark.parametrize("how", ["delete", "move", "replace"])
+def test_a_folder_that_is_gone_while_it_is_open_is_named(path, folder, how):
+    if how == "delete":
+        shutil.rmtree(path)
+    else:
+        path.rename(path.with_name("elsewhere"))
+    if how == "replace":
+        shutil.copytree(path.with_name("elsewhere"), path)
+    with pytest.raises(RunFolderError, match=f"{path} was deleted or moved"):
+        folder.require_there()
 
 
 def test_without_checkpoints_there_is_nothing_to_delete(folder):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from spotlight.actors.messages.nodes import WorkerRefs
 from spotlight.actors.messages.work import Request, RequestKind, Result
 from spotlight.actors.runtime import ActorRef
 from spotlight.policies.preview_effort import Effort
@@ -43,32 +44,33 @@ class BarWorkers(Message, frozen=True):
     workers: tuple[str, ...]
 
 
-class AddWorker(Message, frozen=True):
-    """A worker may pull from now on."""
+class AddWorkers(Message, frozen=True):
+    """These workers of a node may pull from now on."""
 
     lane = "system"
 
-    worker: str
     node: str
     pool: str
-    epoch: int
+    workers: tuple[WorkerRefs, ...]
 
 
-class RemoveWorker(Message, frozen=True):
-    """A worker is gone: re-issue what it held."""
+class RemoveWorkers(Message, frozen=True):
+    """These workers are gone: re-issue what they held."""
 
     lane = "system"
 
-    worker: str
+    workers: tuple[str, ...]
     reason: str
     announced: bool = False
-    """It left after a notice: what it held is not suspected of having ended it."""
+    """They left after a notice: what they held is not suspected of having ended them."""
 
 
 class RequestsFinished(Message, frozen=True):
     """Denoised and scored."""
 
     results: tuple[Result, ...]
+    restored: bool = False
+    """By an earlier coordinator of this run."""
 
 
 class RequestsGivenUp(Message, frozen=True):

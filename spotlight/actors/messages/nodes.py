@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
+
+import msgspec
 
 from spotlight.actors.messages.work import Record
 from spotlight.actors.runtime import ActorRef
 from spotlight.jobs import JobSpec
 from spotlight.transport.control import Message
 from spotlight.transport.tensors import BundleOffer, StoreEndpoint
+
+MOST_WORKERS = 256
+"""Of one node: far more than accelerators fit into a machine."""
 
 
 class WorkerRefs(Record, frozen=True):
@@ -52,6 +57,8 @@ class WorkerUp(Message, frozen=True):
     """Worker to its node: the process is warm and its actors are there."""
 
     refs: WorkerRefs
+    key: str
+    """That the node gave the process as it started it, so that nobody else comes in its place."""
 
 
 class JoinNode(Message, frozen=True):
@@ -60,7 +67,7 @@ class JoinNode(Message, frozen=True):
     node: str
     pool: Literal["reserved", "spot"]
     scheduler: ActorRef
-    workers: tuple[WorkerRefs, ...]
+    workers: Annotated[tuple[WorkerRefs, ...], msgspec.Meta(max_length=MOST_WORKERS)]
     store: StoreEndpoint
 
 
@@ -70,9 +77,17 @@ class NodeJoined(Message, frozen=True):
     coordinator: ActorRef
 
 
-class Membership(Record, frozen=True):
-    """Whom a job's workers pull from, whom they tell what they do, and where results go."""
+class NodeRefused(Message, frozen=True):
+    """The coordinator's answer to a node that cannot join, and why."""
 
+    reason: str
+
+
+class Membership(Record, frozen=True):
+    """Who runs a job, whom its workers pull from and tell what they do, and where results go."""
+
+    runner: ActorRef
+    """Whom trainer ranks obey."""
     dispatcher: ActorRef
     ledger: ActorRef
     sink: StoreEndpoint

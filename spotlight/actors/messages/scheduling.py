@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import msgspec
+
 from spotlight.actors.messages.work import Commit, Record, Request
-from spotlight.actors.runtime import ActorRef
 from spotlight.transport.control import Message
 from spotlight.transport.tensors import BundleOffer
 
@@ -27,7 +30,6 @@ class Pull(Message, frozen=True):
 
     worker: str
     epoch: int
-    leader: ActorRef
     members: int
     """Of the group; 0 for a worker that follows another and only gives back what it still has."""
     credits: int
@@ -135,6 +137,15 @@ class DenoiseFailed(Message, frozen=True):
     bad_commits: bool = False
 
 
+class CannotServe(Message, frozen=True):
+    """Leader to job runner: the model of the job cannot be loaded here, so this worker takes
+    nothing.
+    """
+
+    worker: str
+    reason: str
+
+
 class CommitSteps(Message, frozen=True):
     """Leader to dispatcher: should this group be lost, others go on from here. Answered with a
     `Receipt` once it is durable.
@@ -188,7 +199,6 @@ class PullScores(Message, frozen=True):
 
     worker: str
     epoch: int
-    reward_worker: ActorRef
     credits: int
     leases: tuple[int, ...] = ()
 
@@ -210,6 +220,8 @@ class Scored(Message, frozen=True):
     epoch: int
     lease: int
     rewards: tuple[float, ...]
+    seconds: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    """That scoring took, beside whatever else the worker did."""
 
 
 class ScoreFailed(Message, frozen=True):

@@ -9,31 +9,35 @@ from spotlight.transport.tensors import BundleOffer, StoreEndpoint
 
 
 class StartTrainer(Message, frozen=True):
-    """Become one trainer rank; `rendezvous` is host:port of rank 0's store, chosen by the
-    coordinator's rank 0.
-    """
+    """Become one trainer rank."""
 
     job_id: str
     job: JobSpec
     rank: int
     world: int
     rendezvous: str
-    checkpoint: str
-    """Path of the checkpoint to resume from; empty for a fresh start."""
+    """host:port where the other ranks meet rank 0, which chooses it; empty for rank 0."""
+    run_folder: str
+    """Whatever this rank writes is below it."""
     completed: int
-    """Iterations that the checkpoint holds."""
+    """Iterations that the run's checkpoint holds; 0: begin with the job's model."""
     term: int
     """Differs for every decision to build the ranks anew; the same one again builds nothing."""
 
 
-class ReservePort(Message, frozen=True):
-    """Coordinator to rank 0: choose a free rendezvous port on your machine."""
-
-
-class PortReserved(Message, frozen=True):
-    """host:port for the trainer ranks to meet at."""
+class TrainerListens(Message, frozen=True):
+    """Rank 0 of several, as it is built: the others may come."""
 
     rendezvous: str
+    """host:port."""
+    term: int
+
+
+class DropTrainer(Message, frozen=True):
+    """Others are the trainer ranks now: free what ranks of an earlier term than this one hold."""
+
+    job_id: str
+    term: int
 
 
 class TrainerReady(Message, frozen=True):
@@ -52,7 +56,10 @@ class TrainerAt(Message, frozen=True):
     """The answer to `GetTrainer`."""
 
     completed: int
-    """Iterations trained, those before the checkpoint it began from included; -1: no trainer."""
+    """Iterations trained, those before the checkpoint it began from included; -1: no trainer, or
+    one that is still being built."""
+    term: int = 0
+    """Of the order that built it, or has it built; 0 for none."""
 
 
 class TrainingSample(Record, frozen=True):
@@ -103,16 +110,13 @@ class SaveCheckpoint(Message, frozen=True):
     """
 
     iteration: int
-    path: str
-    export_to: str
-    """Folder for the exported model; empty for none."""
+    export: bool
 
 
 class CheckpointSaved(Message, frozen=True):
     """The checkpoint is durable."""
 
     iteration: int
-    path: str
 
 
 class TrainerFailed(Message, frozen=True):
@@ -120,3 +124,5 @@ class TrainerFailed(Message, frozen=True):
 
     rank: int
     error: str
+    lost_others: bool = False
+    """Because others were out of reach: new ranks may be able to."""

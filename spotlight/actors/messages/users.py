@@ -55,35 +55,45 @@ class WorkerStatus(Record, frozen=True):
 
 
 class JobStatus(Message, frozen=True):
-    """Progress of the job, for people."""
+    """Progress of the job, for people; as it is made without arguments, there is no job."""
 
-    job: str
-    phase: str
-    iteration: int
-    iterations: int
-    weights_version: int
-    elapsed_s: float
-    done: int
-    wanted: int
-    images_per_s: float
-    reward_mean: float | None
-    validation: tuple[tuple[float, float], ...]
-    workers: tuple[WorkerStatus, ...]
-    previews: int
-    reissued: int
-    late: int
-    discarded: int
+    job: str = ""
+    phase: str = "waiting"
+    iteration: int = 0
+    iterations: int = 0
+    weights_version: int = 0
+    elapsed_s: float = 0.0
+    done: int = 0
+    wanted: int = 0
+    images_per_s: float = 0.0
+    reward_mean: float | None = None
+    validation: tuple[tuple[float, float], ...] = ()
+    workers: tuple[WorkerStatus, ...] = ()
+    previews: int = 0
+    reissued: int = 0
+    late: int = 0
+    discarded: int = 0
     """Finished samples thrown away because newer weights were published; must stay 0."""
-    quarantined: tuple[str, ...]
+    quarantined: tuple[str, ...] = ()
     """Requests given up because every node that took them was lost."""
-    preemptions: int
-    dead_letters: int
-    outcome: Outcome
-    reason: str
-    run_folder: str
+    preemptions: int = 0
+    dead_letters: int = 0
+    outcome: Outcome = ""
+    reason: str = ""
+    run_folder: str = ""
+    note: str = ""
+    """What the job waits for, if that is not what a job of its phase does."""
 
 
 class JobEnded(Message, frozen=True):
     """Job runner to coordinator: the last status."""
 
     status: JobStatus
+
+
+class RunAgain(Message, frozen=True):
+    """Job runner to coordinator: the trainers are lost; run the job again from its last checkpoint,
+    with whoever is there.
+    """
+
+    reason: str
