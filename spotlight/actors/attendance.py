@@ -15,7 +15,6 @@ from spotlight.actors.messages import (
     NodeDown,
     NodeLeaving,
     RemoveWorkers,
-    WorkerRefs,
 )
 from spotlight.actors.roster import Roster
 from spotlight.actors.runtime import Actor, ActorRef, Message
@@ -66,7 +65,9 @@ class Attendance:
     def join(self, node: JoinNode) -> None:
         """A node is there, or its workers have changed."""
         came, went = self._roster.join(node)
-        self._remove(went, "its process ended", announced=False)
+        names = tuple(worker.worker for worker in went)
+        if names:
+            self._tell_all(RemoveWorkers(names, "its process ended", ended=True))
         for worker in came:
             self._event("worker_joined", worker=worker.worker, node=node.node, pool=node.pool)
         if came:
@@ -81,7 +82,8 @@ class Attendance:
         self._backoff.left(message.node, self._now())
         self._event("node_lost", node=node.node, pool=node.pool, reason=message.reason)
         self.preemptions += not had_notice
-        self._remove(node.workers, message.reason, announced=message.announced)
+        names = tuple(worker.worker for worker in node.workers)
+        self._tell_all(RemoveWorkers(names, message.reason, message.announced))
 
     def heed(self, message: NodeLeaving) -> bool:
         """A node will be taken, or is not taken after all; False if it is not there."""
@@ -101,11 +103,6 @@ class Attendance:
         for node in nodes:
             for message in news:
                 try_tell(self._actor, node.scheduler, message)
-
-    def _remove(self, workers: Sequence[WorkerRefs], reason: str, *, announced: bool) -> None:
-        if workers:
-            names = tuple(worker.worker for worker in workers)
-            self._tell_all(RemoveWorkers(names, reason, announced))
 
     def _tell_all(self, message: AddWorkers | RemoveWorkers) -> None:
         for follower in self._followers:

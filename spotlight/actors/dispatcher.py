@@ -106,6 +106,8 @@ class Dispatcher(Actor):
         self._workers: dict[str, Worker] = {}
         self._barred: frozenset[str] = frozenset()
         self._reply_to: dict[str, ActorRef] = {}
+        self._unreachable: dict[str, int] = {}
+        """Epochs of workers that are gone without being known to have ended; the latest ones."""
         self._strangers = 0
         """Answers of workers that are not there, or not under that epoch."""
         self._remembers = False
@@ -211,7 +213,11 @@ class Dispatcher(Actor):
             if known is not None and known.refs.epoch == refs.epoch:
                 continue
             if known is not None:
-                self._release(refs.worker, "it came back as a new process", blame=known.node)
+                reason = "it came back as a new process"
+                self._release(refs.worker, reason, blame=known.node, ended=True)
+            if self._unreachable.pop(refs.worker, None) == refs.epoch:
+                self._denoising.book.absolve(message.node)
+                self._scoring.book.absolve(message.node)
             self._workers[refs.worker] = Worker(message.node, message.pool, refs)
         self._serve()
 
@@ -222,8 +228,10 @@ class Dispatcher(Actor):
             worker = self._workers.get(name)
             if worker is not None:
                 blame = "" if message.announced else worker.node
-                self._release(name, message.reason, blame)
+                self._release(name, message.reason, blame, ended=message.ended)
                 del self._workers[name]
+                if not message.ended:
+                    self._remember_unreachable(name, worker.refs.epoch)
         self._serve()
 
     @handles(NodeLeaving, only=from_this_process)
@@ -487,11 +495,16 @@ class Dispatcher(Actor):
         self._statistics.open[request.kind] -= 1
         return self._reply_to.pop(request.id)
 
-    def _release(self, name: str, reason: str, blame: str) -> None:
+    def _remember_unreachable(self, name: str, epoch: int) -> None:
+        self._unreachable[name] = epoch
+        if len(self._unreachable) > _RECEIPTS:
+            del self._unreachable[next(iter(self._unreachable))]
+
+    def _release(self, name: str, reason: str, blame: str, *, ended: bool) -> None:
         worker = self._workers[name]
         self._statistics.groups.forget(name)
-        requests, poisonous = self._denoising.book.lose(name, blame)
-        tasks, poisonous_tasks = self._scoring.book.lose(name, blame)
+        requests, poisonous = self._denoising.book.lose(name, blame, ended=ended)
+        tasks, poisonous_tasks = self._scoring.book.lose(name, blame, ended=ended)
         if not worker.leaving:
             self._denoising.count_loss(worker.pool)
         kinds: dict[str, int] = defaultdict(int)

@@ -258,6 +258,7 @@ class GroupLeader(Actor):
         self.tell(
             self._member, Denoise(number, message.requests, message.commits, message.commit_every)
         )
+        self._pull(job)  # should this batch end the process, it is known who had it
 
     @handles(Revoke, only=_from_dispatcher)
     async def on_revoke(self, message: Revoke) -> None:

@@ -100,6 +100,7 @@ class ScoreWorker(Actor, ABC):
             return
         job.leases[message.lease] = message
         self.run_task(self._work(job, message))
+        self._pull(job)  # should this batch end the process, it is known who had it
 
     @handles(EndJob, only=_from_node)
     async def on_end_job(self, message: EndJob) -> None:

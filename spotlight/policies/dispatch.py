@@ -11,7 +11,8 @@ Invariants:
   queue, together with the progress that was saved of them.
 - A lease holds at least one item, and items of one batch key and one number of saved steps only.
 - An item that was held while several holders were lost is leased alone, and after too many it is
-  given up: it may be what ends them.
+  given up: it may be what ends them. A holder that was lost before it said that it has a lease was
+  not ended by it, and one that was only out of reach was not ended at all.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ class Lease(Generic[ItemT, SavedT]):
     saved: tuple[SavedT | None, ...]
     granted_at: float
     deadline: float
+    is_known: bool = False
+    """Its holder has said that it has it."""
 
 
 @dataclass
@@ -185,7 +188,7 @@ class LeaseBook(Generic[ItemT, SavedT]):
         if any(item_id not in self._bucket_of for item_id in item_ids):
             return False
         items = [self._queue[self._bucket_of[item_id]].items[item_id] for item_id in item_ids]
-        self._lease(number, holder, items, now)
+        self._leases[number] = replace(self._lease(number, holder, items, now), is_known=True)
         return True
 
     def find(self, number: int, holder: str) -> Lease[ItemT, SavedT] | None:
@@ -201,7 +204,8 @@ class LeaseBook(Generic[ItemT, SavedT]):
         """Prolong a lease; False if the holder no longer has it."""
         if not self.holds(number, holder):
             return False
-        self._leases[number] = replace(self._leases[number], deadline=now + self.lease_s)
+        lease = self._leases[number]
+        self._leases[number] = replace(lease, deadline=now + self.lease_s, is_known=True)
         return True
 
     def save(self, number: int, holder: str, progress: Sequence[SavedT]) -> bool:
@@ -211,7 +215,8 @@ class LeaseBook(Generic[ItemT, SavedT]):
         if not self.holds(number, holder):
             self.counters.late += 1
             return False
-        for item, saved in zip(self._leases[number].items, progress, strict=True):
+        lease = self._leases[number] = replace(self._leases[number], is_known=True)
+        for item, saved in zip(lease.items, progress, strict=True):
             known = self._saved.get(item.id)
             if known is None or known.step < saved.step:
                 self._saved[item.id] = saved
@@ -269,16 +274,20 @@ class LeaseBook(Generic[ItemT, SavedT]):
         self._take_back([self._leases[number]])
         return True
 
-    def lose(self, holder: str, blame: str = "") -> tuple[tuple[ItemT, ...], tuple[ItemT, ...]]:
+    def lose(
+        self, holder: str, blame: str = "", *, ended: bool = False
+    ) -> tuple[tuple[ItemT, ...], tuple[ItemT, ...]]:
         """The holder is gone: all it had is queued again. Returns (queued again, given up).
 
         `blame` names what was lost with the holder, if what it held may have caused that; an item
-        that is held when several different ones are lost is given up.
+        that is held when several different ones are lost is given up. Unless it is known to have
+        `ended`, only what it is known to have held counts.
         """
         leases = [lease for lease in self._leases.values() if lease.holder == holder]
         given_up = []
         if blame:
-            for item in [item for lease in leases for item in lease.items]:
+            suspects = [lease for lease in leases if ended or lease.is_known]
+            for item in [item for lease in suspects for item in lease.items]:
                 self._lost_with[item.id].add(blame)
                 if len(self._lost_with[item.id]) >= _QUARANTINE_AFTER:
                     given_up.append(item)
@@ -289,6 +298,11 @@ class LeaseBook(Generic[ItemT, SavedT]):
             self._done.add(item.id)
         lost = {item.id for item in given_up}
         return tuple(item for item in queued if item.id not in lost), tuple(given_up)
+
+    def absolve(self, blamed: str) -> None:
+        """That was not lost, but out of reach: nothing is suspected for its sake."""
+        for lost in self._lost_with.values():
+            lost.discard(blamed)
 
     def expire(self, now: float) -> list[Lease[ItemT, SavedT]]:
         """End leases past their deadline: their items are queued again."""

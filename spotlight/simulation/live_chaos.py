@@ -8,7 +8,6 @@ process of its own, in a network namespace of its own where the machine has them
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import shutil
 import subprocess
@@ -24,7 +23,6 @@ import msgspec
 
 from spotlight.actors.logs import log_as_json_lines
 from spotlight.actors.loop import run
-from spotlight.actors.messages import JobStatus
 from spotlight.cli.client import CoordinatorClient, connect
 from spotlight.errors import ActorError, RequestRefused
 from spotlight.jobs import JobSpec, job_from_data
@@ -37,11 +35,10 @@ from spotlight.simulation.live_network import (
     Namespaces,
     namespace_command,
 )
+from spotlight.simulation.live_run import LiveRun, until_all_there
 from spotlight.simulation.run_comparison import differences
 from spotlight.store.memory_folder import remove_leftovers
 
-_POLL_S = 0.2
-_ANSWER_S = 2.0
 _LIVENESS_S = 180.0
 """A job ends within this time of the last fault, or of its begin."""
 _UNTIL_S = 25.0
@@ -76,35 +73,11 @@ class LiveOutcome(msgspec.Struct, frozen=True):
 
 
 @dataclass
-class _Running:
+class _Running(LiveRun):
     """A case while it runs."""
 
-    cluster: LiveCluster
-    run_folder: Path
-    status: JobStatus | None = None
-    discarded: int = 0
+    cluster: LiveCluster = field(kw_only=True)
     effective: Counter[str] = field(default_factory=Counter)
-    violations: list[str] = field(default_factory=list)
-
-    @property
-    def events(self) -> list[dict[str, Any]]:
-        """Of the run folder, so far."""
-        path = self.run_folder / "events.jsonl"
-        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-        return [json.loads(line) for line in lines]
-
-    @property
-    def began(self) -> bool:
-        """Whether the first rollout has."""
-        return any(event.get("phase") == "rollout" for event in self.events)
-
-    @property
-    def outcome(self) -> str:
-        """How the job ended; empty while it runs. From its folder: a coordinator that was killed
-        after the end knows nothing of it.
-        """
-        last = [e for e in self.events if e["event"] in ("run_started", "run_finished")][-1:]
-        return f"{last[0].get('outcome', '')} {last[0].get('reason', '')}".strip() if last else ""
 
 
 def run_live(cases: Sequence[LiveCase]) -> Iterator[LiveOutcome]:
@@ -159,37 +132,37 @@ async def _run_cases(
         job = _job(base, case)
         if job.name not in undisturbed:
             folder = base / f"undisturbed-{job.name}"
-            calm = await _run_job(job, folder, network, faults=(), spot=1)
-            if calm.violations:
-                raise RuntimeError(f"the undisturbed run failed: {calm.violations}; see {folder}")
-            undisturbed[job.name] = calm.run_folder
+            calm = await _run_job(job, folder, network, faults=(), spot=[1])
+            if calm.problems:
+                raise RuntimeError(f"the undisturbed run failed: {calm.problems}; see {folder}")
+            undisturbed[job.name] = calm.folder
         folder = base / f"{number}-{case}".replace(" ", "-")
         faults, spot = _faults(case, network)
         ran = await _run_job(job, folder, network, faults, spot)
         if ran.outcome == "finished":
             expected = undisturbed[job.name]
-            ran.violations += differences(expected, ran.run_folder, job.iterations)
+            ran.problems += differences(expected, ran.folder, job.iterations)
         outcome = LiveOutcome(
             case,
             round(loop.time() - begun, 1),
-            tuple(ran.violations),
+            tuple(ran.problems),
             dict(sorted(ran.effective.items())),
             partitions,
             _back_within_iteration(ran.events),
-            str(folder) if ran.violations else "",
+            str(folder) if ran.problems else "",
         )
-        if not ran.violations:
+        if not ran.problems:
             shutil.rmtree(folder)
         sys.stdout.write(msgspec.json.encode(outcome).decode() + "\n")
         sys.stdout.flush()
 
 
-def _faults(case: LiveCase, network: LiveNetwork) -> tuple[tuple[Fault, ...], int]:
-    """And the number of spot nodes."""
+def _faults(case: LiveCase, network: LiveNetwork) -> tuple[tuple[Fault, ...], list[int]]:
+    """And the workers of each spot node."""
     if case.seed is None:
-        return (Fault(0.5, "pool_loss"),), _POOL
-    spot = 2 + case.seed % 3
-    names = [f"spot-{number}" for number in range(1, spot + 1)]
+        return (Fault(0.5, "pool_loss"),), [1] * _POOL
+    spot = [1 + (case.seed + number) % 2 for number in range(2 + case.seed % 3)]
+    names = [f"spot-{number}" for number in range(1, len(spot) + 1)]
     partitions = network.partitions
     return draw_live_faults(case.seed, spot=names, until_s=_UNTIL_S, partitions=partitions), spot
 
@@ -224,64 +197,33 @@ def _job(base: Path, case: LiveCase) -> JobSpec:
 
 
 async def _run_job(
-    job: JobSpec, folder: Path, network: LiveNetwork, faults: Sequence[Fault], spot: int
+    job: JobSpec,
+    folder: Path,
+    network: LiveNetwork,
+    faults: Sequence[Fault],
+    spot: Sequence[int],
 ) -> _Running:
-    cluster = LiveCluster(folder, network, spot)
-    running = _Running(cluster, folder / "run")
+    cluster = LiveCluster(folder, network, reserved=1, spot=spot)
+    running = _Running(folder / "run", cluster=cluster)
     async with cluster, connect(cluster.address) as client:
-        await _all_there(client, 1 + spot)
-        await client.submit(job, str(running.run_folder), resume=False)
+        await until_all_there(client, 1 + sum(spot), _LIVENESS_S)
+        await client.submit(job, str(running.folder), resume=False)
         disturbing = asyncio.create_task(_disturb(running, client, faults))
         try:
             last = max((fault.at_s + fault.lasts_s for fault in faults), default=0.0)
-            await _follow(running, client, last + _LIVENESS_S)
+            await running.follow(client, last + _LIVENESS_S)
         finally:
             disturbing.cancel()
             await asyncio.wait((disturbing,))
         if not disturbing.cancelled() and disturbing.exception() is not None:
-            running.violations.append(f"the faults failed: {disturbing.exception()!r}")
-    running.violations += cluster.problems
+            running.problems.append(f"the faults failed: {disturbing.exception()!r}")
+    running.problems += cluster.problems
     return running
-
-
-async def _all_there(client: CoordinatorClient, workers: int) -> None:
-    async with asyncio.timeout(_LIVENESS_S):
-        while (  # noqa: ASYNC110 - only asking tells
-            status := await _status(client)
-        ) is None or len(status.workers) < workers:
-            await asyncio.sleep(_POLL_S)
-
-
-async def _follow(running: _Running, client: CoordinatorClient, limit_s: float) -> None:
-    """Look at the job until it ends."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + limit_s
-    while not running.outcome:
-        if loop.time() > deadline:
-            running.violations.append(f"the job did not end within {limit_s:g} s")
-            return
-        await asyncio.sleep(_POLL_S)
-        status = await _status(client)
-        if status is not None:
-            running.status = status
-            running.discarded = max(running.discarded, status.discarded)
-    if running.outcome != "finished":
-        running.violations.append(f"the job {running.outcome}")
-    if running.discarded:
-        running.violations.append(f"{running.discarded} finished samples were thrown away")
-
-
-async def _status(client: CoordinatorClient) -> JobStatus | None:
-    try:
-        return await client.status(timeout_s=_ANSWER_S)
-    except ActorError:
-        return None
 
 
 async def _disturb(running: _Running, client: CoordinatorClient, faults: Sequence[Fault]) -> None:
     """Let every fault strike at its time after the begin of the first rollout."""
-    while not running.began:  # noqa: ASYNC110 - a file says so
-        await asyncio.sleep(_POLL_S)
+    await running.until_begun()
     async with asyncio.TaskGroup() as group:
         for fault in faults:
             group.create_task(_strike(running, client, fault))
@@ -317,7 +259,8 @@ async def _strike_node(
         case "kill_worker":
             return cluster.kill_worker(node)
         case "pause_node":
-            return await cluster.pause(node, fault.lasts_s, worker_only=fault.amount == WORKER_ONLY)
+            own = node.processes()[1 if fault.amount == WORKER_ONLY else 0 :]
+            return await cluster.pause([process.pid for process in own], fault.lasts_s)
         case "notice_then_kill":
             given = await _notice(client, name, fault.amount)
             await asyncio.sleep(fault.amount)

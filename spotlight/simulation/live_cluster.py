@@ -8,9 +8,10 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -33,13 +34,12 @@ class LiveProcess:
 
     name: str
     pool: str = ""
+    workers: int = 1
     handle: asyncio.subprocess.Process | None = None
     place: Attachment | None = None
     back_at: float = 0.0
     """Not started again before."""
     killed: bool = False
-    stopped: dict[int, int] = field(default_factory=dict)
-    """How often each of its processes was told to stop and not to go on."""
 
     @property
     def is_up(self) -> bool:
@@ -55,21 +55,37 @@ class LiveProcess:
             return [process, *process.children(recursive=True)]
         return []
 
+    def worker(self, index: int) -> psutil.Process | None:
+        """The process of one of its workers, if there is one now."""
+        for process in self.processes()[1:]:
+            with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+                if f"{self.name}/{index}" in process.cmdline():
+                    return process
+        return None
+
 
 class LiveCluster:
-    """See the module's docstring. One reserved node and some spot nodes, a worker each; logs go to
-    a new folder."""
+    """See the module's docstring. One reserved node and some spot nodes; logs go to a new folder.
 
-    def __init__(self, folder: Path, network: LiveNetwork, spot: int) -> None:
+    Args:
+        reserved: workers of the reserved node.
+        spot: workers of each spot node.
+    """
+
+    def __init__(
+        self, folder: Path, network: LiveNetwork, *, reserved: int, spot: Sequence[int]
+    ) -> None:
         self.network = network
         self.address = ""
         """Control address of the coordinator."""
         self.coordinator = LiveProcess(COORDINATOR)
-        self.nodes = {"reserved": LiveProcess("reserved", "reserved")}
-        for number in range(1, spot + 1):
-            self.nodes[f"spot-{number}"] = LiveProcess(f"spot-{number}", "spot")
+        self.nodes = {"reserved": LiveProcess("reserved", "reserved", reserved)}
+        for number, workers in enumerate(spot, start=1):
+            self.nodes[f"spot-{number}"] = LiveProcess(f"spot-{number}", "spot", workers)
         self.problems: list[str] = []
         """What should not have happened to a process."""
+        self._stopped: Counter[int] = Counter()
+        """How often each process was told to stop and not to go on."""
         self._seen: set[psutil.Process] = set()
         self._ports: set[tuple[str, int]] = set()
         folder.mkdir()
@@ -119,22 +135,21 @@ class LiveCluster:
         process.back_at = max(process.back_at, _now() + away_s)
         return process.is_up and self._kill(process)
 
-    def kill_worker(self, node: LiveProcess) -> bool:
-        """SIGKILL to a worker of the node."""
-        workers = node.processes()[1:]
+    def kill_worker(self, node: LiveProcess, index: int = 0) -> bool:
+        """SIGKILL to a worker of the node; whether there was one."""
+        worker = node.worker(index)
         self._look_around()
-        return bool(workers) and _send(workers[0].pid, signal.SIGKILL)
+        return worker is not None and _send(worker.pid, signal.SIGKILL)
 
-    async def pause(self, process: LiveProcess, lasts_s: float, *, worker_only: bool) -> bool:
+    async def pause(self, pids: Sequence[int], lasts_s: float) -> bool:
         """SIGSTOP, and SIGCONT later; whether something stood still."""
-        pids = [each.pid for each in process.processes()[1 if worker_only else 0 :]]
         for pid in pids:
-            process.stopped[pid] = process.stopped.get(pid, 0) + 1
+            self._stopped[pid] += 1
         stood = [_send(pid, signal.SIGSTOP) for pid in pids]
         await asyncio.sleep(lasts_s)
         for pid in pids:
-            process.stopped[pid] -= 1
-            if not process.stopped[pid]:
+            self._stopped[pid] -= 1
+            if not self._stopped[pid]:
                 _send(pid, signal.SIGCONT)
         return any(stood)
 
@@ -149,6 +164,25 @@ class LiveCluster:
         await asyncio.sleep(lasts_s)
         self.network.heal(place)
         return True
+
+    async def part(self, names: tuple[str, str], lasts_s: float, *, reset: bool) -> bool:
+        """Let nothing through between two of the machines for a while, the coordinator's among
+        them, or inside one; with `reset` their connections end at once. Whether that was possible.
+        """
+        places = [self._place(name) for name in names]
+        if any(place is None for place in places):
+            return False
+        one, other = (place for place in places if place is not None)
+        self.network.part(one, other, reset=reset)
+        await asyncio.sleep(lasts_s)
+        self.network.join(one, other)
+        return True
+
+    def _place(self, name: str) -> Attachment | None:
+        if name == COORDINATOR:
+            return Attachment(self.network.host)
+        node = self.nodes[name]
+        return node.place if node.is_up else None
 
     # --- processes ---
 
@@ -186,6 +220,7 @@ class LiveCluster:
         host = self.network.new_host()
         arguments = ["--coordinator", self.address, "--name", node.name, "--pool", node.pool]
         arguments += ["--host", host, "--logs", str(self._folder)]
+        arguments += ["--workers", str(node.workers)]
         handle = await self._start(node, arguments)
         assert handle.stdin is not None
         try:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-_TOOLS = ("ip", "nsenter", "unshare")
+_TOOLS = ("ip", "nsenter", "unshare", "ss", "tc")
 _WAYS = (["unshare", "--net"], ["unshare", "--user", "--map-root-user", "--net"])
 _PROBE = (
     "ip link add probe0 type bridge && ip link add probe1 type veth peer name probe2"
@@ -23,6 +23,8 @@ _PROBE = (
 )
 _LIMIT_S = 10.0
 _HERE = "10.77.0.1"
+_BRIDGE = "spotlight0"
+_NOBODY = "02:00:00:00:00:01"
 _WAIT_FOR_GO = 'read go && exec "$@"'
 
 
@@ -63,6 +65,16 @@ class LiveNetwork(Protocol):
         """Let everything through again. A node that ended meanwhile is no error."""
         ...
 
+    def part(self, one: Attachment, other: Attachment, *, reset: bool) -> None:
+        """Let nothing through between two machines, or inside one if both are the same: packets
+        vanish, or (`reset`) connections end and new ones are refused.
+        """
+        ...
+
+    def join(self, one: Attachment, other: Attachment) -> None:
+        """Undo `part`. A machine that is gone meanwhile is no error."""
+        ...
+
 
 class Loopback:
     """All on 127.0.0.1; nobody can be cut off."""
@@ -90,6 +102,14 @@ class Loopback:
         """Not possible."""
         raise NotImplementedError
 
+    def part(self, one: Attachment, other: Attachment, *, reset: bool) -> None:
+        """Not possible."""
+        raise NotImplementedError
+
+    def join(self, one: Attachment, other: Attachment) -> None:
+        """Not possible."""
+        raise NotImplementedError
+
 
 class Namespaces:
     """A bridge in this process's namespace, and a link from it into each node's."""
@@ -100,9 +120,9 @@ class Namespaces:
     def __init__(self) -> None:
         self._hosts = 1
         _ip("link", "set", "lo", "up")
-        _ip("link", "add", "spotlight0", "type", "bridge")
-        _ip("addr", "add", f"{_HERE}/16", "dev", "spotlight0")
-        _ip("link", "set", "spotlight0", "up")
+        _ip("link", "add", _BRIDGE, "type", "bridge")
+        _ip("addr", "add", f"{_HERE}/16", "dev", _BRIDGE)
+        _ip("link", "set", _BRIDGE, "up")
 
     def new_host(self) -> str:
         """Never one that was used: what is known of the old one must not mislead."""
@@ -123,7 +143,7 @@ class Namespaces:
             *("link", "add", node.link, "type", "veth"),
             *("peer", "name", "eth0", "netns", str(pid)),
         )
-        _ip("link", "set", node.link, "master", "spotlight0", "up")
+        _ip("link", "set", node.link, "master", _BRIDGE, "up")
         for words in ("link set lo up", f"addr add {host}/16 dev eth0", "link set eth0 up"):
             _ip(*words.split(), inside=pid)
         return node
@@ -142,6 +162,30 @@ class Namespaces:
         _ip("link", "set", node.link, "up", must=False)
         _ip("route", "del", "blackhole", node.host, must=False)
         _ip("route", "del", "blackhole", _HERE, inside=node.pid, must=False)
+
+    def part(self, one: Attachment, other: Attachment, *, reset: bool) -> None:
+        """Packets go to a machine that is not there, or find no way; inside a machine none fits
+        through a bucket.
+        """
+        if one == other:
+            words = "qdisc replace dev lo root tbf rate 8bit burst 1 limit 1"
+            _run("tc", *words.split(), inside=one.pid)
+            return
+        for here, there in ((one, other), (other, one)):
+            if reset:
+                _ip("route", "replace", "prohibit", there.host, inside=here.pid)
+                _run("ss", "-K", "dst", there.host, inside=here.pid)
+            else:
+                _neighbour("replace", here, there, "lladdr", _NOBODY, "nud", "permanent")
+
+    def join(self, one: Attachment, other: Attachment) -> None:
+        """Undo whatever was done."""
+        if one == other:
+            _run("tc", *["qdisc", "del", "dev", "lo", "root"], inside=one.pid, must=False)
+            return
+        for here, there in ((one, other), (other, one)):
+            _ip("route", "del", "prohibit", there.host, inside=here.pid, must=False)
+            _neighbour("del", here, there, must=False)
 
 
 def namespace_command() -> tuple[list[str], str]:
@@ -166,8 +210,19 @@ def _namespace(pid: int) -> str:
     return os.readlink(f"/proc/{pid}/ns/net")
 
 
+def _neighbour(
+    action: str, here: Attachment, there: Attachment, *words: str, must: bool = True
+) -> None:
+    device = "eth0" if here.pid else _BRIDGE
+    _ip("neigh", action, there.host, "dev", device, *words, inside=here.pid, must=must)
+
+
 def _ip(*words: str, inside: int = 0, must: bool = True) -> None:
+    _run("ip", *words, inside=inside, must=must)
+
+
+def _run(*words: str, inside: int = 0, must: bool = True) -> None:
     prefix = ["nsenter", "-t", str(inside), "-n"] if inside else []
-    done = subprocess.run([*prefix, "ip", *words], capture_output=True, text=True, timeout=_LIMIT_S)
+    done = subprocess.run([*prefix, *words], capture_output=True, text=True, timeout=_LIMIT_S)
     if must and done.returncode:
-        raise OSError(f"`ip {' '.join(words)}`: {done.stderr.strip()}")
+        raise OSError(f"`{' '.join(words)}`: {done.stderr.strip()}")

@@ -141,6 +141,7 @@ class FakeWorker(Actor):
         self.world.resumed += [wanted.id for wanted, commit in resumed if commit is not None]
         self.leases[message.lease] = message
         self.run_task(self._denoise(message))
+        self._pull()
 
     @handles(Revoke, Recall)
     async def on_revoke(self, message: Revoke | Recall) -> None:

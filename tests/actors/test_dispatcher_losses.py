@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from desk_kit import Desk, ids, images, steps
-from job_kit import requests
+from job_kit import requests, settle
 
 from spotlight.actors.messages import (
     Grant,
@@ -112,7 +112,7 @@ async def test_a_request_that_was_held_by_three_lost_nodes_is_given_up(desk: Des
     for number in range(3):
         worker = await desk.add(f"worker-{number}")
         assert len(worker.all(Grant)) == 1
-        await desk.tell(RemoveWorkers((f"worker-{number}",), "its process ended"))
+        await desk.tell(RemoveWorkers((f"worker-{number}",), "its process ended", ended=True))
     survivor = await desk.add("survivor")
     assert survivor.all(Grant) == []
     assert desk.given_up() == [requests(1)[0].id]
@@ -127,13 +127,42 @@ async def test_a_batch_whose_scoring_ended_three_nodes_is_given_up(desk: Desk) -
     await desk.submit(*requests(1))
     maker = await desk.add("maker")
     await desk.complete("maker", maker.last(Grant).lease)
-    await desk.tell(RemoveWorkers(("maker",), "its process ended"))
+    await desk.tell(RemoveWorkers(("maker",), "its process ended", ended=True))
     for name in ("second", "third"):
         assert len((await desk.add(name)).all(ScoreGrant)) == 1
-        await desk.tell(RemoveWorkers((name,), "its process ended"))
+        await desk.tell(RemoveWorkers((name,), "its process ended", ended=True))
     assert desk.given_up() == [requests(1)[0].id]
     assert desk.gone() == [images("maker", maker.last(Grant)).key]
     assert (await desk.add("survivor")).all(ScoreGrant) == []
+
+
+async def test_a_coordinator_that_stood_still_suspects_nothing(desk: Desk) -> None:
+    """It finds all workers out of reach at once, one after another, and all come back."""
+    await desk.submit(*requests(3))
+    for name in "abcdef":
+        await desk.add(name)
+    for name in "abcdef":
+        desk.system.tell(desk.dispatcher, RemoveWorkers((name,), "unreachable"))
+    await settle()
+    assert desk.given_up() == []
+    for name in "abcdef":
+        await desk.join(name, 1)
+        await desk.pull(name)
+    assert desk.event("request_quarantined") == []
+    assert len({id for grant in desk.grants() for id in ids(grant)}) == 3
+
+
+async def test_a_worker_that_comes_back_after_it_was_out_of_reach_makes_nothing_suspect(
+    desk: Desk,
+) -> None:
+    await desk.submit(*requests(1))
+    for number in range(5):
+        worker = await desk.add(f"worker-{number}")
+        await desk.pull(f"worker-{number}", holds=(worker.last(Grant),))
+        await desk.tell(RemoveWorkers((f"worker-{number}",), "unreachable"))
+        await desk.join(f"worker-{number}", 1)
+        await desk.tell(RemoveWorkers((f"worker-{number}",), "left", announced=True))
+    assert desk.given_up() == []
 
 
 async def test_workers_that_left_after_a_notice_make_nothing_suspect(desk: Desk) -> None:

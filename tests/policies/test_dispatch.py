@@ -409,7 +409,7 @@ def lose_with(book: Book, blame: str):
     for number in range(9):
         if pull(book, f"{blame}-{number}") is None:
             break
-    losses = [book.lose(f"{blame}-{number}", blame) for number in range(9)]
+    losses = [book.lose(f"{blame}-{number}", blame, ended=True) for number in range(9)]
     return sorted(work.id for _, given_up in losses for work in given_up)
 
 
@@ -417,7 +417,7 @@ def test_an_item_that_was_held_by_several_lost_holders_is_leased_alone():
     book = book_with("a", "b", "c")
     for number in range(SUSPECT):
         assert len(pull(book).items) == 3
-        book.lose("worker", f"node-{number}")
+        book.lose("worker", f"node-{number}", ended=True)
     assert [len(pull(book).items) for _ in range(3)] == [1, 1, 1]
 
 
@@ -433,7 +433,7 @@ def test_the_innocent_who_shared_a_lease_are_done():
     book = book_with("innocent", "poison")
     for number in range(SUSPECT):
         pull(book)
-        book.lose("worker", f"node-{number}")
+        book.lose("worker", f"node-{number}", ended=True)
     for _ in range(2):
         lease = pull(book)
         if ids(lease.items) == ["poison"]:
@@ -441,7 +441,7 @@ def test_the_innocent_who_shared_a_lease_are_done():
         else:
             book.complete(lease.number, "worker")
     assert poisoned is not None
-    assert book.lose("worker", "node-9") == ((), (Work("poison"),))
+    assert book.lose("worker", "node-9", ended=True) == ((), (Work("poison"),))
     assert book.counters.completed == 1
 
 
@@ -449,6 +449,36 @@ def test_the_same_node_lost_again_and_again_is_one_loss():
     book = book_with("a")
     for _ in range(3 * QUARANTINE):
         assert lose_with(book, "flapping") == []
+
+
+def test_a_holder_that_never_said_it_had_a_lease_and_is_out_of_reach_blames_nobody():
+    """As when a coordinator stood still: everybody who is given the item is gone already."""
+    book = book_with("a")
+    for number in range(3 * QUARANTINE):
+        assert pull(book) is not None
+        assert book.lose("worker", f"node-{number}") == ((Work("a"),), ())
+
+
+@pytest.mark.parametrize("heard", ["renew", "save"])
+def test_one_that_said_so_and_is_out_of_reach_is_counted(heard):
+    book = book_with("a")
+    for number in range(QUARANTINE):
+        lease = pull(book)
+        if heard == "renew":
+            book.renew(lease.number, "worker", 0.0)
+        else:
+            book.save(lease.number, "worker", [Progress(number + 1)])
+        _, given_up = book.lose("worker", f"node-{number}")
+    assert given_up == (Work("a"),)
+
+
+def test_one_that_was_only_out_of_reach_is_not_counted_after_all():
+    book = book_with("a")
+    for number in range(3 * QUARANTINE):
+        lease = pull(book)
+        book.renew(lease.number, "worker", 0.0)
+        assert book.lose("worker", f"node-{number}") == ((Work("a"),), ())
+        book.absolve(f"node-{number}")
 
 
 def test_holders_that_left_with_notice_blame_nobody():
@@ -500,6 +530,7 @@ class Live:
     holder: str
     items: tuple[Work, ...]
     deadline: float
+    known: bool = False
 
 
 class LeaseBookModel(RuleBasedStateMachine):
@@ -602,7 +633,7 @@ class LeaseBookModel(RuleBasedStateMachine):
         free = all(item_id in self.open and item_id not in leased for item_id in wanted)
         assert self.book.adopt(number, holder, wanted, self.now) == free
         if free:
-            self.live[number] = Live(holder, items, self.now + LEASE_S)
+            self.live[number] = Live(holder, items, self.now + LEASE_S, known=True)
 
     @rule(data=st.data(), step=st.integers(1, 9), impostor=st.booleans())
     def save(self, data, step, impostor):
@@ -611,6 +642,7 @@ class LeaseBookModel(RuleBasedStateMachine):
         progress = tuple(Progress(step) for _ in items)
         assert self.book.save(number, "impostor" if impostor else holder, progress) == valid
         if valid:
+            self.live[number].known = True
             for work in items:
                 self.saved[work.id] = max(step, self.saved.get(work.id, 0))
 
@@ -657,19 +689,28 @@ class LeaseBookModel(RuleBasedStateMachine):
         assert self.book.renew(number, holder, self.now) == (number in self.live)
         if number in self.live:
             self.live[number].deadline = self.now + LEASE_S
+            self.live[number].known = True
 
-    @rule(holder=HOLDERS, blame=BLAMES)
-    def lose(self, holder, blame):
+    @rule(holder=HOLDERS, blame=BLAMES, ended=st.booleans())
+    def lose(self, holder, blame, ended):
         numbers = [number for number, lease in self.live.items() if lease.holder == holder]
+        known = {n for n in numbers if ended or self.live[n].known}
+        suspects = [work for n in numbers if n in known for work in self.live[n].items]
         held = [work for number in numbers for work in self.end(number)]
-        queued, given_up = self.book.lose(holder, blame)
-        for work in held if blame else ():
+        queued, given_up = self.book.lose(holder, blame, ended=ended)
+        for work in suspects if blame else ():
             self.blames.setdefault(work.id, set()).add(blame)
         poisonous = [w for w in held if len(self.blames.get(w.id, ())) >= QUARANTINE]
         assert sorted(ids(given_up)) == sorted(ids(poisonous))
         assert sorted(ids(queued) + ids(given_up)) == sorted(ids(held))
         for work in poisonous:
             self.close(work)
+
+    @rule(blame=BLAMES)
+    def absolve(self, blame):
+        self.book.absolve(blame)
+        for blames in self.blames.values():
+            blames.discard(blame)
 
     @rule(seconds=st.floats(0.5, 8))
     def expire(self, seconds):

@@ -63,6 +63,8 @@ class RemoveWorkers(Message, frozen=True):
     reason: str
     announced: bool = False
     """They left after a notice: what they held is not suspected of having ended them."""
+    ended: bool = False
+    """Their node says that their processes ended; else they are out of reach."""
 
 
 class RequestsFinished(Message, frozen=True):
