@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -68,7 +69,7 @@ def run_locally(job_path: Path | None, resume: Path | None, run_folder: Path | N
 
 async def _run(job: JobSpec, folder: Path, resume: bool, console: Console) -> int:
     interrupted = asyncio.Event()
-    for number in ending_signals():
+    for number in {signal.SIGINT, *ending_signals()}:  # shells let background commands ignore it
         asyncio.get_running_loop().add_signal_handler(number, interrupted.set)
     async with local_cluster(job, folder / "logs") as cluster, connect(cluster.address) as client:
         await client.submit(job, str(folder), resume=resume)
