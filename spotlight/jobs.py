@@ -126,7 +126,8 @@ class SamplerSpec(_Spec, frozen=True, kw_only=True):
     guidance: float = 1.0
     """True classifier-free guidance scale; 1 means none."""
     noise_level: float = 0.7
-    """`a` of Flow-SDE and CPS; unused by `ode`."""
+    """`a` of Flow-SDE and CPS, how much noise a step draws anew: with `cps` at most 1, which is all
+    of it; unused by `ode`."""
     window: WindowSpec = WindowSpec()
     """Where Flow-SDE and CPS add noise; unused by `ode`."""
     micro_batch: int = 8
@@ -148,6 +149,12 @@ class SamplerSpec(_Spec, frozen=True, kw_only=True):
         _require(self.shift is None or self.shift > 0, "shift", "must be positive")
         _require(self.guidance >= 1, "guidance", "must be at least 1 (1 means no guidance)")
         _require(self.noise_level >= 0, "noise_level", "must not be negative")
+        _require(
+            self.kind != "cps" or self.noise_level <= 1,
+            "noise_level",
+            f"must be in [0, 1] with `cps`, not {self.noise_level}: a step draws the part"
+            " sin(noise_level * pi / 2) of its noise anew, and 1 is all of it; its authors use 0.8",
+        )
         _require(self.micro_batch >= 1, "micro_batch", "must be at least 1 image")
         _require(
             self.degree == "auto" or self.degree >= 1,
@@ -416,6 +423,12 @@ class JobSpec(_Spec, frozen=True, kw_only=True):
                 self.sampler.kind != "ode",
                 "sampler.kind",
                 "flow_grpo needs a stochastic sampler: use `flow_sde` or `cps`",
+            )
+            _require(
+                self.sampler.noise_level > 0,
+                "sampler.noise_level",
+                "must be above 0 with flow_grpo, which learns from noise alone; its authors use 0.7"
+                " with `flow_sde` and 0.8 with `cps`",
             )
             rollout, replay = self.sampler.micro_batch, self.training.micro_batch
             _require(

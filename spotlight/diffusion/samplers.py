@@ -240,7 +240,7 @@ class Denoising:
             guidance=settings.guidance,
         )
         if settings.in_window(at.step):
-            self._at = self._after_noise(at, velocity, sigma, next_sigma)
+            self._at = self._after_noise(at, velocity)
         else:
             latents = euler(at.latents, velocity, sigma, next_sigma)
             self._at = replace(at, step=at.step + 1, latents=latents)
@@ -261,13 +261,9 @@ class Denoising:
             return SampleBatch(latents, None, None, 0)
         return SampleBatch(latents, states, log_probs, self.settings.window[0])
 
-    def _after_noise(
-        self, at: _Point, velocity: Tensor, sigma: Tensor, next_sigma: Tensor
-    ) -> _Point:
-        kind = self.settings.kind
-        mean, std = transition(
-            kind, self.settings.noise_level, at.latents, velocity, sigma, next_sigma
-        )
+    def _after_noise(self, at: _Point, velocity: Tensor) -> _Point:
+        kind, noise_level = self.settings.kind, self.settings.noise_level
+        mean, std = transition(kind, noise_level, at.latents, velocity, self._sigmas, at.step)
         noise = step_noise(self._seeds, at.step, self._shape).to(mean.device)
         latents = mean + std * noise
         return _Point(

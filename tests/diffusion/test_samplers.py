@@ -6,7 +6,7 @@ import pytest
 import torch
 from diffusers import FlowMatchEulerDiscreteScheduler
 
-from spotlight.diffusion.noise import initial_noise
+from spotlight.diffusion.noise import initial_noise, step_noise
 from spotlight.diffusion.qwen_image import QwenImageModel
 from spotlight.diffusion.samplers import Progress, SamplerSettings, resume, sample, start
 from spotlight.diffusion.transitions import log_prob, transition
@@ -130,11 +130,30 @@ def test_replaying_the_window_gives_exactly_the_recorded_log_probabilities(
         velocity = model.velocity(
             before, sigmas[step].expand(size), embeddings, height=16, width=48
         )
-        mean, std = transition(
-            settings.kind, settings.noise_level, before, velocity, sigmas[step], sigmas[step + 1]
-        )
+        mean, std = transition(settings.kind, settings.noise_level, before, velocity, sigmas, step)
         ratio = torch.exp(log_prob(settings.kind, after, mean, std) - batch.log_probs[:, index])
         assert torch.equal(ratio, torch.ones(size))
+
+
+@pytest.mark.parametrize("shift", [0.54, 1.18, 2.14])
+def test_the_first_step_adds_noise_of_the_noise_level_whatever_the_shift(
+    model: QwenImageModel, shift: float
+) -> None:
+    """Its standard deviation is the noise level; the noise is the seed's own."""
+    assert model.sigmas(6, 16, 48, shift)[0] != 1
+    first = replace(SDE, shift=shift, window=(0, 2))
+    quiet, noisy = (
+        start(model, PROMPTS[:1], SEEDS[:1], replace(first, noise_level=level))
+        for level in (0.0, 0.7)
+    )
+    quiet.step()
+    noisy.step()
+    noise = step_noise(SEEDS[:1], 0, model.latent_shape(16, 48))
+    # The mean moves a little, too, against the latents: by noise_level^2 / 2 of them.
+    drift = -(0.7**2) / 2 * initial_noise(SEEDS[:1], model.latent_shape(16, 48))
+    torch.testing.assert_close(
+        noisy.latents - quiet.latents, drift + 0.7 * noise, rtol=1e-4, atol=1e-4
+    )
 
 
 def test_noise_is_added_inside_the_window_only(model: QwenImageModel) -> None:
