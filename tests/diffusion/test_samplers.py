@@ -10,6 +10,7 @@ from spotlight.diffusion.noise import initial_noise, step_noise
 from spotlight.diffusion.qwen_image import QwenImageModel
 from spotlight.diffusion.samplers import Progress, SamplerSettings, resume, sample, start
 from spotlight.diffusion.transitions import log_prob, transition
+from spotlight.errors import NotFinite
 from spotlight.jobs import SamplerSpec
 
 ODE = SamplerSettings("ode", 6, 16, 48, micro_batch=4)
@@ -164,6 +165,38 @@ def test_noise_is_added_inside_the_window_only(model: QwenImageModel) -> None:
     ode.step()
     sde.step()
     assert not torch.equal(ode.progress().latents, sde.progress().latents)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_samples_that_are_not_finite_are_named_and_are_no_result(
+    model: QwenImageModel, value: float
+) -> None:
+    whole = sample(model, PROMPTS[:3], SEEDS[:3], ODE)
+    begin = start(model, PROMPTS[:3], SEEDS[:3], ODE).progress()
+    begin.latents[1, 5, 2] = value
+    broken = resume(model, PROMPTS[:3], SEEDS[:3], ODE, begin)
+    while not broken.done:
+        broken.step()
+    with pytest.raises(
+        NotFinite, match=r"1 of 3 samples .*\('the number \"5678\"', seed 9223"
+    ) as odd:
+        broken.result()
+    assert odd.value.rows == (1,)
+    assert torch.equal(broken.latents[[0, 2]], whole.latents[[0, 2]])
+
+
+def test_a_log_probability_that_is_not_finite_is_no_result(model: QwenImageModel) -> None:
+    denoising = start(model, PROMPTS[:2], SEEDS[:2], SDE)
+    for _ in range(3):
+        denoising.step()
+    commit = denoising.progress()
+    commit.log_probs[0, 1] = float("-inf")
+    resumed = resume(model, PROMPTS[:2], SEEDS[:2], SDE, commit)
+    while not resumed.done:
+        resumed.step()
+    with pytest.raises(NotFinite) as odd:
+        resumed.result()
+    assert odd.value.rows == (0,)
 
 
 def test_an_unfinished_denoising_has_no_result(model: QwenImageModel) -> None:
