@@ -221,7 +221,7 @@ class TrainingSpec(_Spec, frozen=True, kw_only=True):
     """Of the weights that validation uses, per optimizer step."""
     rollout_decay: float = 0.0
     """DiffusionNFT's old policy: `old <- d*old + (1-d)*new` at each publication; 0 rolls out with
-    the newest weights."""
+    the newest weights, and needs several updates per iteration."""
     nft_strength: float = 1.0
     """`b` of DiffusionNFT."""
     nft_times: int = 4
@@ -418,6 +418,14 @@ class JobSpec(_Spec, frozen=True, kw_only=True):
             f"{samples} samples cannot be dealt out evenly over "
             f"{self.training.updates_per_iteration} updates and {self.training.ranks} ranks",
         )
+        if self.training.loss == "diffusion_nft":
+            _require(
+                self.training.updates_per_iteration > 1 or self.training.rollout_decay > 0,
+                "training.rollout_decay",
+                "must be above 0 with 1 update per iteration: DiffusionNFT would train only where"
+                " it equals its old policy, where nothing holds it, and unlearn to a reward of 0"
+                " within some 20 iterations; use 0.1, or 2 for `training.updates_per_iteration`",
+            )
         if self.training.loss == "flow_grpo":
             _require(
                 self.sampler.kind != "ode",

@@ -269,6 +269,16 @@ def test_samples_are_dealt_out_evenly_over_updates() -> None:
     assert "64 samples cannot be dealt out evenly over 3 updates" in error.problem
 
 
+def test_diffusion_nft_with_one_update_needs_an_old_policy() -> None:
+    """At the old policy nothing holds it: it unlearns everything."""
+    data = _with("training.updates_per_iteration", 1)
+    error = _problem(data)
+    assert error.path == "training.rollout_decay"
+    assert "above 0 with 1 update per iteration" in error.problem
+    job_from_data(_with("training.rollout_decay", 0.1, data))
+    job_from_data(_with("training.loss", "flow_grpo", _with("sampler.kind", "cps", data)))
+
+
 def test_a_job_survives_the_way_through_yaml() -> None:
     data = _with("sampler.shift", 1e-5, _with("training.learning_rate", 1e-7))
     job = job_from_data(_with("model.lora.targets", ["to_q"], data))
