@@ -145,7 +145,7 @@ class TrainerRank(Actor):
 
     @handles(SaveCheckpoint)
     async def on_save(self, message: SaveCheckpoint) -> None:
-        """Write a checkpoint, and export the model if asked."""
+        """Write a checkpoint, and export the model that was validated if asked."""
         training = self._training
         if training is None:
             return self._log_unstarted(message)
@@ -260,7 +260,9 @@ class TrainerRank(Actor):
             if message.export_to:
                 # Left by a run that was killed after exporting and before its last commit.
                 shutil.rmtree(message.export_to, ignore_errors=True)
-                export_transformer(training.model, Path(message.export_to))
+                # The average: the weights whose validation score is the run's.
+                weights = training.trainer.evaluation_state()
+                export_transformer(training.model, weights, Path(message.export_to))
 
         await self._context.on_accelerator(save)
         return CheckpointSaved(message.iteration, message.path)
