@@ -21,6 +21,7 @@ SpotlightError
 │   └── TransferFailed        a tensor bundle could not be sent or fetched
 ├── WrongWeights              a worker does not hold the weights version that was asked for
 ├── CommitRefused             saved progress is not that of the request it came with
+├── NotFinite                 samples are NaN or infinite; carries which of their batch
 ├── TrainingDiverged          a loss or a gradient is not finite
 └── ScoringError              a scorer failed; never turned into a reward
 """
@@ -123,6 +124,15 @@ class WrongWeights(SpotlightError):
 
 class CommitRefused(SpotlightError):
     """Saved progress is damaged, gone, or not that of the request it came with."""
+
+
+class NotFinite(SpotlightError):
+    """Latents or images are NaN or infinite: as a picture they would be black, and score 0."""
+
+    def __init__(self, problem: str, rows: tuple[int, ...]) -> None:
+        super().__init__(problem)
+        self.rows = rows
+        """Which samples of the batch; nothing is wrong with the others."""
 
 
 class TrainingDiverged(SpotlightError):

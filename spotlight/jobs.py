@@ -126,7 +126,8 @@ class SamplerSpec(_Spec, frozen=True, kw_only=True):
     guidance: float = 1.0
     """True classifier-free guidance scale; 1 means none."""
     noise_level: float = 0.7
-    """`a` of Flow-SDE and CPS; unused by `ode`."""
+    """`a` of Flow-SDE and CPS, how much noise a step draws anew: with `cps` at most 1, which is all
+    of it; unused by `ode`."""
     window: WindowSpec = WindowSpec()
     """Where Flow-SDE and CPS add noise; unused by `ode`."""
     micro_batch: int = 8
@@ -149,6 +150,12 @@ class SamplerSpec(_Spec, frozen=True, kw_only=True):
         _require(self.shift is None or self.shift > 0, "shift", "must be positive")
         _require(self.guidance >= 1, "guidance", "must be at least 1 (1 means no guidance)")
         _require(self.noise_level >= 0, "noise_level", "must not be negative")
+        _require(
+            self.kind != "cps" or self.noise_level <= 1,
+            "noise_level",
+            f"must be in [0, 1] with `cps`, not {self.noise_level}: a step draws the part"
+            " sin(noise_level * pi / 2) of its noise anew, and 1 is all of it; its authors use 0.8",
+        )
         _require(self.micro_batch >= 1, "micro_batch", "must be at least 1 image")
         _require(
             self.degree == "auto" or self.degree >= 1,
@@ -215,7 +222,7 @@ class TrainingSpec(_Spec, frozen=True, kw_only=True):
     """Of the weights that validation uses, per optimizer step."""
     rollout_decay: float = 0.0
     """DiffusionNFT's old policy: `old <- d*old + (1-d)*new` at each publication; 0 rolls out with
-    the newest weights."""
+    the newest weights, and needs several updates per iteration."""
     nft_strength: float = 1.0
     """`b` of DiffusionNFT."""
     nft_times: int = 4
@@ -417,11 +424,25 @@ class JobSpec(_Spec, frozen=True, kw_only=True):
             f"{samples} samples cannot be dealt out evenly over "
             f"{self.training.updates_per_iteration} updates and {self.training.ranks} ranks",
         )
+        if self.training.loss == "diffusion_nft":
+            _require(
+                self.training.updates_per_iteration > 1 or self.training.rollout_decay > 0,
+                "training.rollout_decay",
+                "must be above 0 with 1 update per iteration: DiffusionNFT would train only where"
+                " it equals its old policy, where nothing holds it, and unlearn to a reward of 0"
+                " within some 20 iterations; use 0.1, or 2 for `training.updates_per_iteration`",
+            )
         if self.training.loss == "flow_grpo":
             _require(
                 self.sampler.kind != "ode",
                 "sampler.kind",
                 "flow_grpo needs a stochastic sampler: use `flow_sde` or `cps`",
+            )
+            _require(
+                self.sampler.noise_level > 0,
+                "sampler.noise_level",
+                "must be above 0 with flow_grpo, which learns from noise alone; its authors use 0.7"
+                " with `flow_sde` and 0.8 with `cps`",
             )
             rollout, replay = self.sampler.micro_batch, self.training.micro_batch
             _require(

@@ -235,6 +235,26 @@ def test_an_ode_sampler_has_no_use_for_the_window() -> None:
     job_from_data(_with("sampler.steps", 2))
 
 
+@pytest.mark.parametrize("noise_level", [1.01, 2.0])
+def test_cps_refuses_a_noise_level_above_all_of_the_noise(noise_level: float) -> None:
+    """At 2 it would add none."""
+    error = _problem(_with("sampler.noise_level", noise_level, _with("sampler.kind", "cps")))
+    assert error.path == "sampler.noise_level"
+    assert f"must be in [0, 1] with `cps`, not {noise_level}" in error.problem
+
+
+@pytest.mark.parametrize(("kind", "noise_level"), [("cps", 1.0), ("flow_sde", 1.2)])
+def test_noise_levels_of_known_recipes_are_accepted(kind: str, noise_level: float) -> None:
+    job_from_data(_with("sampler.noise_level", noise_level, _with("sampler.kind", kind)))
+
+
+@pytest.mark.parametrize("kind", ["cps", "flow_sde"])
+def test_flow_grpo_needs_noise(kind: str) -> None:
+    data = _with("training.loss", "flow_grpo", _with("sampler.kind", kind))
+    error = _problem(_with("sampler.noise_level", 0, data))
+    assert error.path == "sampler.noise_level" and "above 0 with flow_grpo" in error.problem
+
+
 def test_trainer_ranks_need_as_many_reserved_workers() -> None:
     data = _with("training.ranks", 4)
     error = _problem(data)
@@ -247,6 +267,16 @@ def test_samples_are_dealt_out_evenly_over_updates() -> None:
     error = _problem(_with("training.updates_per_iteration", 3))
     assert error.path == "training.updates_per_iteration"
     assert "64 samples cannot be dealt out evenly over 3 updates" in error.problem
+
+
+def test_diffusion_nft_with_one_update_needs_an_old_policy() -> None:
+    """At the old policy nothing holds it: it unlearns everything."""
+    data = _with("training.updates_per_iteration", 1)
+    error = _problem(data)
+    assert error.path == "training.rollout_decay"
+    assert "above 0 with 1 update per iteration" in error.problem
+    job_from_data(_with("training.rollout_decay", 0.1, data))
+    job_from_data(_with("training.loss", "flow_grpo", _with("sampler.kind", "cps", data)))
 
 
 def test_a_job_survives_the_way_through_yaml() -> None:

@@ -43,6 +43,7 @@ from spotlight.actors.runtime import Actor, ActorRef, from_this_process, handles
 from spotlight.actors.worker_state import WorkerContext
 from spotlight.errors import (
     CommitRefused,
+    NotFinite,
     SpotlightError,
     WrongWeights,
 )
@@ -196,7 +197,11 @@ class BatchMember(Actor, ABC, Generic[BatchT, CompanyT]):
             return
         except (SpotlightError, ValueError, RuntimeError) as error:
             reason = f"{type(error).__name__}: {error}"
-            if self._end(batch, DenoiseError(lease, reason, isinstance(error, CommitRefused))):
+            requests = batch.message.requests
+            rows = error.rows if isinstance(error, NotFinite) else ()
+            failed = tuple(requests[row].id for row in rows)
+            refused = isinstance(error, CommitRefused)
+            if self._end(batch, DenoiseError(lease, reason, refused, failed)):
                 log.warning("denoise_error", lease=lease, error=reason)
 
     def _end(self, batch: BatchT, answer: Denoised | Yielded | DenoiseError) -> bool:

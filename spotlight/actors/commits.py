@@ -15,8 +15,9 @@ import msgspec
 import torch
 
 from spotlight.actors.messages import Commit, Request
+from spotlight.diffusion.finite import rows_not_finite
 from spotlight.diffusion.samplers import Progress, SamplerSettings
-from spotlight.errors import CommitRefused, TransferFailed
+from spotlight.errors import CommitRefused, NotFinite, TransferFailed
 from spotlight.transport.tensors import fetch
 from spotlight.transport.tensors.bundles import metadata_of, pack, unpack
 
@@ -44,7 +45,13 @@ def settings_of(request: Request) -> SamplerSettings:
 
 
 def pack_commit(origin: Origin, requests: tuple[Request, ...], progress: Progress) -> bytes:
-    """The bundle of a commit; rows are in the order of the requests."""
+    """The bundle of a commit; rows are in the order of the requests. Raises `NotFinite`: from NaN
+    nobody goes on.
+    """
+    rows = rows_not_finite(progress.latents, progress.log_probs)
+    if rows:
+        names = ", ".join(requests[row].id for row in rows)
+        raise NotFinite(f"{names}: NaN or infinite after {progress.step} steps", rows)
     record = _Record(_FORMAT, origin, progress.step, requests)
     return pack(progress.tensors(), {_KEY: msgspec.json.encode(record).decode()})
 
@@ -137,3 +144,5 @@ def _require_consistent(
             f"{key}: its tensors are of step {progress.step}, its record of {record.step}, of"
             f" {settings.steps}"
         )
+    if rows_not_finite(progress.latents, progress.log_probs):
+        raise CommitRefused(f"{key}: its latents are NaN or infinite")

@@ -304,15 +304,20 @@ class Dispatcher(Actor):
             return
         if self._denoising.book.holds(message.lease, message.worker):
             log.warning("denoise_failed", worker=message.worker, error=message.error)
-            self._record("denoise_failed", worker=message.worker, error=message.error)
+            self._record(
+                "denoise_failed",
+                worker=message.worker,
+                requests=list(message.failed),
+                error=message.error,
+            )
         begins_again = False
         if message.bad_commits:
             with suppress(JournalError):  # ends the job
                 begins_again = self._denoising.start_over(message.lease, message.worker)
         if not begins_again:
             worker.failures += 1
-            failed = self._denoising.book.fail(message.lease, message.worker)
-            self._give_up(failed, message.error)
+            given_up = self._denoising.book.fail(message.lease, message.worker, message.failed)
+            self._give_up(given_up, message.error)
         self._serve()
 
     @handles(ReturnLease, only=_from_the_leader)

@@ -307,6 +307,7 @@ class GroupLeader(Actor):
                 message.lease,
                 message.error,
                 message.bad_commits,
+                message.failed,
             )
             try_tell(self, job.membership.dispatcher, failed)
             self._close(job, message.lease)

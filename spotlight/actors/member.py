@@ -57,6 +57,7 @@ from spotlight.diffusion.png import to_png
 from spotlight.diffusion.samplers import Denoising, Progress, SampleBatch, resume, start
 from spotlight.errors import (
     CommitRefused,
+    NotFinite,
     SpotlightError,
     TransferFailed,
     WrongWeights,
@@ -290,7 +291,7 @@ class Member(BatchMember[_Batch, Company]):
     def _held(self, version: _Version) -> _Weights:
         weights = self._weights.get(version)
         if weights is None:
-            held = sorted(number for number, _ in self._weights)
+            held = sorted({number for number, _ in self._weights})
             raise WrongWeights(f"version {version[0]} is not held here; held: {held}")
         return weights
 
@@ -301,12 +302,12 @@ class Member(BatchMember[_Batch, Company]):
         message, step = batch.message, taken.progress.step
         loop = asyncio.get_running_loop()
         began = loop.time()
-        data = await self._context.on_packer(
-            lambda: pack_commit(origin, message.requests, taken.progress)
-        )
         try:
+            data = await self._context.on_packer(
+                lambda: pack_commit(origin, message.requests, taken.progress)
+            )
             bundle = await self._upload(job, batch, f"commits/{self._stem(batch)}-{step}", data)
-        except TransferFailed as error:
+        except (NotFinite, TransferFailed) as error:
             log.warning("commit_not_delivered", lease=message.lease, error=str(error))
             return
         except Unwanted:

@@ -183,7 +183,7 @@ class TrainerRank(Actor):
 
     @handles(SaveCheckpoint, only=_from_runner)
     async def on_save(self, message: SaveCheckpoint) -> None:
-        """Write a checkpoint, and export the model if asked."""
+        """Write a checkpoint, and export the model that was validated if asked."""
         training = self._training
         if training is None:
             return self._log_unstarted(message)
@@ -304,7 +304,8 @@ class TrainerRank(Actor):
                 folder = training.run_folder / "export"
                 # Left by a run that was killed after exporting and before its last commit.
                 shutil.rmtree(folder, ignore_errors=True)
-                export_transformer(training.model, folder)
+                # The average: the weights whose validation score is the run's.
+                export_transformer(training.model, training.trainer.evaluation_state(), folder)
 
         await self._context.on_accelerator(save)
         return CheckpointSaved(message.iteration)

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spotlight.errors import CheckpointError
+from spotlight.diffusion.finite import rows_not_finite
+from spotlight.errors import CheckpointError, NotFinite
 
 
 class ImageCodec(Protocol):
@@ -91,8 +92,15 @@ def token_grid(codec: ImageCodec, height: int, width: int) -> tuple[int, int]:
 
 def to_uint8(images: Tensor) -> np.ndarray:
     """Images [B, 3 or 1, H, W] in [-1, 1] as uint8 [B, H, W, 3]; grey becomes three equal
-    channels.
+    channels. Raises `NotFinite`: NaN would be black.
     """
+    rows = rows_not_finite(images)
+    if rows:
+        raise NotFinite(
+            f"{len(rows)} of {len(images)} decoded images are NaN or infinite; the latents, or the"
+            " precision of the image decoder, cannot be used",
+            rows,
+        )
     scaled = (images.detach().float() / 2 + 0.5).clamp(0, 1) * 255
     rgb = scaled.round().to(torch.uint8).expand(-1, 3, -1, -1)
     return np.ascontiguousarray(rgb.permute(0, 2, 3, 1).cpu().numpy())

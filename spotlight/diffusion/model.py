@@ -81,7 +81,9 @@ class DiffusionModel(Protocol):
         ...
 
     def decode(self, latents: Tensor, height: int, width: int) -> np.ndarray:
-        """Images, uint8 [B, H, W, 3] RGB, of clean latents [B, T, C]."""
+        """Images, uint8 [B, H, W, 3] RGB, of clean latents [B, T, C]; raises `NotFinite` with those
+        that are not.
+        """
         ...
 
     def sigmas(self, steps: int, height: int, width: int, shift: float | None) -> Tensor:

@@ -5,6 +5,7 @@ Invariants:
   exactly `settings.micro_batch` rows, padded when short, because kernels choose differently for
   other batch sizes.
 - Noise comes from (seed, step); resuming needs no generator state.
+- Samples that are NaN or infinite are never a result.
 - Latents stay float32. Flow-SDE and CPS add noise only inside the window; outside it every step is
   Euler.
 """
@@ -17,10 +18,15 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from spotlight.diffusion.finite import rows_not_finite
 from spotlight.diffusion.model import DiffusionModel, PromptEmbeddings
 from spotlight.diffusion.noise import initial_noise, step_noise
 from spotlight.diffusion.transitions import euler, log_prob, transition
+from spotlight.errors import NotFinite
 from spotlight.jobs import SamplerKind, SamplerSpec
+
+_NAMED = 4
+"""An error names so many samples."""
 
 
 @dataclass(frozen=True)
@@ -182,6 +188,7 @@ class Denoising:
             )
         self.settings = settings
         self._model = model
+        self._prompts = prompts
         self._shape = model.latent_shape(settings.height, settings.width)
         self._count = count
         # Padding repeats the last sample: rows never influence each other, so any valid row will
@@ -240,7 +247,7 @@ class Denoising:
             guidance=settings.guidance,
         )
         if settings.in_window(at.step):
-            self._at = self._after_noise(at, velocity, sigma, next_sigma)
+            self._at = self._after_noise(at, velocity)
         else:
             latents = euler(at.latents, velocity, sigma, next_sigma)
             self._at = replace(at, step=at.step + 1, latents=latents)
@@ -252,22 +259,32 @@ class Denoising:
         return Progress(at.step, at.latents[: self._count].cpu(), states, log_probs)
 
     def result(self) -> SampleBatch:
-        """The finished samples, without the padding; raises `ValueError` before the last step."""
+        """The finished samples, without the padding.
+
+        Raises `ValueError` before the last step, and `NotFinite` with the samples that are not.
+        """
         if not self.done:
             raise ValueError(f"only {self._at.step} of {self.settings.steps} steps are taken")
-        states, log_probs = self._recorded(self._at)
-        latents = self.latents.cpu()
+        end = self.progress()
+        rows = rows_not_finite(end.latents, end.log_probs)
+        if rows:
+            raise NotFinite(
+                f"{len(rows)} of {self._count} samples are NaN or infinite after the last step"
+                f" ({self._names(rows)}); resume from an earlier checkpoint with a lower"
+                " training.learning_rate, or lower sampler.guidance",
+                rows,
+            )
         if self.settings.window is None or self.settings.kind == "ode":
-            return SampleBatch(latents, None, None, 0)
-        return SampleBatch(latents, states, log_probs, self.settings.window[0])
+            return SampleBatch(end.latents, None, None, 0)
+        return SampleBatch(end.latents, end.window_states, end.log_probs, self.settings.window[0])
 
-    def _after_noise(
-        self, at: _Point, velocity: Tensor, sigma: Tensor, next_sigma: Tensor
-    ) -> _Point:
-        kind = self.settings.kind
-        mean, std = transition(
-            kind, self.settings.noise_level, at.latents, velocity, sigma, next_sigma
-        )
+    def _names(self, rows: Sequence[int]) -> str:
+        names = [f"{self._prompts[row]!r}, seed {self._seeds[row]}" for row in rows]
+        return "; ".join(names[:_NAMED] + ["..."] * (len(names) > _NAMED))
+
+    def _after_noise(self, at: _Point, velocity: Tensor) -> _Point:
+        kind, noise_level = self.settings.kind, self.settings.noise_level
+        mean, std = transition(kind, noise_level, at.latents, velocity, self._sigmas, at.step)
         noise = step_noise(self._seeds, at.step, self._shape).to(mean.device)
         latents = mean + std * noise
         return _Point(

@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spotlight.errors import JobError
+
 Scheduler = Any
 """A FlowMatchEulerDiscreteScheduler; diffusers declares no types for what it adds at run time."""
 
@@ -26,15 +28,26 @@ def flow_sigmas(
     """Sigmas [steps + 1], float32 on the CPU, from the highest down to 0.
 
     `shift` replaces the checkpoint's shift, dynamic or not, by
-    s -> shift * s / (1 + (shift - 1) * s).
+    s -> shift * s / (1 + (shift - 1) * s). Raises `JobError` naming `sampler.shift` when float32
+    cannot tell the sigmas apart.
     """
+    changes: dict[str, Any] = {}
     if shift is not None:
-        scheduler = type(scheduler).from_config(
-            scheduler.config, use_dynamic_shifting=False, shift=shift
-        )
+        changes = {"use_dynamic_shifting": False, "shift": shift}
+    if steps == 1:
+        # The only sigma is the first one. To stretch it to a terminal one, too, divides 0 by 0.
+        changes["shift_terminal"] = None
+    if changes:
+        scheduler = type(scheduler).from_config(scheduler.config, **changes)
     mu = dynamic_shift(scheduler, image_tokens) if scheduler.config.use_dynamic_shifting else None
     scheduler.set_timesteps(sigmas=np.linspace(1.0, 1 / steps, steps), mu=mu, device="cpu")
     sigmas: Tensor = scheduler.sigmas
+    if not torch.all(sigmas.diff() < 0):
+        raise JobError(
+            "sampler.shift",
+            f"{shift if shift is not None else 'the one of the checkpoint'} makes some of"
+            f" {steps} steps so short that they lead nowhere; use one nearer to 1, or fewer steps",
+        )
     return sigmas.to(torch.float32, copy=True)
 
 

@@ -29,32 +29,35 @@ def transition(
     noise_level: float,
     latents: Tensor,
     velocity: Tensor,
-    sigma: Scalar,
-    next_sigma: Scalar,
+    sigmas: Tensor,
+    step: int | Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Mean [B, T, C] and standard deviation ([1, 1, 1] or [B, 1, 1]) of the next latents.
 
-    `sigma` and `next_sigma` are numbers, or tensors [B] with one value per sample.
+    `sigmas` [steps + 1] is the schedule, and `step` the step from s = sigmas[step] to s' =
+    sigmas[step + 1]: one for all samples, or a tensor [B] with one for each.
 
     - `ode`: Euler; the standard deviation is 0.
     - `flow_sde` (Flow-GRPO, arXiv 2505.05470): std_s = a * sqrt(s / (1 - s)),
       mean = x * (1 + std_s^2 * dt / (2s)) + v * (1 + std_s^2 * (1 - s) / (2s)) * dt, std = std_s *
-      sqrt(-dt). At s = 1, which only the first step has, the denominator uses the schedule's second
-      sigma, which is s'.
+      sqrt(-dt). In the first step, where s = 1, the denominator uses the schedule's second sigma.
     - `cps` (coefficients-preserving sampling, arXiv 2509.05952): x0 = x - s * v, eps = x + (1 - s)
       * v,
       std = s' * sin(a * pi / 2), mean = (1 - s') * x0 + sqrt(s'^2 - std^2) * eps.
     """
-    sigma, next_sigma = _column(sigma, latents), _column(next_sigma, latents)
-    step = next_sigma - sigma
+    sigmas, steps = sigmas.to(latents.device), torch.as_tensor(step, device=latents.device)
+    sigma, next_sigma = _column(sigmas[steps], latents), _column(sigmas[steps + 1], latents)
+    dt = next_sigma - sigma
     if kind == "ode":
-        return latents + velocity * step, torch.zeros_like(step)
+        return latents + velocity * dt, torch.zeros_like(dt)
     if kind == "flow_sde":
-        denominator = 1 - torch.where(sigma == 1, next_sigma, sigma)
+        # The first step is known by its index: float32 makes the first sigma of one shifted
+        # schedule in ten 1 +- 1e-7.
+        denominator = 1 - _column(sigmas[steps.clamp(min=1)], latents)
         diffusion = noise_level * torch.sqrt(sigma / denominator)
         drift = diffusion**2 / (2 * sigma)
-        mean = latents * (1 + drift * step) + velocity * (1 + drift * (1 - sigma)) * step
-        return mean, diffusion * torch.sqrt(-step)
+        mean = latents * (1 + drift * dt) + velocity * (1 + drift * (1 - sigma)) * dt
+        return mean, diffusion * torch.sqrt(-dt)
     clean = latents - sigma * velocity
     noise = latents + (1 - sigma) * velocity
     std = next_sigma * math.sin(noise_level * math.pi / 2)

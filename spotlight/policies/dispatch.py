@@ -9,7 +9,8 @@ Invariants:
 - An item is queued, leased, or done; it is never in two leases at a time, and never lost: a lease
   that expires, fails, is returned or loses its holder puts its items back at the front of the
   queue, together with the progress that was saved of them.
-- A lease holds at least one item, and items of one batch key and one number of saved steps only.
+- A lease holds at least one item, and items of one batch key, one number of saved steps and one
+  number of failures only: what cannot be done never takes others with it for long.
 - An item that was held while several holders were lost is leased alone, and after too many it is
   given up: it may be what ends them. A holder that was lost before it said that it has a lease was
   not ended by it, and one that was only out of reach was not ended at all.
@@ -18,7 +19,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Generic, Protocol, TypeVar
@@ -236,18 +237,24 @@ class LeaseBook(Generic[ItemT, SavedT]):
         self.counters.completed += len(lease.items)
         return lease.items
 
-    def fail(self, number: int, holder: str) -> tuple[ItemT, ...]:
+    def fail(self, number: int, holder: str, failed: Collection[str] = ()) -> tuple[ItemT, ...]:
         """The holder could not do it: items go back, except those returned, which failed too
-        often."""
+        often.
+
+        `failed` are the ids of the items that could not be done, when that is known: nothing is
+        wrong with the others.
+        """
         if not self.holds(number, holder):
             self.counters.late += 1
             return ()
         lease = self._leases.pop(number)
+        blamed = {item.id for item in lease.items if item.id in failed}
         given_up = []
         for item in reversed(lease.items):
             del self._leased[item.id]
-            self._failures[item.id] = self._failures.get(item.id, 0) + 1
-            if self._failures[item.id] >= self.max_attempts:
+            if not blamed or item.id in blamed:
+                self._failures[item.id] = self._failures.get(item.id, 0) + 1
+            if self._failures.get(item.id, 0) >= self.max_attempts:
                 self._clear(item.id)
                 self._done.add(item.id)
                 given_up.append(item)
@@ -394,11 +401,12 @@ class LeaseBook(Generic[ItemT, SavedT]):
         saved = self._saved.get(item.id)
         steps = saved.step if saved is not None else 0
         alone = item.id if len(self._lost_with.get(item.id, ())) >= _SUSPECT_AFTER else ""
-        key = (self.batch_key(item), steps, alone)
+        key = (self.batch_key(item), steps, self._failures.get(item.id, 0), alone)
         bucket = self._queue.get(key)
         if bucket is None:
             self._buckets_made += 1
-            rank = (*self.order(item), int(not steps), -self.work(item), self._buckets_made)
+            turn = -self._buckets_made if ahead else self._buckets_made
+            rank = (*self.order(item), int(not steps), -self.work(item), turn)
             bucket = self._queue[key] = _Bucket(rank)
         bucket.items[item.id] = item
         if ahead:

@@ -118,7 +118,7 @@ def chaos_job(folder: Path, *, degree: int | str = "auto", **changes: object) ->
             "iterations": 3,
             "group_size": 4,
             "checkpoint_every": 1,
-            "training": {"updates_per_iteration": 1},
+            "training": {"updates_per_iteration": 1, "rollout_decay": 0.5},
             "exploration": {"candidates": 2, "budget": "fixed"},
             "validation": {"seeds": 2, "every": 2},
             **changes,

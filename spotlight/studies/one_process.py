@@ -67,7 +67,7 @@ class OneProcess:
         and score them, a micro-batch at a time. With `other_noise` only the initial latents are the
         seed's own.
 
-        Raises `ScoringError`.
+        Raises `ScoringError` and `NotFinite`.
         """
         self._model.load_trainable_state(weights)
         shape = self._model.latent_shape(settings.height, settings.width)
@@ -83,8 +83,9 @@ class OneProcess:
             denoising = resume(self._model, prompts, seeds, sampler, begin)
             while not denoising.done:
                 denoising.step()
-            images = self._model.decode(denoising.latents, settings.height, settings.width)
-            yield ScoredSamples(denoising.result(), self._rewards(images, prompts))
+            samples = denoising.result()
+            images = self._model.decode(samples.latents, settings.height, settings.width)
+            yield ScoredSamples(samples, self._rewards(images, prompts))
 
     def train(
         self,

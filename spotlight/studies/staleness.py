@@ -75,7 +75,7 @@ class StalenessStudy:
     def carry_out(self) -> StalenessRecord:
         """Train, score, compare.
 
-        Raises `ScoringError` when an image cannot be scored and `TrainingDiverged`.
+        Raises `ScoringError` when an image cannot be scored, `NotFinite` and `TrainingDiverged`.
         """
         job, plan = self._job, self._plan
         scorings = []

@@ -19,7 +19,6 @@ from torch import Tensor
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.noise import initial_noise
 from spotlight.diffusion.transitions import log_prob, transition
-from spotlight.errors import JobError
 from spotlight.jobs import SamplerSpec, TrainingSpec
 from spotlight.training.batches import TrainingBatch
 
@@ -43,8 +42,8 @@ class Terms:
     """[M, T, C] float32: the velocity eps - x0 (DiffusionNFT) or the next latents (Flow-GRPO)."""
     advantages: Tensor
     """[M] float32"""
-    next_sigmas: Tensor
-    """[M] float32: where the step led; 0 for DiffusionNFT."""
+    steps: Tensor
+    """[M] int64: the step of the schedule that is replayed; 0 for DiffusionNFT."""
     log_probs: Tensor
     """[M] float32: of the step under the weights that sampled it; 0 for DiffusionNFT."""
 
@@ -81,7 +80,7 @@ class Loss(Protocol):
 
 
 def build_loss(model: DiffusionModel, training: TrainingSpec, sampler: SamplerSpec) -> Loss:
-    """The update rule of a job; raises `JobError` naming a field that makes it useless."""
+    """The update rule of a job; raises `JobError` when its sampler has no schedule."""
     sigmas = model.sigmas(sampler.steps, sampler.height, sampler.width, sampler.shift)
     if training.loss == "diffusion_nft":
         return DiffusionNFT(training, sigmas)
@@ -122,15 +121,14 @@ class DiffusionNFT:
         noise = initial_noise(keys, (times, *batch.latents.shape[1:])).flatten(0, 1)
         sigmas = self._sigmas[self._draw_times(keys)].flatten()
         velocities = noise - batch.latents[rows]
-        unused = torch.zeros_like(sigmas)
         return Terms(
             samples=rows,
             latents=noise - (1 - sigmas).view(-1, 1, 1) * velocities,
             sigmas=sigmas,
             targets=velocities,
             advantages=batch.advantages[rows],
-            next_sigmas=unused,
-            log_probs=unused,
+            steps=torch.zeros_like(rows),
+            log_probs=torch.zeros_like(sigmas),
         )
 
     def evaluate(
@@ -180,13 +178,7 @@ class FlowGRPO:
     replays = True
 
     def __init__(self, training: TrainingSpec, sampler: SamplerSpec, sigmas: Tensor) -> None:
-        """`sigmas` [steps + 1] is the rollout's schedule; raises `JobError` without noise."""
-        if sampler.kind == "ode":
-            raise JobError("sampler.kind", "flow_grpo needs a stochastic sampler: flow_sde or cps")
-        if sampler.noise_level == 0:
-            raise JobError(
-                "sampler.noise_level", "flow_grpo learns nothing without noise; raise it above 0"
-            )
+        """`sigmas` [steps + 1] is the rollout's schedule."""
         self._kind = sampler.kind
         self._noise_level = sampler.noise_level
         self._clip_range = training.clip_range
@@ -209,13 +201,14 @@ class FlowGRPO:
                 f" log-probabilities, do not fit a schedule of {len(self._sigmas) - 1} steps"
             )
         rows = torch.tensor(samples, dtype=torch.long)
+        steps = torch.arange(start, start + length).repeat(len(rows))
         return Terms(
             samples=rows.repeat_interleave(length),
             latents=states[rows, :-1].flatten(0, 1),
-            sigmas=self._sigmas[start : start + length].repeat(len(rows)),
+            sigmas=self._sigmas[steps],
             targets=states[rows, 1:].flatten(0, 1),
             advantages=batch.advantages[rows].repeat_interleave(length),
-            next_sigmas=self._sigmas[start + 1 : start + length + 1].repeat(len(rows)),
+            steps=steps,
             log_probs=log_probs[rows].flatten(),
         )
 
@@ -243,14 +236,15 @@ class FlowGRPO:
             self._noise_level,
             terms.latents,
             velocity,
-            terms.sigmas,
-            terms.next_sigmas,
+            self._sigmas,
+            terms.steps,
         )
 
     def _kl_variance(self, terms: Terms, std: Tensor) -> Tensor:
         variance = std.flatten() ** 2
         if self._kind == "flow_sde":
-            return variance / (terms.sigmas - terms.next_sigmas)
+            sigmas = self._sigmas.to(variance.device)
+            return variance / (sigmas[terms.steps] - sigmas[terms.steps + 1])
         return variance
 
 

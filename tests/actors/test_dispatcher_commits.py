@@ -204,6 +204,28 @@ async def test_unusable_commits_start_over_and_cost_no_attempt(desk: Desk) -> No
     assert await desk.complete("a", worker.last(Grant).lease) == 1
 
 
+async def test_a_request_that_cannot_be_done_is_given_up_without_the_others_of_its_batch(
+    desk: Desk,
+) -> None:
+    worker = await desk.add("a", credits=1)
+    wanted = requests(4)
+    bad = wanted[1].id
+    await desk.submit(*wanted)
+    assert ids(worker.last(Grant)) == [request.id for request in wanted]
+    for _ in range(5):
+        grant = worker.last(Grant)
+        if bad in ids(grant):
+            await desk.tell(DenoiseFailed("a", 1, grant.lease, "NaN", failed=(bad,)))
+        else:
+            await desk.complete("a", grant.lease)
+        if grant == worker.last(Grant):
+            break
+    assert desk.given_up() == [bad]
+    assert [len(grant.requests) for grant in worker.all(Grant)] in ([4, 1, 1, 3], [4, 3, 1, 1])
+    assert desk.statistics.open["rollout"] == 3, "they wait for their rewards"
+    assert [event["requests"] for event in desk.event("denoise_failed")] == [[bad]] * 3
+
+
 async def test_blaming_commits_that_never_came_is_a_failed_attempt(desk: Desk) -> None:
     worker = await desk.add("a")
     await desk.submit(*requests(1))

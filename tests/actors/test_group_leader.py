@@ -211,9 +211,12 @@ async def test_what_the_member_cannot_do_is_given_back(crew: Crew) -> None:
     await crew.working(4, 5)
     await crew.tell(DenoiseError(4, "out of memory"))
     await crew.tell(DenoiseError(5, "damaged", bad_commits=True))
+    await crew.working(6)
+    await crew.tell(DenoiseError(6, "NaN", failed=("rollout/0/0/1",)))
     assert crew.dispatcher.all(DenoiseFailed) == [
         DenoiseFailed("w", 7, 4, "out of memory"),
         DenoiseFailed("w", 7, 5, "damaged", bad_commits=True),
+        DenoiseFailed("w", 7, 6, "NaN", failed=("rollout/0/0/1",)),
     ]
     assert crew.held() == ()
 

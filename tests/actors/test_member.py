@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -29,6 +29,7 @@ from spotlight.actors.messages import (
 )
 from spotlight.actors.runtime import ActorSystem, Message
 from spotlight.actors.worker_state import WorkerContext
+from spotlight.diffusion import samplers
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.transport.tensors import BundleOffer, BundleStore, fetch
 from spotlight.transport.tensors.bundles import pack, unpack
@@ -72,7 +73,7 @@ class Bench:
     async def hold(self, version: int, keep: tuple[int, ...] = ()) -> None:
         data = pack(self.weights[version])
         offer = self.store.put(f"weights/{version}", data)
-        held = await self.ask(HoldWeights("job", version, offer, None, keep or (version,)))
+        held = await self.ask(HoldWeights("job", version, offer, offer, keep or (version,)))
         assert held == WeightsHeld(version)
 
     async def denoise(self, lease: int, count: int = 1, version: int = 0) -> None:
@@ -185,6 +186,44 @@ async def test_without_a_job_it_says_so(bench: Bench) -> None:
     (refused,) = await bench.answered()
     assert isinstance(refused, DenoiseError)
     assert "no job is prepared" in refused.error
+
+
+@pytest.mark.parametrize("kind", ["rollout", "preview", "evaluation"])
+async def test_latents_that_are_not_finite_are_an_error_and_never_a_black_picture(
+    bench: Bench, kind: str, tmp_path: Path
+) -> None:
+    bench.weights = {0: {name: tensor * torch.nan for name, tensor in bench.weights[0].items()}}
+    await bench.hold(0)
+    wanted = tuple(
+        msgspec.structs.replace(one, image_key=f"validation/v0/{one.seed}.png")
+        for one in requests(2, kind)
+    )
+    bench.tell(batch(1, wanted))
+    (answer,) = await bench.answered()
+    assert isinstance(answer, DenoiseError)
+    assert "NotFinite: 2 of 2 samples are NaN or infinite" in answer.error
+    assert f"{wanted[1].prompt!r}, seed {wanted[1].seed}" in answer.error
+    assert answer.failed == tuple(request.id for request in wanted)
+    assert not answer.bad_commits
+    assert not (tmp_path / "store" / "validation").exists()
+
+
+async def test_only_the_samples_that_are_not_finite_are_blamed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = samplers.initial_noise
+
+    def noise(seeds: Sequence[int], shape: tuple[int, ...]) -> torch.Tensor:
+        drawn = plain(seeds, shape)
+        drawn[list(seeds).index(1)] = torch.nan
+        return drawn
+
+    monkeypatch.setattr(samplers, "initial_noise", noise)
+    await bench.hold(0)
+    await bench.denoise(1, count=3)
+    (answer,) = await bench.answered()
+    assert isinstance(answer, DenoiseError)
+    assert answer.failed == (requests(3)[1].id,)
 
 
 async def test_pictures_that_are_asked_for_are_in_the_sink(bench: Bench, tmp_path: Path) -> None:

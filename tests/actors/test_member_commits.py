@@ -628,6 +628,30 @@ async def test_a_batch_that_its_revocation_overtook_is_not_begun(
     assert gate.begun == STEPS
 
 
+@pytest.mark.parametrize("name", ["latents", "log_probs"])
+async def test_nobody_goes_on_from_a_commit_that_is_not_finite(interrupted: Any, name: str) -> None:
+    worker, requests, commits = interrupted
+    data = await fetch(commits[0].bundle)
+    tensors = unpack(data)
+    tensors[name].select(0, 1).fill_(torch.nan)
+    bundle = worker.store.put("commits/of-nan", pack(tensors, metadata_of(data)))
+    changed = tuple(replace(commit, bundle=bundle) for commit in commits)
+    assert "commits/of-nan: its latents are NaN or infinite" in await refusal(
+        worker, requests, changed
+    )
+
+
+async def test_latents_that_are_not_finite_are_not_committed(
+    workers: tuple[Worker, Worker], weights: Tensors
+) -> None:
+    worker = workers[0]
+    await worker.hold({name: tensor * torch.nan for name, tensor in weights.items()})
+    worker.denoise(wanted(1, 2), every=1)
+    (answer,) = await worker.hears(1)
+    assert isinstance(answer, DenoiseError)
+    assert len(answer.failed) == 2
+
+
 # --- a coordinator that is away ---
 
 

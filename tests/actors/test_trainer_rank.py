@@ -65,6 +65,9 @@ class FakeTrainer:
     def rollout_state(self) -> dict[str, torch.Tensor]:
         return {"weight": torch.tensor([float(len(self.batches))])}
 
+    def evaluation_state(self) -> dict[str, torch.Tensor]:
+        return {"weight": torch.tensor([len(self.batches) / 2])}
+
     def state_dict(self) -> dict[str, torch.Tensor]:
         return self.rollout_state()
 
@@ -342,6 +345,22 @@ async def test_a_checkpoint_is_saved_as_often_as_asked_for_but_only_of_what_is_t
     assert saved.name == "iteration-000001.safetensors"
     await gym.tell(SaveCheckpoint(2, export=False))
     assert "1 are trained" in gym.runner.last(TrainerFailed).error
+
+
+async def test_the_weights_that_are_exported_are_those_that_were_validated(
+    gym: Gym, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exported: list[tuple[dict[str, torch.Tensor], Path]] = []
+
+    def export(model: Any, weights: dict[str, torch.Tensor], folder: Path) -> None:
+        exported.append((weights, folder))
+
+    monkeypatch.setattr(trainer_rank, "export_transformer", export)
+    await gym.start()
+    await gym.tell(gym.batch(0))
+    await gym.tell(SaveCheckpoint(1, export=True))
+    assert exported == [(gym.trainer.evaluation_state(), gym.run_folder / "export")]
+    assert gym.runner.last(CheckpointSaved).iteration == 1
 
 
 async def test_an_error_of_the_trainer_becomes_a_message(gym: Gym) -> None:

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from spotlight.diffusion.images import PixelCodec, to_uint8, token_grid
-from spotlight.errors import CheckpointError
+from spotlight.errors import CheckpointError, NotFinite
 
 
 @pytest.mark.parametrize("colours", [1, 3])
@@ -28,6 +28,15 @@ def test_grey_images_get_three_equal_channels() -> None:
     assert pixels.dtype == np.uint8
     assert pixels[0, 0, :, 0].tolist() == [0, 0, 128, 255, 255]
     assert np.array_equal(pixels[..., 0], pixels[..., 2])
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_an_image_that_is_not_finite_is_never_a_black_or_white_one(value: float) -> None:
+    images = torch.zeros(3, 3, 4, 4)
+    images[2, 1, 3, 0] = value
+    with pytest.raises(NotFinite, match="1 of 3 decoded images") as odd:
+        to_uint8(images)
+    assert odd.value.rows == (2,)
 
 
 @pytest.mark.parametrize(("height", "width", "field"), [(18, 48, "height"), (16, 50, "width")])

@@ -6,10 +6,11 @@ import pytest
 import torch
 from diffusers import FlowMatchEulerDiscreteScheduler
 
-from spotlight.diffusion.noise import initial_noise
+from spotlight.diffusion.noise import initial_noise, step_noise
 from spotlight.diffusion.qwen_image import QwenImageModel
 from spotlight.diffusion.samplers import Progress, SamplerSettings, resume, sample, start
 from spotlight.diffusion.transitions import log_prob, transition
+from spotlight.errors import NotFinite
 from spotlight.jobs import SamplerSpec
 
 ODE = SamplerSettings("ode", 6, 16, 48, micro_batch=4)
@@ -130,11 +131,30 @@ def test_replaying_the_window_gives_exactly_the_recorded_log_probabilities(
         velocity = model.velocity(
             before, sigmas[step].expand(size), embeddings, height=16, width=48
         )
-        mean, std = transition(
-            settings.kind, settings.noise_level, before, velocity, sigmas[step], sigmas[step + 1]
-        )
+        mean, std = transition(settings.kind, settings.noise_level, before, velocity, sigmas, step)
         ratio = torch.exp(log_prob(settings.kind, after, mean, std) - batch.log_probs[:, index])
         assert torch.equal(ratio, torch.ones(size))
+
+
+@pytest.mark.parametrize("shift", [0.54, 1.18, 2.14])
+def test_the_first_step_adds_noise_of_the_noise_level_whatever_the_shift(
+    model: QwenImageModel, shift: float
+) -> None:
+    """Its standard deviation is the noise level; the noise is the seed's own."""
+    assert model.sigmas(6, 16, 48, shift)[0] != 1
+    first = replace(SDE, shift=shift, window=(0, 2))
+    quiet, noisy = (
+        start(model, PROMPTS[:1], SEEDS[:1], replace(first, noise_level=level))
+        for level in (0.0, 0.7)
+    )
+    quiet.step()
+    noisy.step()
+    noise = step_noise(SEEDS[:1], 0, model.latent_shape(16, 48))
+    # The mean moves a little, too, against the latents: by noise_level^2 / 2 of them.
+    drift = -(0.7**2) / 2 * initial_noise(SEEDS[:1], model.latent_shape(16, 48))
+    torch.testing.assert_close(
+        noisy.latents - quiet.latents, drift + 0.7 * noise, rtol=1e-4, atol=1e-4
+    )
 
 
 def test_noise_is_added_inside_the_window_only(model: QwenImageModel) -> None:
@@ -145,6 +165,38 @@ def test_noise_is_added_inside_the_window_only(model: QwenImageModel) -> None:
     ode.step()
     sde.step()
     assert not torch.equal(ode.progress().latents, sde.progress().latents)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_samples_that_are_not_finite_are_named_and_are_no_result(
+    model: QwenImageModel, value: float
+) -> None:
+    whole = sample(model, PROMPTS[:3], SEEDS[:3], ODE)
+    begin = start(model, PROMPTS[:3], SEEDS[:3], ODE).progress()
+    begin.latents[1, 5, 2] = value
+    broken = resume(model, PROMPTS[:3], SEEDS[:3], ODE, begin)
+    while not broken.done:
+        broken.step()
+    with pytest.raises(
+        NotFinite, match=r"1 of 3 samples .*\('the number \"5678\"', seed 9223"
+    ) as odd:
+        broken.result()
+    assert odd.value.rows == (1,)
+    assert torch.equal(broken.latents[[0, 2]], whole.latents[[0, 2]])
+
+
+def test_a_log_probability_that_is_not_finite_is_no_result(model: QwenImageModel) -> None:
+    denoising = start(model, PROMPTS[:2], SEEDS[:2], SDE)
+    for _ in range(3):
+        denoising.step()
+    commit = denoising.progress()
+    commit.log_probs[0, 1] = float("-inf")
+    resumed = resume(model, PROMPTS[:2], SEEDS[:2], SDE, commit)
+    while not resumed.done:
+        resumed.step()
+    with pytest.raises(NotFinite) as odd:
+        resumed.result()
+    assert odd.value.rows == (0,)
 
 
 def test_an_unfinished_denoising_has_no_result(model: QwenImageModel) -> None:

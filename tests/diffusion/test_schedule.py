@@ -7,6 +7,7 @@ from diffusers import FlowMatchEulerDiscreteScheduler
 from diffusers.pipelines.qwenimage.pipeline_qwenimage import calculate_shift
 
 from spotlight.diffusion.schedule import dynamic_shift, flow_sigmas
+from spotlight.errors import JobError
 
 QWEN = {
     "use_dynamic_shifting": True,
@@ -41,6 +42,20 @@ def test_the_shift_of_a_job_replaces_dynamic_shifting() -> None:
     sigmas = flow_sigmas(FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True), 4, 1024, 2.0)
     even = torch.tensor([1.0, 0.75, 0.5, 0.25, 0.0])
     torch.testing.assert_close(sigmas, 2 * even / (1 + even))
+
+
+@pytest.mark.parametrize("shift", [None, 3.0])
+def test_one_step_goes_from_noise_to_image_whatever_the_terminal_shift(
+    shift: float | None,
+) -> None:
+    """diffusers stretches one sigma from its first to its last value, and divides 0 by 0."""
+    config = QWEN | {"use_dynamic_shifting": shift is None}
+    assert flow_sigmas(FlowMatchEulerDiscreteScheduler(**config), 1, 1024, shift).tolist() == [1, 0]
+
+
+def test_a_schedule_in_which_some_steps_lead_nowhere_is_refused() -> None:
+    with pytest.raises(JobError, match=r"^sampler\.shift: 100000000\.0 makes some of 8 steps"):
+        flow_sigmas(FlowMatchEulerDiscreteScheduler(), 8, 48, 1e8)
 
 
 def test_sigmas_fall_from_one_to_zero() -> None:

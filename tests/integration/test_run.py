@@ -29,7 +29,7 @@ def test_a_run_trains_validates_reports_and_leaves_nothing_running(workplace: Wo
     assert events(run)[-1]["outcome"] == "finished"
 
 
-def test_the_export_is_what_was_trained_and_diffusers_loads_it(workplace: Workplace) -> None:
+def test_the_export_is_what_was_validated_and_diffusers_loads_it(workplace: Workplace) -> None:
     from diffusers import QwenImageTransformer2DModel
 
     run = workplace.folder / "run"
@@ -38,14 +38,14 @@ def test_the_export_is_what_was_trained_and_diffusers_loads_it(workplace: Workpl
     exported = QwenImageTransformer2DModel.from_pretrained(run / "export")
 
     checkpoint = load_file(run / "checkpoints" / "iteration-000001.safetensors")
-    trained = {
-        name.removeprefix("weights/"): tensor
+    validated = {
+        name.removeprefix("ema/"): tensor
         for name, tensor in checkpoint.items()
-        if name.startswith("weights/")
+        if name.startswith("ema/")
     }
-    assert trained
+    assert validated.keys() == exported.state_dict().keys()
     for name, tensor in exported.state_dict().items():
-        assert torch.equal(tensor, trained[name]), name
+        assert torch.equal(tensor, validated[name]), name
 
 
 def test_report_prints_the_figures_of_a_run_as_json(workplace: Workplace) -> None:
@@ -89,7 +89,7 @@ def test_every_recipe_runs(
     if training.get("loss") == "flow_grpo":
         assert [line["first_ratio_deviation"] for line in figures] == [0.0, 0.0]
     if model:
-        assert (run / "export" / "adapter_model.safetensors").exists()
+        assert (run / "export" / "pytorch_lora_weights.safetensors").exists()
 
 
 @pytest.mark.slow

@@ -185,6 +185,33 @@ def test_failures_are_tried_again_until_they_are_too_many():
     assert book.queued == 0
 
 
+def test_what_fails_by_itself_costs_the_others_of_its_lease_one_attempt_only():
+    book = book_with("a", "bad", "b")
+    assert book.fail(pull(book).number, "worker", ["bad"]) == ()
+    leases = [pull(book), pull(book)]
+    assert sorted(ids(lease.items) for lease in leases) == [["a", "b"], ["bad"]]
+    for lease in leases:
+        if lease.items[0].id == "bad":
+            book.fail(lease.number, "worker", ["bad"])
+        else:
+            book.complete(lease.number, "worker")
+    assert ids(book.fail(pull(book).number, "worker", ["bad"])) == ["bad"]
+    assert (book.queued, book.leased, book.counters.completed) == (0, 0, 2)
+
+
+def test_failures_of_items_that_are_not_in_the_lease_are_those_of_all_its_items():
+    book = book_with("a")
+    for _ in range(MAX_ATTEMPTS - 1):
+        assert book.fail(pull(book).number, "worker", ["else"]) == ()
+    assert ids(book.fail(pull(book).number, "worker", ["else"])) == ["a"]
+
+
+def test_what_failed_is_tried_again_before_its_equals():
+    book = book_with("a", "b", "c", "d")
+    book.fail(pull(book, size=2).number, "worker")
+    assert ids(pull(book).items) == ["a", "b"]
+
+
 def test_losing_a_holder_is_no_failure_of_the_item():
     book = book_with("a")
     for _ in range(2 * MAX_ATTEMPTS):
@@ -613,6 +640,8 @@ class LeaseBookModel(RuleBasedStateMachine):
         assert 1 <= len(lease.items) <= size
         assert len({work.kind for work in lease.items}) == 1
         assert len(set(steps(lease))) == 1, "one step count only"
+        failures = {self.failures.get(work.id, 0) for work in lease.items}
+        assert len(failures) == 1, "what failed takes others with it"
         assert steps(lease) == [self.saved.get(work.id, 0) for work in lease.items]
         urgent = min(work.urgency for work in able)
         assert lease.items[0].urgency == urgent
@@ -658,14 +687,14 @@ class LeaseBookModel(RuleBasedStateMachine):
             self.close(work)
         self.completions += len(done)
 
-    @rule(data=st.data())
-    def fail(self, data):
+    @rule(data=st.data(), named=st.sets(WORK.map(lambda work: work.id), max_size=3))
+    def fail(self, data, named):
         number, holder, _ = data.draw(st.sampled_from(self.granted))
-        given_up = self.book.fail(number, holder)
+        given_up = self.book.fail(number, holder, named)
         items = self.end(number) if number in self.live else ()
-        for work in items:
+        for work in [work for work in items if work.id in named] or items:
             self.failures[work.id] = self.failures.get(work.id, 0) + 1
-        failed = [work for work in items if self.failures[work.id] >= MAX_ATTEMPTS]
+        failed = [work for work in items if self.failures.get(work.id, 0) >= MAX_ATTEMPTS]
         assert list(given_up) == failed
         for work in failed:
             self.close(work)

@@ -2,7 +2,6 @@ import msgspec
 import pytest
 import torch
 
-from spotlight.errors import JobError
 from spotlight.jobs import TrainingSpec
 from spotlight.training.losses import DiffusionNFT, FlowGRPO, Terms
 
@@ -200,12 +199,3 @@ def test_grpo_refuses_a_window_outside_the_schedule():
     batch.window_start = 5
     with pytest.raises(ValueError, match="schedule of 6 steps"):
         FlowGRPO(GRPO, NOISY, SIGMAS).terms(batch, range(8), KEYS)
-
-
-@pytest.mark.parametrize(
-    ("sampler", "field"),
-    [(SAMPLER, "sampler.kind"), (msgspec.structs.replace(NOISY, noise_level=0.0), "noise_level")],
-)
-def test_grpo_refuses_a_sampler_without_noise(sampler, field):
-    with pytest.raises(JobError, match=field):
-        FlowGRPO(GRPO, sampler, SIGMAS)

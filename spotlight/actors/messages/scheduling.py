@@ -125,6 +125,9 @@ class DenoiseError(Message, frozen=True):
     error: str
     bad_commits: bool = False
     """The commits that came with it cannot be used; nothing else is wrong."""
+    failed: tuple[str, ...] = ()
+    """Ids of the requests that cannot be done, when that is known: the others are only given back.
+    """
 
 
 class DenoiseFailed(Message, frozen=True):
@@ -135,6 +138,8 @@ class DenoiseFailed(Message, frozen=True):
     lease: int
     error: str
     bad_commits: bool = False
+    failed: tuple[str, ...] = ()
+    """As in `DenoiseError`."""
 
 
 class CannotServe(Message, frozen=True):

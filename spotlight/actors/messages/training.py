@@ -105,8 +105,8 @@ class Published(Message, frozen=True):
 
 
 class SaveCheckpoint(Message, frozen=True):
-    """Coordinator to rank 0: leave a checkpoint (and, at the end, the exported model) in the run
-    folder.
+    """Coordinator to rank 0: leave a checkpoint (and, at the end, the model that was validated) in
+    the run folder.
     """
 
     iteration: int
