@@ -41,7 +41,10 @@ _MALFORMED = (msgspec.MsgspecError, ValueError, TypeError, RecursionError, Overf
 
 
 class ActorRef(msgspec.Struct, frozen=True, array_like=True):
-    """Where an actor is. A value: hashable, printable, sendable, and never proof of life."""
+    """Where an actor is. A value: hashable, printable, sendable, and never proof of life.
+
+    Raises `BadInput` when its texts hold control characters: they go to logs and terminals.
+    """
 
     address: Name
     """Address of the process's control transport."""
@@ -49,6 +52,12 @@ class ActorRef(msgspec.Struct, frozen=True, array_like=True):
     """Name in that process; a child's begins with its parent's and a slash."""
     incarnation: Count
     """Differs for every start of an actor; 0 means whichever is there now."""
+
+    def __post_init__(self) -> None:
+        # A pattern in the type would take ten times as long, and this is in every frame.
+        if not (self.address.isprintable() and self.name.isprintable()):
+            text = f"{self.name!r} at {self.address!r} is no actor: it has control characters"
+            raise BadInput("wrong_type", text)
 
     @property
     def process(self) -> int:
