@@ -197,14 +197,15 @@ def decode_envelope(frame: bytes) -> Envelope:
         text = f"a frame of {len(frame)} bytes is over the limit of {FRAME_LIMIT}"
         raise BadInput("oversized", text)
     try:
-        version = _decode_versioned(frame).version
-        if version != PROTOCOL_VERSION:
-            raise other_version(version)
-        return _decode_envelope(frame)
+        envelope = _decode_envelope(frame)
     except msgspec.ValidationError as error:
+        _check_version(frame)
         raise BadInput("wrong_type", f"a frame was refused: {error}") from error
     except _MALFORMED as error:
         raise BadInput("malformed", f"a frame was refused: {error}") from error
+    if envelope.version != PROTOCOL_VERSION:
+        raise other_version(envelope.version)
+    return envelope
 
 
 def other_version(version: int) -> BadInput:
@@ -214,6 +215,16 @@ def other_version(version: int) -> BadInput:
         f"the sender speaks protocol version {version}, the receiver {PROTOCOL_VERSION}; "
         "install the same version of Spotlight on both machines",
     )
+
+
+def _check_version(frame: bytes) -> None:
+    """A header that is not understood may be one of a later version; say so, then."""
+    try:
+        version = _decode_versioned(frame).version
+    except _MALFORMED:
+        return
+    if version != PROTOCOL_VERSION:
+        raise other_version(version)
 
 
 def _check_header(envelope: Envelope) -> None:
