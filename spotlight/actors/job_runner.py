@@ -253,8 +253,6 @@ class JobRunner(Actor):
             followers=(self._dispatcher, self._ledger),
             event=self._event,
         )
-        membership = Membership(self._dispatcher, self._ledger, self._store.endpoint)
-        self._prepare = PrepareJob(self._job_id, self._job, membership)
         self._enter("preparing")
         self.run_task(self._report_status())
         self.run_task(self._remind())
@@ -302,6 +300,7 @@ class JobRunner(Actor):
     @handles(NodeDown)
     async def on_node_down(self, message: NodeDown) -> None:
         """A node is gone with its workers; what they held is queued again."""
+        self._store.revoke(message.node)
         self._end_without(self._attendance.leave(message), message.reason)
         self._spread()
 
@@ -314,7 +313,11 @@ class JobRunner(Actor):
 
     def _inform(self, *nodes: JoinNode) -> None:
         """Say which job and which weights there are."""
-        self._attendance.inform(nodes, [self._prepare])
+        for node in nodes:
+            sink = self._store.writable_by(node.node)
+            membership = Membership(self._dispatcher, self._ledger, sink)
+            prepare = PrepareJob(self._job_id, self._job, membership)
+            self._attendance.inform((node,), (prepare,))
         self._spread(*nodes)
 
     @handles(WeightsCopied)

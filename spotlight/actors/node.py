@@ -380,7 +380,7 @@ class NodeScheduler(Actor):
             self._settings.pool,
             self.ref,
             tuple(self._workers.values()),
-            self._store.endpoint,
+            self._store.writable_by(self._settings.name),
         )
 
     async def _keep_running(self, index: int) -> None:

@@ -95,7 +95,9 @@ class Town:
         for number in range(len(models)):
             await self._add_worker(cluster, f"n/{number}")
         await until(lambda: bool(self.coordinator.all(JoinNode)))
-        membership = Membership(self.dispatcher.ref, self.dispatcher.ref, self.store.endpoint)
+        membership = Membership(
+            self.dispatcher.ref, self.dispatcher.ref, self.store.writable_by("node")
+        )
         offer = self.store.put("weights/0", pack(weights))
         self.coordinator.tell(self.node, PrepareJob("job", job(), membership))
         self.coordinator.tell(self.node, HoldWeights("job", 0, offer, None, (0,)))

@@ -107,7 +107,9 @@ async def bench(weights, tmp_path: Path) -> AsyncIterator[Bench]:
         bench.leader = await recorder(bench.system, "leader")
         bench.context = WorkerContext("w", epoch=1)
         bench.member = await bench.system.spawn(lambda: Member(bench.context), "member")
-        bench.membership = Membership(bench.leader.ref, bench.leader.ref, bench.store.endpoint)
+        bench.membership = Membership(
+            bench.leader.ref, bench.leader.ref, bench.store.writable_by("node")
+        )
         await bench.ask(PrepareJob("job", job(), bench.membership))
         yield bench
         await bench.store.aclose()

@@ -274,7 +274,7 @@ async def test_weights_are_published_to_whoever_asks_as_often_as_they_ask(gym: G
     await gym.start()
     await gym.tell(gym.batch(0))
     successor = await recorder(gym.system, "successor")
-    publish = Publish(1, False, gym.store.endpoint)
+    publish = Publish(1, False, gym.store.writable_by("node"))
     await gym.tell(publish)
     successor.tell(gym.rank, publish)
     await settle()
@@ -290,7 +290,9 @@ async def test_weights_of_another_version_than_asked_for_are_never_published(gym
     await gym.start()
     async with gym.context.accelerator_turn():
         await gym.tell(gym.batch(0))
-        await gym.tell(Publish(0, False, gym.store.endpoint))  # queued behind the training
+        await gym.tell(
+            Publish(0, False, gym.store.writable_by("node"))
+        )  # queued behind the training
     await settle()
     assert gym.runner.all(Published) == []
     assert "asked to publish iteration 0, but 1 are trained" in gym.runner.last(TrainerFailed).error
