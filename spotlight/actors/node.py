@@ -91,6 +91,8 @@ class NodeSettings:
     """Control address of the coordinator."""
     logs: Path
     pid: int
+    advertise: str = ""
+    """Address that others reach this machine by; `host` unless given."""
 
 
 class NodeScheduler(Actor):
@@ -436,6 +438,7 @@ class NodeScheduler(Actor):
         own = {"OMP_NUM_THREADS": str(settings.threads), **environment_of(index, os.environ)}
         argv = [sys.executable, "-m", "spotlight.actors.worker"]
         argv += ["--name", name, "--node", self.ref.address, "--host", settings.host]
+        argv += ["--advertise", settings.advertise]
         argv += ["--parent", str(settings.pid), "--threads", str(settings.threads)]
         log_path = settings.logs / f"{name.replace('/', '-')}.log"
         return await self._launcher.start(

@@ -36,13 +36,16 @@ class Folder:
     def create(self) -> None:
         """Make the folder, private to its owner, and remove what a killed process left
         unfinished."""
-        self.root.mkdir(parents=True, exist_ok=True)
-        self.root.chmod(0o700)
         unfinished = self.root / _UNFINISHED
         if unfinished.is_symlink():
             unfinished.unlink()
         shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(exist_ok=True)
+        self._restore()
+
+    def free(self) -> int:
+        """Bytes that the disk has left."""
+        self._restore()
+        return shutil.disk_usage(self.root).free
 
     def sizes(self) -> dict[str, int]:
         """Bytes of every finished file, by key."""
@@ -76,6 +79,7 @@ class Folder:
 
     def begin(self) -> tuple[str, BinaryIO]:
         """A new file, to be written, and its name until `finish`."""
+        self._restore()
         with self._parent(f"{_UNFINISHED}/{next(self._begun)}") as (parent, name):
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             descriptor = os.open(name, flags, 0o666, dir_fd=parent)
@@ -114,6 +118,11 @@ class Folder:
             self._parent(f"{_UNFINISHED}/{name}") as (parent, _),
         ):
             os.unlink(name, dir_fd=parent)
+
+    def _restore(self) -> None:
+        """Shared memory, too, is cleaned up by others now and then."""
+        (self.root / _UNFINISHED).mkdir(parents=True, exist_ok=True)
+        self.root.chmod(0o700)
 
     def _open(self, path: str) -> BinaryIO:
         with self._parent(path) as (parent, name):

@@ -204,7 +204,10 @@ class BundleStore:
         shutil.rmtree(self._folder.root, ignore_errors=True)
 
     def _free(self) -> int:
-        return round(_OF_FREE_SPACE * shutil.disk_usage(self._folder.root).free)
+        try:
+            return round(_OF_FREE_SPACE * self._folder.free())
+        except OSError as error:
+            raise TransferFailed(f"{self._folder.root}: {error.strerror}") from error
 
     def _derive(self, what: str) -> str:
         return hmac.new(self._secret, what.encode(), hashlib.sha256).hexdigest()

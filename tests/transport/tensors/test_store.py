@@ -5,6 +5,7 @@ import gc
 import hashlib
 import hmac
 import os
+import shutil
 import socket
 import stat
 import struct
@@ -288,6 +289,15 @@ async def test_what_a_killed_process_left_unfinished_is_removed_at_the_start(tmp
     assert files(tmp_path / "store") == {"a"}
     await upload(store.writable_by("w"), "b", b"data")
     await store.aclose()
+
+
+async def test_a_store_whose_folder_was_deleted_goes_on_with_an_empty_one(store):
+    root = Path(store.endpoint.root)
+    store.put("a", b"data")
+    shutil.rmtree(root)
+    await upload(store.writable_by("w"), "b", b"data")
+    assert files(root) == {"b"}
+    assert stat.S_IMODE(os.stat(root).st_mode) == 0o700
 
 
 async def test_the_loop_turns_while_the_disk_is_slow(tmp_path, monkeypatch):
@@ -751,6 +761,14 @@ async def test_closing_twice_or_before_starting_is_harmless(store, tmp_path):
 async def test_a_store_has_no_address_before_it_is_started(tmp_path):
     with pytest.raises(RuntimeError, match="not started"):
         _ = BundleStore(tmp_path, token=TOKEN).endpoint
+
+
+async def test_a_store_is_reached_by_what_it_advertises(tmp_path):
+    store = BundleStore(tmp_path / "store", token=TOKEN, host="0.0.0.0", advertise="127.0.0.1")
+    endpoint = await store.start()
+    assert endpoint.host == store.writable_by("w").host == "127.0.0.1"
+    assert await fetch(elsewhere(await upload(store.writable_by("w"), "a", b"data"))) == b"data"
+    await store.aclose()
 
 
 async def test_a_durable_store_has_file_and_folder_on_disk_before_it_says_so(tmp_path, monkeypatch):
