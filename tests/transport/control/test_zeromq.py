@@ -191,6 +191,20 @@ async def test_an_address_that_makes_no_sense_is_unreachable(start: Start, addre
         transport.send(address, b"x")
 
 
+async def test_only_so_many_connections_are_made(start: Start) -> None:
+    transport, recorder = await start(dialed=2)
+    others = [await start() for _ in range(3)]
+    for other, at_other in others[:2]:
+        transport.send(other.address, b"x")
+        await at_other.until(lambda at_other=at_other: bool(at_other.frames()))  # type: ignore[misc]
+    with pytest.raises(PeerUnreachable, match="there are 2 connections from here already"):
+        transport.send(others[2][0].address, b"x")
+    others[0][0].abort()
+    await recorder.until(lambda: bool(recorder.of("lost")))
+    transport.send(others[2][0].address, b"x")
+    await others[2][1].until(lambda: bool(others[2][1].frames()))
+
+
 # --- hostile peers --------------------------------------------------------------------
 
 
