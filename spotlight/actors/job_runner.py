@@ -590,6 +590,7 @@ class JobRunner(Actor):
         self._write(
             lambda: self._record.validation(message.version, message.score, message.results)
         )
+        self._store.delete(f"validation/v{message.version:06d}")  # the pictures are elsewhere now
         validated = tuple(sorted({*self._progress.validated, message.version}))
         self._progress = msgspec.structs.replace(self._progress, validated=validated)
         self._write(lambda: self._journal.save_progress(self._progress))
