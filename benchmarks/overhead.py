@@ -142,7 +142,9 @@ async def _measure(count: int, rounds: int) -> dict[str, Any]:
         )
         try:
             refs = await asyncio.wait_for(up, 60)
-            membership = Membership(dispatcher_ref, dispatcher_ref, ledger, sink)
+            membership = Membership(
+                dispatcher_ref, dispatcher_ref, ledger, store.writable_by("node")
+            )
             system.tell(dispatcher_ref, AddWorkers("node", "spot", (refs,)))
             await system.ask(refs.leader, PrepareJob("job", job, membership), timeout_s=60)
             weights = store.put("weights/0", pack(model.trainable_state()))

@@ -181,7 +181,9 @@ class Site:
             lambda: Ledger(record=lambda event, **fields: None, board={}), "ledger"
         )
         weights = self.store.put("weights/0", pack(model.trainable_state()))
-        self.prepare = PrepareJob("job", job, Membership(*[self.dispatcher_ref] * 2, ledger, sink))
+        sink = self.store.writable_by("site")
+        membership = Membership(*[self.dispatcher_ref] * 2, ledger, sink)
+        self.prepare = PrepareJob("job", job, membership)
         self.weights = HoldWeights("job", 0, weights, None, (0,))
         await self.system.spawn(lambda: _Coordinator(self), "coordinator")
         self.systems, self.stores = [], []

@@ -30,7 +30,12 @@ def try_tell(actor: Actor, to: ActorRef, message: Message) -> bool:
     try:
         actor.tell(to, message)
     except ActorError as error:
-        log.warning("undeliverable", to=str(to), kind=type(message).__name__, reason=str(error))
+        kind, now = type(message).__name__, asyncio.get_running_loop().time()
+        unlogged = actor.system.undelivered_log.admit(kind, now)
+        if unlogged is not None:
+            log.warning(
+                "undeliverable", to=str(to), kind=kind, reason=str(error), unlogged=unlogged
+            )
         return False
     return True
 

@@ -293,8 +293,6 @@ class JobRunner(Actor):
             followers=(self._dispatcher, self._ledger),
             event=self._event,
         )
-        membership = Membership(self.ref, self._dispatcher, self._ledger, self._store.endpoint)
-        self._prepare = PrepareJob(self._job_id, self._job, membership)
         self._enter("preparing")
         self.run_task(self._report_status())
         self.run_task(self._remind())
@@ -345,6 +343,8 @@ class JobRunner(Actor):
     @handles(NodeDown, only=_from_coordinator)
     async def on_node_down(self, message: NodeDown) -> None:
         """A node is out of reach with its workers; what they held is queued again."""
+        if message.announced:
+            self._store.revoke(message.node)
         self._attendance.leave(message)
         self._watch.out_of_reach(message.node, message.reason)
         self._spread()
@@ -366,8 +366,11 @@ class JobRunner(Actor):
         """Say which job and which weights there are, and who trains."""
         if self._over:
             return
-        self._attendance.inform(nodes, [self._prepare])
         for node in nodes:
+            sink = self._store.writable_by(node.node)
+            membership = Membership(self.ref, self._dispatcher, self._ledger, sink)
+            prepare = PrepareJob(self._job_id, self._job, membership)
+            self._attendance.inform((node,), (prepare,))
             self._team.dismiss_others(node)
         self._spread(*nodes)
 
@@ -674,6 +677,7 @@ class JobRunner(Actor):
         self._write(
             lambda: self._record.validation(message.version, message.score, message.results)
         )
+        self._store.delete(f"validation/v{message.version:06d}")  # the pictures are elsewhere now
         validated = tuple(sorted({*self._progress.validated, message.version}))
         self._progress = msgspec.structs.replace(self._progress, validated=validated)
         self._write(lambda: self._journal.save_progress(self._progress))

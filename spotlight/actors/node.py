@@ -94,6 +94,8 @@ class NodeSettings:
     """Control address of the coordinator."""
     logs: Path
     pid: int
+    advertise: str = ""
+    """Address that others reach this machine by; `host` unless given."""
 
 
 class NodeScheduler(Actor):
@@ -430,7 +432,7 @@ class NodeScheduler(Actor):
             self._settings.pool,
             self.ref,
             tuple(self._workers.values()),
-            self._store.endpoint,
+            self._store.writable_by(self._settings.name),
         )
 
     def _names(self) -> list[str]:
@@ -491,6 +493,7 @@ class NodeScheduler(Actor):
         own |= environment_of(index, os.environ)
         argv = [sys.executable, "-m", "spotlight.actors.worker"]
         argv += ["--name", name, "--node", self.ref.address, "--host", settings.host]
+        argv += ["--advertise", settings.advertise]
         argv += ["--parent", str(settings.pid), "--threads", str(settings.threads)]
         log_path = settings.logs / f"{name.replace('/', '-')}.log"
         return await self._launcher.start(

@@ -49,6 +49,8 @@ log = structlog.get_logger(__name__)
 
 PUSH_BACK_S = 0.05
 """After a push-back, tells to that actor are refused here for so long."""
+_UNREACHED_LOG_S = 600.0
+"""That an address cannot be reached is said once in so long, however often it is tried."""
 
 
 class Post:
@@ -70,6 +72,7 @@ class Post:
         self._pushed_back_until: dict[ActorRef, float] = {}
         self._rejections_log = LogLimiter()
         self._losses_log = LogLimiter()
+        self._unreached_log = LogLimiter(_UNREACHED_LOG_S)
 
     # --- going out --------------------------------------------------------------------
 
@@ -214,15 +217,19 @@ class Post:
 
     def peer_lost(self, address: str, incarnation: int, reason: str) -> None:
         """A process is gone, or out of reach."""
-        unlogged = self._losses_log.admit(address, _now())
-        if unlogged is not None:
-            log.info(
-                "peer_lost",
-                peer=address,
-                incarnation=incarnation,
-                reason=reason,
-                unlogged=unlogged,
+        if incarnation or self._unreached_log.admit(address, _now()) is not None:
+            # Names of those who never said anything are theirs, and there may be any number.
+            unlogged = self._losses_log.admit(
+                address if address in self._last_sequences else "", _now()
             )
+            if unlogged is not None:
+                log.info(
+                    "peer_lost",
+                    peer=address,
+                    incarnation=incarnation,
+                    reason=reason,
+                    unlogged=unlogged,
+                )
         self._peers.pop(address, None)
         self._last_sequences.pop(address, None)
         self._system.lose_process(address, incarnation, reason)

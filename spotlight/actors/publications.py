@@ -109,13 +109,13 @@ class _Version:
             name: copy
             for name, copy in self._copies.items()
             # Else it is another process by now, with a store of its own.
-            if name in nodes and nodes[name].store == copy.rollout.store
+            if name in nodes and nodes[name].store.place == copy.rollout.store.place
         }
         origin = self.where.rollout.store
         feeders = {
             name: copy
             for name, copy in self._copies.items()
-            if name not in roster.leaving and nodes[name].store != origin
+            if name not in roster.leaving and nodes[name].store.place != origin.place
         }
         places = {name: _place(node.store) for name, node in nodes.items()}
         plan = self._spread.plan(places, self._copies.keys(), feeders.keys(), now)

@@ -24,6 +24,7 @@ from spotlight.actors.actor import Actor
 from spotlight.actors.asks import PendingAsks
 from spotlight.actors.cell import Cell, Supervisor
 from spotlight.actors.dead_letters import DeadLetter, DeadLetters, Reason
+from spotlight.actors.log_limiter import LogLimiter
 from spotlight.actors.mailbox import Delivery
 from spotlight.actors.post import Post
 from spotlight.actors.protocol import Down, EndReason, Failure
@@ -68,6 +69,8 @@ class ActorSystem:
         self.stop_grace_s = stop_grace_s
         self.start_timeout_s = start_timeout_s
         self.dead_letters = DeadLetters()
+        self.undelivered_log = LogLimiter()
+        """For those who tell and go on when it cannot be sent."""
         self.failure: BaseException | None = None
         """The crash that stopped the whole system, if one did."""
         self.asks = PendingAsks()

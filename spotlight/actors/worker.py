@@ -44,20 +44,24 @@ async def _serve(arguments: argparse.Namespace) -> None:
     from spotlight.actors.trainer_rank import TrainerRank
     from spotlight.actors.worker_state import WorkerContext
     from spotlight.transport.control import ZeroMQTransport
+    from spotlight.transport.listening import listening
 
     rng = random.Random(secrets.randbits(64))
     context = WorkerContext(arguments.name, secrets.randbits(48), arguments.node)
-    system = ActorSystem(ZeroMQTransport(f"tcp://{arguments.host}:0"), rng=rng)
+    place = listening("--host", arguments.host, arguments.advertise, takes_port=False)
+    # Ranks bind what their peers reach them by: a group has one address for both.
+    reached = place.advertised_host or place.host
+    system = ActorSystem(ZeroMQTransport(place.bind, advertise=place.advertise), rng=rng)
     await system.start()
     try:
 
         def spawn(factory: Callable[[], Actor], name: str) -> Coroutine[Any, Any, ActorRef]:
             return system.spawn(factory, name, restarts=ESCALATE)  # a crash ends the process
 
-        member = await spawn(lambda: Member(context, arguments.host), "member")
+        member = await spawn(lambda: Member(context, reached), "member")
         leader = await spawn(lambda: GroupLeader(context, member), "leader")
         reward = await spawn(lambda: RewardWorker(context), "reward-worker")
-        trainer = await spawn(lambda: TrainerRank(context, arguments.host), "trainer-rank")
+        trainer = await spawn(lambda: TrainerRank(context, reached), "trainer-rank")
         refs = WorkerRefs(arguments.name, context.epoch, leader, member, reward, trainer)
         key = os.environ.get(WORKER_KEY, "")
         system.tell(system.well_known(arguments.node, "node"), WorkerUp(refs, key))
@@ -72,6 +76,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--name", required=True)
     parser.add_argument("--node", required=True, help="control address of the node")
     parser.add_argument("--host", required=True, help="address to bind")
+    parser.add_argument("--advertise", default="", help="address that others reach it by")
     parser.add_argument("--parent", required=True, type=int, help="pid of the node")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of torch")
     return parser.parse_args()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import re
 import secrets
 import signal
 import socket
@@ -25,6 +26,8 @@ from spotlight.actors.launcher import LocalLauncher, die_with_parent
 from spotlight.actors.logs import log_as_json_lines
 from spotlight.actors.loop import ending_signals, run, until_told
 from spotlight.errors import ActorDied, UserError
+from spotlight.transport import descriptors
+from spotlight.transport.listening import Listening, listening
 
 if TYPE_CHECKING:
     from spotlight.actors.node import NodeSettings
@@ -49,6 +52,7 @@ def _command(function: Callable[..., None], help_text: str) -> None:
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command(help=help_text)(function)
     log_as_json_lines()
+    descriptors.raise_limit()
     try:
         app()
     except UserError as error:
@@ -63,32 +67,47 @@ def _coordinator(
     listen: Annotated[
         str, typer.Option(help="host:port to bind; port 0 picks one.")
     ] = "127.0.0.1:7070",
+    advertise: Annotated[
+        str,
+        typer.Option(
+            help="HOST[:PORT] that others reach it by, if not by what it binds; 0.0.0.0 needs it."
+        ),
+    ] = "",
     runs: Annotated[Path, typer.Option(help="Folder for run folders.")] = Path("runs"),
     address_file: Annotated[
         Path | None, typer.Option(help="Write the control address here once reachable.")
     ] = None,
     parent: ParentOption = 0,
 ) -> None:
+    place = listening("--listen", listen, advertise, takes_port=True)
     if parent:
         die_with_parent(parent)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    run(_serve_coordinator(listen, runs, address_file))
+    run(_serve_coordinator(place, runs, address_file))
 
 
-async def _serve_coordinator(listen: str, runs: Path, address_file: Path | None) -> None:
+async def _serve_coordinator(place: Listening, runs: Path, address_file: Path | None) -> None:
     from spotlight import failpoints
     from spotlight.actors.coordinator import Coordinator
     from spotlight.actors.runtime import ESCALATE, ActorSystem
     from spotlight.store.run_folder import replace_file
     from spotlight.transport.control import ZeroMQTransport
+    from spotlight.transport.tensors import BundleStore
 
     failpoints.from_environment()
-    host = listen.rpartition(":")[0]
     rng = random.Random(secrets.randbits(64))
-    system = ActorSystem(ZeroMQTransport(f"tcp://{listen}"), rng=rng)
+    system = ActorSystem(ZeroMQTransport(place.bind, advertise=place.advertise), rng=rng)
     await system.start()
+
+    def open_store(folder: Path, token: str) -> BundleStore:
+        return BundleStore(
+            folder, token=token, host=place.host, advertise=place.advertised_host, durable=True
+        )
+
     try:
-        await system.spawn(lambda: Coordinator(runs, host, rng), "coordinator", restarts=ESCALATE)
+        await system.spawn(
+            lambda: Coordinator(runs, place.host, rng, open_store), "coordinator", restarts=ESCALATE
+        )
         if address_file is not None:
             replace_file(address_file, system.address.encode())
         structlog.get_logger().info("coordinator_listens", address=system.address)
@@ -108,6 +127,12 @@ def _node(
     ] = 1,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads of each worker's torch.")] = 1,
     host: Annotated[str, typer.Option(help="Address that this node binds.")] = "127.0.0.1",
+    advertise: Annotated[
+        str,
+        typer.Option(
+            help="HOST that others reach it by, if not by what it binds; 0.0.0.0 needs it."
+        ),
+    ] = "",
     logs: Annotated[Path | None, typer.Option(help="Folder for the workers' logs.")] = None,
     notice_file: Annotated[
         Path | None, typer.Option(help="A file in which the launcher gives notice.")
@@ -116,36 +141,56 @@ def _node(
 ) -> None:
     if pool not in ("reserved", "spot"):
         raise UserError(f"--pool: must be `reserved` or `spot`, not `{pool}`")
+    place = listening("--host", host, advertise, takes_port=False)
     if parent:
         die_with_parent(parent)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     name = name or f"{socket.gethostname()}-{os.getpid()}"
     kind: Literal["reserved", "spot"] = "reserved" if pool == "reserved" else "spot"
+    from spotlight.actors.messages.work import NAME_OF_NODE
     from spotlight.actors.node import NodeSettings
     from spotlight.store.memory_folder import MemoryFolder
 
+    if not re.fullmatch(NAME_OF_NODE, name):
+        raise UserError(
+            f"--name {name!r}: use at most 100 letters, digits, `-`, `_` and (not first) `.`"
+        )
     memory = MemoryFolder()
     settings = NodeSettings(
-        name, kind, workers, host, threads, coordinator, logs or memory.path / "logs", os.getpid()
+        name,
+        kind,
+        workers,
+        place.host,
+        threads,
+        coordinator,
+        logs or memory.path / "logs",
+        os.getpid(),
+        place.advertised_host,
     )
     try:
-        run(_serve_node(settings, memory.path, watched=not parent, notice_file=notice_file))
+        run(_serve_node(settings, place, memory.path, watched=not parent, notice_file=notice_file))
     finally:
         memory.remove()
 
 
 async def _serve_node(
-    settings: NodeSettings, root: Path, *, watched: bool, notice_file: Path | None
+    settings: NodeSettings,
+    place: Listening,
+    root: Path,
+    *,
+    watched: bool,
+    notice_file: Path | None,
 ) -> None:
     from spotlight.actors.node import NodeScheduler
     from spotlight.actors.runtime import ESCALATE, ActorSystem
     from spotlight.transport.control import ZeroMQTransport
     from spotlight.transport.tensors import BundleStore
 
-    store = BundleStore(root, token=secrets.token_hex(16), host=settings.host)
-    system = ActorSystem(
-        ZeroMQTransport(f"tcp://{settings.host}:0"), rng=random.Random(secrets.randbits(64))
+    store = BundleStore(
+        root, token=secrets.token_hex(16), host=place.host, advertise=place.advertised_host
     )
+    transport = ZeroMQTransport(place.bind, advertise=place.advertise)
+    system = ActorSystem(transport, rng=random.Random(secrets.randbits(64)))
     stop = asyncio.Event()
     problem = ""
 

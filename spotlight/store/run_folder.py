@@ -143,7 +143,8 @@ class RunFolder:
             others = sorted(e for e in shown.iterdir() if e.is_dir() and e.name != name)
             for old in others[1:]:
                 shutil.rmtree(old, ignore_errors=True)
-            if uploaded.is_dir():
+            links = any(folder.is_symlink() for folder in (uploaded.parent, uploaded))
+            if uploaded.is_dir() and not links:
                 shutil.rmtree(shown / name, ignore_errors=True)
                 uploaded.replace(shown / name)
             if (shown / name).is_dir():  # perhaps since before a kill

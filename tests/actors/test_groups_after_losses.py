@@ -97,7 +97,8 @@ class Town:
         for number in range(len(models)):
             await self._add_worker(cluster, f"n/{number}")
         await until(lambda: bool(self.coordinator.all(JoinNode)))
-        membership = Membership(*[self.dispatcher.ref] * 3, self.store.endpoint)
+        sink = self.store.writable_by("node")
+        membership = Membership(*[self.dispatcher.ref] * 3, sink)
         offer = self.store.put("weights/0", pack(weights))
         self.coordinator.tell(self.node, PrepareJob("job", job(), membership))
         self.coordinator.tell(self.node, HoldWeights("job", 0, offer, None, (0,)))

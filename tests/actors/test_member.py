@@ -108,7 +108,7 @@ async def bench(weights, tmp_path: Path) -> AsyncIterator[Bench]:
         bench.leader = await recorder(bench.system, "leader")
         bench.context = WorkerContext("w", 1, bench.system.address)
         bench.member = await bench.system.spawn(lambda: Member(bench.context), "member")
-        bench.membership = Membership(*[bench.leader.ref] * 3, bench.store.endpoint)
+        bench.membership = Membership(*[bench.leader.ref] * 3, bench.store.writable_by("node"))
         await bench.ask(PrepareJob("job", job(), bench.membership))
         yield bench
         await bench.store.aclose()

@@ -98,7 +98,7 @@ class Worker:
         await self.hold(weights)
 
     async def prepare(self, sink: BundleStore, job_id: str = "job") -> None:
-        membership = Membership(*[self.leader.ref] * 3, sink.endpoint)
+        membership = Membership(*[self.leader.ref] * 3, sink.writable_by("node"))
         await self.ask(PrepareJob(job_id, job(), membership))
 
     async def hold(self, weights: Tensors, job_id: str = "job") -> None:

@@ -8,6 +8,7 @@ import random
 import msgpack
 import msgspec
 import pytest
+import structlog
 import zmq
 from runtime_kit import (
     Accountant,
@@ -22,6 +23,7 @@ from runtime_kit import (
 
 from spotlight.actors import loop
 from spotlight.actors.dead_letters import DeadLetter, DeadLetters
+from spotlight.actors.delivery import try_tell
 from spotlight.actors.log_limiter import LogLimiter
 from spotlight.actors.mailbox import Delivery, Mailbox
 from spotlight.actors.protocol import Ended, PushedBack, Unwatch, Watch
@@ -38,6 +40,7 @@ from spotlight.transport.control import (
     Envelope,
     Kind,
     MemoryNetwork,
+    MemoryTransport,
     Message,
     ZeroMQTransport,
     encode_envelope,
@@ -247,6 +250,30 @@ async def test_a_peer_speaks_only_for_itself() -> None:
         with pytest.raises(AskTimeout):
             await asking
         foreign.abort()
+
+
+@pytest.mark.virtual_time
+async def test_an_address_that_a_message_made_up_is_dialled_now_and_then_and_logged_once() -> None:
+    dialled = []
+
+    class Network(MemoryNetwork):
+        def _dial(self, source: MemoryTransport, address: str) -> object:
+            dialled.append(address)
+            return super()._dial(source, address)
+
+    async with Cluster() as cluster:
+        cluster.network = Network(random.Random(0))
+        system = await cluster.system("here")
+        teller = Accountant()
+        await system.spawn(lambda: teller, "teller")
+        made_up = ActorRef("memory://made-up", "node", 5)
+        with structlog.testing.capture_logs() as logs:
+            for _ in range(3000):
+                try_tell(teller, made_up, Bump(1))
+                await asyncio.sleep(0.1)
+    assert 300 / (3 + 5) <= len(dialled) <= 300 / (3 + 5) + 5
+    assert [line["peer"] for line in logs if line["event"] == "peer_lost"] == ["memory://made-up"]
+    assert len([line for line in logs if line["event"] == "undeliverable"]) <= 301
 
 
 async def test_a_process_can_be_asked_by_an_address_that_is_not_its_own() -> None:

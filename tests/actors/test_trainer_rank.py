@@ -91,7 +91,7 @@ class Gym:
 
     async def prepare(self, runner: Recorder) -> None:
         """The node says whose orders count."""
-        membership = Membership(*[runner.ref] * 3, self.store.endpoint)
+        membership = Membership(*[runner.ref] * 3, self.store.writable_by("node"))
         self.system.tell(self.rank, PrepareJob("job", job(), membership))
         await settle()
 
@@ -311,7 +311,7 @@ async def test_weights_are_published_to_whoever_asks_as_often_as_they_ask(gym: G
     await gym.start()
     await gym.tell(gym.batch(0))
     successor = await recorder(gym.system, "successor")
-    publish = Publish(1, False, gym.store.endpoint)
+    publish = Publish(1, False, gym.store.writable_by("node"))
     await gym.tell(publish)
     await gym.tell(publish)
     await gym.prepare(successor)
@@ -327,7 +327,9 @@ async def test_weights_of_another_version_than_asked_for_are_never_published(gym
     await gym.start()
     async with gym.context.accelerator_turn():
         await gym.tell(gym.batch(0))
-        await gym.tell(Publish(0, False, gym.store.endpoint))  # queued behind the training
+        await gym.tell(
+            Publish(0, False, gym.store.writable_by("node"))
+        )  # queued behind the training
     await settle()
     assert gym.runner.all(Published) == []
     assert "asked to publish iteration 0, but 1 are trained" in gym.runner.last(TrainerFailed).error
@@ -386,7 +388,7 @@ async def test_a_strangers_orders_are_refused(gym: Gym) -> None:
     stranger = await recorder(gym.system, "stranger")
     orders = [
         gym.batch(0),
-        Publish(0, False, gym.store.endpoint),
+        Publish(0, False, gym.store.writable_by("node")),
         SaveCheckpoint(0, export=True),
         DropTrainer("job", 99),
         StartTrainer("job", job(), 0, 1, "", str(gym.run_folder / "elsewhere"), 0, 99),
@@ -403,7 +405,7 @@ async def test_a_strangers_orders_are_refused(gym: Gym) -> None:
 
 async def test_only_the_node_says_whose_orders_count(gym: Gym) -> None:
     stranger = await recorder(await gym.elsewhere("stranger"), "stranger")
-    membership = Membership(*[stranger.ref] * 3, gym.store.endpoint)
+    membership = Membership(*[stranger.ref] * 3, gym.store.writable_by("node"))
     stranger.tell(gym.rank, PrepareJob("job", job(), membership))
     stranger.tell(gym.rank, StartTrainer("job", job(), 0, 1, "", str(gym.run_folder), 0, 9))
     await settle()
@@ -456,7 +458,7 @@ async def test_weights_are_published_when_the_nodes_store_is_back(
 
     monkeypatch.setattr(trainer_rank, "upload", upload)
     await gym.start()
-    await gym.tell(Publish(0, False, gym.store.endpoint))
+    await gym.tell(Publish(0, False, gym.store.writable_by("node")))
     await asyncio.sleep(10.0)
     assert [each.version for each in gym.runner.all(Published)] == [0]
     assert gym.runner.all(TrainerFailed) == []

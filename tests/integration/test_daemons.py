@@ -11,20 +11,20 @@ import pytest
 from tests.integration.conftest import Workplace, events, metrics, wait_until
 
 
-def _coordinator(workplace: Workplace) -> str:
+def _coordinator(workplace: Workplace, listen: str = "127.0.0.1:0", *options: str) -> str:
     address_file = workplace.folder / "address"
     workplace.daemon(
-        "coordinator", "--listen", "127.0.0.1:0", "--address-file", address_file,
-        "--runs", workplace.folder / "runs",
+        "coordinator", "--listen", listen, "--address-file", address_file,
+        "--runs", workplace.folder / "runs", *options,
     )  # fmt: skip
     wait_until(address_file.exists, "the coordinator")
     return address_file.read_text()
 
 
-def _node(workplace: Workplace, address: str, name: str, pool: str) -> None:
+def _node(workplace: Workplace, address: str, name: str, pool: str, *options: str) -> None:
     workplace.daemon(
         "node", "--coordinator", address, "--name", name, "--pool", pool,
-        "--logs", workplace.folder / "logs",
+        "--logs", workplace.folder / "logs", *options,
     )  # fmt: skip
 
 
@@ -36,13 +36,16 @@ def _status(workplace: Workplace, address: str) -> dict[str, object]:
 
 
 def test_a_job_submitted_by_hand_runs_on_nodes_that_join_at_any_time(workplace: Workplace) -> None:
-    address = _coordinator(workplace)
+    """They listen on all interfaces, and others reach them by the address that they advertise."""
+    advertise = ("--advertise", "127.0.0.1")
+    address = _coordinator(workplace, "0.0.0.0:0", *advertise)
+    assert address.startswith("tcp://127.0.0.1:")
     submitted = workplace.spotlight("submit", workplace.job(), "-c", address)
     assert submitted.code == 0, submitted.errors
     assert _status(workplace, address)["phase"] == "preparing"
 
     _node(workplace, address, "first", "reserved")
-    _node(workplace, address, "second", "spot")
+    _node(workplace, address, "second", "spot", "--host", "0.0.0.0", *advertise)
 
     run = Path(str(_status(workplace, address)["run_folder"]))
     wait_until(lambda: bool(events(run, "run_finished")), "the end of the job")
@@ -82,6 +85,32 @@ def test_a_port_in_use_is_one_clear_line(workplace: Workplace) -> None:
     assert daemon.returncode == 2
     assert f"127.0.0.1:{port} is in use" in output
     assert "Traceback" not in output
+
+
+@pytest.mark.parametrize(
+    ("daemon", "option", "value"),
+    [("coordinator", "--listen", "0.0.0.0:0"), ("node", "--host", "0.0.0.0")],
+)
+def test_listening_on_all_interfaces_asks_which_address_others_use(
+    workplace: Workplace, daemon: str, option: str, value: str
+) -> None:
+    started = workplace.daemon(daemon, option, value)
+    output = started.communicate(timeout=60)[0]
+
+    assert started.returncode == 2
+    assert len(output.splitlines()) == 1
+    assert f"{option} {value}" in output
+    assert "--advertise" in output
+
+
+def test_a_node_whose_name_cannot_be_part_of_a_path_is_told_so(workplace: Workplace) -> None:
+    started = workplace.daemon("node", "--name", "../spot\x1b[2J")
+    output = started.communicate(timeout=60)[0]
+
+    assert started.returncode == 2
+    assert len(output.splitlines()) == 1
+    assert output.strip().isprintable()
+    assert "--name" in output
 
 
 def test_no_coordinator_at_the_address_is_one_clear_line(workplace: Workplace) -> None:

@@ -223,7 +223,11 @@ async def _site(folder: Path) -> AsyncIterator[_Site]:
         weights = sink_store.put("weights/0", pack(model.trainable_state()))
         site.coordinator = _Coordinator(
             site.dispatcher_ref,
-            PrepareJob("job", job, Membership(*[site.dispatcher_ref] * 2, ledger, sink)),
+            PrepareJob(
+                "job",
+                job,
+                Membership(*[site.dispatcher_ref] * 2, ledger, sink_store.writable_by("node")),
+            ),
             HoldWeights("job", 0, weights, None, (0,)),
         )
         await site.system.spawn(lambda: site.coordinator, "coordinator")

@@ -37,7 +37,8 @@ async def test_what_is_put_can_be_fetched() -> None:
 async def test_what_is_uploaded_is_in_the_store() -> None:
     way = Way()
     store = way.stores.open("holder", "folder", "token")
-    offer = await way.stores.upload(await store.start(), "samples/a", b"data")
+    await store.start()
+    offer = await way.stores.upload(store.writable_by("node"), "samples/a", b"data")
     assert store.disk.bundles == {"samples/a": b"data"}
     assert await way.stores.fetch(offer) == b"data"
 
@@ -89,3 +90,18 @@ async def test_a_folder_keeps_its_bundles_for_the_next_process() -> None:
     way.stores.close_all_of("holder")
     again = way.stores.open("holder", "folder", "token")
     assert again.disk.bundles == {"samples/a": b"data"}
+
+
+async def test_who_may_read_may_not_leave_anything_and_a_revoked_token_is_of_no_use() -> None:
+    way = Way()
+    store = way.stores.open("holder", "folder", "token")
+    await store.start()
+    gone = store.writable_by("gone")
+    assert gone == store.writable_by("gone")
+    offer = await way.stores.upload(gone, "samples/a", b"data")
+    store.revoke("gone")
+    for endpoint in (gone, offer.store):
+        with pytest.raises(TransferFailed, match="refused"):
+            await way.stores.upload(endpoint, "samples/b", b"data")
+    assert await way.stores.fetch(offer) == b"data"
+    await way.stores.upload(store.writable_by("gone"), "samples/b", b"data")

@@ -526,6 +526,17 @@ def test_pictures_that_are_made_again_replace_the_earlier_ones(path, folder):
     assert shown(path) == ["v000005/new.png", "v000005/prompts.json"]
 
 
+@pytest.mark.parametrize("link", ["validation", "validation/v000005"])
+def test_pictures_behind_a_symbolic_link_are_not_shown(path, folder, tmp_path, link):
+    outside = tmp_path / "outside" / link.removeprefix("validation").strip("/")
+    (tmp_path / "outside" / "v000005").mkdir(parents=True)
+    (path / "artifacts" / link).parent.mkdir(parents=True, exist_ok=True)
+    (path / "artifacts" / link).symlink_to(outside)
+    folder.show_pictures(5, [{"prompt": "a", "file": "p000.png"}])
+    assert shown(path) == []
+    assert list((tmp_path / "outside").rglob("*")) == [tmp_path / "outside" / "v000005"]
+
+
 def test_a_validation_without_pictures_shows_none(path, folder):
     folder.show_pictures(5, [])
     assert shown(path) == []

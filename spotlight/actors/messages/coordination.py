@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from spotlight.actors.messages.nodes import WorkerRefs
-from spotlight.actors.messages.work import Request, RequestKind, Result
+from spotlight.actors.messages.work import Request, RequestKind, Result, WorkerName
 from spotlight.actors.runtime import ActorRef
 from spotlight.policies.preview_effort import Effort
 from spotlight.policies.reward_spread import Knowledge
@@ -156,6 +156,6 @@ class ValidationFailed(Message, frozen=True):
 class StateChanged(Message, frozen=True):
     """Worker to ledger: what it does from now on."""
 
-    worker: str
+    worker: WorkerName
     state: WorkerState
     detail: str = ""

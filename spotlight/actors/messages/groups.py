@@ -6,7 +6,7 @@ that node; whatever a group says carries it, and what comes from an older one ch
 
 from __future__ import annotations
 
-from spotlight.actors.messages.work import Record, Request, RequestKind
+from spotlight.actors.messages.work import Record, Request, RequestKind, WorkerName
 from spotlight.actors.runtime import ActorRef
 from spotlight.transport.control import Message
 
@@ -45,7 +45,7 @@ class Demand(Message, frozen=True):
 class Seat(Record, frozen=True):
     """One member's place in a group; its index is the rank. Rank 0 leads."""
 
-    worker: str
+    worker: WorkerName
     worker_epoch: int
     leader: ActorRef
     member: ActorRef
@@ -79,7 +79,7 @@ class GroupFailed(Message, frozen=True):
 
     epoch: int
     reason: str
-    culprits: tuple[str, ...] = ()
+    culprits: tuple[WorkerName, ...] = ()
 
 
 class HeldVersions(Message, frozen=True):
@@ -88,7 +88,7 @@ class HeldVersions(Message, frozen=True):
     """
 
     epoch: int
-    worker: str
+    worker: WorkerName
     rollout: tuple[int, ...]
     evaluation: tuple[int, ...]
 
@@ -124,14 +124,14 @@ class CannotFollow(Message, frozen=True):
     """The answer of a member that cannot take part."""
 
     epoch: int
-    worker: str
+    worker: WorkerName
     reason: str
 
 
 class Alive(Message, frozen=True):
     """Leader to node, in answer to `AreYouThere` and when it changes: this loop turns."""
 
-    worker: str
+    worker: WorkerName
     epoch: int
     """Of the latest order to form a group; 0 before the first."""
     ready_for: str

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from spotlight.actors.messages.work import Record
+from spotlight.actors.messages.work import NodeName, Record, WorkerName
 from spotlight.actors.runtime import ActorRef
 from spotlight.jobs import JobSpec
 from spotlight.transport.control import Message
@@ -19,7 +19,7 @@ MOST_WORKERS = 256
 class WorkerRefs(Record, frozen=True):
     """The actors of one worker process."""
 
-    worker: str
+    worker: WorkerName
     epoch: int
     """Differs for every process that ever bears the name."""
     leader: ActorRef
@@ -64,7 +64,7 @@ class WorkerUp(Message, frozen=True):
 class JoinNode(Message, frozen=True):
     """Node to coordinator: here are my pool and my workers; sent again whenever they change."""
 
-    node: str
+    node: NodeName
     pool: Literal["reserved", "spot"]
     scheduler: ActorRef
     workers: Annotated[tuple[WorkerRefs, ...], msgspec.Meta(max_length=MOST_WORKERS)]
@@ -125,7 +125,7 @@ class WeightsCopied(Message, frozen=True):
     from there.
     """
 
-    node: str
+    node: NodeName
     version: int
     rollout: BundleOffer
     evaluation: BundleOffer | None
@@ -134,7 +134,7 @@ class WeightsCopied(Message, frozen=True):
 class WeightsMissed(Message, frozen=True):
     """Node to job runner: the version could not be had from the store that `HoldWeights` named."""
 
-    node: str
+    node: NodeName
     version: int
     store: StoreEndpoint
 
@@ -189,7 +189,7 @@ class Drain(Message, frozen=True):
 class Drained(Message, frozen=True):
     """Leader to node: nothing is left that could be lost."""
 
-    worker: str
+    worker: WorkerName
     epoch: int
 
 
@@ -200,8 +200,8 @@ class NodeLeaving(Message, frozen=True):
 
     lane = "system"
 
-    node: str
-    workers: tuple[str, ...]
+    node: NodeName
+    workers: tuple[WorkerName, ...]
     source: str
     """Who gave notice: a cloud's name, `signal`, `file` or `user`."""
     lead_s: float | None
@@ -216,4 +216,4 @@ class NodeLeft(Message, frozen=True):
 
     lane = "system"
 
-    node: str
+    node: NodeName

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from spotlight.actors.messages.work import Commit, Record, Request
+from spotlight.actors.messages.work import Commit, Record, Request, WorkerName
 from spotlight.transport.control import Message
 from spotlight.transport.tensors import BundleOffer
 
@@ -28,7 +28,7 @@ class Pull(Message, frozen=True):
     that it lists, so a group whose loop does not turn loses them.
     """
 
-    worker: str
+    worker: WorkerName
     epoch: int
     members: int
     """Of the group; 0 for a worker that follows another and only gives back what it still has."""
@@ -41,7 +41,7 @@ class Pull(Message, frozen=True):
     prompts: tuple[str, ...] = ()
     """Prompts denoised lately: their embeddings are still there."""
     leases: tuple[HeldLease, ...] = ()
-    followers: tuple[str, ...] = ()
+    followers: tuple[WorkerName, ...] = ()
     """The workers of the other members; they pull nothing meanwhile."""
 
 
@@ -133,7 +133,7 @@ class DenoiseError(Message, frozen=True):
 class DenoiseFailed(Message, frozen=True):
     """Leader to dispatcher: the batch cannot be done here."""
 
-    worker: str
+    worker: WorkerName
     epoch: int
     lease: int
     error: str
@@ -156,7 +156,7 @@ class CommitSteps(Message, frozen=True):
     `Receipt` once it is durable.
     """
 
-    worker: str
+    worker: WorkerName
     epoch: int
     lease: int
     step: int
@@ -167,7 +167,7 @@ class CommitSteps(Message, frozen=True):
 class ReturnLease(Message, frozen=True):
     """Leader to dispatcher: another group must do this; it is nobody's failure."""
 
-    worker: str
+    worker: WorkerName
     epoch: int
     lease: int
 
@@ -175,7 +175,7 @@ class ReturnLease(Message, frozen=True):
 class Completed(Message, frozen=True):
     """Leader to dispatcher: the batch is denoised and its bundle is in the sink."""
 
-    worker: str
+    worker: WorkerName
     epoch: int
     lease: int
     requests: tuple[str, ...]
@@ -202,7 +202,7 @@ class PullScores(Message, frozen=True):
     renews the leases that it lists.
     """
 
-    worker: str
+    worker: WorkerName
     epoch: int
     credits: int
     leases: tuple[int, ...] = ()
@@ -221,7 +221,7 @@ class ScoreGrant(Message, frozen=True):
 class Scored(Message, frozen=True):
     """One reward per row, in [0, 1]."""
 
-    worker: str
+    worker: WorkerName
     epoch: int
     lease: int
     rewards: tuple[float, ...]
@@ -232,7 +232,7 @@ class Scored(Message, frozen=True):
 class ScoreFailed(Message, frozen=True):
     """The scorer could not score the batch; this is never a reward."""
 
-    worker: str
+    worker: WorkerName
     epoch: int
     lease: int
     error: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -10,6 +10,12 @@ from spotlight.jobs import SamplerKind
 from spotlight.transport.tensors import BundleOffer
 
 RequestKind = Literal["preview", "rollout", "evaluation"]
+
+NAME_OF_NODE = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}"
+"""Names go to logs, into the run folder, and into the keys of bundles."""
+NodeName = Annotated[str, msgspec.Meta(pattern=rf"^{NAME_OF_NODE}\Z")]
+WorkerName = Annotated[str, msgspec.Meta(pattern=rf"^{NAME_OF_NODE}(/[0-9]{{1,9}})?\Z")]
+"""That of its node and a number."""
 
 
 class Record(msgspec.Struct, frozen=True):

@@ -19,7 +19,9 @@ Rejection = Literal[
     "wrong_type",
     "not_allowed",
     "no_greeting",
+    "silent",
     "too_many_waiting",
+    "no_room",
     "cut_off",
 ]
 """Why something that arrived was not taken:
@@ -30,7 +32,9 @@ Rejection = Literal[
 - `unknown_version`: of another version of the protocol;
 - `not_allowed`: well formed, but not this peer's to say; dropped, and the peer stays connected;
 - `no_greeting`: a connection that ended, or went on, without saying whose it is;
-- `too_many_waiting`: it had not said whose it is when too many others came;
+- `silent`: it said whose it is, and then nothing;
+- `too_many_waiting`: it had said nothing when too many others came;
+- `no_room`: there were too many connections, and none had been silent for longer;
 - `cut_off`: from a process or connection that was cut off before.
 """
 
@@ -47,8 +51,11 @@ class BadInput(FrameRejected):
 
 
 def clipped(text: str) -> str:
-    """A text of a peer, short enough for a log line and an error."""
-    return text if len(text) <= DETAIL_LIMIT else f"{text[:DETAIL_LIMIT]}..."
+    """A text of a peer, short enough for a log line and an error, and without what steers a
+    terminal."""
+    if len(text) > DETAIL_LIMIT:
+        text = f"{text[:DETAIL_LIMIT]}..."
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 
 class CutOffs:

@@ -41,7 +41,10 @@ _MALFORMED = (msgspec.MsgspecError, ValueError, TypeError, RecursionError, Overf
 
 
 class ActorRef(msgspec.Struct, frozen=True, array_like=True):
-    """Where an actor is. A value: hashable, printable, sendable, and never proof of life."""
+    """Where an actor is. A value: hashable, printable, sendable, and never proof of life.
+
+    Raises `BadInput` when its texts hold control characters: they go to logs and terminals.
+    """
 
     address: Name
     """Address of the process's control transport."""
@@ -49,6 +52,12 @@ class ActorRef(msgspec.Struct, frozen=True, array_like=True):
     """Name in that process; a child's begins with its parent's and a slash."""
     incarnation: Count
     """Differs for every start of an actor; 0 means whichever is there now."""
+
+    def __post_init__(self) -> None:
+        # A pattern in the type would take ten times as long, and this is in every frame.
+        if not (self.address.isprintable() and self.name.isprintable()):
+            text = f"{self.name!r} at {self.address!r} is no actor: it has control characters"
+            raise BadInput("wrong_type", text)
 
     @property
     def process(self) -> int:
@@ -188,14 +197,15 @@ def decode_envelope(frame: bytes) -> Envelope:
         text = f"a frame of {len(frame)} bytes is over the limit of {FRAME_LIMIT}"
         raise BadInput("oversized", text)
     try:
-        version = _decode_versioned(frame).version
-        if version != PROTOCOL_VERSION:
-            raise other_version(version)
-        return _decode_envelope(frame)
+        envelope = _decode_envelope(frame)
     except msgspec.ValidationError as error:
+        _check_version(frame)
         raise BadInput("wrong_type", f"a frame was refused: {error}") from error
     except _MALFORMED as error:
         raise BadInput("malformed", f"a frame was refused: {error}") from error
+    if envelope.version != PROTOCOL_VERSION:
+        raise other_version(envelope.version)
+    return envelope
 
 
 def other_version(version: int) -> BadInput:
@@ -205,6 +215,16 @@ def other_version(version: int) -> BadInput:
         f"the sender speaks protocol version {version}, the receiver {PROTOCOL_VERSION}; "
         "install the same version of Spotlight on both machines",
     )
+
+
+def _check_version(frame: bytes) -> None:
+    """A header that is not understood may be one of a later version; say so, then."""
+    try:
+        version = _decode_versioned(frame).version
+    except _MALFORMED:
+        return
+    if version != PROTOCOL_VERSION:
+        raise other_version(version)
 
 
 def _check_header(envelope: Envelope) -> None:

@@ -1,5 +1,10 @@
-"""The connections at a bound port that belong to no peer: those that have not said whose they are,
-and those that are being shown out.
+"""The connections at a bound port: who may stay, for how long, and who goes if there are too many.
+
+A connection is a stranger's until it has said whose it is and then something that was taken: a
+process of ours does both at once, since it connects because it has something to say. Strangers are
+few and have little time. Peers may be silent for as long as they like while there is room; when
+there is none, the one goes that has been silent for the longest time. libzmq's own heartbeats do
+not count: it sends them for whoever is stuck, too.
 
 libzmq has no call that ends one connection of a ROUTER; shutting down the TCP connection beneath
 does.
@@ -11,63 +16,93 @@ import asyncio
 from collections.abc import Callable
 from typing import Literal
 
-from spotlight.transport.control import tcp
+from spotlight.transport.control.tcp import Connections
 
 SHOW_OUT_S = 0.2
 """Time for a refusal to reach the peer before its connection ends."""
+_QUIET_S = 60.0
+"""A peer that was heard so lately keeps its place before any stranger."""
+
+TurnedAway = Literal["no_greeting", "silent", "too_many_waiting", "no_room"]
 
 
 class Doorway:
-    """Connections by the number of their descriptor, each with the time that it has left."""
+    """Connections by the number of their descriptor."""
 
     def __init__(
         self,
-        port: int,
+        connections: Connections,
         *,
         limit: int,
-        patience_s: float,
+        strangers: int,
+        greeting_s: float,
+        silence_s: float,
         hear: Callable[[], None],
-        turned_away: Callable[[Literal["no_greeting", "too_many_waiting"], str], None],
+        turned_away: Callable[[int, TurnedAway, str], None],
     ) -> None:
-        """At most `limit` connections wait, for at most `patience_s`. `hear` reads what has arrived
-        already, so that nobody is turned away whose greeting is here; `turned_away` is told of each
-        that is."""
-        self._port = port
+        """At most `limit` connections, and at most `strangers` of strangers, who greet within
+        `greeting_s` and say something within `silence_s`. `hear` reads what has arrived already, so
+        that nobody is turned away whose word is here. `turned_away` is told of each that is; all
+        but the `silent` are gone by then, and these are to be told why and shown out."""
+        self._connections = connections
         self._limit = limit
-        self._patience_s = patience_s
+        self._most_strangers = min(strangers, limit)
+        self._greeting_s = greeting_s
+        self._silence_s = silence_s
         self._hear = hear
         self._turned_away = turned_away
         self._loop = asyncio.get_running_loop()
-        self._waiting: dict[int, asyncio.TimerHandle] = {}
+        self._strangers: dict[int, asyncio.TimerHandle] = {}
         """In the order in which they came."""
+        self._greeted: set[int] = set()
+        """Strangers that said whose they are."""
+        self._peers: dict[int, float] = {}
+        """When they were heard; the one that has been silent for the longest time comes first."""
         self._leaving: dict[int, asyncio.TimerHandle] = {}
         self._making_room: asyncio.Handle | None = None
 
     def __len__(self) -> int:
-        """How many connections wait or leave."""
-        return len(self._waiting) + len(self._leaving)
+        """How many connections there are."""
+        return len(self._strangers) + len(self._peers) + len(self._leaving)
 
-    def is_waiting(self, descriptor: int) -> bool:
+    @property
+    def strangers(self) -> int:
+        """How many of them are strangers'."""
+        return len(self._strangers)
+
+    def may_greet(self, descriptor: int) -> bool:
         """Whether a connection may still say whose it is."""
-        return descriptor in self._waiting
+        return descriptor in self._strangers and descriptor not in self._greeted
 
     def arrived(self, descriptor: int) -> None:
         """A connection was accepted by libzmq."""
         self.gone(descriptor)
-        self._waiting[descriptor] = self._loop.call_later(
-            self._patience_s, self._lose_patience, descriptor
-        )
-        if len(self._waiting) > self._limit and self._making_room is None:
+        self._wait(descriptor, self._greeting_s)
+        if self._is_crowded and self._making_room is None:
             self._making_room = self._loop.call_soon(self._make_room)
 
+    def greeted(self, descriptor: int) -> None:
+        """A stranger said whose it is."""
+        self._greeted.add(descriptor)
+        self._strangers[descriptor].cancel()
+        self._wait(descriptor, self._silence_s)
+
+    def heard(self, descriptor: int) -> None:
+        """A connection brought something that was taken."""
+        if self._peers.pop(descriptor, None) is None:
+            self.gone(descriptor)
+        self._peers[descriptor] = self._loop.time()
+
     def gone(self, descriptor: int) -> bool:
-        """A connection ended or was let in; True if it was waiting."""
-        leaving = self._leaving.pop(descriptor, None)
-        waiting = self._waiting.pop(descriptor, None)
-        for timer in (leaving, waiting):
+        """A connection ended; True if it had not said whose it was."""
+        nameless = self.may_greet(descriptor)
+        for timers in (self._strangers, self._leaving):
+            timer = timers.pop(descriptor, None)
             if timer is not None:
                 timer.cancel()
-        return waiting is not None
+        self._greeted.discard(descriptor)
+        self._peers.pop(descriptor, None)
+        return nameless
 
     def show_out(self, descriptor: int) -> None:
         """End a connection, a moment later so that the reason is sent first."""
@@ -76,10 +111,15 @@ class Doorway:
 
     def close(self) -> None:
         """Forget all; the socket that holds the connections is closing."""
-        for descriptor in (*self._waiting, *self._leaving):
+        for descriptor in (*self._strangers, *self._leaving):
             self.gone(descriptor)
         if self._making_room is not None:
             self._making_room.cancel()
+
+    def _wait(self, descriptor: int, patience_s: float) -> None:
+        self._strangers[descriptor] = self._loop.call_later(
+            patience_s, self._lose_patience, descriptor
+        )
 
     def _see_off(self, descriptor: int) -> None:
         self._hear()
@@ -88,18 +128,44 @@ class Doorway:
 
     def _lose_patience(self, descriptor: int) -> None:
         self._hear()
-        if descriptor in self._waiting:
-            self._end(descriptor)
-            self._turned_away("no_greeting", f"no greeting within {self._patience_s:g} s")
+        if descriptor not in self._strangers:
+            return
+        if descriptor in self._greeted:
+            text = f"nothing but a greeting within {self._silence_s:g} s"
+            self._turned_away(descriptor, "silent", text)
+        else:
+            text = f"no greeting within {self._greeting_s:g} s"
+            self._turn_away(descriptor, "no_greeting", text)
+
+    @property
+    def _is_crowded(self) -> bool:
+        return len(self._strangers) > self._most_strangers or len(self) > self._limit
 
     def _make_room(self) -> None:
         self._making_room = None
         self._hear()
-        # The oldest go: a process of ours greets at once, so what has waited longest is none.
-        while len(self._waiting) > self._limit:
-            self._end(next(iter(self._waiting)))
-            self._turned_away("too_many_waiting", f"over {self._limit} connections did not greet")
+        while len(self) > self._limit and self._leaving:
+            self._end(next(iter(self._leaving)))
+        while len(self._strangers) > self._most_strangers:
+            # The oldest go: a process of ours speaks at once, so what has waited longest is none.
+            text = f"over {self._most_strangers} connections said nothing"
+            self._turn_away(next(iter(self._strangers)), "too_many_waiting", text)
+        while len(self) > self._limit:
+            text = f"over {self._limit} connections"
+            self._turn_away(self._least_needed(), "no_room", text)
+
+    def _least_needed(self) -> int:
+        silent = next(iter(self._peers), None)
+        quiet = silent is not None and self._loop.time() - self._peers[silent] > _QUIET_S
+        stranger = None if quiet else next(iter(self._strangers), None)
+        found = silent if stranger is None else stranger
+        assert found is not None, "there are connections, and they are somebody's"
+        return found
+
+    def _turn_away(self, descriptor: int, reason: TurnedAway, text: str) -> None:
+        self._end(descriptor)
+        self._turned_away(descriptor, reason, text)
 
     def _end(self, descriptor: int) -> None:
         self.gone(descriptor)
-        tcp.shut_down(descriptor, self._port)
+        self._connections.shut_down(descriptor)

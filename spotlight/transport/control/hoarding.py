@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from spotlight.transport.control import tcp
+from spotlight.transport.control.tcp import Connections
 
 PERIOD_S = 0.25
 _HEARTBEAT_BYTES = 64
@@ -23,6 +23,7 @@ class Hoarding:
 
     def __init__(
         self,
+        connections: Connections,
         *,
         limit_of: Callable[[int], int],
         hear: Callable[[], None],
@@ -30,6 +31,7 @@ class Hoarding:
     ) -> None:
         """`limit_of` says how many bytes a connection may hold back, `hear` reads what has arrived,
         `found` is told of a connection that holds back more."""
+        self._connections = connections
         self._limit_of = limit_of
         self._hear = hear
         self._found = found
@@ -69,7 +71,7 @@ class Hoarding:
         self._hear()
         suspects, self._suspects = self._suspects, set()
         for descriptor in list(self._settled):
-            received = tcp.bytes_received(descriptor)
+            received = self._connections.bytes_received(descriptor)
             if received is None:
                 continue
             if descriptor in self._delivered:

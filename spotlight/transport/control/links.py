@@ -117,8 +117,7 @@ class AcceptedLink(Link):
         super().__init__(owner, hello.address, hello.incarnation)
         self.identity = identity
         self.descriptor = descriptor
-        """Number of the TCP socket, by which libzmq's monitor names the connection; -1 when that
-        has ended."""
+        """Number of the TCP socket, by which libzmq's monitor names the connection."""
         self._router = router
         self._reader = reader
         self.up = True

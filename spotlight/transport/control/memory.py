@@ -25,6 +25,7 @@ from spotlight.errors import AddressInUse, FrameRejected, MailboxFull, PeerUnrea
 from spotlight.transport.control.bad_input import CutOffs, clipped
 from spotlight.transport.control.base import TransportListener
 from spotlight.transport.control.codec import FRAME_LIMIT
+from spotlight.transport.control.dials import Dials
 
 
 @dataclass
@@ -64,6 +65,8 @@ class MemoryNetwork:
         loss_timeout_s: float = 1.5,
         connect_timeout_s: float = 3.0,
         redial_after_s: float = 0.5,
+        longest_redial_s: float = 5.0,
+        dials_at_once: int = 64,
         outbox_limit: int = 4096,
     ) -> None:
         self.faults = faults or Faults()
@@ -71,6 +74,8 @@ class MemoryNetwork:
         self.loss_timeout_s = loss_timeout_s
         self.connect_timeout_s = connect_timeout_s
         self.redial_after_s = redial_after_s
+        self.longest_redial_s = longest_redial_s
+        self.dials_at_once = dials_at_once
         self.outbox_limit = outbox_limit
         self.frames_sent = 0
         self.frames_lost = 0
@@ -168,7 +173,11 @@ class MemoryTransport:
         self.cut_offs = CutOffs()
         self._drained: asyncio.Future[None] | None = None
         self._connections: dict[str, _Connection] = {}
-        self._refused_until: dict[str, float] = {}
+        self._dials = Dials(
+            pause_s=network.redial_after_s,
+            longest_pause_s=network.longest_redial_s,
+            at_once=network.dials_at_once,
+        )
 
     async def start(self, listener: TransportListener) -> None:
         """Begin to receive. Raises `AddressInUse`."""
@@ -183,10 +192,13 @@ class MemoryTransport:
             raise FrameRejected(f"a frame of {len(frame)} bytes is over the limit of {FRAME_LIMIT}")
         connection = self._connections.get(address)
         if connection is None:
-            now = asyncio.get_running_loop().time()
-            if address == self.address or now < self._refused_until.get(address, now):
+            if address == self.address:
                 raise PeerUnreachable(f"there is no way from {self.address} to {address}")
+            reason = self._dials.refusal(address, asyncio.get_running_loop().time())
+            if reason:
+                raise PeerUnreachable(f"{address} cannot be reached: {reason}")
             connection = self._connections[address] = self.network._dial(self, address)
+            self._dials.began(address)
         connection.send(self, frame)
 
     def cut_off(self, address: str, reason: str) -> None:
@@ -231,6 +243,8 @@ class MemoryTransport:
         if former is not None and former is not connection:
             former.superseded_by(connection, self)
         self._connections[peer.address] = connection
+        if connection.dialer is self or (former is not None and former.dialer is self):
+            self._dials.reached(peer.address)
         if self.listener is not None:
             self.listener.peer_up(peer.address, peer.incarnation)
 
@@ -238,8 +252,7 @@ class MemoryTransport:
         if self._connections.get(address) is connection:
             del self._connections[address]
         if incarnation == 0:
-            now = asyncio.get_running_loop().time()
-            self._refused_until[address] = now + self.network.redial_after_s
+            self._dials.failed(address, reason, asyncio.get_running_loop().time())
         if self.listener is not None:
             self.listener.peer_lost(address, incarnation, reason)
 

@@ -7,6 +7,7 @@ another connection to the same port is meant, and at worst its peer connects aga
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 
@@ -15,25 +16,61 @@ _BYTES_RECEIVED_AT = 128
 """Where Linux (4.1 and later) has `tcpi_bytes_received` in its `tcp_info`."""
 
 
-def shut_down(descriptor: int, port: int) -> None:
-    """End a connection to `port`, unless it has ended; libzmq finds it closed."""
-    try:
-        with socket.fromfd(descriptor, socket.AF_INET, socket.SOCK_STREAM) as connection:
-            if connection.getsockname()[1] == port:
+class Connections:
+    """The connections to a bound port, by the number of their descriptor.
+
+    The number of the duplicate is taken beforehand: when a process has no descriptor left,
+    connections must be ended all the same.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._nothing = os.open(os.devnull, os.O_RDONLY)
+        self._duplicate = os.dup(self._nothing)
+
+    def shut_down(self, descriptor: int) -> None:
+        """End a connection, unless it has ended; libzmq finds it closed."""
+        connection = self._borrow(descriptor)
+        if connection is None:
+            return
+        try:
+            if connection.getsockname()[1] == self._port:
                 connection.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        return
+        except OSError:
+            return
+        finally:
+            self._give_back(connection)
 
-
-def bytes_received(descriptor: int) -> int | None:
-    """How much a connection ever received; None if it has ended or the system does not say."""
-    size = _BYTES_RECEIVED_AT + _BYTES_RECEIVED.size
-    try:
-        with socket.fromfd(descriptor, socket.AF_INET, socket.SOCK_STREAM) as connection:
+    def bytes_received(self, descriptor: int) -> int | None:
+        """How much a connection ever received; None if it has ended or the system does not say."""
+        connection = self._borrow(descriptor)
+        if connection is None:
+            return None
+        size = _BYTES_RECEIVED_AT + _BYTES_RECEIVED.size
+        try:
             information = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, size)
-    except (OSError, AttributeError):
-        return None
-    if len(information) < size:
-        return None
-    received: int = _BYTES_RECEIVED.unpack_from(information, _BYTES_RECEIVED_AT)[0]
-    return received
+        except (OSError, AttributeError):
+            return None
+        finally:
+            self._give_back(connection)
+        if len(information) < size:
+            return None
+        received: int = _BYTES_RECEIVED.unpack_from(information, _BYTES_RECEIVED_AT)[0]
+        return received
+
+    def close(self) -> None:
+        """Give back what it holds. Idempotent."""
+        for descriptor in (self._nothing, self._duplicate):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._nothing = self._duplicate = -1
+
+    def _borrow(self, descriptor: int) -> socket.socket | None:
+        try:
+            os.dup2(descriptor, self._duplicate, inheritable=False)
+            return socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=self._duplicate)
+        except OSError:
+            return None
+
+    def _give_back(self, connection: socket.socket) -> None:
+        os.dup2(self._nothing, connection.detach(), inheritable=False)

@@ -21,8 +21,9 @@ BATCH_BYTES = 256 * 1024
 MESSAGE_LIMIT = FRAME_LIMIT + 64 * 1024
 """Bytes of the largest ZeroMQ message; a connection that carries a larger one is cut by libzmq."""
 
-Address = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
-"""With its incarnation it fits into a routing id, which ZeroMQ limits to 255 bytes."""
+Address = Annotated[str, msgspec.Meta(max_length=200, pattern=r"^[!-~]+\Z")]
+"""Visible ASCII. With its incarnation it fits into a routing id, which ZeroMQ limits to 255 bytes.
+"""
 Incarnation = Annotated[int, msgspec.Meta(gt=0)]
 
 

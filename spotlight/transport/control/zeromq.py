@@ -5,7 +5,8 @@ of a process share them. A peer that connected to us is answered over its own co
 behind NAT needs no way in.
 
 Whoever says what no process of ours does is told why and not heard any more: its connection ends,
-and its incarnation is refused from then on (`Doorway`, `CutOffs`).
+and its incarnation is refused from then on (`CutOffs`). Whoever says nothing is bounded in number
+and time (`Doorway`), and so is whom we connect to (`Dials`).
 
 Why the options are what they are (`ZeroMQSettings.apply`): without ROUTER_MANDATORY a send to an
 unknown peer succeeds and the message is gone; without heartbeats a frozen peer is never noticed;
@@ -20,6 +21,7 @@ remembers the descriptor that its greeting came by.
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 
 import zmq
@@ -30,13 +32,14 @@ from spotlight.transport.control import wire
 from spotlight.transport.control.bad_input import BadInput, CutOffs, Rejection, clipped
 from spotlight.transport.control.base import TransportListener
 from spotlight.transport.control.codec import FRAME_LIMIT, PROTOCOL_VERSION
-from spotlight.transport.control.doorway import Doorway
+from spotlight.transport.control.dials import Dials
+from spotlight.transport.control.doorway import Doorway, TurnedAway
 from spotlight.transport.control.hoarding import Hoarding
 from spotlight.transport.control.links import AcceptedLink, DialedLink, Link
 from spotlight.transport.control.reader import SocketReader, open_monitor, receive_message
+from spotlight.transport.control.tcp import Connections
 from spotlight.transport.control.zeromq_settings import ZeroMQSettings
 
-_REMEMBERED_REFUSALS = 1024
 _STRANGER_BYTES = 64 * 1024
 """A connection has greeted before it sends so much."""
 _HANDOVER_S = 0.05
@@ -55,8 +58,8 @@ class ZeroMQTransport:
         settings: ZeroMQSettings | None = None,
     ) -> None:
         """Port 0 of `bind` chooses a free one. `advertise` is the address that others know this
-        process by: the bound one unless given; required when binding to all interfaces. Behind NAT
-        it need not be reachable, only unique."""
+        process by: the bound one unless given; required when binding to all interfaces; its port 0
+        stands for the bound one. Behind NAT it need not be reachable, only unique."""
         self.address = advertise or bind
         self.incarnation = incarnation or time.time_ns() // 1_000_000
         self.settings = settings or ZeroMQSettings()
@@ -67,12 +70,21 @@ class ZeroMQTransport:
         self._links: dict[str, Link] = {}
         """The link that frames to an address take."""
         self._all_links: dict[Link, None] = {}
+        self._standing: dict[str, dict[Link, None]] = {}
+        """The links that are up, by address."""
         self._accepted: dict[bytes, AcceptedLink] = {}
+        self._descriptors: dict[int, AcceptedLink] = {}
         self._blocked: dict[Link, None] = {}
         """Accepted links whose peers read too slowly."""
         self._peers: dict[str, int] = {}
         """Incarnations of the processes that are up."""
-        self._refused_until: dict[str, tuple[float, str]] = {}
+        self._dialed = 0
+        """Links that we made."""
+        self._dials = Dials(
+            pause_s=self.settings.redial_after_s,
+            longest_pause_s=self.settings.longest_redial_s,
+            at_once=self.settings.dials_at_once,
+        )
         self._drained: asyncio.Future[None] | None = None
         self._cut_offs = CutOffs()
         self._receiving = False
@@ -91,6 +103,7 @@ class ZeroMQTransport:
             )
         self._loop = asyncio.get_running_loop()
         self._context = zmq.Context()
+        self._context.set(zmq.MAX_SOCKETS, self.settings.sockets)
         self._router = self._context.socket(zmq.ROUTER)
         self.settings.apply(self._router, ipv6="[" in self._bind)
         self._router.setsockopt(zmq.ROUTER_MANDATORY, 1)
@@ -109,19 +122,26 @@ class ZeroMQTransport:
                     f"{self._bind} is in use by another process; choose another port, or 0 for any"
                 ) from error
             raise UserError(f"cannot bind {self._bind}: {error.strerror}") from error
-        self.address = self._advertise or self._router.getsockopt_string(zmq.LAST_ENDPOINT)
-        self._listener = listener
         endpoint = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
+        port = endpoint.rpartition(":")[2]
+        self.address = endpoint
+        if self._advertise is not None:
+            self.address = re.sub(r":0\Z", f":{port}", self._advertise)
+        self._listener = listener
+        self._connections = Connections(int(port))
         self._doorway = Doorway(
-            int(endpoint.rpartition(":")[2]),
-            limit=self.settings.waiting_connections,
-            patience_s=self.settings.connect_timeout_s,
+            self._connections,
+            limit=self.settings.connections,
+            strangers=self.settings.strangers,
+            greeting_s=self.settings.connect_timeout_s,
+            silence_s=self.settings.silence_s,
             hear=self._hear,
-            turned_away=lambda reason, detail: self._reject("", reason, detail),
+            turned_away=self._turned_away,
         )
         self._hoarding = Hoarding(
+            self._connections,
             limit_of=lambda descriptor: (
-                _STRANGER_BYTES if self._doorway.is_waiting(descriptor) else 2 * wire.MESSAGE_LIMIT
+                _STRANGER_BYTES if self._doorway.may_greet(descriptor) else 2 * wire.MESSAGE_LIMIT
             ),
             hear=self._hear,
             found=self._end_hoarder,
@@ -141,7 +161,7 @@ class ZeroMQTransport:
 
     def cut_off(self, address: str, reason: str) -> None:
         """Hear nothing more from a process, and tell it why."""
-        for link in [li for li in self._all_links if li.up and address in _names(li)]:
+        for link in list(self._standing.get(address, ())):
             self._cut_offs.add(link.address, link.incarnation, reason)
             self._refuse(link, f"cut off: {clipped(reason)}")
 
@@ -170,10 +190,13 @@ class ZeroMQTransport:
         for link in list(self._all_links):
             link.close(linger_ms if link.up else 0)
         self._all_links.clear()
+        self._standing.clear()
         self._links.clear()
         self._accepted.clear()
+        self._descriptors.clear()
         self._doorway.close()
         self._hoarding.close()
+        self._connections.close()
         self._reader.close()
         self._monitor_reader.close()
         self._router.disable_monitor()
@@ -192,8 +215,10 @@ class ZeroMQTransport:
         known = self._peers.get(link.address)
         if known is not None and known != link.incarnation:
             self._lose(link.address, "replaced by a new process", spare=link)
+        if isinstance(link, DialedLink):
+            self._dials.reached(link.dialed)
         for address in _names(link):
-            self._refused_until.pop(address, None)
+            self._standing.setdefault(address, {})[link] = None
             current = self._links.get(address)
             if current is None or not current.up:
                 # Two processes may dial each other at once. Both connections stay: if each side
@@ -210,7 +235,8 @@ class ZeroMQTransport:
         """A link ended: the peer is lost unless another link to the same process stands."""
         if link not in self._all_links:
             return
-        was_up = link.up
+        if isinstance(link, DialedLink) and link not in self._standing.get(link.dialed, ()):
+            self._dials.failed(link.dialed, reason, self._loop.time())
         self._drop(link)
         unsent = link.outbox.drain()
         for address in _names(link):
@@ -219,21 +245,12 @@ class ZeroMQTransport:
                 self._links[address] = other
                 unsent = [frame for frame in unsent if not other.queue(frame)]
             else:
-                self._report_loss(address, reason, was_up)
+                incarnation = self._peers.pop(address, 0)
+                if self._listener is not None:
+                    self._listener.peer_lost(address, incarnation, reason)
         for frame in unsent:
             if self._listener is not None:
                 self._listener.frame_undelivered(link.address, frame)
-
-    def _report_loss(self, address: str, reason: str, was_up: bool) -> None:
-        incarnation = self._peers.pop(address, 0)
-        if not was_up:
-            now = self._loop.time()
-            if len(self._refused_until) >= _REMEMBERED_REFUSALS:
-                kept = self._refused_until.items()
-                self._refused_until = {key: value for key, value in kept if value[0] > now}
-            self._refused_until[address] = (now + self.settings.redial_after_s, reason)
-        if self._listener is not None:
-            self._listener.peer_lost(address, incarnation, reason)
 
     def link_flushed(self) -> None:
         """A link sent what it had: let a closing transport go on once all have."""
@@ -272,14 +289,14 @@ class ZeroMQTransport:
         self.link_lost(link, reason)
 
     def _lose(self, address: str, reason: str, *, spare: Link) -> None:
-        for link in list(self._all_links):
-            if link is not spare and link.up and address in _names(link):
+        for link in list(self._standing.get(address, ())):
+            if link is not spare:
                 self.link_lost(link, reason)
 
     def _another_link(self, address: str, incarnation: int) -> Link | None:
         """A link to the same process; a link that never stood (incarnation 0) may mean any."""
-        for link in self._all_links:
-            if link.up and address in _names(link) and incarnation in (0, link.incarnation):
+        for link in self._standing.get(address, ()):
+            if incarnation in (0, link.incarnation):
                 return link
         return None
 
@@ -290,10 +307,17 @@ class ZeroMQTransport:
         for address in _names(link):
             if self._links.get(address) is link:
                 del self._links[address]
+            standing = self._standing.get(address, {})
+            standing.pop(link, None)
+            if not standing:
+                self._standing.pop(address, None)
+        if isinstance(link, DialedLink):
+            self._dialed -= 1
         if isinstance(link, AcceptedLink):
             if self._accepted.get(link.identity) is link:
                 del self._accepted[link.identity]
-            if link.descriptor >= 0:
+            if self._descriptors.get(link.descriptor) is link:
+                del self._descriptors[link.descriptor]
                 self._doorway.show_out(link.descriptor)
 
     # --- dialling ---------------------------------------------------------------------
@@ -301,13 +325,17 @@ class ZeroMQTransport:
     def _dial(self, address: str) -> Link:
         if self._context is None or address == self.address:
             raise PeerUnreachable(f"there is no way from {self.address} to {address}")
-        until, reason = self._refused_until.get(address, (0.0, ""))
-        if self._loop.time() < until:
+        reason = self._dials.refusal(address, self._loop.time())
+        if not reason and self._dialed >= self.settings.dialed:
+            reason = f"there are {self._dialed} connections from here already"
+        if reason:
             raise PeerUnreachable(f"{address} cannot be reached: {reason}")
         try:
             link = DialedLink(self, self._context, address)
         except zmq.ZMQError as error:
             raise PeerUnreachable(f"{address} cannot be dialled: {error.strerror}") from error
+        self._dials.began(address)
+        self._dialed += 1
         self._all_links[link] = None
         self._links[address] = link
         return link
@@ -344,6 +372,8 @@ class ZeroMQTransport:
             received = wire.decode(payload.buffer, whole=whole)
             if isinstance(received, list):
                 self.frames_received(link, received)
+                if received and self._descriptors.get(link.descriptor) is link:
+                    self._doorway.heard(link.descriptor)
                 return len(received) or 1
             if isinstance(received, wire.Refusal):
                 self.link_lost(link, f"refused: {clipped(received.reason)}")
@@ -359,8 +389,9 @@ class ZeroMQTransport:
         """The first message of a connection should say whose it is."""
         # A former connection may have had the same descriptor: hear of its end before the number is
         # used again.
+        is_new = not self._doorway.may_greet(descriptor)
         self._monitor_reader.drain()
-        if not self._doorway.is_waiting(descriptor):
+        if not self._doorway.may_greet(descriptor):
             self._reject("", "cut_off", "a connection went on after it was cut off")
             return
         former = self._accepted.get(identity)
@@ -370,6 +401,10 @@ class ZeroMQTransport:
         try:
             hello = wire.decode(payload.buffer, whole=whole)
             if not isinstance(hello, wire.Hello):
+                if is_new:
+                    # Perhaps left over from a connection that was cut off and had this descriptor.
+                    self._reject("", "no_greeting", "a message before a greeting")
+                    return
                 raise BadInput("no_greeting", "a connection began without a greeting")
             address = hello.address
             self._check(hello, identity)
@@ -379,9 +414,9 @@ class ZeroMQTransport:
             self._doorway.show_out(descriptor)
             return
         if self._answer(identity, wire.Welcome(PROTOCOL_VERSION, self.address, self.incarnation)):
-            self._doorway.gone(descriptor)
+            self._doorway.greeted(descriptor)
             link = AcceptedLink(self, self._router, self._reader, hello, identity, descriptor)
-            self._accepted[identity] = link
+            self._accepted[identity] = self._descriptors[descriptor] = link
             self._all_links[link] = None
             self.link_up(link)
 
@@ -410,23 +445,30 @@ class ZeroMQTransport:
             self._hoarding.arrived(descriptor)
             return 1
         self._hoarding.gone(descriptor)
+        ended = self._descriptors.pop(descriptor, None)
         if self._doorway.gone(descriptor):
             self._reject("", "no_greeting", "a connection ended before it said whose it is")
-        else:
-            ended = [li for li in self._accepted.values() if li.descriptor == descriptor]
-            if ended and not self._receiving:
+        elif ended is not None:
+            if not self._receiving:
                 self._reader.drain()  # what it said before it went comes first
-            for link in ended:
-                link.descriptor = -1
-                self.link_lost(link, "disconnected")
+            self.link_lost(ended, "disconnected")
         return 1
+
+    def _turned_away(self, descriptor: int, reason: TurnedAway, detail: str) -> None:
+        link = self._descriptors.get(descriptor)
+        self._reject("" if link is None else link.address, reason, detail)
+        if link is not None and reason == "silent":
+            self._refuse(link, detail)
+        elif link is not None:
+            del self._descriptors[descriptor]
+            self.link_lost(link, detail)
 
     def _end_hoarder(self, descriptor: int) -> None:
         error = BadInput("oversized", "a message of several parts, without end")
-        for link in [li for li in self._accepted.values() if li.descriptor == descriptor]:
+        link = self._descriptors.get(descriptor)
+        if link is not None:
             self.input_rejected(link, error)
-            return
-        if self._doorway.is_waiting(descriptor):
+        elif self._doorway.may_greet(descriptor):
             self._reject("", error.reason, str(error))
             self._doorway.show_out(descriptor)
 

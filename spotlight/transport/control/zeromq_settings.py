@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import zmq
 
+from spotlight.transport import descriptors
 from spotlight.transport.control import wire
 
 _BACKLOG = 1024
@@ -13,9 +14,15 @@ _BACKLOG = 1024
 a peer comes."""
 
 
+_DIALED_SOCKETS = 3
+"""libzmq's for each connection that we make: its own, and two that tell of its end."""
+_OWN_SOCKETS = 8
+
+
 @dataclass(frozen=True)
 class ZeroMQSettings:
-    """Times and bounds of a transport."""
+    """Times and bounds of a transport. Those of connections follow from the descriptors that the
+    process may have: all of them together leave some for files and stores."""
 
     heartbeat_interval_s: float = 0.5
     heartbeat_timeout_s: float = 1.5
@@ -24,10 +31,21 @@ class ZeroMQSettings:
     whose it is."""
     handshake_timeout_s: float = 2.0
     """libzmq's own greeting must be over by then."""
-    waiting_connections: int = 256
-    """So many connections may be about to say whose they are; beyond it the oldest goes."""
+    connections: int = field(default_factory=lambda: min(8192, descriptors.limit() // 2))
+    """So many connections of others may there be; beyond it the one goes that was silent for the
+    longest time."""
+    strangers: int = 256
+    """Of these, so many may have said nothing that was taken; beyond it the oldest goes."""
+    silence_s: float = 60.0
+    """A stranger that has greeted and says nothing more for so long is ended."""
+    dialed: int = field(default_factory=lambda: min(1024, descriptors.limit() // 32))
+    """So many connections are made from here. Each takes four descriptors."""
+    dials_at_once: int = 64
+    """So many of these may be under way."""
     redial_after_s: float = 0.5
-    """A peer that was given up is not dialled again for so long."""
+    """A peer that was given up is not dialled again for so long; one that was never reached, for
+    twice as long after each try, until it is `longest_redial_s`."""
+    longest_redial_s: float = 5.0
     high_water_mark: int = 128
     """ZeroMQ messages (batches) that libzmq queues for one peer."""
     outbox_frames: int = 4096
@@ -35,6 +53,11 @@ class ZeroMQSettings:
     outbox_bytes: int = 64 * 1024 * 1024
     linger_s: float = 0.5
     """How long a closing transport tries to send what is queued."""
+
+    @property
+    def sockets(self) -> int:
+        """How many of libzmq's there may be."""
+        return self.dialed * _DIALED_SOCKETS + _OWN_SOCKETS
 
     def apply(self, socket: zmq.Socket[bytes], *, ipv6: bool) -> None:
         """Set the options that all sockets share."""

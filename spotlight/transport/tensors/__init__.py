@@ -4,8 +4,10 @@ Nothing here imports torch; `spotlight.transport.tensors.bundles` turns bytes an
 and back on workers.
 """
 
-from spotlight.transport.tensors.offers import BundleOffer, StoreEndpoint, content_key, own_file
-from spotlight.transport.tensors.store import ArtifactStore, BundleStore, fetch, upload
+from spotlight.transport.tensors.client import fetch, upload
+from spotlight.transport.tensors.keys import content_key
+from spotlight.transport.tensors.offers import BundleOffer, StoreEndpoint, own_file
+from spotlight.transport.tensors.store import ArtifactStore, BundleStore
 
 __all__ = [
     "ArtifactStore",

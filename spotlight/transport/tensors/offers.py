@@ -2,36 +2,45 @@
 
 from __future__ import annotations
 
-import re
+import os
 import socket
 import zlib
 from pathlib import Path
+from typing import Annotated, BinaryIO
 
 import msgspec
 
-from spotlight.errors import TransferFailed
+from spotlight.transport.tensors.folder import Folder
+from spotlight.transport.tensors.keys import KEY_LIMIT, content_key
 
 _CHUNK = 1024 * 1024
-_KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
+_VISIBLE = r"^[!-~]*\Z"
+_NO_CONTROLS = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*\Z"
 
 
 class StoreEndpoint(msgspec.Struct, frozen=True):
     """Where a store is reached."""
 
-    host: str
-    port: int
-    token: str
-    machine: str
+    host: Annotated[str, msgspec.Meta(max_length=255, pattern=r"^[A-Za-z0-9._:%-]+\Z")]
+    port: Annotated[int, msgspec.Meta(ge=0, le=65_535)]
+    token: Annotated[str, msgspec.Meta(max_length=200, pattern=_VISIBLE)]
+    """What it lets its holder do: read, or leave bundles as well."""
+    machine: Annotated[str, msgspec.Meta(max_length=400, pattern=_VISIBLE)]
     """Identity of the machine: receivers with the same one read the files themselves."""
-    root: str
+    root: Annotated[str, msgspec.Meta(max_length=4096, pattern=_NO_CONTROLS)]
+
+    @property
+    def place(self) -> tuple[str, int, str, str]:
+        """The same for two endpoints of one store, whatever their holders may do."""
+        return self.host, self.port, self.machine, self.root
 
 
 class BundleOffer(msgspec.Struct, frozen=True):
     """A bundle that can be pulled."""
 
-    key: str
-    nbytes: int
-    checksum: int
+    key: Annotated[str, msgspec.Meta(max_length=KEY_LIMIT, pattern=_VISIBLE)]
+    nbytes: Annotated[int, msgspec.Meta(ge=0)]
+    checksum: Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
     """CRC-32 of the bytes."""
     store: StoreEndpoint
 
@@ -45,18 +54,6 @@ def machine_identity() -> str:
     return f"{socket.gethostname()}/{boot}"
 
 
-def path_under(root: Path, key: str) -> Path:
-    """A bundle's file in a store's folder; raises `TransferFailed` for what is no key."""
-    if not _KEY.fullmatch(key):
-        raise TransferFailed(f"{key!r} is not a bundle key")
-    return root / key
-
-
-def content_key(key: str, checksum: int) -> str:
-    """The key of a bundle's verified copy: it names the bytes, so other bytes never bear it."""
-    return f"{key}.{checksum:08x}"
-
-
 def own_file(offer: BundleOffer) -> Path | None:
     """The file of a verified copy that a store of this machine offers, to be read or mapped without
     a checksum; None when the bundle must be fetched.
@@ -65,11 +62,17 @@ def own_file(offer: BundleOffer) -> Path | None:
         offer.key.rpartition(".")[0], offer.checksum
     ):
         return None
-    path = path_under(Path(offer.store.root), offer.key)
+    root = Path(offer.store.root)
     try:
-        return path if path.stat().st_size == offer.nbytes else None
+        with Folder(root).open(offer.key) as file:
+            return root / offer.key if nbytes_of(file) == offer.nbytes else None
     except OSError:
         return None
+
+
+def nbytes_of(file: BinaryIO) -> int:
+    """The size of an open file; raises `OSError`."""
+    return os.fstat(file.fileno()).st_size
 
 
 def is_intact(data: bytes, offer: BundleOffer) -> bool:
@@ -77,12 +80,11 @@ def is_intact(data: bytes, offer: BundleOffer) -> bool:
     return len(data) == offer.nbytes and zlib.crc32(data) == offer.checksum
 
 
-def is_intact_file(path: Path, offer: BundleOffer) -> bool:
+def is_intact_file(file: BinaryIO, offer: BundleOffer) -> bool:
     """Whether a file holds the bytes that were offered; raises `OSError`."""
     nbytes = checksum = 0
     buffer = memoryview(bytearray(_CHUNK))
-    with path.open("rb", buffering=0) as file:
-        while count := file.readinto(buffer):
-            nbytes += count
-            checksum = zlib.crc32(buffer[:count], checksum)
+    while count := file.readinto(buffer):  # type: ignore[attr-defined]
+        nbytes += count
+        checksum = zlib.crc32(buffer[:count], checksum)
     return (nbytes, checksum) == (offer.nbytes, offer.checksum)

@@ -3,11 +3,12 @@ the same machine.
 
 Whoever holds a bundle offers it; the receiver pulls and picks the cheapest way (the file itself on
 the same machine, TCP otherwise). Whoever must hand something to a holder that outlives it uploads.
-Every transfer has a deadline, a checksum and the store's token; a key can never leave the folder.
-Nothing is parsed here, so nothing received can run.
+Every transfer has a deadline, a checksum and a token; a key can never leave the folder. Nothing is
+parsed here, so nothing received can run.
 
 Files are never changed, only replaced or deleted as a whole: whoever has one open or mapped keeps
-the bytes that it had.
+the bytes that it had. What is uploaded goes to disk as it comes, and takes its place when it is
+whole.
 
 On a connection: a header from the client, an answer from the store; then, if it was positive, the
 bytes in the direction asked for, and after an upload a second answer.
@@ -16,40 +17,43 @@ bytes in the direction asked for, and after an upload a second answer.
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import hashlib
 import hmac
 import itertools
-import os
 import shutil
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Protocol
 
-import msgspec
+from msgspec import structs
 
 from spotlight.errors import TransferFailed
+from spotlight.transport.tensors.client import download
+from spotlight.transport.tensors.folder import Folder
+from spotlight.transport.tensors.incoming import Incoming, in_thread
+from spotlight.transport.tensors.keys import checked
 from spotlight.transport.tensors.offers import (
     BundleOffer,
     StoreEndpoint,
-    is_intact,
-    is_intact_file,
     machine_identity,
-    path_under,
+    nbytes_of,
 )
+from spotlight.transport.tensors.quota import Quota
+from spotlight.transport.tensors.serving import StoreServer
 from spotlight.transport.tensors.wire import (
     CHUNK,
-    IDLE_LIMIT_S,
     Answer,
     Header,
-    exchange,
-    read_answer,
-    read_body,
-    read_parts,
-    read_record,
+    read_batches,
+    upload_limit_s,
     write_body,
     write_record,
 )
+
+_READERS = ""
+"""Who fetches bundles is not told apart."""
+_OF_FREE_SPACE = 0.9
+"""The rest is for whoever else writes to the disk."""
 
 
 class ArtifactStore(Protocol):
@@ -57,11 +61,19 @@ class ArtifactStore(Protocol):
 
     @property
     def endpoint(self) -> StoreEndpoint:
-        """Where it is reached; only after `start`."""
+        """Where its bundles are read; only after `start`."""
         ...
 
     async def start(self) -> StoreEndpoint:
         """Begin to serve."""
+        ...
+
+    def writable_by(self, owner: str) -> StoreEndpoint:
+        """Where somebody may leave bundles, with a token of his own; the same until `revoke`."""
+        ...
+
+    def revoke(self, owner: str) -> None:
+        """Take nothing more that comes with the token of this one."""
         ...
 
     def delete(self, prefix: str) -> None:
@@ -78,6 +90,15 @@ class BundleStore:
 
     The folder is private to its owner (mode 0700). `aclose` ends the server; `remove` also deletes
     the folder. A `durable` store has what it acknowledges on disk.
+
+    Args:
+        token: a secret that never leaves this process; what readers and those who leave something
+            must show is derived from it.
+        host: address to bind.
+        advertise: where others reach it; `host` unless given.
+        max_nbytes: of one upload.
+        quota_nbytes: of all that others may leave here; by default as much as the disk has room
+            for.
     """
 
     def __init__(
@@ -86,44 +107,72 @@ class BundleStore:
         *,
         token: str,
         host: str = "127.0.0.1",
+        advertise: str = "",
         max_nbytes: int = 64 * 2**30,
+        quota_nbytes: int | None = None,
         durable: bool = False,
     ) -> None:
-        self._root = root
-        self._token = token
+        self._folder = Folder(root)
+        self._secret = token.encode()
         self._host = host
+        self._advertise = advertise or host
         self._max_nbytes = max_nbytes
+        self._quota = Quota(quota_nbytes, self._free)
         self._durable = durable
-        self._puts = itertools.count()
-        self._server: asyncio.Server | None = None
-        self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self._issued = itertools.count(1)
+        self._tokens: dict[str, str] = {}
+        """Of those who may leave bundles, by their names."""
+        self._owners: dict[bytes, str] = {}
+        """The same the other way round, by digests: how long it takes to look one up tells nothing
+        about the others."""
+        self._server = StoreServer(self._owner_of, self._answer)
         self._endpoint: StoreEndpoint | None = None
 
     async def start(self) -> StoreEndpoint:
-        """Create the folder and listen on a free port."""
-        self._root.mkdir(parents=True, exist_ok=True)
-        self._root.chmod(0o700)
-        self._server = await asyncio.start_server(self._accept, self._host, 0)
-        port = self._server.sockets[0].getsockname()[1]
+        """Create the folder, without what a killed process left unfinished, and listen on a free
+        port."""
+        await in_thread(self._folder.create)
+        self._folder = Folder(self._folder.root.resolve())
+        self._quota.found(await in_thread(self._folder.sizes))
         self._endpoint = StoreEndpoint(
-            self._host, port, self._token, machine_identity(), str(self._root.resolve())
+            self._advertise,
+            await self._server.start(self._host),
+            self._derive("read"),
+            machine_identity(),
+            str(self._folder.root),
         )
         return self._endpoint
 
     @property
     def endpoint(self) -> StoreEndpoint:
-        """Where this store is reached; only after `start`."""
+        """Where this store's bundles are read; only after `start`."""
         if self._endpoint is None:
             raise RuntimeError("the store is not started")
         return self._endpoint
 
+    def writable_by(self, owner: str) -> StoreEndpoint:
+        """Where somebody may leave bundles, with a token of his own; the same until `revoke`."""
+        if owner not in self._tokens:
+            token = self._tokens[owner] = self._derive(f"write {next(self._issued)} {owner}")
+            self._owners[_digest(token)] = owner
+        return structs.replace(self.endpoint, token=self._tokens[owner])
+
+    def revoke(self, owner: str) -> None:
+        """Take nothing more that comes with the token of this one; what is there stays."""
+        token = self._tokens.pop(owner, None)
+        if token is not None:
+            del self._owners[_digest(token)]
+
     def put(self, key: str, data: bytes) -> BundleOffer:
-        """Keep a bundle; an older one of the same key is replaced at once, never half.
+        """Keep a bundle of this process's own; an older one of the same key is replaced at once,
+        never half.
 
         Raises `TransferFailed` when the file system refuses.
         """
-        with self._replacing(key, len(data)) as temporary, temporary.open("wb") as file:
-            file.write(data)
+        with Incoming(self._folder, checked(key), durable=self._durable) as incoming:
+            incoming.write([data])
+            incoming.keep()
+        self._quota.forget(key)
         return BundleOffer(key, len(data), zlib.crc32(data), self.endpoint)
 
     async def copy(self, offer: BundleOffer, key: str, *, timeout_s: float = 60.0) -> BundleOffer:
@@ -132,214 +181,103 @@ class BundleStore:
 
         Raises `TransferFailed` if it cannot be had intact in time, or not be kept.
         """
-        with self._replacing(key, offer.nbytes) as temporary:
-            linked = _link(offer, self.endpoint.machine, temporary)
-            if not (linked and await asyncio.to_thread(is_intact_file, temporary, offer)):
-                temporary.unlink(missing_ok=True)
-                await _download(offer, temporary, timeout_s)
+        with Incoming(self._folder, checked(key), durable=self._durable) as incoming:
+            beside = offer.store.machine == self.endpoint.machine
+            if not (beside and await in_thread(lambda: incoming.link(offer))):
+                with self._quota.under_way("", offer.nbytes, alone=True):
+                    await download(offer, incoming, timeout_s)
+            await in_thread(incoming.keep)
+        self._quota.forget(key)
         return BundleOffer(key, offer.nbytes, offer.checksum, self.endpoint)
 
     def delete(self, prefix: str) -> None:
         """Drop a bundle or a folder of bundles; nothing happens if it is not there."""
-        path = self._path(prefix)
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+        self._folder.delete(prefix)
+        self._quota.drop(prefix)
 
     async def aclose(self) -> None:
         """Stop serving; the files stay."""
-        server, self._server = self._server, None
-        if server is None:
-            return
-        server.close()
-        connections = dict(self._connections)
-        for task, writer in connections.items():
-            task.cancel()
-            writer.transport.abort()
-        await asyncio.gather(*connections, return_exceptions=True)
-        await server.wait_closed()
+        await self._server.aclose()
 
     def remove(self) -> None:
         """Delete the folder."""
-        shutil.rmtree(self._root, ignore_errors=True)
+        shutil.rmtree(self._folder.root, ignore_errors=True)
 
-    def _opened(self, key: str) -> BinaryIO:
+    def _free(self) -> int:
         try:
-            return self._path(key).open("rb")
+            return round(_OF_FREE_SPACE * self._folder.free())
         except OSError as error:
-            raise TransferFailed("no such bundle") from error
+            raise TransferFailed(f"{self._folder.root}: {error.strerror}") from error
 
-    def _path(self, key: str) -> Path:
-        return path_under(self._root, key)
+    def _derive(self, what: str) -> str:
+        return hmac.new(self._secret, what.encode(), hashlib.sha256).hexdigest()
 
-    @contextlib.contextmanager
-    def _replacing(self, key: str, nbytes: int) -> Iterator[Path]:
-        """A file to write, which then takes the bundle's place, unless something goes wrong."""
-        path = self._path(key)
-        # No key has such a name, and two that keep the same key at once do not share it.
-        temporary = path.with_name(f".{path.name}.{next(self._puts)}.part")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            yield temporary
-            if self._durable:
-                _sync(temporary)
-            os.replace(temporary, path)
-            if self._durable:
-                _sync(path.parent)  # a rename is on disk when its folder is
-        except OSError as error:
-            raise TransferFailed(
-                f"bundle {key} of {nbytes} bytes cannot be kept in {self._root}: "
-                f"{error.strerror}; free some space there"
-            ) from error
-        finally:
-            # Also when the bundle was this very file already: renaming does nothing then.
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._server is None:  # it closed while this connection was on its way
-            writer.transport.abort()
-            return
-        task = asyncio.get_running_loop().create_task(self._converse(reader, writer))
-        self._connections[task] = writer
-        task.add_done_callback(self._connections.pop)
-
-    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            await self._serve(reader, writer)
-            writer.close()
-            async with asyncio.timeout(IDLE_LIMIT_S):
-                await writer.wait_closed()
-        except (OSError, EOFError, msgspec.MsgspecError):
-            pass  # the other side is gone, stuck, or talks nonsense: it sees a closed connection
-        finally:
-            writer.transport.abort()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            header = msgspec.msgpack.decode(await read_record(reader), type=Header)
-            if not hmac.compare_digest(header.token.encode(), self._token.encode()):
+    def _owner_of(self, header: Header) -> str:
+        if header.op == "get":
+            if not hmac.compare_digest(header.token.encode(), self.endpoint.token.encode()):
                 raise TransferFailed("wrong token")
-            if header.op == "put":
-                await self._receive(header, reader, writer)
-            else:
-                await self._send(header, writer)
-        except TransferFailed as error:
-            await write_record(writer, Answer(False, problem=str(error)))
+            return _READERS
+        owner = self._owners.get(_digest(header.token))
+        if owner is None:
+            raise TransferFailed("wrong token")
+        return owner
+
+    async def _answer(
+        self,
+        owner: str,
+        header: Header,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        if header.op == "get":
+            await self._send(header.key, writer)
+        else:
+            await self._receive(owner, header, reader, writer)
 
     async def _receive(
-        self, header: Header, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        owner: str,
+        header: Header,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
     ) -> None:
-        self._path(header.key)
-        if header.nbytes > self._max_nbytes:
-            raise TransferFailed(f"{header.nbytes} bytes are more than {self._max_nbytes}")
-        await write_record(writer, Answer(True))
-        data = await read_body(reader, header.nbytes)
-        if zlib.crc32(data) != header.checksum:
-            raise TransferFailed("checksum differs")
-        await asyncio.to_thread(self.put, header.key, data)
-        await write_record(writer, Answer(True))
+        key, nbytes = checked(header.key), header.nbytes
+        if nbytes > self._max_nbytes:
+            raise TransferFailed(f"{nbytes} bytes are more than {self._max_nbytes}")
+        with self._quota.under_way(owner, nbytes, alone=len(self._tokens) == 1):
+            await write_record(writer, Answer(True))
+            async with asyncio.timeout(upload_limit_s(nbytes)):
+                batches = read_batches(reader, nbytes)
+                try:
+                    with Incoming(self._folder, key, durable=self._durable) as incoming:
+                        async for batch in batches:
+                            self._owner_of(header)  # it may have been revoked meanwhile
+                            await in_thread(lambda batch=batch: _take(incoming, batch, header))  # type: ignore[misc]
+                except TransferFailed:
+                    async for _ in batches:
+                        pass  # who still sends does not listen
+                    raise
+        self._quota.keep(owner, key, nbytes)
+        await write_record(writer, Answer(True, token=self.endpoint.token))
 
-    async def _send(self, header: Header, writer: asyncio.StreamWriter) -> None:
-        with self._opened(header.key) as file:
-            nbytes = os.fstat(file.fileno()).st_size
-            await write_record(writer, Answer(True, nbytes=nbytes))
-            while data := file.read(CHUNK):
+    async def _send(self, key: str, writer: asyncio.StreamWriter) -> None:
+        try:
+            file = self._folder.open(key)
+        except OSError as error:
+            raise TransferFailed("no such bundle") from error
+        with file:
+            await write_record(writer, Answer(True, nbytes=nbytes_of(file)))
+            while data := await in_thread(lambda: file.read(CHUNK)):
                 await write_body(writer, data)
 
 
-async def fetch(offer: BundleOffer, *, timeout_s: float = 60.0) -> bytes:
-    """The bytes of an offered bundle.
-
-    Raises `TransferFailed` if they cannot be had intact in time.
-    """
-    # In a thread: reading and checking many gigabytes must not keep the loop from turning.
-    data = await asyncio.to_thread(_read_own_machine, offer)
-    if data is not None:
-        return data
-
-    async def receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
-        answer = await read_answer(reader)
-        # Before reading: a bundle of another size is not the one that was offered.
-        return await read_body(reader, answer.nbytes) if answer.nbytes == offer.nbytes else b""
-
-    header = Header("get", offer.key, offer.store.token)
-    data = await exchange(offer.store, header, receive, timeout_s)
-    if not await asyncio.to_thread(is_intact, data, offer):
-        raise _damaged(offer)
-    return data
+def _take(incoming: Incoming, batch: list[bytes], header: Header) -> None:
+    incoming.write(batch)
+    if incoming.nbytes == header.nbytes:
+        if incoming.checksum != header.checksum:
+            raise TransferFailed("checksum differs")
+        incoming.keep()
 
 
-async def upload(
-    store: StoreEndpoint, key: str, data: bytes, *, timeout_s: float = 60.0
-) -> BundleOffer:
-    """Hand a bundle to a store that outlives us.
-
-    Raises `TransferFailed` if the store does not take it in time.
-    """
-
-    async def send(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await read_answer(reader)
-        await write_body(writer, data)
-        await read_answer(reader)
-
-    checksum = await asyncio.to_thread(zlib.crc32, data)
-    header = Header("put", key, store.token, len(data), checksum)
-    await exchange(store, header, send, timeout_s)
-    return BundleOffer(key, len(data), checksum, store)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _link(offer: BundleOffer, machine: str, to: Path) -> bool:
-    """Have the offered file under another name as well; False if it is out of reach."""
-    if offer.store.machine != machine:
-        return False
-    try:
-        os.link(path_under(Path(offer.store.root), offer.key), to)
-    except OSError:
-        return False
-    return True
-
-
-async def _download(offer: BundleOffer, to: Path, timeout_s: float) -> None:
-    """Write a bundle as it arrives."""
-
-    async def receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        answer = await read_answer(reader)
-        if answer.nbytes != offer.nbytes:
-            return False
-        checksum = 0
-        with to.open("wb") as file:
-            async for part in read_parts(reader, offer.nbytes):
-                checksum = zlib.crc32(part, checksum)
-                file.write(part)
-        return checksum == offer.checksum
-
-    header = Header("get", offer.key, offer.store.token)
-    if not await exchange(offer.store, header, receive, timeout_s):
-        raise _damaged(offer)
-
-
-def _damaged(offer: BundleOffer) -> TransferFailed:
-    return TransferFailed(
-        f"bundle {offer.key} arrived damaged from {offer.store.host}; fetch it again"
-    )
-
-
-def _read_own_machine(offer: BundleOffer) -> bytes | None:
-    """The bundle's file, if it is here and intact."""
-    if offer.store.machine != machine_identity():
-        return None
-    try:
-        data = path_under(Path(offer.store.root), offer.key).read_bytes()
-    except OSError:
-        return None
-    return data if is_intact(data, offer) else None
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()

@@ -11,6 +11,7 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 
 from spotlight.errors import TransferFailed
+from spotlight.transport.control.bad_input import clipped
 from spotlight.transport.tensors.offers import StoreEndpoint
 
 T = TypeVar("T")
@@ -21,8 +22,9 @@ _CONNECT_LIMIT_S = 10.0
 _LENGTH = struct.Struct("!I")
 _HEADER_LIMIT = 64 * 1024
 _READ_AHEAD = 1024 * 1024
-CHUNK = 4 * 1024 * 1024
-"""So much is handed to a connection at a time."""
+CHUNK = 1024 * 1024
+"""So much is handed to a connection, or to the disk, at a time."""
+_SLOWEST_BYTES_PER_S = 1e6
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -32,17 +34,20 @@ class Header(msgspec.Struct, frozen=True):
 
     op: Literal["get", "put"]
     key: str
-    token: str
+    token: Annotated[str, msgspec.Meta(max_length=200)]
     nbytes: _Count = 0
     checksum: int = 0
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What the store says to it; the size is that of the bundle it sends."""
+    """What the store says to it; the size is that of the bundle it sends, the token the one with
+    which an upload can be read.
+    """
 
     ok: bool
     nbytes: _Count = 0
     problem: str = ""
+    token: str = ""
 
 
 async def exchange(
@@ -100,7 +105,7 @@ async def read_answer(reader: asyncio.StreamReader) -> Answer:
     """The store's answer; raises `TransferFailed` if it is a refusal."""
     answer = msgspec.msgpack.decode(await read_record(reader), type=Answer)
     if not answer.ok:
-        raise TransferFailed(f"refused: {answer.problem}")
+        raise TransferFailed(f"refused: {clipped(answer.problem)}")
     return answer
 
 
@@ -116,6 +121,25 @@ async def write_body(writer: asyncio.StreamWriter, data: bytes) -> None:
 async def read_body(reader: asyncio.StreamReader, nbytes: int) -> bytes:
     """So many bytes; raises `EOFError` when fewer come."""
     return b"".join([part async for part in read_parts(reader, nbytes)])
+
+
+async def read_batches(reader: asyncio.StreamReader, nbytes: int) -> AsyncIterator[list[bytes]]:
+    """So many bytes, a chunk or somewhat more at a time, and one empty batch if there are none;
+    raises `EOFError` when fewer come.
+    """
+    batch: list[bytes] = []
+    async for part in read_parts(reader, nbytes):
+        batch.append(part)
+        if sum(map(len, batch)) >= CHUNK:
+            yield batch
+            batch = []
+    if batch or not nbytes:
+        yield batch
+
+
+def upload_limit_s(nbytes: int) -> float:
+    """Seconds after which an upload is given up, however it goes on."""
+    return 10 * IDLE_LIMIT_S + nbytes / _SLOWEST_BYTES_PER_S
 
 
 async def read_parts(reader: asyncio.StreamReader, nbytes: int) -> AsyncIterator[bytes]:

@@ -217,6 +217,10 @@ BAD_FRAMES: dict[str, tuple[str, Callable[[Service], bytes]]] = {
     "ask from the past": ("wrong_type", lambda s: s.frame(seconds_left=-1.0)),
     "negative number": ("wrong_type", lambda s: s.frame(sequence=-1)),
     "negative incarnation": ("wrong_type", lambda s: s.frame(source=ActorRef("a", "b", -1))),
+    "name that steers terminals": (
+        "wrong_type",
+        lambda s: s.frame(source=ActorRef(RAW.address, "bad", 1)).replace(b"bad", b"\x1b[m"),
+    ),
     "long name": ("wrong_type", lambda s: s.frame(source=ActorRef(RAW.address, "x" * 70_000, 1))),
     "number beyond 64 bits": ("wrong_type", lambda s: s.frame(correlation=1e30)),
     "oversized": ("oversized", lambda s: s.frame() + b"x" * FRAME_LIMIT),
@@ -295,10 +299,11 @@ async def test_whoever_takes_the_name_of_another_speaks_for_nobody(
     thief = raw(wire.routing_id(address, incarnation))
     thief.socket.connect(service.transport.address)
     service._asking.cancel()
-    thief.socket.send(msgpack.packb([service.frame(source=service.client.ref)]))
+    for _ in range(2):  # the first may be left over from whoever had the descriptor before
+        thief.socket.send(msgpack.packb([service.frame(source=service.client.ref)]))
     refusal = msgpack.unpackb(await thief.receive())
     assert refusal["type"] == "Refusal"
-    assert service.rejected == {"no_greeting": 1}
+    assert service.rejected.keys() <= {"no_greeting", "cut_off"}
 
     async def comes_back() -> None:  # the good peer has to connect again, and may
         while True:
@@ -410,6 +415,37 @@ async def test_a_greeting_that_only_a_later_version_understands_is_refused_by_it
     assert service.rejected == {"unknown_version": 1}
 
 
+BESIEGED = """
+import asyncio, random, resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+from spotlight.actors.runtime import Actor, ActorSystem, Message, handles
+from spotlight.transport.control import ZeroMQTransport
+
+class Count(Message, frozen=True):
+    ratio: float = 0.5
+
+class Counted(Message, frozen=True):
+    times: int
+
+class Opener(Actor):
+    @handles(Count)
+    async def on_count(self, message: Count) -> Counted:
+        files = [open("/dev/null") for _ in range(32)]
+        for file in files:
+            file.close()
+        return Counted(len(files))
+
+async def main():
+    system = ActorSystem(ZeroMQTransport(), rng=random.Random(0))
+    await system.start()
+    await system.spawn(Opener, "opener")
+    print(system.address, flush=True)
+    await system.wait_closed()
+
+asyncio.run(main())
+"""
+
+
 # --- connections that do not behave -----------------------------------------------------
 
 
@@ -445,7 +481,7 @@ async def test_a_connection_that_says_nothing_or_too_slowly_is_ended(
     await eventually(lambda: service.rejected == {"no_greeting": 1})
 
 
-@pytest.mark.parametrize("service", [{"waiting_connections": 64}], indirect=True)
+@pytest.mark.parametrize("service", [{"strangers": 64}], indirect=True)
 @pytest.mark.parametrize("greets", [False, True])
 async def test_a_thousand_idle_connections_neither_stay_nor_disturb(
     service: Service, greets: bool
@@ -457,17 +493,17 @@ async def test_a_thousand_idle_connections_neither_stay_nor_disturb(
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4096), hard))
     before = psutil.Process().memory_info().rss
     connections = []
-    limit = service.transport.settings.waiting_connections
+    limit = service.transport.settings.strangers
     for number in range(1000):
         connections.append(service.connect())
         if greets:
             greeted_zmtp(connections[-1])
         if number % 20 == 0:
-            await eventually(lambda: len(service.transport._doorway) <= limit)
+            await eventually(lambda: service.transport._doorway.strangers <= limit)
     for connection in connections:
         await eventually(lambda connection=connection: ended(connection))  # type: ignore[misc]
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    await eventually(lambda: len(service.transport._doorway) == 0)
+    await eventually(lambda: service.transport._doorway.strangers == 0)
     await eventually(lambda: sum(service.rejected.values()) == 1000)
     assert service.rejected["too_many_waiting"] > 0
     assert psutil.Process().memory_info().rss - before < 64 * MEBIBYTE
@@ -496,6 +532,89 @@ async def test_a_message_without_end_is_ended(service: Service, says_hello: bool
             await asyncio.sleep(0.005)
     assert service.rejected == {"oversized": 1}
     assert psutil.Process().memory_info().rss - before < 512 * MEBIBYTE
+
+
+@pytest.mark.parametrize(
+    "address", ["tcp://a\n:1", "tcp://\x1b[2J:1", "", "tcp://a b:1", "tcp://ä:1", "x" * 201]
+)
+async def test_a_greeting_with_an_address_that_is_none_is_refused(
+    service: Service, raw: Raw, address: str
+) -> None:
+    with structlog.testing.capture_logs() as logs:
+        identity = f"{address}#ff".encode()[:255]
+        refusal = await raw(identity).greet(service.transport.address, address=address)
+    assert refusal["type"] == "Refusal"  # type: ignore[index]
+    assert service.rejected == {"wrong_type": 1}
+    assert str(logs).isprintable()
+
+
+@pytest.mark.parametrize("service", [{"strangers": 32}], indirect=True)
+async def test_peers_that_greet_and_say_nothing_neither_stay_nor_disturb(
+    service: Service, raw: Raw
+) -> None:
+    peers = [raw(b"tcp://raw:%d#ff" % number) for number in range(100)]
+    with structlog.testing.capture_logs() as logs:
+        for number, peer in enumerate(peers):
+            await peer.greet(service.transport.address, address=f"tcp://raw:{number}")
+        await eventually(lambda: service.transport._doorway.strangers <= 32)
+        await service.goes_on()
+    assert service.rejected == {"too_many_waiting": 68}
+    assert len(service.transport._doorway) <= 32 + 1, "and the good peer"
+    assert len([line for line in logs if line["event"] == "peer_lost"]) < 20
+
+
+@pytest.mark.parametrize("service", [{"silence_s": 0.3}], indirect=True)
+async def test_a_peer_that_greets_and_says_nothing_is_told_why_it_is_ended(
+    service: Service, raw: Raw
+) -> None:
+    peer = raw(b"tcp://raw:1#ff")
+    await peer.greet(service.transport.address)
+    refusal = msgpack.unpackb(await peer.receive())
+    assert refusal == {"type": "Refusal", "reason": "nothing but a greeting within 0.3 s"}
+    assert service.rejected == {"silent": 1}
+    again = await raw(b"tcp://raw:1#ff").greet(service.transport.address)
+    assert again["type"] == "Welcome"  # type: ignore[index]
+
+
+@pytest.mark.parametrize("service", [{"silence_s": 0.3}], indirect=True)
+async def test_a_peer_that_has_said_something_may_be_quiet(service: Service, raw: Raw) -> None:
+    peer = raw(b"tcp://raw:1#ff")
+    await peer.greet(service.transport.address)
+    nobody = ActorRef(service.transport.address, "nobody", 0)
+    ask = service.frame(kind=Kind.ASK, correlation=1, seconds_left=9.0, destination=nobody)
+    peer.socket.send(msgpack.packb([ask]))
+    await peer.receive()
+    await asyncio.sleep(0.7)
+    assert peer.socket.poll(0) == 0
+    assert service.rejected == {}
+
+
+async def test_strangers_leave_descriptors_to_others_however_few_there_are(raw: Raw) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 4096:
+        pytest.skip("this machine allows too few open files")
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", BESIEGED, stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    address = (await asyncio.wait_for(process.stdout.readline(), WITHIN_S * 2)).decode().strip()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4096), hard))
+    client = ActorSystem(ZeroMQTransport(), rng=random.Random(0))
+    try:
+        await client.start()
+        for number in range(300):
+            crowd = raw(b"tcp://raw:%d#ff" % number).socket
+            crowd.connect(address)
+            crowd.send(wire.encode(wire.Hello(PROTOCOL_VERSION, f"tcp://raw:{number}", 255)))
+            await asyncio.sleep(0.003)
+        for _ in range(5):
+            ask = client.ask(ActorRef(address, "opener", 0), Count(), timeout_s=WITHIN_S)
+            assert isinstance(await ask, Counted)
+    finally:
+        await client.aclose()
+        process.terminate()
+        await process.wait()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 async def test_log_lines_about_strangers_are_few(service: Service, raw: Raw) -> None:

@@ -15,6 +15,7 @@ from spotlight.transport.control import (
     FRAME_LIMIT,
     PROTOCOL_VERSION,
     ActorRef,
+    BadInput,
     Envelope,
     Kind,
     Message,
@@ -67,7 +68,8 @@ class Dangling(Message):
 finite = st.floats(allow_nan=False)
 durations = st.floats(0, GREATEST_SECONDS)
 texts = st.text(max_size=20)
-refs = st.builds(ActorRef, texts, texts, st.integers(0, 2**63 - 1))
+names = texts.filter(str.isprintable)
+refs = st.builds(ActorRef, names, names, st.integers(0, 2**63 - 1))
 messages: st.SearchStrategy[Message] = st.one_of(
     st.builds(
         Sampled,
@@ -220,6 +222,32 @@ def test_elements_that_a_later_version_appends_to_the_header_are_ignored() -> No
 def test_another_protocol_version_is_refused() -> None:
     with pytest.raises(FrameRejected, match="version 99"):
         decode_envelope(encode_envelope(envelope(sample(), version=99)))
+
+
+@pytest.mark.parametrize("bad", ["\x1b[2J", "a\nb", "\0", "\u202e", "\x7f", "\u2028"])
+@pytest.mark.parametrize("field", ["address", "name"])
+def test_a_reference_with_control_characters_is_refused(bad: str, field: str) -> None:
+    good = ActorRef("tcp://a:1", "x", 5)
+    with pytest.raises(BadInput, match="control characters"):
+        msgspec.structs.replace(good, **{field: bad})
+    frame = encode_envelope(envelope(sample(), source=ActorRef("spoilt", "spoilt", 5)))
+    forged = frame.replace(b"\xa6spoilt", b"\xa6" + bad.encode().ljust(6)[:6])
+    with pytest.raises(BadInput) as refusal:
+        decode_envelope(forged)
+    assert refusal.value.reason == "wrong_type"
+    assert str(refusal.value).isprintable()
+
+
+def test_a_reference_with_control_characters_in_a_message_is_refused() -> None:
+    body = encode_message(msgspec.structs.replace(sample(), ref=ActorRef("tcp://a:1", "spoilt", 5)))
+    with pytest.raises(BadInput, match="control characters"):
+        decode_message(body.replace(b"spoilt", b"\x1b[31m!"))
+
+
+def test_what_a_refusal_quotes_does_not_steer_a_terminal() -> None:
+    with pytest.raises(BadInput) as refusal:
+        decode_message(msgpack.packb({"type": "Sampled\x1b[2J\n", "number": "x"}))
+    assert str(refusal.value).isprintable()
 
 
 def test_an_annotation_that_names_nothing_is_refused_and_does_not_crash() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import random
 import re
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 from transport_kit import Recorder
@@ -36,16 +37,24 @@ class Net:
         self.transports.append(transport)
         return transport, recorder
 
+    def nobody(self, number: int) -> str:
+        """An address where nobody is."""
+        in_memory = isinstance(self._make, _MemoryMaker)
+        return f"memory://absent-{number}" if in_memory else f"tcp://127.0.0.1:{number}"
+
     @property
     def absent(self) -> str:
-        """An address where nobody is."""
-        return "memory://absent" if isinstance(self._make, _MemoryMaker) else "tcp://127.0.0.1:9"
+        """Such an address."""
+        return self.nobody(9)
+
+
+DIALS: dict[str, Any] = {"redial_after_s": 5.0, "longest_redial_s": 20.0, "dials_at_once": 3}
 
 
 class _MemoryMaker:
     def __init__(self) -> None:
         self.network = MemoryNetwork(
-            random.Random(0), connect_timeout_s=0.4, redial_after_s=5.0, outbox_limit=1000
+            random.Random(0), connect_timeout_s=0.4, outbox_limit=1000, **DIALS
         )
         self.count = 0
 
@@ -56,7 +65,7 @@ class _MemoryMaker:
 
 
 def _zeromq(address: str | None) -> ControlTransport:
-    settings = ZeroMQSettings(connect_timeout_s=0.4, redial_after_s=5.0, outbox_frames=1000)
+    settings = ZeroMQSettings(connect_timeout_s=0.4, outbox_frames=1000, **DIALS)
     return ZeroMQTransport(address or "tcp://127.0.0.1:0", settings=settings)
 
 
@@ -225,6 +234,38 @@ async def test_nobody_at_an_address_is_a_loss_and_gives_the_frames_back(net: Net
     ]
     with pytest.raises(PeerUnreachable, match=re.escape(net.absent)):
         a.send(net.absent, b"three")
+
+
+async def test_only_so_many_addresses_are_dialled_at_once(net: Net) -> None:
+    a, at_a = await net.join()
+    for number in range(3):
+        a.send(net.nobody(number + 1), b"x")
+    with pytest.raises(PeerUnreachable, match="3 other addresses are being dialled already"):
+        a.send(net.nobody(4), b"x")
+    a.send(net.nobody(1), b"y")  # it is being dialled
+    await at_a.until(lambda: len(at_a.of("undelivered")) == 4)
+    a.send(net.nobody(4), b"x")
+    await at_a.until(lambda: len(at_a.of("undelivered")) == 5)
+
+
+async def test_an_address_that_is_not_reached_is_not_dialled_again_for_a_while(net: Net) -> None:
+    a, at_a = await net.join()
+    a.send(net.absent, b"x")
+    await at_a.until(lambda: bool(at_a.of("undelivered")))
+    for _ in range(3):
+        with pytest.raises(PeerUnreachable, match=f"{re.escape(net.absent)} .*; tried 1 times"):
+            a.send(net.absent, b"x")
+    assert at_a.of("lost") == [("lost", net.absent, 0)]
+
+
+async def test_who_was_dialled_and_is_gone_does_not_count_as_being_dialled(net: Net) -> None:
+    a, at_a = await net.join()
+    for number in range(6):
+        b, at_b = await net.join()
+        a.send(b.address, b"x")
+        await at_b.until(lambda at_b=at_b: bool(at_b.frames()))  # type: ignore[misc]
+        b.abort()
+        await at_a.until(lambda n=number: len(at_a.of("lost")) == n + 1)  # type: ignore[misc]
 
 
 async def test_a_peer_that_starts_late_is_reached(net: Net) -> None:

@@ -153,6 +153,15 @@ async def test_a_peer_that_calls_itself_otherwise_is_known_by_both_addresses(sta
     assert {event[2] for event in at_client.of("lost")} == {server.incarnation}
 
 
+async def test_port_0_of_what_others_use_stands_for_the_bound_one(start: Start) -> None:
+    server, at_server = await start("tcp://0.0.0.0:0", advertise="tcp://127.0.0.1:0")
+    assert server.address.startswith("tcp://127.0.0.1:")
+    assert not server.address.endswith(":0")
+    client, _ = await start()
+    client.send(server.address, b"x")
+    await at_server.until(lambda: at_server.frames() == [b"x"])
+
+
 async def test_a_port_that_another_program_uses_is_named(start: Start) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"tcp://127.0.0.1:{other.getsockname()[1]}"
@@ -180,6 +189,20 @@ async def test_an_address_that_makes_no_sense_is_unreachable(start: Start, addre
         transport.send(address, b"x")
         await recorder.until(lambda: bool(recorder.of("lost")))
         transport.send(address, b"x")
+
+
+async def test_only_so_many_connections_are_made(start: Start) -> None:
+    transport, recorder = await start(dialed=2)
+    others = [await start() for _ in range(3)]
+    for other, at_other in others[:2]:
+        transport.send(other.address, b"x")
+        await at_other.until(lambda at_other=at_other: bool(at_other.frames()))  # type: ignore[misc]
+    with pytest.raises(PeerUnreachable, match="there are 2 connections from here already"):
+        transport.send(others[2][0].address, b"x")
+    others[0][0].abort()
+    await recorder.until(lambda: bool(recorder.of("lost")))
+    transport.send(others[2][0].address, b"x")
+    await others[2][1].until(lambda: bool(others[2][1].frames()))
 
 
 # --- hostile peers --------------------------------------------------------------------

@@ -90,9 +90,9 @@ class RawPeer:
         await eventually(lambda: self.socket.poll(0) != 0)
         return self.socket.recv()
 
-    async def greet(self, address: str, **changes: object) -> object:
+    async def greet(self, where: str, /, **changes: object) -> object:
         """Connect, say hello, and return what comes back."""
-        self.socket.connect(address)
+        self.socket.connect(where)
         hello = {"type": "Hello", "version": PROTOCOL_VERSION, "address": "tcp://raw:1"}
         self.socket.send(msgpack.packb({**hello, "incarnation": 255, **changes}))
         return msgpack.unpackb(await self.receive())

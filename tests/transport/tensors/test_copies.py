@@ -20,7 +20,6 @@ from spotlight.transport.tensors import (
     fetch,
     own_file,
 )
-from spotlight.transport.tensors import store as store_module
 
 BIG = os.urandom(1 << 20) * 9
 KEY = content_key("weights/1", zlib.crc32(BIG))
@@ -75,7 +74,7 @@ async def test_a_copy_of_what_it_has_already_leaves_one_file(stores):
 
 
 async def test_on_one_machine_a_file_that_cannot_be_linked_is_received(stores, monkeypatch):
-    def refuse(*_) -> None:
+    def refuse(*_, **__) -> None:
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
 
     origin, beside, _ = stores
@@ -147,9 +146,20 @@ async def test_a_folder_that_is_deleted_meanwhile_is_a_typed_error(stores):
     task = asyncio.ensure_future(stores[2].copy(offer, KEY))
     while not files(stores[2]):  # noqa: ASYNC110
         await asyncio.sleep(0)
-    stores[2].delete("weights")
+    stores[2].remove()
     with pytest.raises(TransferFailed, match="cannot be kept"):
         await task
+
+
+async def test_a_copy_for_which_there_is_no_room_is_not_begun(stores, tmp_path):
+    small = BundleStore(tmp_path / "small", token="t", quota_nbytes=1000)
+    await small.start()
+    offer = stores[0].put("weights/1", BIG)
+    away = msgspec.structs.replace(offer.store, machine="another")
+    with pytest.raises(TransferFailed, match="do not fit"):
+        await small.copy(msgspec.structs.replace(offer, store=away), KEY)
+    assert files(small) == set()
+    await small.aclose()
 
 
 async def test_no_key_leads_out_of_the_folder(stores):
@@ -162,12 +172,18 @@ async def test_no_key_leads_out_of_the_folder(stores):
 
 async def test_a_durable_copy_is_on_disk_before_it_is_offered(stores, tmp_path, monkeypatch):
     synced: list[str] = []
-    monkeypatch.setattr(store_module, "_sync", lambda path: synced.append(path.name))
+    plain_fsync = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+        plain_fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
     durable = BundleStore(tmp_path / "durable", token="t", durable=True)
     await durable.start()
     await durable.copy(stores[0].put("weights/1", b"x"), "weights/1.00000000")
     await durable.aclose()
-    assert synced == [".1.00000000.0.part", "weights"]
+    assert synced == ["0", "weights"]
 
 
 # --- files that are read as they are ---

@@ -2,10 +2,14 @@ import asyncio
 import contextlib
 import errno
 import gc
+import hashlib
+import hmac
 import os
+import shutil
 import socket
 import stat
 import struct
+import threading
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +29,7 @@ from spotlight.transport.tensors import (
     upload,
     wire,
 )
-from spotlight.transport.tensors.offers import path_under
+from spotlight.transport.tensors.keys import checked
 
 TOKEN = "a secret"
 BIG = os.urandom(1 << 20) * 9  # more than one chunk and more than any socket buffers
@@ -35,6 +39,7 @@ BIG = os.urandom(1 << 20) * 9  # more than one chunk and more than any socket bu
 async def store(tmp_path):
     store = BundleStore(tmp_path / "store", token=TOKEN)
     await store.start()
+    store.writable_by("w")
     yield store
     await store.aclose()
 
@@ -50,6 +55,7 @@ def remote(endpoint: StoreEndpoint, **changes) -> StoreEndpoint:
 
 
 def files(root: Path) -> set[str]:
+    """What is there, finished or not."""
     return {str(file.relative_to(root)) for file in root.rglob("*") if file.is_file()}
 
 
@@ -65,7 +71,9 @@ def sockets() -> set[str]:
 
 
 def header(**fields) -> bytes:
-    fields = {"op": "get", "key": "a", "token": TOKEN, "nbytes": 0, "checksum": 0, **fields}
+    derived = b"write 1 w" if fields.get("op") == "put" else b"read"
+    token = hmac.new(TOKEN.encode(), derived, hashlib.sha256).hexdigest()
+    fields = {"op": "get", "key": "a", "token": token, "nbytes": 0, "checksum": 0, **fields}
     return framed(msgspec.msgpack.encode(fields))
 
 
@@ -133,7 +141,7 @@ async def test_a_bundle_arrives_whole_over_tcp(store, data):
 
 @pytest.mark.parametrize("data", [b"", b"x", BIG], ids=["empty", "small", "big"])
 async def test_an_upload_is_kept_whole_and_can_be_fetched(store, data):
-    offer = await upload(store.endpoint, "samples/worker-0/3-17", data)
+    offer = await upload(store.writable_by("w"), "samples/worker-0/3-17", data)
     assert offer == BundleOffer(
         "samples/worker-0/3-17", len(data), zlib.crc32(data), store.endpoint
     )
@@ -163,7 +171,7 @@ async def test_another_file_at_the_same_path_is_not_taken_for_the_bundle(store, 
 
 async def test_a_bundle_replaces_the_one_of_the_same_key(store):
     old = store.put("a", b"old")
-    new = await upload(store.endpoint, "a", b"new!")
+    new = await upload(store.writable_by("w"), "a", b"new!")
     assert await fetch(elsewhere(new)) == b"new!"
     with pytest.raises(TransferFailed, match="arrived damaged"):
         await fetch(elsewhere(old))
@@ -177,7 +185,7 @@ async def test_keys_that_differ_by_a_suffix_do_not_disturb_each_other(store):
 async def test_many_transfers_run_at_once(store):
     bundles = {f"samples/{number}": os.urandom(100_000) for number in range(30)}
     offers = await asyncio.gather(
-        *(upload(store.endpoint, key, data) for key, data in bundles.items())
+        *(upload(store.writable_by("w"), key, data) for key, data in bundles.items())
     )
     fetched = await asyncio.gather(*(fetch(elsewhere(offer)) for offer in offers))
     assert fetched == list(bundles.values())
@@ -185,7 +193,7 @@ async def test_many_transfers_run_at_once(store):
 
 async def test_concurrent_uploads_of_one_key_leave_one_of_them_whole(store):
     contents = [bytes([number]) * 300_000 for number in range(8)]
-    await asyncio.gather(*(upload(store.endpoint, "a", data) for data in contents))
+    await asyncio.gather(*(upload(store.writable_by("w"), "a", data) for data in contents))
     assert (Path(store.endpoint.root) / "a").read_bytes() in contents
     assert files(Path(store.endpoint.root)) == {"a"}
 
@@ -222,28 +230,27 @@ async def test_the_files_stay_when_the_store_closes_and_go_when_it_is_removed(st
 
 @pytest.fixture
 def full_disk(monkeypatch):
-    """Files take one byte and no more."""
-    plain_open = Path.open
+    """New files can be made and take nothing."""
+    plain_open = os.open
 
-    def open_full(path: Path, *args: Any, **options: Any) -> Any:
-        file = plain_open(path, *args, **options)
-        if "w" in (args[0] if args else ""):
-            file.write(b"x")
-            file.close()
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return file
+    def open_full(path: Any, flags: int, *args: Any, **options: Any) -> int:
+        descriptor = plain_open(path, flags, *args, **options)
+        if flags & os.O_CREAT:
+            os.close(descriptor)
+            return plain_open("/dev/full", os.O_WRONLY)
+        return descriptor
 
-    monkeypatch.setattr(Path, "open", open_full)
+    monkeypatch.setattr(os, "open", open_full)
 
 
 async def test_a_full_disk_is_a_typed_error_and_leaves_the_old_bundle(store, monkeypatch):
-    def refuse(*_) -> None:
+    def refuse(*_, **__) -> None:
         raise OSError(errno.ENOSPC, "No space left")
 
     offer = store.put("a", b"old")
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", refuse)
-        with pytest.raises(TransferFailed, match=r"a of 3 bytes cannot be kept.*No space left"):
+        with pytest.raises(TransferFailed, match=r"cannot be kept.*No space left.*\(bundle a\)"):
             store.put("a", b"new")
     assert await fetch(offer) == b"old"
     assert files(Path(store.endpoint.root)) == {"a"}
@@ -251,16 +258,117 @@ async def test_a_full_disk_is_a_typed_error_and_leaves_the_old_bundle(store, mon
 
 async def test_the_sender_is_told_of_a_full_disk(store, full_disk):
     with pytest.raises(TransferFailed, match=r"refused: .*No space left on device"):
-        await upload(store.endpoint, "a", b"data")
+        await upload(store.writable_by("w"), "a", b"data")
     assert files(Path(store.endpoint.root)) == set()
+
+
+async def test_the_sender_of_much_is_told_of_a_full_disk_too(store, full_disk):
+    with pytest.raises(TransferFailed, match=r"refused: .*No space left on device"):
+        await upload(store.writable_by("w"), "a", BIG)
+
+
+async def test_an_upload_goes_to_disk_as_it_comes(store):
+    root = Path(store.endpoint.root)
+    _, writer = await asyncio.open_connection(store.endpoint.host, store.endpoint.port)
+    writer.write(header(op="put", nbytes=len(BIG) + 1) + BIG)
+    unfinished = root / ".unfinished"
+    await until(lambda: any(file.stat().st_size >= 6 << 20 for file in unfinished.iterdir()))
+    assert files(root) == {".unfinished/0"}
+    writer.close()
+    await until(lambda: not files(root))
+    with contextlib.suppress(ConnectionError):
+        await writer.wait_closed()
+
+
+async def test_what_a_killed_process_left_unfinished_is_removed_at_the_start(tmp_path):
+    (tmp_path / "store" / ".unfinished").mkdir(parents=True)
+    (tmp_path / "store" / ".unfinished" / "0").write_bytes(b"half a bundle")
+    (tmp_path / "store" / "a").write_bytes(b"whole")
+    store = BundleStore(tmp_path / "store", token=TOKEN)
+    await store.start()
+    assert files(tmp_path / "store") == {"a"}
+    await upload(store.writable_by("w"), "b", b"data")
+    await store.aclose()
+
+
+async def test_a_store_whose_folder_was_deleted_goes_on_with_an_empty_one(store):
+    root = Path(store.endpoint.root)
+    store.put("a", b"data")
+    shutil.rmtree(root)
+    await upload(store.writable_by("w"), "b", b"data")
+    assert files(root) == {"b"}
+    assert stat.S_IMODE(os.stat(root).st_mode) == 0o700
+
+
+async def test_the_loop_turns_while_the_disk_is_slow(tmp_path, monkeypatch):
+    release = threading.Event()
+    plain_fsync = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        release.wait(10)
+        plain_fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    store = BundleStore(tmp_path / "durable", token=TOKEN, durable=True)
+    await store.start()
+    slow = asyncio.ensure_future(upload(store.writable_by("w"), "a", BIG))
+    await until(lambda: files(tmp_path / "durable"))
+    with pytest.raises(TransferFailed, match="no such bundle"):
+        await fetch(BundleOffer("b", 1, 0, remote(store.endpoint)))
+    assert not slow.done()
+    release.set()
+    await slow
+    await store.aclose()
+
+
+async def test_an_upload_for_which_there_is_no_room_is_refused_before_it_is_sent(tmp_path):
+    store = BundleStore(tmp_path / "store", token=TOKEN, quota_nbytes=1000)
+    await store.start()
+    sink = store.writable_by("w")
+    await upload(sink, "a", bytes(600))
+    answer = await say(sink, header(op="put", nbytes=401))
+    assert b"401 bytes do not fit: 600 of the 1000" in answer
+    store.delete("a")
+    await upload(sink, "b", bytes(1000))
+    await upload(sink, "b", bytes(0))
+    await upload(sink, "c", bytes(1000))
+    await store.aclose()
+
+
+async def test_what_is_under_way_counts_and_what_breaks_off_does_not(tmp_path):
+    store = BundleStore(tmp_path / "store", token=TOKEN, quota_nbytes=1000)
+    await store.start()
+    sink = store.writable_by("w")
+    reader, writer = await asyncio.open_connection(sink.host, sink.port)
+    writer.write(header(op="put", nbytes=600))
+    await reader.readexactly(10)
+    with pytest.raises(TransferFailed, match="do not fit"):
+        await upload(sink, "b", bytes(401))
+    writer.close()
+    await writer.wait_closed()
+    await until(lambda: not len(store._server))
+    await upload(sink, "b", bytes(1000))
+    await store.aclose()
+
+
+async def test_what_was_there_before_the_start_counts(tmp_path):
+    (tmp_path / "store" / "samples").mkdir(parents=True)
+    (tmp_path / "store" / "samples" / "a").write_bytes(bytes(600))
+    store = BundleStore(tmp_path / "store", token=TOKEN, quota_nbytes=1000)
+    await store.start()
+    with pytest.raises(TransferFailed, match="600 of the 1000"):
+        await upload(store.writable_by("w"), "b", bytes(401))
+    store.delete("samples")
+    await upload(store.writable_by("w"), "b", bytes(401))
+    await store.aclose()
 
 
 async def test_a_key_that_is_a_folder_already_is_refused(store):
     store.put("weights/1", b"x")
     with pytest.raises(TransferFailed, match="cannot be kept"):
-        await upload(store.endpoint, "weights", b"data")
+        await upload(store.writable_by("w"), "weights", b"data")
     with pytest.raises(TransferFailed, match="cannot be kept"):
-        await upload(store.endpoint, "weights/1/2", b"data")
+        await upload(store.writable_by("w"), "weights/1/2", b"data")
     assert files(Path(store.endpoint.root)) == {"weights/1"}
 
 
@@ -278,6 +386,73 @@ async def test_a_wrong_token_gets_nothing_and_leaves_nothing(store, token):
     assert files(Path(store.endpoint.root)) == {"a"}
 
 
+async def test_who_may_read_may_not_leave_anything(store):
+    offer = store.put("a", b"data")
+    with pytest.raises(TransferFailed, match="refused: wrong token"):
+        await upload(offer.store, "a", b"overwritten")
+    assert await fetch(elsewhere(offer)) == b"data"
+
+
+async def test_who_may_leave_something_may_not_read(store):
+    offer = store.put("a", b"data")
+    writer = remote(store.writable_by("w"))
+    with pytest.raises(TransferFailed, match="refused: wrong token"):
+        await fetch(msgspec.structs.replace(offer, store=writer))
+
+
+async def test_the_offer_of_an_upload_only_lets_its_holders_read(store):
+    offer = await upload(store.writable_by("w"), "a", b"data")
+    assert offer.store == store.endpoint
+    assert offer.store.place == store.writable_by("w").place
+
+
+async def test_everybody_who_may_leave_something_has_a_token_of_his_own(store):
+    sinks = [store.writable_by(name) for name in ("a", "b", "a")]
+    assert sinks[0] == sinks[2]
+    assert len({sink.token for sink in (*sinks, store.endpoint)}) == 3
+    assert all(TOKEN not in sink.token for sink in (*sinks, store.endpoint))
+
+
+async def test_a_token_that_is_revoked_is_of_no_use_and_others_are(store):
+    gone, other = store.writable_by("gone"), store.writable_by("other")
+    kept = await upload(gone, "a", b"data")
+    store.revoke("gone")
+    store.revoke("nobody")
+    with pytest.raises(TransferFailed, match="refused: wrong token"):
+        await upload(gone, "b", b"data")
+    await upload(other, "c", b"data")
+    assert await fetch(elsewhere(kept)) == b"data"
+    back = store.writable_by("gone")
+    assert back.token != gone.token
+    await upload(back, "b", b"data")
+    with pytest.raises(TransferFailed, match="refused: wrong token"):
+        await upload(gone, "b", b"data")
+
+
+async def test_an_upload_ends_when_its_token_is_revoked(store):
+    gone = store.writable_by("w")
+    reader, writer = await asyncio.open_connection(gone.host, gone.port)
+    writer.write(header(op="put", nbytes=4, checksum=zlib.crc32(b"data")))
+    await reader.readexactly(10)
+    store.revoke("w")
+    writer.write(b"data")
+    assert b"wrong token" in await asyncio.wait_for(reader.read(), 10)
+    writer.close()
+    await writer.wait_closed()
+    assert files(Path(gone.root)) == set()
+
+
+async def test_one_of_several_may_not_take_all_the_room(tmp_path):
+    store = BundleStore(tmp_path / "store", token=TOKEN, quota_nbytes=1000)
+    await store.start()
+    greedy, modest = store.writable_by("greedy"), store.writable_by("modest")
+    await upload(greedy, "a", bytes(500))
+    with pytest.raises(TransferFailed, match="greedy has 500 there already, of the 500"):
+        await upload(greedy, "b", bytes(1))
+    await upload(modest, "c", bytes(500))
+    await store.aclose()
+
+
 async def test_a_bundle_that_is_not_there_is_refused(store):
     offer = elsewhere(store.put("a", b"data"), key="b")
     with pytest.raises(TransferFailed, match=r"get b at .*no such bundle"):
@@ -286,7 +461,8 @@ async def test_a_bundle_that_is_not_there_is_refused(store):
 
 async def test_a_bundle_that_is_too_large_is_refused_before_it_is_sent(tmp_path):
     store = BundleStore(tmp_path / "store", token=TOKEN, max_nbytes=1000)
-    endpoint = await store.start()
+    await store.start()
+    endpoint = store.writable_by("w")
     await upload(endpoint, "fits", bytes(1000))
     with pytest.raises(TransferFailed, match=f"{len(BIG)} bytes are more than 1000"):
         await upload(endpoint, "a", BIG)
@@ -323,7 +499,7 @@ async def test_a_key_that_could_leave_the_folder_is_refused_everywhere(store, tm
     attempts = [
         lambda: fetch(offer),
         lambda: fetch(elsewhere(offer)),
-        lambda: upload(store.endpoint, key, b"overwritten"),
+        lambda: upload(store.writable_by("w"), key, b"overwritten"),
     ]
     for attempt in attempts:
         with pytest.raises(TransferFailed, match="not a bundle key"):
@@ -348,7 +524,7 @@ async def test_a_key_that_could_leave_the_folder_is_refused_everywhere(store, tm
 def test_no_key_leads_out_of_the_folder(key):
     root = Path("/some/where/store")
     try:
-        path = path_under(root, key)
+        path = root / checked(key)
     except TransferFailed:
         return
     resolved = Path(os.path.normpath(path))
@@ -358,7 +534,7 @@ def test_no_key_leads_out_of_the_folder(key):
 
 async def test_a_key_longer_than_the_file_system_allows_is_refused(store):
     with pytest.raises(TransferFailed, match="File name too long"):
-        await upload(store.endpoint, "a" * 300, b"data")
+        await upload(store.writable_by("w"), "a" * 300, b"data")
     offer = BundleOffer("a" * 300, 0, 0, remote(store.endpoint))
     with pytest.raises(TransferFailed, match="no such bundle"):
         await fetch(offer)
@@ -495,9 +671,8 @@ async def test_a_client_that_takes_nothing_is_dropped(store, monkeypatch):
     store.put("a", BIG * 4)
     with socket.create_connection((store.endpoint.host, store.endpoint.port)) as idle:
         idle.sendall(header(key="a"))
-        await until(lambda: store._connections)
-        await asyncio.wait(store._connections, timeout=10)
-        assert not store._connections
+        await until(lambda: len(store._server))
+        await until(lambda: not len(store._server))
 
 
 async def test_a_slow_transfer_may_take_longer_than_the_idle_limit(store, monkeypatch):
@@ -536,11 +711,11 @@ async def test_nothing_is_left_open_after_closing(tmp_path):
     endpoint = await store.start()
     offer = store.put("a", BIG * 4)
     await fetch(elsewhere(offer))
-    await upload(endpoint, "b", BIG)
+    await upload(store.writable_by("w"), "b", BIG)
     silent = socket.create_connection((endpoint.host, endpoint.port))
     stuck = socket.create_connection((endpoint.host, endpoint.port))
     stuck.sendall(header(key="a"))
-    await until(lambda: len(store._connections) == 2)
+    await until(lambda: len(store._server) == 2)
     await asyncio.wait_for(store.aclose(), 10)
     for client in (silent, stuck):
         client.close()
@@ -555,7 +730,7 @@ async def test_a_connection_that_has_just_arrived_is_closed_too(tmp_path, accept
     endpoint = await store.start()
     with socket.create_connection((endpoint.host, endpoint.port)):
         if accepted:
-            await until(lambda: store._connections)
+            await until(lambda: len(store._server))
         await store.aclose()
     assert sockets() <= before
 
@@ -571,7 +746,7 @@ async def test_closing_ends_transfers_with_an_error_for_the_other_side(tmp_path)
     store = BundleStore(tmp_path / "store", token=TOKEN)
     offer = (await store.start(), store.put("a", BIG * 4))[1]
     task = asyncio.ensure_future(fetch(elsewhere(offer)))
-    await until(lambda: store._connections)
+    await until(lambda: len(store._server))
     await store.aclose()
     with pytest.raises(TransferFailed):
         await task
@@ -588,6 +763,14 @@ async def test_a_store_has_no_address_before_it_is_started(tmp_path):
         _ = BundleStore(tmp_path, token=TOKEN).endpoint
 
 
+async def test_a_store_is_reached_by_what_it_advertises(tmp_path):
+    store = BundleStore(tmp_path / "store", token=TOKEN, host="0.0.0.0", advertise="127.0.0.1")
+    endpoint = await store.start()
+    assert endpoint.host == store.writable_by("w").host == "127.0.0.1"
+    assert await fetch(elsewhere(await upload(store.writable_by("w"), "a", b"data"))) == b"data"
+    await store.aclose()
+
+
 async def test_a_durable_store_has_file_and_folder_on_disk_before_it_says_so(tmp_path, monkeypatch):
     synced: list[str] = []
     plain_fsync = os.fsync
@@ -598,11 +781,10 @@ async def test_a_durable_store_has_file_and_folder_on_disk_before_it_says_so(tmp
 
     monkeypatch.setattr(os, "fsync", fsync)
     store = BundleStore(tmp_path / "durable", token="t", durable=True)
-    sink = await store.start()
+    await store.start()
     try:
-        await upload(sink, "samples/a", b"data")
+        await upload(store.writable_by("w"), "samples/a", b"data")
     finally:
         await store.aclose()
     folder = tmp_path / "durable" / "samples"
-    assert synced[0].startswith(str(folder / ".a."))
-    assert synced[1] == str(folder)
+    assert synced == [str(tmp_path / "durable" / ".unfinished" / "0"), str(folder)]

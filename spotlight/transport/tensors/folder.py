@@ -1,0 +1,151 @@
+"""Files below a folder, by key. Symbolic links are never followed, wherever on the way they stand:
+a key means what is in the folder.
+
+What is being written lies apart until it is whole, under names that are no keys.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from spotlight.transport.tensors.keys import checked
+
+_UNFINISHED = ".unfinished"
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+"""What is behind a symbolic link is not here."""
+
+
+class Folder:
+    """See the module's docstring. Everything raises `OSError` when the file system refuses, and
+    `TransferFailed` for what is no key.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._begun = itertools.count()
+
+    def create(self) -> None:
+        """Make the folder, private to its owner, and remove what a killed process left
+        unfinished."""
+        unfinished = self.root / _UNFINISHED
+        if unfinished.is_symlink():
+            unfinished.unlink()
+        shutil.rmtree(unfinished, ignore_errors=True)
+        self._restore()
+
+    def free(self) -> int:
+        """Bytes that the disk has left."""
+        self._restore()
+        return shutil.disk_usage(self.root).free
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes of every finished file, by key."""
+        found = {}
+        for path, folders, files, descriptor in os.fwalk(self.root):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            for name in files:
+                status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+                if stat.S_ISREG(status.st_mode):
+                    found[str((Path(path) / name).relative_to(self.root))] = status.st_size
+        return found
+
+    def open(self, key: str) -> BinaryIO:
+        """A regular file, to be read."""
+        return self._open(checked(key))
+
+    def delete(self, prefix: str) -> None:
+        """Drop a file or a folder of files; nothing happens if it is not there."""
+        try:
+            with self._parent(checked(prefix)) as (parent, name):
+                status = os.stat(name, dir_fd=parent, follow_symlinks=False)
+                if stat.S_ISDIR(status.st_mode):
+                    shutil.rmtree(name, ignore_errors=True, dir_fd=parent)
+                else:
+                    os.unlink(name, dir_fd=parent)
+        except OSError as error:
+            if error.errno not in _ABSENT:
+                raise
+
+    # --- what is not finished ---
+
+    def begin(self) -> tuple[str, BinaryIO]:
+        """A new file, to be written, and its name until `finish`."""
+        self._restore()
+        with self._parent(f"{_UNFINISHED}/{next(self._begun)}") as (parent, name):
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            descriptor = os.open(name, flags, 0o666, dir_fd=parent)
+        return name, os.fdopen(descriptor, "w+b", buffering=0)
+
+    def link(self, source: Folder, key: str) -> tuple[str, BinaryIO]:
+        """A file of another folder, to be had under another name as well, and its name until
+        `finish`."""
+        with (
+            source._parent(checked(key)) as (there, theirs),
+            self._parent(f"{_UNFINISHED}/{next(self._begun)}") as (here, ours),
+        ):
+            os.link(theirs, ours, src_dir_fd=there, dst_dir_fd=here, follow_symlinks=False)
+        try:
+            return ours, self._open(f"{_UNFINISHED}/{ours}")
+        except OSError:
+            self.abandon(ours)
+            raise
+
+    def finish(self, name: str, key: str, *, durable: bool) -> None:
+        """Have it take the place of the file of that key, at once; if `durable`, it is on disk
+        then."""
+        with (
+            self._parent(f"{_UNFINISHED}/{name}") as (here, _),
+            self._parent(checked(key), create=True) as (there, new),
+        ):
+            os.replace(name, new, src_dir_fd=here, dst_dir_fd=there)
+            if durable:
+                os.fsync(there)  # a rename is on disk when its folder is
+        self.abandon(name)  # renaming one link of a file to another does nothing
+
+    def abandon(self, name: str) -> None:
+        """Drop it; nothing happens if it is finished."""
+        with (
+            contextlib.suppress(OSError),
+            self._parent(f"{_UNFINISHED}/{name}") as (parent, _),
+        ):
+            os.unlink(name, dir_fd=parent)
+
+    def _restore(self) -> None:
+        """Shared memory, too, is cleaned up by others now and then."""
+        (self.root / _UNFINISHED).mkdir(parents=True, exist_ok=True)
+        self.root.chmod(0o700)
+
+    def _open(self, path: str) -> BinaryIO:
+        with self._parent(path) as (parent, name):
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            file = os.fdopen(os.open(name, flags, dir_fd=parent), "rb", buffering=0)
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            file.close()
+            raise OSError(errno.EINVAL, "not a regular file")
+        return file
+
+    @contextlib.contextmanager
+    def _parent(self, path: str, *, create: bool = False) -> Iterator[tuple[int, str]]:
+        """The descriptor of the folder that a file is in, and the file's name there."""
+        *folders, name = path.split("/")
+        descriptor = os.open(self.root, _FOLDER)
+        try:
+            for folder in folders:
+                if create:
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(folder, dir_fd=descriptor)
+                inner = os.open(folder, _FOLDER, dir_fd=descriptor)
+                os.close(descriptor)
+                descriptor = inner
+            yield descriptor, name
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,110 @@
+"""A bundle on its way into a folder: written as it comes, beside the others until it is whole."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+from spotlight.errors import TransferFailed
+from spotlight.transport.tensors.folder import Folder
+from spotlight.transport.tensors.offers import BundleOffer, is_intact_file
+
+Result = TypeVar("Result")
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Incoming:
+    """See the module's docstring. A context; what is not kept by its end is gone.
+
+    Everything raises `TransferFailed` when the file system refuses.
+    """
+
+    def __init__(self, folder: Folder, key: str, *, durable: bool) -> None:
+        self.nbytes = 0
+        self.checksum = 0
+        """CRC-32 of what was written."""
+        self._folder = folder
+        self._key = key
+        self._durable = durable
+        with self._explaining():
+            self._name, self._file = folder.begin()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._drop()
+
+    def write(self, parts: Iterable[bytes]) -> None:
+        """Append."""
+        with self._explaining():
+            for part in parts:
+                self.checksum = zlib.crc32(part, self.checksum)
+                self.nbytes += len(part)
+                left = memoryview(part)
+                while left:
+                    left = left[self._file.write(left) :]
+
+    def keep(self) -> None:
+        """Have it take the place of the bundle of its key, if there is one."""
+        with self._explaining():
+            if self._durable:
+                os.fsync(self._file.fileno())
+            self._folder.finish(self._name, self._key, durable=self._durable)
+
+    def link(self, offer: BundleOffer) -> bool:
+        """Be the file of another store of this machine, under another name; False if it is out of
+        reach or damaged."""
+        try:
+            name, file = self._folder.link(Folder(Path(offer.store.root)), offer.key)
+        except OSError:
+            return False
+        if not is_intact_file(file, offer):
+            file.close()
+            self._folder.abandon(name)
+            return False
+        self._drop()
+        self._name, self._file = name, file
+        return True
+
+    def _drop(self) -> None:
+        self._file.close()
+        self._folder.abandon(self._name)
+
+    @contextlib.contextmanager
+    def _explaining(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            advice = "; free some space there" if error.errno in _FULL else ""
+            raise TransferFailed(
+                f"cannot be kept in {self._folder.root}: {error.strerror}{advice}"
+                f" (bundle {self._key})"
+            ) from error
+
+
+async def in_thread(work: Callable[[], Result]) -> Result:
+    """Do what may block in a thread, and wait for its end even when cancelled: what it works on is
+    not to be closed meanwhile.
+    """
+    task = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait((task,))
+        if not task.cancelled():
+            task.exception()  # nobody asks for it any more
+        raise

@@ -1,0 +1,95 @@
+"""How much room a store has for what others leave in it.
+
+What is under way counts from the moment at which it is announced, so nobody can begin more than
+there is room for. As soon as there are several who may leave something, none may take more than
+half.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+
+from spotlight.errors import TransferFailed
+
+_SHARE = 2
+
+
+class Quota:
+    """Bytes kept and under way, by owner.
+
+    Args:
+        limit: bytes in all; None for as many as there is room for.
+        free: bytes that the disk has left for this.
+    """
+
+    def __init__(self, limit: int | None, free: Callable[[], int]) -> None:
+        self._limit = limit
+        self._free = free
+        self._kept: dict[str, tuple[str, int]] = {}
+        """Owner and bytes, by key."""
+        self._kept_nbytes = 0
+        self._used: dict[str, int] = {}
+        """Bytes by owner, what is under way included."""
+
+    def found(self, sizes: Mapping[str, int]) -> None:
+        """What was there before is nobody's."""
+        for key, nbytes in sizes.items():
+            self.keep("", key, nbytes)
+
+    @contextlib.contextmanager
+    def under_way(self, owner: str, nbytes: int, *, alone: bool) -> Iterator[None]:
+        """A bundle of so many bytes is coming; `alone`: nobody else may leave anything.
+
+        Raises `TransferFailed` when there is no room for it.
+        """
+        room = self._room()
+        used = sum(self._used.values())
+        own = self._used.get(owner, 0)
+        if used + nbytes > room:
+            raise TransferFailed(
+                f"{nbytes} bytes do not fit: {used} of the {room} that there is room for are taken;"
+                " free some space there"
+            )
+        if not alone and own + nbytes > room // _SHARE:
+            raise TransferFailed(
+                f"{nbytes} bytes do not fit: {owner} has {own} there already, of the"
+                f" {room // _SHARE} that one may have; free some space there"
+            )
+        self._add(owner, nbytes)
+        try:
+            yield
+        finally:
+            self._add(owner, -nbytes)
+
+    def keep(self, owner: str, key: str, nbytes: int) -> None:
+        """A bundle has come, and replaces the one of the same key."""
+        self.forget(key)
+        self._kept[key] = (owner, nbytes)
+        self._kept_nbytes += nbytes
+        self._add(owner, nbytes)
+
+    def drop(self, prefix: str) -> None:
+        """A bundle or a folder of bundles is gone."""
+        if prefix in self._kept:
+            return self.forget(prefix)
+        for key in [key for key in self._kept if key.startswith(f"{prefix}/")]:
+            self.forget(key)
+
+    def forget(self, key: str) -> None:
+        """A bundle is gone, or its place is taken by one that does not count."""
+        owner, nbytes = self._kept.pop(key, ("", 0))
+        self._kept_nbytes -= nbytes
+        self._add(owner, -nbytes)
+
+    def _add(self, owner: str, nbytes: int) -> None:
+        left = self._used.get(owner, 0) + nbytes
+        if left:
+            self._used[owner] = left
+        else:
+            self._used.pop(owner, None)
+
+    def _room(self) -> int:
+        # What of the rest is written already counts twice: the disk has less, and it is announced.
+        available = self._kept_nbytes + self._free()
+        return available if self._limit is None else min(self._limit, available)

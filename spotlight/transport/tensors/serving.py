@@ -1,0 +1,138 @@
+"""The port of a store: how many may be connected, and for how long.
+
+A connection is a stranger's until its header has come and is allowed; strangers are few and have
+little time, and when others come the oldest goes. A transfer may take its time as long as it goes
+on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+
+import msgspec
+
+from spotlight.errors import TransferFailed
+from spotlight.transport import descriptors
+from spotlight.transport.tensors.wire import (
+    IDLE_LIMIT_S,
+    Answer,
+    Header,
+    read_record,
+    write_record,
+)
+
+HEADER_LIMIT_S = 10.0
+_BACKLOG = 1024
+
+
+def connection_limit() -> int:
+    """Transfers at once that leave descriptors for others; each takes two."""
+    return min(1024, descriptors.limit() // 16)
+
+
+class StoreServer:
+    """See the module's docstring.
+
+    Args:
+        owner_of: who asks for this; raises `TransferFailed` if it is not allowed.
+        answer: does what was asked; raises `TransferFailed` with the reason why it cannot.
+    """
+
+    def __init__(
+        self,
+        owner_of: Callable[[Header], str],
+        answer: Callable[
+            [str, Header, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
+        ],
+    ) -> None:
+        self._owner_of = owner_of
+        self._answer = answer
+        self._limit = connection_limit()
+        self._server: asyncio.Server | None = None
+        self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self._strangers: dict[asyncio.Task[None], None] = {}
+        """In the order in which they came."""
+        self._transfers: Counter[str] = Counter()
+        """Under way, by who asked for them."""
+
+    def __len__(self) -> int:
+        """How many are connected."""
+        return len(self._connections)
+
+    async def start(self, host: str) -> int:
+        """Listen on a free port; returns it."""
+        self._server = await asyncio.start_server(self._accept, host, 0, backlog=_BACKLOG)
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    async def aclose(self) -> None:
+        """End all connections. Idempotent."""
+        server, self._server = self._server, None
+        if server is None:
+            return
+        server.close()
+        connections = dict(self._connections)
+        for task in connections:
+            self._end(task)
+        await asyncio.gather(*connections, return_exceptions=True)
+        await server.wait_closed()
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._server is None:  # it closed while this connection was on its way
+            writer.transport.abort()
+            return
+        task = asyncio.get_running_loop().create_task(self._converse(reader, writer))
+        self._connections[task] = writer
+        self._strangers[task] = None
+        task.add_done_callback(self._forget)
+        if len(self._strangers) > self._limit:
+            self._end(next(iter(self._strangers)))
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self._strangers.pop(task, None)
+        self._connections[task].transport.abort()
+        task.cancel()
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._strangers.pop(task, None)
+        del self._connections[task]
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await self._serve(reader, writer)
+            writer.close()
+            async with asyncio.timeout(IDLE_LIMIT_S):
+                await writer.wait_closed()
+        except (OSError, EOFError, msgspec.MsgspecError):
+            pass  # the other side is gone, stuck, or talks nonsense: it sees a closed connection
+        finally:
+            writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(HEADER_LIMIT_S):
+                header = msgspec.msgpack.decode(await read_record(reader), type=Header)
+            owner = self._owner_of(header)
+            with self._transfer(owner):
+                await self._answer(owner, header, reader, writer)
+        except TransferFailed as error:
+            await write_record(writer, Answer(False, problem=str(error)))
+
+    @contextlib.contextmanager
+    def _transfer(self, owner: str) -> Iterator[None]:
+        # None may take all places: others could leave nothing, and read nothing.
+        if self._transfers.total() >= self._limit or self._transfers[owner] >= self._limit // 2:
+            raise TransferFailed(f"{self._transfers.total()} transfers are under way; try again")
+        task = asyncio.current_task()
+        assert task is not None
+        self._strangers.pop(task, None)
+        self._transfers[owner] += 1
+        try:
+            yield
+        finally:
+            self._transfers[owner] -= 1
+            if not self._transfers[owner]:
+                del self._transfers[owner]
