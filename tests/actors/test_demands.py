@@ -32,7 +32,7 @@ class Office:
     """What demands are made from."""
 
     def __init__(self, *nodes: JoinNode, degree: Any = "auto") -> None:
-        spec = job(sampler={"degree": degree})
+        spec = job(sampler={"degree": degree}, exploration={"budget": "window"})
         self.roster = Roster()
         for each in nodes:
             self.roster.join(each)

@@ -82,7 +82,7 @@ class Workplace:
         )
         return Finished(done.returncode, done.stdout, done.stderr)
 
-    def start(self, *argv: str | Path) -> subprocess.Popen[str]:
+    def start(self, *argv: str | Path, **options: Any) -> subprocess.Popen[str]:
         """Start a command; it is ended with the test."""
         process = subprocess.Popen(
             [str(word) for word in argv],
@@ -90,6 +90,7 @@ class Workplace:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            **options,
         )
         self.started.append(process)
         return process

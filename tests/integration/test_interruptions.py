@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
+import subprocess
 from pathlib import Path
 
 import psutil
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
+from spotlight.assets import resolve_checkpoint
 from spotlight.store.memory_folder import remove_leftovers
 from tests.integration.conftest import (
     SPOTLIGHT,
@@ -114,6 +118,109 @@ def test_a_killed_spot_node_costs_no_sample_and_is_reported(workplace: Workplace
     (worker,) = events(run, "worker_lost")
     assert worker["worker"] == "spot-0/0"
     assert "1 node lost" in output
+
+
+def test_every_process_of_a_run_may_be_killed(workplace: Workplace) -> None:
+    """One after another, each an iteration later: workers, nodes and the coordinator."""
+    job = workplace.job(
+        iterations=8, group_size=8, sampler={"steps": 8}, prompts={"per_iteration": 4}
+    )
+    whole, broken = workplace.folder / "whole", workplace.folder / "broken"
+    assert workplace.spotlight("run", job, "--run-folder", whole).code == 0
+    process = workplace.start(*SPOTLIGHT, "run", job, "--run-folder", broken)
+    victims = ("reserved-0/0", "spot-0/0", "spot-0", "reserved-0", "coordinator")
+
+    for iteration, name in enumerate(victims, start=1):
+        wait_for_phase(broken, "rollout", iteration)
+        _process(process.pid, name).kill()
+    output = process.communicate(timeout=300)[0]
+
+    assert process.returncode == 0, output
+    assert [line["iteration"] for line in metrics(broken, "iteration")] == list(range(8))
+    assert _figures(broken) == _figures(whole)
+    expected = _final_weights(whole)
+    for name, tensor in _final_weights(broken).items():
+        assert torch.equal(tensor, expected[name]), name
+    lost = [event["reason"] for event in events(broken, "trainers_lost")]
+    assert len(lost) == 2, "the trainer's worker, and its node"
+    assert all("reserved-0/0 is lost" in reason for reason in lost)
+
+
+def test_a_coordinator_that_is_merely_slow_is_waited_for(workplace: Workplace) -> None:
+    job, run = workplace.job(iterations=3), workplace.folder / "run"
+    process = workplace.start(*SPOTLIGHT, "run", job, "--run-folder", run)
+    wait_for_phase(run, "rollout", 1)
+    coordinator = _process(process.pid, "coordinator")
+    coordinator.suspend()
+    try:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(15.0)
+    finally:
+        coordinator.resume()
+    output = process.communicate(timeout=120)[0]
+    assert process.returncode == 0, output
+    assert "the coordinator has not answered for" in output
+    assert events(run, "trainers_lost") == []
+
+
+def test_ctrl_c_with_a_coordinator_that_stands_still_ends_the_run_with_a_report(
+    workplace: Workplace,
+) -> None:
+    job, run = workplace.job(iterations=30), workplace.folder / "run"
+    process = workplace.start(*SPOTLIGHT, "run", job, "--run-folder", run)
+    wait_for_phase(run, "train", 0)
+    _process(process.pid, "coordinator").suspend()
+    process.send_signal(signal.SIGINT)
+    output = process.communicate(timeout=60)[0]
+    assert process.returncode == 130
+    assert "Traceback" not in output
+    assert "the coordinator did not answer" in output
+    assert f"--resume {run}" in output
+    assert (run / "report.html").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_the_whole_process_group_ends_a_run_cleanly(
+    workplace: Workplace, number: signal.Signals
+) -> None:
+    job, run = workplace.job(iterations=30), workplace.folder / "run"
+    process = workplace.start(*SPOTLIGHT, "run", job, "--run-folder", run, start_new_session=True)
+    wait_for_phase(run, "train", 0)
+    os.killpg(process.pid, number)
+    output = process.communicate(timeout=60)[0]
+    assert process.returncode == 130
+    assert "Traceback" not in output
+    assert "cancelled by the user" in output
+    assert (run / "report.html").exists()
+
+
+def test_a_checkpoint_that_cannot_be_loaded_ends_the_job_with_that_reason(
+    workplace: Workplace,
+) -> None:
+    checkpoint = workplace.folder / "checkpoint"
+    shutil.copytree(resolve_checkpoint("builtin:ocr-tiny"), checkpoint)
+    weights = checkpoint / "transformer" / "diffusion_pytorch_model.safetensors"
+    tensors = load_file(weights)
+    del tensors["proj_out.weight"]
+    save_file(tensors, weights, {"format": "pt"})
+    job, run = workplace.job(model={"checkpoint": str(checkpoint)}), workplace.folder / "run"
+    done = workplace.spotlight("run", job, "--run-folder", run)
+    assert done.code == 1
+    assert "lack proj_out.weight; copy the whole checkpoint again" in done.output
+    assert len(events(run, "worker_joined")) == 2, "no worker crashed"
+
+
+def _process(run: int, name: str) -> psutil.Process:
+    """A daemon of `spotlight run`, or a worker, by its name."""
+    words = "import coordinator" if name == "coordinator" else name
+    is_daemon = name == "coordinator"
+    (found,) = [
+        process
+        for process in descendants(run)
+        if (is_daemon and any(words in word for word in process.cmdline()))
+        or (not is_daemon and name in process.cmdline())
+    ]
+    return found
 
 
 def _runs(process: psutil.Process) -> bool:
