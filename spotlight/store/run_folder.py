@@ -20,8 +20,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from spotlight.errors import JobError, RunFolderError
-from spotlight.jobs import JobSpec, job_to_yaml, parse_job
+from spotlight.errors import JobError, RunFolderError, UnreadableFile
+from spotlight.files import read_text
+from spotlight.jobs import LARGEST_JOB_FILE, JobSpec, job_to_yaml, parse_job
 from spotlight.store.journal import Journal
 
 
@@ -66,8 +67,8 @@ class RunFolder:
             saved_job = read_config(path)
             if job is not None and job != saved_job:
                 raise RunFolderError(
-                    f"{path} belongs to another job (`{saved_job.name}`, its config.yaml differs); "
-                    "resume without a job file, or give another --run-folder"
+                    f"{path} belongs to another job (its config.yaml differs); resume without a "
+                    "job file, or give another --run-folder"
                 )
             files.enter_context(_lock(path))
             _drop_torn_line(path / "events.jsonl")
@@ -155,15 +156,23 @@ class RunFolder:
 def read_config(path: Path) -> JobSpec:
     """The job of a run folder; raises `RunFolderError` if it is not one."""
     config = path / "config.yaml"
-    if not config.is_file():
-        raise RunFolderError(
-            f"{path} is not a run folder: it has no config.yaml; give the folder of a run"
-        )
     try:
-        with _explaining(config):
-            return parse_job(config.read_text(encoding="utf-8"), source=str(config))
-    except (JobError, UnicodeDecodeError) as error:
+        return parse_job(read_config_text(path), source=str(config))
+    except JobError as error:
         raise RunFolderError(f"{config} cannot be used: {error}") from error
+
+
+def read_config_text(path: Path) -> str:
+    """The job of a run folder as it stands there; raises `RunFolderError` if there is none."""
+    config = path / "config.yaml"
+    try:
+        return read_text(config, most=LARGEST_JOB_FILE)
+    except UnreadableFile as error:
+        if not os.path.lexists(config):
+            raise RunFolderError(
+                f"{path} is not a run folder: it has no config.yaml; give the folder of a run"
+            ) from error
+        raise RunFolderError(f"{config} cannot be used: it {error.problem}") from error
 
 
 def next_run_folder(base: Path, name: str) -> Path:
