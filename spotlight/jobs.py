@@ -505,7 +505,7 @@ class JobSpec(_Spec, frozen=True, kw_only=True):
         )
         preview_steps = self.exploration.preview_steps or self.sampler.steps
         _require(
-            preview_steps <= self.sampler.steps,
+            preview_steps <= self.sampler.steps or self.exploration.mode == "none",
             "exploration.preview_steps",
             f"must be at most `sampler.steps` ({self.sampler.steps}), not {preview_steps}: a"
             " preview is there to be cheap",

@@ -258,6 +258,14 @@ def test_so_many_previews_are_refused_that_nobody_could_hold_them() -> None:
     assert _problem(data).path == "exploration.candidates"
 
 
+def test_a_preview_has_no_more_steps_than_a_sample() -> None:
+    data = _with("exploration.preview_steps", 5, _with("sampler.steps", 4))
+    error = _problem(data)
+    assert error.path == "exploration.preview_steps" and "`sampler.steps` (4)" in error.problem
+    job_from_data(_with("exploration.preview_steps", 4, data))
+    job_from_data(_with("exploration.mode", "none", data))
+
+
 @pytest.mark.parametrize("digits", [19, 4000])
 def test_a_number_of_more_than_64_bits_is_refused(digits: int) -> None:
     for path in ("seed", "iterations", "training.learning_rate", "sampler.shift"):

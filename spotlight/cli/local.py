@@ -50,7 +50,7 @@ def run_locally(job_path: Path | None, resume: Path | None, run_folder: Path | N
         assert job_path is not None
         job = load_job(job_path)
         folder = (run_folder or next_run_folder(Path("runs"), job.name)).resolve()
-        if (folder / "config.yaml").exists():
+        if os.path.exists(folder / "config.yaml"):
             raise RunFolderError(
                 f"{folder} holds a run already; go on with it by --resume, or give another"
                 " --run-folder"
@@ -67,7 +67,11 @@ async def _run(job: JobSpec, folder: Path, resume: bool, console: Console) -> in
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, interrupted.set)
     async with local_cluster(job, folder / "logs") as address, connect(address) as client:
-        await client.submit(job, str(folder), resume=resume)
+        try:
+            await client.submit(job, str(folder), resume=resume)
+        except ActorError as error:
+            log = folder / "logs" / "coordinator.log"
+            raise UserError(f"the coordinator did not take the job ({error}); see {log}") from error
         last = await _follow(client, interrupted, console)
     _say_how_it_ended(last, folder, console)
     return _EXIT_CODES[last.outcome or "failed"]
