@@ -108,7 +108,12 @@ def _open(path: Path) -> int:
 
 def irregularity(mode: int) -> str | None:
     """What is there instead of a regular file, by its mode; None if it is one."""
-    kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
+    kinds = {
+        stat.S_IFDIR: "a folder",
+        stat.S_IFIFO: "a named pipe",
+        stat.S_IFSOCK: "a socket",
+        stat.S_IFLNK: "a link",
+    }
     return None if stat.S_ISREG(mode) else f"is {kinds.get(stat.S_IFMT(mode), 'a device')}, no file"
 
 

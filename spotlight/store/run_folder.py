@@ -21,9 +21,18 @@ from pathlib import Path
 from typing import IO, Any
 
 from spotlight.errors import JobError, RunFolderError, UnreadableFile
-from spotlight.files import read_text
+from spotlight.files import irregularity, read_text
 from spotlight.jobs import LARGEST_JOB_FILE, JobSpec, job_to_yaml, parse_job
 from spotlight.store.journal import Journal
+
+_FILES = (
+    ".lock",
+    "config.yaml",
+    "events.jsonl",
+    "journal.sqlite",
+    "metrics.jsonl",
+    "step-times.json",
+)
 
 
 class RunFolder:
@@ -53,6 +62,7 @@ class RunFolder:
                 )
             if any(entry.name not in (".lock", "logs") for entry in path.iterdir()):
                 raise RunFolderError(f"{path} is not empty; give another --run-folder")
+            _require_files(path)
             files.enter_context(_lock(path))
             replace_file(path / "config.yaml", job_to_yaml(job).encode())
             return cls(path, job, files)
@@ -65,6 +75,7 @@ class RunFolder:
         """
         with _explaining(path), ExitStack() as files:
             saved_job = read_config(path)
+            _require_files(path)
             if job is not None and job != saved_job:
                 raise RunFolderError(
                     f"{path} belongs to another job (its config.yaml differs); resume without a "
@@ -220,8 +231,19 @@ def _decoding(path: Path) -> Iterator[None]:
         yield
     except (ValueError, LookupError, TypeError) as error:
         raise RunFolderError(
-            f"{path} has a damaged line ({error}); mend or remove the line, then resume again"
+            f"{path} has a damaged line; mend or remove the line, then resume again"
         ) from error
+
+
+def _require_files(path: Path) -> None:
+    """What is appended to is a file of this folder: on a named pipe it would wait for a reader, and
+    a link may lead anywhere.
+    """
+    for name in _FILES:
+        with suppress(FileNotFoundError):
+            problem = irregularity(os.lstat(path / name).st_mode)
+            if problem is not None:
+                raise RunFolderError(f"{path / name} {problem}; give another --run-folder")
 
 
 def _drop_torn_line(path: Path) -> None:
