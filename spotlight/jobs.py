@@ -585,9 +585,13 @@ def _resolve_paths(job: JobSpec, base: Path) -> JobSpec:
         if value.startswith("builtin:"):
             return value
         try:
-            return str((base / Path(value).expanduser()).resolve())
+            path = str((base / Path(value).expanduser()).resolve())
         except (OSError, RuntimeError) as error:  # no such user; links in a circle
             raise JobError(field, f"`{value}` leads nowhere; write the whole path") from error
+        problem = path_problem(path)
+        if problem is not None:
+            raise JobError(field, f"`{value}` leads to a path that {problem}")
+        return path
 
     return msgspec.structs.replace(
         job,

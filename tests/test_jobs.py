@@ -405,6 +405,13 @@ def test_the_home_of_nobody_is_refused_with_its_field(tmp_path: Path, path: str)
         parse_job(yaml.safe_dump(data), base=tmp_path)
 
 
+@pytest.mark.parametrize("base", ["/" + "x" * 4090, "/a\nb", "/a\udcff"])
+def test_a_path_that_becomes_one_that_cannot_be_is_refused(base: str) -> None:
+    data = _with("prompts.train", "train.txt")
+    with pytest.raises(JobError, match=r"^prompts\.train: `train\.txt` leads to a path that must"):
+        parse_job(yaml.safe_dump(data), base=Path(base))
+
+
 def test_links_in_a_circle_are_refused_with_their_field(tmp_path: Path) -> None:
     (tmp_path / "circle").symlink_to("circle")
     with pytest.raises(JobError, match=r"^prompts\.train: "):

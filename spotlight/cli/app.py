@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -193,7 +194,7 @@ def _check_choice(job: Path | None, resume: Path | None, run_folder: Path | None
             " file instead of --resume"
         )
     for option, folder in (("--resume", resume), ("--run-folder", run_folder)):
-        problem = path_problem(str(folder)) if folder is not None else None
+        problem = path_problem(os.path.abspath(folder)) if folder is not None else None
         if problem is not None:
             raise UserError(f"{option}: {problem}")
 

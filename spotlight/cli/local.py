@@ -25,6 +25,7 @@ from spotlight.cli.client import CoordinatorClient, connect
 from spotlight.cli.live import plain_line, render, summary_table
 from spotlight.cli.plan import plan_lines
 from spotlight.errors import ActorError, RunFolderError, UserError
+from spotlight.files import path_problem
 from spotlight.jobs import JobSpec, load_job
 from spotlight.preflight import check
 from spotlight.store.memory_folder import remove_leftovers
@@ -50,6 +51,9 @@ def run_locally(job_path: Path | None, resume: Path | None, run_folder: Path | N
         assert job_path is not None
         job = load_job(job_path)
         folder = (run_folder or next_run_folder(Path("runs"), job.name)).resolve()
+        problem = path_problem(str(folder))
+        if problem is not None:
+            raise RunFolderError(f"{folder} {problem}; give another --run-folder")
         if os.path.exists(folder / "config.yaml"):
             raise RunFolderError(
                 f"{folder} holds a run already; go on with it by --resume, or give another"

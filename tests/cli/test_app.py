@@ -77,6 +77,17 @@ def test_a_folder_that_cannot_be_is_refused_with_its_option(
     assert f"{option[0]}: must" in refusal("run", "job.yaml", *option)
 
 
+def test_a_folder_of_which_no_run_folder_can_be_made_is_named(
+    refusal: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "job.yaml").write_text(job_to_yaml(small_job()))
+    (tmp_path / "a\nb").mkdir()
+    monkeypatch.chdir(tmp_path / "a\nb")
+    assert "runs/small-001 must not hold control characters" in refusal("run", "../job.yaml")
+    assert "--run-folder: must not" in refusal("submit", "../job.yaml", "--run-folder", "run")
+    assert not list(Path().iterdir())
+
+
 @pytest.mark.parametrize(
     "command", [("submit", "job.yaml"), ("status",), ("cancel",), ("preempt", "node")]
 )
