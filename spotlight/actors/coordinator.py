@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -253,34 +254,34 @@ class Coordinator(Actor):
     async def _begin(
         self, folder: RunFolder, submission: Submission, *, came_back: bool
     ) -> JobAccepted:
-        job = submission.job
-        try:
+        job, nodes = submission.job, dict(self._nodes)
+        async with AsyncExitStack() as undo:
+            undo.callback(folder.close)
             identity = self._identify(folder, job)
             store = self._open_store(folder.path / "artifacts", identity.token)
             await store.start()
+            undo.push_async_callback(store.aclose)
             self._runs.mkdir(parents=True, exist_ok=True)
             replace_file(self._running, str(folder.path.resolve()).encode())
-        except BaseException:
-            folder.close()
-            raise
-        nodes = dict(self._nodes)
-        self._end = EndJob(identity.job_id, folder.journal.term)
+            end = EndJob(identity.job_id, folder.journal.term)
+            runner = await self.spawn(
+                lambda: JobRunner(
+                    job,
+                    identity.job_id,
+                    coordinator=self.ref,
+                    folder=folder,
+                    came_back=came_back,
+                    nodes=tuple(nodes.values()),
+                    store=store,
+                    files=submission.files,
+                ),
+                f"job-{identity.job_id}",
+            )
+            undo.pop_all()  # it is the runner's to close now
+        self._runner, self._end = runner, end
         self._status = msgspec.structs.replace(_no_job(), job=job.name, phase="preparing")
-        self._runner = await self.spawn(
-            lambda: JobRunner(
-                job,
-                identity.job_id,
-                coordinator=self.ref,
-                folder=folder,
-                came_back=came_back,
-                nodes=tuple(nodes.values()),
-                store=store,
-                files=submission.files,
-            ),
-            f"job-{identity.job_id}",
-        )
-        self.watch(self._runner)
-        self._tell_changes(self._runner, nodes)
+        self.watch(runner)
+        self._tell_changes(runner, nodes)
         return JobAccepted(identity.job_id, str(folder.path))
 
     def _tell_changes(self, runner: ActorRef, known: dict[str, JoinNode]) -> None:

@@ -36,6 +36,7 @@ from spotlight.actors.runtime import Actor, ActorSystem
 from spotlight.actors.submissions import read_interrupted, read_submission
 from spotlight.errors import UserError
 from spotlight.jobs import JobSpec, job_from_data, job_to_yaml
+from spotlight.store.run_folder import RunFolder
 from spotlight.transport.tensors import BundleStore, StoreEndpoint
 
 SECRET = "canary-6f1d"
@@ -243,6 +244,19 @@ async def test_another_job_is_not_told_by_its_name(office: Office, tmp_path: Pat
     refused = await office.submit(run_folder=str(tmp_path), resume=True)
     assert isinstance(refused, JobRefused)
     assert "belongs to another job" in refused.reason and SECRET not in refused.reason
+
+
+async def test_a_run_whose_damage_is_mended_can_be_resumed(office: Office, tmp_path: Path) -> None:
+    RunFolder.create(tmp_path / "run", job()).close()
+    events = tmp_path / "run" / "events.jsonl"
+    events.write_text(f'{{"time_s": "{SECRET}"}}\n')
+    refused = await office.submit(run_folder=str(tmp_path / "run"), resume=True)
+    assert isinstance(refused, JobRefused)
+    assert f"{events} has a damaged line" in refused.reason and SECRET not in refused.reason
+    assert (await office.ask(GetStatus())).job == ""
+    events.write_text("")
+    accepted = await office.submit(run_folder=str(tmp_path / "run"), resume=True)
+    assert isinstance(accepted, JobAccepted), "nothing holds on to the folder"
 
 
 @pytest.mark.parametrize(
