@@ -2,29 +2,42 @@
 
 A checkpoint is a folder in diffusers layout. Only JSON files and the JSON headers of safetensors
 files are read. A checkpoint without a VAE works in pixel space.
+
+An error names the file and what is wrong with it, with sizes where they do not fit, but with no
+other text of the file: the checkpoint may be one that somebody else named.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import math
-import struct
+import os
+import stat
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any
 
 import msgspec
 
 from spotlight.assets import resolve_checkpoint
+from spotlight.diffusion.vocabulary import TokenVocabulary
 from spotlight.errors import CheckpointError
+from spotlight.files import irregularity
 from spotlight.jobs import LoraSpec, ModelSpec
 from spotlight.policies.degrees import possible_degrees, refusal
+from spotlight.weights_info import Shape, read_json, read_weights, wrong
 
 FAMILIES = {"QwenImageTransformer2DModel": "qwen-image"}
 """Families of models by the class of their transformer in diffusers."""
 
-T = TypeVar("T")
-_LARGEST_HEADER = 100_000_000
+_TOKEN_ENCODER, _QWEN_ENCODER = "TokenTextEncoder", "Qwen2_5_VLForConditionalGeneration"
+_TEXT_ENCODERS = (_TOKEN_ENCODER, _QWEN_ENCODER)
+
+_PARTS = ("transformer", "scheduler", "text_encoder", "tokenizer", "vae")
+"""Parts of a checkpoint that workers load."""
+_WEIGHTS = ("transformer", "text_encoder", "vae")
+"""Those of them that hold weights."""
+_GREATEST = 1_000_000
+"""Of any size that a configuration names: a thousand times that of known models."""
 
 
 class CheckpointInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,14 +57,22 @@ class CheckpointInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Channels of a token."""
     pixel_space: bool
     """Whether the model denoises pixels rather than a VAE's latents."""
-    needs_transformers: bool
-    """Whether its text encoder is one of the transformers package."""
+    vocabulary: TokenVocabulary | None
+    """What its text encoder reads; None if that is Qwen2.5-VL."""
     heads: int
     """Attention heads of the transformer."""
-    text_tokens: int | None
-    """Tokens of every prompt; None where the files do not tell."""
     fingerprint: str
     """The same for checkpoints whose denoising steps take the same time."""
+
+    @property
+    def needs_transformers(self) -> bool:
+        """Whether its text encoder is one of the transformers package."""
+        return self.vocabulary is None
+
+    @property
+    def text_tokens(self) -> int | None:
+        """Tokens of every prompt; None where the files do not tell."""
+        return self.vocabulary.length if self.vocabulary else None
 
     def tokens(self, height: int, width: int) -> int:
         """Tokens of an image of that many pixels."""
@@ -103,78 +124,96 @@ class _Transformer(msgspec.Struct, frozen=True):
     axes_dims_rope: tuple[int, int, int] = (16, 56, 56)
 
 
+_Size = Annotated[int, msgspec.Meta(ge=1, le=_GREATEST)]
+
+
 class _TextEncoder(msgspec.Struct, frozen=True):
-    dim: int
-    length: int
+    """text_encoder/config.json of a `TokenTextEncoder`."""
+
+    dim: _Size
+    length: _Size
+    words: tuple[str, ...]
+    characters: str
 
 
 class _Vae(msgspec.Struct, frozen=True):
-    z_dim: int = 16
-    temperal_downsample: tuple[bool, ...] = (False, True, True)
+    """vae/config.json; defaults are those of diffusers."""
+
+    z_dim: _Size = 16
+    temperal_downsample: Annotated[tuple[bool, ...], msgspec.Meta(max_length=8)] = (
+        False,
+        True,
+        True,
+    )
 
 
 def inspect_checkpoint(model: ModelSpec) -> CheckpointInfo:
     """Describe a job's checkpoint; raises `CheckpointError` naming the file or the field."""
     folder = resolve_checkpoint(model.checkpoint)
-    index = _read_json(folder / "model_index.json", dict[str, Any])
+    index = read_json(folder / "model_index.json", dict[str, Any])
     parts = {
-        part: entry[1]
-        for part, entry in index.items()
-        if isinstance(entry, list) and len(entry) == 2 and entry[1]
+        part: index[part][1]
+        for part in _PARTS
+        if isinstance(index.get(part), list)
+        and len(index[part]) == 2
+        and isinstance(index[part][1], str)
     }
-    for part in ("transformer", *parts):
-        if not (folder / part).is_dir():
-            raise _wrong(folder / part, "is missing; copy the whole checkpoint")
-    family = _family(folder / "model_index.json", parts.get("transformer"))
+    if parts.get("text_encoder") == _QWEN_ENCODER:
+        parts.setdefault("tokenizer", "")
+    for part in {"transformer": "", **parts}:
+        _check_files(folder / part)
+    family = _family(folder / "model_index.json", parts)
     config_path = folder / "transformer" / "config.json"
-    config = _read_json(config_path, _Transformer)
+    config = read_json(config_path, _Transformer)
     _check_transformer(config_path, config)
-    shapes = _weight_shapes(folder / "transformer")
+    weights = {part: read_weights(folder / part) for part in _WEIGHTS if part in parts}
+    shapes = weights["transformer"].shapes
     _check_fit(config_path, config, shapes)
     pixels_per_token, channels = _packing(folder, config, "vae" in parts)
     if config.in_channels != channels:
-        raise _wrong(
+        raise wrong(
             config_path, f"in_channels is {config.in_channels}, but tokens have {channels} channels"
         )
-    text_tokens = _text_tokens(folder, parts, config)
+    vocabulary = None
+    if parts["text_encoder"] == _TOKEN_ENCODER:
+        vocabulary = _vocabulary(folder, config, weights["text_encoder"].shapes)
     return CheckpointInfo(
         folder=folder,
         family=family,
         parameters=sum(math.prod(shape) for shape in shapes.values()),
         trainable=_trainable(model, shapes),
-        weights_nbytes=sum(path.stat().st_size for path in _weight_files(folder / "transformer")),
+        weights_nbytes=weights["transformer"].nbytes,
         pixels_per_token=pixels_per_token,
         channels=channels,
         pixel_space="vae" not in parts,
-        needs_transformers=parts.get("text_encoder") != "TokenTextEncoder",
+        vocabulary=vocabulary,
         heads=config.num_attention_heads,
-        text_tokens=text_tokens,
         fingerprint=hashlib.sha256(msgspec.json.encode(config)).hexdigest()[:16],
     )
 
 
-def _wrong(path: Path, problem: str) -> CheckpointError:
-    return CheckpointError(f"model.checkpoint: {path} {problem}")
+def _family(path: Path, parts: dict[str, str]) -> str:
+    for part, classes in (("transformer", FAMILIES), ("text_encoder", _TEXT_ENCODERS)):
+        if parts.get(part) not in classes:
+            raise wrong(path, f"names no {part} that is known here; known: {', '.join(classes)}")
+    return FAMILIES[parts["transformer"]]
 
 
-def _read_json(path: Path, kind: type[T]) -> T:
+def _check_files(folder: Path) -> None:
+    """Everything that a worker may open is a file: on a named pipe it would wait for ever."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+            mode = entry.stat().st_mode
+            problem = None if stat.S_ISDIR(mode) else irregularity(mode)
+            if problem is not None:
+                raise wrong(folder / entry.name, f"{problem}; copy the whole checkpoint")
+    except FileNotFoundError as error:
+        missing = Path(error.filename or folder)
+        raise wrong(missing, "is missing; copy the whole checkpoint") from error
     except OSError as error:
-        raise _wrong(
-            path, f"cannot be read ({error.strerror}); give a folder in diffusers layout"
+        raise wrong(
+            folder, f"cannot be read ({error.strerror}); copy the whole checkpoint"
         ) from error
-    except msgspec.DecodeError as error:
-        raise _wrong(path, f"is not what it should be: {error}") from error
-
-
-def _family(path: Path, transformer: str | None) -> str:
-    if transformer not in FAMILIES:
-        known = ", ".join(f"{family} ({name})" for name, family in FAMILIES.items())
-        raise _wrong(
-            path, f"names the transformer `{transformer}`, which is not known here; known: {known}"
-        )
-    return FAMILIES[transformer]
 
 
 def _check_transformer(path: Path, config: _Transformer) -> None:
@@ -186,36 +225,41 @@ def _check_transformer(path: Path, config: _Transformer) -> None:
         "num_attention_heads",
         "joint_attention_dim",
     ):
-        if getattr(config, field) < 1:
-            raise _wrong(path, f"has {field} {getattr(config, field)}; it must be at least 1")
+        size = getattr(config, field)
+        if not 1 <= size <= _GREATEST:
+            raise wrong(
+                path, f"has {field} {size}; it must be at least 1 and at most {_GREATEST:,}"
+            )
     axes = config.axes_dims_rope
     if sum(axes) != config.attention_head_dim:
-        raise _wrong(
+        raise wrong(
             path,
             f"has attention_head_dim {config.attention_head_dim}, but its axes_dims_rope "
             f"{list(axes)} add up to {sum(axes)}; they must be equal",
         )
     if any(axis < 2 or axis % 2 for axis in axes):
-        raise _wrong(path, f"has axes_dims_rope {list(axes)}; each must be even and positive")
+        raise wrong(path, f"has axes_dims_rope {list(axes)}; each must be even and positive")
     produced = config.patch_size**2 * (config.out_channels or config.in_channels)
     if produced != config.in_channels:
-        raise _wrong(
+        raise wrong(
             path,
             f"makes {produced} channels of patch_size {config.patch_size} and out_channels "
             f"{config.out_channels}, but has in_channels {config.in_channels}; they must be equal",
         )
 
 
-def _check_fit(path: Path, config: _Transformer, shapes: dict[str, list[int]]) -> None:
+def _check_fit(path: Path, config: _Transformer, shapes: dict[str, Shape]) -> None:
     width = config.num_attention_heads * config.attention_head_dim
     expected = {
-        "img_in.weight": [width, config.in_channels],
-        "txt_in.weight": [width, config.joint_attention_dim],
+        "img_in.weight": (width, config.in_channels),
+        "txt_in.weight": (width, config.joint_attention_dim),
     }
     for name, shape in expected.items():
         if name in shapes and shapes[name] != shape:
-            raise _wrong(
-                path, f"asks for {name} of shape {shape}, but the weights have {shapes[name]}"
+            raise wrong(
+                path,
+                f"asks for {name} of shape {list(shape)}, but the weights have "
+                f"{list(shapes[name])}",
             )
 
 
@@ -224,73 +268,40 @@ def _packing(folder: Path, config: _Transformer, has_vae: bool) -> tuple[int, in
     if not has_vae:
         colours = config.out_channels or config.in_channels
         return config.patch_size, colours * config.patch_size**2
-    vae = _read_json(folder / "vae" / "config.json", _Vae)
+    vae = read_json(folder / "vae" / "config.json", _Vae)
     return 2 * 2 ** len(vae.temperal_downsample), 4 * vae.z_dim
 
 
-def _text_tokens(folder: Path, parts: dict[str, str], config: _Transformer) -> int | None:
-    """Length of every prompt, where it can be known, after a check that the encoder fits."""
-    if parts.get("text_encoder") != "TokenTextEncoder":
-        return None
+def _vocabulary(folder: Path, config: _Transformer, shapes: dict[str, Shape]) -> TokenVocabulary:
+    """What a `TokenTextEncoder` reads, after a check that it fits."""
     path = folder / "text_encoder" / "config.json"
-    encoder = _read_json(path, _TextEncoder)
+    encoder = read_json(path, _TextEncoder)
     if encoder.dim != config.joint_attention_dim:
-        raise _wrong(
+        raise wrong(
             path,
             f"has dim {encoder.dim}, but the transformer's joint_attention_dim is "
             f"{config.joint_attention_dim}; they must be equal",
         )
-    return encoder.length
+    vocabulary = TokenVocabulary(encoder.words, encoder.characters, encoder.length, encoder.dim)
+    expected = {
+        "table": (vocabulary.size, vocabulary.dim),
+        "positions": (vocabulary.length, vocabulary.dim),
+    }
+    for name, shape in expected.items():
+        if shapes.get(name) != shape:
+            raise wrong(
+                path, f"asks for a tensor `{name}` of shape {list(shape)}, which the weights lack"
+            )
+    return vocabulary
 
 
-def _weight_files(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.safetensors"))
-
-
-def _weight_shapes(folder: Path) -> dict[str, list[int]]:
-    """Shape of every tensor by name; raises `CheckpointError` for absent or cut-off files."""
-    files = _weight_files(folder)
-    if not files:
-        raise _wrong(folder, "holds no weights (*.safetensors); copy the whole checkpoint")
-    for index in folder.glob("*.safetensors.index.json"):
-        named = _read_json(index, dict[str, Any]).get("weight_map") or {}
-        absent = sorted(set(named.values()) - {file.name for file in files})
-        if absent:
-            raise _wrong(folder / absent[0], "is missing; copy the whole checkpoint")
-    shapes: dict[str, list[int]] = {}
-    for file in files:
-        shapes |= _header_shapes(file)
-    return shapes
-
-
-def _header_shapes(path: Path) -> dict[str, list[int]]:
-    """Names and shapes from a safetensors header, which also tells how long the file must be."""
-    nbytes = path.stat().st_size
-    with path.open("rb") as file:
-        start = file.read(8)
-        length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
-        text = file.read(length) if 2 <= length <= min(_LARGEST_HEADER, nbytes - 8) else b""
-    try:
-        header = json.loads(text)
-        tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
-        end = max((entry["data_offsets"][1] for entry in tensors.values()), default=0)
-        shapes = {name: [int(size) for size in entry["shape"]] for name, entry in tensors.items()}
-    except (ValueError, AttributeError, KeyError, TypeError, IndexError) as error:
-        raise _wrong(
-            path, "is not a safetensors file; copy it again (with Git LFS, run `git lfs pull`)"
-        ) from error
-    if nbytes < 8 + length + end:
-        raise _wrong(path, f"is cut off at {nbytes} of {8 + length + end} bytes; copy it again")
-    return shapes
-
-
-def _trainable(model: ModelSpec, shapes: dict[str, list[int]]) -> int:
+def _trainable(model: ModelSpec, shapes: dict[str, Shape]) -> int:
     if model.tuning == "full":
         return sum(math.prod(shape) for shape in shapes.values())
     return sum(_adapter_parameters(target, model.lora, shapes) for target in model.lora.targets)
 
 
-def _adapter_parameters(target: str, lora: LoraSpec, shapes: dict[str, list[int]]) -> int:
+def _adapter_parameters(target: str, lora: LoraSpec, shapes: dict[str, Shape]) -> int:
     """Parameters of the adapters on one target: rank x (inputs + outputs) of each linear layer."""
     linear = [
         shape

@@ -3,6 +3,7 @@
 SpotlightError
 ├── UserError                 something the user can mend; the CLI prints it as one line
 │   ├── JobError              a field of the job is wrong; carries the field's path
+│   ├── UnreadableFile        a file that was named is none, or not what is read; carries its path
 │   ├── CheckpointError       a model checkpoint is missing or does not fit the job
 │   ├── CannotShard           a transformer cannot be shared out to an SP group like this
 │   ├── MissingDependency     an optional package is not installed
@@ -28,6 +29,8 @@ SpotlightError
 
 from __future__ import annotations
 
+from pathlib import Path
+
 
 class SpotlightError(Exception):
     """Root of all errors raised on purpose."""
@@ -44,6 +47,15 @@ class JobError(UserError):
 
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(f"{path}: {problem}")
+        self.path = path
+        self.problem = problem
+
+
+class UnreadableFile(UserError):
+    """A file that was named cannot be read, is no regular file, too large, or not text."""
+
+    def __init__(self, path: Path, problem: str) -> None:
+        super().__init__(f"{path} {problem}")
         self.path = path
         self.problem = problem
 

@@ -12,14 +12,44 @@ import difflib
 import math
 import re
 from pathlib import Path
+from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 import yaml
 
-from spotlight.errors import JobError
+from spotlight.errors import JobError, UnreadableFile
+from spotlight.files import MEBIBYTE, path_problem, read_text
+from spotlight.plain_yaml import PlainYAMLError, read_yaml
 
 SamplerKind = Literal["ode", "flow_sde", "cps"]
+
+# Limits are far above what trains, and below what would fill the memory of a machine: a number with
+# a few zeros too many is refused here, and not found out by an hour of waiting.
+LARGEST_JOB_FILE = MEBIBYTE
+"""Bytes of a job file, or of a run folder's config.yaml: one with every field has some three
+thousand."""
+_MOST_STEPS = 1000
+"""Denoising steps: the schedules of flow-matching models are trained with so many."""
+_MOST_PIXELS = 4096 * 4096
+"""Of an image."""
+_MOST_IN_BATCH = 4096
+"""Images in one forward pass."""
+_MOST_SAMPLES = 16_384
+"""In an iteration: the order to train names each of them, in one frame of 16 MiB."""
+_MOST_PREVIEWS = 262_144
+"""In an iteration: the coordinator holds a request for each."""
+_MOST_ITERATIONS = 1_000_000
+_MOST_REPEATS = 1000
+"""Images of a prompt, draws of a sample, tries of a batch."""
+_MOST_TARGETS = 1000
+"""Modules with adapters, when each layer is named for itself."""
+_MOST_FILES = 32
+"""Files of metadata."""
+_GREATEST_RANK = 8192
+"""Of adapters, and their scale: the layers that they adapt are hardly larger."""
+_MOST_WORKERS = 1024
+"""On this machine: each is a process."""
 
 
 class _Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -30,6 +60,18 @@ def _require(condition: bool, field: str, problem: str) -> None:
     """Raise a `ValueError` that `load_job` turns into a `JobError` with the full path."""
     if not condition:
         raise ValueError(f"{field}|{problem}")
+
+
+def _require_at_most(section: _Spec, most: int, *fields: str) -> None:
+    for field in fields:
+        value = getattr(section, field)
+        if value is not None:
+            _require(value <= most, field, f"must be at most {most:,}, not {value:,}")
+
+
+def _require_path(field: str, value: str) -> None:
+    problem = path_problem(value)
+    _require(problem is None, field, str(problem))
 
 
 class LoraSpec(_Spec, frozen=True, kw_only=True):
@@ -59,6 +101,14 @@ class LoraSpec(_Spec, frozen=True, kw_only=True):
         _require(self.rank >= 1, "rank", f"must be at least 1, not {self.rank}")
         _require(self.alpha >= 1, "alpha", f"must be at least 1, not {self.alpha}")
         _require(bool(self.targets), "targets", "name at least one module")
+        _require_at_most(self, _GREATEST_RANK, "rank", "alpha")
+        _require(len(self.targets) <= _MOST_TARGETS, "targets", f"name at most {_MOST_TARGETS:,}")
+        for target in self.targets:
+            _require(
+                re.fullmatch(r"[A-Za-z0-9_.]{1,200}", target) is not None,
+                "targets",
+                "name modules by letters, digits, `_` and `.`, with 200 characters at most",
+            )
 
 
 class ModelSpec(_Spec, frozen=True, kw_only=True):
@@ -70,6 +120,9 @@ class ModelSpec(_Spec, frozen=True, kw_only=True):
     """Train all weights of the transformer, or low-rank adapters only."""
     lora: LoraSpec = LoraSpec()
     """The adapters; unused by `full`."""
+
+    def __post_init__(self) -> None:
+        _require_path("checkpoint", self.checkpoint)
 
 
 class PromptsSpec(_Spec, frozen=True, kw_only=True):
@@ -85,6 +138,8 @@ class PromptsSpec(_Spec, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _require(self.per_iteration >= 1, "per_iteration", "must be at least 1")
+        for field in ("train", "validation"):
+            _require_path(field, getattr(self, field))
 
 
 class WindowSpec(_Spec, frozen=True, kw_only=True):
@@ -106,6 +161,7 @@ class WindowSpec(_Spec, frozen=True, kw_only=True):
             "latest",
             f"no room for {self.length} steps from {self.earliest} on; raise `latest`",
         )
+        _require_at_most(self, _MOST_STEPS, "latest")
 
 
 class SamplerSpec(_Spec, frozen=True, kw_only=True):
@@ -162,6 +218,16 @@ class SamplerSpec(_Spec, frozen=True, kw_only=True):
             "degree",
             f"must be `auto` or at least 1, not {self.degree}",
         )
+        _require(
+            self.height * self.width <= _MOST_PIXELS,
+            "height" if self.height >= self.width else "width",
+            f"{self.width:,} x {self.height:,} pixels are more than an image may have"
+            f" ({_MOST_PIXELS:,})",
+        )
+        _require_at_most(self, _MOST_STEPS, "steps", "evaluation_steps")
+        _require_at_most(self, _MOST_IN_BATCH, "micro_batch")
+        if self.degree != "auto":
+            _require_at_most(self, _MOST_WORKERS, "degree")
         if self.kind != "ode":
             _require(
                 self.window.latest < self.steps,
@@ -193,6 +259,10 @@ class RewardSpec(_Spec, frozen=True, kw_only=True):
             "`compositional` needs files that say what the images must show; name them, in"
             " GenEval's format",
         )
+        _require_at_most(self, _MOST_REPEATS, "attempts")
+        _require(len(self.metadata) <= _MOST_FILES, "metadata", f"name at most {_MOST_FILES} files")
+        for name in self.metadata:
+            _require_path("metadata", name)
 
 
 class TrainingSpec(_Spec, frozen=True, kw_only=True):
@@ -260,6 +330,8 @@ class TrainingSpec(_Spec, frozen=True, kw_only=True):
         )
         for field in ("weight_decay", "kl"):
             _require(getattr(self, field) >= 0, field, "must not be negative")
+        _require_at_most(self, _MOST_IN_BATCH, "micro_batch")
+        _require_at_most(self, _MOST_REPEATS, "nft_times")
 
 
 class ExplorationSpec(_Spec, frozen=True, kw_only=True):
@@ -322,6 +394,8 @@ class ExplorationSpec(_Spec, frozen=True, kw_only=True):
             "preview_steps",
             "must be at least 1",
         )
+        _require_at_most(self, _MOST_REPEATS, "candidates")
+        _require_at_most(self, _MOST_PREVIEWS, "probes")
 
 
 class ValidationSpec(_Spec, frozen=True, kw_only=True):
@@ -336,6 +410,8 @@ class ValidationSpec(_Spec, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         _require(self.seeds >= 1, "seeds", "must be at least 1")
         _require(self.every >= 1, "every", "must be at least 1")
+        _require_at_most(self, _MOST_REPEATS, "seeds")
+        _require_at_most(self, _MOST_ITERATIONS, "every")
 
 
 class PoolSpec(_Spec, frozen=True, kw_only=True):
@@ -349,6 +425,7 @@ class PoolSpec(_Spec, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         _require(self.nodes >= 0, "nodes", "must not be negative")
         _require(self.workers >= 1, "workers", "must be at least 1")
+        _require_at_most(self, _MOST_WORKERS, "nodes", "workers")
 
 
 class PoolsSpec(_Spec, frozen=True, kw_only=True):
@@ -405,11 +482,18 @@ class JobSpec(_Spec, frozen=True, kw_only=True):
             "of one prompt",
         )
         _require(self.checkpoint_every >= 1, "checkpoint_every", "must be at least 1")
+        _require_at_most(self, _MOST_ITERATIONS, "iterations", "checkpoint_every")
         reserved = self.pools.reserved
         _require(
             reserved.nodes >= 1,
             "pools.reserved.nodes",
             "must be at least 1: trainer ranks run there",
+        )
+        workers = sum(pool.nodes * pool.workers for pool in (reserved, self.pools.spot))
+        _require(
+            workers <= _MOST_WORKERS,
+            "pools",
+            f"{workers:,} workers are more than one machine starts ({_MOST_WORKERS:,})",
         )
         _require(
             self.training.ranks <= reserved.nodes * reserved.workers,
@@ -418,6 +502,27 @@ class JobSpec(_Spec, frozen=True, kw_only=True):
             f"has only {reserved.nodes * reserved.workers}",
         )
         samples = self.samples_per_iteration
+        _require(
+            samples <= _MOST_SAMPLES,
+            "group_size",
+            f"{self.prompts.per_iteration:,} prompts x {self.group_size:,} are {samples:,} samples"
+            f" in an iteration, but at most {_MOST_SAMPLES:,} can be; lower it or"
+            " `prompts.per_iteration`",
+        )
+        previews = samples * self.exploration.candidates
+        _require(
+            previews <= _MOST_PREVIEWS,
+            "exploration.candidates",
+            f"{previews:,} previews in an iteration are more than can be ({_MOST_PREVIEWS:,});"
+            " lower it",
+        )
+        preview_steps = self.exploration.preview_steps or self.sampler.steps
+        _require(
+            preview_steps <= self.sampler.steps or self.exploration.mode == "none",
+            "exploration.preview_steps",
+            f"must be at most `sampler.steps` ({self.sampler.steps}), not {preview_steps}: a"
+            " preview is there to be cheap",
+        )
         _require(
             samples % (self.training.updates_per_iteration * self.training.ranks) == 0,
             "training.updates_per_iteration",
@@ -470,55 +575,24 @@ class JobSpec(_Spec, frozen=True, kw_only=True):
         return self.prompts.per_iteration * self.group_size
 
 
-class _JobLoader(yaml.SafeLoader):
-    """Plain YAML data, with two traps removed: `1e-4` is a number, and a key given twice is an
-    error."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.value in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"key `{key.value}` is given twice", key.start_mark
-                )
-            seen.add(key.value if isinstance(key, yaml.ScalarNode) else "")
-        return super().construct_mapping(node, deep)
-
-
-# YAML 1.1 reads a number with an exponent only when it also has a point and the exponent a sign.
-_JobLoader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+"),
-    list("-+.0123456789"),
-)
-
-
 def load_job(path: Path) -> JobSpec:
     """Read a job from a YAML file; relative prompt and checkpoint paths become absolute.
 
     Raises `JobError` with the path of the field (or of the file) and what to do.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise JobError(
-            str(path), f"cannot be read ({error.strerror}); give the path of a job file"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise JobError(str(path), "is not UTF-8 text; give a YAML job file") from error
+        text = read_text(path, most=LARGEST_JOB_FILE)
+    except UnreadableFile as error:
+        raise JobError(str(path), f"{error.problem}; give the path of a job file (YAML)") from error
     return parse_job(text, source=str(path), base=path.parent)
 
 
 def parse_job(text: str, *, source: str = "job", base: Path | None = None) -> JobSpec:
     """Parse and validate a job. `base` is the folder that relative paths start from."""
     try:
-        data = yaml.load(text, Loader=_JobLoader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" at line {mark.line + 1}" if mark else ""
-        raise JobError(
-            source, f"is not valid YAML{where}: {getattr(error, 'problem', error)}"
-        ) from error
+        data = read_yaml(text)
+    except PlainYAMLError as error:
+        raise JobError(source, str(error)) from error
     if not isinstance(data, dict):
         raise JobError(source, "must hold a mapping with `name`, `model`, `prompts` and `sampler`")
     job = job_from_data(data)
@@ -540,21 +614,31 @@ def job_to_yaml(job: JobSpec) -> str:
 
 
 def _resolve_paths(job: JobSpec, base: Path) -> JobSpec:
-    def absolute(value: str) -> str:
+    def absolute(field: str, value: str) -> str:
         if value.startswith("builtin:"):
             return value
-        return str((base / Path(value).expanduser()).resolve())
+        try:
+            path = str((base / Path(value).expanduser()).resolve())
+        except (OSError, RuntimeError) as error:  # no such user; links in a circle
+            raise JobError(field, f"`{value}` leads nowhere; write the whole path") from error
+        problem = path_problem(path)
+        if problem is not None:
+            raise JobError(field, f"`{value}` leads to a path that {problem}")
+        return path
 
     return msgspec.structs.replace(
         job,
-        model=msgspec.structs.replace(job.model, checkpoint=absolute(job.model.checkpoint)),
+        model=msgspec.structs.replace(
+            job.model, checkpoint=absolute("model.checkpoint", job.model.checkpoint)
+        ),
         prompts=msgspec.structs.replace(
             job.prompts,
-            train=absolute(job.prompts.train),
-            validation=absolute(job.prompts.validation),
+            train=absolute("prompts.train", job.prompts.train),
+            validation=absolute("prompts.validation", job.prompts.validation),
         ),
         reward=msgspec.structs.replace(
-            job.reward, metadata=tuple(absolute(name) for name in job.reward.metadata)
+            job.reward,
+            metadata=tuple(absolute("reward.metadata", name) for name in job.reward.metadata),
         ),
     )
 
@@ -573,17 +657,39 @@ def _refuse_unknown_keys(data: dict[str, Any], spec: type[msgspec.Struct], prefi
             raise JobError(path, f"unknown key; {advice}")
         if isinstance(value, float) and not math.isfinite(value):
             raise JobError(path, f"must be a finite number, not {value}")
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
+            raise JobError(path, "must be a number of 64 bits at most")
         section = _section_type(hints[key])
         if section is not None and isinstance(value, dict):
             _refuse_unknown_keys(value, section, f"{path}.")
 
 
 def _section_type(hint: Any) -> type[msgspec.Struct] | None:
-    options = get_args(hint) if get_origin(hint) is Union else (hint,)
-    for option in options:
+    for option in _options(hint):
         if isinstance(option, type) and issubclass(option, msgspec.Struct):
             return option
     return None
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    """The types that a union is of; a type itself if it is none."""
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+
+
+def _choices(path: str) -> str:
+    """What the field at a path may say, in words."""
+    hint: Any = JobSpec
+    for name in path.split("."):
+        hint = get_type_hints(_section_type(hint) or JobSpec)[name]
+    words = [
+        f"`{choice}`"
+        for option in _options(hint)
+        if get_origin(option) is Literal
+        for choice in get_args(option)
+    ]
+    if int in _options(hint):
+        words.append("a whole number")
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
 def _job_error(message: str) -> JobError:
@@ -597,4 +703,7 @@ def _job_error(message: str) -> JobError:
     missing = re.search(r"missing required field `(\w+)`", problem)
     if missing:
         return JobError(f"{path}.{missing[1]}" if path else missing[1], "is missing; add it")
+    other = re.fullmatch(r"Invalid enum value '(.*)'", problem, flags=re.DOTALL)
+    if other:
+        return JobError(path, f"must be {_choices(path)}, not `{other[1]}`")
     return JobError(path or "job", problem[:1].lower() + problem[1:])

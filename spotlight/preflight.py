@@ -1,54 +1,86 @@
-"""Checks a job against this machine before any process starts.
+"""Reads the files of a job, and checks the job against this machine before any process starts.
 
-Checked are the checkpoint, sizes, SP degree, prompts, installed packages and free disk space.
+Checked are the checkpoint, sizes, SP degree, prompts and their lengths, installed packages and free
+disk space.
 
 Reads JSON, the headers of safetensors files and file sizes, and asks which packages are installed;
-it imports none of them and needs no torch. Each problem is one `UserError` whose message names the
-field or the path and says what to do.
+it needs no torch. Each problem is one `UserError` whose message names the field or the path and
+says what to do. It says in which line of a file something is wrong, and never what stands there: a
+coordinator answers with it to whoever submits the job.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from importlib.util import find_spec
 from pathlib import Path
 
-from spotlight.assets import read_prompts
+import msgspec
+
+from spotlight.assets import read_metadata, read_prompt_lines
 from spotlight.checkpoint_info import CheckpointInfo, inspect_checkpoint
+from spotlight.diffusion import qwen_tokens
 from spotlight.errors import JobError, MissingDependency, RunFolderError
-from spotlight.jobs import JobSpec, SamplerSpec
+from spotlight.files import Lines
+from spotlight.jobs import JobSpec, RewardSpec, SamplerSpec
+from spotlight.rewards.categories import categories
+from spotlight.rewards.geneval import PromptMetadata, by_prompt
 from spotlight.rewards.quotes import quoted_text
 from spotlight.rewards.shape_prompts import read_shape_metadata
 
-__all__ = ["CheckpointInfo", "check", "disk_nbytes"]
-
-_WORKER_MODULES = ("torch", "diffusers", "safetensors", "numpy", "PIL")
-_SCORER_MODULES = {"ocr": ("rapidocr_onnxruntime", "onnxruntime"), "compositional": ("cv2",)}
+WORKER_MODULES = ("torch", "diffusers", "safetensors", "numpy", "PIL")
+SCORER_MODULES = {"ocr": ("rapidocr_onnxruntime", "onnxruntime"), "compositional": ("cv2",)}
 _LARGEST_GRID = 4096  # tokens along an edge: Qwen-Image has a table of positions of this length
+_MOST_VALIDATION_IMAGES = 65_536
+"""Of a validation: twice as many as the largest sets that models are compared on."""
 
 
-def check(
-    job: JobSpec, *, run_folder: Path | None = None, local_workers: bool = True
-) -> CheckpointInfo:
-    """Raise what is wrong with a job on this machine; otherwise describe its checkpoint.
+class JobFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """What the files that a job names hold: read once, and used as it was checked."""
+
+    checkpoint: CheckpointInfo
+    train: Lines[str]
+    """Prompts."""
+    validation: Lines[str]
+    metadata: dict[str, PromptMetadata]
+    """By prompt."""
+
+    @property
+    def categories(self) -> dict[str, str]:
+        """Of each training prompt."""
+        return categories(self.train.items, self.metadata)
+
+
+def read_job_files(job: JobSpec) -> JobFiles:
+    """Read the files that a job names; raises `CheckpointError` or `JobError`."""
+    return JobFiles(
+        checkpoint=inspect_checkpoint(job.model),
+        train=_prompts("prompts.train", job.prompts.train),
+        validation=_prompts("prompts.validation", job.prompts.validation),
+        metadata=_metadata(job.reward),
+    )
+
+
+def check(job: JobSpec, *, run_folder: Path | None = None, local_workers: bool = True) -> JobFiles:
+    """Raise what is wrong with a job on this machine; otherwise return what its files hold.
 
     `run_folder` is where the run will write (the working folder when absent); `local_workers` says
     that workers run on this machine, so that their packages must be installed here.
 
     Raises `CheckpointError`, `JobError`, `MissingDependency` or `RunFolderError`.
     """
-    checkpoint = inspect_checkpoint(job.model)
-    _check_size(job.sampler, checkpoint)
-    _check_degree(job.sampler, checkpoint)
-    _check_prompts(job)
+    files = read_job_files(job)
+    _check_size(job.sampler, files.checkpoint)
+    _check_degree(job.sampler, files.checkpoint)
+    _check_prompts(job, files)
     if local_workers:
-        _check_packages(job, checkpoint)
-    _check_disk(job, checkpoint, run_folder or Path.cwd())
-    return checkpoint
+        check_packages(job, files.checkpoint)
+    _check_disk(job, files, run_folder or Path.cwd())
+    return files
 
 
-def disk_nbytes(job: JobSpec, checkpoint: CheckpointInfo) -> int:
+def disk_nbytes(job: JobSpec, files: JobFiles) -> int:
     """About how many bytes a run folder grows to.
 
     Two checkpoints (a new one is complete before the old one goes), the published weights, the
@@ -56,10 +88,10 @@ def disk_nbytes(job: JobSpec, checkpoint: CheckpointInfo) -> int:
     moments, and an old policy or a reference model where the job has one.
     """
     copies = 4 + (job.training.rollout_decay > 0) + (job.training.kl > 0)
-    weights = 4 * checkpoint.trainable
-    exported = checkpoint.weights_nbytes if job.model.tuning == "full" else weights
+    weights = 4 * files.checkpoint.trainable
+    exported = files.checkpoint.weights_nbytes if job.model.tuning == "full" else weights
     picture = 3 * job.sampler.height * job.sampler.width
-    pictures = 3 * picture * len(set(read_prompts(job.prompts.validation)))
+    pictures = 3 * picture * len(set(files.validation.items))
     return 2 * copies * weights + 2 * weights + exported + pictures
 
 
@@ -92,80 +124,116 @@ def _check_degree(sampler: SamplerSpec, checkpoint: CheckpointInfo) -> None:
         raise JobError("sampler.degree", f"{reason}; use `auto` or one of {possible}")
 
 
-def _check_prompts(job: JobSpec) -> None:
-    train = _prompts("prompts.train", job.prompts.train)
-    validation = _prompts("prompts.validation", job.prompts.validation)
-    shared = [prompt for prompt in validation if prompt in set(train)]
-    if shared:
-        raise JobError(
-            "prompts.validation",
-            f"{len(shared)} of its prompts are in `prompts.train` too, such as {shared[0]!r}; "
-            "validate on prompts that are not trained on",
-        )
-    distinct = len(set(train))
-    if distinct < job.prompts.per_iteration:
-        raise JobError(
-            "prompts.per_iteration",
-            f"{job.prompts.per_iteration} prompts are drawn for an iteration, but `prompts.train` "
-            f"has only {distinct}; lower it or add prompts",
-        )
-    if distinct < job.explored_prompts:
-        raise JobError(
-            "exploration.prompt_pool",
-            f"{job.explored_prompts} prompts are explored for an iteration, but `prompts.train` "
-            f"has only {distinct}; lower it or add prompts",
-        )
-    if job.reward.kind == "ocr":
-        _check_quotes("prompts.train", train)
-        _check_quotes("prompts.validation", validation)
-    else:
-        _check_metadata(job.reward.metadata, train, validation)
-
-
-def _prompts(field: str, name: str) -> list[str]:
+def _prompts(field: str, name: str) -> Lines[str]:
     try:
-        return read_prompts(name)
+        return read_prompt_lines(name)
     except JobError as error:
         raise JobError(field, error.problem) from error
 
 
-def _check_quotes(field: str, prompts: Sequence[str]) -> None:
-    """The OCR reward compares with the first text in double quotes; without one it cannot score."""
-    for prompt in prompts:
-        if not quoted_text(prompt):
+def _metadata(reward: RewardSpec) -> dict[str, PromptMetadata]:
+    try:
+        if reward.kind == "compositional":
+            return read_shape_metadata(reward.metadata)
+        return by_prompt(read_metadata(name) for name in reward.metadata)
+    except JobError as error:
+        raise JobError("reward.metadata", error.problem) from error
+
+
+def _check_prompts(job: JobSpec, files: JobFiles) -> None:
+    trained = set(files.train.items)
+    shared = [index for index, prompt in enumerate(files.validation.items) if prompt in trained]
+    if shared:
+        raise JobError(
+            "prompts.validation",
+            f"{files.validation.place(shared[0])}: this prompt is in `prompts.train` too"
+            f"{_and_more(shared)}; validate on prompts that are not trained on",
+        )
+    for field, wanted, what in (
+        ("prompts.per_iteration", job.prompts.per_iteration, "drawn"),
+        ("exploration.prompt_pool", job.explored_prompts, "explored"),
+    ):
+        if len(trained) < wanted:
             raise JobError(
                 field,
-                f"{prompt!r} has no text in double quotes for the `ocr` reward to look for; add it",
+                f"{wanted} prompts are {what} for an iteration, but `prompts.train` has only "
+                f"{len(trained)}; lower it or add prompts",
             )
+    images = len(files.validation.items) * job.validation.seeds
+    if images > _MOST_VALIDATION_IMAGES:
+        raise JobError(
+            "validation.seeds",
+            f"{len(files.validation.items):,} prompts x {job.validation.seeds:,} seeds are "
+            f"{images:,} images in each validation, but at most {_MOST_VALIDATION_IMAGES:,} can be;"
+            " lower it or shorten `prompts.validation`",
+        )
+    for field, lines in (
+        ("prompts.train", files.train),
+        ("prompts.validation", files.validation),
+    ):
+        _check_scorable(field, lines, job.reward, files.metadata)
+        _check_lengths(field, lines, files.checkpoint)
 
 
-def _check_metadata(names: Sequence[str], train: Sequence[str], validation: Sequence[str]) -> None:
-    """The compositional reward looks up what a prompt asks for; a prompt without that it cannot
-    score.
+def _check_scorable(
+    field: str, lines: Lines[str], reward: RewardSpec, metadata: dict[str, PromptMetadata]
+) -> None:
+    """The OCR reward compares with the first text in double quotes, the compositional one looks up
+    what a prompt asks for; without that they cannot score.
     """
-    metadata = read_shape_metadata(names)
-    for field, prompts in (("prompts.train", train), ("prompts.validation", validation)):
-        unknown = [prompt for prompt in prompts if prompt not in metadata]
-        if unknown:
+    if reward.kind == "ocr":
+        silent = [index for index, prompt in enumerate(lines.items) if not quoted_text(prompt)]
+        if silent:
             raise JobError(
-                "reward.metadata",
-                f"has no line for {len(unknown)} prompts of `{field}`, such as {unknown[0]!r};"
-                " add them",
+                field,
+                f"{lines.place(silent[0])}: this prompt has no text in double quotes for the `ocr`"
+                f" reward to look for{_and_more(silent)}; add it",
             )
+        return
+    unknown = [index for index, prompt in enumerate(lines.items) if prompt not in metadata]
+    if unknown:
+        raise JobError(
+            "reward.metadata",
+            f"has no line for {len(unknown)} prompts of `{field}`, such as that of "
+            f"{lines.place(unknown[0])}; add them",
+        )
 
 
-def _check_packages(job: JobSpec, checkpoint: CheckpointInfo) -> None:
-    needed = list(_WORKER_MODULES)
+def _check_lengths(field: str, lines: Lines[str], checkpoint: CheckpointInfo) -> None:
+    """A prompt that the text encoder cannot read would lose its group in the middle of a run."""
+    vocabulary, tokenizer = checkpoint.vocabulary, checkpoint.folder / "tokenizer"
+    if vocabulary is not None:
+        most, too_long = vocabulary.length, vocabulary.too_long(lines.items)
+    else:
+        most = qwen_tokens.QWEN_TEXT_LENGTH
+        too_long = qwen_tokens.too_long(tokenizer, lines.items)
+    if too_long:
+        index, tokens = next(iter(too_long.items()))
+        raise JobError(
+            field,
+            f"{lines.place(index)}: this prompt has {tokens} tokens, but the checkpoint's text "
+            f"encoder reads at most {most}{_and_more(too_long)}; shorten it",
+        )
+
+
+def _and_more(found: Sized) -> str:
+    return f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+
+
+def check_packages(job: JobSpec, checkpoint: CheckpointInfo) -> None:
+    """Raise `MissingDependency` unless workers of the job can run on this machine."""
+    needed = list(WORKER_MODULES)
     if job.model.tuning == "lora":
         needed.append("peft")
     if checkpoint.needs_transformers:
         needed.append("transformers")
-    _require_packages(needed, "worker", "workers on this machine need")
-    scorer = _SCORER_MODULES[job.reward.kind]
-    _require_packages(scorer, "rewards", f"`reward.kind: {job.reward.kind}` needs")
+    require_packages(needed, "worker", "workers on this machine need")
+    scorer = SCORER_MODULES[job.reward.kind]
+    require_packages(scorer, "rewards", f"`reward.kind: {job.reward.kind}` needs")
 
 
-def _require_packages(modules: Sequence[str], extra: str, who: str) -> None:
+def require_packages(modules: Sequence[str], extra: str, who: str) -> None:
+    """Raise `MissingDependency` with what to install; `who` needs the modules of an `extra`."""
     missing = [module for module in modules if find_spec(module) is None]
     if missing:
         raise MissingDependency(
@@ -174,7 +242,7 @@ def _require_packages(modules: Sequence[str], extra: str, who: str) -> None:
         )
 
 
-def _check_disk(job: JobSpec, checkpoint: CheckpointInfo, run_folder: Path) -> None:
+def _check_disk(job: JobSpec, files: JobFiles, run_folder: Path) -> None:
     places = (run_folder, *run_folder.absolute().parents)
     try:
         free = shutil.disk_usage(next(path for path in places if path.exists())).free
@@ -182,7 +250,7 @@ def _check_disk(job: JobSpec, checkpoint: CheckpointInfo, run_folder: Path) -> N
         raise RunFolderError(
             f"{run_folder}: {error.strerror}; choose another run folder"
         ) from error
-    needed = disk_nbytes(job, checkpoint)
+    needed = disk_nbytes(job, files)
     if needed > free:
         raise RunFolderError(
             f"{run_folder}: the run needs about {needed / 1e9:.1f} GB, but only "

@@ -10,7 +10,14 @@ import pytest
 import yaml
 
 from spotlight.errors import JobError, UserError
-from spotlight.jobs import JobSpec, job_from_data, job_to_yaml, load_job, parse_job
+from spotlight.jobs import (
+    LARGEST_JOB_FILE,
+    JobSpec,
+    job_from_data,
+    job_to_yaml,
+    load_job,
+    parse_job,
+)
 
 SMALLEST = {
     "name": "first",
@@ -103,15 +110,19 @@ def test_a_key_that_is_not_text_is_refused(key: object) -> None:
         ("sampler.window", [1], "expected `object`, got `array`"),
         ("sampler.evaluation_steps", "x", "expected `int | null`, got `str`"),
         ("sampler.shift", "x", "expected `float | null`, got `str`"),
-        ("sampler.kind", "sde", "invalid enum value 'sde'"),
-        ("sampler.degree", "many", "invalid enum value 'many'"),
+        ("sampler.kind", "sde", "must be `ode`, `flow_sde` or `cps`, not `sde`"),
+        ("sampler.degree", "many", "must be `auto` or a whole number, not `many`"),
         ("sampler.degree", 2.5, "expected `int | str`, got `float`"),
         ("training.learning_rate", "fast", "expected `float`, got `str`"),
         ("training.adam_betas", [0.9], "expected `array` of length 2, got 1"),
-        ("training.loss", "ppo", "invalid enum value 'ppo'"),
-        ("exploration.mode", "greedy", "invalid enum value 'greedy'"),
-        ("reward.kind", "geneval", "invalid enum value 'geneval'"),
-        ("model.tuning", "qlora", "invalid enum value 'qlora'"),
+        ("training.loss", "ppo", "must be `diffusion_nft` or `flow_grpo`, not `ppo`"),
+        (
+            "exploration.mode",
+            "greedy",
+            "must be `none`, `random`, `uniform` or `bandit`, not `greedy`",
+        ),
+        ("reward.kind", "geneval", "must be `ocr` or `compositional`, not `geneval`"),
+        ("model.tuning", "qlora", "must be `full` or `lora`, not `qlora`"),
         ("pools.spot", None, "expected `object`, got `null`"),
     ],
 )
@@ -202,6 +213,81 @@ def test_a_value_out_of_bounds_is_named(path: str, value: object) -> None:
 )
 def test_a_value_at_its_bound_is_taken(path: str, value: object) -> None:
     job_from_data(_with(path, value))
+
+
+@pytest.mark.parametrize(
+    ("path", "most"),
+    [
+        ("iterations", 1_000_000),
+        ("group_size", 16_384 // 8),
+        ("prompts.per_iteration", 16_384 // 8),
+        ("checkpoint_every", 1_000_000),
+        ("model.lora.rank", 8192),
+        ("model.lora.alpha", 8192),
+        ("sampler.height", 4096 * 4096 // 64),
+        ("sampler.width", 4096 * 4096 // 32),
+        ("sampler.steps", 1000),
+        ("sampler.evaluation_steps", 1000),
+        ("sampler.window.latest", 1000),
+        ("sampler.micro_batch", 4096),
+        ("sampler.degree", 1024),
+        ("reward.attempts", 1000),
+        ("training.micro_batch", 4096),
+        ("training.nft_times", 1000),
+        ("exploration.candidates", 1000),
+        ("exploration.preview_steps", 8),
+        ("exploration.probes", 262_144),
+        ("validation.seeds", 1000),
+        ("validation.every", 1_000_000),
+        ("pools.reserved.nodes", 1023),
+        ("pools.spot.nodes", 1023),
+        ("pools.spot.workers", 1023),
+    ],
+)
+def test_a_number_with_a_few_zeros_too_many_is_refused(path: str, most: int) -> None:
+    job_from_data(_with(path, most))
+    for too_many in (most + 1, 1000 * most, 2**62):
+        error = _problem(_with(path, too_many))
+        # Where a product is bounded, it is named by one of its factors.
+        assert error.path in (path, path.split(".")[0], "group_size"), error
+        assert len(str(error)) < 200
+
+
+def test_so_many_previews_are_refused_that_nobody_could_hold_them() -> None:
+    data = _with("exploration.candidates", 1000, _with("group_size", 1000))
+    assert _problem(data).path == "exploration.candidates"
+
+
+def test_a_preview_has_no_more_steps_than_a_sample() -> None:
+    data = _with("exploration.preview_steps", 5, _with("sampler.steps", 4))
+    error = _problem(data)
+    assert error.path == "exploration.preview_steps" and "`sampler.steps` (4)" in error.problem
+    job_from_data(_with("exploration.preview_steps", 4, data))
+    job_from_data(_with("exploration.mode", "none", data))
+
+
+@pytest.mark.parametrize("digits", [19, 4000])
+def test_a_number_of_more_than_64_bits_is_refused(digits: int) -> None:
+    for path in ("seed", "iterations", "training.learning_rate", "sampler.shift"):
+        error = _problem(_with(path, 10**digits))
+        assert error.path == path and "64 bits" in error.problem
+
+
+@pytest.mark.parametrize(
+    "path", ["model.checkpoint", "prompts.train", "prompts.validation", "reward.metadata"]
+)
+@pytest.mark.parametrize("name", ["", "a\0b", "a\nb", "x" * 5000, "a\ud800"])
+def test_a_name_that_no_file_can_have_is_refused(path: str, name: str) -> None:
+    assert _problem(_with(path, [name] if path == "reward.metadata" else name)).path == path
+
+
+@pytest.mark.parametrize("targets", [["to_q"] * 1001, ["to q"], ["x" * 201], [""]])
+def test_names_that_no_module_can_have_are_refused(targets: list[str]) -> None:
+    assert _problem(_with("model.lora.targets", targets)).path == "model.lora.targets"
+
+
+def test_more_files_of_metadata_than_anybody_has_are_refused() -> None:
+    assert _problem(_with("reward.metadata", ["a.jsonl"] * 33)).path == "reward.metadata"
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
@@ -337,6 +423,48 @@ def test_a_path_may_start_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("HOME", str(tmp_path))
     job = parse_job(yaml.safe_dump(_with("model.checkpoint", "~/model")), base=Path("/jobs"))
     assert job.model.checkpoint == str(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    "path", ["model.checkpoint", "prompts.train", "prompts.validation", "reward.metadata"]
+)
+def test_the_home_of_nobody_is_refused_with_its_field(tmp_path: Path, path: str) -> None:
+    name = "~no-such-user/file"
+    data = _with(path, [name] if path == "reward.metadata" else name)
+    with pytest.raises(JobError, match=f"^{path}: `{name}` leads nowhere"):
+        parse_job(yaml.safe_dump(data), base=tmp_path)
+
+
+@pytest.mark.parametrize("base", ["/" + "x" * 4090, "/a\nb", "/a\udcff"])
+def test_a_path_that_becomes_one_that_cannot_be_is_refused(base: str) -> None:
+    data = _with("prompts.train", "train.txt")
+    with pytest.raises(JobError, match=r"^prompts\.train: `train\.txt` leads to a path that must"):
+        parse_job(yaml.safe_dump(data), base=Path(base))
+
+
+def test_links_in_a_circle_are_refused_with_their_field(tmp_path: Path) -> None:
+    (tmp_path / "circle").symlink_to("circle")
+    with pytest.raises(JobError, match=r"^prompts\.train: "):
+        parse_job(yaml.safe_dump(_with("prompts.train", "circle/file")), base=tmp_path)
+
+
+def test_a_job_file_of_twenty_megabytes_is_refused_unread(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(yaml.safe_dump(SMALLEST) + "# much ado\n" * 2_000_000)
+    with pytest.raises(JobError, match=r"job\.yaml: has 22,000,[0-9]+ bytes"):
+        load_job(file)
+
+
+def test_the_largest_job_fits_into_a_job_file() -> None:
+    """So that a run that it began can be resumed."""
+    longest = "/" + "\N{GRINNING FACE}" * 1023
+    data = {
+        **SMALLEST,
+        "model": {"checkpoint": longest, "lora": {"targets": ["x" * 200] * 1000}},
+        "prompts": {"train": longest, "validation": longest},
+        "reward": {"metadata": [longest] * 32},
+    }
+    assert len(job_to_yaml(job_from_data(data))) < LARGEST_JOB_FILE
 
 
 def test_a_job_file_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from tiny_checkpoints import Recipe, make, parse_arguments
 from torch import Tensor
 
 from spotlight.rewards.compositional import CompositionalScorer
-from spotlight.rewards.geneval import PromptMetadata, by_prompt
+from spotlight.rewards.geneval import PromptMetadata
 from spotlight.rewards.shape_prompts import COLOURS, SHAPES
 from spotlight.rewards.shapes import ShapeDetector
 
@@ -82,7 +82,9 @@ class Scenes:
 
     def scorer(self) -> CompositionalScorer:
         """The compositional reward."""
-        return CompositionalScorer(ShapeDetector(), by_prompt(self._validation))
+        return CompositionalScorer(
+            ShapeDetector(), {metadata.prompt: metadata for metadata in self._validation}
+        )
 
     def _choose(self, rng: random.Random) -> PromptMetadata:
         tag = rng.choice(list(HELD_OUT))

@@ -11,7 +11,7 @@
 
 An actor handles one message at a time, so its state needs no lock. A handler may await; long work
 belongs in a task of its own (`run_task`) that tells the actor its result, for while a handler waits
-no other message is handled.
+no other message is handled. A handler of an ask may return such a task: its result is the reply.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ if TYPE_CHECKING:
     from spotlight.actors.cell import Cell
     from spotlight.actors.system import ActorSystem
 
-Handler = Callable[[Any, Any], Awaitable[Message | None]]
+Reply = Message | asyncio.Task[Any] | None
+Handler = Callable[[Any, Any], Awaitable[Reply]]
 Guard = Callable[[Any, Any], bool]
 """Given the actor and the message: whether its sender may say this."""
-AnyHandler = TypeVar("AnyHandler", bound=Callable[..., Awaitable[Message | None]])
+AnyHandler = TypeVar("AnyHandler", bound=Callable[..., Awaitable[Reply]])
 
 _HANDLED = "__handled_messages__"
 _ONLY = "__only_from__"

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -171,7 +172,9 @@ class Cell:
                 raise
             system.answer(delivery, self.ref, _failure(error))
         else:
-            if is_ask:
+            if isinstance(reply, asyncio.Task):
+                reply.add_done_callback(partial(self._answer_with, delivery))
+            elif is_ask:
                 system.answer(delivery, self.ref, reply if reply is not None else _DONE)
         finally:
             self.current = None
@@ -183,6 +186,19 @@ class Cell:
             name = type(delivery.message).__name__
             text = f"{delivery.source} may not send {name} to {self.ref}"
             self.system.answer(delivery, self.ref, Failure("RemoteError", text, "NotAllowed"))
+
+    def _answer_with(self, delivery: Delivery, task: asyncio.Task[Any]) -> None:
+        """Answer an ask with what a task of the actor came to."""
+        if delivery.kind is not Kind.ASK:
+            return
+        reply: Message
+        if task.cancelled():
+            reply = _died(self.ref)
+        elif (error := task.exception()) is not None:
+            reply = _failure(error)
+        else:
+            reply = task.result() or _DONE
+        self.system.answer(delivery, self.ref, reply)
 
     async def _cancel_tasks(self) -> None:
         await _cancel(tuple(self._tasks), self.system.stop_grace_s, self.ref)

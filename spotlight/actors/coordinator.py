@@ -16,11 +16,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
 import structlog
 
+from spotlight.actors.abandonable_thread import AbandonableThread
 from spotlight.actors.delivery import try_tell
 from spotlight.actors.job_journal import Identity, read_identity, save_identity
 from spotlight.actors.job_runner import JobRunner
@@ -48,17 +51,20 @@ from spotlight.actors.messages import (
     WorkerStatus,
 )
 from spotlight.actors.runtime import Actor, ActorRef, Down, Message, handles
-from spotlight.assets import read_prompts
-from spotlight.errors import UserError
+from spotlight.actors.submissions import Submission, read_interrupted, read_submission
+from spotlight.errors import RequestRefused, UserError
 from spotlight.jobs import JobSpec
-from spotlight.preflight import check
-from spotlight.rewards.categories import read_categories
-from spotlight.store.run_folder import RunFolder, next_run_folder, replace_file
+from spotlight.store.run_folder import RunFolder, replace_file
 from spotlight.transport.tensors import ArtifactStore, BundleStore
 from spotlight.web.report import write_report
 
 log = structlog.get_logger(__name__)
 
+Read = TypeVar("Read")
+
+_READ_LIMIT_S = 45.0
+"""For the files of a job: prompts of 64 MiB are read in a few seconds, but a disk of the network
+may be slow. Shorter than `SUBMIT_ANSWER_S`, and than an actor may take to start."""
 _DISMISSALS = 4
 _DISMISSAL_PAUSE_S = 3.0
 
@@ -93,6 +99,8 @@ class Coordinator(Actor):
         self._end: EndJob | None = None
         """What nodes are told when the job that runs, or ran last, is over."""
         self._status = JobStatus()
+        self._starting = False
+        """A submission is being read."""
 
     async def started(self) -> None:
         """Go on with the job in the middle of which an earlier coordinator was killed."""
@@ -101,8 +109,9 @@ class Coordinator(Actor):
 
     async def _go_on(self, path: Path) -> None:
         try:
-            folder, job = RunFolder.reopen(path, None)
-            await self._begin(folder, job, came_back=True)
+            submission = await _in_thread(lambda: read_interrupted(path))
+            folder, _ = RunFolder.reopen(path, submission.job)
+            await self._begin(folder, submission, came_back=True)
         except UserError as error:
             log.error("cannot_go_on", run_folder=str(path), reason=str(error))
             self._status = JobStatus(outcome="failed", reason=str(error), run_folder=str(path))
@@ -193,17 +202,32 @@ class Coordinator(Actor):
             self._forget(name, message.reason)
 
     @handles(SubmitJob)
-    async def on_submit(self, message: SubmitJob) -> JobAccepted | JobRefused:
-        """Start the job, or say why not."""
+    async def on_submit(self, message: SubmitJob) -> JobRefused | asyncio.Task[Any]:
+        """Start the job, or say why not. Others are served while its files are read."""
         if self._runner is not None:
             return JobRefused(
                 f"job `{self._status.job}` is running; wait for it, or `spotlight cancel` it first"
             )
+        if self._starting:
+            return JobRefused("another job is about to start; try again in a moment")
+        self._starting = True
+        return self.run_task(self._start(message))
+
+    async def _start(self, message: SubmitJob) -> JobAccepted | JobRefused:
         try:
-            folder, job = self._open(message)
-            return await self._begin(folder, job, came_back=False)
+            submission = await _in_thread(lambda: read_submission(message, self._runs))
+            if message.resume:
+                folder, _ = RunFolder.reopen(submission.run_folder, message.job)
+            else:
+                folder = RunFolder.create(submission.run_folder, submission.job)
+            return await self._begin(folder, submission, came_back=False)
         except UserError as error:
             return JobRefused(str(error))
+        except Exception as error:  # whatever is wrong with a job, it ends no coordinator
+            log.error("job_not_started", error=repr(error), exc_info=error)
+            return JobRefused("the job could not be started; the coordinator's log says why")
+        finally:
+            self._starting = False
 
     @handles(CancelJob)
     async def on_cancel(self, message: CancelJob) -> JobStatus:
@@ -249,40 +273,48 @@ class Coordinator(Actor):
             await self.system.stop(runner)
             await self.system.wait_stopped(runner)
 
-    async def _begin(self, folder: RunFolder, job: JobSpec, *, came_back: bool) -> JobAccepted:
-        try:
-            check(job, run_folder=folder.path, local_workers=False)
-            train = read_prompts(job.prompts.train)
-            validation = read_prompts(job.prompts.validation)
-            categories = read_categories(job.reward, train)
+    async def _begin(
+        self, folder: RunFolder, submission: Submission, *, came_back: bool
+    ) -> JobAccepted:
+        job, nodes = submission.job, dict(self._nodes)
+        async with AsyncExitStack() as undo:
+            undo.callback(folder.close)
             identity = self._identify(folder, job)
             store = self._open_store(folder.path / "artifacts", identity.token)
             await store.start()
+            undo.push_async_callback(store.aclose)
             self._runs.mkdir(parents=True, exist_ok=True)
             replace_file(self._running, str(folder.path.resolve()).encode())
-        except BaseException:
-            folder.close()
-            raise
-        nodes = tuple(self._nodes.values())
-        self._end = EndJob(identity.job_id, folder.journal.term)
+            end = EndJob(identity.job_id, folder.journal.term)
+            runner = await self.spawn(
+                lambda: JobRunner(
+                    job,
+                    identity.job_id,
+                    coordinator=self.ref,
+                    folder=folder,
+                    came_back=came_back,
+                    nodes=tuple(nodes.values()),
+                    store=store,
+                    files=submission.files,
+                ),
+                f"job-{identity.job_id}",
+            )
+            undo.pop_all()  # it is the runner's to close now
+        self._runner, self._end = runner, end
         self._status = JobStatus(job=job.name, phase="preparing")
-        self._runner = await self.spawn(
-            lambda: JobRunner(
-                job,
-                identity.job_id,
-                coordinator=self.ref,
-                folder=folder,
-                came_back=came_back,
-                nodes=nodes,
-                store=store,
-                train_prompts=train,
-                validation_prompts=validation,
-                categories=categories,
-            ),
-            f"job-{identity.job_id}",
-        )
-        self.watch(self._runner)
+        self.watch(runner)
+        self._tell_changes(runner, nodes)
         return JobAccepted(identity.job_id, str(folder.path))
+
+    def _tell_changes(self, runner: ActorRef, known: dict[str, JoinNode]) -> None:
+        """Nodes that came or went while the runner started, which knows these."""
+        for name, node in known.items():
+            now = self._nodes.get(name)
+            if now is None or now.scheduler != node.scheduler:
+                self.tell(runner, NodeDown(name, "it left as the job began", False))
+        for name, node in self._nodes.items():
+            if known.get(name) != node:
+                self.tell(runner, node)
 
     async def _dismiss(self, end: EndJob | None) -> None:
         """Tell all nodes that the job is over, a few times, as any message may be lost."""
@@ -304,16 +336,6 @@ class Coordinator(Actor):
         save_identity(folder.journal, identity)
         return identity
 
-    def _open(self, message: SubmitJob) -> tuple[RunFolder, JobSpec]:
-        if message.resume:
-            return RunFolder.reopen(Path(message.run_folder), message.job)
-        path = (
-            Path(message.run_folder)
-            if message.run_folder
-            else next_run_folder(self._runs, message.job.name)
-        )
-        return RunFolder.create(path, message.job), message.job
-
     @property
     def _running(self) -> Path:
         """Names the run folder of the job that runs, for a coordinator that comes back."""
@@ -332,3 +354,18 @@ class Coordinator(Actor):
             for node in self._nodes.values()
             for worker in node.workers
         )
+
+
+async def _in_thread(read: Callable[[], Read]) -> Read:
+    """Read in a thread, which is left behind when a disk does not answer in time."""
+    thread = AbandonableThread("reader")
+    try:
+        async with asyncio.timeout(_READ_LIMIT_S):
+            return await asyncio.get_running_loop().run_in_executor(thread, read)
+    except TimeoutError as error:
+        raise RequestRefused(
+            f"the files of the job could not be read within {_READ_LIMIT_S:g} s; look whether their"
+            " disk answers"
+        ) from error
+    finally:
+        thread.close()

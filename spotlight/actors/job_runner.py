@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -92,7 +92,6 @@ from spotlight.actors.step_profile import StepProfile
 from spotlight.actors.trainer_team import TrainerTeam
 from spotlight.actors.trainer_watch import TrainerWatch
 from spotlight.actors.validator import Validator
-from spotlight.checkpoint_info import inspect_checkpoint
 from spotlight.errors import RunFolderError
 from spotlight.jobs import JobSpec
 from spotlight.policies import iteration as step
@@ -100,6 +99,7 @@ from spotlight.policies.iteration import IterationMachine, Schedule
 from spotlight.policies.resume import resume_point
 from spotlight.policies.trainer_ranks import MOST_RECOVERIES, next_recovery
 from spotlight.policies.window import WindowPredictor
+from spotlight.preflight import JobFiles
 from spotlight.store.run_folder import RunFolder, checkpoint_path
 from spotlight.transport.tensors import ArtifactStore, BundleOffer
 
@@ -122,8 +122,7 @@ class JobRunner(Actor):
             because trainers were lost, and its nodes may be there.
         nodes: who is there already.
         store: the run folder's artifact store, started.
-        train_prompts, validation_prompts: texts, in the order of their files.
-        categories: of training prompts.
+        files: what the files that the job names hold.
     """
 
     def __init__(
@@ -136,9 +135,7 @@ class JobRunner(Actor):
         came_back: bool,
         nodes: tuple[JoinNode, ...],
         store: ArtifactStore,
-        train_prompts: list[str],
-        validation_prompts: list[str],
-        categories: Mapping[str, str],
+        files: JobFiles,
     ) -> None:
         self._job = job
         self._job_id = job_id
@@ -147,9 +144,9 @@ class JobRunner(Actor):
         self._journal = JobJournal(folder.journal, store.endpoint, self._stop_for)
         self._came_back = came_back
         self._store = store
-        self._train_prompts = train_prompts
-        self._validation_prompts = validation_prompts
-        self._categories = categories
+        self._train_prompts = files.train.items
+        self._validation_prompts = files.validation.items
+        self._categories = files.categories
         self._roster = Roster()
         self._team = TrainerTeam(self, job, job_id, str(folder.path), self._journal.term)
         self._watch = TrainerWatch(
@@ -165,12 +162,11 @@ class JobRunner(Actor):
         self._validations: list[tuple[int, float, float]] = []
         self._training: dict[str, float] = {}
         self._statistics = DispatchStatistics()
-        checkpoint = inspect_checkpoint(job.model)
-        self._profile = StepProfile(checkpoint.fingerprint, self._record.step_times())
+        self._profile = StepProfile(files.checkpoint.fingerprint, self._record.step_times())
         self._demands = Demands(
             job,
             job_id,
-            checkpoint,
+            files.checkpoint,
             roster=self._roster,
             statistics=self._statistics,
             profile=self._profile,

@@ -4,14 +4,20 @@ Imports no torch.
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 from typing import TypeVar
 
-from spotlight.errors import CheckpointError, JobError
+from spotlight.errors import CheckpointError, JobError, UnreadableFile
+from spotlight.files import MEBIBYTE, Lines, read_text
 from spotlight.rewards.geneval import PromptMetadata, parse_metadata
 
 ASSETS = Path(__file__).parent
 BUILTIN = "builtin:"
+
+_LARGEST_PROMPTS = 64 * MEBIBYTE
+"""Bytes of a file of prompts or metadata: half a million long prompts."""
 
 T = TypeVar("T")
 
@@ -31,15 +37,24 @@ def resolve_checkpoint(name: str) -> Path:
             )
         return folder
     folder = Path(name)
-    if not folder.is_dir():
+    try:
+        there = stat.S_ISDIR(os.stat(folder).st_mode)
+    except (OSError, ValueError):
+        there = False
+    if not there:
         raise CheckpointError(
-            f"model.checkpoint: {folder} is not a folder; give a checkpoint in diffusers"
-            f" layout or `builtin:ocr-tiny`"
+            f"model.checkpoint: {folder} is not a folder that can be read; give a checkpoint in"
+            f" diffusers layout or `builtin:ocr-tiny`"
         )
     return folder
 
 
 def read_prompts(name: str | Path) -> list[str]:
+    """The prompts of a file; see `read_prompt_lines`."""
+    return read_prompt_lines(name).items
+
+
+def read_prompt_lines(name: str | Path) -> Lines[str]:
     """The prompts of a text file, one a line, blank lines left out; or those of GenEval's metadata
     in a file that ends in `.jsonl`.
 
@@ -48,33 +63,33 @@ def read_prompts(name: str | Path) -> list[str]:
     """
     path = _prompts_file(name)
     if path.suffix == ".jsonl":
-        return [metadata.prompt for metadata in read_metadata(name)]
-    return _filled(path, [line.strip() for line in _read(path).splitlines() if line.strip()])
+        return read_metadata(name).map(lambda metadata: metadata.prompt)
+    texts = [line.strip() for line in _read(path).splitlines()]
+    numbers = [number for number, text in enumerate(texts, start=1) if text]
+    return _filled(Lines(str(path), [text for text in texts if text], numbers))
 
 
-def read_metadata(name: str | Path) -> list[PromptMetadata]:
+def read_metadata(name: str | Path) -> Lines[PromptMetadata]:
     """GenEval's metadata in a file; `name` as for `read_prompts`.
 
     Raises `JobError` when there is no such file, nothing in it, or a line is not as it should be.
     """
     path = _prompts_file(name)
-    return _filled(path, parse_metadata(_read(path), str(path)))
+    return _filled(parse_metadata(_read(path), str(path)))
 
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
+        return read_text(path, most=_LARGEST_PROMPTS)
+    except UnreadableFile as error:
         raise JobError(
-            "prompts", f"{path} cannot be read ({error.strerror}); give a text file"
+            "prompts", f"{error}; give a text file in UTF-8 with one prompt a line"
         ) from error
-    except UnicodeDecodeError as error:
-        raise JobError("prompts", f"{path} is not UTF-8 text; give one prompt a line") from error
 
 
-def _filled(path: Path, lines: list[T]) -> list[T]:
-    if not lines:
-        raise JobError("prompts", f"{path} is empty; give one prompt a line")
+def _filled(lines: Lines[T]) -> Lines[T]:
+    if not lines.items:
+        raise JobError("prompts", f"{lines.source} is empty; give one prompt a line")
     return lines
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -17,8 +18,11 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from spotlight.actors.logs import log_as_json_lines
+from spotlight.cli.addresses import control_address
+from spotlight.cli.lines import one_line
 from spotlight.cli.study import study
 from spotlight.errors import ActorError, UserError
+from spotlight.files import path_problem
 
 app = typer.Typer(
     help="Post-train Diffusion Transformers with reinforcement learning on reserved and spot GPUs.",
@@ -32,7 +36,13 @@ Answer = TypeVar("Answer")
 
 DEFAULT_COORDINATOR = "tcp://127.0.0.1:7070"
 CoordinatorOption = Annotated[
-    str, typer.Option("--coordinator", "-c", help="Control address of the coordinator.")
+    str,
+    typer.Option(
+        "--coordinator",
+        "-c",
+        help="Control address of the coordinator, HOST:PORT.",
+        callback=lambda text: control_address("--coordinator", text),
+    ),
 ]
 
 
@@ -42,7 +52,7 @@ def main() -> None:
     try:
         app()
     except UserError as error:
-        sys.stderr.write(f"spotlight: {error}\n")
+        sys.stderr.write(f"spotlight: {one_line(error)}\n")
         sys.exit(error.exit_code)
 
 
@@ -60,8 +70,7 @@ def run(
     """Run a job on this machine: starts a coordinator and local nodes, and submits to them."""
     from spotlight.cli.local import run_locally
 
-    if (job is None) == (resume is None):
-        raise UserError("give either a job file or --resume RUN")
+    _check_choice(job, resume, run_folder)
     raise typer.Exit(run_locally(job, resume, run_folder))
 
 
@@ -81,8 +90,7 @@ def submit(
     from spotlight.jobs import load_job
     from spotlight.store.run_folder import read_config
 
-    if (job is None) == (resume is None):
-        raise UserError("give either a job file or --resume RUN")
+    _check_choice(job, resume, run_folder)
     spec = load_job(job) if job is not None else read_config(resume or Path())
     folder = resume or run_folder
     accepted = _reaching(
@@ -169,11 +177,26 @@ def chaos(
 ) -> None:
     """Disturb simulated jobs with faults and check what must always hold; exit 1 if it does not."""
     from spotlight.cli.chaos import replay, try_many
-    from spotlight.cli.chaos_live import try_live
 
     if live:
+        from spotlight.cli.chaos_live import try_live
+
         raise typer.Exit(try_live(first, seeds) if seed is None else try_live(seed, 1))
     raise typer.Exit(replay(seed) if seed is not None else try_many(first, seeds, processes))
+
+
+def _check_choice(job: Path | None, resume: Path | None, run_folder: Path | None) -> None:
+    if (job is None) == (resume is None):
+        raise UserError("give either a job file or --resume RUN")
+    if resume is not None and run_folder is not None:
+        raise UserError(
+            "--run-folder: a run that is resumed stays in its folder; leave it away, or give a job"
+            " file instead of --resume"
+        )
+    for option, folder in (("--resume", resume), ("--run-folder", run_folder)):
+        problem = path_problem(os.path.abspath(folder)) if folder is not None else None
+        if problem is not None:
+            raise UserError(f"{option}: {problem}")
 
 
 def _reaching(coordinator: str, call: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
-from spotlight.simulation.live_chaos import LiveCase, LiveOutcome, run_live
+from spotlight.preflight import SCORER_MODULES, WORKER_MODULES, require_packages
+
+if TYPE_CHECKING:
+    from spotlight.simulation.live_chaos import LiveOutcome
 
 
 def try_live(first: int, count: int) -> int:
     """Run seeds one after another and print what struck and what was violated; returns the exit
     code.
     """
+    who = "`spotlight chaos --live` needs"
+    require_packages((*WORKER_MODULES, "psutil"), "worker", who)
+    require_packages(SCORER_MODULES["ocr"], "rewards", who)
+    from spotlight.simulation.live_chaos import LiveCase, run_live
+
     console = Console()
     cases = [LiveCase(seed) for seed in range(first, first + count)]
     outcomes: list[LiveOutcome] = []

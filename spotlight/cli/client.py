@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from spotlight.actors.messages import (
+    SUBMIT_ANSWER_S,
     CancelJob,
     GetStatus,
     JobAccepted,
@@ -39,7 +40,7 @@ class CoordinatorClient:
     async def submit(self, job: JobSpec, run_folder: str, *, resume: bool) -> JobAccepted:
         """Start a job; raises `RequestRefused` with the coordinator's reason."""
         message = SubmitJob(job, run_folder, resume)
-        answer = await self._system.ask(self._coordinator, message, timeout_s=_LIMIT_S)
+        answer = await self._system.ask(self._coordinator, message, timeout_s=SUBMIT_ANSWER_S)
         if isinstance(answer, JobRefused):
             raise RequestRefused(answer.reason)
         assert isinstance(answer, JobAccepted)

@@ -25,6 +25,8 @@ import typer
 from spotlight.actors.launcher import LocalLauncher, die_with_parent
 from spotlight.actors.logs import log_as_json_lines
 from spotlight.actors.loop import ending_signals, run, until_told
+from spotlight.cli.addresses import control_address
+from spotlight.cli.lines import one_line
 from spotlight.errors import ActorDied, UserError
 from spotlight.transport import descriptors
 from spotlight.transport.listening import Listening, listening
@@ -56,7 +58,7 @@ def _command(function: Callable[..., None], help_text: str) -> None:
     try:
         app()
     except UserError as error:
-        sys.stderr.write(f"{Path(sys.argv[0]).name}: {error}\n")
+        sys.stderr.write(f"{Path(sys.argv[0]).name}: {one_line(error)}\n")
         sys.exit(error.exit_code)
     except ActorDied as error:
         structlog.get_logger().error("daemon_crashed", reason=str(error))
@@ -118,8 +120,8 @@ async def _serve_coordinator(place: Listening, runs: Path, address_file: Path | 
 
 def _node(
     coordinator: Annotated[
-        str, typer.Option(help="Control address of the coordinator.")
-    ] = "tcp://127.0.0.1:7070",
+        str, typer.Option(help="Control address of the coordinator, HOST:PORT.")
+    ] = "127.0.0.1:7070",
     name: Annotated[str, typer.Option(help="Unique name; default the host's and a number.")] = "",
     pool: Annotated[str, typer.Option(help="reserved or spot.")] = "spot",
     workers: Annotated[
@@ -142,6 +144,7 @@ def _node(
     if pool not in ("reserved", "spot"):
         raise UserError(f"--pool: must be `reserved` or `spot`, not `{pool}`")
     place = listening("--host", host, advertise, takes_port=False)
+    coordinator = control_address("--coordinator", coordinator)
     if parent:
         die_with_parent(parent)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle

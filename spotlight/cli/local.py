@@ -26,6 +26,7 @@ from spotlight.cli.client import CoordinatorClient, connect
 from spotlight.cli.live import plain_line, render, summary_table
 from spotlight.cli.plan import plan_lines
 from spotlight.errors import ActorError, RunFolderError, UserError
+from spotlight.files import path_problem
 from spotlight.jobs import JobSpec, load_job
 from spotlight.preflight import check
 from spotlight.store.memory_folder import remove_leftovers
@@ -56,7 +57,10 @@ def run_locally(job_path: Path | None, resume: Path | None, run_folder: Path | N
         assert job_path is not None
         job = load_job(job_path)
         folder = (run_folder or next_run_folder(Path("runs"), job.name)).resolve()
-        if (folder / "config.yaml").exists():
+        problem = path_problem(str(folder))
+        if problem is not None:
+            raise RunFolderError(f"{folder} {problem}; give another --run-folder")
+        if os.path.exists(folder / "config.yaml"):
             raise RunFolderError(
                 f"{folder} holds a run already; go on with it by --resume, or give another"
                 " --run-folder"
@@ -72,7 +76,11 @@ async def _run(job: JobSpec, folder: Path, resume: bool, console: Console) -> in
     for number in {signal.SIGINT, *ending_signals()}:  # shells let background commands ignore it
         asyncio.get_running_loop().add_signal_handler(number, interrupted.set)
     async with local_cluster(job, folder / "logs") as cluster, connect(cluster.address) as client:
-        await client.submit(job, str(folder), resume=resume)
+        try:
+            await client.submit(job, str(folder), resume=resume)
+        except ActorError as error:
+            log = folder / "logs" / "coordinator.log"
+            raise UserError(f"the coordinator did not take the job ({error}); see {log}") from error
         last = await _follow(cluster, client, interrupted, console)
     if last is None:
         last = _broken_off(folder, console)

@@ -10,39 +10,38 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from spotlight.assets import read_prompts
+from spotlight.checkpoint_info import CheckpointInfo
 from spotlight.jobs import JobSpec, PoolSpec
-from spotlight.preflight import CheckpointInfo, disk_nbytes
+from spotlight.preflight import JobFiles, disk_nbytes
 from spotlight.web.words import LOSSES, count
 
 
 def plan_lines(
-    job: JobSpec, checkpoint: CheckpointInfo, run_folder: Path, *, threads: int = 1
+    job: JobSpec, files: JobFiles, run_folder: Path, *, threads: int = 1
 ) -> RenderableType:
     """The plan as a grid of names and words; `threads` are those of each worker's torch."""
     table = Table.grid(padding=(0, 3))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     table.add_row("job", Text(job.name, style="bold"))
-    for name, said in _lines(job, checkpoint, run_folder, threads):
+    for name, said in _lines(job, files, run_folder, threads):
         table.add_row(name, Text(said))
     return table
 
 
-def _lines(
-    job: JobSpec, checkpoint: CheckpointInfo, run_folder: Path, threads: int
-) -> list[tuple[str, str]]:
+def _lines(job: JobSpec, files: JobFiles, run_folder: Path, threads: int) -> list[tuple[str, str]]:
+    checkpoint = files.checkpoint
     return [
         ("model", _model(job, checkpoint)),
         ("images", _images(job, checkpoint)),
         ("sampler", _sampler(job, checkpoint)),
-        ("prompts", _prompts(job)),
+        ("prompts", _prompts(files)),
         ("iterations", _iterations(job)),
         ("training", _training(job)),
         ("exploration", _exploration(job)),
-        ("validation", _validation(job)),
+        ("validation", _validation(job, files)),
         ("processes", _processes(job, threads)),
-        ("disk", _disk(job, checkpoint, run_folder)),
+        ("disk", _disk(job, files, run_folder)),
         ("run folder", str(run_folder)),
     ]
 
@@ -89,10 +88,8 @@ def _largest_degree(job: JobSpec, checkpoint: CheckpointInfo) -> int:
     return checkpoint.degrees(workers, job.sampler.height, job.sampler.width)[-1]
 
 
-def _prompts(job: JobSpec) -> str:
-    train, validation = (
-        len(read_prompts(name)) for name in (job.prompts.train, job.prompts.validation)
-    )
+def _prompts(files: JobFiles) -> str:
+    train, validation = len(files.train.items), len(files.validation.items)
     return f"{train:,} to train on, {validation:,} to validate on"
 
 
@@ -141,8 +138,8 @@ def _repeats(job: JobSpec) -> str:
     return "; repeatable but for rounding, as groups shrink when a worker is lost"
 
 
-def _validation(job: JobSpec) -> str:
-    images = len(read_prompts(job.prompts.validation)) * job.validation.seeds
+def _validation(job: JobSpec, files: JobFiles) -> str:
+    images = len(files.validation.items) * job.validation.seeds
     steps = job.sampler.evaluation_steps or job.sampler.steps
     return (
         f"{count(images, 'image')} every {count(job.validation.every, 'iteration')}, "
@@ -172,10 +169,10 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _disk(job: JobSpec, checkpoint: CheckpointInfo, run_folder: Path) -> str:
+def _disk(job: JobSpec, files: JobFiles, run_folder: Path) -> str:
     place = next(path for path in (run_folder, *run_folder.absolute().parents) if path.exists())
     free = shutil.disk_usage(place).free
-    return f"about {amount(disk_nbytes(job, checkpoint))}B of {amount(free)}B free"
+    return f"about {amount(disk_nbytes(job, files))}B of {amount(free)}B free"
 
 
 def amount(value: int) -> str:

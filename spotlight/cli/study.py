@@ -41,10 +41,14 @@ def staleness(
     """
     from rich.console import Console
 
+    from spotlight.checkpoint_info import inspect_checkpoint
+    from spotlight.preflight import check_packages
     from spotlight.studies.staleness_plan import plan_staleness
-    from spotlight.studies.staleness_record import read_record
 
     plan = plan_staleness(run.resolve(), seeds=seeds, prompts=prompts, lags=lags, seed=seed)
+    check_packages(plan.job, inspect_checkpoint(plan.job.model))
+    from spotlight.studies.staleness_record import read_record
+
     code = _carry_out(plan)
     if code:
         raise typer.Exit(code)

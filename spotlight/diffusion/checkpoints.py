@@ -23,13 +23,10 @@ from spotlight.assets import resolve_checkpoint
 from spotlight.diffusion.images import ImageCodec, PixelCodec, VaeCodec
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.qwen_image import QwenImageModel
+from spotlight.diffusion.qwen_tokens import QWEN_TEXT_LENGTH
 from spotlight.diffusion.text import QwenTextEncoder, TextEncoder, TokenTextEncoder
 from spotlight.errors import CheckpointError, MissingDependency
 from spotlight.jobs import LoraSpec, ModelSpec
-
-QWEN_TEXT_LENGTH = 256
-"""Tokens that Qwen-Image prompts are padded to; prompts of the usual RL sets have fewer than 100.
-"""
 
 
 def load_model(spec: ModelSpec, *, device: torch.device | str | None = None) -> DiffusionModel:

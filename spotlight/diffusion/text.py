@@ -9,9 +9,8 @@ depends on the prompts beside it.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,17 +19,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from spotlight.diffusion.qwen_tokens import QWEN_TEMPLATE, QWEN_TEMPLATE_TOKENS
+from spotlight.diffusion.vocabulary import TokenVocabulary
 from spotlight.errors import CheckpointError, JobError
-
-QWEN_TEMPLATE = (
-    "<|im_start|>system\nDescribe the image by detailing the color, shape, size, texture,"
-    " quantity, text, spatial relationships of the objects and background:<|im_end|>\n"
-    "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
-)
-"""Prompt template of Qwen-Image (diffusers' QwenImagePipeline)."""
-
-QWEN_TEMPLATE_TOKENS = 34
-"""How many leading tokens of the filled template are dropped from the embedding."""
 
 
 class TextEncoder(Protocol):
@@ -46,46 +37,6 @@ class TextEncoder(Protocol):
         long.
         """
         ...
-
-
-@dataclass(frozen=True)
-class TokenVocabulary:
-    """What a `TokenTextEncoder` can read."""
-
-    words: tuple[str, ...]
-    """Words that are one token each."""
-    characters: str
-    """Characters that are one token each; any other character is the unknown token."""
-    length: int
-    """Tokens of every prompt: shorter prompts end in padding tokens, longer ones are refused."""
-    dim: int
-    """Channels of an embedding."""
-
-    @property
-    def size(self) -> int:
-        """Rows of the embedding table: padding, unknown, characters, words."""
-        return 2 + len(self.characters) + len(self.words)
-
-    def tokens(self, prompt: str) -> list[int]:
-        """Token ids of `prompt`, exactly `length` of them; whitespace only separates tokens."""
-        ids = [self._token(piece) for piece in re.findall(r"[A-Za-z]+|\S", prompt.lower())]
-        flat = [token for piece in ids for token in piece]
-        if len(flat) > self.length:
-            raise JobError(
-                "prompts",
-                f"prompt {prompt!r} has {len(flat)} tokens, but this checkpoint reads at most"
-                f" {self.length};"
-                " shorten it",
-            )
-        return flat + [0] * (self.length - len(flat))
-
-    def _token(self, piece: str) -> list[int]:
-        if piece in self.words:
-            return [2 + len(self.characters) + self.words.index(piece)]
-        return [
-            self.characters.find(character) + 2 if character in self.characters else 1
-            for character in piece
-        ]
 
 
 class TokenTextEncoder:

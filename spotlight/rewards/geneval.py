@@ -14,12 +14,14 @@ Pure: no I/O, neither numpy nor torch.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
 from spotlight.errors import JobError
+from spotlight.files import Lines
 
 Colour = Literal[
     "red", "orange", "yellow", "green", "blue", "purple", "pink", "brown", "black", "white"
@@ -71,13 +73,13 @@ class PromptMetadata(_Line, frozen=True, kw_only=True):
         return sum(requirement.count for requirement in self.include)
 
 
-def parse_metadata(text: str, source: str) -> list[PromptMetadata]:
+def parse_metadata(text: str, source: str) -> Lines[PromptMetadata]:
     """The metadata in `text`, blank lines left out; `source` names the file in errors.
 
     Raises `JobError` naming the line, the field and what is wrong with it.
     """
     decoder = msgspec.json.Decoder(PromptMetadata)
-    parsed = []
+    lines: Lines[PromptMetadata] = Lines(source, [], [])
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
@@ -86,26 +88,27 @@ def parse_metadata(text: str, source: str) -> list[PromptMetadata]:
             _check(metadata)
         except msgspec.ValidationError as error:
             problem, _, field = str(error).partition(" - at `$")
-            place = field.rstrip("`").lstrip(".")
-            raise _refusal(source, number, place, problem) from error
+            raise _refusal(source, number, field.rstrip("`").lstrip("."), problem) from error
         except msgspec.DecodeError as error:
             raise _refusal(source, number, "", f"is not JSON ({error})") from error
-        parsed.append(metadata)
-    return parsed
+        lines.items.append(metadata)
+        lines.numbers.append(number)
+    return lines
 
 
-def by_prompt(metadata: Iterable[PromptMetadata]) -> dict[str, PromptMetadata]:
+def by_prompt(files: Iterable[Lines[PromptMetadata]]) -> dict[str, PromptMetadata]:
     """Metadata by prompt. A prompt may occur again; raises `JobError` when it then asks for
     something else.
     """
     found: dict[str, PromptMetadata] = {}
-    for one in metadata:
-        known = found.setdefault(one.prompt, one)
-        if known != one:
-            raise JobError(
-                "reward.metadata",
-                f"prompt {one.prompt!r} occurs twice and asks for different images; keep one",
-            )
+    for lines in files:
+        for index, one in enumerate(lines.items):
+            if found.setdefault(one.prompt, one) != one:
+                raise JobError(
+                    "reward.metadata",
+                    f"{lines.place(index)}: its prompt occurred before and asked for another image;"
+                    " keep one of the two",
+                )
     return found
 
 
@@ -113,9 +116,18 @@ def _refusal(source: str, number: int, field: str, problem: str) -> JobError:
     place = f" `{field}`:" if field else ""
     return JobError(
         "reward.metadata",
-        f"{source}, line {number}:{place} {problem[:1].lower() + problem[1:]};"
+        f"{source}, line {number}:{place} {_without_quotation(field, problem)};"
         " see GenEval's evaluation_metadata.jsonl for the format",
     )
+
+
+def _without_quotation(field: str, problem: str) -> str:
+    """What msgspec found wrong, without what stands in the file."""
+    if problem.startswith("Invalid enum value"):
+        choices = get_args(Colour if field.endswith(".color") else Relation)
+        return f"must be one of {', '.join(f'`{choice}`' for choice in choices)}"
+    problem = re.sub(r"unknown field .*", "a field that is not known", problem, flags=re.DOTALL)
+    return problem[:1].lower() + problem[1:]
 
 
 def _require(condition: bool, field: str, problem: str) -> None:
@@ -134,8 +146,8 @@ def _check(metadata: PromptMetadata) -> None:
     for index, one in enumerate(metadata.include):
         field = f"include[{index}]"
         _require(bool(one.name), f"{field}.class", "must not be empty")
-        _require(one.name not in names, f"{field}.class", f"`{one.name}` is asked for twice")
-        _require(one.count >= 1, f"{field}.count", f"must be at least 1, not {one.count}")
+        _require(one.name not in names, f"{field}.class", "is asked for twice")
+        _require(one.count >= 1, f"{field}.count", "must be at least 1")
         _require(
             one.position is None or 0 <= one.position[1] < index,
             f"{field}.position[1]",
@@ -145,4 +157,4 @@ def _check(metadata: PromptMetadata) -> None:
     for index, excluded in enumerate(metadata.exclude):
         field = f"exclude[{index}]"
         _require(bool(excluded.name), f"{field}.class", "must not be empty")
-        _require(excluded.count >= 1, f"{field}.count", f"must be at least 1, not {excluded.count}")
+        _require(excluded.count >= 1, f"{field}.count", "must be at least 1")

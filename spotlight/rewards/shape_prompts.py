@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from spotlight.assets import read_metadata
 from spotlight.errors import JobError
+from spotlight.files import Lines
 from spotlight.rewards.geneval import PromptMetadata, by_prompt
 
 SHAPES = ("circle", "square", "triangle")
@@ -20,26 +21,27 @@ COLOURS = ("red", "yellow", "green", "blue")
 def read_shape_metadata(names: Sequence[str]) -> dict[str, PromptMetadata]:
     """The metadata of some files, by prompt.
 
-    Raises `JobError` naming the file, or the prompt that asks for a class or a colour that the
+    Raises `JobError` naming the file, or the line that asks for a class or a colour that the
     detector does not know: it could only ever be scored as absent.
     """
-    try:
-        metadata = by_prompt(one for name in names for one in read_metadata(name))
-    except JobError as error:
-        raise JobError("reward.metadata", error.problem) from error
-    for prompt, one in metadata.items():
+    files = [read_metadata(name) for name in names]
+    for lines in files:
+        _require_all_known(lines)
+    return by_prompt(files)
+
+
+def _require_all_known(lines: Lines[PromptMetadata]) -> None:
+    for index, one in enumerate(lines.items):
         classes = [*(each.name for each in one.include), *(each.name for each in one.exclude)]
         colours = [each.colour for each in one.include if each.colour is not None]
-        _require_known(prompt, "class", classes, SHAPES)
-        _require_known(prompt, "color", colours, COLOURS)
-    return metadata
+        _require_known(lines.place(index), "class", classes, SHAPES)
+        _require_known(lines.place(index), "color", colours, COLOURS)
 
 
-def _require_known(prompt: str, field: str, wanted: Sequence[str], known: Sequence[str]) -> None:
-    for word in wanted:
-        if word not in known:
-            raise JobError(
-                "reward.metadata",
-                f"prompt {prompt!r} asks for {field} `{word}`, which the detector does not know;"
-                f" it knows {', '.join(known)}",
-            )
+def _require_known(place: str, field: str, wanted: Sequence[str], known: Sequence[str]) -> None:
+    if not set(wanted) <= set(known):
+        raise JobError(
+            "reward.metadata",
+            f"{place}: asks for a {field} that the detector does not know; it knows"
+            f" {', '.join(known)}",
+        )

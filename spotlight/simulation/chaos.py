@@ -96,8 +96,8 @@ def scenario(seed: int, folder: Path, kinds: Sequence[FaultKind] = KINDS) -> Sce
 
 def chaos_job(folder: Path, *, degree: int | str = "auto", **changes: object) -> JobSpec:
     """A small job whose prompts are in the folder."""
-    for name, count in (("train", 4), ("validation", 2)):
-        lines = "".join(f'a sign that says "{name} {number}"\n' for number in range(count))
+    for name, first, count in (("train", 1000, 4), ("validation", 2000, 2)):
+        lines = "".join(f'the number "{first + number}"\n' for number in range(count))
         (folder / f"{name}.txt").write_text(lines)
     return job_from_data(
         {

@@ -20,9 +20,19 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from spotlight.errors import JobError, RunFolderError
-from spotlight.jobs import JobSpec, job_to_yaml, parse_job
+from spotlight.errors import JobError, RunFolderError, UnreadableFile
+from spotlight.files import irregularity, read_text
+from spotlight.jobs import LARGEST_JOB_FILE, JobSpec, job_to_yaml, parse_job
 from spotlight.store.journal import Journal
+
+_FILES = (
+    ".lock",
+    "config.yaml",
+    "events.jsonl",
+    "journal.sqlite",
+    "metrics.jsonl",
+    "step-times.json",
+)
 
 
 class RunFolder:
@@ -52,6 +62,7 @@ class RunFolder:
                 )
             if any(entry.name not in (".lock", "logs") for entry in path.iterdir()):
                 raise RunFolderError(f"{path} is not empty; give another --run-folder")
+            _require_files(path)
             files.enter_context(_lock(path))
             replace_file(path / "config.yaml", job_to_yaml(job).encode())
             return cls(path, job, files)
@@ -64,10 +75,11 @@ class RunFolder:
         """
         with _explaining(path), ExitStack() as files:
             saved_job = read_config(path)
+            _require_files(path)
             if job is not None and job != saved_job:
                 raise RunFolderError(
-                    f"{path} belongs to another job (`{saved_job.name}`, its config.yaml differs); "
-                    "resume without a job file, or give another --run-folder"
+                    f"{path} belongs to another job (its config.yaml differs); resume without a "
+                    "job file, or give another --run-folder"
                 )
             files.enter_context(_lock(path))
             _drop_torn_line(path / "events.jsonl")
@@ -179,15 +191,23 @@ def checkpoint_path(completed: int) -> str:
 def read_config(path: Path) -> JobSpec:
     """The job of a run folder; raises `RunFolderError` if it is not one."""
     config = path / "config.yaml"
-    if not config.is_file():
-        raise RunFolderError(
-            f"{path} is not a run folder: it has no config.yaml; give the folder of a run"
-        )
     try:
-        with _explaining(config):
-            return parse_job(config.read_text(encoding="utf-8"), source=str(config))
-    except (JobError, UnicodeDecodeError) as error:
+        return parse_job(read_config_text(path), source=str(config))
+    except JobError as error:
         raise RunFolderError(f"{config} cannot be used: {error}") from error
+
+
+def read_config_text(path: Path) -> str:
+    """The job of a run folder as it stands there; raises `RunFolderError` if there is none."""
+    config = path / "config.yaml"
+    try:
+        return read_text(config, most=LARGEST_JOB_FILE)
+    except UnreadableFile as error:
+        if not os.path.lexists(config):
+            raise RunFolderError(
+                f"{path} is not a run folder: it has no config.yaml; give the folder of a run"
+            ) from error
+        raise RunFolderError(f"{config} cannot be used: it {error.problem}") from error
 
 
 def next_run_folder(base: Path, name: str) -> Path:
@@ -235,8 +255,19 @@ def _decoding(path: Path) -> Iterator[None]:
         yield
     except (ValueError, LookupError, TypeError) as error:
         raise RunFolderError(
-            f"{path} has a damaged line ({error}); mend or remove the line, then resume again"
+            f"{path} has a damaged line; mend or remove the line, then resume again"
         ) from error
+
+
+def _require_files(path: Path) -> None:
+    """What is appended to is a file of this folder: on a named pipe it would wait for a reader, and
+    a link may lead anywhere.
+    """
+    for name in _FILES:
+        with suppress(FileNotFoundError):
+            problem = irregularity(os.lstat(path / name).st_mode)
+            if problem is not None:
+                raise RunFolderError(f"{path / name} {problem}; give another --run-folder")
 
 
 def _drop_torn_line(path: Path) -> None:

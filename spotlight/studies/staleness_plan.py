@@ -14,6 +14,8 @@ from spotlight.policies.exploration import derived_seed
 from spotlight.store.run_folder import read_config
 
 _LEAST_SEEDS = 16
+_MOST_SEEDS = 4096
+_LONGEST_LAG = 1000
 
 
 class StalenessPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +57,8 @@ def plan_staleness(
             f"--seeds: must be more than the job's group size of {job.group_size}, not {seeds}:"
             " otherwise all are kept and there is nothing to choose"
         )
+    if seeds > _MOST_SEEDS:
+        raise UserError(f"--seeds: must be at most {_MOST_SEEDS:,}, not {seeds:,}")
     texts = list(dict.fromkeys(read_prompts(job.prompts.train)))
     if not 1 <= prompts <= len(texts):
         raise UserError(
@@ -86,5 +90,10 @@ def _read_lags(text: str) -> tuple[int, ...]:
     if not lags or min(lags) < 0:
         raise UserError(
             f"--lags: must be whole numbers of iterations such as `1,2,4,8`, not `{text}`"
+        )
+    if max(lags) > _LONGEST_LAG:
+        raise UserError(
+            f"--lags: must be at most {_LONGEST_LAG:,}, not {max(lags):,}: so many iterations are"
+            " trained"
         )
     return tuple(sorted(lags))

@@ -16,8 +16,9 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from spotlight.errors import JobError, RunFolderError
-from spotlight.jobs import JobSpec, parse_job
+from spotlight.errors import JobError, RunFolderError, UnreadableFile
+from spotlight.files import open_file, read_text
+from spotlight.jobs import LARGEST_JOB_FILE, JobSpec, parse_job
 
 T = TypeVar("T")
 State = Literal[
@@ -156,7 +157,7 @@ def read_run(folder: Path) -> RunRecord:
     Raises `RunFolderError` naming the file (and the line) that is missing or malformed.
     """
     notes: list[str] = []
-    job_yaml = _read_text(folder / "config.yaml")
+    job_yaml = _read_config(folder / "config.yaml")
     try:
         job = parse_job(job_yaml, source=str(folder / "config.yaml"))
     except JobError as error:
@@ -202,22 +203,22 @@ def _time(record: ValidationRecord | WorkerEvent | PhaseEvent | Event) -> float:
     return record.time_s
 
 
-def _read_text(path: Path) -> str:
+def _read_config(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise RunFolderError(
-            f"{path}: cannot be read ({error.strerror}); give the folder of a run"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise RunFolderError(f"{path}: is not UTF-8 text") from error
+        return read_text(path, most=LARGEST_JOB_FILE)
+    except UnreadableFile as error:
+        raise RunFolderError(f"{path}: {error.problem}; give the folder of a run") from error
 
 
 def _json_lines(path: Path, notes: list[str]) -> list[tuple[str, dict[str, Any]]]:
     """(`file, line n`, object) of each line; none when the file is not there yet."""
     if not path.exists():
         return []
-    raw = path.read_bytes()
+    try:
+        with open_file(path) as file:  # it may grow meanwhile
+            raw = file.read()
+    except UnreadableFile as error:
+        raise RunFolderError(f"{path}: {error.problem}; give the folder of a run") from error
     lines = raw.split(b"\n")
     torn = lines.pop() if lines[-1] else b""
     parsed = []

@@ -46,6 +46,10 @@ class Hold(Message, frozen=True):
     """Make the handler wait until the actor's gate opens."""
 
 
+class ReadLater(Message, frozen=True):
+    """Ask for the tally as it is once the actor's gate opens; others are handled meanwhile."""
+
+
 class Unwanted(Message, frozen=True):
     """Nobody handles this."""
 
@@ -85,6 +89,17 @@ class Accountant(Actor):
     async def on_hold(self, message: Hold) -> None:
         self.holding.set()
         await self.gate.wait()
+
+    @handles(ReadLater)
+    async def on_read_later(self, message: ReadLater) -> asyncio.Task[Tally]:
+        return self.run_task(self._read_later())
+
+    async def _read_later(self) -> Tally:
+        self.holding.set()
+        await self.gate.wait()
+        if not self.amounts:
+            raise LookupError("nothing to tell")
+        return Tally(tuple(self.amounts))
 
     @handles(WhoAsks)
     async def on_who(self, message: WhoAsks) -> Name:

@@ -14,6 +14,7 @@ from runtime_kit import (
     Explode,
     Hold,
     Name,
+    ReadLater,
     ReadTally,
     Tally,
     Unwanted,
@@ -61,6 +62,48 @@ async def test_an_ask_returns_the_reply(pair: Pair) -> None:
 async def test_an_ask_whose_handler_returns_nothing_is_answered_done(pair: Pair) -> None:
     ref = await pair.there.spawn(Accountant, "accountant")
     assert await pair.here.ask(ref, Bump(1), timeout_s=1.0) == Done()
+
+
+async def test_a_task_may_answer_an_ask_while_others_are_handled(pair: Pair) -> None:
+    accountant = Accountant()
+    ref = await pair.there.spawn(lambda: accountant, "accountant")
+    asking = asyncio.ensure_future(pair.here.ask(ref, ReadLater(), timeout_s=60.0))
+    await accountant.holding.wait()
+    await pair.here.ask(ref, Bump(1), timeout_s=1.0)
+    assert await tally(pair.here, ref) == (1,)
+    assert not asking.done()
+    accountant.gate.set()
+    assert await asking == Tally((1,))
+
+
+async def test_a_task_that_answers_and_raises_is_an_error_for_the_asker(pair: Pair) -> None:
+    accountant = Accountant()
+    accountant.gate.set()
+    ref = await pair.there.spawn(lambda: accountant, "accountant")
+    with pytest.raises(RemoteError, match="nothing to tell"):
+        await pair.here.ask(ref, ReadLater(), timeout_s=1.0)
+    assert await pair.there.wait_stopped(ref) == "crashed", "as with every task of an actor"
+
+
+async def test_an_actor_that_ends_before_its_task_has_answered_is_actor_died(pair: Pair) -> None:
+    accountant = Accountant()
+    ref = await pair.there.spawn(lambda: accountant, "accountant")
+    asking = asyncio.ensure_future(pair.here.ask(ref, ReadLater(), timeout_s=60.0))
+    await accountant.holding.wait()
+    await pair.there.stop(ref)
+    with pytest.raises(ActorDied, match="ended before it answered"):
+        await asking
+
+
+async def test_a_tell_is_not_answered_by_a_task_either(pair: Pair) -> None:
+    accountant = Accountant()
+    accountant.gate.set()
+    ref = await pair.there.spawn(lambda: accountant, "accountant")
+    pair.here.tell(ref, Bump(1))
+    pair.here.tell(ref, ReadLater())
+    await accountant.holding.wait()
+    assert await tally(pair.here, ref) == (1,)
+    assert not len(pair.here.dead_letters)
 
 
 async def test_a_handler_that_raises_on_an_ask_answers_remote_error_and_lives(pair: Pair) -> None:

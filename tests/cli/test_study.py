@@ -78,6 +78,8 @@ def test_a_study_prints_its_figures_and_leaves_them_in_the_run(run: Path) -> Non
         (("--seeds", "2"), "--seeds"),
         (("--prompts", "513"), "from 1 to 512"),
         (("--lags", "soon"), "--lags"),
+        (("--seeds", "1000000000"), "--seeds: must be at most 4,096"),
+        (("--lags", "1,1000000000"), "--lags: must be at most 1,000"),
     ],
 )
 def test_an_option_that_does_not_fit_is_named(

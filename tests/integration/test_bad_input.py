@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,14 @@ def _is_one_clear_line(done: Finished, *words: str) -> None:
         ({"prompts": {"train": "absent.txt"}}, ("prompts", "absent.txt")),
         ({"prompts": {"validation": "train.txt"}}, ("prompts.validation",)),
         ({"prompts": {"per_iteration": 1000}}, ("prompts.per_iteration",)),
+        ({"prompts": {"train": "~no-such-user/train.txt"}}, ("prompts.train", "leads nowhere")),
+        ({"prompts": {"train": "a\0b"}}, ("prompts.train", "control characters")),
+        ({"prompts": {"train": "/proc/self/environ"}}, ("prompts.train", "as long as it says")),
+        ({"group_size": 10**9}, ("group_size", "at most 16,384")),
+        ({"sampler": {"height": 16_000, "width": 16_000}}, ("sampler.height", "16,000 x 16,000")),
+        ({"sampler": {"kind": "sde"}}, ("sampler.kind", "`ode`, `flow_sde` or `cps`")),
+        ({"exploration": {"preview_steps": 5}}, ("exploration.preview_steps", "sampler.steps")),
+        ({"pools": {"spot": {"nodes": 10**6}}}, ("pools.spot.nodes", "at most 1,024")),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else "",
 )
@@ -46,6 +55,42 @@ def test_a_wrong_field_is_named(
 
     _is_one_clear_line(done, *words)
     assert not (workplace.folder / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("job.yaml", ("job.yaml", "named pipe")),
+        ("train.txt", ("prompts.train", "train.txt", "named pipe")),
+        ("run/config.yaml", ("run/config.yaml", "named pipe")),
+    ],
+)
+def test_a_named_pipe_is_not_waited_for(
+    workplace: Workplace, what: str, words: tuple[str, ...]
+) -> None:
+    job = workplace.job()
+    (workplace.folder / "run").mkdir()
+    (workplace.folder / what).unlink(missing_ok=True)
+    os.mkfifo(workplace.folder / what)
+
+    resumes = what.startswith("run")
+    done = workplace.spotlight("run", *(("--resume", "run") if resumes else (job,)))
+
+    _is_one_clear_line(done, *words)
+    assert not (workplace.folder / "runs").exists()
+
+
+def test_a_job_file_that_is_nested_without_end_is_named(workplace: Workplace) -> None:
+    job = workplace.folder / "job.yaml"
+    job.write_text("[" * 100_000)
+
+    _is_one_clear_line(workplace.spotlight("run", job), "job.yaml", "line 1", "nested")
+
+
+def test_a_key_with_a_line_end_does_not_make_two_lines(workplace: Workplace) -> None:
+    done = workplace.spotlight("run", workplace.job(**{"iter\nations": 1}))
+
+    _is_one_clear_line(done, r"iter\nations", "did you mean `iterations`")
 
 
 def test_a_missing_job_file_is_named(workplace: Workplace) -> None:

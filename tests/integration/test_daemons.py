@@ -44,7 +44,7 @@ def test_a_job_submitted_by_hand_runs_on_nodes_that_join_at_any_time(workplace: 
     assert submitted.code == 0, submitted.errors
     assert _status(workplace, address)["phase"] == "preparing"
 
-    _node(workplace, address, "first", "reserved")
+    _node(workplace, address.removeprefix("tcp://"), "first", "reserved")
     _node(workplace, address, "second", "spot", "--host", "0.0.0.0", *advertise)
 
     run = Path(str(_status(workplace, address)["run_folder"]))
@@ -72,6 +72,28 @@ def test_a_cancelled_job_frees_the_coordinator_for_the_next(workplace: Workplace
     after = workplace.folder / "runs" / "small-001"
     wait_until(lambda: bool(events(after, "run_finished")), "the end of the second job")
     assert events(after, "run_finished")[0]["outcome"] == "finished"
+
+
+def test_a_refused_submission_is_one_line_and_leaves_nothing(workplace: Workplace) -> None:
+    address = _coordinator(workplace).removeprefix("tcp://")
+    job = workplace.job(prompts={"train": "/proc/self/environ"})
+    for words in (("submit", job), ("submit", job, "--run-folder", "run")):
+        refused = workplace.spotlight(*words, "-c", address)
+        assert refused.code == 2
+        (line,) = refused.errors.splitlines()
+        assert "prompts.train" in line and "is not as long as it says" in line
+    assert not (workplace.folder / "run").exists()
+    assert not list((workplace.folder).glob("runs/*"))
+    assert workplace.spotlight("submit", workplace.job(), "-c", address).code == 0
+
+
+def test_a_node_that_is_to_dial_no_address_ends_with_one_line(workplace: Workplace) -> None:
+    node = workplace.daemon("node", "--coordinator", "10.0.0.1")
+    output = node.communicate(timeout=60)[0]
+
+    assert node.returncode == 2
+    (line,) = output.splitlines()
+    assert "--coordinator: `10.0.0.1` is no address" in line
 
 
 def test_a_port_in_use_is_one_clear_line(workplace: Workplace) -> None:

@@ -30,7 +30,7 @@ def line(**changes: Any) -> str:
 
 
 def test_lines_as_geneval_writes_them_are_read() -> None:
-    bench, clocks, car, glass = parse_metadata(LINES, "metadata.jsonl")
+    bench, clocks, car, glass = parse_metadata(LINES, "metadata.jsonl").items
     assert bench.tag == "single_object"
     assert bench.include == (Requirement(name="bench", count=1),)
     assert clocks.exclude == (Exclusion(name="clock", count=3),)
@@ -42,7 +42,7 @@ def test_lines_as_geneval_writes_them_are_read() -> None:
 
 def test_what_is_written_is_what_was_read() -> None:
     read = parse_metadata(LINES, "metadata.jsonl")
-    written = [json.loads(msgspec.json.encode(one)) for one in read]
+    written = [json.loads(msgspec.json.encode(one)) for one in read.items]
     assert written == [json.loads(line) for line in LINES.splitlines() if line]
 
 
@@ -50,6 +50,7 @@ def test_what_is_written_is_what_was_read() -> None:
     ("bad", "problem"),
     [
         ("{", "is not JSON"),
+        ("[" * 100_000, "expected `object`, got `array`"),
         ("[]", "expected `object`, got `array`"),
         (line(prompt=None), "object missing required field `prompt`"),
         (line(tag=None), "object missing required field `tag`"),
@@ -57,15 +58,15 @@ def test_what_is_written_is_what_was_read() -> None:
         (line(prompt="  "), "`prompt`: must not be empty"),
         (line(prompt="a dog "), "`prompt`: must not begin or end with a space"),
         (line(include=[]), "`include`: must ask for something"),
-        (line(colour="red"), "object contains unknown field `colour`"),
+        (line(colour="red"), "object contains a field that is not known;"),
         (line(include=[{"class": "dog"}]), r"`include\[0\]`: object missing .* `count`"),
-        (line(include=[{**DOG, "count": 0}]), r"`include\[0\]\.count`: must be at least 1, not 0"),
+        (line(include=[{**DOG, "count": 0}]), r"`include\[0\]\.count`: must be at least 1;"),
         (line(include=[{**DOG, "count": 1.5}]), r"`include\[0\]\.count`: expected `int`"),
         (line(include=[{**DOG, "class": ""}]), r"`include\[0\]\.class`: must not be empty"),
-        (line(include=[{**DOG, "color": "teal"}]), r"`include\[0\]\.color`: invalid .*'teal'"),
-        (line(include=[DOG, DOG]), r"`include\[1\]\.class`: `dog` is asked for twice"),
+        (line(include=[{**DOG, "color": "teal"}]), r"`include\[0\]\.color`: must be one of `red`"),
+        (line(include=[DOG, DOG]), r"`include\[1\]\.class`: is asked for twice"),
         (line(include=[{**DOG, "position": ["above", 0]}]), r"`include\[0\]\.position\[1\]`: must"),
-        (line(include=[{**DOG, "position": ["near", 0]}]), r"`include\[0\]\.position\[0\]`: inv"),
+        (line(include=[{**DOG, "position": ["near", 0]}]), r"`include\[0\]\.position\[0\]`: must"),
         (line(exclude=[{"class": "dog", "count": 0}]), r"`exclude\[0\]\.count`: must be at least"),
         (line(exclude=[{"class": "", "count": 1}]), r"`exclude\[0\]\.class`: must not be empty"),
     ],
@@ -82,10 +83,10 @@ def test_a_target_must_come_before_the_object_that_is_seen_from_it() -> None:
 
 
 def test_a_prompt_may_be_given_several_times() -> None:
-    assert len(by_prompt(parse_metadata(f"{line()}\n{line()}\n", "x"))) == 1
+    assert len(by_prompt([parse_metadata(f"{line()}\n{line()}\n", "x")])) == 1
 
 
 def test_a_prompt_that_asks_for_different_images_is_refused() -> None:
     other = line(include=[{**DOG, "count": 2}])
-    with pytest.raises(JobError, match="'a photo of a dog' occurs twice"):
-        by_prompt(parse_metadata(f"{line()}\n{other}\n", "x"))
+    with pytest.raises(JobError, match=r"x, line 3: its prompt occurred before and asked"):
+        by_prompt([parse_metadata(f"{line()}\n\n{other}\n", "x")])

@@ -102,7 +102,8 @@ def test_an_iteration_that_is_trained_again_is_noticed(run: Run) -> None:
 
 
 def test_a_plan_that_changes_is_noticed(run: Run) -> None:
-    alter(run, "denoise", 0, requests=("rollout/1/0/1", "rollout/1/0/2"))
+    others = range(run.scenario.job.samples_per_iteration)
+    alter(run, "denoise", 0, requests=tuple(f"rollout/1/0/{number}" for number in others))
     assert violations(invariants.plans_outlive_the_coordinator, run)
 
 

@@ -177,7 +177,7 @@ def test_what_is_recorded_after_going_back_follows_what_was_kept(path, folder):
 def test_another_job_is_refused_and_nothing_is_changed(path, folder):
     folder.record_metrics(iteration(0))
     folder.close()
-    with pytest.raises(RunFolderError, match=r"belongs to another job \(`ocr-tiny`"):
+    with pytest.raises(RunFolderError, match=r"belongs to another job"):
         RunFolder.reopen(path, job(seed=1))
     assert lines(path / "metrics.jsonl") == [iteration(0)]
     assert reopened(path, job())[0] == job()
@@ -195,6 +195,27 @@ def test_a_damaged_config_is_named(path, folder, damage):
     (path / "config.yaml").write_bytes(damage)
     with pytest.raises(RunFolderError, match=r"config\.yaml cannot be used"):
         RunFolder.reopen(path, None)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link"])
+@pytest.mark.parametrize(
+    "name", [".lock", "events.jsonl", "journal.sqlite", "metrics.jsonl", "step-times.json"]
+)
+def test_what_is_appended_to_is_a_file_of_the_folder(path, folder, tmp_path, name, kind):
+    folder.close()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text("mine\n")
+    (path / name).unlink(missing_ok=True)
+    os.mkfifo(path / name) if kind == "pipe" else (path / name).symlink_to(elsewhere)
+    with pytest.raises(RunFolderError, match=rf"{name} is a (named pipe|link), no file"):
+        RunFolder.reopen(path, None)
+    assert elsewhere.read_text() == "mine\n"
+
+
+def test_a_lock_that_is_a_named_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / ".lock")
+    with pytest.raises(RunFolderError, match=r"\.lock is a named pipe"):
+        RunFolder.create(tmp_path, job())
 
 
 def test_a_damaged_journal_is_named_and_leaves_the_folder_free(path, folder):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -121,6 +122,14 @@ def test_events_of_workers_and_phases_are_kept_apart(run: RunWriter) -> None:
 def test_a_folder_without_a_job_is_not_a_run(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match=r"config\.yaml: cannot be read .*give the folder"):
         read_run(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "metrics.jsonl", "events.jsonl"])
+def test_a_named_pipe_is_not_waited_for(run: RunWriter, name: str) -> None:
+    (run.folder / name).unlink(missing_ok=True)
+    os.mkfifo(run.folder / name)
+    with pytest.raises(RunFolderError, match=f"{name}: is a named pipe"):
+        read_run(run.folder)
 
 
 def test_a_job_that_does_not_parse_is_refused(run: RunWriter) -> None:

@@ -100,6 +100,7 @@ from spotlight.actors.messages.training import (
     TrainingSample,
 )
 from spotlight.actors.messages.users import (
+    SUBMIT_ANSWER_S,
     CancelJob,
     GetStatus,
     JobAccepted,
@@ -114,6 +115,7 @@ from spotlight.actors.messages.users import (
 from spotlight.actors.messages.work import Commit, Request, RequestKind, Result, SamplingSettings
 
 __all__ = [
+    "SUBMIT_ANSWER_S",
     "Acknowledged",
     "AddWorkers",
     "AdmitNode",

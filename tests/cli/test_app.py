@@ -1,0 +1,160 @@
+"""What a command refuses before it does anything, in one line."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from spotlight.cli import daemons, local
+from spotlight.cli.app import main
+from spotlight.errors import AskTimeout
+from spotlight.jobs import job_to_yaml
+from tests.studies.small_run import small_job, write_run
+
+EXTRAS = {"torch", "diffusers", "safetensors", "numpy", "PIL", "psutil", "onnxruntime"}
+
+
+@pytest.fixture(autouse=True)
+def logs_as_before() -> Iterator[None]:
+    """A command sets up the logs of its process, which here is that of all tests."""
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.fixture(autouse=True)
+def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: Any, **options: Any) -> None:
+        pytest.fail(f"something was started: {arguments}")
+
+    monkeypatch.setattr(subprocess, "run", fail)
+    monkeypatch.setattr(daemons, "run", fail)
+
+
+@pytest.fixture
+def refusal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """The one line with which `spotlight` answers these words."""
+
+    def refuse(*words: str | Path, entry: Any = main, plan: bool = False) -> str:
+        monkeypatch.setattr(sys, "argv", ["spotlight", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            entry()
+        assert ended.value.code == 2
+        output = capsys.readouterr()
+        assert bool(output.out) == plan and len(output.err.splitlines()) == 1, output.err
+        return output.err
+
+    return refuse
+
+
+@pytest.mark.parametrize("command", ["run", "submit"])
+def test_a_run_that_is_resumed_cannot_move(refusal: Any, tmp_path: Path, command: str) -> None:
+    line = refusal(command, "--resume", tmp_path, "--run-folder", tmp_path / "other")
+    assert "--run-folder: a run that is resumed stays in its folder" in line
+
+
+@pytest.mark.parametrize("command", ["run", "submit"])
+def test_a_job_and_a_run_are_not_given_together(refusal: Any, tmp_path: Path, command: str) -> None:
+    for words in ((), ("job.yaml", "--resume", tmp_path)):
+        assert "give either a job file or --resume RUN" in refusal(command, *words)
+
+
+@pytest.mark.parametrize(
+    "option", [("--run-folder", "a\nb"), ("--run-folder", "a\udcff"), ("--run-folder", "x" * 5000)]
+)
+def test_a_folder_that_cannot_be_is_refused_with_its_option(
+    refusal: Any, option: tuple[str, str]
+) -> None:
+    assert f"{option[0]}: must" in refusal("run", "job.yaml", *option)
+
+
+def test_a_folder_of_which_no_run_folder_can_be_made_is_named(
+    refusal: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "job.yaml").write_text(job_to_yaml(small_job()))
+    (tmp_path / "a\nb").mkdir()
+    monkeypatch.chdir(tmp_path / "a\nb")
+    assert "runs/small-001 must not hold control characters" in refusal("run", "../job.yaml")
+    assert "--run-folder: must not" in refusal("submit", "../job.yaml", "--run-folder", "run")
+    assert not list(Path().iterdir())
+
+
+@pytest.mark.parametrize(
+    "command", [("submit", "job.yaml"), ("status",), ("cancel",), ("preempt", "node")]
+)
+def test_every_command_refuses_what_is_no_address(refusal: Any, command: tuple[str, ...]) -> None:
+    assert "--coordinator: `nowhere` is no address" in refusal(*command, "-c", "nowhere")
+
+
+def test_a_node_does_not_dial_for_ever_what_is_no_address(refusal: Any) -> None:
+    line = refusal("--coordinator", "10.0.0.1", entry=daemons.node)
+    assert "--coordinator: `10.0.0.1` is no address" in line
+
+
+def test_an_address_without_its_protocol_is_dialled(refusal: Any) -> None:
+    assert "--coordinator tcp://127.0.0.1:1: no answer" in refusal("status", "-c", "127.0.0.1:1")
+
+
+@pytest.fixture
+def plain_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if only what everyone needs were installed."""
+    find_spec = importlib.util.find_spec
+
+    def find(name: str) -> ModuleSpec | None:
+        return None if name in EXTRAS else find_spec(name)
+
+    monkeypatch.setattr("spotlight.preflight.find_spec", find)
+
+
+@pytest.mark.usefixtures("plain_wheel")
+def test_live_chaos_says_what_to_install(refusal: Any) -> None:
+    line = refusal("chaos", "--live", "--seeds", "1")
+    assert "`spotlight chaos --live` needs torch" in line and "psutil" in line
+    assert 'pip install "spotlight-rl[worker]"' in line
+
+
+@pytest.mark.usefixtures("plain_wheel")
+def test_a_study_says_what_to_install(refusal: Any, tmp_path: Path) -> None:
+    line = refusal("study", "staleness", write_run(tmp_path))
+    assert 'pip install "spotlight-rl[worker]"' in line
+
+
+@pytest.mark.usefixtures("plain_wheel")
+def test_a_run_says_what_to_install(refusal: Any, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(job_to_yaml(small_job()))
+    line = refusal("run", tmp_path / "job.yaml", "--run-folder", tmp_path / "run")
+    assert 'pip install "spotlight-rl[worker]"' in line and not (tmp_path / "run").exists()
+
+
+def test_simulated_chaos_loads_nothing_but_the_plain_wheel() -> None:
+    code = "import json, sys, spotlight.cli.chaos; print(json.dumps(list(sys.modules)))"
+    done = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert not EXTRAS & set(json.loads(done.communicate(timeout=60)[0]))
+
+
+def test_a_coordinator_that_does_not_answer_a_submission_is_one_line(
+    refusal: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Silent:
+        async def submit(self, *arguments: Any, **options: Any) -> None:
+            raise AskTimeout("it did not answer within 60 s")
+
+    @asynccontextmanager
+    async def cluster(*arguments: Any) -> AsyncIterator[Any]:
+        yield Silent()
+
+    monkeypatch.setattr(local, "local_cluster", cluster)
+    monkeypatch.setattr(local, "connect", cluster)
+    (tmp_path / "job.yaml").write_text(job_to_yaml(small_job()))
+    line = refusal("run", tmp_path / "job.yaml", "--run-folder", tmp_path / "run", plan=True)
+    assert "did not take the job (it did not answer within 60 s); see " in line
+    assert str(tmp_path / "run" / "logs" / "coordinator.log") in line
