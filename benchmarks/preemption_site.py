@@ -157,12 +157,12 @@ class Site:
         self.launcher = _TracedLauncher(self.trace)
         self.statistics = DispatchStatistics()
         self.nodes: dict[str, ActorRef] = {}
+        self.systems: list[ActorSystem] = []
+        self.stores: list[BundleStore] = []
         self.left: set[str] = set()
         self.finished: Counter[str] = Counter()
         self.results: dict[str, Result] = {}
         self.given_up: list[str] = []
-        self.commit_every: list[int] = []
-        """What each grant said."""
 
     async def open(self, job: JobSpec, model: DiffusionModel, nodes: int) -> None:
         """Start everything and wait until it is `up`."""
@@ -188,7 +188,6 @@ class Site:
         self.prepare = PrepareJob("job", job, Membership(self.dispatcher_ref, ledger, sink))
         self.weights = HoldWeights("job", 0, weights, None, (0,))
         await self.system.spawn(lambda: _Coordinator(self), "coordinator")
-        self.systems, self.stores = [], []
         for number in range(nodes):
             await self._add_node(f"node-{number}")
         await self.until(self.up)
@@ -261,16 +260,11 @@ class Site:
         """As a user would."""
         self.system.tell(self.nodes[node], NoticeGiven(seconds, cancel))
 
-    def steps_since(self, offset: int) -> Counter[tuple[int, int]]:
-        """How often each (seed, step) was taken after the trace had so many bytes."""
-        taken: Counter[tuple[int, int]] = Counter()
+    def traced_since(self, offset: int) -> list[dict[str, Any]]:
+        """The lines that were written after the trace had so many bytes."""
         with self.trace.open("rb") as file:
             file.seek(offset)
-            for line in file:
-                record = json.loads(line)
-                if "step" in record:
-                    taken.update((seed, record["step"]) for seed in record["seeds"])
-        return taken
+            return [json.loads(line) for line in file]
 
     async def fingerprints(self, requests: tuple[Request, ...]) -> dict[int, str]:
         """A hash of all tensors of each finished sample, by seed; their bundles are dropped."""

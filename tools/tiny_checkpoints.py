@@ -198,6 +198,7 @@ def save(model: QwenImageModel, folder: Path, prompt_files: dict[str, str]) -> N
     model.transformer.to(torch.bfloat16).save_pretrained(folder / "transformer")
     model.transformer.to(torch.float32)
     model._scheduler.save_pretrained(folder / "scheduler")
+    assert isinstance(model._text_encoder, TokenTextEncoder)
     model._text_encoder.save(folder / "text_encoder")
     index = {
         "_class_name": "QwenImagePipeline",
