@@ -339,7 +339,7 @@ class PoolSpec(_Spec, frozen=True, kw_only=True):
 
 
 class PoolsSpec(_Spec, frozen=True, kw_only=True):
-    """The reserved and the spot pool."""
+    """The reserved and the spot pool; used by `spotlight run` only."""
 
     reserved: PoolSpec = PoolSpec()
     """Nodes that stay: they train, and roll out when they do not train."""
@@ -392,18 +392,6 @@ class JobSpec(_Spec, frozen=True, kw_only=True):
             "of one prompt",
         )
         _require(self.checkpoint_every >= 1, "checkpoint_every", "must be at least 1")
-        reserved = self.pools.reserved
-        _require(
-            reserved.nodes >= 1,
-            "pools.reserved.nodes",
-            "must be at least 1: trainer ranks run there",
-        )
-        _require(
-            self.training.ranks <= reserved.nodes * reserved.workers,
-            "training.ranks",
-            f"{self.training.ranks} ranks need as many reserved workers, but `pools.reserved` "
-            f"has only {reserved.nodes * reserved.workers}",
-        )
         samples = self.samples_per_iteration
         _require(
             samples % (self.training.updates_per_iteration * self.training.ranks) == 0,

@@ -1,6 +1,7 @@
 """Checks a job against this machine before any process starts.
 
-Checked are the checkpoint, sizes, SP degree, prompts, installed packages and free disk space.
+Checked are the checkpoint, sizes, SP degree, prompts and free disk space, and, where workers are to
+run on this machine, their number and the packages that they need.
 
 Reads JSON, the headers of safetensors files and file sizes, and asks which packages are installed;
 it imports none of them and needs no torch. Each problem is one `UserError` whose message names the
@@ -34,7 +35,8 @@ def check(
     """Raise what is wrong with a job on this machine; otherwise describe its checkpoint.
 
     `run_folder` is where the run will write (the working folder when absent); `local_workers` says
-    that workers run on this machine, so that their packages must be installed here.
+    that the workers are those of the job's `pools`, on this machine: they must be enough, and their
+    packages must be installed here.
 
     Raises `CheckpointError`, `JobError`, `MissingDependency` or `RunFolderError`.
     """
@@ -43,6 +45,7 @@ def check(
     _check_degree(job.sampler, checkpoint)
     _check_prompts(job)
     if local_workers:
+        _check_pools(job)
         _check_packages(job, checkpoint)
     _check_disk(job, checkpoint, run_folder or Path.cwd())
     return checkpoint
@@ -152,6 +155,17 @@ def _check_metadata(names: Sequence[str], train: Sequence[str], validation: Sequ
                 f"has no line for {len(unknown)} prompts of `{field}`, such as {unknown[0]!r};"
                 " add them",
             )
+
+
+def _check_pools(job: JobSpec) -> None:
+    """Nobody else joins whom the trainer ranks could wait for."""
+    ranks, reserved = job.training.ranks, job.pools.reserved
+    if ranks > reserved.nodes * reserved.workers:
+        raise JobError(
+            "training.ranks",
+            f"{ranks} trainer ranks need as many reserved workers, but `pools.reserved` has only"
+            f" {reserved.nodes * reserved.workers}; raise its `nodes` or `workers`",
+        )
 
 
 def _check_packages(job: JobSpec, checkpoint: CheckpointInfo) -> None:

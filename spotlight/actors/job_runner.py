@@ -725,9 +725,16 @@ class JobRunner(Actor):
             preemptions=self._attendance.preemptions,
             dead_letters=len(self.system.dead_letters),
             outcome=self._outcome,
-            reason=self._reason,
+            reason=self._reason or self._waits_for(),
             run_folder=str(self._record.path),
         )
+
+    def _waits_for(self) -> str:
+        """What is missing for the job to begin; empty if nothing is."""
+        ranks, there = self._job.training.ranks, len(self._roster.reserved_workers())
+        if self._outcome or self._team.ranks or there >= ranks:
+            return ""
+        return f"waits for reserved workers: {there} of {ranks} (`training.ranks`) are there"
 
     def _worker_status(self, name: str) -> WorkerStatus:
         leader, members = self._statistics.groups.of(name)

@@ -37,14 +37,16 @@ class Roster:
         """Who shall train: those that did `before` (by epoch) if they are all there, else the first
         reserved workers by name; nobody while there are too few.
         """
-        reserved = sorted(
-            (w for node in self.nodes.values() if node.pool == "reserved" for w in node.workers),
-            key=lambda worker: worker.worker,
-        )
+        reserved = self.reserved_workers()
         again = {worker.epoch: worker for worker in reserved if worker.epoch in before}
         if before and len(again) == len(before) == ranks:
             return tuple(again[epoch] for epoch in before)
         return tuple(reserved[:ranks]) if len(reserved) >= ranks else ()
+
+    def reserved_workers(self) -> list[WorkerRefs]:
+        """Those that could train, by name."""
+        workers = (w for n in self.nodes.values() if n.pool == "reserved" for w in n.workers)
+        return sorted(workers, key=lambda worker: worker.worker)
 
     def free_workers(self) -> int:
         """Workers that may be given requests now."""

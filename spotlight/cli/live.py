@@ -48,7 +48,8 @@ def render(status: JobStatus) -> RenderableType:
     """The whole view of a job, for `rich.live` or to print once."""
     if not status.job:
         return Text("no job is running")
-    reason = [Text(status.reason, style="red")] if status.reason else []
+    style = "red" if status.outcome else "yellow"
+    reason = [Text(status.reason, style=style)] if status.reason else []
     return Group(
         _headline(status),
         *reason,

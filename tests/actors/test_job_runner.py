@@ -69,6 +69,19 @@ async def test_a_job_runs_to_its_end(town: Town, budget: str) -> None:
     assert not [path for path in artifacts.rglob("*") if path.is_file()]
 
 
+async def test_a_job_waits_for_as_many_reserved_workers_as_it_has_ranks_and_says_so(
+    town: Town,
+) -> None:
+    await town.join("spot", "spot")
+    await town.submit(job())
+    waiting = await town.wait(lambda now: bool(now.reason))
+    assert "reserved workers: 0 of 1" in waiting.reason
+    assert waiting.outcome == ""
+    await town.join("reserved", "reserved")
+    end = await town.ended()
+    assert (end.outcome, end.reason) == ("finished", "")
+
+
 async def test_a_fixed_budget_previews_every_candidate_first(town: Town) -> None:
     await with_nodes(town)
     town.world.train_s = 0.5

@@ -80,6 +80,7 @@ class JobStatus(Message, frozen=True):
     dead_letters: int
     outcome: Outcome
     reason: str
+    """Of the outcome; before it, what the job waits for, if it cannot begin."""
     run_folder: str
 
 
