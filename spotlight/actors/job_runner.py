@@ -104,6 +104,8 @@ _STATUS_PERIOD_S = 0.2
 _REMIND_S = 1.0
 _REPEAT_EVERY = 5
 """Reminders between two repetitions of what may have been lost."""
+_STARTING_S = 10.0
+"""Workers of a machine that has just been started are there by then."""
 _PATIENCE_S = 10.0
 """How long a coordinator that came back waits for the trainers that it had."""
 
@@ -167,7 +169,6 @@ class JobRunner(Actor):
         self._phase_began = 0.0
         self._lasted: dict[str, float] = {}
         """Seconds, of the last phase of each name."""
-        self._seconds_per_image = 0.0
         self._previews = 0
         self._reminders = 0
         self._outcome: Outcome = ""
@@ -520,8 +521,6 @@ class JobRunner(Actor):
             self._end("failed", "every prompt group of the iteration failed; see events.jsonl")
             return
         self._figures.rollout_s = self._phase_seconds()
-        workers = max(1, self._roster.free_workers())
-        self._seconds_per_image = self._figures.rollout_s * workers / self._rollout.finished
         rollout_figures(self._figures, self._rollout.samples(), self._exploring.choices)
         fresh = [*self._rollout.samples(), *self._rollout.probes()]
         self._exploring.judge(fresh, self._figures)
@@ -557,10 +556,14 @@ class JobRunner(Actor):
             self._enter("explore")
             self._open_figures(iteration)
             self._bar(frozenset())
-        # Validation waits behind previews, so it gets its share of the window first.
-        waiting = self._statistics.open["evaluation"]
-        validation_s = waiting * self._seconds_per_image / max(1, self._roster.free_workers())
+        # Validation waits behind previews, so the end of the window is left to it.
+        validation_s = sum(
+            work.batches * work.settings.steps * (self._profile.step_s(work.settings, 1) or 0.0)
+            for work in self._statistics.backlog
+            if work.kind == "evaluation"
+        ) / max(1, self._roster.free_workers())
         window_s = max(0.0, self._window.predict() - validation_s)
+        self._figures.window_s = window_s if window_s < math.inf else None
         prompts = prompts_of(self._job, iteration, self._train_prompts)
         share = self._figures.exploration_share = self._exploring.share(iteration)
         version = iteration if fresh else iteration - 1
@@ -730,9 +733,9 @@ class JobRunner(Actor):
         )
 
     def _waits_for(self) -> str:
-        """What is missing for the job to begin; empty if nothing is."""
+        """What is missing for the job to begin; empty if nothing is, or may be about to come."""
         ranks, there = self._job.training.ranks, len(self._roster.reserved_workers())
-        if self._outcome or self._team.ranks or there >= ranks:
+        if self._team.ranks or there >= ranks or self._phase_seconds() < _STARTING_S:
             return ""
         return f"waits for reserved workers: {there} of {ranks} (`training.ranks`) are there"
 

@@ -105,6 +105,29 @@ async def test_a_window_budget_waits_for_nothing(town: Town) -> None:
     assert iterations(end.run_folder)[2]["previews"] > 0
 
 
+VALIDATED = {"exploration": {"budget": "window", "candidates": 64}, "validation": {"every": 1}}
+"""While an iteration trains, the 8 batches of the validation of its weights wait."""
+
+
+async def test_a_validation_has_as_much_of_the_window_as_its_denoising_takes(town: Town) -> None:
+    await with_nodes(town)
+    town.world.score_s = 2.0  # which makes rollouts long, but takes no steps
+    end = await town.run(job(**VALIDATED))
+    _, trained, explored = iterations(end.run_folder)
+    assert trained["window_s"] == pytest.approx(20 - 4, abs=0.5), "4 are done beside the rollouts"
+    assert explored["previews"] > 0
+
+
+async def test_a_validation_that_takes_the_whole_window_leaves_no_time_and_that_is_told(
+    town: Town,
+) -> None:
+    await with_nodes(town)
+    town.world.denoise_s = 3.0
+    end = await town.run(job(**VALIDATED))
+    _, trained, explored = iterations(end.run_folder)
+    assert (trained["window_s"], explored["previews"]) == (0.0, 0)
+
+
 async def test_previews_use_the_weights_before_and_trainers_do_not_preview(town: Town) -> None:
     await with_nodes(town)
     await town.run(job())
