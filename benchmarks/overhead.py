@@ -147,10 +147,10 @@ async def _measure(count: int, rounds: int) -> dict[str, Any]:
             argv, {**os.environ, "OMP_NUM_THREADS": "1"}, "worker", Path(folder) / "worker.log"
         )
         try:
-            refs = await asyncio.wait_for(up, 60)
+            refs = await asyncio.wait_for(up, 300)
             membership = Membership(dispatcher_ref, ledger, sink)
             system.tell(dispatcher_ref, AddWorker("worker", "node", "spot", refs.epoch))
-            await system.ask(refs.leader, PrepareJob("job", job, membership), timeout_s=60)
+            await system.ask(refs.leader, PrepareJob("job", job, membership), timeout_s=300)
             weights = store.put("weights/0", pack(model.trainable_state()))
             system.tell(refs.leader, HoldWeights("job", 0, weights, None, (0,)))
             for number in range(rounds + 1):

@@ -52,7 +52,7 @@ from spotlight.transport.control import ZeroMQTransport
 from spotlight.transport.tensors import BundleOffer, BundleStore, fetch
 from spotlight.transport.tensors.bundles import pack, unpack
 
-LIMIT_S = 120.0
+LIMIT_S = 300.0
 EXAMPLE = Path(__file__).parent.parent / "examples" / "ocr-tiny.yaml"
 """The job whose model is denoised with."""
 

@@ -58,14 +58,10 @@ def _tiles(record: RunRecord, summary: dict[str, Any]) -> Iterable[str]:
         words.number(summary["samples"]),
         f"{pace:.1f} images/s in rollouts" if pace else "none yet",
     )
-    late = words.number(summary["previews_late"])
-    yield _tile("Previews", words.number(summary["previews"]), f"{late} came too late")
+    note = f"{words.number(summary['previews_late'])} came too late"
     if gain := summary["exploration_gain"]:
-        yield _tile(
-            "Gain by exploration",
-            words.times(gain["times"]),
-            f"± {gain['error']:.2f}, in spread within prompt groups",
-        )
+        note = f"kept seeds spread {words.times(gain['times'], gain['error'])} as wide as any"
+    yield _tile("Previews", words.number(summary["previews"]), note)
     for pool, times in summary["pools"].items():
         share = times["share"]
         busy = sum(share[state] for state in ("rollout", "explore", "train", "score", "evaluate"))
