@@ -1,6 +1,8 @@
 # Two commands: `make demo` and `make test`. Both set everything up in .venv first.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
+# What pip is told to install as torch: the version of constraints.txt, and perhaps where to find it.
+TORCH ?= torch==2.13.0
 
 .PHONY: setup demo test test-slow lint check clean
 
@@ -8,7 +10,7 @@ setup: .venv/.ready
 
 .venv/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch==2.13.0
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt $(TORCH)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $@
 

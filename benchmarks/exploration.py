@@ -59,7 +59,7 @@ def main() -> None:
     """Measure, draw and print."""
     made = parser(__doc__)
     made.add_argument("--part", choices=PARTS, action="append", help="default: all")
-    made.add_argument("--task", choices=TASKS, action="append", help="default: both")
+    made.add_argument("--task", choices=TASKS, action="append", help="default: both; quick: ocr")
     made.add_argument("--seeds", type=int, default=3)
     made.add_argument("--results", type=Path, help="where runs are kept; default: nowhere")
     made.add_argument("--plots", type=Path, help="where curves are drawn and written to")
@@ -74,13 +74,14 @@ def main() -> None:
 
 
 def _measure(options: argparse.Namespace) -> dict[str, Any]:
-    tasks, seeds = options.task or TASKS, range(1, 2 if options.quick else options.seeds + 1)
+    tasks = options.task or TASKS[: 1 if options.quick else None]
+    seeds = range(1, 2 if options.quick else options.seeds + 1)
     figures: dict[str, Any] = {"quick": options.quick}
     parts: dict[str, Callable[[], dict[str, Any]]] = {
         "staleness": lambda: _staleness(options, tasks, seeds),
         "testbed": lambda: _testbed(options, tasks, seeds),
         "two-core": lambda: _two_core(options, tasks, seeds),
-        "planner": _planner,
+        "planner": lambda: _planner(options.quick),
     }
     for part in options.part or PARTS:
         figures |= parts[part]()
@@ -113,9 +114,9 @@ def _study(key: Key, results: Path, quick: bool) -> None:
     folder.mkdir(exist_ok=True)
     (folder / "config.yaml").write_text(job_to_yaml(virtual_job(task, method, seed)))
     command = [*_spotlight("study", "staleness", str(folder)), "--seed", str(seed)]
-    size = (4, 8) if quick else (_PROMPTS, _SEEDS)
+    prompts, seeds, lags = (4, 8, "1,2") if quick else (_PROMPTS, _SEEDS, "1,2,4,8")
     subprocess.run(
-        [*command, "--prompts", str(size[0]), "--seeds", str(size[1])],
+        [*command, "--prompts", str(prompts), "--seeds", str(seeds), "--lags", lags],
         check=True,
         stdout=subprocess.DEVNULL,
         timeout=3600,
@@ -221,9 +222,12 @@ def _virtual(
 
 
 def _shortened(job: JobSpec) -> JobSpec:
-    """To see that everything works; such a run says nothing about speed."""
+    """To see that everything works: as few validations as a curve can have. Such a run says nothing
+    about speed.
+    """
     validation = msgspec.structs.replace(job.validation, seeds=1, every=1)
-    return msgspec.structs.replace(job, iterations=4, validation=validation)
+    iterations = time_to_target.SMOOTHED - 1
+    return msgspec.structs.replace(job, iterations=iterations, validation=validation)
 
 
 def _target(key: Key, results: Path) -> float | None:
@@ -288,8 +292,9 @@ def _draw(
 # --- the planner ---
 
 
-def _planner() -> dict[str, Any]:
+def _planner(quick: bool) -> dict[str, Any]:
     command = [sys.executable, "-m", "benchmarks.exploration_planner", "--json"]
+    command += ["--quick"] * quick
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=1800)
     figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])["figures"]
     return figures

@@ -84,7 +84,7 @@ def _ratios(rng: random.Random, clusters: int) -> dict[str, float | int]:
 
 def _finished(kinds: Counter[GroupKind], outlook: Outlook, seconds_left: float) -> float:
     """Work that ends with the phase at the latest; everything at most."""
-    return min(outlook.value, outlook.score(kinds).rate * seconds_left)
+    return min(outlook.batches, outlook.score(kinds).rate * seconds_left)
 
 
 def _kinds(chosen: tuple[Mix, ...]) -> Counter[GroupKind]:

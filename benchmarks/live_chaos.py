@@ -3,7 +3,7 @@
 Nodes, workers and the coordinator are killed, stopped, given notice and, where the machine has
 network namespaces, cut off. Every run must end by itself with the checkpoint, export and figures of
 an undisturbed one, bit by bit, and leave nothing behind. One more case: all of four spot nodes are
-killed, and are back within the same iteration.
+killed, and are back within the same iteration; `--quick` is that case alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--seeds", type=int, default=5, help="how many, from 0")
     given = options.parse_args()
-    cases = [LiveCase(None), *map(LiveCase, range(1 if given.quick else given.seeds))]
+    cases = [LiveCase(None), *map(LiveCase, range(0 if given.quick else given.seeds))]
     outcomes = list(run_live(cases))
     struck: Counter[str] = Counter()
     for outcome in outcomes:

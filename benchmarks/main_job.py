@@ -57,7 +57,7 @@ def main() -> None:
         {name: run[name] for name in (*names, "images_per_s", "samples", "previews")}
         for run in runs
     ]
-    finish("main_job", figures)
+    finish("main_job", figures, options.json)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ left out of both.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import random
 import statistics
@@ -26,6 +27,7 @@ from spotlight.actors.dispatcher import Dispatcher
 from spotlight.actors.job_journal import JobJournal
 from spotlight.actors.launcher import LocalLauncher
 from spotlight.actors.ledger import Ledger
+from spotlight.actors.logs import log_as_json_lines
 from spotlight.actors.loop import run
 from spotlight.actors.messages import (
     AddWorkers,
@@ -40,9 +42,11 @@ from spotlight.actors.messages import (
 )
 from spotlight.actors.requests import rollout_settings
 from spotlight.actors.runtime import Actor, ActorSystem, handles
+from spotlight.actors.step_profile import StepProfile
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.samplers import SamplerSettings, sample
 from spotlight.jobs import JobSpec, load_job
+from spotlight.policies.step_times import StepTimes
 from spotlight.store.journal import Journal
 from spotlight.transport.control import ZeroMQTransport
 from spotlight.transport.tensors import BundleStore
@@ -129,6 +133,8 @@ async def _measure(count: int, rounds: int) -> dict[str, Any]:
             journal=JobJournal(journal, sink, _fail),
             discard=lambda bundle: store.delete(bundle.key),
             record=lambda event, **fields: None,
+            profile=StepProfile("benchmark", StepTimes()),
+            backlog_changed=lambda: None,
             score_attempts=1,
         )
         dispatcher_ref = await system.spawn(lambda: dispatcher, "dispatcher")
@@ -141,12 +147,12 @@ async def _measure(count: int, rounds: int) -> dict[str, Any]:
             argv, {**os.environ, "OMP_NUM_THREADS": "1"}, "worker", Path(folder) / "worker.log"
         )
         try:
-            refs = await asyncio.wait_for(up, 60)
+            refs = await asyncio.wait_for(up, 300)
             membership = Membership(
                 dispatcher_ref, dispatcher_ref, ledger, store.writable_by("node")
             )
             system.tell(dispatcher_ref, AddWorkers("node", "spot", (refs,)))
-            await system.ask(refs.leader, PrepareJob("job", job, membership), timeout_s=60)
+            await system.ask(refs.leader, PrepareJob("job", job, membership), timeout_s=300)
             weights = store.put("weights/0", pack(model.trainable_state()))
             system.tell(refs.leader, HoldWeights("job", 0, weights, None, (0,)))
             for number in range(rounds + 1):
@@ -187,7 +193,9 @@ def main() -> None:
     """Print the ratio."""
     options = arguments(__doc__)
     torch.set_num_threads(1)
-    finish("overhead", run(_measure(count=128, rounds=3 if options.quick else 15)))
+    log_as_json_lines(logging.ERROR)
+    figures = run(_measure(count=128, rounds=3 if options.quick else 15))
+    finish("overhead", figures, options.json)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,10 @@
 
 Three nodes with one real worker process each denoise batches of the tiny model under a real
 dispatcher, journal and store. In each round one worker that holds work is killed (SIGKILL, no
-notice), or its node is given notice. Every denoising step of every process is written down; every
-image, latent, state and log-probability is compared bit by bit with those of an undisturbed run.
+notice), or its node is given notice. Every denoising step of every process is written down, and
+those that were lost are held against the most that a loss can cost (`benchmarks.preemption_bound`);
+every image, latent, state and log-probability is compared bit by bit with those of an undisturbed
+run.
 Commit overhead is the throughput with the commit interval that the policy chose against that
 without commits, in alternating rounds.
 """
@@ -15,18 +17,24 @@ import logging
 import random
 import statistics
 import tempfile
-from collections import Counter
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
 
+from benchmarks.preemption_bound import Record, Saved, loss, most_lost
 from benchmarks.preemption_site import EXAMPLE, Site, make_requests, opened
 from benchmarks.report import arguments, finish, quantile
+from benchmarks.traced_worker import change
+from spotlight.actors.denoise_stage import RequestLease
+from spotlight.actors.dispatch_state import Worker
 from spotlight.actors.logs import log_as_json_lines
 from spotlight.actors.loop import run
-from spotlight.actors.messages import Request, SamplingSettings
+from spotlight.actors.messages import CommitSteps, Request, SamplingSettings
 from spotlight.actors.requests import rollout_settings
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.jobs import load_job
@@ -37,6 +45,9 @@ STEPS = 240
 NOTICE_S = 10.0
 RESTART_PAUSE_S = 12.0
 """Between two kills, so that no node's worker ends more often than a node allows."""
+
+_Policy = Callable[[Worker, RequestLease], int]
+"""After how many steps to commit."""
 
 
 class _Trials:
@@ -52,25 +63,45 @@ class _Trials:
         self.submitted = 0
         self.undisturbed: dict[int, str] = {}
         self.equal: list[bool] = []
-        self.repeated: list[float] = []
-        self.bounds: list[int] = []
+        self.every: dict[int, int] = {}
+        """What each grant said, by lease."""
+        self.saved: defaultdict[str, list[Saved]] = defaultdict(list)
+        """Commits that count, by request."""
+        self.intervals: list[int] = []
+        """Of the leases that were lost to a kill."""
+        self.repeated: list[int] = []
+        self.over_bound = 0
+        self.on_the_way: list[int] = []
+        self.repeated_after_notice: list[int] = []
         self.commit_ms: list[float] = []
         self.leave_ms: list[float] = []
         self.requeue_ms: list[float] = []
         self.reissue_ms: list[float] = []
-        self.record_intervals()
+        self.record_commits()
 
-    def record_intervals(self) -> None:
-        """Keep what the policy says at each grant."""
+    def record_commits(self) -> None:
+        """Keep what the policy says at each grant, and when a commit counts."""
         stage = self.at.dispatcher._denoising
-        policy = stage._commit_every
 
-        def recorded(worker: Any, lease: Any) -> int:
-            every = policy(worker, lease)
-            self.at.commit_every.append(every)
-            return every
+        def noting(policy: _Policy) -> _Policy:
+            def noted(worker: Worker, lease: RequestLease) -> int:
+                self.every[lease.number] = policy(worker, lease)
+                return self.every[lease.number]
 
-        stage._commit_every = recorded  # type: ignore[method-assign]
+            return noted
+
+        def saving(save: Callable[[CommitSteps], int]) -> Callable[[CommitSteps], int]:
+            def saved(message: CommitSteps) -> int:
+                lease, count = stage.book.find(message.lease, message.worker), save(message)
+                commit = Saved(message.lease, message.step, time.monotonic())
+                for item in lease.items if lease is not None and count else ():
+                    self.saved[item.id].append(commit)
+                return count
+
+            return saved
+
+        change(stage, "_commit_every", noting)
+        change(stage, "commit", saving)
 
     def begin(self, batches: int) -> tuple[tuple[Request, ...], int]:
         """Submit a round; returns its requests and where its steps begin in the trace."""
@@ -105,26 +136,40 @@ class _Trials:
             return
         # A node gives up a worker that ends too often, so the kills go round.
         worker = min(sorted(held), key=lambda name: self.kills[name])
-        leases = held[worker]
-        every = self.at.commit_every[-1] or STEPS
+        leases, pid = held[worker], self.at.launcher.processes[worker].pid
         if notice:
             await self.give_notice(worker, leases)
         else:
             await self.kill(worker, leases)
         self.compare(await self.end(requests))
-        taken = self.at.steps_since(offset)
-        for request in [request for lease in leases for request in lease.items]:
-            again = sum(
-                taken[request.seed, step] - 1
-                for step in range(1, STEPS + 1)
-                if taken[request.seed, step] > 1
-            )
-            self.repeated.append(again)
-            self.bounds.append(every + 1)
+        self.count_steps(leases, pid, self.at.traced_since(offset), notice=notice)
         if notice:
             self.at.left.clear()
             self.at.notice(worker.partition("/")[0], 0.0, cancel=True)
         await self.at.until(lambda: len(self.at.ready()) == NODES)
+
+    def count_steps(
+        self, leases: list[RequestLease], pid: int, trace: Sequence[Record], *, notice: bool
+    ) -> None:
+        """How often each step of the requests that the process had was taken, by whomever."""
+        of_process = [record for record in trace if record["pid"] == pid]
+        for lease in leases:
+            every = self.every[lease.number]
+            for request in lease.items:
+                taken = Counter(
+                    record["step"]
+                    for record in trace
+                    if "step" in record and request.seed in record["seeds"]
+                )
+                again = taken.total() - len(taken)
+                if notice:
+                    self.repeated_after_notice.append(again)
+                    continue
+                it = loss(request.seed, lease.number, of_process, self.saved[request.id])
+                self.intervals.append(every)
+                self.repeated.append(again)
+                self.on_the_way.append(it.on_the_way)
+                self.over_bound += again > most_lost(every or STEPS, it.before, it.on_the_way)
 
     def compare(self, found: dict[int, str]) -> None:
         """With the undisturbed run."""
@@ -181,15 +226,17 @@ async def _overhead(trials: _Trials, every: int, rounds: int, batches: int) -> l
     for number in range(rounds):
         seconds = {}
         for commits in (True, False) if number % 2 else (False, True):
-            stage._commit_every = (  # type: ignore[method-assign]
-                lambda worker, lease, now=every if commits else 0: now
-            )
+            change(stage, "_commit_every", _always(every if commits else 0))
             requests, _ = trials.begin(batches)
             started = asyncio.get_running_loop().time()
             await trials.end(requests)
             seconds[commits] = asyncio.get_running_loop().time() - started
         ratios.append(seconds[True] / seconds[False])
     return ratios
+
+
+def _always(every: int) -> Callable[[_Policy], _Policy]:
+    return lambda policy: lambda worker, lease: every
 
 
 async def _measure(kills: int, notices: int, rounds: int) -> dict[str, Any]:
@@ -207,8 +254,7 @@ async def _measure(kills: int, notices: int, rounds: int) -> dict[str, Any]:
             await trials.learn()
             for _ in range(kills):
                 await trials.disturb(notice=False)
-            interval = int(statistics.median(at.commit_every[-kills:]))
-            kill_repeats, kill_bounds = list(trials.repeated), list(trials.bounds)
+            interval = int(statistics.median(trials.intervals))
             for _ in range(notices):
                 await trials.disturb(notice=True)
             ratios = await _overhead(trials, interval, rounds, batches=2 * NODES)
@@ -223,12 +269,11 @@ async def _measure(kills: int, notices: int, rounds: int) -> dict[str, Any]:
         "images_compared": len(trials.equal),
         "commit_interval": interval,
         "steps_per_request": STEPS,
-        "steps_repeated_median": statistics.median(kill_repeats),
-        "steps_repeated_p99": quantile(kill_repeats, 0.99),
-        "steps_repeated_over_bound": sum(
-            again > bound for again, bound in zip(kill_repeats, kill_bounds, strict=True)
-        ),
-        "steps_repeated_after_notice_max": max(trials.repeated[len(kill_repeats) :], default=0),
+        "steps_repeated_median": statistics.median(trials.repeated),
+        "steps_repeated_max": max(trials.repeated),
+        "steps_repeated_over_bound": trials.over_bound,
+        "steps_on_the_way_max": max(trials.on_the_way),
+        "steps_repeated_after_notice_max": max(trials.repeated_after_notice, default=0),
         "commit_overhead": 1 - 1 / statistics.median(ratios),
         "notice_to_commit_ms_median": statistics.median(trials.commit_ms),
         "notice_to_commit_ms_p99": quantile(trials.commit_ms, 0.99),
@@ -248,7 +293,7 @@ def main() -> None:
     options = arguments(__doc__)
     torch.set_num_threads(1)
     log_as_json_lines(logging.ERROR)
-    kills, notices, rounds = (3, 3, 2) if options.quick else (10, 10, 8)
+    kills, notices, rounds = (2, 2, 1) if options.quick else (10, 10, 8)
     finish("preemption", run(_measure(kills, notices, rounds)), options.json)
 
 

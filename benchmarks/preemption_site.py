@@ -52,7 +52,7 @@ from spotlight.transport.control import ZeroMQTransport
 from spotlight.transport.tensors import BundleOffer, BundleStore, fetch
 from spotlight.transport.tensors.bundles import pack, unpack
 
-LIMIT_S = 120.0
+LIMIT_S = 300.0
 EXAMPLE = Path(__file__).parent.parent / "examples" / "ocr-tiny.yaml"
 """The job whose model is denoised with."""
 
@@ -153,12 +153,12 @@ class Site:
         self.launcher = _TracedLauncher(self.trace)
         self.statistics = DispatchStatistics()
         self.nodes: dict[str, ActorRef] = {}
+        self.systems: list[ActorSystem] = []
+        self.stores: list[BundleStore] = []
         self.left: set[str] = set()
         self.finished: Counter[str] = Counter()
         self.results: dict[str, Result] = {}
         self.given_up: list[str] = []
-        self.commit_every: list[int] = []
-        """What each grant said."""
 
     async def open(self, job: JobSpec, model: DiffusionModel, nodes: int) -> None:
         """Start everything and wait until it is `up`."""
@@ -182,11 +182,10 @@ class Site:
         )
         weights = self.store.put("weights/0", pack(model.trainable_state()))
         sink = self.store.writable_by("site")
-        membership = Membership(*[self.dispatcher_ref] * 2, ledger, sink)
+        membership = Membership(self.dispatcher_ref, self.dispatcher_ref, ledger, sink)
         self.prepare = PrepareJob("job", job, membership)
         self.weights = HoldWeights("job", 0, weights, None, (0,))
         await self.system.spawn(lambda: _Coordinator(self), "coordinator")
-        self.systems, self.stores = [], []
         for number in range(nodes):
             await self._add_node(f"node-{number}")
         await self.until(self.up)
@@ -259,16 +258,11 @@ class Site:
         """As a user would."""
         self.system.tell(self.nodes[node], NoticeGiven(seconds, cancel))
 
-    def steps_since(self, offset: int) -> Counter[tuple[int, int]]:
-        """How often each (seed, step) was taken after the trace had so many bytes."""
-        taken: Counter[tuple[int, int]] = Counter()
+    def traced_since(self, offset: int) -> list[dict[str, Any]]:
+        """The lines that were written after the trace had so many bytes."""
         with self.trace.open("rb") as file:
             file.seek(offset)
-            for line in file:
-                record = json.loads(line)
-                if "step" in record:
-                    taken.update((seed, record["step"]) for seed in record["seeds"])
-        return taken
+            return [json.loads(line) for line in file]
 
     async def fingerprints(self, requests: tuple[Request, ...]) -> dict[int, str]:
         """A hash of all tensors of each finished sample, by seed; their bundles are dropped."""

@@ -49,19 +49,19 @@ from spotlight.actors.requests import rollout_settings
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.jobs import load_job
 
-STEPS = 240
+STEPS, QUICK_STEPS = 240, 48
 MICRO_BATCH = 4
 """Of the tiny model: a step takes little, so that what is measured is the rest."""
 CASES = ("2->1", "4->3", "4->2", "3->4")
 FINISH_LIMIT_S = 300.0
 
 
-async def _measure(kills: int, stops: int, events: int) -> dict[str, Figure]:
+async def _measure(steps: int, kills: int, stops: int, events: int) -> dict[str, Figure]:
     job = load_job(EXAMPLE)
     sampler = msgspec.structs.replace(job.sampler, micro_batch=MICRO_BATCH)
     job = msgspec.structs.replace(job, sampler=sampler)
     model = load_model(job.model)
-    settings = msgspec.structs.replace(rollout_settings(job, 0), steps=STEPS)
+    settings = msgspec.structs.replace(rollout_settings(job, 0), steps=steps)
 
     def site(folder: str) -> GroupSite:
         return GroupSite(Path(folder), settings)
@@ -175,10 +175,10 @@ def main() -> None:
     options = accepted.parse_args()
     torch.set_num_threads(1)
     log_as_json_lines(logging.ERROR)
-    kills, stops, events = (1, 1, 20) if options.quick else (20, 16, options.events)
-    figures: dict[str, Figure] = run(_measure(kills, stops, events))
+    size = (QUICK_STEPS, 1, 1, 12) if options.quick else (STEPS, 20, 16, options.events)
+    figures: dict[str, Figure] = run(_measure(*size))
     layers, rounds = (8, 5) if options.quick else (32, 21)
-    figures |= regroup_exactness.measure()
+    figures |= regroup_exactness.measure(quick=options.quick)
     figures["weights_vs_memcpy"] = run(weights.measure(layers, rounds))["weights_vs_memcpy"]
     finish("regroup", figures, options.json)
 

@@ -9,6 +9,7 @@ import platform
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 Figure = float | int | str
 
@@ -34,7 +35,7 @@ def quantile(values: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-def finish(name: str, figures: Mapping[str, Figure], json_only: bool = False) -> None:
+def finish(name: str, figures: Mapping[str, Any], json_only: bool) -> None:
     """Print the figures, as a table unless `json_only`, then as one JSON object with machine and
     commit."""
     if not json_only:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import os
 import random
 import statistics
@@ -29,6 +30,7 @@ import zmq.asyncio
 
 from benchmarks.report import finish, parser
 from spotlight.actors.launcher import LocalLauncher, die_with_parent
+from spotlight.actors.logs import log_as_json_lines
 from spotlight.actors.loop import run
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, Message, handles
 from spotlight.errors import MailboxFull
@@ -258,6 +260,7 @@ def main() -> None:
         die_with_parent(int(arguments.serve[0]))
         run(serve(arguments.serve[1]))
         return
+    log_as_json_lines(logging.ERROR)
     finish("runtime", run(measure(arguments.quick)), arguments.json)
 
 

@@ -79,6 +79,7 @@ def measure(folder: Path, scores: Mapping[int, float], *, steps: int, real_s: fl
         if start.phase == "rollout"
     ]
     summary = summarise(record)
+    trainings = [(start, end) for phase, start, end in _spans(record) if phase.phase == "train"]
     return TestbedRun(
         summary["job"],
         tuple(
@@ -103,7 +104,7 @@ def measure(folder: Path, scores: Mapping[int, float], *, steps: int, real_s: fl
             delayed=sum(delay >= _NOTHING_S for delay in delays),
             spot_idle_share=_idle_share(
                 [lane for lane in lanes(record) if lane.pool == "spot"],
-                [span for phase, *span in _spans(record) if phase.phase == "train"][:-1],
+                trainings[:-1],
             ),
             previews=summary["previews"],
             previews_late=summary["previews_late"],

@@ -4,6 +4,7 @@ see of it: one JSON object a line.
 Every line has `pid` and `t` in seconds. Kinds of lines, by the key that only they have:
 - `step`: the leading rank completed this step of the batch with `seeds`, in the group of `epoch`
   with so many `members`.
+- `commit`: the progress of the batch with `seeds` after this step was copied, to be delivered.
 - `formed`: this rank's group of that epoch can denoise; it took `seconds` from the order.
 - `met`: this rank connected to the others of that epoch, in `seconds`.
 - `loaded_s`: weights were copied into the model, in that time.
@@ -14,14 +15,17 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from torch import Tensor
 
 from spotlight.actors import group_connector, worker
+from spotlight.actors.batch_member import Batch
 from spotlight.actors.group_seat import GroupSeat
+from spotlight.actors.member import Member
 from spotlight.actors.messages import GroupFailed, GroupReady
+from spotlight.actors.step_loop import Taken
 from spotlight.diffusion.lockstep import Alone, Lockstep
 from spotlight.diffusion.qwen_image import QwenImageModel
 from spotlight.diffusion.samplers import Denoising
@@ -30,6 +34,7 @@ from spotlight.transport.collectives import Group
 TRACE_VARIABLE = "SPOTLIGHT_STEP_TRACE"
 
 _Note = Callable[..., None]
+Delivery = Coroutine[Any, Any, None]
 
 
 def main() -> None:
@@ -41,6 +46,7 @@ def main() -> None:
         os.write(trace, line.encode())
 
     _trace_steps(note)
+    _trace_commits(note)
     _trace_groups(note)
     _trace_weights(note)
     worker.main()
@@ -59,45 +65,68 @@ def _trace_steps(note: _Note) -> None:
 
         return traced_step
 
-    Alone.step = traced(Alone.step)  # type: ignore[method-assign]
-    Lockstep.step = traced(Lockstep.step)  # type: ignore[method-assign]
+    change(Alone, "step", traced)
+    change(Lockstep, "step", traced)
+
+
+def _trace_commits(note: _Note) -> None:
+    def traced(deliver: Callable[..., Delivery]) -> Callable[..., Delivery]:
+        def traced_deliver(
+            member: Member, job: Any, origin: Any, batch: Batch, taken: Taken
+        ) -> Delivery:
+            seeds = [request.seed for request in batch.message.requests]
+            note(commit=taken.progress.step, seeds=seeds)
+            return deliver(member, job, origin, batch, taken)
+
+        return traced_deliver
+
+    change(Member, "_deliver_commit", traced)
 
 
 def _trace_groups(note: _Note) -> None:
-    plain_tell = GroupSeat._tell_leader
-    plain_meet = group_connector.meet
+    def tells(tell: Callable[..., None]) -> Callable[..., None]:
+        def traced_tell(seat: GroupSeat[Any], message: GroupReady | GroupFailed) -> None:
+            if isinstance(message, GroupReady):
+                company: Any = seat._company
+                company.epoch = message.epoch
+                note(
+                    formed=message.epoch,
+                    rank=seat._rank(),
+                    members=company.members,
+                    seconds=message.seconds,
+                )
+            tell(seat, message)
 
-    def traced_tell(seat: GroupSeat, message: GroupReady | GroupFailed) -> None:
-        if isinstance(message, GroupReady):
-            company: Any = seat._company
-            company.epoch = message.epoch
-            note(
-                formed=message.epoch,
-                rank=seat._rank(),
-                members=company.members,
-                seconds=message.seconds,
-            )
-        plain_tell(seat, message)
+        return traced_tell
 
-    def traced_meet(rank: int, world: int, store: Any, where: str, **options: Any) -> Group:
-        began = time.monotonic()
-        group = plain_meet(rank, world, store, where, **options)
-        note(met=int(where.rpartition(" ")[2]), rank=rank, seconds=time.monotonic() - began)
-        return group
+    def meets(meet: Callable[..., Group]) -> Callable[..., Group]:
+        def traced_meet(rank: int, world: int, store: Any, where: str, **options: Any) -> Group:
+            began = time.monotonic()
+            group = meet(rank, world, store, where, **options)
+            note(met=int(where.rpartition(" ")[2]), rank=rank, seconds=time.monotonic() - began)
+            return group
 
-    GroupSeat._tell_leader = traced_tell  # type: ignore[method-assign]
-    group_connector.meet = traced_meet  # type: ignore[assignment]
+        return traced_meet
+
+    change(GroupSeat, "_tell_leader", tells)
+    change(group_connector, "meet", meets)
 
 
 def _trace_weights(note: _Note) -> None:
-    plain_load = QwenImageModel.load_trainable_state
+    def traced(load: Callable[..., None]) -> Callable[..., None]:
+        def traced_load(model: QwenImageModel, state: Mapping[str, Tensor]) -> None:
+            began = time.monotonic()
+            load(model, state)
+            note(loaded_s=time.monotonic() - began)
 
-    def traced_load(model: QwenImageModel, state: Mapping[str, Tensor]) -> None:
-        began = time.monotonic()
-        plain_load(model, state)
-        note(loaded_s=time.monotonic() - began)
+        return traced_load
 
-    QwenImageModel.load_trainable_state = traced_load  # type: ignore[method-assign]
+    change(QwenImageModel, "load_trainable_state", traced)
+
+
+def change(owner: object, name: str, change: Callable[[Any], Any]) -> None:
+    """Put what is made of a function in its place."""
+    setattr(owner, name, change(getattr(owner, name)))
 
 
 if __name__ == "__main__":

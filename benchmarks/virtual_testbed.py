@@ -14,7 +14,6 @@ to `spot-3`, 30 s of notice at a virtual time, and brings it back so many second
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import time
@@ -27,7 +26,7 @@ import msgspec
 import yaml
 
 from benchmarks.exploration_jobs import METHODS, TASKS, virtual_job
-from benchmarks.report import commit, machine
+from benchmarks.report import finish, parser
 from benchmarks.testbed_figures import TestbedRun, measure
 from benchmarks.time_to_target import time_to
 from spotlight.actors.messages import CancelJob, GetStatus, JobAccepted, JobStatus, SubmitJob
@@ -47,6 +46,9 @@ from spotlight.simulation.processes import NodeSpec
 from spotlight.simulation.profile import Profile, load_profile
 
 PUBLISHED = Path(__file__).parent / "profiles" / "published-split.yaml"
+
+QUICK = {"iterations": 2, "validation.seeds": 1}
+"""What `--quick` changes of a job: to see that everything works, and no more."""
 
 _POLL_S = 5.0
 _STALLED_S = 3600.0
@@ -186,9 +188,7 @@ async def _have_it_done(cluster: Cluster, job: JobSpec, validation: _Validation)
 
 def main() -> None:
     """Run one job and print what it came to."""
-    made = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    made = parser(__doc__)
     made.add_argument("--task", choices=TASKS, default="ocr")
     made.add_argument("--method", choices=METHODS, default="spotlight")
     made.add_argument("--iterations", type=int)
@@ -197,15 +197,19 @@ def main() -> None:
     made.add_argument("--preempt", action="append", default=[], metavar="TIME:NODE:AWAY")
     made.add_argument("--profile", type=Path, default=PUBLISHED)
     made.add_argument("--folder", type=Path, help="where the run folder is left")
-    made.add_argument("--json", action="store_true", help="print the JSON line and nothing else")
     options = made.parse_args()
 
-    from spotlight.simulation.real_numerics import RealNumerics  # torch: not for --help
+    import torch  # not for --help
 
+    from spotlight.simulation.real_numerics import RealNumerics
+
+    torch.set_num_threads(1)  # of such small tensors several threads would only get in their way
     changes = {
         path: yaml.safe_load(value)
         for path, _, value in (text.partition("=") for text in options.changes)
     }
+    if options.quick:
+        changes = QUICK | changes
     if options.iterations is not None:
         changes["iterations"] = options.iterations
     job = virtual_job(options.task, options.method, options.seed, changes)
@@ -222,8 +226,9 @@ def main() -> None:
         for point in run.validation:
             print(f"{point.time_s:9.1f} s  version {point.version:3d}  {point.score:.4f}")
         print(json.dumps(msgspec.to_builtins(run.totals), indent=2))
-    everything = {"run": run, "profile": profile, "machine": machine(), "commit": commit()}
-    print(msgspec.json.encode(everything).decode())
+    figures = msgspec.to_builtins(run)
+    figures |= figures.pop("totals") | {"profile": msgspec.to_builtins(profile)}
+    finish("virtual_testbed", figures, json_only=True)
 
 
 def _preemption(text: str) -> Fault:

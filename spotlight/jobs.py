@@ -429,7 +429,7 @@ class PoolSpec(_Spec, frozen=True, kw_only=True):
 
 
 class PoolsSpec(_Spec, frozen=True, kw_only=True):
-    """The reserved and the spot pool."""
+    """The reserved and the spot pool; used by `spotlight run` only."""
 
     reserved: PoolSpec = PoolSpec()
     """Nodes that stay: they train, and roll out when they do not train."""
@@ -483,23 +483,12 @@ class JobSpec(_Spec, frozen=True, kw_only=True):
         )
         _require(self.checkpoint_every >= 1, "checkpoint_every", "must be at least 1")
         _require_at_most(self, _MOST_ITERATIONS, "iterations", "checkpoint_every")
-        reserved = self.pools.reserved
-        _require(
-            reserved.nodes >= 1,
-            "pools.reserved.nodes",
-            "must be at least 1: trainer ranks run there",
-        )
-        workers = sum(pool.nodes * pool.workers for pool in (reserved, self.pools.spot))
+        pools = (self.pools.reserved, self.pools.spot)
+        workers = sum(pool.nodes * pool.workers for pool in pools)
         _require(
             workers <= _MOST_WORKERS,
             "pools",
             f"{workers:,} workers are more than one machine starts ({_MOST_WORKERS:,})",
-        )
-        _require(
-            self.training.ranks <= reserved.nodes * reserved.workers,
-            "training.ranks",
-            f"{self.training.ranks} ranks need as many reserved workers, but `pools.reserved` "
-            f"has only {reserved.nodes * reserved.workers}",
         )
         samples = self.samples_per_iteration
         _require(

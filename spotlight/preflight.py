@@ -1,7 +1,7 @@
 """Reads the files of a job, and checks the job against this machine before any process starts.
 
-Checked are the checkpoint, sizes, SP degree, prompts and their lengths, installed packages and free
-disk space.
+Checked are the checkpoint, sizes, SP degree, prompts and their lengths and free disk space, and,
+where workers are to run on this machine, their number and the packages that they need.
 
 Reads JSON, the headers of safetensors files and file sizes, and asks which packages are installed;
 it needs no torch. Each problem is one `UserError` whose message names the field or the path and
@@ -66,7 +66,8 @@ def check(job: JobSpec, *, run_folder: Path | None = None, local_workers: bool =
     """Raise what is wrong with a job on this machine; otherwise return what its files hold.
 
     `run_folder` is where the run will write (the working folder when absent); `local_workers` says
-    that workers run on this machine, so that their packages must be installed here.
+    that the workers are those of the job's `pools`, on this machine: they must be enough, and their
+    packages must be installed here.
 
     Raises `CheckpointError`, `JobError`, `MissingDependency` or `RunFolderError`.
     """
@@ -75,6 +76,7 @@ def check(job: JobSpec, *, run_folder: Path | None = None, local_workers: bool =
     _check_degree(job.sampler, files.checkpoint)
     _check_prompts(job, files)
     if local_workers:
+        _check_pools(job)
         check_packages(job, files.checkpoint)
     _check_disk(job, files, run_folder or Path.cwd())
     return files
@@ -218,6 +220,17 @@ def _check_lengths(field: str, lines: Lines[str], checkpoint: CheckpointInfo) ->
 
 def _and_more(found: Sized) -> str:
     return f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+
+
+def _check_pools(job: JobSpec) -> None:
+    """Nobody else joins whom the trainer ranks could wait for."""
+    ranks, reserved = job.training.ranks, job.pools.reserved
+    if ranks > reserved.nodes * reserved.workers:
+        raise JobError(
+            "training.ranks",
+            f"{ranks} trainer ranks need as many reserved workers, but `pools.reserved` has only"
+            f" {reserved.nodes * reserved.workers}; raise its `nodes` or `workers`",
+        )
 
 
 def check_packages(job: JobSpec, checkpoint: CheckpointInfo) -> None:

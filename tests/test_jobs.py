@@ -188,7 +188,7 @@ def test_an_item_of_a_list_is_named_by_its_place() -> None:
         ("exploration.prompt_pool", 5),
         ("validation.seeds", 0),
         ("validation.every", 0),
-        ("pools.reserved.nodes", 0),
+        ("pools.reserved.nodes", -1),
         ("pools.spot.nodes", -1),
         ("pools.spot.workers", 0),
     ],
@@ -341,12 +341,8 @@ def test_flow_grpo_needs_noise(kind: str) -> None:
     assert error.path == "sampler.noise_level" and "above 0 with flow_grpo" in error.problem
 
 
-def test_trainer_ranks_need_as_many_reserved_workers() -> None:
-    data = _with("training.ranks", 4)
-    error = _problem(data)
-    assert error.path == "training.ranks" and "has only 1" in error.problem
-    pools = {"reserved": {"nodes": 2, "workers": 2}}
-    job_from_data(_with("pools", pools, data))
+def test_pools_do_not_limit_the_trainer_ranks_of_a_job_for_a_cluster() -> None:
+    job_from_data(_with("training.ranks", 4))
 
 
 def test_samples_are_dealt_out_evenly_over_updates() -> None:

@@ -665,6 +665,23 @@ def test_adapters_need_peft(
         preflight.check(make_job(model={"checkpoint": str(checkpoint), **lora}))
 
 
+def test_trainer_ranks_need_as_many_reserved_workers_of_this_machine(make_job: MakeJob) -> None:
+    ranks = {"training": {"ranks": 4}}
+    with pytest.raises(JobError, match=r"training\.ranks: .* has only 1; raise") as raised:
+        preflight.check(make_job(**ranks))
+    assert raised.value.path == "training.ranks"
+    preflight.check(make_job(**ranks, pools={"reserved": {"nodes": 2, "workers": 2}}))
+
+
+def test_a_run_on_this_machine_needs_a_reserved_worker(make_job: MakeJob) -> None:
+    with pytest.raises(JobError, match=r"training\.ranks: .* has only 0"):
+        preflight.check(make_job(pools={"reserved": {"nodes": 0}}))
+
+
+def test_without_local_workers_pools_limit_nothing(make_job: MakeJob) -> None:
+    preflight.check(make_job(training={"ranks": 4}), local_workers=False)
+
+
 def test_without_local_workers_no_package_is_needed(
     make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,7 +24,8 @@ from torch import Tensor
 from spotlight.diffusion.images import PixelCodec
 from spotlight.diffusion.qwen_image import QwenImageModel
 from spotlight.diffusion.samplers import SamplerSettings, sample
-from spotlight.diffusion.text import TokenTextEncoder, TokenVocabulary
+from spotlight.diffusion.text import TokenTextEncoder
+from spotlight.diffusion.vocabulary import TokenVocabulary
 from spotlight.rewards.base import Scorer
 
 VALIDATION_SEEDS = 4
@@ -198,6 +199,7 @@ def save(model: QwenImageModel, folder: Path, prompt_files: dict[str, str]) -> N
     model.transformer.to(torch.bfloat16).save_pretrained(folder / "transformer")
     model.transformer.to(torch.float32)
     model._scheduler.save_pretrained(folder / "scheduler")
+    assert isinstance(model._text_encoder, TokenTextEncoder)
     model._text_encoder.save(folder / "text_encoder")
     index = {
         "_class_name": "QwenImagePipeline",

@@ -13,7 +13,14 @@ from spotlight.actors.requests import efforts
 from spotlight.actors.run_record import IterationFigures
 from spotlight.jobs import JobSpec
 from spotlight.policies.exploration import SeedChoice
-from spotlight.policies.fidelity import Agreement, Gain, Pair, agreement, exploration_share
+from spotlight.policies.fidelity import (
+    Agreement,
+    Gain,
+    Pair,
+    agreement,
+    contrast_of_any,
+    exploration_share,
+)
 from spotlight.policies.preview_effort import EffortRecord, choose_effort, new_record
 from spotlight.policies.statistics import median_or_none, spearman
 
@@ -95,6 +102,8 @@ class Exploring:
         if by_group:
             self.agreement = self.agreement.faded() + agreement(by_group.values())
         figures.probes = sum(map(len, by_group.values()))
+        fresh = [[reward for _, reward in pairs] for pairs in by_group.values()]
+        figures.contrast_at_random = contrast_of_any(fresh, self._job.group_size)
         figures.probe_tau = self.agreement.tau
         figures.probe_correlation = median_or_none(
             [spearman([p for p, _ in pairs], [r for _, r in pairs]) for pairs in by_group.values()]
@@ -113,7 +122,6 @@ class Exploring:
         alike = steps == self._job.sampler.steps
         if alike and promised is not None and latest.contrast_at_random > 0:
             one = Gain(1.0, latest.contrast_at_random, promised, figures.explored_std_mean)
-            figures.contrast_at_random = latest.contrast_at_random
             figures.realised_share = one.realised_share
             self.gain = self.gain.faded() + one
 

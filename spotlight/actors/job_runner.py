@@ -179,7 +179,6 @@ class JobRunner(Actor):
         self._phase_began = 0.0
         self._lasted: dict[str, float] = {}
         """Seconds, of the last phase of each name."""
-        self._seconds_per_image = 0.0
         self._previews = 0
         self._reminders = 0
         self._outcome: Outcome = ""
@@ -603,10 +602,6 @@ class JobRunner(Actor):
             self._end("failed", "every prompt group of the iteration failed; see events.jsonl")
             return
         self._figures.rollout_s = self._phase_seconds()
-        made = self._rollout.finished - self._rollout.restored
-        if made:
-            workers = max(1, self._roster.free_workers())
-            self._seconds_per_image = self._figures.rollout_s * workers / made
         self._figures.samples_restored = self._rollout.restored
         rollout_figures(self._figures, self._rollout.samples(), self._exploring.choices)
         fresh = [*self._rollout.samples(), *self._rollout.probes()]
@@ -643,10 +638,14 @@ class JobRunner(Actor):
             self._enter("explore")
             self._open_figures(iteration)
             self._bar(frozenset())
-        # Validation waits behind previews, so it gets its share of the window first.
-        waiting = self._statistics.open["evaluation"]
-        validation_s = waiting * self._seconds_per_image / max(1, self._roster.free_workers())
+        # Validation waits behind previews, so the end of the window is left to it.
+        validation_s = sum(
+            work.batches * work.settings.steps * (self._profile.step_s(work.settings, 1) or 0.0)
+            for work in self._statistics.backlog
+            if work.kind == "evaluation"
+        ) / max(1, self._roster.free_workers())
         window_s = max(0.0, self._window.predict() - validation_s)
+        self._figures.window_s = window_s if window_s < math.inf else None
         prompts = prompts_of(self._job, iteration, self._train_prompts)
         share = self._figures.exploration_share = self._exploring.share(iteration)
         version = iteration if fresh else iteration - 1

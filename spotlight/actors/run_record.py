@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,15 +46,16 @@ class IterationFigures:
     reward_std: float = 0.0
     group_std_mean: float = 0.0
     zero_variance_groups: int = 0
+    contrast: float = 0.0
+    """Root mean square, over prompt groups, of the standard deviation of their samples' rewards."""
+    contrast_at_random: float | None = None
+    """What that would be, had as many seeds been taken at random; from the rewards of probes."""
     rank_correlation: float | None = None
     preview_group_std_mean: float | None = None
     """Of the previews of the kept seeds; and the standard deviation of their samples."""
     explored_std_mean: float = 0.0
-    contrast_at_random: float | None = None
-    """Standard deviation expected of as many previews of a group, had any been taken, of any
-    explored group."""
     realised_share: float | None = None
-    """Of the gain over `contrast_at_random` that previews promised."""
+    """Of the gain over any previewed seeds that previews promised."""
     previews: int = 0
     """Scored previews that chose this iteration's seeds."""
     previews_late: int = 0
@@ -68,6 +70,9 @@ class IterationFigures:
     """Of the previews that chose this iteration's seeds."""
     prompt_pool: int | None = None
     """Over how many times the iteration's prompts they were spread."""
+    window_s: float | None = None
+    """Time to explore in for the next iteration: what training was predicted to take, less what
+    open validations need of it; None if there was no prediction."""
     exploration_share: float = 1.0
     """Of the previews that the job allows, for the next iteration; with fresh weights for this
     one."""
@@ -184,6 +189,7 @@ def rollout_figures(
     figures.reward_std = spread(rewards)
     figures.group_std_mean = sum(spreads) / len(spreads)
     figures.zero_variance_groups = sum(value == 0 for value in spreads)
+    figures.contrast = math.sqrt(sum(value * value for value in spreads) / len(spreads))
     pairs = [
         [
             (preview, by_group[group][seed])

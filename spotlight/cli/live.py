@@ -17,7 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from spotlight.web.words import count, duration, natural_order, number
+from spotlight.web.words import count, duration, natural_order, number, times
 
 if TYPE_CHECKING:
     from spotlight.actors.messages import JobStatus, WorkerStatus
@@ -95,8 +95,13 @@ def summary_table(summary: dict[str, Any]) -> RenderableType:
     table.add_row(
         "previews", f"{number(summary['previews'])}, {number(summary['previews_late'])} late"
     )
-    for pool, times in summary["pools"].items():
-        shares = sorted(times["share"].items(), key=lambda item: -item[1])
+    if gain := summary["exploration_gain"]:
+        table.add_row(
+            "exploration",
+            f"rewards of kept seeds spread {times(gain['times'], gain['error'])} as wide as of any",
+        )
+    for pool, spent in summary["pools"].items():
+        shares = sorted(spent["share"].items(), key=lambda item: -item[1])
         said = ", ".join(f"{state} {share:.0%}" for state, share in shares if share >= 0.005)
         table.add_row(f"{pool} time", said)
     table.add_row(

@@ -29,6 +29,9 @@ def commit_due(
 
     One delivery at a time: what became due meanwhile is committed, at its latest, when the delivery
     is done. After the last step the images themselves are delivered.
+
+    What a loss costs follows: with d steps taken while a commit is on its way, which does not count
+    before it is saved, at most max(every, d + 1) + d.
     """
     if delivering or not last < step < steps:
         return False

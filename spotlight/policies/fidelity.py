@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from operator import add
-from statistics import pstdev
+from statistics import mean, pstdev, variance
 from typing import Self
 
 FADING = 0.95
@@ -168,6 +168,18 @@ def contrast_at_random(scored: Sequence[Sequence[float]], keep: int, rng: random
         for _ in range(SUBSETS)
     ]
     return sum(contrasts) / len(contrasts) if contrasts else 0.0
+
+
+def contrast_of_any(probes: Sequence[Sequence[float]], keep: int) -> float | None:
+    """The contrast to expect of `keep` seeds of a group that are taken at random, in the rewards of
+    their rollouts: the root of the expected square, whatever the distribution. None unless a group
+    has two probes.
+
+    Args:
+        probes: fresh rewards, for each group that has any.
+    """
+    variances = [variance(rewards) for rewards in probes if len(rewards) > 1]
+    return math.sqrt(mean(variances) * (keep - 1) / keep) if variances else None
 
 
 def draw_probes(scored: Sequence[dict[int, float]], count: int, rng: random.Random) -> list[Probes]:

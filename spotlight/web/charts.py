@@ -76,7 +76,7 @@ def time_axis(low: float, high: float, *, count: int = 6) -> Axis:
     if rough < 0.6:
         step = _round_step(rough)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    digits = max(0, -_exponent(step))
+    digits = next(digits for digits in range(12) if abs(step - round(step, digits)) < 1e-6 * step)
     label = clock if high - low > 90 else (lambda seconds: f"{seconds:.{digits}f} s")
     return Axis(low, high, tuple(i * step for i in range(first, last + 1)), label)
 

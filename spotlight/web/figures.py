@@ -7,6 +7,7 @@ in floating point, in any order.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -18,10 +19,12 @@ from spotlight.web.words import natural_order
 
 __all__ = [
     "STATES",
+    "Gain",
     "Interval",
     "Lane",
     "Span",
     "coarsened",
+    "exploration_gain",
     "iteration_spans",
     "lanes",
     "outcome",
@@ -63,6 +66,21 @@ class Span(msgspec.Struct, frozen=True):
     end: float
 
 
+class Gain(msgspec.Struct, frozen=True):
+    """What the choice of seeds has brought, over all iterations with probes."""
+
+    contrast: float
+    """Root mean square over prompt groups of the standard deviation of the rewards of samples."""
+    at_random: float
+    """The same, to expect of as many seeds taken at random."""
+    times: float
+    """The one over the other."""
+    error: float
+    """Standard error of that, from iteration to iteration (jackknife)."""
+    probes: int
+    """From whose rewards `at_random` follows."""
+
+
 def summarise(record: RunRecord) -> dict[str, Any]:
     """The main figures as JSON-able data; times in seconds, scores in [0, 1], absent ones None."""
     scores = [validation.score for validation in record.validations]
@@ -70,6 +88,7 @@ def summarise(record: RunRecord) -> dict[str, Any]:
     samples = sum(iteration.samples for iteration in record.iterations)
     workers = lanes(record)
     how, why = outcome(record)
+    gain = exploration_gain(record)
     return {
         "job": record.job.name,
         "outcome": how,
@@ -85,6 +104,7 @@ def summarise(record: RunRecord) -> dict[str, Any]:
         "images_per_s": samples / rollout_s if rollout_s > 0 else None,
         "previews": sum(iteration.previews for iteration in record.iterations),
         "previews_late": sum(iteration.previews_late for iteration in record.iterations),
+        "exploration_gain": msgspec.to_builtins(gain) if gain else None,
         "requests_reissued": requests_reissued(record),
         "nodes_lost": len(record.events_named("node_lost")),
         "groups_dropped": len(record.events_named("group_dropped")),
@@ -109,6 +129,26 @@ def _times(workers: Iterable[Lane]) -> dict[str, Any]:
     total = sum(seconds.values())
     share = {state: value / total if total else 0.0 for state, value in seconds.items()}
     return {"seconds": total, "states": seconds, "share": share}
+
+
+def exploration_gain(record: RunRecord) -> Gain | None:
+    """None before three iterations have had probes whose rewards differ."""
+    told = [
+        (one.contrast**2, one.contrast_at_random**2)
+        for one in record.iterations
+        if one.contrast is not None and one.contrast_at_random is not None
+    ]
+    if sum(other > 0 for _, other in told) < 3:
+        return None
+    kept, others = sum(one for one, _ in told), sum(other for _, other in told)
+    without_one = [math.sqrt(max(0.0, kept - one) / (others - other)) for one, other in told]
+    return Gain(
+        contrast=math.sqrt(kept / len(told)),
+        at_random=math.sqrt(others / len(told)),
+        times=math.sqrt(kept / others),
+        error=math.sqrt((len(told) - 1) * statistics.pvariance(without_one)),
+        probes=sum(one.probes for one in record.iterations),
+    )
 
 
 def requests_reissued(record: RunRecord) -> int:

@@ -105,9 +105,9 @@ section > h2 + p { color: var(--soft); margin-top: 4px; max-width: 72ch; }
 .tiles {
   display: grid; grid-template-columns: repeat(4, 1fr); margin-top: 40px;
   border: 1px solid var(--rule); border-radius: 10px; overflow: hidden;
-  background: var(--rule); gap: 1px;
+  background: var(--panel); gap: 1px;
 }
-.tile { background: var(--panel); padding: 18px 20px 16px; }
+.tile { outline: 1px solid var(--rule); padding: 18px 20px 16px; }
 .tile dt { font-size: 13px; color: var(--soft); }
 .tile .value { font-size: 25px; line-height: 1.35; font-weight: 620; letter-spacing: -0.02em;
   white-space: nowrap; }

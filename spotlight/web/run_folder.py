@@ -43,10 +43,16 @@ class IterationRecord(msgspec.Struct, frozen=True, kw_only=True):
     group_std_mean: float | None = None
     """Mean over the prompt groups of the spread of their rewards."""
     zero_variance_groups: int = 0
+    contrast: float | None = None
+    """Root mean square over the prompt groups of the spread of their rewards."""
+    contrast_at_random: float | None = None
+    """The same, to expect of as many seeds taken at random, from the rewards of probes."""
     loss: float | None = None
     grad_norm: float | None = None
     previews: int = 0
     previews_late: int = 0
+    window_s: float | None = None
+    """Time to explore in for the next iteration, which validation may leave nothing of."""
     explored_prompts: int = 0
     preview_group_std_mean: float | None = None
     """The same spread as the previews of the kept seeds promised it."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from spotlight import __version__
 from spotlight.web import charts, words
 from spotlight.web.charts import Series
+from spotlight.web.figures import exploration_gain
 from spotlight.web.run_folder import Event, Gallery, IterationRecord, Picture, RunRecord
 
 _SHOWN_PROMPTS = 24
@@ -26,11 +28,12 @@ def header(record: RunRecord, summary: dict[str, Any]) -> str:
     """Name, outcome, what was asked for, and the main figures."""
     outcome, reason = summary["outcome"], summary["reason"]
     why = f'<p class="about {escape(outcome)}">{escape(reason)}</p>' if reason else ""
+    workers = Counter(worker["pool"] for worker in summary["workers"].values())
     return f"""<header>
 <p class="over">Spotlight run report</p>
 <div class="title"><h1>{escape(record.job.name)}</h1>
 <span class="pill {escape(outcome)}">{escape(outcome)}</span></div>
-<p class="about">{escape(words.about(record.job))}</p>{why}
+<p class="about">{escape(words.about(record.job, workers))}</p>{why}
 <dl class="tiles">{"".join(_tiles(record, summary))}</dl>
 </header>
 """
@@ -55,8 +58,10 @@ def _tiles(record: RunRecord, summary: dict[str, Any]) -> Iterable[str]:
         words.number(summary["samples"]),
         f"{pace:.1f} images/s in rollouts" if pace else "none yet",
     )
-    late = words.number(summary["previews_late"])
-    yield _tile("Previews", words.number(summary["previews"]), f"{late} came too late")
+    note = f"{words.number(summary['previews_late'])} came too late"
+    if gain := summary["exploration_gain"]:
+        note = f"kept seeds spread {words.times(gain['times'], gain['error'])} as wide as any"
+    yield _tile("Previews", words.number(summary["previews"]), note)
     for pool, times in summary["pools"].items():
         share = times["share"]
         busy = sum(share[state] for state in ("rollout", "explore", "train", "score", "evaluate"))
@@ -159,6 +164,12 @@ def _spread_chart(record: RunRecord) -> Iterable[str]:
             f"; of the gain over any seeds that previews promised, samples have"
             f" {statistics.median(realised):.0%} (median)"
         )
+    if gain := exploration_gain(record):
+        note += (
+            f". The kept seeds spread by {words.score(gain.contrast)}, as many taken at random"
+            f" would by {words.score(gain.at_random)} ({words.count(gain.probes, 'probe')}; both"
+            f" root mean square): {words.times(gain.times, gain.error)}"
+        )
     top = max(value for one in series for _, value in one.points)
     drawn = charts.line_chart(
         series,
@@ -200,10 +211,15 @@ def _preview_chart(record: RunRecord) -> Iterable[str]:
     drawn = charts.bar_chart(
         bars,
         _iteration_axis(record.iterations, margin=0.5),
-        charts.nice_axis(0, top, lambda value: words.number(value)),
+        _whole(charts.nice_axis(0, top, words.number)),
         description="previews by iteration",
     )
     note = "Candidates that exploration scored before each iteration"
+    if unexplored := _unexplored(record):
+        note += (
+            f"; none before {words.count(unexplored, 'iteration')}, as validation needed all the"
+            " time that training left"
+        )
     taus = [one.probe_tau for one in record.iterations if one.probe_tau is not None]
     if taus:
         probes = words.count(sum(one.probes for one in record.iterations), "probe")
@@ -219,13 +235,24 @@ def _preview_chart(record: RunRecord) -> Iterable[str]:
     )
 
 
+def _unexplored(record: RunRecord) -> int:
+    """Iterations without previews because of a validation."""
+    pressed = {one.iteration + 1 for one in record.iterations if one.window_s == 0}
+    return sum(not one.previews and one.iteration in pressed for one in record.iterations)
+
+
 def _iteration_axis(ones: Sequence[IterationRecord], margin: float = 0.0) -> charts.Axis:
     first, last = ones[0].iteration, ones[-1].iteration
     axis = charts.nice_axis(
         first - margin, last + margin, lambda value: f"{value:.0f}", count=6, widen=False
     )
-    whole = tuple(tick for tick in axis.ticks if tick == int(tick))
-    return charts.Axis(axis.low, axis.high, whole, axis.label)
+    return _whole(axis)
+
+
+def _whole(axis: charts.Axis) -> charts.Axis:
+    """The same, with ticks at whole numbers only."""
+    ticks = tuple(tick for tick in axis.ticks if tick == int(tick))
+    return charts.Axis(axis.low, axis.high, ticks, axis.label)
 
 
 def _short(value: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from spotlight.jobs import JobSpec
@@ -38,6 +39,11 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} m"
 
 
+def times(factor: float, error: float | None = None) -> str:
+    """`1.26 times`, or with a standard error `1.26 ± 0.07 times`."""
+    return f"{factor:.2f} times" if error is None else f"{factor:.2f} ± {error:.2f} times"
+
+
 def count(amount: int, noun: str) -> str:
     """`1 worker`, `2 workers`."""
     return f"{number(amount)} {noun}{'' if amount == 1 else 's'}"
@@ -52,23 +58,20 @@ _REWARDS = {"ocr": "OCR", "compositional": "what the images show"}
 LOSSES = {"diffusion_nft": "DiffusionNFT", "flow_grpo": "Flow-GRPO"}
 
 
-def about(job: JobSpec) -> str:
-    """One sentence on what the job asked for."""
-    sampler, pools = job.sampler, job.pools
+def about(job: JobSpec, workers: Mapping[str, int]) -> str:
+    """One sentence on what the job asked for, and how many workers of each pool took part."""
+    sampler = job.sampler
     tuning = (
         "all weights" if job.model.tuning == "full" else f"adapters of rank {job.model.lora.rank}"
     )
-    pool_words = ", ".join(
-        f"{count(pool.nodes * pool.workers, name + ' worker')}"
-        for name, pool in (("reserved", pools.reserved), ("spot", pools.spot))
-        if pool.nodes
-    )
+    pool_words = [count(number, f"{pool} worker") for pool, number in workers.items()]
+    there = f"{', '.join(pool_words)}; " if pool_words else ""
     prompts = count(job.prompts.per_iteration, "prompt")
     return (
         f"{LOSSES[job.training.loss]} on {tuning} of {checkpoint_name(job)}; "
         f"{sampler.width}{TIMES}{sampler.height} images in {count(sampler.steps, 'step')}; "
         f"{prompts}{TIMES}{job.group_size} samples an iteration, "
-        f"rewarded by {_REWARDS[job.reward.kind]}; {pool_words}; seed {job.seed}."
+        f"rewarded by {_REWARDS[job.reward.kind]}; {there}seed {job.seed}."
     )
 
 

@@ -72,6 +72,23 @@ async def test_some_previewed_seeds_are_regenerated_whether_or_not_they_are_trai
     assert [it["probes"] for it in iterations(end.run_folder)] == [0, *[PROBES] * (ITERATIONS - 1)]
 
 
+@pytest.mark.parametrize("preview_steps", [None, 1])
+async def test_what_seeds_at_random_would_have_brought_is_told_whatever_the_steps_of_previews(
+    town: Town, monkeypatch: pytest.MonkeyPatch, preview_steps: int | None
+) -> None:
+    monkeypatch.setattr(World, "reward", staticmethod(faithful))
+    end = await town.run(spec(preview_steps=preview_steps))
+    first, *others = iterations(end.run_folder)
+    assert first["contrast_at_random"] is None
+    assert min(it["contrast_at_random"] for it in others) > 0
+    kept, at_random = (
+        sum(it[name] ** 2 for it in others) for name in ("contrast", "contrast_at_random")
+    )
+    assert 1.2 < (kept / at_random) ** 0.5 < 2.0, "the best of four are kept"
+    uniform = (3 / 4 / 12) ** 0.5  # of four from all between 0 and 1
+    assert (at_random / len(others)) ** 0.5 == pytest.approx(uniform, rel=0.2)
+
+
 async def test_while_previews_predict_rewards_everything_is_explored(
     town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:

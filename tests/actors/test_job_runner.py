@@ -90,6 +90,19 @@ async def test_a_job_runs_to_its_end(town: Town, budget: str) -> None:
     assert not [path for path in artifacts.rglob("*") if path.is_file()]
 
 
+async def test_a_job_waits_for_as_many_reserved_workers_as_it_has_ranks_and_says_so(
+    town: Town,
+) -> None:
+    await town.join("spot", "spot")
+    await town.submit(job())
+    waiting = await town.wait(lambda now: bool(now.note))
+    assert "reserved workers to train on: 0 of 1" in waiting.note
+    assert waiting.outcome == ""
+    await town.join("reserved", "reserved")
+    end = await town.ended()
+    assert (end.outcome, end.reason) == ("finished", "")
+
+
 async def test_a_fixed_budget_previews_every_candidate_first(town: Town) -> None:
     await with_nodes(town)
     town.world.train_s = 0.5
@@ -111,6 +124,29 @@ async def test_a_window_budget_waits_for_nothing(town: Town) -> None:
         assert publish["time_s"] - train["time_s"] < town.world.train_s + 0.1
         assert rollout["time_s"] - publish["time_s"] < 0.1
     assert iterations(end.run_folder)[2]["previews"] > 0
+
+
+VALIDATED = {"exploration": {"budget": "window", "candidates": 64}, "validation": {"every": 1}}
+"""While an iteration trains, the 8 batches of the validation of its weights wait."""
+
+
+async def test_a_validation_has_as_much_of_the_window_as_its_denoising_takes(town: Town) -> None:
+    await with_nodes(town)
+    town.world.score_s = 2.0  # which makes rollouts long, but takes no steps
+    end = await town.run(job(**VALIDATED))
+    _, trained, explored = iterations(end.run_folder)
+    assert trained["window_s"] == pytest.approx(20 - 4, abs=0.5), "4 are done beside the rollouts"
+    assert explored["previews"] > 0
+
+
+async def test_a_validation_that_takes_the_whole_window_leaves_no_time_and_that_is_told(
+    town: Town,
+) -> None:
+    await with_nodes(town)
+    town.world.denoise_s = 3.0
+    end = await town.run(job(**VALIDATED))
+    _, trained, explored = iterations(end.run_folder)
+    assert (trained["window_s"], explored["previews"]) == (0.0, 0)
 
 
 async def test_previews_use_the_weights_before_and_trainers_do_not_preview(town: Town) -> None:

@@ -266,9 +266,10 @@ def work(orders: Connection) -> None:
 
 
 class Crew:
-    """Real processes that form groups."""
+    """Real processes that form groups, and have so many seconds for each task."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, patience_s: float = PATIENCE_S) -> None:
+        self._patience_s = patience_s
         context = multiprocessing.get_context("spawn")
         self._workers = []
         for _ in range(size):
@@ -289,7 +290,7 @@ class Crew:
             pipe.send((task, own))
         answers = []
         for rank, pipe in zip(ranks, pipes, strict=True):
-            assert pipe.poll(PATIENCE_S), f"process {rank} did not answer {task}"
+            assert pipe.poll(self._patience_s), f"process {rank} did not answer {task}"
             answers.append(pipe.recv())
         errors = [error for _, error in answers if error]
         assert not errors, errors

@@ -1,8 +1,8 @@
 """What probes say about previews, and how much exploration follows."""
 
 import random
-from itertools import combinations
-from statistics import pstdev
+from itertools import combinations, product
+from statistics import mean, pstdev, pvariance
 
 import pytest
 from hypothesis import given
@@ -16,6 +16,7 @@ from spotlight.policies.fidelity import (
     Gain,
     agreement,
     contrast_at_random,
+    contrast_of_any,
     draw_probes,
     exploration_share,
 )
@@ -174,6 +175,19 @@ def test_contrast_at_random_is_the_mean_over_all_subsets(rewards):
     expected = sum(contrasts) / len(contrasts)
     found = [contrast_at_random([rewards], 3, random.Random(seed)) for seed in range(50)]
     assert sum(found) / len(found) == pytest.approx(expected, rel=0.05)
+
+
+@pytest.mark.parametrize("rewards", [[0, 0, 0, 1], [0, 0, 1, 1, 0.5, 0.25], [0.1] * 9 + [1]])
+def test_the_contrast_of_any_seeds_is_estimated_from_few_without_bias(rewards):
+    """All draws of three of a population, against all draws of four."""
+    expected = mean(pvariance(draw) for draw in product(rewards, repeat=4))
+    found = [contrast_of_any([probes], 4) for probes in product(rewards, repeat=3)]
+    assert mean(one**2 for one in found) == pytest.approx(expected)
+
+
+def test_the_contrast_of_any_seeds_is_over_the_groups_that_have_two_probes():
+    assert contrast_of_any([[0.0, 1.0], [0.5, 0.5], [0.3]], 2) == pytest.approx(0.125**0.5)
+    assert contrast_of_any([[0.3], []], 2) is None
 
 
 def test_groups_without_enough_previews_have_no_contrast_to_compare_with():

@@ -214,6 +214,8 @@ def _iteration(
         reward_mean=round(0.33 + 0.5 * progress**0.7 + rng.uniform(-0.05, 0.05), 4),
         reward_std=round(0.31 - 0.08 * progress, 4),
         group_std_mean=round(spread, 4),
+        contrast=round(spread, 4),
+        contrast_at_random=None if iteration == 0 else round(0.8 * spread, 4),
         zero_variance_groups=rng.randrange(2),
         loss=round(0.9 - 0.3 * progress, 4),
         grad_norm=round(rng.uniform(0.3, 0.6), 4),

@@ -37,7 +37,12 @@ def test_a_time_axis_has_between_one_and_eight_ticks(seconds: float) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "labels"),
-    [(0.5, ["0.0 s", "0.1 s"]), (3.7, ["0 s", "1 s"]), (170, ["0:00", "0:30"])],
+    [
+        (0.5, ["0.0 s", "0.1 s"]),
+        (1.4, ["0.00 s", "0.25 s"]),
+        (3.7, ["0 s", "1 s"]),
+        (170, ["0:00", "0:30"]),
+    ],
 )
 def test_times_are_labelled_at_their_scale(seconds: float, labels: list[str]) -> None:
     axis = charts.time_axis(0.0, seconds)

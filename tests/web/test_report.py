@@ -93,14 +93,36 @@ def test_every_part_of_the_report_is_there(report: str) -> None:
 
 def test_the_report_says_how_true_previews_were(report: str, run: RunWriter) -> None:
     assert "rewards were ordered as their previews by 0.62" in report
+    assert "(44 probes; both root mean square): 1.25 ± 0.00 times" in report
     run.event("exploration_reduced", 3.0, iteration=7, share=0.5, tau=0.125, pairs=120.0)
     text = render_report(read_run(run.folder))
     assert "to 0.5 for iteration 7: previews and rewards agree by 0.125" in text
 
 
+def test_the_report_says_where_validation_left_no_time_to_explore(run: RunWriter) -> None:
+    for iteration, (previews, window_s) in enumerate([(0, None), (8, 0.0), (0, 2.5), (0, 0.0)]):
+        run.metric("iteration", float(iteration), iteration=iteration, previews=previews,
+                   window_s=window_s)  # fmt: skip
+    text = render_report(read_run(run.folder))
+    assert "none before 1 iteration, as validation needed all the time" in text
+
+
+def test_few_previews_have_ticks_at_whole_numbers(run: RunWriter) -> None:
+    for iteration in range(2):
+        run.metric("iteration", float(iteration), iteration=iteration, previews=10 * iteration)
+    (drawn,) = re.findall(
+        r"aria-label=.previews by iteration.*?</svg>", render_report(read_run(run.folder)), re.S
+    )
+    assert re.findall(r'class="y"[^>]*>([^<]*)<', drawn) == ["0", "5", "10"]
+
+
 def test_both_galleries_are_embedded_side_by_side(report: str) -> None:
     assert report.count('<img class="crisp"') == 16
     assert report.count("before<b>") == report.count("after<b>") == 8
+
+
+def test_the_workers_that_took_part_are_counted_not_those_of_the_job_file(report: str) -> None:
+    assert "1 reserved worker, 2 spot workers; seed 7" in report
 
 
 def test_every_worker_has_a_lane(report: str) -> None:

@@ -1,0 +1,62 @@
+"""Every benchmark starts, and prints the figures that docs/benchmarks.md publishes of it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCS = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+LIMIT_S = 900
+"""A minute or two on an idle machine."""
+
+NO_BENCHMARKS = {"traced_worker"}
+"""Modules that are started by benchmarks."""
+BENCHMARKS = sorted(
+    path.stem
+    for path in (ROOT / "benchmarks").glob("*.py")
+    if '__name__ == "__main__"' in path.read_text(encoding="utf-8")
+    and path.stem not in NO_BENCHMARKS
+)
+
+
+def published(benchmark: str) -> set[str]:
+    """The figures in the first column of the tables below the benchmark's heading."""
+    heading = f"## `{benchmark}`"
+    section = re.split(r"^(?=## )", DOCS, flags=re.MULTILINE)
+    text = next(part for part in section if part.startswith(heading))
+    cells = re.findall(r"^\|([^|]*)\|", text, flags=re.MULTILINE)
+    return {name for cell in cells for name in re.findall(r"`([a-z0-9_]+)`", cell)}
+
+
+def test_the_headings_in_the_docs_are_the_benchmarks_that_there_are() -> None:
+    headings = re.findall(r"^## `(\w+)`", DOCS, flags=re.MULTILINE)
+    assert sorted(headings) == BENCHMARKS
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(LIMIT_S + 30)
+@pytest.mark.parametrize("benchmark", BENCHMARKS)
+def test_it_starts_and_prints_its_figures(benchmark: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.{benchmark}", "--quick", "--json"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.splitlines()
+    result = json.loads(line)
+    assert result["name"] == benchmark
+    assert result["machine"]["cores"] > 0
+    assert result["commit"]
+    found = {name.partition("[")[0] for name in result["figures"]}  # some are of a task each
+    assert published(benchmark) <= found
+    assert found
