@@ -159,6 +159,8 @@ class JobRunner(Actor):
             lost=self._lose_trainers,
         )
         self._waiting_nodes = nodes
+        self._schedulers: dict[str, ActorRef] = {}
+        """Of all nodes that ever joined; one that was out of reach comes back with the same."""
         self._validations: list[tuple[int, float, float]] = []
         self._training: dict[str, float] = {}
         self._statistics = DispatchStatistics()
@@ -329,6 +331,9 @@ class JobRunner(Actor):
     async def on_join(self, message: JoinNode) -> None:
         """A node is there, or its workers have changed."""
         if self._attendance.admits(message):
+            if self._schedulers.get(message.node) != message.scheduler:
+                self._store.revoke(message.node)  # another process had that token
+            self._schedulers[message.node] = message.scheduler
             self._attendance.join(message)
             self._watch.joined(message)
             self._inform(message)

@@ -11,7 +11,7 @@ from job_kit import STORE, Recorder, job, recorder
 from runtime_kit import Cluster
 from town_kit import Town
 
-from spotlight.actors.messages import CancelJob, JoinNode, NodeJoined, PrepareJob
+from spotlight.actors.messages import CancelJob, JoinNode, PrepareJob
 from spotlight.actors.runtime import ActorSystem
 from spotlight.transport.tensors import StoreEndpoint
 
@@ -34,11 +34,8 @@ async def node(town: Town, name: str, process: str) -> tuple[Recorder, ActorSyst
     """A spot node that keeps what it is told."""
     system = await town.cluster.system(process)
     scheduler = await recorder(system, "node")
-    joining = JoinNode(name, "spot", scheduler.ref, (), STORE)
-    joined = await system.ask(
-        system.well_known(town.system.address, "coordinator"), joining, timeout_s=10.0
-    )
-    assert isinstance(joined, NodeJoined)
+    coordinator = system.well_known(town.system.address, "coordinator")
+    scheduler.tell(coordinator, JoinNode(name, "spot", scheduler.ref, (), STORE))
     await asyncio.sleep(0.1)
     return scheduler, system
 

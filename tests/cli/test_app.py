@@ -145,6 +145,8 @@ def test_a_coordinator_that_does_not_answer_a_submission_is_one_line(
     refusal: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Silent:
+        address = "tcp://nowhere"
+
         async def submit(self, *arguments: Any, **options: Any) -> None:
             raise AskTimeout("it did not answer within 60 s")
 
