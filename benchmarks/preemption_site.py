@@ -207,7 +207,6 @@ class Site:
             pool="spot",
             workers=self._workers,
             host="127.0.0.1",
-            threads=1,
             coordinator=self.system.address,
             logs=self._folder / "logs",
             pid=os.getpid(),

@@ -48,6 +48,7 @@ _MOST_FILES = 32
 """Files of metadata."""
 _GREATEST_RANK = 8192
 """Of adapters, and their scale: the layers that they adapt are hardly larger."""
+_MOST_THREADS = 256
 _MOST_WORKERS = 1024
 """On this machine: each is a process."""
 
@@ -456,6 +457,9 @@ class JobSpec(_Spec, frozen=True, kw_only=True):
     """Samples per prompt group: the seeds that are kept and trained on. [samples]"""
     checkpoint_every: int = 5
     """Iterations between checkpoints; the last iteration is always saved. [iterations]"""
+    threads: int = 1
+    """CPU threads that each worker computes with. A job says it, since other numbers may round
+    differently: a run with equal bits has equal threads everywhere. [threads]"""
     reward: RewardSpec = RewardSpec()
     """How images are scored."""
     training: TrainingSpec = TrainingSpec()
@@ -483,6 +487,8 @@ class JobSpec(_Spec, frozen=True, kw_only=True):
         )
         _require(self.checkpoint_every >= 1, "checkpoint_every", "must be at least 1")
         _require_at_most(self, _MOST_ITERATIONS, "iterations", "checkpoint_every")
+        _require(self.threads >= 1, "threads", "must be at least 1")
+        _require_at_most(self, _MOST_THREADS, "threads")
         pools = (self.pools.reserved, self.pools.spot)
         workers = sum(pool.nodes * pool.workers for pool in pools)
         _require(

@@ -121,6 +121,7 @@ class Member(BatchMember[_Batch, Company]):
             self._job.sink = message.membership.sink
             return Acknowledged()
         self._forget_job()
+        self._context.use_threads(message.job.threads)
         spec = message.job.model
         if self._warm is None or self._warm[0] != spec:
             self._warm = None

@@ -88,8 +88,6 @@ class NodeSettings:
     workers: int
     host: str
     """Address that workers bind."""
-    threads: int
-    """Torch threads per worker."""
     coordinator: str
     """Control address of the coordinator."""
     logs: Path
@@ -489,12 +487,12 @@ class NodeScheduler(Actor):
     async def _start_worker(self, name: str, index: int) -> ProcessHandle:
         settings = self._settings
         key = self._keys[name] = f"{self.system.rng.getrandbits(64):016x}"
-        own = {"OMP_NUM_THREADS": str(settings.threads), WORKER_KEY: key}
+        own = {"OMP_NUM_THREADS": "1", WORKER_KEY: key}  # until a job says otherwise
         own |= environment_of(index, os.environ)
         argv = [sys.executable, "-m", "spotlight.actors.worker"]
         argv += ["--name", name, "--node", self.ref.address, "--host", settings.host]
         argv += ["--advertise", settings.advertise]
-        argv += ["--parent", str(settings.pid), "--threads", str(settings.threads)]
+        argv += ["--parent", str(settings.pid)]
         log_path = settings.logs / f"{name.replace('/', '-')}.log"
         return await self._launcher.start(
             argv,

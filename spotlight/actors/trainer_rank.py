@@ -119,7 +119,8 @@ class TrainerRank(Actor):
 
     @handles(PrepareJob, only=_from_node)
     async def on_prepare(self, message: PrepareJob) -> None:
-        """Whose orders count from now on."""
+        """Whose orders count from now on, and how many threads the job has."""
+        self._context.use_threads(message.job.threads)
         self._runner = message.membership.runner
         if self._early is not None and self._early[0] == self._runner:
             (runner, order), self._early = self._early, None

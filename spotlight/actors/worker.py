@@ -27,11 +27,6 @@ def main() -> None:
         # What a service manager sends to all processes is the node's to handle: it has its workers
         # give back what they hold, and ends them.
         signal.signal(number, signal.SIG_IGN)
-    os.environ.setdefault("OMP_NUM_THREADS", str(arguments.threads))
-
-    import torch
-
-    torch.set_num_threads(arguments.threads)
     run(_serve(arguments))
 
 
@@ -47,7 +42,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
     from spotlight.transport.listening import listening
 
     rng = random.Random(secrets.randbits(64))
-    context = WorkerContext(arguments.name, secrets.randbits(48), arguments.node)
+    context = WorkerContext(arguments.name, secrets.randbits(48), arguments.node, limit_threads)
     place = listening("--host", arguments.host, arguments.advertise, takes_port=False)
     # Ranks bind what their peers reach them by: a group has one address for both.
     reached = place.advertised_host or place.host
@@ -71,6 +66,14 @@ async def _serve(arguments: argparse.Namespace) -> None:
         context.close()
 
 
+def limit_threads(threads: int) -> None:
+    """Have the calling thread's torch compute with so many."""
+    import torch
+
+    if torch.get_num_threads() != threads:
+        torch.set_num_threads(threads)
+
+
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Spotlight worker; started by spotlight-node.")
     parser.add_argument("--name", required=True)
@@ -78,7 +81,6 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--host", required=True, help="address to bind")
     parser.add_argument("--advertise", default="", help="address that others reach it by")
     parser.add_argument("--parent", required=True, type=int, help="pid of the node")
-    parser.add_argument("--threads", type=int, default=1, help="CPU threads of torch")
     return parser.parse_args()
 
 

@@ -58,13 +58,23 @@ class WorkerContext:
     Args:
         epoch: differs for every process that bears the name.
         node: control address of the node that started it, whose word it takes.
+        limit_threads: has the thread that calls it compute with so many CPU threads; nothing by
+            default.
     """
 
-    def __init__(self, name: str, epoch: int, node: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        epoch: int,
+        node: str,
+        limit_threads: Callable[[int], None] = lambda threads: None,
+    ) -> None:
         self.name = name
         self.epoch = epoch
         self.node = node
         self._accelerator = AbandonableThread("accelerator")
+        self._limit_threads = limit_threads
+        self._threads = 1
         self._scorer = ThreadPoolExecutor(1, thread_name_prefix="scorer")
         self._packer = ThreadPoolExecutor(1, thread_name_prefix="packer")
         self._turn = asyncio.Lock()
@@ -72,6 +82,10 @@ class WorkerContext:
         self._details: dict[WorkerState, str] = {}
         self._reported: tuple[WorkerState, str] = ("starting", "")
         self._report: Callable[[WorkerState, str], None] | None = None
+
+    def use_threads(self, threads: int) -> None:
+        """Compute with so many CPU threads from now on, whatever the process was started with."""
+        self._threads = threads
 
     async def on_accelerator(self, work: Callable[[], ResultT]) -> ResultT:
         """Run torch work in the accelerator's thread, after what is queued there."""
@@ -92,7 +106,13 @@ class WorkerContext:
 
     def in_turn(self, work: Callable[[], ResultT]) -> asyncio.Future[ResultT]:
         """Queue torch work in the accelerator's thread; only within one's `accelerator_turn`."""
-        return asyncio.get_running_loop().run_in_executor(self._accelerator, work)
+        threads = self._threads
+
+        def limited() -> ResultT:
+            self._limit_threads(threads)  # each time, as it may be another thread by now
+            return work()
+
+        return asyncio.get_running_loop().run_in_executor(self._accelerator, limited)
 
     def abandon_accelerator(self) -> None:
         """Go on in a new thread; what runs in the old one may take as long as it likes."""

@@ -127,7 +127,6 @@ def _node(
     workers: Annotated[
         int, typer.Option(min=1, help="Workers: one per accelerator or CPU slot.")
     ] = 1,
-    threads: Annotated[int, typer.Option(min=1, help="CPU threads of each worker's torch.")] = 1,
     host: Annotated[str, typer.Option(help="Address that this node binds.")] = "127.0.0.1",
     advertise: Annotated[
         str,
@@ -164,7 +163,6 @@ def _node(
         kind,
         workers,
         place.host,
-        threads,
         coordinator,
         logs or memory.path / "logs",
         os.getpid(),

@@ -16,20 +16,18 @@ from spotlight.preflight import JobFiles, disk_nbytes
 from spotlight.web.words import LOSSES, count
 
 
-def plan_lines(
-    job: JobSpec, files: JobFiles, run_folder: Path, *, threads: int = 1
-) -> RenderableType:
-    """The plan as a grid of names and words; `threads` are those of each worker's torch."""
+def plan_lines(job: JobSpec, files: JobFiles, run_folder: Path) -> RenderableType:
+    """The plan as a grid of names and words."""
     table = Table.grid(padding=(0, 3))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     table.add_row("job", Text(job.name, style="bold"))
-    for name, said in _lines(job, files, run_folder, threads):
+    for name, said in _lines(job, files, run_folder):
         table.add_row(name, Text(said))
     return table
 
 
-def _lines(job: JobSpec, files: JobFiles, run_folder: Path, threads: int) -> list[tuple[str, str]]:
+def _lines(job: JobSpec, files: JobFiles, run_folder: Path) -> list[tuple[str, str]]:
     checkpoint = files.checkpoint
     return [
         ("model", _model(job, checkpoint)),
@@ -40,7 +38,7 @@ def _lines(job: JobSpec, files: JobFiles, run_folder: Path, threads: int) -> lis
         ("training", _training(job)),
         ("exploration", _exploration(job)),
         ("validation", _validation(job, files)),
-        ("processes", _processes(job, threads)),
+        ("processes", _processes(job)),
         ("disk", _disk(job, files, run_folder)),
         ("run folder", str(run_folder)),
     ]
@@ -147,7 +145,7 @@ def _validation(job: JobSpec, files: JobFiles) -> str:
     )
 
 
-def _processes(job: JobSpec, threads: int) -> str:
+def _processes(job: JobSpec) -> str:
     pools = [
         f"{name} {_pool(pool)}"
         for name, pool in (("reserved", job.pools.reserved), ("spot", job.pools.spot))
@@ -155,8 +153,10 @@ def _processes(job: JobSpec, threads: int) -> str:
     ]
     workers = sum(pool.nodes * pool.workers for pool in (job.pools.reserved, job.pools.spot))
     cores = _cores()
-    crowded = f", which is more than the {count(cores, 'core')} here" if workers > cores else ""
-    return f"1 coordinator; {'; '.join(pools)}; {count(threads, 'thread')} per worker{crowded}"
+    is_crowded = workers * job.threads > cores
+    crowded = f", which is more than the {count(cores, 'core')} here" if is_crowded else ""
+    threads = count(job.threads, "thread")
+    return f"1 coordinator; {'; '.join(pools)}; {threads} per worker{crowded}"
 
 
 def _pool(pool: PoolSpec) -> str:

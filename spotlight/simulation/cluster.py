@@ -175,7 +175,7 @@ class Cluster:
         folder = f"{name} {process.pid}"
         store = self.stores.open(name, folder)
         settings = NodeSettings(
-            name, spec.pool, spec.workers, "simulated", 1, address_of(COORDINATOR), self.folder, 1
+            name, spec.pool, spec.workers, "simulated", address_of(COORDINATOR), self.folder, 1
         )
 
         async def boot() -> None:

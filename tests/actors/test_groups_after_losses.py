@@ -89,7 +89,7 @@ class Town:
         node_system, transport = await cluster.process("node")
         self._lose_on(transport)
         settings = NodeSettings(
-            "n", "spot", len(models), "127.0.0.1", 1, self.system.address, self.folder, 1
+            "n", "spot", len(models), "127.0.0.1", self.system.address, self.folder, 1
         )
         self.launcher = FakeLauncher()
         self.scheduler = NodeScheduler(settings, self.node_store, self.launcher)

@@ -85,7 +85,7 @@ class Site:
         self.store = BundleStore(folder, token="token")
         await self.store.start()
         settings = NodeSettings(
-            "n", "spot", workers, "127.0.0.1", 1, self.coordinator.ref.address, folder, 1
+            "n", "spot", workers, "127.0.0.1", self.coordinator.ref.address, folder, 1
         )
         self.node = await self.system.spawn(
             lambda: NodeScheduler(

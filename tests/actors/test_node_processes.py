@@ -56,9 +56,7 @@ async def test_a_worker_process_that_hangs_is_replaced(
     await system.start()
     try:
         await system.spawn(lambda: coordinator, "coordinator")
-        settings = NodeSettings(
-            "n", "spot", 1, "127.0.0.1", 1, system.address, tmp_path, os.getpid()
-        )
+        settings = NodeSettings("n", "spot", 1, "127.0.0.1", system.address, tmp_path, os.getpid())
         await system.spawn(lambda: NodeScheduler(settings, store, launcher), "node")
 
         async def joined(epochs: int) -> None:

@@ -233,7 +233,7 @@ async def _site(folder: Path) -> AsyncIterator[_Site]:
         await site.system.spawn(lambda: site.coordinator, "coordinator")
         site.launcher = _Launcher()
         node = NodeSettings(
-            "n", "spot", WORKERS, "127.0.0.1", 1, site.system.address, folder, os.getpid()
+            "n", "spot", WORKERS, "127.0.0.1", site.system.address, folder, os.getpid()
         )
         site.node = NodeScheduler(node, node_store, site.launcher)
         site.node_ref = await site.system.spawn(lambda: site.node, "node")
