@@ -104,6 +104,9 @@ def summary_table(summary: dict[str, Any]) -> RenderableType:
         shares = sorted(spent["share"].items(), key=lambda item: -item[1])
         said = ", ".join(f"{state} {share:.0%}" for state, share in shares if share >= 0.005)
         table.add_row(f"{pool} time", said)
+    if summary["scoring_s"] is not None:
+        said = f"{duration(summary['scoring_s'])} of worker time, also beside other states"
+        table.add_row("scoring", said)
     table.add_row(
         "interruptions",
         f"{count(summary['nodes_lost'], 'node')} lost, "

@@ -86,6 +86,8 @@ def summarise(record: RunRecord) -> dict[str, Any]:
     scores = [validation.score for validation in record.validations]
     rollout_s = sum(iteration.rollout_s or 0.0 for iteration in record.iterations)
     samples = sum(iteration.samples for iteration in record.iterations)
+    made = samples - sum(iteration.samples_restored for iteration in record.iterations)
+    scoring = [one.scoring_s for one in record.iterations if one.scoring_s is not None]
     workers = lanes(record)
     how, why = outcome(record)
     gain = exploration_gain(record)
@@ -101,7 +103,8 @@ def summarise(record: RunRecord) -> dict[str, Any]:
         "reward_start": _reward(record, 0),
         "reward_end": _reward(record, -1),
         "samples": samples,
-        "images_per_s": samples / rollout_s if rollout_s > 0 else None,
+        "images_per_s": made / rollout_s if rollout_s > 0 else None,
+        "scoring_s": sum(scoring) if scoring else None,
         "previews": sum(iteration.previews for iteration in record.iterations),
         "previews_late": sum(iteration.previews_late for iteration in record.iterations),
         "exploration_gain": msgspec.to_builtins(gain) if gain else None,

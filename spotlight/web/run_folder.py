@@ -37,6 +37,10 @@ class IterationRecord(msgspec.Struct, frozen=True, kw_only=True):
     train_s: float | None = None
     publish_s: float | None = None
     samples: int = 0
+    samples_restored: int = 0
+    """Of those, the ones that were there before a coordinator came back in this rollout."""
+    scoring_s: float | None = None
+    """Worker time in scorers since the iteration before, beside whatever else the workers did."""
     images_per_s: float | None = None
     reward_mean: float | None = None
     reward_std: float | None = None

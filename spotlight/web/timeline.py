@@ -38,9 +38,19 @@ def time_section(record: RunRecord, summary: dict[str, Any]) -> str:
     return (
         "<section><h2>Where the time went</h2>"
         "<p>Every second of every worker has one state; a gap means that the worker was not there."
-        f'</p><ul class="legend">{legend}</ul>'
+        f'{_scoring(summary)}</p><ul class="legend">{legend}</ul>'
         f"{_shares(summary, workers)}{_overview(record, workers)}{_close_up(record, workers)}"
         "</section>"
+    )
+
+
+def _scoring(summary: dict[str, Any]) -> str:
+    seconds = summary["scoring_s"]
+    if seconds is None:
+        return ""
+    return (
+        f" Scoring took {words.duration(seconds)} of worker time in all; a worker that does something"
+        " else meanwhile is shown with that."
     )
 
 

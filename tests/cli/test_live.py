@@ -189,6 +189,7 @@ def test_the_summary_shows_the_figures_of_the_run() -> None:
         "iterations": 40,
         "samples": 2560,
         "images_per_s": 51.2,
+        "scoring_s": 72.4,
         "previews": 7600,
         "previews_late": 110,
         "exploration_gain": {"times": 1.264, "error": 0.0712},
@@ -204,12 +205,19 @@ def test_the_summary_shows_the_figures_of_the_run() -> None:
         "2 m 51 s for 40 iterations",
         "2,560, 51.2 images/s in rollouts",
         "7,600, 110 late",
+        "scoring 1 m 12 s of worker time",
         "rewards of kept seeds spread 1.26 ± 0.07 times as wide as of any",
         "reserved time train 60%, rollout 30%, idle 10%",
         "1 node lost, 8 requests re-issued, 0 prompt groups dropped",
     ):
         assert words in table, words
-    unmeasured = ("validation_start", "validation_end", "images_per_s", "exploration_gain")
+    unmeasured = (
+        "validation_start",
+        "validation_end",
+        "images_per_s",
+        "scoring_s",
+        "exploration_gain",
+    )
     nothing = {**summary, **dict.fromkeys(unmeasured)}
     drawn = " ".join(_drawn(summary_table(nothing)).split())
     assert "validation not measured" in drawn

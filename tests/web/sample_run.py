@@ -210,6 +210,7 @@ def _iteration(
         train_s=round(train_s, 3),
         publish_s=0.05,
         samples=64,
+        scoring_s=round(rollout_s / 2, 3),
         images_per_s=round(64 / rollout_s, 2),
         reward_mean=round(0.33 + 0.5 * progress**0.7 + rng.uniform(-0.05, 0.05), 4),
         reward_std=round(0.31 - 0.08 * progress, 4),

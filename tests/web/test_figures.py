@@ -133,6 +133,16 @@ def test_workers_of_a_killed_run_end_where_it_is_resumed(run: RunWriter) -> None
     assert lane.intervals == (Interval("train", 1.0, 5.0), Interval("starting", 6.0, 8.0))
 
 
+def test_samples_from_before_a_restart_make_no_rollout_fast(run: RunWriter) -> None:
+    run.metric("iteration", 5.0, iteration=0, samples=64, rollout_s=4.0, scoring_s=1.5)
+    run.metric(
+        "iteration", 9.0, iteration=1, samples=64, samples_restored=60, rollout_s=1.0, scoring_s=0.5
+    )
+    summary = summarise(read_run(run.folder))
+    assert summary["images_per_s"] == pytest.approx((64 + 4) / 5.0)
+    assert summary["scoring_s"] == 2.0
+
+
 def test_a_run_that_goes_on_is_unfinished_and_has_no_numbers_yet(run: RunWriter) -> None:
     run.event("run_started", 0.0)
     summary = summarise(read_run(run.folder))

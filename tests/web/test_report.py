@@ -82,6 +82,7 @@ def test_every_part_of_the_report_is_there(report: str) -> None:
         "Previews",
         "Before and after",
         "Where the time went",
+        "of worker time in all",
         "The whole run",
         "up close",
         "Node lost",
