@@ -49,8 +49,8 @@ def _scoring(summary: dict[str, Any]) -> str:
     if seconds is None:
         return ""
     return (
-        f" Scoring took {words.duration(seconds)} of worker time in all; a worker that does something"
-        " else meanwhile is shown with that."
+        f" Scoring took {words.duration(seconds)} of worker time in all; a worker that does"
+        " something else meanwhile is shown with that."
     )
 
 

@@ -20,7 +20,6 @@ import asyncio
 import hashlib
 import hmac
 import itertools
-import shutil
 import zlib
 from pathlib import Path
 from typing import Protocol
@@ -88,8 +87,8 @@ class ArtifactStore(Protocol):
 class BundleStore:
     """Bundles by key in a folder of this machine, served to others.
 
-    The folder is private to its owner (mode 0700). `aclose` ends the server; `remove` also deletes
-    the folder. A `durable` store has what it acknowledges on disk.
+    The folder is private to its owner (mode 0700). `aclose` ends the server; the folder stays. A
+    `durable` store has what it acknowledges on disk.
 
     Args:
         token: a secret that never leaves this process; what readers and those who leave something
@@ -198,10 +197,6 @@ class BundleStore:
     async def aclose(self) -> None:
         """Stop serving; the files stay."""
         await self._server.aclose()
-
-    def remove(self) -> None:
-        """Delete the folder."""
-        shutil.rmtree(self._folder.root, ignore_errors=True)
 
     def _free(self) -> int:
         try:

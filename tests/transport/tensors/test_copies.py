@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import shutil
 import zlib
 from pathlib import Path
 
@@ -146,7 +147,7 @@ async def test_a_folder_that_is_deleted_meanwhile_is_a_typed_error(stores):
     task = asyncio.ensure_future(stores[2].copy(offer, KEY))
     while not files(stores[2]):  # noqa: ASYNC110
         await asyncio.sleep(0)
-    stores[2].remove()
+    shutil.rmtree(stores[2].endpoint.root)
     with pytest.raises(TransferFailed, match="cannot be kept"):
         await task
 
