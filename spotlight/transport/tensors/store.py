@@ -178,14 +178,19 @@ class BundleStore:
         """Keep the bundle of another store, verified, under a key of ours. On one machine the file
         becomes ours too, and its bytes are not copied.
 
-        Raises `TransferFailed` if it cannot be had intact in time, or not be kept.
+        Raises `TransferFailed` if it cannot be had intact in time, or not be kept. When it is
+        cancelled no bundle of that key is left.
         """
         with Incoming(self._folder, checked(key), durable=self._durable) as incoming:
             beside = offer.store.machine == self.endpoint.machine
             if not (beside and await in_thread(lambda: incoming.link(offer))):
                 with self._quota.under_way("", offer.nbytes, alone=True):
                     await download(offer, incoming, timeout_s)
-            await in_thread(incoming.keep)
+            try:
+                await in_thread(incoming.keep)
+            except asyncio.CancelledError:
+                self._folder.delete(key)  # it came too late to stop it, and nobody will use it
+                raise
         self._quota.forget(key)
         return BundleOffer(key, offer.nbytes, offer.checksum, self.endpoint)
 

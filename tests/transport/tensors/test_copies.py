@@ -5,6 +5,7 @@ import contextlib
 import errno
 import os
 import shutil
+import threading
 import zlib
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from spotlight.transport.tensors import (
     fetch,
     own_file,
 )
+from spotlight.transport.tensors.incoming import Incoming
 
 BIG = os.urandom(1 << 20) * 9
 KEY = content_key("weights/1", zlib.crc32(BIG))
@@ -140,6 +142,27 @@ async def test_a_cancelled_copy_leaves_nothing(stores, taker, turns):
     with contextlib.suppress(asyncio.CancelledError):
         await task
     assert files(stores[taker]) == (set() if task.cancelled() else {KEY})
+
+
+@pytest.mark.parametrize("taker", [1, 2], ids=["beside", "away"])
+async def test_a_copy_that_is_cancelled_as_it_is_kept_leaves_nothing(stores, taker, monkeypatch):
+    keep, kept, go_on = Incoming.keep, threading.Event(), threading.Event()
+
+    def slow(incoming: Incoming) -> None:
+        keep(incoming)
+        kept.set()
+        go_on.wait(30.0)
+
+    offer = stores[0].put("weights/1", BIG)
+    monkeypatch.setattr(Incoming, "keep", slow)
+    task = asyncio.ensure_future(stores[taker].copy(offer, KEY))
+    assert await asyncio.to_thread(kept.wait, 30.0)
+    task.cancel()
+    await asyncio.sleep(0)
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert files(stores[taker]) == set()
 
 
 async def test_a_folder_that_is_deleted_meanwhile_is_a_typed_error(stores):
