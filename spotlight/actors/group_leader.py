@@ -139,6 +139,10 @@ class GroupLeader(Actor):
         elif job.membership == membership:
             self._pull(job)  # the node joined again: nothing here has changed
             return
+        if job.membership.runner != membership.runner:
+            # It may have gone back to a checkpoint, and its versions may be other weights.
+            job.rollout_versions.clear()
+            job.evaluation_versions.clear()
         job.membership = membership
 
         def report(state: WorkerState, detail: str) -> None:
@@ -419,7 +423,7 @@ class GroupLeader(Actor):
                 self._group.epoch, self._context.name, tuple(rollout), tuple(evaluation)
             )
             try_tell(self, first.leader, held)
-        if not job.rollout_versions and not job.evaluation_versions:
+        if not job.rollout_versions and not job.evaluation_versions and not job.leases:
             return
         serves = self._group.serves(job.rollout_versions, job.evaluation_versions)
         takes_more = self._draining_for is None and any(serves)

@@ -241,6 +241,8 @@ class NodeScheduler(Actor):
         else:
             if local is None:
                 return
+            if asker != self._runner:
+                return  # another runner may have gone back, and mean other weights by that version
             self._tell_leaders(local)
             held = (local.rollout, local.evaluation)
             answer = WeightsCopied(self._settings.name, message.version, *held)

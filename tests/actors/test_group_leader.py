@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
 from job_kit import STORE, job, offer, recorder, requests, settle
 from leader_kit import Crew, committed, completed, denoised, saved
@@ -373,7 +374,9 @@ async def test_a_result_waits_for_the_coordinator_that_comes_back(crew: Crew) ->
     await crew.open_coordinator()
     await crew.tell(PrepareJob("job", job(), crew.membership))
     assert crew.held() == (4, 5), "at once, so that it knows who works on what"
-    assert crew.dispatcher.last(Pull).rollout_versions == (0,), "weights stay"
+    assert crew.dispatcher.last(Pull).rollout_versions == (), "it may mean other weights by 0"
+    await crew.hold(0)
+    assert crew.dispatcher.last(Pull).rollout_versions == (0,)
     await asyncio.sleep(10.0)
 
     assert crew.dispatcher.all(Completed) == [completed(4)]
@@ -381,6 +384,14 @@ async def test_a_result_waits_for_the_coordinator_that_comes_back(crew: Crew) ->
     assert crew.held() == (5,)
     await crew.grant(6)
     assert crew.member.last(Denoise).lease == 6
+
+
+async def test_what_the_same_runner_says_again_leaves_the_weights(crew: Crew) -> None:
+    await crew.prepare()
+    elsewhere = msgspec.structs.replace(crew.membership.sink, token="another")
+    again = msgspec.structs.replace(crew.membership, sink=elsewhere)
+    await crew.tell(PrepareJob("job", job(), again))
+    assert crew.dispatcher.last(Pull).rollout_versions == (0,)
 
 
 async def test_the_member_hears_of_the_new_sink_and_the_ledger_of_the_state(crew: Crew) -> None:
@@ -408,6 +419,7 @@ async def test_a_result_is_given_up_when_the_coordinator_stays_away(crew: Crew) 
     await asyncio.sleep(AWAY_LIMIT_S + 30.0)
     await crew.open_coordinator()
     await crew.tell(PrepareJob("job", job(), crew.membership))
+    await crew.hold(0)
     await asyncio.sleep(10.0)
     assert crew.held() == ()
     assert crew.dispatcher.all(Completed) == []

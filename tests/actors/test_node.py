@@ -6,6 +6,7 @@ import asyncio
 import zlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from job_kit import STORE, Recorder, job, offer, recorder
@@ -275,6 +276,31 @@ async def test_it_says_which_store_did_not_give_it_a_version_and_tells_no_worker
     elsewhere = BundleOffer("weights/000000-rollout", 7, 5, STORE)
     await site.tell(HoldWeights("job", 0, elsewhere, None, (0,)))
     assert site.coordinator.all(WeightsMissed) == [WeightsMissed("n", 0, STORE)]
+    assert site.worker.all(HoldWeights) == []
+
+
+async def test_weights_that_come_after_their_runner_has_gone_are_not_passed_on(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one may have gone back to a checkpoint, and mean others by that version."""
+    arrived, copy = asyncio.Event(), site.store.copy
+
+    async def slow(*arguments: Any, **options: Any) -> BundleOffer:
+        await arrived.wait()
+        return await copy(*arguments, **options)
+
+    await site.up("n/0")
+    await site.up("n/1")
+    await site.prepare()
+    published = site.store.put("weights/000000-rollout", b"weights")
+    monkeypatch.setattr(site.store, "copy", slow)
+    await site.tell(HoldWeights("job", 0, published, None, (0,)))
+    successor = await recorder(site.coordinator_system, "successor")
+    membership = Membership(*[successor.ref] * 3, STORE)
+    successor.tell(site.node, PrepareJob("job", job(), membership))
+    await asyncio.sleep(0.1)
+    arrived.set()
+    await asyncio.sleep(1.0)
     assert site.worker.all(HoldWeights) == []
 
 
