@@ -60,9 +60,11 @@ class Office:
 
     async def join(self, name: str, system: ActorSystem) -> None:
         """A node that is its process, without workers."""
-        ref = await system.spawn(Actor, "node")
+        node = Actor()
+        ref = await system.spawn(lambda: node, "node")
         store = StoreEndpoint("127.0.0.1", 1, "token", "machine", "/nowhere")
-        assert isinstance(await self.ask(JoinNode(name, "reserved", ref, (), store)), NodeJoined)
+        joining = JoinNode(name, "reserved", ref, (), store)
+        assert isinstance(await node.ask(self.ref, joining, timeout_s=30.0), NodeJoined)
 
     async def nodes(self) -> tuple[str, ...]:
         """Those that the coordinator takes for there: what it says of one that is not."""

@@ -24,7 +24,7 @@ from spotlight.diffusion.sequence_parallel import SequenceParallel
 from spotlight.errors import TransportError
 from spotlight.transport.collectives import Group, init_group, listen
 
-PATIENCE_S = 50.0
+PATIENCE_S = 180.0
 HEADS, WIDTH, TEXT_DIM = 4, 16, 24
 
 

@@ -13,6 +13,8 @@ from spotlight.diffusion.sequence_parallel import SequenceParallel
 from spotlight.errors import CannotShard
 from tests.diffusion.sequence_parallel_kit import Case, Crew, Outcome, make_inputs, make_transformer
 
+pytestmark = pytest.mark.timeout(240)  # several processes load torch
+
 TOLERANCE = 1e-5
 """Relative to the largest value of the output, in float32."""
 
