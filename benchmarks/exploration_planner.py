@@ -1,21 +1,29 @@
-"""What the exploration planner decides per second, and what it loses to one that knows all:
+"""What the exploration planner decides per second, keeps of real rewards, and loses to an oracle:
 `python -m benchmarks.exploration_planner --json`.
 
 Speed: 10,000 prompts are known, an iteration has 1,000 groups of K = 24 with 96 candidates each on
 average; a decision is a candidate that is planned, scored and recorded, and the choice of seeds is
 timed by itself.
 
+Tables: `contrast_vs_uniform_worst` and what belongs to it is described in `exploration_tables`.
+
 Regret: 1 - contrast / contrast of the oracle, where contrast is the sum over 48 groups (K = 8) of
 the standard deviation of the kept rewards, and the oracle is the planner with the true spread in
 place of belief. Medians over seeds, for planners that give out the same budget:
 - `bandit` is the planner as it is,
 - `uniform` gives every group the same number,
-- `greedy` takes belief for the truth: no draws, no uniform share,
-- `ucb` takes the 95 % bound of belief for the truth.
+- `greedy` is the bandit without its uniform share,
+- `thompson` draws the spread from belief, `ucb` takes the 95 % bound of belief, where the bandit
+  takes what is expected; both without a uniform share.
 Synthetic prompts, four candidates per kept seed: `gaussian` (standard deviations log-normal around
 1), `passfail` (pass rates Beta(0.4, 0.4), many near 0 and 1), and `drift`, ten iterations of
 Gaussian prompts whose spreads wander and of which a quarter changes altogether, two candidates per
 kept seed, with what was learnt handed on.
+
+Coverage: how often the bandit's 90 % interval of a prompt's standard deviation, as it is believed
+at the end of an iteration, holds the true one. For a table (where that of all its seeds is taken as
+true, also if it is 0, which no interval holds) it is the mean over its cells; `coverage_90` is the
+mean over the tables and the two Gaussian scenarios, each counting as much as the others.
 """
 
 from __future__ import annotations
@@ -26,20 +34,23 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
+from benchmarks.exploration_tables import coverages_of, covers, table_figures
 from benchmarks.report import arguments, finish
 from spotlight.policies.bandit import BanditPlanner
-from spotlight.policies.contrast import best_contrast
+from spotlight.policies.contrast import best_contrast, expected_contrast
 from spotlight.policies.exploration import UniformPlanner
 from spotlight.policies.reward_spread import (
     UNLIMITED,
     ContinuousRewards,
     Evidence,
     Knowledge,
+    Limits,
     PassFailRewards,
     RewardKind,
+    Standing,
 )
 
 KEEP = 8
@@ -48,14 +59,18 @@ CHUNK = 16
 CERTAIN = 1e12
 """Counts that leave no doubt."""
 
-RIVALS = ("uniform", "greedy", "ucb")
+RIVALS = ("uniform", "greedy", "ucb", "thompson")
+GAUSSIAN = ("gaussian", "drift")
 
 
 def main() -> None:
     """Measure and print."""
     options = arguments(__doc__)
-    seeds = range(4 if options.quick else 24)
-    finish("exploration_planner", {**_speed(options.quick), **_regrets(seeds)}, options.json)
+    tables = table_figures(8 if options.quick else 120)
+    regrets, coverages = _regrets(range(4 if options.quick else 24))
+    coverage = statistics.fmean([*coverages_of(tables), *coverages.values()])
+    figures = {**_speed(options.quick), **tables, **regrets, **coverages}
+    finish("exploration_planner", {**figures, "coverage_90": round(coverage, 4)}, options.json)
 
 
 # --- speed ---
@@ -100,35 +115,50 @@ def _speed(quick: bool) -> dict[str, float | int]:
 # --- regret ---
 
 
-class _MeanSpread(ContinuousRewards):
-    def draw(self, posterior: Evidence, rng: random.Random) -> float:
-        return math.sqrt(posterior.total / posterior.count) if posterior.count else 0.0
+class _TrueSpread(ContinuousRewards):
+    def gain(self, parameter: float, group: Standing, keep: int, full: float) -> float:
+        more, now = (expected_contrast(live, keep) for live in (group.live + 1, group.live))
+        return parameter * (more - now)
 
 
-class _UpperSpread(_MeanSpread):
-    def draw(self, posterior: Evidence, rng: random.Random) -> float:
-        error = 1 / math.sqrt(2 * posterior.count) if posterior.count else 0.0
-        return super().draw(posterior, rng) * (1 + 1.645 * error)
+class _UpperSpread(ContinuousRewards):
+    def parameter(self, belief: Evidence) -> float:
+        error = 1 / math.sqrt(2 * belief.count) if belief.count else 0.0
+        return super().parameter(belief) * (1 + 1.645 * error)
 
 
-class _MeanRate(PassFailRewards):
-    def draw(self, posterior: Evidence, rng: random.Random) -> float:
-        return posterior.total / posterior.count
+class _DrawnSpread(ContinuousRewards):
+    def __init__(self, *limits: Limits) -> None:
+        super().__init__(*limits)
+        self._rng = random.Random(0)
+
+    def parameter(self, belief: Evidence) -> float:
+        if belief.count <= 0:
+            return 0.0
+        return math.sqrt(belief.total / max(1e-9, 2 * self._rng.gammavariate(belief.count / 2, 1)))
 
 
-class _UpperRate(_MeanRate):
+class _UpperRate(PassFailRewards):
     """The rate that spreads most within the interval."""
 
-    def draw(self, posterior: Evidence, rng: random.Random) -> float:
-        rate = super().draw(posterior, rng)
-        error = 1.645 * math.sqrt(rate * (1 - rate) / posterior.count)
+    def parameter(self, belief: Evidence) -> float:
+        rate = super().parameter(belief)
+        error = 1.645 * math.sqrt(rate * (1 - rate) / belief.count)
         return min(max(0.5, rate - error), rate + error)
+
+
+class _DrawnRate(PassFailRewards):
+    def __init__(self) -> None:
+        self._rng = random.Random(0)
+
+    def parameter(self, belief: Evidence) -> float:
+        return self._rng.betavariate(belief.total, belief.count - belief.total)
 
 
 @dataclass(frozen=True)
 class _Scenario:
     kinds: dict[str, RewardKind]
-    """For the bandit, greedy and ucb."""
+    """That the rivals have in place of the bandit's."""
     new: Callable[[random.Random], float]
     """A prompt's true parameter."""
     reward: Callable[[random.Random, float], float]
@@ -139,13 +169,14 @@ class _Scenario:
 
 _CONTINUOUS: dict[str, RewardKind] = {
     "bandit": ContinuousRewards(UNLIMITED),
-    "greedy": _MeanSpread(UNLIMITED),
+    "oracle": _TrueSpread(UNLIMITED),
     "ucb": _UpperSpread(UNLIMITED),
+    "thompson": _DrawnSpread(UNLIMITED),
 }
 _PASS_FAIL: dict[str, RewardKind] = {
     "bandit": PassFailRewards(),
-    "greedy": _MeanRate(),
     "ucb": _UpperRate(),
+    "thompson": _DrawnRate(),
 }
 
 
@@ -174,28 +205,40 @@ SCENARIOS = {
 }
 
 
-def _regrets(seeds: Sequence[int]) -> dict[str, float]:
+def _regrets(seeds: Sequence[int]) -> tuple[dict[str, float], dict[str, float]]:
+    """Regrets, and coverages of the bandit's beliefs."""
     figures: dict[str, float] = {}
+    coverages: dict[str, float] = {}
     totals = dict.fromkeys(("bandit", *RIVALS), 0.0)
     for name, scenario in SCENARIOS.items():
-        oracle = [_contrast(scenario, "oracle", seed) for seed in seeds]
+        oracle = [_explored(scenario, "oracle", seed).contrast for seed in seeds]
         for planner in totals:
-            contrasts = (_contrast(scenario, planner, seed) for seed in seeds)
-            losses = [1 - got / most for got, most in zip(contrasts, oracle, strict=True)]
+            explored = [_explored(scenario, planner, seed) for seed in seeds]
+            losses = [1 - got.contrast / most for got, most in zip(explored, oracle, strict=True)]
             regret = statistics.median(losses)
             totals[planner] += regret
             figures[f"{name}_regret_{planner}"] = round(regret, 4)
+            if planner == "bandit" and name in GAUSSIAN:
+                covered = statistics.fmean(held for got in explored for held in got.covered)
+                coverages[f"{name}_coverage_90"] = round(covered, 4)
     for rival in RIVALS:
         figures[f"regret_vs_{rival}"] = round(totals["bandit"] / totals[rival], 3)
-    return figures
+    return figures, coverages
 
 
-def _contrast(scenario: _Scenario, name: str, seed: int) -> float:
-    """The summed contrast over all iterations. A prompt's rewards are the same for all planners."""
+@dataclass
+class _Explored:
+    contrast: float = 0.0
+    """Summed over all iterations."""
+    covered: list[bool] = field(default_factory=list)
+
+
+def _explored(scenario: _Scenario, name: str, seed: int) -> _Explored:
+    """A prompt's rewards are the same for all planners."""
     world = random.Random(seed)
     parameters = [scenario.new(world) for _ in range(GROUPS)]
     knowledge = Knowledge()
-    total = 0.0
+    explored = _Explored()
     for iteration in range(scenario.iterations):
         sources = [random.Random(world.getrandbits(64)) for _ in parameters]
         if name == "oracle":
@@ -205,14 +248,18 @@ def _contrast(scenario: _Scenario, name: str, seed: int) -> float:
             partial(scenario.reward, *each) for each in zip(sources, parameters, strict=True)
         ]
         scored = _explore(planner, rewards)
-        total += sum(best_contrast(sorted(group), KEEP) for group in scored)
+        explored.contrast += sum(best_contrast(sorted(group), KEEP) for group in scored)
         if isinstance(planner, BanditPlanner):
             knowledge = planner.knowledge()
+            explored.covered += [
+                covers(planner.belief(group), parameter)
+                for group, parameter in enumerate(parameters)
+            ]
         parameters = [
             scenario.new(world) if world.random() < 0.25 else value * world.lognormvariate(0, 0.1)
             for value in parameters
         ]
-    return total
+    return explored
 
 
 def _planner(
@@ -233,7 +280,7 @@ def _planner(
         keep=KEEP,
         candidates=scenario.candidates,
         most=8 * KEEP,
-        rewards=scenario.kinds["greedy" if name == "oracle" else name],
+        rewards=scenario.kinds.get(name, scenario.kinds["bandit"]),
         knowledge=knowledge,
         uniform_every=10 if name == "bandit" else sys.maxsize,
     )

@@ -2,9 +2,10 @@
 
 Every prompt group of an iteration is an arm, and a pull is one candidate, so a chunk may be cut
 anywhere. What is maximised is the sum over the groups of the contrast of the seeds kept, per cost.
-An arm's gain is what one more candidate is expected to add, if its spread is one drawn from what is
-believed of it (Thompson sampling). Gains fall with every candidate, so to pull the greatest is best
-for spreads that are known.
+An arm's gain is what one more candidate is expected to add, if its spread is the one that is
+expected by what is believed of it; gains fall with every candidate, so to pull the greatest is best
+for spreads that are known. Drawing the spread from belief instead (Thompson sampling) kept less,
+and taking its upper bound no more: the first K candidates teach most of what there is to know.
 
 Invariants:
 - Every group is given K candidates before any is given more, one by one over all groups: a cut at
@@ -19,24 +20,34 @@ Invariants:
 from __future__ import annotations
 
 import math
-import random
 from bisect import insort
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from spotlight.policies.contrast import best_contrast, largest_contrast
+from spotlight.policies.contrast import best_contrast, largest_contrast, resampled_gain
 from spotlight.policies.exploration import Candidate, SeedChoice, UniformPlanner, derived_seed
+from spotlight.policies.prompt_population import Population
 from spotlight.policies.reward_scales import combined, pooled_weights
-from spotlight.policies.reward_spread import FADING, Evidence, Knowledge, RewardKind
+from spotlight.policies.reward_spread import (
+    FADING,
+    POPULATION_FADING,
+    Evidence,
+    Knowledge,
+    RewardKind,
+    Standing,
+)
 
 SATURATED = 0.96
 """The share of the largest possible contrast from which on a group is given no more: 0.48 for
 rewards in [0, 1]."""
 
-REDRAWN = 16
-"""Groups, in turn, whose parameter is drawn anew with every chunk though nothing was learnt there:
-an unlucky draw would otherwise last, for it is what keeps new scores away."""
+REVISED = 16
+"""Groups, in turn, whose gain is estimated anew with every chunk though nothing was learnt there:
+what is learnt elsewhere tells of them, too."""
+
+OTHERS = 4.0
+"""Visits to prompts, at most, that the other categories count as in what is believed of one."""
 
 _CLOSED = -1.0
 """In place of a gain: the group is given no more."""
@@ -64,16 +75,19 @@ class _Arm:
     values: list[float] = field(default_factory=list)
     """The same, each as one number, ascending."""
     evidence: Evidence = field(default_factory=Evidence)
+    told: Population = field(default_factory=Population)
     contrast: float = 0.0
+    again: float = 0.0
+    """What one more candidate would add, if its reward were any of the `values` again."""
     parameter: float = 0.0
-    """Drawn from what is believed of the prompt."""
+    """The one that is expected by what is believed of the prompt."""
 
 
 class BanditPlanner:
     """See the module's docstring; an `ExplorationPlanner`.
 
     Args:
-        job_seed: decides all draws and, as for `UniformPlanner`, the candidates' seeds.
+        job_seed: decides the candidates' seeds, as for `UniformPlanner`.
         iteration: the iteration that is explored for.
         prompts: one per group; knowledge is kept by prompt. One prompt may have several groups.
         keep: seeds to keep per group (K).
@@ -122,18 +136,19 @@ class BanditPlanner:
         self._kind = rewards
         self._uniform_every = uniform_every
         self._before = Knowledge() if knowledge is None else knowledge
-        self._rng = random.Random(derived_seed(job_seed, iteration, "planner"))
         self._arms = [_Arm(*each) for each in zip(prompts, categories, costs, strict=True)]
-        self._categories = {name: _faded(self._before.categories, name) for name in categories}
+        self._categories = {name: _common(self._before, name) for name in categories}
         known = {**self._before.categories, **self._categories}
         self._everything = sum((known[name] for name in sorted(known)), self._kind.ignorance)
+        self._priors: dict[str, tuple[Evidence, float]] = {}
+        """By category, as far as they were asked for since the last score was learnt."""
         self._owed = deque(list(range(groups)) * keep)
         """Groups that lack candidates, once for each."""
         self._gains = [0.0] * groups
         self._changed = set(range(groups))
         """Groups whose candidates or scores are not yet in their gain."""
         self._pulls = 0
-        self._turn = self._redrawn = 0
+        self._turn = self._revised = 0
         self._scored = self._weighed = 0
         self._weigh()
 
@@ -204,13 +219,20 @@ class BanditPlanner:
         """What the iterations before and the scores of this one taught, for the next one."""
         weights = self._weights_now()
         old = self._before
-        prompts = {arm.prompt: _faded(old.prompts, arm.prompt) for arm in self._arms}
-        categories = {arm.category: _faded(old.categories, arm.category) for arm in self._arms}
+        prompts = {arm.prompt: _own(old, arm.prompt) for arm in self._arms}
+        categories = {arm.category: _common(old, arm.category) for arm in self._arms}
         for arm in self._arms:
-            learnt = self._kind.evidence(_values(arm, weights))
-            prompts[arm.prompt] += learnt
-            categories[arm.category] += learnt
+            values = _values(arm, weights)
+            prompts[arm.prompt] += self._kind.evidence(values)
+            categories[arm.category] += self._kind.visit(values)
         return Knowledge({**old.prompts, **prompts}, {**old.categories, **categories})
+
+    def belief(self, group: int) -> Evidence:
+        """What is believed of the spread of a group's rewards, by what was scored before the latest
+        chunk was planned."""
+        arm = self._arms[group]
+        prior, reliability = self._prior(arm.category)
+        return prior + (_own(self._before, arm.prompt) + arm.evidence) * reliability
 
     def _next_owed(self) -> int | None:
         while self._owed:
@@ -249,33 +271,43 @@ class BanditPlanner:
             return
         for group in sorted(self._changed):
             self._learn(self._arms[group])
+        self._priors.clear()
         groups = len(self._arms)
-        others = {(self._redrawn + offset) % groups for offset in range(min(REDRAWN, groups))}
-        self._redrawn = (self._redrawn + REDRAWN) % groups
-        for group in sorted(self._changed | others):
-            arm = self._arms[group]
-            arm.parameter = self._kind.draw(self._belief(arm), self._rng)
+        others = {(self._revised + offset) % groups for offset in range(min(REVISED, groups))}
+        self._revised = (self._revised + REVISED) % groups
+        for group in self._changed | others:
+            self._arms[group].parameter = self._kind.parameter(self.belief(group))
             self._estimate(group)
         self._changed.clear()
 
     def _learn(self, arm: _Arm) -> None:
-        before, arm.evidence = arm.evidence, self._kind.evidence(arm.values)
-        self._categories[arm.category] += arm.evidence - before
-        self._everything += arm.evidence - before
+        arm.evidence = self._kind.evidence(arm.values)
+        told = self._kind.visit(arm.values)
+        learnt = told - arm.told
+        self._categories[arm.category] += learnt
+        self._everything += learnt
+        arm.told = told
         if len(arm.values) >= self._keep:
             arm.contrast = best_contrast(arm.values, self._keep)
+            arm.again = resampled_gain(arm.values, self._keep)
 
-    def _belief(self, arm: _Arm) -> Evidence:
-        category = self._categories[arm.category] + self._everything.as_prior()
-        return category.as_prior() + _faded(self._before.prompts, arm.prompt) + arm.evidence
+    def _prior(self, category: str) -> tuple[Evidence, float]:
+        """What a prompt of this category is believed to be before its own scores, and how much of
+        their weight these have."""
+        if category not in self._priors:
+            own = self._categories[category]
+            alike = own + (self._everything - own).at_most(OTHERS)
+            self._priors[category] = self._kind.prior(alike), alike.reliability()
+        return self._priors[category]
 
     def _estimate(self, group: int) -> None:
         arm = self._arms[group]
-        if arm.issued >= self._most or 0 < self._full <= arm.contrast:
+        if arm.issued >= self._most or 0 < SATURATED * self._full <= arm.contrast:
             self._gains[group] = _CLOSED
             return
         live = len(arm.values) + len(arm.awaited)
-        gain = self._kind.gain(arm.parameter, arm.evidence, live, self._keep)
+        standing = Standing(arm.evidence, arm.contrast, arm.again, live)
+        gain = self._kind.gain(arm.parameter, standing, self._keep, self._full)
         self._gains[group] = gain / arm.cost
 
     def _weigh(self) -> None:
@@ -284,7 +316,7 @@ class BanditPlanner:
         self._weights = self._weights_now()
         ends = zip(*self._kind.limits, strict=True)
         low, high = (combined(end, self._weights) for end in ends)
-        self._full = SATURATED * largest_contrast(self._keep, low, high)
+        self._full = largest_contrast(self._keep, low, high)
         for arm in self._arms:
             arm.values = _values(arm, self._weights)
         self._changed.update(range(len(self._arms)))
@@ -305,8 +337,12 @@ def _values(arm: _Arm, weights: Sequence[float]) -> list[float]:
     return sorted(combined(rewards, weights) for rewards in arm.rewards.values())
 
 
-def _faded(evidence: Mapping[str, Evidence], name: str) -> Evidence:
-    return evidence.get(name, Evidence()) * FADING
+def _own(knowledge: Knowledge, prompt: str) -> Evidence:
+    return knowledge.prompts.get(prompt, Evidence()) * FADING
+
+
+def _common(knowledge: Knowledge, category: str) -> Population:
+    return knowledge.categories.get(category, Population()) * POPULATION_FADING
 
 
 def _check(keep: int, candidates: int, most: int, uniform_every: int) -> None:

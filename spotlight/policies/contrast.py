@@ -9,6 +9,7 @@ That subset always consists of some of the lowest and some of the highest reward
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from functools import cache
 from statistics import NormalDist
@@ -26,15 +27,50 @@ def best_contrast(ordered: Sequence[float], keep: int) -> float:
         raise ValueError(f"keep must be between 1 and the {count} rewards, not {keep}")
     if ordered[0] == ordered[-1]:
         return 0.0
+    return math.sqrt(_best_split(ordered, keep)[0] / keep)
+
+
+def resampled_gain(ordered: Sequence[float], keep: int) -> float:
+    """What one more reward is expected to add to the contrast, if it is any of these again: their
+    bootstrap, in O(keep). It takes the place of one of the two kept ones next to their mean.
+
+    Raises `ValueError` unless `keep` is in [1, N].
+    """
+    count = len(ordered)
+    if not 1 <= keep <= count:
+        raise ValueError(f"keep must be between 1 and the {count} rewards, not {keep}")
+    if ordered[0] == ordered[-1]:
+        return 0.0
+    squares, mean, top = _best_split(ordered, keep)
+    contrast = math.sqrt(squares / keep)
+    kept = [*ordered[: keep - top], *ordered[count - top :]]
+    place = bisect_left(kept, mean)
+    inner = kept[max(0, place - 1) : place + 1]
+    gains = []
+    for taken in kept:
+        most = squares
+        for given in inner:
+            shift = (taken - given) / keep
+            most = max(most, squares + (taken - given) * (taken - mean - shift + given - mean))
+        gains.append(math.sqrt(most / keep) - contrast)
+    return math.fsum(gains) / count
+
+
+def _best_split(ordered: Sequence[float], keep: int) -> tuple[float, float, int]:
+    """The sum of squared deviations of the `keep` rewards that contrast most, their mean, and how
+    many of them are the highest; the others are the lowest."""
+    count = len(ordered)
     mean = math.fsum(ordered[:keep]) / keep
-    squares = best = math.fsum((reward - mean) ** 2 for reward in ordered[:keep])
+    squares = math.fsum((reward - mean) ** 2 for reward in ordered[:keep])
+    best = squares, mean, 0
     for top in range(1, keep + 1):  # the highest of the low ones gives way to the next high one
         given, taken = ordered[keep - top], ordered[count - top]
         mean_before = mean
         mean += (taken - given) / keep
         squares += (taken - given) * (taken - mean + given - mean_before)
-        best = max(best, squares)
-    return math.sqrt(best / keep)
+        if squares > best[0]:
+            best = squares, mean, top
+    return best
 
 
 def largest_contrast(keep: int, low: float, high: float) -> float:

@@ -27,6 +27,7 @@ from spotlight.actors.messages import (
 from spotlight.actors.requests import preview_settings
 from spotlight.actors.runtime import Message
 from spotlight.policies.preview_effort import Effort
+from spotlight.policies.prompt_population import Population
 from spotlight.policies.reward_spread import Evidence, Knowledge
 
 pytestmark = pytest.mark.virtual_time
@@ -292,7 +293,7 @@ async def test_any_are_kept_when_seeds_are_chosen_at_random() -> None:
 # --- a planner that learns ---
 
 
-SPREAD = Knowledge({"a": Evidence(20.0, 20 * 0.09), "b": Evidence(20.0, 20 * 0.0001)}, {})
+SPREAD = Knowledge({"a": Evidence(200.0, 200 * 0.09), "b": Evidence(200.0, 0.02)}, {})
 
 
 async def test_prompts_known_to_spread_more_are_previewed_more(expedition: Expedition) -> None:
@@ -305,7 +306,8 @@ async def test_prompts_known_to_spread_more_are_previewed_more(expedition: Exped
 
 
 async def test_a_prompt_never_met_is_taken_to_be_like_its_category(expedition: Expedition) -> None:
-    known = Knowledge({}, {"wide": SPREAD.prompts["a"], "narrow": SPREAD.prompts["b"]})
+    wide, narrow = Population(20, 20 * 0.09, 20 * 0.09**2), Population(20, 20 * 1e-4, 20 * 1e-8)
+    known = Knowledge({}, {"wide": wide, "narrow": narrow})
     expedition.categories = ("narrow", "wide")
     expedition.reward = lambda request: 0.5
     await expedition.open("fixed", "bandit")

@@ -12,6 +12,7 @@ from spotlight.policies.contrast import (
     expected_contrast,
     largest_contrast,
     pass_contrast,
+    resampled_gain,
     squared_deviations,
 )
 
@@ -26,6 +27,16 @@ def test_the_contrast_is_that_of_the_best_of_all_subsets(rewards, data):
     keep = data.draw(st.integers(1, len(rewards)))
     best = max(statistics.pstdev(subset) for subset in combinations(rewards, keep))
     assert best_contrast(sorted(rewards), keep) == pytest.approx(best, abs=1e-7)
+
+
+@settings(max_examples=80, deadline=None)
+@given(rewards=REWARDS, data=st.data())
+def test_the_resampled_gain_is_the_mean_over_all_rewards_again(rewards, data):
+    keep = data.draw(st.integers(2, len(rewards))) if len(rewards) > 1 else 1
+    before = best_contrast(sorted(rewards), keep)
+    gains = [best_contrast(sorted([*rewards, again]), keep) - before for again in rewards]
+    expected = statistics.fmean(gains) if before > 0 else 0.0
+    assert resampled_gain(sorted(rewards), keep) == pytest.approx(expected, rel=0.5, abs=1e-6)
 
 
 def test_rewards_far_from_zero_keep_their_contrast():
