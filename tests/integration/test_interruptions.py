@@ -25,7 +25,7 @@ from tests.integration.conftest import (
     wait_until,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(360)]  # several whole runs each
 
 
 def _final_weights(run: Path) -> dict[str, torch.Tensor]:
@@ -133,7 +133,7 @@ def test_every_process_of_a_run_may_be_killed(workplace: Workplace) -> None:
     for iteration, name in enumerate(victims, start=1):
         wait_for_phase(broken, "rollout", iteration)
         _process(process.pid, name).kill()
-    output = process.communicate(timeout=300)[0]
+    output = process.communicate(timeout=240)[0]
 
     assert process.returncode == 0, output
     assert [line["iteration"] for line in metrics(broken, "iteration")] == list(range(8))
@@ -207,7 +207,8 @@ def test_a_checkpoint_that_cannot_be_loaded_ends_the_job_with_that_reason(
     done = workplace.spotlight("run", job, "--run-folder", run)
     assert done.code == 1
     assert "lack proj_out.weight; copy the whole checkpoint again" in done.output
-    assert len(events(run, "worker_joined")) == 2, "no worker crashed"
+    joined = [event["worker"] for event in events(run, "worker_joined")]
+    assert len(joined) == len(set(joined)), "no worker crashed and was started again"
 
 
 def _process(run: int, name: str) -> psutil.Process:
