@@ -169,6 +169,7 @@ def _node(
     from spotlight.actors.messages.work import NAME_OF_NODE
     from spotlight.actors.node import NodeSettings
     from spotlight.jobs import MOST_WORKERS_OF_NODE
+    from spotlight.preflight import WORKER_MODULES, require_packages
     from spotlight.store.memory_folder import MemoryFolder
 
     if not re.fullmatch(NAME_OF_NODE, name):
@@ -177,6 +178,7 @@ def _node(
         )
     if workers > MOST_WORKERS_OF_NODE:
         raise UserError(f"--workers {workers}: a node has at most {MOST_WORKERS_OF_NODE}")
+    require_packages(WORKER_MODULES, "worker", "the workers of a node need")
     if logs is not None:
         _make_folder("--logs", logs)
     memory = MemoryFolder()
