@@ -49,6 +49,8 @@ _MOST_FILES = 32
 _GREATEST_RANK = 8192
 """Of adapters, and their scale: the layers that they adapt are hardly larger."""
 _MOST_THREADS = 256
+MOST_WORKERS_OF_NODE = 256
+"""Far more than accelerators fit into a machine."""
 _MOST_WORKERS = 1024
 """On this machine: each is a process."""
 
@@ -426,7 +428,8 @@ class PoolSpec(_Spec, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         _require(self.nodes >= 0, "nodes", "must not be negative")
         _require(self.workers >= 1, "workers", "must be at least 1")
-        _require_at_most(self, _MOST_WORKERS, "nodes", "workers")
+        _require_at_most(self, _MOST_WORKERS, "nodes")
+        _require_at_most(self, MOST_WORKERS_OF_NODE, "workers")
 
 
 class PoolsSpec(_Spec, frozen=True, kw_only=True):

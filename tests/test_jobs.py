@@ -241,7 +241,7 @@ def test_a_value_at_its_bound_is_taken(path: str, value: object) -> None:
         ("validation.every", 1_000_000),
         ("pools.reserved.nodes", 1023),
         ("pools.spot.nodes", 1023),
-        ("pools.spot.workers", 1023),
+        ("pools.spot.workers", 256),
     ],
 )
 def test_a_number_with_a_few_zeros_too_many_is_refused(path: str, most: int) -> None:

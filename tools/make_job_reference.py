@@ -36,7 +36,7 @@ wrong type or a value out of bounds is refused before anything starts, with the 
 
 Numbers are bounded above, too, far beyond what trains: 4096 x 4096 pixels, 1,000 steps, 4,096
 images in a forward pass, 16,384 samples and 262,144 previews in an iteration, 65,536 images in a
-validation, 1,024 workers on this machine.
+validation, 1,024 workers on this machine, 256 in a node.
 """
 
 

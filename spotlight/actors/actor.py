@@ -63,6 +63,11 @@ def from_this_process(actor: Actor, message: Message) -> bool:
     return actor.sender_address == actor.ref.address
 
 
+def from_an_actor(actor: Actor, message: Message) -> bool:
+    """A guard for `handles`: whoever says this has a name, and so can be answered."""
+    return actor.sender is not None
+
+
 class Actor:
     """One unit of private state and the handlers that change it."""
 

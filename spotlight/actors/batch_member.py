@@ -39,7 +39,13 @@ from spotlight.actors.messages import (
     Yielded,
 )
 from spotlight.actors.recent import Recent
-from spotlight.actors.runtime import Actor, ActorRef, from_this_process, handles
+from spotlight.actors.runtime import (
+    Actor,
+    ActorRef,
+    from_an_actor,
+    from_this_process,
+    handles,
+)
 from spotlight.actors.worker_state import WorkerContext
 from spotlight.errors import (
     CommitRefused,
@@ -114,20 +120,20 @@ class BatchMember(Actor, ABC, Generic[BatchT, CompanyT]):
         if self._seat.take(message, self.sender) and not self._seat.leads:
             self._recall(list(self._wanted.values()))
 
-    @handles(Introduce)
+    @handles(Introduce, only=from_an_actor)
     async def on_introduce(self, message: Introduce) -> None:
         """Another member of the group that forms."""
         assert self.sender is not None
         self._seat.hear(message, self.sender)
 
-    @handles(Follow)
+    @handles(Follow, only=from_an_actor)
     async def on_follow(self, message: Follow) -> None:
         """Take part in the next steps of the group."""
         assert self.sender is not None
         if self._seat.expects(message, self.sender):
             self.run_task(self._follow(message, self.sender))
 
-    @handles(CannotFollow)
+    @handles(CannotFollow, only=from_an_actor)
     async def on_cannot_follow(self, message: CannotFollow) -> None:
         """A member of the group cannot take part."""
         assert self.sender is not None

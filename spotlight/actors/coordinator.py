@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, TypeVar
@@ -119,11 +119,14 @@ class Coordinator(Actor):
     # --- who may say what ---
 
     def _from_itself(self, message: JoinNode) -> bool:
-        return self.sender == message.scheduler
+        its_own = _bear_its_name(message.node, (worker.worker for worker in message.workers))
+        return self.sender == message.scheduler and its_own
 
     def _from_that_node(self, message: NodeLeaving | NodeLeft) -> bool:
         node = self._nodes.get(message.node)
-        return node is not None and self.sender == node.scheduler
+        workers = message.workers if isinstance(message, NodeLeaving) else ()
+        is_its_own = node is not None and self.sender == node.scheduler
+        return is_its_own and _bear_its_name(message.node, workers)
 
     def _from_runner(self, message: Message) -> bool:
         return self._runner is not None and self.sender == self._runner
@@ -354,6 +357,11 @@ class Coordinator(Actor):
             for node in self._nodes.values()
             for worker in node.workers
         )
+
+
+def _bear_its_name(node: str, workers: Iterable[str]) -> bool:
+    """Whether a node speaks of its own workers alone."""
+    return all(worker.rpartition("/")[0] == node for worker in workers)
 
 
 async def _in_thread(read: Callable[[], Read]) -> Read:

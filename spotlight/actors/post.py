@@ -24,7 +24,7 @@ import structlog
 from spotlight.actors.cell import Cell
 from spotlight.actors.log_limiter import LogLimiter
 from spotlight.actors.mailbox import Delivery
-from spotlight.actors.protocol import Ended, Failure, PushedBack, Unwatch, Watch
+from spotlight.actors.protocol import Down, Ended, Failure, PushedBack, Unwatch, Watch
 from spotlight.actors.replies import RUNNING, ReplyCache
 from spotlight.errors import MailboxFull, PeerUnreachable
 from spotlight.transport.control import (
@@ -236,7 +236,7 @@ class Post:
 
     def _receive_tell(self, address: str, envelope: Envelope) -> None:
         if self._is_in_order(address, envelope):
-            message = decode_message(envelope.body)
+            message = _said_to_an_actor(address, envelope)
             delivery = Delivery(message, envelope.source, Kind.TELL, 0, None)
             self._system.deliver(delivery, envelope.destination)
 
@@ -251,7 +251,7 @@ class Post:
             return
         if not self._is_in_order(address, envelope):
             return
-        message = decode_message(envelope.body)
+        message = _said_to_an_actor(address, envelope)
         deadline = None
         if envelope.seconds_left is not None:
             deadline = _now() + envelope.seconds_left
@@ -305,6 +305,14 @@ class Post:
             return True
         known = self._peers.get(claimed)
         return known is not None and known == self._peers.get(address)
+
+
+def _said_to_an_actor(address: str, envelope: Envelope) -> Message:
+    message = decode_message(envelope.body)
+    if isinstance(message, Down):
+        text = f"{address} may not send Down: an actor hears of an end from its own runtime alone"
+        raise BadInput("not_allowed", text)
+    return message
 
 
 def _now() -> float:

@@ -6,7 +6,7 @@ docs/actors.md states what it promises. The parts: `actor` (what an author write
 `supervision`, `dead_letters`, `protocol`.
 """
 
-from spotlight.actors.actor import Actor, from_this_process, handles
+from spotlight.actors.actor import Actor, from_an_actor, from_this_process, handles
 from spotlight.actors.dead_letters import DeadLetter, DeadLetters
 from spotlight.actors.protocol import Done, Down, EndReason
 from spotlight.actors.statistics import MailboxStatistics, Statistics
@@ -29,6 +29,7 @@ __all__ = [
     "Message",
     "RestartPolicy",
     "Statistics",
+    "from_an_actor",
     "from_this_process",
     "handles",
 ]

@@ -48,7 +48,7 @@ from spotlight.actors.messages import (
     TrainerListens,
     TrainerReady,
 )
-from spotlight.actors.runtime import Actor, ActorRef, handles
+from spotlight.actors.runtime import Actor, ActorRef, from_an_actor, handles
 from spotlight.actors.worker_state import WorkerContext
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.model import DiffusionModel
@@ -126,7 +126,7 @@ class TrainerRank(Actor):
             (runner, order), self._early = self._early, None
             self._begin(order, runner)
 
-    @handles(StartTrainer)
+    @handles(StartTrainer, only=from_an_actor)
     async def on_start(self, message: StartTrainer) -> None:
         """Build the trainer, from the run's checkpoint if there is one."""
         assert self.sender is not None, "trainer messages come from the job runner"

@@ -23,6 +23,7 @@ from spotlight.cli.lines import one_line
 from spotlight.cli.study import study
 from spotlight.errors import ActorError, UserError
 from spotlight.files import path_problem
+from spotlight.policies.departure import LONGEST_NOTICE_S
 
 app = typer.Typer(
     help="Post-train Diffusion Transformers with reinforcement learning on reserved and spot GPUs.",
@@ -136,7 +137,12 @@ def cancel(coordinator: CoordinatorOption = DEFAULT_COORDINATOR) -> None:
 def preempt(
     node: Annotated[str, typer.Argument(help="Name of the node.")],
     notice: Annotated[
-        float, typer.Option(min=0.0, help="Seconds until the node would be taken.")
+        float,
+        typer.Option(
+            min=0.0,
+            max=LONGEST_NOTICE_S,
+            help="Seconds until the node would be taken, a day at most.",
+        ),
     ] = 30.0,
     cancel: Annotated[bool, typer.Option("--cancel", help="Withdraw the notice.")] = False,
     coordinator: CoordinatorOption = DEFAULT_COORDINATOR,

@@ -82,10 +82,21 @@ def _coordinator(
     parent: ParentOption = 0,
 ) -> None:
     place = listening("--listen", listen, advertise, takes_port=True)
+    _make_folder("--runs", runs)
     if parent:
         die_with_parent(parent)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     run(_serve_coordinator(place, runs, address_file))
+
+
+def _make_folder(option: str, folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        problem = getattr(error, "strerror", None) or str(error)
+        raise UserError(
+            f"{option} {folder}: {problem}; give a folder that can be written"
+        ) from error
 
 
 async def _serve_coordinator(place: Listening, runs: Path, address_file: Path | None) -> None:
@@ -111,7 +122,13 @@ async def _serve_coordinator(place: Listening, runs: Path, address_file: Path | 
             lambda: Coordinator(runs, place.host, rng, open_store), "coordinator", restarts=ESCALATE
         )
         if address_file is not None:
-            replace_file(address_file, system.address.encode())
+            try:
+                replace_file(address_file, system.address.encode())
+            except OSError as error:
+                raise UserError(
+                    f"--address-file {address_file}: {error.strerror}; give a file in a folder that"
+                    " can be written"
+                ) from error
         structlog.get_logger().info("coordinator_listens", address=system.address)
         await until_told(system)
     finally:
@@ -151,12 +168,19 @@ def _node(
     kind: Literal["reserved", "spot"] = "reserved" if pool == "reserved" else "spot"
     from spotlight.actors.messages.work import NAME_OF_NODE
     from spotlight.actors.node import NodeSettings
+    from spotlight.jobs import MOST_WORKERS_OF_NODE
+    from spotlight.preflight import WORKER_MODULES, require_packages
     from spotlight.store.memory_folder import MemoryFolder
 
     if not re.fullmatch(NAME_OF_NODE, name):
         raise UserError(
             f"--name {name!r}: use at most 100 letters, digits, `-`, `_` and (not first) `.`"
         )
+    if workers > MOST_WORKERS_OF_NODE:
+        raise UserError(f"--workers {workers}: a node has at most {MOST_WORKERS_OF_NODE}")
+    require_packages(WORKER_MODULES, "worker", "the workers of a node need")
+    if logs is not None:
+        _make_folder("--logs", logs)
     memory = MemoryFolder()
     settings = NodeSettings(
         name,
@@ -201,8 +225,8 @@ async def _serve_node(
         stop.set()
 
     try:
+        await system.start()  # says what is wrong with the address
         await store.start()
-        await system.start()
         async with _notices(stop, watched=watched, file=notice_file) as notices:
             try:
                 await system.spawn(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+LONGEST_NOTICE_S = 86_400.0
+"""That a user may give."""
 UNKNOWN_LEAD_S = 25.0
 """Taken to be left when a notice does not say: clouds give 30 s, and some of it has passed."""
 OUTLIVED_AFTER_S = 60.0

@@ -24,7 +24,15 @@ from job_kit import job
 from runtime_kit import Cluster
 
 from spotlight.actors import group_connector, group_seat
-from spotlight.actors.messages import EndJob, GroupFailed, GroupReady, Introduce, PrepareJob
+from spotlight.actors.messages import (
+    CannotFollow,
+    EndJob,
+    Follow,
+    GroupFailed,
+    GroupReady,
+    Introduce,
+    PrepareJob,
+)
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.errors import CannotShard
 
@@ -208,4 +216,18 @@ async def test_words_of_groups_to_come_are_kept_but_not_without_end(crew: GroupC
     seat = first.actor._seat
     await until(lambda: seat._early[-1][0].epoch == 1299)
     assert len(seat._early) < 100
+    await crew.form(first, second)
+
+
+async def test_words_of_nobody_end_no_member(crew: GroupCrew) -> None:
+    """Whoever can reach the port may leave out who it is."""
+    first, second = crew.workers[:2]
+    words = [
+        Introduce(1, 0, "model", "", b""),
+        Follow(1, 1, wanted(1), 0),
+        CannotFollow(1, "w", "no"),
+    ]
+    for word in words:
+        second.system.tell(first.member, word)
+    await until(lambda: first.system.dead_letters.counts["not_allowed"] == len(words))
     await crew.form(first, second)

@@ -429,6 +429,26 @@ async def test_a_node_speaks_for_itself_only(town: Town) -> None:
         await stranger.ask(town.coordinator, joining, timeout_s=5.0)
 
 
+async def test_a_node_speaks_of_its_own_workers_only(town: Town) -> None:
+    """One that names another's would take them from the job for good."""
+    await with_nodes(town)
+    await town.submit(job())
+    stranger = await recorder(await town.cluster.system("stranger"), "node")
+    stolen = tuple(
+        WorkerRefs(name, number, *[stranger.ref] * 4)
+        for number, name in enumerate(("reserved/0", "spot/0"))
+    )
+    with pytest.raises(RemoteError, match="may not send JoinNode"):
+        joining = JoinNode("another", "spot", stranger.ref, stolen, STORE)
+        await stranger.ask(town.coordinator, joining, timeout_s=5.0)
+    joining = JoinNode("another", "spot", stranger.ref, (), STORE)
+    await stranger.ask(town.coordinator, joining, timeout_s=5.0)
+    leaving = NodeLeaving("another", ("reserved/0", "spot/0"), "user", None)
+    with pytest.raises(RemoteError, match="may not send NodeLeaving"):
+        await stranger.ask(town.coordinator, leaving, timeout_s=5.0)
+    assert (await town.ended()).outcome == "finished"
+
+
 def test_a_node_of_too_many_workers_is_refused_as_it_is_read() -> None:
     ref = ActorRef("memory://n", "node", 1)
     workers = tuple(WorkerRefs(f"n/{number}", number, *[ref] * 4) for number in range(20_000))

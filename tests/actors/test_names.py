@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 import pytest
 from job_kit import STORE
@@ -10,6 +12,8 @@ from spotlight.actors.messages import (
     Alive,
     JoinNode,
     NodeLeaving,
+    NoticeGiven,
+    PreemptNode,
     StateChanged,
     WorkerRefs,
     WorkerUp,
@@ -79,3 +83,10 @@ def test_what_is_no_name_is_refused(make: object, name: str) -> None:
 def test_what_is_no_place_of_a_store_is_refused(changes: dict[str, object]) -> None:
     with pytest.raises(BadInput):
         decode_message(encode_message(join("a", msgspec.structs.replace(STORE, **changes))))
+
+
+@pytest.mark.parametrize("seconds", [math.nan, math.inf, -1.0, 1e300])
+def test_a_notice_of_no_time_that_a_clock_can_be_set_to_is_refused(seconds: float) -> None:
+    for notice in (PreemptNode("spot", seconds, False), NoticeGiven(seconds, False)):
+        with pytest.raises(BadInput, match="notice_s"):
+            decode_message(encode_message(notice))

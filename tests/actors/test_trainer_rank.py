@@ -382,6 +382,16 @@ async def test_work_for_a_job_that_has_ended_is_ignored(gym: Gym) -> None:
     assert len(gym.runner.all(TrainerReady)) == 2
 
 
+async def test_an_order_of_nobody_ends_no_trainer(gym: Gym) -> None:
+    """Whoever can reach the port may leave out who it is."""
+    elsewhere = await gym.elsewhere("stranger")
+    elsewhere.tell(gym.rank, StartTrainer("job", job(), 0, 1, "", str(gym.run_folder), 0, 99))
+    await settle()
+    await gym.start()
+    assert (gym.built, await gym.completed()) == (1, 0)
+    assert gym.system.dead_letters.counts["not_allowed"] == 1
+
+
 async def test_a_strangers_orders_are_refused(gym: Gym) -> None:
     """Whoever can reach the port: nothing is trained, written or deleted for them."""
     await gym.start()

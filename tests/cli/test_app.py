@@ -100,6 +100,27 @@ def test_a_node_does_not_dial_for_ever_what_is_no_address(refusal: Any) -> None:
     assert "--coordinator: `10.0.0.1` is no address" in line
 
 
+@pytest.mark.parametrize(
+    ("entry", "option", "value"),
+    [
+        (daemons.coordinator, "--runs", "file/runs"),
+        (daemons.node, "--logs", "file/logs"),
+        (daemons.node, "--workers", "257"),
+    ],
+)
+def test_a_daemon_says_which_option_cannot_be(
+    refusal: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    entry: Any,
+    option: str,
+    value: str,
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.chdir(tmp_path)
+    assert f"{option} {value}: " in refusal(option, value, entry=entry)
+
+
 def test_an_address_without_its_protocol_is_dialled(refusal: Any) -> None:
     assert "--coordinator tcp://127.0.0.1:1: no answer" in refusal("status", "-c", "127.0.0.1:1")
 
@@ -125,6 +146,12 @@ def test_live_chaos_says_what_to_install(refusal: Any) -> None:
 @pytest.mark.usefixtures("plain_wheel")
 def test_a_study_says_what_to_install(refusal: Any, tmp_path: Path) -> None:
     line = refusal("study", "staleness", write_run(tmp_path))
+    assert 'pip install "spotlight-rl[worker]"' in line
+
+
+@pytest.mark.usefixtures("plain_wheel")
+def test_a_node_says_what_to_install(refusal: Any) -> None:
+    line = refusal("--coordinator", "10.0.0.1:7070", entry=daemons.node)
     assert 'pip install "spotlight-rl[worker]"' in line
 
 

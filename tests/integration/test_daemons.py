@@ -125,6 +125,27 @@ def test_listening_on_all_interfaces_asks_which_address_others_use(
     assert "--advertise" in output
 
 
+@pytest.mark.parametrize(
+    ("daemon", "option", "value", "said"),
+    [
+        ("coordinator", "--listen", "192.0.2.1:0", "192.0.2.1"),
+        ("node", "--host", "192.0.2.1", "192.0.2.1"),
+        ("coordinator", "--address-file", "absent/address", "--address-file absent/address: "),
+    ],
+)
+def test_what_only_the_system_can_tell_is_one_clear_line_too(
+    workplace: Workplace, daemon: str, option: str, value: str, said: str
+) -> None:
+    listen = ("--listen", "127.0.0.1:0") if option == "--address-file" else ()
+    started = workplace.daemon(daemon, option, value, *listen)
+    output = started.communicate(timeout=60)[0]
+
+    assert started.returncode == 2
+    assert said in output.splitlines()[-1]
+    assert "give a" in output.splitlines()[-1]
+    assert "Traceback" not in output
+
+
 def test_a_node_whose_name_cannot_be_part_of_a_path_is_told_so(workplace: Workplace) -> None:
     started = workplace.daemon("node", "--name", "../spot\x1b[2J")
     output = started.communicate(timeout=60)[0]

@@ -8,12 +8,13 @@ import msgspec
 
 from spotlight.actors.messages.work import NodeName, Record, WorkerName
 from spotlight.actors.runtime import ActorRef
-from spotlight.jobs import JobSpec
+from spotlight.jobs import MOST_WORKERS_OF_NODE, JobSpec
+from spotlight.policies.departure import LONGEST_NOTICE_S
 from spotlight.transport.control import Message
 from spotlight.transport.tensors import BundleOffer, StoreEndpoint
 
-MOST_WORKERS = 256
-"""Of one node: far more than accelerators fit into a machine."""
+NoticeSeconds = Annotated[float, msgspec.Meta(ge=0, le=LONGEST_NOTICE_S)]
+"""From a notice until the node is taken: a clock is set by it."""
 
 
 class WorkerRefs(Record, frozen=True):
@@ -67,7 +68,7 @@ class JoinNode(Message, frozen=True):
     node: NodeName
     pool: Literal["reserved", "spot"]
     scheduler: ActorRef
-    workers: Annotated[tuple[WorkerRefs, ...], msgspec.Meta(max_length=MOST_WORKERS)]
+    workers: Annotated[tuple[WorkerRefs, ...], msgspec.Meta(max_length=MOST_WORKERS_OF_NODE)]
     store: StoreEndpoint
 
 
@@ -157,7 +158,7 @@ class PreemptNode(Message, frozen=True):
     """
 
     node: str
-    notice_s: float
+    notice_s: NoticeSeconds
     cancel: bool
 
 
@@ -172,7 +173,7 @@ class NoticeGiven(Message, frozen=True):
 
     lane = "system"
 
-    notice_s: float
+    notice_s: NoticeSeconds
     cancel: bool
 
 

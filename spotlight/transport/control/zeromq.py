@@ -121,7 +121,9 @@ class ZeroMQTransport:
                 raise AddressInUse(
                     f"{self._bind} is in use by another process; choose another port, or 0 for any"
                 ) from error
-            raise UserError(f"cannot bind {self._bind}: {error.strerror}") from error
+            raise UserError(
+                f"cannot bind {self._bind}: {error.strerror}; give an address of this machine"
+            ) from error
         endpoint = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
         port = endpoint.rpartition(":")[2]
         self.address = endpoint
