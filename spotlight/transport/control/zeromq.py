@@ -458,12 +458,22 @@ class ZeroMQTransport:
 
     def _turned_away(self, descriptor: int, reason: TurnedAway, detail: str) -> None:
         link = self._descriptors.get(descriptor)
+        if link is not None and reason == "silent" and self._dialled_too(link):
+            self._doorway.heard(descriptor)  # each sends over the connection that the other made
+            return
         self._reject("" if link is None else link.address, reason, detail)
         if link is not None and reason == "silent":
             self._refuse(link, detail)
         elif link is not None:
             del self._descriptors[descriptor]
             self.link_lost(link, detail)
+
+    def _dialled_too(self, accepted: AcceptedLink) -> bool:
+        """Whether we dialled the same process, and it answered."""
+        return any(
+            isinstance(link, DialedLink) and link.incarnation == accepted.incarnation
+            for link in self._standing.get(accepted.address, ())
+        )
 
     def _end_hoarder(self, descriptor: int) -> None:
         error = BadInput("oversized", "a message of several parts, without end")

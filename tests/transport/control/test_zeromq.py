@@ -59,6 +59,26 @@ def raw() -> Iterator[Callable[..., RawPeer]]:
     context.term()
 
 
+# --- two processes that dial each other ---
+
+
+async def test_two_that_dialled_each_other_at_once_do_not_lose_each_other(start: Start) -> None:
+    """Each may send over the connection that the other one made, and its own stays silent."""
+    a, at_a = await start(silence_s=0.5)
+    b, at_b = await start(silence_s=0.5)
+    a.send(b.address, b"one")
+    b.send(a.address, b"two")
+    await at_a.until_frames(1)
+    await at_b.until_frames(1)
+    await asyncio.sleep(2.0)
+    a.send(b.address, b"three")
+    b.send(a.address, b"four")
+    await at_a.until_frames(2)
+    await at_b.until_frames(2)
+    assert at_a.of("lost") == at_b.of("lost") == []
+    assert at_a.rejections() == at_b.rejections() == []
+
+
 # --- greetings ------------------------------------------------------------------------
 
 
