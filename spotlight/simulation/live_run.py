@@ -59,12 +59,14 @@ class LiveRun:
             await asyncio.sleep(POLL_S)
 
     async def follow(self, client: CoordinatorClient, limit_s: float) -> None:
-        """Look at the job until it ends; what is not as it should be is a problem."""
+        """Look at the job until it ends and its report is there; what is not as it should be is a
+        problem."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + limit_s
-        while not self.outcome:
+        while not (self.outcome and (self.folder / "report.html").exists()):
             if loop.time() > deadline:
-                self.problems.append(f"the job did not end within {limit_s:g} s")
+                what = "has no report" if self.outcome else "did not end"
+                self.problems.append(f"the job {what} within {limit_s:g} s")
                 return
             await asyncio.sleep(POLL_S)
             self.status = await status_of(client) or self.status
