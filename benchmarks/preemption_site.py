@@ -155,6 +155,7 @@ class Site:
         self.nodes: dict[str, ActorRef] = {}
         self.systems: list[ActorSystem] = []
         self.stores: list[BundleStore] = []
+        self.coordinator = _Coordinator(self)
         self.left: set[str] = set()
         self.finished: Counter[str] = Counter()
         self.results: dict[str, Result] = {}
@@ -185,7 +186,7 @@ class Site:
         membership = Membership(self.dispatcher_ref, self.dispatcher_ref, ledger, sink)
         self.prepare = PrepareJob("job", job, membership)
         self.weights = HoldWeights("job", 0, weights, None, (0,))
-        await self.system.spawn(lambda: _Coordinator(self), "coordinator")
+        await self.system.spawn(lambda: self.coordinator, "coordinator")
         for number in range(nodes):
             await self._add_node(f"node-{number}")
         await self.until(self.up)
@@ -255,7 +256,7 @@ class Site:
 
     def notice(self, node: str, seconds: float, *, cancel: bool = False) -> None:
         """As a user would."""
-        self.system.tell(self.nodes[node], NoticeGiven(seconds, cancel))
+        self.coordinator.tell(self.nodes[node], NoticeGiven(seconds, cancel))
 
     def traced_since(self, offset: int) -> list[dict[str, Any]]:
         """The lines that were written after the trace had so many bytes."""

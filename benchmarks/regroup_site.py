@@ -164,7 +164,7 @@ class GroupSite(Site):
         work = DemandClass("rollout", BACKLOG, self._settings.steps, guess)
         demand = Demand(self.prepare.job_id, HEADS, (work,), None, degree, ())
         for node in self.nodes.values():
-            self.system.tell(node, demand)
+            self.coordinator.tell(node, demand)
 
     def stop(self, worker: str) -> None:
         """SIGSTOP: it hangs."""
