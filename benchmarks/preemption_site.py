@@ -107,10 +107,14 @@ class _Coordinator(Actor):
         self._remove([before[epoch] for epoch in before.keys() - after.keys()], announced=False)
         came = tuple(after[epoch] for epoch in after.keys() - before.keys())
         self.tell(self._site.dispatcher_ref, AddWorkers(message.node, "spot", came))
+        self.run_task(self._brief(message))
+        return NodeJoined(self.ref)
+
+    async def _brief(self, message: JoinNode) -> None:
+        """Once it has been answered: before that a node does not know whom to obey."""
         self.tell(message.scheduler, self._site.prepare)
         self.tell(message.scheduler, self._site.weights)
         self._site.joined(message)
-        return NodeJoined(self.ref)
 
     @handles(NodeLeaving)
     async def on_leaving(self, message: NodeLeaving) -> None:

@@ -90,9 +90,13 @@ class _Coordinator(Actor):
         self.tell(self._dispatcher, RemoveWorkers(gone, "it ended", False))
         self.tell(self._dispatcher, AddWorkers(message.node, "spot", came))
         self._workers = now
-        self.tell(message.scheduler, self._prepare)
-        self.tell(message.scheduler, self._weights)
+        self.run_task(self._brief(message.scheduler))
         return NodeJoined(self.ref)
+
+    async def _brief(self, node: ActorRef) -> None:
+        """Once it has been answered: before that it does not know whom to obey."""
+        self.tell(node, self._prepare)
+        self.tell(node, self._weights)
 
     @handles(RequestsFinished)
     async def on_finished(self, message: RequestsFinished) -> None:
@@ -152,7 +156,7 @@ class _Site:
     def demand(self, degree: int) -> None:
         """Groups of this degree, as far as there are workers."""
         waiting = DemandClass("rollout", 100, 100, {1: 0.01, 2: 0.006})
-        self.system.tell(self.node_ref, Demand("job", 4, (waiting,), None, degree, ()))
+        self.coordinator.tell(self.node_ref, Demand("job", 4, (waiting,), None, degree, ()))
 
     def groups(self) -> list[tuple[str, ...]]:
         """Planned groups of several."""
