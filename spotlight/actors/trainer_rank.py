@@ -240,8 +240,11 @@ class TrainerRank(Actor):
 
     async def _start(self, message: StartTrainer, term: tuple[str, int]) -> Message:
         listener, self._listener = self._listener, None
+        rendezvous = message.rendezvous or self._rendezvous  # rank 0 is where the others come to
         with self._context.busy("loading", "trainer"):
-            training = await self._context.on_accelerator(lambda: _build(message, listener))
+            training = await self._context.on_accelerator(
+                lambda: _build(message, rendezvous, listener)
+            )
         if self._term == term:
             self._training = training
         elif training.group is not None:
@@ -327,11 +330,11 @@ class TrainerRank(Actor):
         self._answers.clear()
 
 
-def _build(message: StartTrainer, listener: socket.socket | None) -> _Training:
+def _build(message: StartTrainer, rendezvous: str, listener: socket.socket | None) -> _Training:
     job = message.job
     group = None
     if message.world > 1:
-        host, _, port = message.rendezvous.rpartition(":")
+        host, _, port = rendezvous.rpartition(":")
         group = init_group(
             message.rank,
             message.world,
