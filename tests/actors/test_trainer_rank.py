@@ -77,6 +77,7 @@ class Gym:
     rank: ActorRef
     trainer: FakeTrainer
     built: int
+    rendezvous: str
     bundles: list[BundleOffer]
     system: ActorSystem
     store: BundleStore
@@ -122,8 +123,9 @@ async def gym(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[
     gym.built = 0
     gym.run_folder = tmp_path / "run"
 
-    def build(message: StartTrainer, listener: socket.socket | None) -> Any:
+    def build(message: StartTrainer, rendezvous: str, listener: socket.socket | None) -> Any:
         gym.built += 1
+        gym.rendezvous = rendezvous
         if listener is not None:
             listener.close()
         model: Any = None
@@ -443,6 +445,13 @@ async def test_rank_0_of_several_says_where_it_listens_as_often_as_it_is_told(gy
         with socket.create_connection((host, int(port)), timeout=5.0):
             pass
     await settle()
+    assert gym.rendezvous == first.rendezvous, "it meets the others where it says"
+
+
+async def test_the_ranks_behind_the_first_meet_it_where_they_are_told(gym: Gym) -> None:
+    await gym.tell(StartTrainer("job", job(), 1, 2, "somewhere:1", str(gym.run_folder), 0, 1))
+    await settle()
+    assert gym.rendezvous == "somewhere:1"
 
 
 async def test_a_rank_that_others_have_replaced_frees_its_trainer(gym: Gym) -> None:
