@@ -222,7 +222,8 @@ async def _strike_all(site: Site, ran: _Ran, strikes: tuple[tuple[float, Strike]
     async def later(at_s: float, strike: Strike) -> None:
         await asyncio.sleep(at_s)
         if not ran.live.outcome:
-            ran.struck += await _strike(site, ran, strike)
+            found = await _strike(site, ran, strike)
+            ran.struck += found  # after the wait: others add to it meanwhile
 
     async with asyncio.TaskGroup() as group:
         for at_s, strike in strikes:
