@@ -36,7 +36,6 @@ from spotlight.actors.messages import (
     DropTrainer,
     EndJob,
     GetTrainer,
-    PrepareJob,
     Publish,
     Published,
     SaveCheckpoint,
@@ -48,7 +47,8 @@ from spotlight.actors.messages import (
     TrainerListens,
     TrainerReady,
 )
-from spotlight.actors.runtime import Actor, ActorRef, from_an_actor, handles
+from spotlight.actors.runtime import ActorRef, handles
+from spotlight.actors.trainer_orders import ObedientTrainer, from_node, from_runner
 from spotlight.actors.worker_state import WorkerContext
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.model import DiffusionModel
@@ -89,15 +89,12 @@ _Key = tuple[str, Hashable]
 """Kind of an order, and what makes it the same one."""
 
 
-class TrainerRank(Actor):
+class TrainerRank(ObedientTrainer):
     """See the module's docstring. `host` is where other ranks reach this machine."""
 
     def __init__(self, context: WorkerContext, host: str) -> None:
-        self._context = context
+        super().__init__(context)
         self._host = host
-        self._runner: ActorRef | None = None
-        self._early: tuple[ActorRef, StartTrainer] | None = None
-        """The latest order of one that the node has not named yet; it may do so in a moment."""
         self._term: tuple[str, int] | None = None
         """Job and term of the ranks that this one is, or is becoming."""
         self._training: _Training | None = None
@@ -107,36 +104,10 @@ class TrainerRank(Actor):
         self._orders: dict[_Key, _Order] = {}
         self._answers: dict[str, tuple[_Key, Message]] = {}
 
-    # --- who may say what ---
-
-    def _from_node(self, message: Message) -> bool:
-        return self.sender_address == self._context.node
-
-    def _from_runner(self, message: Message) -> bool:
-        return self._runner is not None and self.sender == self._runner
-
     # --- the job ---
 
-    @handles(PrepareJob, only=_from_node)
-    async def on_prepare(self, message: PrepareJob) -> None:
-        """Whose orders count from now on, and how many threads the job has."""
-        self._context.use_threads(message.job.threads)
-        self._runner = message.membership.runner
-        if self._early is not None and self._early[0] == self._runner:
-            (runner, order), self._early = self._early, None
-            self._begin(order, runner)
-
-    @handles(StartTrainer, only=from_an_actor)
-    async def on_start(self, message: StartTrainer) -> None:
-        """Build the trainer, from the run's checkpoint if there is one."""
-        assert self.sender is not None, "trainer messages come from the job runner"
-        if self.sender == self._runner:
-            self._begin(message, self.sender)
-        else:
-            log.info("start_before_prepare", sender=str(self.sender))
-            self._early = (self.sender, message)
-
-    def _begin(self, message: StartTrainer, asker: ActorRef) -> None:
+    def begin(self, message: StartTrainer, asker: ActorRef) -> None:
+        """See `ObedientTrainer`."""
         term = (message.job_id, message.term)
         if self._term != term:
             self._close()
@@ -148,7 +119,7 @@ class TrainerRank(Actor):
             try_tell(self, asker, TrainerListens(self._rendezvous, message.term))
         self._obey(("start", term), message.rank, lambda: self._start(message, term), asker)
 
-    @handles(DropTrainer, only=_from_runner)
+    @handles(DropTrainer, only=from_runner)
     async def on_drop(self, message: DropTrainer) -> None:
         """Free what an earlier rank of the job holds."""
         job_id, term = self._term or ("", 0)
@@ -163,7 +134,7 @@ class TrainerRank(Actor):
         training = self._training
         return TrainerAt(training.completed if training is not None else -1, self._term[1])
 
-    @handles(Train, only=_from_runner)
+    @handles(Train, only=from_runner)
     async def on_train(self, message: Train) -> None:
         """Take one iteration's optimizer steps."""
         training = self._training
@@ -174,7 +145,7 @@ class TrainerRank(Actor):
             ("train", message.iteration), training.rank, lambda: self._train(training, message)
         )
 
-    @handles(Publish, only=_from_runner)
+    @handles(Publish, only=from_runner)
     async def on_publish(self, message: Publish) -> None:
         """Put the weights into the node's store."""
         training = self._training
@@ -182,7 +153,7 @@ class TrainerRank(Actor):
             return self._log_unstarted(message)
         self._obey(("publish", message), training.rank, lambda: self._publish(training, message))
 
-    @handles(SaveCheckpoint, only=_from_runner)
+    @handles(SaveCheckpoint, only=from_runner)
     async def on_save(self, message: SaveCheckpoint) -> None:
         """Write a checkpoint, and export the model that was validated if asked."""
         training = self._training
@@ -190,7 +161,7 @@ class TrainerRank(Actor):
             return self._log_unstarted(message)
         self._obey(("save", message), training.rank, lambda: self._save(training, message))
 
-    @handles(EndJob, only=_from_node)
+    @handles(EndJob, only=from_node)
     async def on_end_job(self, message: EndJob) -> None:
         """Free what belongs to the job."""
         if self._term is None or self._term[0] != message.job_id:
@@ -241,8 +212,8 @@ class TrainerRank(Actor):
     async def _start(self, message: StartTrainer, term: tuple[str, int]) -> Message:
         listener, self._listener = self._listener, None
         rendezvous = message.rendezvous or self._rendezvous  # rank 0 is where the others come to
-        with self._context.busy("loading", "trainer"):
-            training = await self._context.on_accelerator(
+        with self.context.busy("loading", "trainer"):
+            training = await self.context.on_accelerator(
                 lambda: _build(message, rendezvous, listener)
             )
         if self._term == term:
@@ -261,9 +232,9 @@ class TrainerRank(Actor):
             training.completed += 1
             return metrics
 
-        with self._context.busy("train", f"iteration {message.iteration}"):
+        with self.context.busy("train", f"iteration {message.iteration}"):
             bundles = await self._fetch_samples(message)
-            metrics = await self._context.on_accelerator(lambda: train(bundles))
+            metrics = await self.context.on_accelerator(lambda: train(bundles))
         return Trained(message.iteration, training.rank, metrics, loop.time() - started)
 
     async def _fetch_samples(self, message: Train) -> dict[str, dict[str, Tensor]]:
@@ -287,7 +258,7 @@ class TrainerRank(Actor):
                 _require_completed(training, message.version, "publish")
                 return pack(state())
 
-            data = await self._context.on_accelerator(packed)
+            data = await self.context.on_accelerator(packed)
             key = f"weights/{message.version:06d}-{role}"
             return await until_transferred(lambda: upload(message.store, key, data), key)
 
@@ -311,7 +282,7 @@ class TrainerRank(Actor):
                 # The average: the weights whose validation score is the run's.
                 export_transformer(training.model, training.trainer.evaluation_state(), folder)
 
-        await self._context.on_accelerator(save)
+        await self.context.on_accelerator(save)
         return CheckpointSaved(message.iteration)
 
     def _log_unstarted(self, message: Message) -> None:

@@ -16,7 +16,6 @@ from spotlight.actors.messages import (
     DropTrainer,
     EndJob,
     GetTrainer,
-    PrepareJob,
     Publish,
     Published,
     SaveCheckpoint,
@@ -28,7 +27,8 @@ from spotlight.actors.messages import (
     TrainerListens,
     TrainerReady,
 )
-from spotlight.actors.runtime import Actor, ActorRef, Message, handles
+from spotlight.actors.runtime import ActorRef, handles
+from spotlight.actors.trainer_orders import ObedientTrainer, from_node, from_runner
 from spotlight.actors.worker_state import WorkerContext
 from spotlight.errors import SpotlightError, TransportError
 from spotlight.simulation import physics
@@ -53,39 +53,17 @@ class _Training:
     asker: ActorRef | None = None
 
 
-class SimulatedTrainerRank(Actor):
+class SimulatedTrainerRank(ObedientTrainer):
     """Stands where a `TrainerRank` does. Ranks need not meet: each comes to the same weights."""
 
     def __init__(self, context: WorkerContext, plant: Plant) -> None:
-        self._context = context
+        super().__init__(context)
         self._plant = plant
         self._training: _Training | None = None
         self._building: tuple[str, int] | None = None
         """The job and the term of the order that built the trainer, or builds it now."""
-        self._runner: ActorRef | None = None
-        self._early: tuple[ActorRef, StartTrainer] | None = None
 
-    def _from_node(self, message: Message) -> bool:
-        return self.sender_address == self._context.node
-
-    def _from_runner(self, message: Message) -> bool:
-        return self._runner is not None and self.sender == self._runner
-
-    @handles(PrepareJob, only=_from_node)
-    async def on_prepare(self, message: PrepareJob) -> None:
-        self._runner = message.membership.runner
-        if self._early is not None and self._early[0] == self._runner:
-            (runner, order), self._early = self._early, None
-            self._begin(order, runner)
-
-    @handles(StartTrainer)
-    async def on_start(self, message: StartTrainer) -> None:
-        if self.sender == self._runner:
-            self._begin(message, self._asker())
-        else:
-            self._early = (self._asker(), message)
-
-    def _begin(self, message: StartTrainer, asker: ActorRef) -> None:
+    def begin(self, message: StartTrainer, asker: ActorRef) -> None:
         building = (message.job_id, message.term)
         if message.world > 1 and message.rank == 0:
             try_tell(self, asker, TrainerListens("simulated:1", message.term))
@@ -96,7 +74,7 @@ class SimulatedTrainerRank(Actor):
         self._building, self._training = building, None
         self._run(message.rank, self._start(message, asker), lambda: asker)
 
-    @handles(DropTrainer, only=_from_runner)
+    @handles(DropTrainer, only=from_runner)
     async def on_drop(self, message: DropTrainer) -> None:
         job_id, term = self._building or ("", 0)
         if job_id == message.job_id and term < message.term:
@@ -109,7 +87,7 @@ class SimulatedTrainerRank(Actor):
         training = self._training
         return TrainerAt(training.completed if training is not None else -1, self._building[1])
 
-    @handles(Train, only=_from_runner)
+    @handles(Train, only=from_runner)
     async def on_train(self, message: Train) -> None:
         training = self._training
         if training is None:
@@ -122,19 +100,19 @@ class SimulatedTrainerRank(Actor):
             training.running = message.iteration
             self._run(training.rank, self._train(training, message), lambda: training.asker)
 
-    @handles(Publish, only=_from_runner)
+    @handles(Publish, only=from_runner)
     async def on_publish(self, message: Publish) -> None:
         training, asker = self._training, self._asker()
         if training is not None:
             self._run(training.rank, self._publish(training, message, asker), lambda: asker)
 
-    @handles(SaveCheckpoint, only=_from_runner)
+    @handles(SaveCheckpoint, only=from_runner)
     async def on_save(self, message: SaveCheckpoint) -> None:
         training, asker = self._training, self._asker()
         if training is not None:
             self._run(training.rank, self._save(training, message, asker), lambda: asker)
 
-    @handles(EndJob, only=_from_node)
+    @handles(EndJob, only=from_node)
     async def on_end_job(self, message: EndJob) -> None:
         if self._building is None or self._building[0] != message.job_id:
             return
@@ -143,8 +121,8 @@ class SimulatedTrainerRank(Actor):
 
     async def _start(self, message: StartTrainer, asker: ActorRef) -> None:
         weights = self._plant.numerics.initial_weights(message.job)
-        async with self._context.accelerator_turn():
-            with self._context.busy("loading", "trainer"):
+        async with self.context.accelerator_turn():
+            with self.context.busy("loading", "trainer"):
                 await asyncio.sleep(self._plant.timings.load_s)
         folder = Path(message.run_folder)
         if message.completed:
@@ -160,7 +138,7 @@ class SimulatedTrainerRank(Actor):
         if message.rank == 0:
             self._plant.history.add(
                 "trainer",
-                worker=self._context.name,
+                worker=self.context.name,
                 term=message.term,
                 completed=message.completed,
                 weights=weights,
@@ -173,9 +151,9 @@ class SimulatedTrainerRank(Actor):
         offers = {sample.bundle.key: sample.bundle for sample in message.samples}
         try:
             bundles = {key: await fetch_bundle(plant, offers[key]) for key in sorted(offers)}
-            async with self._context.accelerator_turn():
+            async with self.context.accelerator_turn():
                 self._require(training, message.iteration, "train after")
-                with self._context.busy("train", f"iteration {message.iteration}"):
+                with self.context.busy("train", f"iteration {message.iteration}"):
                     seconds = plant.timings.training_s(message.iteration, len(message.samples))
                     await asyncio.sleep(seconds)
             samples = [
@@ -235,7 +213,7 @@ class SimulatedTrainerRank(Actor):
         try_tell(self, asker, Published(message.version, rollout, evaluation))
 
     async def _save(self, training: _Training, message: SaveCheckpoint, asker: ActorRef) -> None:
-        async with self._context.accelerator_turn():
+        async with self.context.accelerator_turn():
             if training.saved == message:  # its answer was lost, or is under way
                 try_tell(self, asker, CheckpointSaved(message.iteration))
                 return
@@ -267,7 +245,7 @@ class SimulatedTrainerRank(Actor):
         try:
             await work
         except (SpotlightError, OSError) as error:
-            self._plant.history.add("trainer_failed", worker=self._context.name, error=str(error))
+            self._plant.history.add("trainer_failed", worker=self.context.name, error=str(error))
             to = asker()
             if to is not None:
                 lost_others = isinstance(error, TransportError)
