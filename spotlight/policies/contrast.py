@@ -22,11 +22,6 @@ def best_contrast(ordered: Sequence[float], keep: int) -> float:
 
     Raises `ValueError` unless `keep` is in [1, N].
     """
-    count = len(ordered)
-    if not 1 <= keep <= count:
-        raise ValueError(f"keep must be between 1 and the {count} rewards, not {keep}")
-    if ordered[0] == ordered[-1]:
-        return 0.0
     return math.sqrt(_best_split(ordered, keep)[0] / keep)
 
 
@@ -37,10 +32,6 @@ def resampled_gain(ordered: Sequence[float], keep: int) -> float:
     Raises `ValueError` unless `keep` is in [1, N].
     """
     count = len(ordered)
-    if not 1 <= keep <= count:
-        raise ValueError(f"keep must be between 1 and the {count} rewards, not {keep}")
-    if ordered[0] == ordered[-1]:
-        return 0.0
     squares, mean, top = _best_split(ordered, keep)
     contrast = math.sqrt(squares / keep)
     kept = [*ordered[: keep - top], *ordered[count - top :]]
@@ -60,6 +51,10 @@ def _best_split(ordered: Sequence[float], keep: int) -> tuple[float, float, int]
     """The sum of squared deviations of the `keep` rewards that contrast most, their mean, and how
     many of them are the highest; the others are the lowest."""
     count = len(ordered)
+    if not 1 <= keep <= count:
+        raise ValueError(f"keep must be between 1 and the {count} rewards, not {keep}")
+    if ordered[0] == ordered[-1]:
+        return 0.0, ordered[0], 0  # without what rounding would make of it
     mean = math.fsum(ordered[:keep]) / keep
     squares = math.fsum((reward - mean) ** 2 for reward in ordered[:keep])
     best = squares, mean, 0
