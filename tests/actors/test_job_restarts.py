@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-from job_kit import World, job
+from job_kit import job
 from runtime_kit import Cluster
-from town_kit import Town, events, iterations, trained_samples, validated
+from town_kit import Town, calm, events, iterations, trained_samples, validated
 
 from spotlight import failpoints
 from spotlight.actors.job_journal import Checkpoint, JobJournal
@@ -32,16 +32,6 @@ async def town(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
         await town.join("reserved", "reserved")
         await town.join("spot", "spot")
         yield town
-
-
-async def calm(town: Town, spec: JobSpec) -> list[Train]:
-    """What an undisturbed run trains; the world has forgotten it afterwards."""
-    assert (await town.run(spec)).outcome == "finished"
-    trained = town.world.trained
-    fresh = World()
-    for name in ("trained", "started", "published", "granted", "resumed", "freed", "scored"):
-        setattr(town.world, name, getattr(fresh, name))
-    return trained
 
 
 def by_iteration(trained: list[Train]) -> dict[int, list[tuple[str, float]]]:

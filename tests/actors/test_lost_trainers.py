@@ -7,12 +7,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from job_kit import World, job
+from job_kit import job
 from runtime_kit import Cluster
-from town_kit import Town, events, iterations, trained_samples, validated
+from town_kit import Town, calm, events, iterations, trained_samples, validated
 
 from spotlight.actors.messages import CancelJob, JobAccepted, JobStatus, Train
-from spotlight.jobs import JobSpec
 from spotlight.policies.trainer_ranks import MOST_RECOVERIES
 
 pytestmark = pytest.mark.virtual_time
@@ -28,16 +27,6 @@ async def town(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
         await town.join("reserved", "reserved", apart=True)
         await town.join("spot", "spot")
         yield town
-
-
-async def calm(town: Town, spec: JobSpec = SPEC) -> list[Train]:
-    """What an undisturbed run trains; the world has forgotten it afterwards."""
-    assert (await town.run(spec)).outcome == "finished"
-    trained = town.world.trained
-    fresh = World()
-    for name in ("trained", "started", "published", "granted", "resumed", "freed", "scored"):
-        setattr(town.world, name, getattr(fresh, name))
-    return trained
 
 
 def training(now: JobStatus) -> bool:
@@ -64,7 +53,7 @@ async def finished_as_if_calm(town: Town, reference: list[Train]) -> JobStatus:
 async def test_a_trainer_that_is_out_of_reach_for_a_while_is_waited_for(
     town: Town, seconds: float
 ) -> None:
-    reference = await calm(town)
+    reference = await calm(town, SPEC)
     await town.submit(SPEC)
     await town.wait(training)
     heal = town.cut_off(town.nodes["reserved"], town.workers["reserved"])
@@ -81,7 +70,7 @@ async def test_a_trainer_that_is_out_of_reach_for_a_while_is_waited_for(
 async def test_a_trainer_that_answers_itself_trains_on_however_long_its_node_is_away(
     town: Town,
 ) -> None:
-    reference = await calm(town)
+    reference = await calm(town, SPEC)
     town.world.train_s = 100.0
     await town.submit(SPEC)
     await town.wait(training)
@@ -106,7 +95,7 @@ async def test_the_status_says_what_the_job_waits_for(town: Town) -> None:
 
 
 async def test_one_that_is_out_of_reach_for_too_long_is_replaced(town: Town) -> None:
-    reference = await calm(town)
+    reference = await calm(town, SPEC)
     await town.submit(SPEC)
     await town.wait(training)
     town.cut_off(town.nodes["reserved"], town.workers["reserved"])
@@ -168,7 +157,7 @@ async def test_a_trainer_whose_process_ended_is_replaced_at_once(
 
 
 async def test_without_a_reserved_worker_the_job_waits_for_one_and_says_so(town: Town) -> None:
-    reference = await calm(town)
+    reference = await calm(town, SPEC)
     await town.submit(SPEC)
     await town.wait(training)
     await town.nodes["reserved"].abort()
@@ -217,7 +206,7 @@ async def test_a_coordinator_that_comes_back_asks_the_trainer_before_its_node_is
     town: Town,
 ) -> None:
     """The node stands still meanwhile; another reserved one is there at once."""
-    reference = await calm(town)
+    reference = await calm(town, SPEC)
     await town.submit(SPEC)
     await town.wait(training)
     await town.kill()

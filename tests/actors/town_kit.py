@@ -164,3 +164,13 @@ def validated(run: str) -> list[int]:
 def trained_samples(trained: list[Train]) -> list[list[tuple[str, float]]]:
     """What an update was made of; rewards, and so advantages, are functions of prompt and seed."""
     return [[(s.prompt, s.advantage) for s in train.samples] for train in trained]
+
+
+async def calm(town: Town, spec: JobSpec) -> list[Train]:
+    """What an undisturbed run trains; the world has forgotten it afterwards."""
+    assert (await town.run(spec)).outcome == "finished"
+    trained = town.world.trained
+    fresh = World()
+    for name in ("trained", "started", "published", "granted", "resumed", "freed", "scored"):
+        setattr(town.world, name, getattr(fresh, name))
+    return trained
