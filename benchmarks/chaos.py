@@ -3,7 +3,7 @@
     python -m benchmarks.chaos --json [--quick]
 
 The real coordinator, nodes and group leaders run on virtual time; every history is checked against
-the invariants of `spotlight.simulation.invariants`. A fault counts only where it changed something.
+the invariants of `spotlight.testing.invariants`. A fault counts only where it changed something.
 
 Figures: `violations` are seeds whose history breaks an invariant, `fewest_effective_faults` is the
 count of the rarest kind of fault.
@@ -15,7 +15,7 @@ import sys
 import time
 
 from benchmarks.report import Figure, arguments, finish
-from spotlight.simulation.chaos import run_seeds, total_effects
+from spotlight.testing.chaos import run_seeds, total_effects
 
 SEEDS = 2000
 QUICK_SEEDS = 40

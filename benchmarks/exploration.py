@@ -43,11 +43,11 @@ from benchmarks.report import finish, parser
 from benchmarks.speedups import Key, Run, best_plain, compare, curve_of
 from benchmarks.virtual_testbed import PUBLISHED, run_on_testbed
 from spotlight.jobs import JobSpec, job_to_yaml
-from spotlight.simulation.profile import load_profile
 from spotlight.studies.staleness_record import read_record
+from spotlight.testing.profile import load_profile
 
 if TYPE_CHECKING:
-    from spotlight.simulation.real_numerics import RealNumerics
+    from spotlight.testing.real_numerics import RealNumerics
 
 PARTS = ("staleness", "testbed", "two-core", "planner")
 _TWO_CORE = (*PLAIN, "spotlight")
@@ -202,8 +202,8 @@ def _explored(key: Key, results: Path, quick: bool) -> None:
 def _virtual(
     key: Key, results: Path, quick: bool, numerics: RealNumerics | None = None
 ) -> RealNumerics:
-    from spotlight.simulation.chaos import scratch_folder
-    from spotlight.simulation.real_numerics import RealNumerics  # torch: not for --help
+    from spotlight.testing.chaos import scratch_folder
+    from spotlight.testing.real_numerics import RealNumerics  # torch: not for --help
 
     job = virtual_job(*key)
     if quick:

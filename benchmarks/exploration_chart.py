@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 
 from benchmarks.time_to_target import Curve, smoothed
-from spotlight.web.charts import Axis, nice_axis
+from spotlight.report.charts import Axis, nice_axis
 
 _WIDTH, _HEIGHT = 640, 380
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 500, 24, 330

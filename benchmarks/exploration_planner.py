@@ -39,10 +39,10 @@ from functools import partial
 
 from benchmarks.exploration_tables import coverages_of, covers, table_figures
 from benchmarks.report import arguments, finish
-from spotlight.policies.bandit import BanditPlanner
-from spotlight.policies.contrast import best_contrast, expected_contrast
-from spotlight.policies.exploration import UniformPlanner
-from spotlight.policies.reward_spread import (
+from spotlight.policies.exploration.bandit import BanditPlanner
+from spotlight.policies.exploration.contrast import best_contrast, expected_contrast
+from spotlight.policies.exploration.planners import UniformPlanner
+from spotlight.policies.exploration.reward_spread import (
     UNLIMITED,
     ContinuousRewards,
     Evidence,

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist
 
-from spotlight.policies.bandit import BanditPlanner
-from spotlight.policies.contrast import best_contrast
-from spotlight.policies.reward_spread import ContinuousRewards, Evidence, Knowledge
+from spotlight.policies.exploration.bandit import BanditPlanner
+from spotlight.policies.exploration.contrast import best_contrast
+from spotlight.policies.exploration.reward_spread import ContinuousRewards, Evidence, Knowledge
 
 Table = list[list[float]]
 

@@ -37,16 +37,16 @@ from benchmarks.faults_cases import (
     Strike,
     cases,
 )
+from benchmarks.live.cluster import LiveCluster
+from benchmarks.live.network import LiveNetwork, Loopback, Namespaces, namespace_command
+from benchmarks.live.run import LiveRun, until_all_there
+from benchmarks.live.run_comparison import differences
 from benchmarks.report import finish, parser
-from spotlight.actors.logs import log_as_json_lines
-from spotlight.actors.loop import run
+from spotlight.actors.runtime.logs import log_as_json_lines
+from spotlight.actors.runtime.loop import run
 from spotlight.cli.client import CoordinatorClient, connect
 from spotlight.errors import ActorError, RequestRefused
 from spotlight.jobs import JobSpec, job_from_data
-from spotlight.simulation.live_cluster import LiveCluster
-from spotlight.simulation.live_network import LiveNetwork, Loopback, Namespaces, namespace_command
-from spotlight.simulation.live_run import LiveRun, until_all_there
-from spotlight.simulation.run_comparison import differences
 
 WORKERS = 2
 """Of each node."""

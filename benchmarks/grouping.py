@@ -15,9 +15,9 @@ from collections import Counter
 from itertools import product
 
 from benchmarks.report import arguments, finish
-from spotlight.policies.dividing import Mix, mixes
-from spotlight.policies.finishing import GroupKind, Outlook
-from spotlight.policies.grouping import SPAN_FACTOR, Place, WorkClass, plan_groups
+from spotlight.policies.grouping.partition import Mix, mixes
+from spotlight.policies.grouping.plan import SPAN_FACTOR, Place, WorkClass, plan_groups
+from spotlight.policies.grouping.throughput import GroupKind, Outlook
 
 DEGREES = (8, 4, 2, 1)
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from benchmarks.live.chaos import LiveCase, run_live
 from benchmarks.report import finish, parser
-from spotlight.simulation.live_chaos import LiveCase, run_live
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ import yaml
 
 from benchmarks.report import arguments, finish
 from spotlight.jobs import job_to_yaml, load_job
-from spotlight.web.figures import read_run, summarise
+from spotlight.report.metrics import read_run, summarise
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "ocr-tiny.yaml"
 

@@ -22,27 +22,26 @@ import msgspec
 import torch
 
 from benchmarks.report import arguments, finish
-from spotlight.actors.dispatch_state import DispatchStatistics
-from spotlight.actors.dispatcher import Dispatcher
-from spotlight.actors.job_journal import JobJournal
-from spotlight.actors.launcher import LocalLauncher
-from spotlight.actors.ledger import Ledger
-from spotlight.actors.logs import log_as_json_lines
-from spotlight.actors.loop import run
-from spotlight.actors.messages import (
+from spotlight.actors.coordinator.dispatch_state import DispatchStatistics
+from spotlight.actors.coordinator.dispatcher import Dispatcher
+from spotlight.actors.coordinator.job_journal import JobJournal
+from spotlight.actors.coordinator.ledger import Ledger
+from spotlight.actors.coordinator.request_plans import rollout_settings
+from spotlight.actors.coordinator.step_profile import StepProfile
+from spotlight.actors.protocol import (
     AddWorkers,
     Completed,
     HoldWeights,
     Membership,
     PrepareJob,
-    Request,
     SubmitRequests,
     WorkerRefs,
     WorkerUp,
 )
-from spotlight.actors.requests import rollout_settings
 from spotlight.actors.runtime import Actor, ActorSystem, handles
-from spotlight.actors.step_profile import StepProfile
+from spotlight.actors.runtime.launcher import LocalLauncher
+from spotlight.actors.runtime.logs import log_as_json_lines
+from spotlight.actors.runtime.loop import run
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.samplers import SamplerSettings, sample
 from spotlight.jobs import JobSpec, load_job
@@ -51,6 +50,7 @@ from spotlight.store.journal import Journal
 from spotlight.transport.control import ZeroMQTransport
 from spotlight.transport.tensors import BundleStore
 from spotlight.transport.tensors.bundles import pack
+from spotlight.types import Request
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "ocr-tiny.yaml"
 
@@ -141,7 +141,7 @@ async def _measure(count: int, rounds: int) -> dict[str, Any]:
         ledger = await system.spawn(
             lambda: Ledger(record=lambda event, **fields: None, board={}), "ledger"
         )
-        argv = [sys.executable, "-m", "spotlight.actors.worker", "--name", "worker"]
+        argv = [sys.executable, "-m", "spotlight.actors.worker.process", "--name", "worker"]
         argv += ["--node", system.address, "--host", "127.0.0.1", "--parent", str(os.getpid())]
         process = await LocalLauncher().start(
             argv, {**os.environ, "OMP_NUM_THREADS": "1"}, "worker", Path(folder) / "worker.log"

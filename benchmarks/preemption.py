@@ -30,14 +30,15 @@ from benchmarks.preemption_bound import Record, Saved, loss, most_lost
 from benchmarks.preemption_site import EXAMPLE, Site, make_requests, opened
 from benchmarks.report import arguments, finish, quantile
 from benchmarks.traced_worker import change
-from spotlight.actors.denoise_stage import RequestLease
-from spotlight.actors.dispatch_state import Worker
-from spotlight.actors.logs import log_as_json_lines
-from spotlight.actors.loop import run
-from spotlight.actors.messages import CommitSteps, Request, SamplingSettings
-from spotlight.actors.requests import rollout_settings
+from spotlight.actors.coordinator.denoise_stage import RequestLease
+from spotlight.actors.coordinator.dispatch_state import Worker
+from spotlight.actors.coordinator.request_plans import rollout_settings
+from spotlight.actors.protocol import CommitSteps
+from spotlight.actors.runtime.logs import log_as_json_lines
+from spotlight.actors.runtime.loop import run
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.jobs import load_job
+from spotlight.types import Request, SamplingSettings
 
 NODES = 3
 BATCHES = 2

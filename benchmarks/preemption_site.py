@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from benchmarks.traced_worker import TRACE_VARIABLE
-from spotlight.actors.dispatch_state import DispatchStatistics
-from spotlight.actors.dispatcher import Dispatcher
-from spotlight.actors.job_journal import JobJournal
-from spotlight.actors.launcher import LocalLauncher, LocalProcess
-from spotlight.actors.ledger import Ledger
-from spotlight.actors.messages import (
+from spotlight.actors.coordinator.dispatch_state import DispatchStatistics
+from spotlight.actors.coordinator.dispatcher import Dispatcher
+from spotlight.actors.coordinator.job_journal import JobJournal
+from spotlight.actors.coordinator.ledger import Ledger
+from spotlight.actors.coordinator.step_profile import StepProfile
+from spotlight.actors.node.node import NodeScheduler, NodeSettings
+from spotlight.actors.protocol import (
     AddWorkers,
     HoldWeights,
     JoinNode,
@@ -33,24 +34,21 @@ from spotlight.actors.messages import (
     NoticeGiven,
     PrepareJob,
     RemoveWorkers,
-    Request,
     RequestsFinished,
     RequestsGivenUp,
-    Result,
-    SamplingSettings,
     SubmitRequests,
     WorkerRefs,
 )
-from spotlight.actors.node import NodeScheduler, NodeSettings
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, handles
-from spotlight.actors.step_profile import StepProfile
+from spotlight.actors.runtime.launcher import LocalLauncher, LocalProcess
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.jobs import JobSpec
 from spotlight.policies.step_times import StepTimes
 from spotlight.store.journal import Journal
 from spotlight.transport.control import ZeroMQTransport
-from spotlight.transport.tensors import BundleOffer, BundleStore, fetch
+from spotlight.transport.tensors import BundleStore, fetch
 from spotlight.transport.tensors.bundles import pack, unpack
+from spotlight.types import BundleOffer, Request, Result, SamplingSettings
 
 LIMIT_S = 300.0
 EXAMPLE = Path(__file__).parent.parent / "examples" / "ocr-tiny.yaml"
@@ -85,7 +83,7 @@ class _TracedLauncher(LocalLauncher):
         self, argv: Sequence[str], env: Mapping[str, str], name: str, log_path: Path
     ) -> LocalProcess:
         """See `LocalLauncher.start`."""
-        assert argv[1:3] == ["-m", "spotlight.actors.worker"]
+        assert argv[1:3] == ["-m", "spotlight.actors.worker.process"]
         traced = [sys.executable, "-m", "benchmarks.traced_worker", *argv[3:]]
         environment = {**env, TRACE_VARIABLE: str(self._trace)}
         self.processes[name] = await super().start(traced, environment, name, log_path)

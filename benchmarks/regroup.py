@@ -41,11 +41,11 @@ from benchmarks.regroup_events import Belongings, Events, belongings, shared_mem
 from benchmarks.regroup_kills import Regrouping, Trials, measure
 from benchmarks.regroup_site import WORKERS, GroupSite
 from benchmarks.report import Figure, finish, parser, quantile
-from spotlight.actors import liveness
-from spotlight.actors import node as node_module
-from spotlight.actors.logs import log_as_json_lines
-from spotlight.actors.loop import run
-from spotlight.actors.requests import rollout_settings
+from spotlight.actors.coordinator.request_plans import rollout_settings
+from spotlight.actors.node import liveness
+from spotlight.actors.node import node as node_module
+from spotlight.actors.runtime.logs import log_as_json_lines
+from spotlight.actors.runtime.loop import run
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.jobs import load_job
 

@@ -15,17 +15,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.preemption_site import LIMIT_S, Site, make_requests
-from spotlight.actors import node as node_module
-from spotlight.actors.grouping import Grouping
-from spotlight.actors.messages import (
-    Alive,
-    Demand,
-    DemandClass,
-    JoinNode,
-    SamplingSettings,
-)
-from spotlight.actors.node import NodeScheduler, NodeSettings
+from spotlight.actors.node import node as node_module
+from spotlight.actors.node.node import NodeScheduler, NodeSettings
+from spotlight.actors.node.regrouping import Grouping
+from spotlight.actors.protocol import Alive, Demand, DemandClass, JoinNode
 from spotlight.transport.tensors import BundleStore
+from spotlight.types import SamplingSettings
 
 WORKERS = 4
 HEADS = 4

@@ -29,10 +29,10 @@ import zmq
 import zmq.asyncio
 
 from benchmarks.report import finish, parser
-from spotlight.actors.launcher import LocalLauncher, die_with_parent
-from spotlight.actors.logs import log_as_json_lines
-from spotlight.actors.loop import run
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, Message, handles
+from spotlight.actors.runtime.launcher import LocalLauncher, die_with_parent
+from spotlight.actors.runtime.logs import log_as_json_lines
+from spotlight.actors.runtime.loop import run
 from spotlight.errors import MailboxFull
 from spotlight.transport.control import ZeroMQTransport
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from spotlight.web.figures import Lane, lanes, summarise
-from spotlight.web.run_folder import PhaseEvent, RunRecord, read_run
+from spotlight.report.metrics import Lane, lanes, summarise
+from spotlight.report.run_reading import PhaseEvent, RunRecord, read_run
 
 _NOTHING_S = 0.5
 """A rollout that begins so soon after the publication of its weights was not delayed."""

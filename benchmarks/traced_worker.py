@@ -20,12 +20,12 @@ from typing import Any
 
 from torch import Tensor
 
-from spotlight.actors import group_connector, worker
-from spotlight.actors.batch_member import Batch
-from spotlight.actors.group_seat import GroupSeat
-from spotlight.actors.member import Member
-from spotlight.actors.messages import GroupFailed, GroupReady
-from spotlight.actors.step_loop import Taken
+from spotlight.actors.protocol import GroupFailed, GroupReady
+from spotlight.actors.worker import group_connector, process
+from spotlight.actors.worker.batch_member import Batch
+from spotlight.actors.worker.member import Member
+from spotlight.actors.worker.sp_membership import GroupSeat
+from spotlight.actors.worker.step_loop import Taken
 from spotlight.diffusion.lockstep import Alone, Lockstep
 from spotlight.diffusion.qwen_image import QwenImageModel
 from spotlight.diffusion.samplers import Denoising
@@ -49,7 +49,7 @@ def main() -> None:
     _trace_commits(note)
     _trace_groups(note)
     _trace_weights(note)
-    worker.main()
+    process.main()
 
 
 def _trace_steps(note: _Note) -> None:

@@ -29,21 +29,21 @@ from benchmarks.exploration_jobs import METHODS, TASKS, virtual_job
 from benchmarks.report import finish, parser
 from benchmarks.testbed_figures import TestbedRun, measure
 from benchmarks.time_to_target import time_to
-from spotlight.actors.messages import CancelJob, GetStatus, JobAccepted, JobStatus, SubmitJob
-from spotlight.actors.requests import evaluation_requests
+from spotlight.actors.coordinator.request_plans import evaluation_requests
+from spotlight.actors.protocol import CancelJob, GetStatus, JobAccepted, JobStatus, SubmitJob
 from spotlight.assets import read_prompts
 from spotlight.errors import ActorError, SpotlightError
 from spotlight.jobs import JobSpec, ValidationSpec
-from spotlight.simulation import physics
-from spotlight.simulation.chaos import scratch_folder, silence
-from spotlight.simulation.cluster import Cluster
-from spotlight.simulation.disturbance import Disturbance
-from spotlight.simulation.faults import Fault
-from spotlight.simulation.freezing import FreezableLoop
-from spotlight.simulation.history import History
-from spotlight.simulation.numerics import Numerics
-from spotlight.simulation.processes import NodeSpec
-from spotlight.simulation.profile import Profile, load_profile
+from spotlight.testing import fingerprints
+from spotlight.testing.chaos import scratch_folder, silence
+from spotlight.testing.fault_injector import Disturbance
+from spotlight.testing.faults import Fault
+from spotlight.testing.freezing import FreezableLoop
+from spotlight.testing.history import History
+from spotlight.testing.memory_cluster import Cluster
+from spotlight.testing.numerics import Numerics
+from spotlight.testing.processes import NodeSpec
+from spotlight.testing.profile import Profile, load_profile
 
 PUBLISHED = Path(__file__).parent / "profiles" / "published-split.yaml"
 
@@ -135,9 +135,9 @@ class _Validation:
         return self.target is not None and time_to(self.target, curve) is not None
 
     def _score(self, version: int, weights: str) -> None:
-        average = physics.evaluation_weights(weights)
+        average = fingerprints.evaluation_weights(weights)
         rows = [
-            physics.Row(each, average, each.settings.steps, physics.sample(average, each))
+            fingerprints.Row(each, average, each.settings.steps, fingerprints.sample(average, each))
             for each in evaluation_requests(self.job, version, self._prompts)
         ]
         self.scores[version] = mean(self.numerics.rewards(rows))
@@ -201,7 +201,7 @@ def main() -> None:
 
     import torch  # not for --help
 
-    from spotlight.simulation.real_numerics import RealNumerics
+    from spotlight.testing.real_numerics import RealNumerics
 
     torch.set_num_threads(1)  # of such small tensors several threads would only get in their way
     changes = {

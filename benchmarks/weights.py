@@ -29,11 +29,12 @@ import torch
 from torch import Tensor
 
 from benchmarks.report import Figure, finish, parser
-from spotlight.actors.launcher import die_with_parent
-from spotlight.actors.loop import run
+from spotlight.actors.runtime.launcher import die_with_parent
+from spotlight.actors.runtime.loop import run
 from spotlight.store.memory_folder import MemoryFolder
-from spotlight.transport.tensors import BundleOffer, BundleStore, content_key, fetch
+from spotlight.transport.tensors import BundleStore, content_key, fetch
 from spotlight.transport.tensors.bundles import map_copy, pack, touch, unpack
+from spotlight.types import BundleOffer
 
 _TIMEOUT_S = 300.0
 

@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
-from spotlight.simulation.virtual_time import VirtualTimeLoop
+from spotlight.testing.virtual_time import VirtualTimeLoop
 
 ALLOWED_THREADS = (
     "waitpid-",

@@ -19,8 +19,8 @@ from shape_scenes import EDGE, all_prompts, render, scene_for
 from tiny_checkpoints import Recipe, make, parse_arguments
 from torch import Tensor
 
+from spotlight.assets.geneval import PromptMetadata
 from spotlight.rewards.compositional import CompositionalScorer
-from spotlight.rewards.geneval import PromptMetadata
 from spotlight.rewards.shape_prompts import COLOURS, SHAPES
 from spotlight.rewards.shapes import ShapeDetector
 

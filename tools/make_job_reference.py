@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes docs/job-reference.md from the docstrings of spotlight/jobs.py.
+"""Writes docs/job-reference.md from the docstrings of spotlight/jobs/.
 
 python tools/make_job_reference.py           write the page
 python tools/make_job_reference.py --check   exit with 1 when the page is not up to date
@@ -18,7 +18,7 @@ import msgspec
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "job-reference.md"
-SOURCE = ROOT / "spotlight" / "jobs.py"
+SOURCES = [ROOT / "spotlight" / "jobs" / name for name in ("sections.py", "spec.py")]
 LONGEST_DEFAULT = 60  # characters; a longer default is given below its table
 
 sys.path.insert(0, str(ROOT))
@@ -28,7 +28,7 @@ from spotlight.jobs import JobSpec  # noqa: E402 (the package need not be instal
 INTRODUCTION = """\
 # The job, field by field
 
-<!-- Written by tools/make_job_reference.py from spotlight/jobs.py; edit the docstrings there. -->
+<!-- Written by tools/make_job_reference.py from spotlight/jobs/; edit the docstrings there. -->
 
 A job is a YAML file. Only `name`, `model.checkpoint`, `prompts.train`, `prompts.validation`,
 `sampler.height` and `sampler.width` must be given; everything else has a default. An unknown key, a
@@ -52,7 +52,9 @@ class Field(NamedTuple):
 
 def reference() -> str:
     """The whole page."""
-    docs = _docstrings(ast.parse(SOURCE.read_text(encoding="utf-8")))
+    docs: dict[str, str] = {}
+    for source in SOURCES:
+        docs |= _docstrings(ast.parse(source.read_text(encoding="utf-8")))
     return INTRODUCTION + "".join(_section(JobSpec, "", docs))
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image, ImageDraw
 
-from spotlight.rewards.geneval import Exclusion, PromptMetadata, Relation, Requirement
+from spotlight.assets.geneval import Exclusion, PromptMetadata, Relation, Requirement
 from spotlight.rewards.shape_prompts import COLOURS, SHAPES
 
 EDGE = 32

@@ -1,3 +1,3 @@
-"""Who acts: the runtime, and one file per actor. Import the runtime from
-`spotlight.actors.runtime`.
+"""Who acts: `runtime` (actors, mailboxes, delivery), `protocol` (what they say to each other), and
+the rooms of the three processes: `coordinator`, `node` and `worker`.
 """

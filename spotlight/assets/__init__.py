@@ -9,9 +9,9 @@ import stat
 from pathlib import Path
 from typing import TypeVar
 
+from spotlight.assets.geneval import PromptMetadata, parse_metadata
 from spotlight.errors import CheckpointError, JobError, UnreadableFile
 from spotlight.files import MEBIBYTE, Lines, read_text
-from spotlight.rewards.geneval import PromptMetadata, parse_metadata
 
 ASSETS = Path(__file__).parent
 BUILTIN = "builtin:"

@@ -17,7 +17,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from spotlight.actors.logs import log_as_json_lines
+from spotlight.actors.runtime.logs import log_as_json_lines
 from spotlight.cli.addresses import control_address
 from spotlight.cli.lines import one_line
 from spotlight.cli.study import study
@@ -160,8 +160,8 @@ def report(
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Write report.html of a run, or print its figures."""
-    from spotlight.web.figures import read_run, summarise
-    from spotlight.web.report import write_report
+    from spotlight.report.metrics import read_run, summarise
+    from spotlight.report.report import write_report
 
     if as_json:
         typer.echo(json.dumps(summarise(read_run(run))))
@@ -177,17 +177,10 @@ def chaos(
         int | None, typer.Option(min=0, help="Run this one alone and print its history.")
     ] = None,
     processes: Annotated[int, typer.Option(min=1, help="Seeds that run at once.")] = 2,
-    live: Annotated[
-        bool, typer.Option("--live", help="Real processes of this machine; a minute per seed.")
-    ] = False,
 ) -> None:
     """Disturb simulated jobs with faults and check what must always hold; exit 1 if it does not."""
     from spotlight.cli.chaos import replay, try_many
 
-    if live:
-        from spotlight.cli.chaos_live import try_live
-
-        raise typer.Exit(try_live(first, seeds) if seed is None else try_live(seed, 1))
     raise typer.Exit(replay(seed) if seed is not None else try_many(first, seeds, processes))
 
 

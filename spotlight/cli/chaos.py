@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from spotlight.simulation.chaos import Outcome, run_seed, run_seeds, total_effects
+from spotlight.testing.chaos import Outcome, run_seed, run_seeds, total_effects
 
 _SHOWN = 20
 

@@ -9,7 +9,7 @@ import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from spotlight.actors.messages import (
+from spotlight.actors.protocol import (
     SUBMIT_ANSWER_S,
     CancelJob,
     GetStatus,

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import structlog
 import typer
 
-from spotlight.actors.launcher import LocalLauncher, die_with_parent
-from spotlight.actors.logs import log_as_json_lines
-from spotlight.actors.loop import ending_signals, run, until_told
+from spotlight.actors.runtime.launcher import LocalLauncher, die_with_parent
+from spotlight.actors.runtime.logs import log_as_json_lines
+from spotlight.actors.runtime.loop import ending_signals, run, until_told
 from spotlight.cli.addresses import control_address
 from spotlight.cli.lines import one_line
 from spotlight.errors import ActorDied, UserError
@@ -32,7 +32,7 @@ from spotlight.transport import descriptors
 from spotlight.transport.listening import Listening, listening
 
 if TYPE_CHECKING:
-    from spotlight.actors.node import NodeSettings
+    from spotlight.actors.node.node import NodeSettings
     from spotlight.policies.notices import Notice
 
 ParentOption = Annotated[
@@ -101,7 +101,7 @@ def _make_folder(option: str, folder: Path) -> None:
 
 async def _serve_coordinator(place: Listening, runs: Path, address_file: Path | None) -> None:
     from spotlight import failpoints
-    from spotlight.actors.coordinator import Coordinator
+    from spotlight.actors.coordinator.coordinator import Coordinator
     from spotlight.actors.runtime import ESCALATE, ActorSystem
     from spotlight.store.run_folder import replace_file
     from spotlight.transport.control import ZeroMQTransport
@@ -166,11 +166,11 @@ def _node(
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     name = name or f"{socket.gethostname()}-{os.getpid()}"
     kind: Literal["reserved", "spot"] = "reserved" if pool == "reserved" else "spot"
-    from spotlight.actors.messages.work import NAME_OF_NODE
-    from spotlight.actors.node import NodeSettings
+    from spotlight.actors.node.node import NodeSettings
     from spotlight.jobs import MOST_WORKERS_OF_NODE
-    from spotlight.preflight import WORKER_MODULES, require_packages
+    from spotlight.preflight.checks import WORKER_MODULES, require_packages
     from spotlight.store.memory_folder import MemoryFolder
+    from spotlight.types import NAME_OF_NODE
 
     if not re.fullmatch(NAME_OF_NODE, name):
         raise UserError(
@@ -206,7 +206,7 @@ async def _serve_node(
     watched: bool,
     notice_file: Path | None,
 ) -> None:
-    from spotlight.actors.node import NodeScheduler
+    from spotlight.actors.node.node import NodeScheduler
     from spotlight.actors.runtime import ESCALATE, ActorSystem
     from spotlight.transport.control import ZeroMQTransport
     from spotlight.transport.tensors import BundleStore

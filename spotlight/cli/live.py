@@ -17,10 +17,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from spotlight.web.words import count, duration, natural_order, number, times
+from spotlight.report.formatting import count, duration, natural_order, number, times
 
 if TYPE_CHECKING:
-    from spotlight.actors.messages import JobStatus, WorkerStatus
+    from spotlight.actors.protocol import JobStatus, WorkerStatus
 
 _STATE_STYLES = {
     "rollout": "blue",
@@ -80,7 +80,7 @@ def plain_line(status: JobStatus) -> str:
 
 
 def summary_table(summary: dict[str, Any]) -> RenderableType:
-    """The figures of a finished run, as `spotlight.web.figures.summarise` gives them."""
+    """The figures of a finished run, as `spotlight.report.metrics.summarise` gives them."""
     table = _pairs()
     table.add_row("outcome", _outcome(summary["outcome"], summary["reason"]))
     table.add_row("validation", _from_to(summary, "validation", best=True))

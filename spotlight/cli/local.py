@@ -19,20 +19,20 @@ from pathlib import Path
 from rich.console import Console
 from rich.live import Live
 
-from spotlight.actors.launcher import LocalLauncher, ProcessHandle
-from spotlight.actors.loop import ending_signals, run
-from spotlight.actors.messages import JobStatus
+from spotlight.actors.protocol import JobStatus
+from spotlight.actors.runtime.launcher import LocalLauncher, ProcessHandle
+from spotlight.actors.runtime.loop import ending_signals, run
 from spotlight.cli.client import CoordinatorClient, connect
 from spotlight.cli.live import plain_line, render, summary_table
 from spotlight.cli.plan import plan_lines
 from spotlight.errors import ActorError, RunFolderError, UserError
 from spotlight.files import path_problem
 from spotlight.jobs import JobSpec, load_job
-from spotlight.preflight import check
+from spotlight.preflight.checks import check
+from spotlight.report.metrics import read_run, summarise
+from spotlight.report.report import write_report
 from spotlight.store.memory_folder import remove_leftovers
 from spotlight.store.run_folder import next_run_folder, read_config
-from spotlight.web.figures import read_run, summarise
-from spotlight.web.report import write_report
 
 _START_LIMIT_S = 60.0
 _STOP_LIMIT_S = 1.0

@@ -10,10 +10,10 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from spotlight.checkpoint_info import CheckpointInfo
 from spotlight.jobs import JobSpec, PoolSpec
-from spotlight.preflight import JobFiles, disk_nbytes
-from spotlight.web.words import LOSSES, count
+from spotlight.preflight.checkpoint_facts import CheckpointInfo
+from spotlight.preflight.checks import JobFiles, disk_nbytes
+from spotlight.report.formatting import LOSSES, count
 
 
 def plan_lines(job: JobSpec, files: JobFiles, run_folder: Path) -> RenderableType:

@@ -13,7 +13,7 @@ import typer
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from spotlight.policies.rank_fidelity import Estimate
+    from spotlight.policies.exploration.rank_fidelity import Estimate
     from spotlight.studies.staleness_plan import StalenessPlan
     from spotlight.studies.staleness_record import Comparison, StalenessRecord
 
@@ -41,8 +41,8 @@ def staleness(
     """
     from rich.console import Console
 
-    from spotlight.checkpoint_info import inspect_checkpoint
-    from spotlight.preflight import check_packages
+    from spotlight.preflight.checkpoint_facts import inspect_checkpoint
+    from spotlight.preflight.checks import check_packages
     from spotlight.studies.staleness_plan import plan_staleness
 
     plan = plan_staleness(run.resolve(), seeds=seeds, prompts=prompts, lags=lags, seed=seed)

@@ -23,7 +23,8 @@ from spotlight.diffusion.model import DiffusionModel, PromptEmbeddings
 from spotlight.diffusion.noise import initial_noise, step_noise
 from spotlight.diffusion.transitions import euler, log_prob, transition
 from spotlight.errors import NotFinite
-from spotlight.jobs import SamplerKind, SamplerSpec
+from spotlight.jobs import SamplerSpec
+from spotlight.types import SamplerKind
 
 _NAMED = 4
 """An error names so many samples."""

@@ -64,7 +64,7 @@ class SequenceParallel:
         the same inputs, under `torch.no_grad` or `torch.inference_mode`.
 
         Args:
-            ring: so many rows of the group are a ring, see `spotlight.policies.degrees.layout`.
+            ring: so many rows of the group are a ring, see `policies.grouping.degrees.layout`.
 
         Raises `CannotShard` when the layout or the attention backend does not fit, here or in the
         forward pass (gradients, too few tokens), and `TransportError` out of the forward pass when

@@ -13,7 +13,7 @@ import math
 import torch
 from torch import Tensor
 
-from spotlight.jobs import SamplerKind
+from spotlight.types import SamplerKind
 
 Scalar = float | Tensor
 

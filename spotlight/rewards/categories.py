@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from spotlight.rewards.geneval import PromptMetadata
+from spotlight.assets.geneval import PromptMetadata
 from spotlight.rewards.quotes import quoted_text
 
 

@@ -26,8 +26,8 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
+from spotlight.assets.geneval import PromptMetadata, Relation
 from spotlight.errors import ScoringError
-from spotlight.rewards.geneval import PromptMetadata, Relation
 
 POSITION_SLACK = 0.1
 """Share of the objects' sizes by which centres may differ and still count as level: GenEval's

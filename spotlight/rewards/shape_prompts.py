@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spotlight.assets import read_metadata
+from spotlight.assets.geneval import PromptMetadata, by_prompt
 from spotlight.errors import JobError
 from spotlight.files import Lines
-from spotlight.rewards.geneval import PromptMetadata, by_prompt
 
 SHAPES = ("circle", "square", "triangle")
 """Classes that `spotlight.rewards.shapes` tells apart."""

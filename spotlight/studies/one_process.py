@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spotlight.actors.messages import SamplingSettings
-from spotlight.actors.requests import window_start
+from spotlight.actors.coordinator.request_plans import window_start
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.noise import initial_noise
 from spotlight.diffusion.samplers import (
@@ -28,9 +27,10 @@ from spotlight.diffusion.samplers import (
 from spotlight.errors import ScoringError
 from spotlight.jobs import JobSpec
 from spotlight.policies.advantages import group_advantages
-from spotlight.policies.exploration import derived_seed
+from spotlight.policies.exploration.planners import derived_seed
 from spotlight.rewards.base import build_scorer
 from spotlight.training.trainer import Trainer, TrainingBatch
+from spotlight.types import SamplingSettings
 
 
 @dataclass(frozen=True)

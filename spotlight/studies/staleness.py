@@ -19,15 +19,14 @@ from pathlib import Path
 
 import msgspec
 
-from spotlight.actors.launcher import die_with_parent
-from spotlight.actors.messages import SamplingSettings
-from spotlight.actors.requests import (
+from spotlight.actors.coordinator.request_plans import (
     efforts,
     preview_settings,
     prompts_of,
     rollout_settings,
     unexplored_choices,
 )
+from spotlight.actors.runtime.launcher import die_with_parent
 from spotlight.assets import read_prompts
 from spotlight.errors import CheckpointError, SpotlightError, UserError
 from spotlight.studies.one_process import OneProcess
@@ -43,6 +42,7 @@ from spotlight.studies.staleness_record import (
     write_record,
 )
 from spotlight.training.checkpoints import load_checkpoint
+from spotlight.types import SamplingSettings
 
 Say = Callable[[str], None]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from spotlight.policies.rank_fidelity import Estimate
+from spotlight.policies.exploration.rank_fidelity import Estimate
 from spotlight.studies.staleness_record import Comparison, StalenessRecord, write_result
 
 CHART = Path("studies") / "staleness.svg"

@@ -10,7 +10,7 @@ import msgspec
 from spotlight.assets import read_prompts
 from spotlight.errors import UserError
 from spotlight.jobs import JobSpec
-from spotlight.policies.exploration import derived_seed
+from spotlight.policies.exploration.planners import derived_seed
 from spotlight.store.run_folder import read_config
 
 _LEAST_SEEDS = 16

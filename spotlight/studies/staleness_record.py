@@ -16,7 +16,7 @@ from typing import Literal
 import msgspec
 
 from spotlight.errors import RunFolderError
-from spotlight.policies.rank_fidelity import RankFidelity, rank_fidelity
+from spotlight.policies.exploration.rank_fidelity import RankFidelity, rank_fidelity
 from spotlight.store.run_folder import replace_file
 
 FORMAT = 1

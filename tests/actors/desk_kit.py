@@ -10,10 +10,11 @@ import msgspec
 from job_kit import STORE, Recorder, offer, recorder, requests, settle
 from runtime_kit import Cluster
 
-from spotlight.actors.dispatch_state import Backlog, DispatchStatistics
-from spotlight.actors.dispatcher import Dispatcher
-from spotlight.actors.job_journal import JobJournal
-from spotlight.actors.messages import (
+from spotlight.actors.coordinator.dispatch_state import Backlog, DispatchStatistics
+from spotlight.actors.coordinator.dispatcher import Dispatcher
+from spotlight.actors.coordinator.job_journal import JobJournal
+from spotlight.actors.coordinator.step_profile import StepProfile
+from spotlight.actors.protocol import (
     AddWorkers,
     CommitSteps,
     Completed,
@@ -23,7 +24,6 @@ from spotlight.actors.messages import (
     Pull,
     PullScores,
     Receipt,
-    Request,
     RequestsFinished,
     RequestsGivenUp,
     Scored,
@@ -32,11 +32,10 @@ from spotlight.actors.messages import (
     WorkerRefs,
 )
 from spotlight.actors.runtime import Message
-from spotlight.actors.step_profile import StepProfile
 from spotlight.errors import JournalError
 from spotlight.policies.step_times import StepTimes
 from spotlight.store.journal import Journal
-from spotlight.transport.tensors import BundleOffer
+from spotlight.types import BundleOffer, Request
 
 
 def ids(grant: Grant) -> list[str]:

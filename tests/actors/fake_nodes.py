@@ -12,8 +12,7 @@ from typing import Any
 import msgspec
 from job_kit import STORE, World, offer
 
-from spotlight.actors.delivery import insist, try_tell
-from spotlight.actors.messages import (
+from spotlight.actors.protocol import (
     CheckpointSaved,
     CommitSteps,
     Completed,
@@ -52,10 +51,11 @@ from spotlight.actors.messages import (
     WeightsCopied,
     WorkerRefs,
 )
+from spotlight.actors.protocol.delivery import insist, try_tell
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, Down, Message, handles
 from spotlight.errors import ActorError
 from spotlight.store.run_folder import checkpoint_path
-from spotlight.transport.tensors import BundleOffer
+from spotlight.types import BundleOffer
 
 
 @dataclass

@@ -21,11 +21,7 @@ from job_kit import SETTINGS, Recorder, job, recorder, request
 from msgspec.structs import replace
 from runtime_kit import Cluster
 
-from spotlight.actors import member as member_module
-from spotlight.actors.commits import settings_of
-from spotlight.actors.member import Member
-from spotlight.actors.messages import (
-    Commit,
+from spotlight.actors.protocol import (
     Denoise,
     Denoised,
     FormGroup,
@@ -34,11 +30,13 @@ from spotlight.actors.messages import (
     HoldWeights,
     Membership,
     PrepareJob,
-    Request,
     Seat,
 )
 from spotlight.actors.runtime import ActorRef, ActorSystem, Message
-from spotlight.actors.worker_state import WorkerContext
+from spotlight.actors.worker import member as member_module
+from spotlight.actors.worker.commit_bundles import settings_of
+from spotlight.actors.worker.member import Member
+from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.lockstep import Alone, Lockstep
 from spotlight.diffusion.model import DiffusionModel
@@ -46,6 +44,7 @@ from spotlight.diffusion.samplers import Denoising, sample
 from spotlight.transport.control import MemoryTransport
 from spotlight.transport.tensors import BundleStore, fetch
 from spotlight.transport.tensors.bundles import pack, unpack
+from spotlight.types import Commit, Request
 
 STEPS = 6
 NOISY = replace(SETTINGS, kind="flow_sde", steps=STEPS, noise_level=0.7, window=(2, 2))

@@ -7,18 +7,11 @@ import random
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from spotlight.actors.messages import (
-    GetStatus,
-    JobStatus,
-    Request,
-    SamplingSettings,
-    StartTrainer,
-    Train,
-)
+from spotlight.actors.protocol import GetStatus, JobStatus, StartTrainer, Train
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, Message, handles
 from spotlight.jobs import JobSpec, job_from_data
-from spotlight.policies.exploration import derived_seed
-from spotlight.transport.tensors import BundleOffer, StoreEndpoint
+from spotlight.policies.exploration.planners import derived_seed
+from spotlight.types import BundleOffer, Request, SamplingSettings, StoreEndpoint
 
 MessageT = TypeVar("MessageT", bound=Message)
 

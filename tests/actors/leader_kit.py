@@ -7,10 +7,8 @@ import asyncio
 from job_kit import STORE, Recorder, job, offer, recorder, requests
 from runtime_kit import Cluster
 
-from spotlight.actors.group_leader import GroupLeader
-from spotlight.actors.messages import (
+from spotlight.actors.protocol import (
     Acknowledged,
-    Commit,
     CommitSteps,
     Completed,
     Denoised,
@@ -29,8 +27,10 @@ from spotlight.actors.messages import (
     Yielded,
 )
 from spotlight.actors.runtime import Actor, Message, handles
-from spotlight.actors.worker_state import WorkerContext
+from spotlight.actors.worker.group_leader import GroupLeader
+from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.errors import CheckpointError, TransferFailed
+from spotlight.types import Commit
 
 _MEMBERS_WORDS = (StepsCommitted, Denoised, Yielded, DenoiseError, GroupReady, GroupFailed)
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from spotlight.actors.launcher import WORKER_KEY
+from spotlight.actors.runtime.launcher import WORKER_KEY
 
 
 class FakeProcess:

@@ -13,8 +13,8 @@ from fake_nodes import FakeNode
 from job_kit import World, job, recorder, rng, status
 from runtime_kit import Cluster
 
-from spotlight.actors.coordinator import Coordinator
-from spotlight.actors.messages import (
+from spotlight.actors.coordinator.coordinator import Coordinator
+from spotlight.actors.protocol import (
     JobAccepted,
     JobStatus,
     SubmitJob,
@@ -44,7 +44,7 @@ class Town:
                 super().__init__(*args)
                 folders.append(self)
 
-        monkeypatch.setattr("spotlight.actors.coordinator.RunFolder", Tracked)
+        monkeypatch.setattr("spotlight.actors.coordinator.coordinator.RunFolder", Tracked)
 
     async def open(self) -> None:
         """Start the coordinator, or let it come back."""

@@ -2,7 +2,7 @@ import pytest
 
 from benchmarks.speedups import Run, compare, median_ratio, ratio
 from benchmarks.testbed_figures import _idle_share
-from spotlight.web.figures import Interval, Lane
+from spotlight.report.metrics import Interval, Lane
 
 
 def test_a_speedup_is_over_the_fastest_rival() -> None:

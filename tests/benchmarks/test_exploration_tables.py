@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.exploration_tables import TABLES, covers, table_figures
-from spotlight.policies.reward_spread import Evidence
+from spotlight.policies.exploration.reward_spread import Evidence
 
 
 @pytest.mark.parametrize("count", [3, 8, 60])

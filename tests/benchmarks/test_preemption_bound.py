@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.preemption_bound import Loss, Record, Saved, loss, most_lost
-from spotlight.policies.commits import commit_due
+from spotlight.policies.commit_interval import commit_due
 
 STEPS = 40
 SEED, LEASE = 7, 3

@@ -133,14 +133,7 @@ def plain_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
     def find(name: str) -> ModuleSpec | None:
         return None if name in EXTRAS else find_spec(name)
 
-    monkeypatch.setattr("spotlight.preflight.find_spec", find)
-
-
-@pytest.mark.usefixtures("plain_wheel")
-def test_live_chaos_says_what_to_install(refusal: Any) -> None:
-    line = refusal("chaos", "--live", "--seeds", "1")
-    assert "`spotlight chaos --live` needs torch" in line and "psutil" in line
-    assert 'pip install "spotlight-rl[worker]"' in line
+    monkeypatch.setattr("spotlight.preflight.checks.find_spec", find)
 
 
 @pytest.mark.usefixtures("plain_wheel")

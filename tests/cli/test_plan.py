@@ -10,7 +10,7 @@ from rich.console import Console
 
 from spotlight.cli.plan import amount, plan_lines
 from spotlight.jobs import job_from_data
-from spotlight.preflight import check
+from spotlight.preflight.checks import check
 
 
 def _plan(width: int = 80, **changes: Any) -> str:

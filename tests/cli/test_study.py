@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 
 from spotlight.cli.app import main
 from spotlight.cli.study import results
-from spotlight.policies.rank_fidelity import Estimate
+from spotlight.policies.exploration.rank_fidelity import Estimate
 from spotlight.studies.staleness_record import Scoring, StalenessRecord, compare
 from tests.studies.small_run import write_run
 

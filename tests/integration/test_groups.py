@@ -18,13 +18,14 @@ import psutil
 import pytest
 import torch
 
-from spotlight.actors.commits import settings_of
-from spotlight.actors.dispatch_state import DispatchStatistics
-from spotlight.actors.dispatcher import Dispatcher
-from spotlight.actors.job_journal import JobJournal
-from spotlight.actors.launcher import LocalLauncher, LocalProcess
-from spotlight.actors.ledger import Ledger
-from spotlight.actors.messages import (
+from spotlight.actors.coordinator.dispatch_state import DispatchStatistics
+from spotlight.actors.coordinator.dispatcher import Dispatcher
+from spotlight.actors.coordinator.job_journal import JobJournal
+from spotlight.actors.coordinator.ledger import Ledger
+from spotlight.actors.coordinator.request_plans import rollout_settings
+from spotlight.actors.coordinator.step_profile import StepProfile
+from spotlight.actors.node.node import NodeScheduler, NodeSettings
+from spotlight.actors.protocol import (
     AddWorkers,
     Demand,
     DemandClass,
@@ -34,17 +35,13 @@ from spotlight.actors.messages import (
     NodeJoined,
     PrepareJob,
     RemoveWorkers,
-    Request,
     RequestsFinished,
-    Result,
-    SamplingSettings,
     SubmitRequests,
     WorkerRefs,
 )
-from spotlight.actors.node import NodeScheduler, NodeSettings
-from spotlight.actors.requests import rollout_settings
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, handles
-from spotlight.actors.step_profile import StepProfile
+from spotlight.actors.runtime.launcher import LocalLauncher, LocalProcess
+from spotlight.actors.worker.commit_bundles import settings_of
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.samplers import sample
@@ -54,6 +51,7 @@ from spotlight.store.journal import Journal
 from spotlight.transport.control import ZeroMQTransport
 from spotlight.transport.tensors import BundleStore, fetch
 from spotlight.transport.tensors.bundles import pack, unpack
+from spotlight.types import Request, Result, SamplingSettings
 
 WORKERS = 3
 TOLERANCE = 1e-3

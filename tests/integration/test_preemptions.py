@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from benchmarks.live.run_comparison import differences
 from spotlight.cli.client import get_status
 from spotlight.errors import ActorError
-from spotlight.simulation.run_comparison import differences
 from tests.integration.conftest import (
     SPOTLIGHT,
     Workplace,

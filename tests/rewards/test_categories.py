@@ -1,6 +1,6 @@
 from spotlight.assets import read_metadata, read_prompts
+from spotlight.assets.geneval import PromptMetadata, Requirement, by_prompt
 from spotlight.rewards.categories import categories
-from spotlight.rewards.geneval import PromptMetadata, Requirement, by_prompt
 
 
 def test_the_length_of_the_text_is_the_category_of_a_prompt_for_ocr() -> None:

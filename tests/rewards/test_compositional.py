@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spotlight.assets.geneval import Exclusion, PromptMetadata, Requirement
 from spotlight.errors import ScoringError
 from spotlight.rewards.compositional import (
     CompositionalScorer,
@@ -15,7 +16,6 @@ from spotlight.rewards.compositional import (
     relations,
     soft_score,
 )
-from spotlight.rewards.geneval import Exclusion, PromptMetadata, Requirement
 
 IMAGES = np.zeros((2, 8, 8, 3), dtype=np.uint8)
 NAMES, COLOURS = ("circle", "square", None), ("red", "blue", None)

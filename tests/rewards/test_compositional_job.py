@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import yaml
 
-from spotlight import preflight
 from spotlight.assets import read_metadata, read_prompts
 from spotlight.errors import JobError, MissingDependency, ScoringError
 from spotlight.jobs import RewardSpec, job_from_data, load_job
+from spotlight.preflight import checks as preflight
 from spotlight.rewards.base import build_scorer
 from tools.shape_scenes import all_prompts, render, scene_for
 

@@ -33,9 +33,9 @@ from spotlight.transport.control.bad_input import BadInput, CutOffs, Rejection, 
 from spotlight.transport.control.base import TransportListener
 from spotlight.transport.control.codec import FRAME_LIMIT, PROTOCOL_VERSION
 from spotlight.transport.control.dials import Dials
-from spotlight.transport.control.doorway import Doorway, TurnedAway
-from spotlight.transport.control.hoarding import Hoarding
 from spotlight.transport.control.links import AcceptedLink, DialedLink, Link
+from spotlight.transport.control.partial_message_guard import Hoarding
+from spotlight.transport.control.pending_connections import Doorway, TurnedAway
 from spotlight.transport.control.reader import SocketReader, open_monitor, receive_message
 from spotlight.transport.control.tcp import Connections
 from spotlight.transport.control.zeromq_settings import ZeroMQSettings

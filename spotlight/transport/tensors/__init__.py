@@ -6,14 +6,12 @@ and back on workers.
 
 from spotlight.transport.tensors.client import fetch, upload
 from spotlight.transport.tensors.keys import content_key
-from spotlight.transport.tensors.offers import BundleOffer, StoreEndpoint, own_file
+from spotlight.transport.tensors.offers import own_file
 from spotlight.transport.tensors.store import ArtifactStore, BundleStore
 
 __all__ = [
     "ArtifactStore",
-    "BundleOffer",
     "BundleStore",
-    "StoreEndpoint",
     "content_key",
     "fetch",
     "own_file",

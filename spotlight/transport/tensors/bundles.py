@@ -11,7 +11,8 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from spotlight.errors import TransferFailed
-from spotlight.transport.tensors.offers import BundleOffer, own_file
+from spotlight.transport.tensors.offers import own_file
+from spotlight.types import BundleOffer
 
 _LENGTH_BYTES = 8
 _FAULT_BYTES = 64 * 1024

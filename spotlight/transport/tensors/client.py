@@ -14,13 +14,7 @@ from msgspec import structs
 from spotlight.errors import TransferFailed
 from spotlight.transport.tensors.folder import Folder
 from spotlight.transport.tensors.incoming import Incoming, in_thread
-from spotlight.transport.tensors.offers import (
-    BundleOffer,
-    StoreEndpoint,
-    is_intact,
-    machine_identity,
-    nbytes_of,
-)
+from spotlight.transport.tensors.offers import is_intact, machine_identity, nbytes_of
 from spotlight.transport.tensors.wire import (
     Header,
     exchange,
@@ -29,6 +23,7 @@ from spotlight.transport.tensors.wire import (
     read_body,
     write_body,
 )
+from spotlight.types import BundleOffer, StoreEndpoint
 
 
 async def fetch(offer: BundleOffer, *, timeout_s: float = 60.0) -> bytes:

@@ -14,7 +14,8 @@ from typing import Self, TypeVar
 
 from spotlight.errors import TransferFailed
 from spotlight.transport.tensors.folder import Folder
-from spotlight.transport.tensors.offers import BundleOffer, is_intact_file
+from spotlight.transport.tensors.offers import is_intact_file
+from spotlight.types import BundleOffer
 
 Result = TypeVar("Result")
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 import re
 
 from spotlight.errors import TransferFailed
+from spotlight.types import KEY_LIMIT
 
-KEY_LIMIT = 1024
-"""Characters."""
 _KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
 
 

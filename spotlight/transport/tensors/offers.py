@@ -6,43 +6,13 @@ import os
 import socket
 import zlib
 from pathlib import Path
-from typing import Annotated, BinaryIO
-
-import msgspec
+from typing import BinaryIO
 
 from spotlight.transport.tensors.folder import Folder
-from spotlight.transport.tensors.keys import KEY_LIMIT, content_key
+from spotlight.transport.tensors.keys import content_key
+from spotlight.types import BundleOffer
 
 _CHUNK = 1024 * 1024
-_VISIBLE = r"^[!-~]*\Z"
-_NO_CONTROLS = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*\Z"
-
-
-class StoreEndpoint(msgspec.Struct, frozen=True):
-    """Where a store is reached."""
-
-    host: Annotated[str, msgspec.Meta(max_length=255, pattern=r"^[A-Za-z0-9._:%-]+\Z")]
-    port: Annotated[int, msgspec.Meta(ge=0, le=65_535)]
-    token: Annotated[str, msgspec.Meta(max_length=200, pattern=_VISIBLE)]
-    """What it lets its holder do: read, or leave bundles as well."""
-    machine: Annotated[str, msgspec.Meta(max_length=400, pattern=_VISIBLE)]
-    """Identity of the machine: receivers with the same one read the files themselves."""
-    root: Annotated[str, msgspec.Meta(max_length=4096, pattern=_NO_CONTROLS)]
-
-    @property
-    def place(self) -> tuple[str, int, str, str]:
-        """The same for two endpoints of one store, whatever their holders may do."""
-        return self.host, self.port, self.machine, self.root
-
-
-class BundleOffer(msgspec.Struct, frozen=True):
-    """A bundle that can be pulled."""
-
-    key: Annotated[str, msgspec.Meta(max_length=KEY_LIMIT, pattern=_VISIBLE)]
-    nbytes: Annotated[int, msgspec.Meta(ge=0)]
-    checksum: Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
-    """CRC-32 of the bytes."""
-    store: StoreEndpoint
 
 
 def machine_identity() -> str:

@@ -31,12 +31,7 @@ from spotlight.transport.tensors.client import download
 from spotlight.transport.tensors.folder import Folder
 from spotlight.transport.tensors.incoming import Incoming, in_thread
 from spotlight.transport.tensors.keys import checked
-from spotlight.transport.tensors.offers import (
-    BundleOffer,
-    StoreEndpoint,
-    machine_identity,
-    nbytes_of,
-)
+from spotlight.transport.tensors.offers import machine_identity, nbytes_of
 from spotlight.transport.tensors.quota import Quota
 from spotlight.transport.tensors.serving import StoreServer
 from spotlight.transport.tensors.wire import (
@@ -48,6 +43,7 @@ from spotlight.transport.tensors.wire import (
     write_body,
     write_record,
 )
+from spotlight.types import BundleOffer, StoreEndpoint
 
 _READERS = ""
 """Who fetches bundles is not told apart."""

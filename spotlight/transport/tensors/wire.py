@@ -12,7 +12,7 @@ import msgspec
 
 from spotlight.errors import TransferFailed
 from spotlight.transport.control.bad_input import clipped
-from spotlight.transport.tensors.offers import StoreEndpoint
+from spotlight.types import StoreEndpoint
 
 T = TypeVar("T")
 

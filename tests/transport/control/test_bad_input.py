@@ -341,11 +341,11 @@ OLDER_NODE = """
 import asyncio, random, sys
 from spotlight.transport.control import codec
 codec.PROTOCOL_VERSION += 1
-from spotlight.actors import post
+from spotlight.actors.runtime import remote
 from spotlight.transport.control import links, wire, zeromq
 for module in (post, links, wire, zeromq):
     module.PROTOCOL_VERSION = codec.PROTOCOL_VERSION
-from spotlight.actors.protocol import Done
+from spotlight.actors.runtime.envelopes import Done
 from spotlight.actors.runtime import ActorSystem
 
 async def main():

@@ -14,15 +14,9 @@ import pytest
 from tensor_kit import store_on
 
 from spotlight.errors import TransferFailed
-from spotlight.transport.tensors import (
-    BundleOffer,
-    BundleStore,
-    StoreEndpoint,
-    content_key,
-    fetch,
-    own_file,
-)
+from spotlight.transport.tensors import BundleStore, content_key, fetch, own_file
 from spotlight.transport.tensors.incoming import Incoming
+from spotlight.types import BundleOffer, StoreEndpoint
 
 BIG = os.urandom(1 << 20) * 9
 KEY = content_key("weights/1", zlib.crc32(BIG))

@@ -11,14 +11,8 @@ import msgspec
 import pytest
 
 from spotlight.errors import TransferFailed
-from spotlight.transport.tensors import (
-    BundleOffer,
-    BundleStore,
-    content_key,
-    fetch,
-    own_file,
-    upload,
-)
+from spotlight.transport.tensors import BundleStore, content_key, fetch, own_file, upload
+from spotlight.types import BundleOffer
 
 SECRET = b"of somebody else"
 

@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from tensor_kit import mapped
 
 from spotlight.errors import TransferFailed
-from spotlight.transport.tensors import BundleOffer, StoreEndpoint, bundles, content_key
+from spotlight.transport.tensors import bundles, content_key
 from spotlight.transport.tensors.bundles import map_copy, pack, touch
 from spotlight.transport.tensors.offers import machine_identity
+from spotlight.types import BundleOffer, StoreEndpoint
 
 torch.set_num_threads(1)
 

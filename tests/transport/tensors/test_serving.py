@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from spotlight.errors import TransferFailed
-from spotlight.transport.tensors import BundleOffer, BundleStore, fetch, serving, upload
+from spotlight.transport.tensors import BundleStore, fetch, serving, upload
+from spotlight.types import BundleOffer
 
 LIMIT = 8
 

@@ -21,15 +21,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spotlight.errors import TransferFailed
-from spotlight.transport.tensors import (
-    BundleOffer,
-    BundleStore,
-    StoreEndpoint,
-    fetch,
-    upload,
-    wire,
-)
+from spotlight.transport.tensors import BundleStore, fetch, upload, wire
 from spotlight.transport.tensors.keys import checked
+from spotlight.types import BundleOffer, StoreEndpoint
 
 TOKEN = "a secret"
 BIG = os.urandom(1 << 20) * 9  # more than one chunk and more than any socket buffers

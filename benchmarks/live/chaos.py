@@ -1,0 +1,316 @@
+"""Seeded faults against real processes, in the middle of a real job: `run_live`.
+
+The job must end by itself, and like an undisturbed run of it, bit by bit. All runs are those of one
+process of its own, in a network namespace of its own where the machine has them
+(`python -m benchmarks.live.chaos`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from benchmarks.live.cluster import LiveCluster
+from benchmarks.live.network import (
+    LiveNetwork,
+    Loopback,
+    Namespaces,
+    namespace_command,
+)
+from benchmarks.live.run import LiveRun, until_all_there
+from benchmarks.live.run_comparison import differences
+from benchmarks.live.strikes import WORKER_ONLY, draw_live_faults, effect_of
+from spotlight.actors.runtime.logs import log_as_json_lines
+from spotlight.actors.runtime.loop import run
+from spotlight.cli.client import CoordinatorClient, connect
+from spotlight.errors import ActorError, RequestRefused
+from spotlight.jobs import JobSpec, job_from_data
+from spotlight.store.memory_folder import remove_leftovers
+from spotlight.testing.faults import Fault
+
+_LIVENESS_S = 180.0
+"""A job ends within this time of the last fault, or of its begin."""
+_UNTIL_S = 25.0
+"""Faults strike within this time of the first rollout."""
+_POOL = 4
+
+
+class LiveCase(msgspec.Struct, frozen=True):
+    """What is run: a seed's faults, or the loss of the whole spot pool."""
+
+    seed: int | None
+    """None: all spot nodes are killed at once and started again."""
+
+    def __str__(self) -> str:
+        return "pool loss" if self.seed is None else f"seed {self.seed}"
+
+
+class LiveOutcome(msgspec.Struct, frozen=True):
+    """What came of a case."""
+
+    case: LiveCase
+    seconds: float
+    violations: tuple[str, ...]
+    effective: dict[str, int]
+    """Faults that struck the running job, by kind."""
+    partitions: str
+    """`namespaces`, or `not possible: ` and why."""
+    back_within_iteration: bool
+    """All spot nodes were lost and back within one iteration."""
+    kept: str
+    """The folder with all logs, kept if something was violated."""
+
+
+@dataclass
+class _Running(LiveRun):
+    """A case while it runs."""
+
+    cluster: LiveCluster = field(kw_only=True)
+    effective: Counter[str] = field(default_factory=Counter)
+
+
+def run_live(cases: Sequence[LiveCase]) -> Iterator[LiveOutcome]:
+    """Run the cases one after another, in a process of its own."""
+    prefix, problem = namespace_command()
+    command = [*prefix, sys.executable, "-m", "benchmarks.live.chaos"]
+    base = Path(tempfile.mkdtemp(prefix="live-chaos-")).resolve()
+    is_evidence = False
+    driver = subprocess.Popen(
+        [*command, msgspec.json.encode(list(cases)).decode(), str(base), problem],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert driver.stdout is not None
+    try:
+        for line in driver.stdout:
+            outcome = msgspec.json.decode(line, type=LiveOutcome)
+            is_evidence = is_evidence or bool(outcome.violations)
+            yield outcome
+        code = driver.wait()
+        is_evidence = is_evidence or code != 0
+    finally:
+        driver.kill()  # its daemons end with it
+        driver.wait()
+        driver.stdout.close()
+        remove_leftovers()
+        if not is_evidence:
+            shutil.rmtree(base, ignore_errors=True)
+    if code:
+        raise RuntimeError(f"the live runs broke off with {code}, as said above; see {base}")
+
+
+def main() -> None:
+    """Print an outcome as JSON for each case of the first argument; work in the folder of the
+    second. The third says why there are no namespaces.
+    """
+    log_as_json_lines(logging.ERROR)
+    cases = msgspec.json.decode(sys.argv[1], type=list[LiveCase])
+    base, problem = Path(sys.argv[2]), sys.argv[3]
+    network = Loopback() if problem else Namespaces()
+    partitions = f"not possible: {problem}" if problem else "namespaces"
+    run(_run_cases(cases, base, network, partitions))
+
+
+async def _run_cases(
+    cases: Sequence[LiveCase], base: Path, network: LiveNetwork, partitions: str
+) -> None:
+    loop = asyncio.get_running_loop()
+    undisturbed: dict[str, Path] = {}
+    for number, case in enumerate(cases):
+        begun = loop.time()
+        job = _job(base, case)
+        if job.name not in undisturbed:
+            folder = base / f"undisturbed-{job.name}"
+            calm = await _run_job(job, folder, network, faults=(), spot=[1])
+            if calm.problems:
+                raise RuntimeError(f"the undisturbed run failed: {calm.problems}; see {folder}")
+            undisturbed[job.name] = calm.folder
+        folder = base / f"{number}-{case}".replace(" ", "-")
+        faults, spot = _faults(case, network)
+        ran = await _run_job(job, folder, network, faults, spot)
+        if ran.outcome == "finished":
+            expected = undisturbed[job.name]
+            ran.problems += differences(expected, ran.folder, job.iterations)
+        outcome = LiveOutcome(
+            case,
+            round(loop.time() - begun, 1),
+            tuple(ran.problems),
+            dict(sorted(ran.effective.items())),
+            partitions,
+            _back_within_iteration(ran.events),
+            str(folder) if ran.problems else "",
+        )
+        if not ran.problems:
+            shutil.rmtree(folder)
+        sys.stdout.write(msgspec.json.encode(outcome).decode() + "\n")
+        sys.stdout.flush()
+
+
+def _faults(case: LiveCase, network: LiveNetwork) -> tuple[tuple[Fault, ...], list[int]]:
+    """And the workers of each spot node."""
+    if case.seed is None:
+        return (Fault(0.5, "pool_loss"),), [1] * _POOL
+    spot = [1 + (case.seed + number) % 2 for number in range(2 + case.seed % 3)]
+    names = [f"spot-{number}" for number in range(1, len(spot) + 1)]
+    partitions = network.partitions
+    return draw_live_faults(case.seed, spot=names, until_s=_UNTIL_S, partitions=partitions), spot
+
+
+def _job(base: Path, case: LiveCase) -> JobSpec:
+    """Half a minute; when the pool is lost, iterations are long enough for it to come back."""
+    sizes: dict[str, Any] = {"iterations": 12, "group_size": 8}
+    name, steps = "chaos", 16
+    if case.seed is None:
+        sizes, name, steps = {"iterations": 2, "group_size": 24}, "pool", 96
+    for kind, first, count in (("train", 0, 16), ("validation", 16, 4)):
+        numbers = range(first, first + count)
+        lines = "".join(f'the number "{n * 617 % 10000:04d}"\n' for n in numbers)
+        (base / f"{kind}.txt").write_text(lines)
+    return job_from_data(
+        {
+            "name": name,
+            "model": {"checkpoint": "builtin:ocr-tiny"},
+            "prompts": {
+                "train": str(base / "train.txt"),
+                "validation": str(base / "validation.txt"),
+                "per_iteration": 4,
+            },
+            "sampler": {"height": 16, "width": 48, "steps": steps, "micro_batch": 4},
+            "checkpoint_every": 1,
+            "training": {"micro_batch": 4, "nft_times": 2},
+            "exploration": {"budget": "fixed", "candidates": 2, "preview_steps": 8},
+            "validation": {"seeds": 1, "every": 2},
+            **sizes,
+        }
+    )
+
+
+async def _run_job(
+    job: JobSpec,
+    folder: Path,
+    network: LiveNetwork,
+    faults: Sequence[Fault],
+    spot: Sequence[int],
+) -> _Running:
+    cluster = LiveCluster(folder, network, reserved=1, spot=spot)
+    running = _Running(folder / "run", cluster=cluster)
+    async with cluster, connect(cluster.address) as client:
+        await until_all_there(client, 1 + sum(spot), _LIVENESS_S)
+        await client.submit(job, str(running.folder), resume=False)
+        disturbing = asyncio.create_task(_disturb(running, client, faults))
+        try:
+            last = max((fault.at_s + fault.lasts_s for fault in faults), default=0.0)
+            await running.follow(client, last + _LIVENESS_S)
+        finally:
+            disturbing.cancel()
+            await asyncio.wait((disturbing,))
+        if not disturbing.cancelled() and disturbing.exception() is not None:
+            running.problems.append(f"the faults failed: {disturbing.exception()!r}")
+    running.problems += cluster.problems
+    return running
+
+
+async def _disturb(running: _Running, client: CoordinatorClient, faults: Sequence[Fault]) -> None:
+    """Let every fault strike at its time after the begin of the first rollout."""
+    await running.until_begun()
+    async with asyncio.TaskGroup() as group:
+        for fault in faults:
+            group.create_task(_strike(running, client, fault))
+
+
+async def _strike(running: _Running, client: CoordinatorClient, fault: Fault) -> None:
+    await asyncio.sleep(fault.at_s)
+    cluster = running.cluster
+    node = cluster.nodes.get(fault.node)
+    members = {worker.node for worker in running.status.workers} if running.status else set()
+    if running.outcome:
+        return
+    match fault.kind:
+        case "coordinator_kill":
+            struck = cluster.kill(cluster.coordinator, fault.lasts_s)
+        case "pool_loss":
+            killed = [cluster.kill(spot, fault.lasts_s) for spot in cluster.spot]
+            struck = all(killed)
+        case _:
+            assert node is not None
+            struck = await _strike_node(cluster, client, node.name, fault)
+            struck = struck and node.name in members
+    running.effective[effect_of(fault)] += struck
+
+
+async def _strike_node(
+    cluster: LiveCluster, client: CoordinatorClient, name: str, fault: Fault
+) -> bool:
+    node = cluster.nodes[name]
+    match fault.kind:
+        case "kill_node":
+            return cluster.kill(node, fault.lasts_s)
+        case "kill_worker":
+            return cluster.kill_worker(node)
+        case "pause_node":
+            own = node.processes()[1 if fault.amount == WORKER_ONLY else 0 :]
+            return await cluster.pause([process.pid for process in own], fault.lasts_s)
+        case "notice_then_kill":
+            given = await _notice(client, name, fault.amount)
+            await asyncio.sleep(fault.amount)
+            return cluster.kill(node, fault.lasts_s) and given
+        case "notice_no_kill":
+            given = await _notice(client, name, fault.amount)
+            await asyncio.sleep(fault.lasts_s)
+            await _notice(client, name, fault.amount, cancel=True)
+            return given
+        case "one_way_partition":
+            return await cluster.cut_off(
+                node, fault.lasts_s, inwards=fault.inwards, outwards=not fault.inwards
+            )
+        case _:
+            return await cluster.cut_off(node, fault.lasts_s, inwards=True, outwards=True)
+
+
+async def _notice(
+    client: CoordinatorClient, node: str, notice_s: float, *, cancel: bool = False
+) -> bool:
+    """A user's word; the coordinator may be away, or not know the node."""
+    try:
+        await client.preempt(node, notice_s, cancel=cancel)
+    except (ActorError, RequestRefused):
+        return False
+    return True
+
+
+def _back_within_iteration(events: Sequence[dict[str, Any]]) -> bool:
+    """Whether all spot nodes were lost, and then were there again, between two changes of the
+    iteration.
+    """
+    spot: set[str] = set()
+    there: set[str] = set()
+    lost_in, iteration = -1, 0
+    for event in events:
+        match event["event"]:
+            case "phase":
+                iteration = event["iteration"]
+            case "node_joined" if event["pool"] == "spot":
+                spot.add(event["node"])
+                there.add(event["node"])
+                if there == spot and lost_in == iteration:
+                    return True
+            case "node_lost":
+                there.discard(event["node"])
+                if spot and not there:
+                    lost_in = iteration
+    return False
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""A job on a cluster of real processes, as a driver sees it: from its run folder, for a coordinator
+that was killed after the end knows nothing of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from spotlight.actors.protocol import JobStatus
+from spotlight.cli.client import CoordinatorClient
+from spotlight.errors import ActorError
+
+POLL_S = 0.2
+_ANSWER_S = 2.0
+
+
+@dataclass
+class LiveRun:
+    """See the module's docstring."""
+
+    folder: Path
+    status: JobStatus | None = None
+    """The latest that the coordinator gave."""
+    discarded: int = 0
+    """Finished samples that were thrown away."""
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """Of the run folder, so far."""
+        path = self.folder / "events.jsonl"
+        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+        return [json.loads(line) for line in lines]
+
+    @property
+    def began(self) -> bool:
+        """Whether the first rollout has."""
+        return any(event.get("phase") == "rollout" for event in self.events)
+
+    @property
+    def outcome(self) -> str:
+        """How the job ended, and why; empty while it runs."""
+        last = [e for e in self.events if e["event"] in ("run_started", "run_finished")][-1:]
+        return f"{last[0].get('outcome', '')} {last[0].get('reason', '')}".strip() if last else ""
+
+    @property
+    def trainer(self) -> str:
+        """The worker that trains, or trained last; empty before."""
+        trains = [event["worker"] for event in self.events if event.get("state") == "train"]
+        return trains[-1] if trains else ""
+
+    async def until_begun(self) -> None:
+        """Wait for the first rollout; the driver bounds the whole."""
+        while not (self.began or self.outcome):  # noqa: ASYNC110 - a file says so
+            await asyncio.sleep(POLL_S)
+
+    async def follow(self, client: CoordinatorClient, limit_s: float) -> None:
+        """Look at the job until it ends and its report is there; what is not as it should be is a
+        problem."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + limit_s
+        while not (self.outcome and (self.folder / "report.html").exists()):
+            if loop.time() > deadline:
+                what = "has no report" if self.outcome else "did not end"
+                self.problems.append(f"the job {what} within {limit_s:g} s")
+                return
+            await asyncio.sleep(POLL_S)
+            self.status = await status_of(client) or self.status
+            if self.status is not None:
+                self.discarded = max(self.discarded, self.status.discarded)
+        if self.outcome != "finished":
+            self.problems.append(f"the job {self.outcome}")
+        if self.discarded:
+            self.problems.append(f"{self.discarded} finished samples were thrown away")
+
+
+async def status_of(client: CoordinatorClient) -> JobStatus | None:
+    """What the coordinator says; None if it is away."""
+    try:
+        return await client.status(timeout_s=_ANSWER_S)
+    except ActorError:
+        return None
+
+
+async def until_all_there(client: CoordinatorClient, workers: int, limit_s: float) -> None:
+    """Wait until so many workers have joined. Raises `TimeoutError`."""
+    async with asyncio.timeout(limit_s):
+        while (  # noqa: ASYNC110 - only asking tells
+            status := await status_of(client)
+        ) is None or len(status.workers) < workers:
+            await asyncio.sleep(POLL_S)

@@ -1,0 +1,1 @@
+"""One job after another: the process that decides for all nodes, and never loads torch."""

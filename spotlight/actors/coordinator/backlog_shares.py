@@ -1,0 +1,159 @@
+"""What nodes are told of the work that waits for them: each plans its SP groups from that.
+
+A node is told what its own workers hold, and its share of what nobody has yet. Nodes of one worker
+have nothing to plan and are told nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+
+from spotlight.actors.coordinator.dispatch_state import Backlog, DispatchStatistics, micro_batches
+from spotlight.actors.coordinator.roster import Roster
+from spotlight.actors.coordinator.step_profile import StepProfile
+from spotlight.actors.protocol import Demand, DemandClass, JoinNode
+from spotlight.jobs import JobSpec
+from spotlight.preflight.checkpoint_facts import CheckpointInfo
+from spotlight.types import SamplingSettings
+
+
+class Demands:
+    """See the module's docstring.
+
+    Args:
+        checkpoint: the job's model.
+        statistics: what waits, as the dispatcher and the explorer say.
+        profile: how long the steps take.
+    """
+
+    def __init__(
+        self,
+        job: JobSpec,
+        job_id: str,
+        checkpoint: CheckpointInfo,
+        *,
+        roster: Roster,
+        statistics: DispatchStatistics,
+        profile: StepProfile,
+    ) -> None:
+        self._job = job
+        self._job_id = job_id
+        self._checkpoint = checkpoint
+        self._roster = roster
+        self._statistics = statistics
+        self._profile = profile
+        self._told: dict[str, Hashable] = {}
+        """What matters most of the latest demand, by node."""
+
+    def groups(self) -> int:
+        """Those that may be given requests now."""
+        follows = self._statistics.groups.follows
+        return sum(
+            not follows(name) for node in self._roster.nodes.values() for name in self._free(node)
+        )
+
+    def due(
+        self, apart: frozenset[str], seconds_left: float | None, *, again: bool
+    ) -> list[tuple[JoinNode, Demand]]:
+        """Whom to tell what: all nodes if `again`, else those whose demand changed much.
+
+        Args:
+            apart: workers that train.
+            seconds_left: until previews are worth nothing any more, where that is known.
+        """
+        demands = [
+            (node, self._demand(node, shares, apart, seconds_left))
+            for node, shares in self._shares()
+        ]
+        told, self._told = self._told, {n.node: _outline(n, demand) for n, demand in demands}
+        return [
+            (node, demand)
+            for node, demand in demands
+            if again or told.get(node.node) != self._told[node.node]
+        ]
+
+    def _shares(self) -> Iterator[tuple[JoinNode, list[tuple[Backlog, int]]]]:
+        """Nodes of several workers, each with its micro-batches of every kind that it has."""
+        nodes = [self._roster.nodes[name] for name in sorted(self._roster.nodes)]
+        workers = sum(len(self._free(node)) for node in nodes)
+        backlog = [(work, self._unclaimed(work)) for work in self._statistics.backlog]
+        before = 0
+        for node in nodes:
+            after = before + len(self._free(node))
+            if len(node.workers) > 1:
+                shares = [
+                    (work, work.leased[node.node] + _part(unclaimed, before, after, workers))
+                    for work, unclaimed in backlog
+                ]
+                yield node, [(work, batches) for work, batches in shares if batches]
+            before = after
+
+    def _unclaimed(self, work: Backlog) -> int:
+        """Micro-batches that nobody has, those included that the explorer has yet to submit."""
+        more = self._statistics.unsubmitted if work.kind == "preview" else 0
+        return micro_batches(work.queued + more, work.settings)
+
+    def _demand(
+        self,
+        node: JoinNode,
+        shares: list[tuple[Backlog, int]],
+        apart: frozenset[str],
+        seconds_left: float | None,
+    ) -> Demand:
+        names = [worker.worker for worker in node.workers]
+        alone = tuple(name for name in names if name in apart)
+        classes = tuple(
+            DemandClass(
+                work.kind,
+                batches,
+                work.settings.steps,
+                self._step_s(work.settings, len(names) - len(alone)),
+            )
+            for work, batches in shares
+        )
+        # Previews alone have a deadline, and a mere guess of their pace is not held against it.
+        hurry = any(one.kind == "preview" for one in classes)
+        hurry &= all(self._profile.step_s(work.settings, 1) is not None for work, _ in shares)
+        return Demand(
+            self._job_id,
+            self._checkpoint.heads,
+            classes,
+            seconds_left if hurry else None,
+            self._wished(),
+            alone,
+        )
+
+    def _step_s(self, settings: SamplingSettings, workers: int) -> dict[int, float]:
+        size = settings.height, settings.width
+        degrees = self._checkpoint.degrees(workers, *size, wished=self._wished())
+        return self._profile.by_degree(settings, degrees)
+
+    def _wished(self) -> int | None:
+        degree = self._job.degree
+        return degree if degree != "auto" else None
+
+    def _free(self, node: JoinNode) -> list[str]:
+        """Workers of a node that may be given requests now."""
+        if node.node in self._roster.leaving:
+            return []
+        names = [worker.worker for worker in node.workers]
+        return [name for name in names if name not in self._roster.barred]
+
+
+def _part(batches: int, before: int, after: int, workers: int) -> int:
+    """Of the batches, dealt out evenly to `workers`, what falls to those from `before` to `after`;
+    the parts add up to all of them.
+    """
+    return batches * after // workers - batches * before // workers if workers else 0
+
+
+def _outline(node: JoinNode, demand: Demand) -> Hashable:
+    """Another outline is a great change: who is there, which kinds of work wait, and as soon as
+    they are less than one batch for every worker, how many.
+    """
+    return (
+        tuple(worker.epoch for worker in node.workers),
+        demand.apart,
+        demand.seconds_left is None,
+        tuple((one.kind, one.steps, min(one.batches, len(node.workers))) for one in demand.classes),
+    )

@@ -1,0 +1,141 @@
+"""What the job runner knows of exploration: the seeds of the iteration, what chose them, and how
+far previews are true."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from spotlight.actors.coordinator.job_journal import SavedProgress
+from spotlight.actors.coordinator.request_plans import efforts
+from spotlight.actors.coordinator.run_record import IterationFigures
+from spotlight.actors.protocol import Explored, StartExploration
+from spotlight.jobs import JobSpec
+from spotlight.policies.exploration.fidelity import (
+    Agreement,
+    Gain,
+    Pair,
+    agreement,
+    contrast_of_any,
+    exploration_share,
+)
+from spotlight.policies.exploration.planners import SeedChoice
+from spotlight.policies.exploration.preview_effort import EffortRecord, choose_effort, new_record
+from spotlight.policies.exploration.ranking import median_or_none, spearman
+from spotlight.types import Result
+
+
+class Exploring:
+    """See the module's docstring.
+
+    Args:
+        progress: what the iteration begins with.
+        categories: of training prompts.
+        event: writes an event down.
+    """
+
+    def __init__(
+        self,
+        job: JobSpec,
+        progress: SavedProgress,
+        categories: Mapping[str, str],
+        event: Callable[..., Any],
+    ) -> None:
+        self._job = job
+        self._categories = categories
+        self._event = event
+        self._efforts = efforts(job)
+        self.latest: Explored = progress.explored
+        """Of the iteration."""
+        self.agreement: Agreement = progress.agreement
+        self.gain: Gain = progress.gain
+        self.earned: EffortRecord = progress.earned or new_record(self._efforts)
+
+    @property
+    def choices(self) -> list[SeedChoice]:
+        """The seeds of the iteration, per prompt group."""
+        latest = self.latest
+        return [
+            SeedChoice(*pair) for pair in zip(latest.seeds, latest.preview_rewards, strict=True)
+        ]
+
+    def start(
+        self, iteration: int, version: int, prompts: Sequence[str], window_s: float, share: float
+    ) -> StartExploration:
+        """What to explore for an iteration, with the weights of a version.
+
+        Args:
+            prompts: as many as the job's prompt pool holds.
+            share: of the job's previews.
+        """
+        effort = self._efforts[choose_effort(self._efforts, self.earned)]
+        explored = tuple(prompts[: effort.prompt_pool * self._job.prompts.per_iteration])
+        categories = tuple(self._categories[prompt] for prompt in explored)
+        return StartExploration(
+            iteration,
+            version,
+            explored,
+            categories,
+            window_s,
+            effort,
+            self.latest.knowledge,
+            share,
+        )
+
+    def judge(self, results: Sequence[Result], figures: IterationFigures) -> None:
+        """Compare the previews of the iteration with these results, among which those of its probes
+        are. The figures know the contrast of the samples already; the rest is filled in.
+        """
+        latest = self.latest
+        previews = {
+            (group, seed): reward
+            for group, (seeds, rewards) in enumerate(
+                zip(latest.probe_seeds, latest.probe_rewards, strict=True)
+            )
+            for seed, reward in zip(seeds, rewards, strict=True)
+        }
+        by_group: defaultdict[int, list[Pair]] = defaultdict(list)
+        for result in results:
+            group, seed = result.request.group, result.request.seed
+            if (group, seed) in previews:
+                by_group[group].append((previews[group, seed], result.reward))
+        if by_group:
+            self.agreement = self.agreement.faded() + agreement(by_group.values())
+        figures.probes = sum(map(len, by_group.values()))
+        fresh = [[reward for _, reward in pairs] for pairs in by_group.values()]
+        figures.contrast_at_random = contrast_of_any(fresh, self._job.group_size)
+        figures.probe_tau = self.agreement.tau
+        figures.probe_correlation = median_or_none(
+            [spearman([p for p, _ in pairs], [r for _, r in pairs]) for pairs in by_group.values()]
+        )
+        self._judge_contrast(figures)
+
+    def _judge_contrast(self, figures: IterationFigures) -> None:
+        latest, promised = self.latest, figures.preview_group_std_mean
+        if latest.effort is None:
+            return  # nothing was to be explored
+        steps = figures.preview_steps = latest.effort.preview_steps
+        figures.prompt_pool = latest.effort.prompt_pool
+        effort = self._efforts.index(latest.effort)
+        self.earned = self.earned.after(effort, figures.group_std_mean)
+        # Previews in other steps have rewards on another scale: only their order means something.
+        alike = steps == self._job.sampler.steps
+        if alike and promised is not None and latest.contrast_at_random > 0:
+            one = Gain(1.0, latest.contrast_at_random, promised, figures.explored_std_mean)
+            figures.realised_share = one.realised_share
+            self.gain = self.gain.faded() + one
+
+    def share(self, iteration: int) -> float:
+        """How much of the previews for an iteration are worth making; says so when it is less."""
+        share = exploration_share(self.agreement, self.gain, iteration)
+        if share < 1:
+            self._event(
+                "exploration_reduced",
+                iteration=iteration,
+                share=share,
+                tau=round(self.agreement.tau or 0.0, 3),
+                pairs=round(self.agreement.pairs, 1),
+                realised=round(self.gain.realised_share or 0.0, 3),
+            )
+        return share

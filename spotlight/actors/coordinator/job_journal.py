@@ -1,0 +1,320 @@
+"""What the coordinator writes down before it acknowledges anything, so that it can be killed at any
+instruction.
+
+Samples are kept by the id of their request, on their way from saved steps over a denoised batch to
+a reward; a request that is submitted again after a restart is answered from here. Progress is kept
+per iteration; the checkpoint says where trainers that were lost as well begin again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from spotlight.actors.coordinator.request_plans import weights_version_of
+from spotlight.actors.coordinator.roster import Rank
+from spotlight.actors.protocol import Explored
+from spotlight.errors import JournalError
+from spotlight.policies.exploration.fidelity import Agreement, Gain
+from spotlight.policies.exploration.preview_effort import EffortRecord
+from spotlight.store.journal import Journal
+from spotlight.types import BundleOffer, Commit, RequestKind, Result, StoreEndpoint
+
+StructT = TypeVar("StructT", bound=msgspec.Struct)
+HomedT = TypeVar("HomedT", Commit, "Denoised", "Scored")
+
+TERM_BITS = 32
+"""A lease's number holds the term of the coordinator that granted it above these bits."""
+_STAGES = ("commit", "denoised", "scored", "given-up")
+
+
+class SavedProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an iteration begins with, besides the weights."""
+
+    completed: int
+    """Iterations done."""
+    explored: Explored
+    """The seeds of the iteration and what chose them; with fresh weights those of the iteration
+    before, whose exploration taught the most."""
+    validated: tuple[int, ...]
+    """Weights versions on record."""
+    training_seconds: tuple[float, ...] = ()
+    """Last training times, for the window prediction."""
+    agreement: Agreement = Agreement()
+    """Of previews and fresh rewards, as far as probes have shown it."""
+    gain: Gain = Gain()
+    """What kept seeds promised and brought."""
+    earned: EffortRecord | None = None
+    """What each effort brought."""
+
+
+class Denoised(msgspec.Struct, frozen=True):
+    """A request whose images wait for their reward."""
+
+    bundle: BundleOffer
+    row: int
+
+
+class Scored(msgspec.Struct, frozen=True):
+    """A request that is finished."""
+
+    bundle: BundleOffer
+    row: int
+    reward: float
+
+
+class GivenUp(msgspec.Struct, frozen=True):
+    """A request that failed too often."""
+
+    reason: str
+
+
+class Publication(msgspec.Struct, frozen=True):
+    """Where nodes pull a weights version from."""
+
+    rollout: BundleOffer
+    evaluation: BundleOffer | None
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """The durable checkpoint from which lost trainers begin again."""
+
+    completed: int
+    path: str
+    """Inside the run folder."""
+
+
+class Trainers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The processes that train, in the order of their ranks."""
+
+    ranks: tuple[Rank, ...] = ()
+    last_recovery: tuple[int, int] | None = None
+    """Its number, and the iterations of the checkpoint that it went on from."""
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """What stays the same when a coordinator comes back to a run."""
+
+    job_id: str
+    token: str
+    """Of the run folder's bundle store."""
+
+
+class JobJournal:
+    """Typed access to a run's journal. Every write is durable on return and raises `JournalError`
+    when it cannot be.
+
+    Args:
+        endpoint: where the run folder's store is reached now.
+        failed: told of every write that fails, before it raises.
+    """
+
+    def __init__(
+        self, journal: Journal, endpoint: StoreEndpoint, failed: Callable[[JournalError], None]
+    ) -> None:
+        self._journal = journal
+        self._endpoint = endpoint
+        self._failed = failed
+
+    @property
+    def first_lease(self) -> int:
+        """Above every lease that an earlier coordinator of this run can have granted."""
+        return (self._journal.term << TERM_BITS) + 1
+
+    @property
+    def term(self) -> int:
+        """How often the run was opened."""
+        return self._journal.term
+
+    @property
+    def dropped(self) -> str:
+        """What of a torn tail was dropped when the run was opened; empty if nothing."""
+        return self._journal.dropped
+
+    def at_home(self, bundle: BundleOffer) -> BundleOffer:
+        """Where a bundle of the run folder's store is now: the store has another address with every
+        coordinator.
+        """
+        return msgspec.structs.replace(bundle, store=self._endpoint)
+
+    # --- samples ---
+
+    def commits(self) -> dict[str, Commit]:
+        """Saved steps by request id."""
+        return {key: self._at_home(record) for key, record in self._all("commit/", Commit)}
+
+    def denoised(self) -> dict[str, Denoised]:
+        """Requests that wait for their reward, by id."""
+        return {key: self._at_home(record) for key, record in self._all("denoised/", Denoised)}
+
+    def scored(self) -> dict[str, Scored]:
+        """Finished requests by id."""
+        return {key: self._at_home(record) for key, record in self._all("scored/", Scored)}
+
+    def given_up(self) -> dict[str, str]:
+        """Why these requests were given up, by id."""
+        return {key: record.reason for key, record in self._all("given-up/", GivenUp)}
+
+    def save_commits(self, commits: Mapping[str, Commit]) -> None:
+        """Steps of these requests need not be done again."""
+        self._write({f"commit/{key}": _encode(commit) for key, commit in commits.items()})
+
+    def save_denoised(self, request_ids: Sequence[str], bundle: BundleOffer) -> None:
+        """These requests are denoised; rows of the bundle are in their order."""
+        changes: dict[str, bytes | None] = {}
+        for row, request_id in enumerate(request_ids):
+            changes[f"commit/{request_id}"] = None
+            changes[f"denoised/{request_id}"] = _encode(Denoised(bundle, row))
+        self._write(changes)
+
+    def save_scored(self, results: Iterable[Result]) -> None:
+        """These requests are finished."""
+        changes: dict[str, bytes | None] = {}
+        for result in results:
+            changes[f"denoised/{result.request.id}"] = None
+            changes[f"scored/{result.request.id}"] = _encode(
+                Scored(result.bundle, result.row, result.reward)
+            )
+        self._write(changes)
+
+    def save_given_up(self, request_ids: Iterable[str], reason: str) -> None:
+        """Nobody will try these again."""
+        changes = _without(request_ids)
+        if changes:
+            record = _encode(GivenUp(reason))
+            self._write(changes | {f"given-up/{key}": record for key in request_ids})
+
+    def begin_again(self) -> None:
+        """Somebody resumes a job that had ended: what was given up is tried again. Trainers that
+        have trained without it meanwhile, and do not know of the end, cannot be gone on with: they
+        need what was published. Recoveries are counted anew.
+        """
+        known = msgspec.structs.replace(self.trainers(), last_recovery=None)
+        self._write({"trainers": _encode(known)}, drop=("given-up/", "published/"))
+
+    def drop_requests(self, request_ids: Iterable[str]) -> None:
+        """Nobody wants these any more, or they cannot be done."""
+        changes = _without(request_ids)
+        if changes:
+            self._write(changes)
+
+    # --- progress ---
+
+    def progress(self) -> dict[int, SavedProgress]:
+        """Where an iteration began, by the number of iterations completed; since the checkpoint."""
+        return {int(key): record for key, record in self._all("progress/", SavedProgress)}
+
+    def checkpoint(self) -> Checkpoint | None:
+        """The newest that may be resumed from."""
+        return self._one("checkpoint", Checkpoint)
+
+    def trainers(self) -> Trainers:
+        """Who trained last; nobody in a new journal."""
+        return self._one("trainers", Trainers) or Trainers()
+
+    def save_trainers(self, trainers: Trainers) -> None:
+        """A coordinator that comes back looks for these."""
+        self._write({"trainers": _encode(trainers)})
+
+    def publications(self) -> dict[int, Publication]:
+        """Weights versions that nodes may still need."""
+        return {int(key): record for key, record in self._all("published/", Publication)}
+
+    def save_progress(self, progress: SavedProgress) -> None:
+        """An iteration begins; the samples of the one before are not needed again."""
+        self._write(
+            {f"progress/{progress.completed:06d}": _encode(progress)},
+            drop=tuple(_samples_of("rollout", progress.completed - 1)),
+        )
+
+    def save_checkpoint(self, checkpoint: Checkpoint, validated: tuple[int, ...]) -> None:
+        """Lost trainers begin again here, with these versions on record; earlier progress is not
+        needed.
+        """
+        progress = self.progress()
+        changes: dict[str, bytes | None] = dict.fromkeys(
+            f"progress/{key:06d}" for key in progress if key < checkpoint.completed
+        )
+        here = msgspec.structs.replace(progress[checkpoint.completed], validated=validated)
+        changes[f"progress/{checkpoint.completed:06d}"] = _encode(here)
+        self._write({**changes, "checkpoint": _encode(checkpoint)})
+
+    def save_publication(self, version: int, where: Publication, keep: set[int]) -> None:
+        """A version is there; those not in `keep` are gone."""
+        gone = [key for key in self.publications() if key not in keep]
+        changes: dict[str, bytes | None] = dict.fromkeys(f"published/{key:06d}" for key in gone)
+        self._write({**changes, f"published/{version:06d}": _encode(where)})
+
+    def forget_samples(self, kind: RequestKind, iteration: int) -> None:
+        """The samples of a kind and iteration are used up."""
+        self._write({}, drop=tuple(_samples_of(kind, iteration)))
+
+    def rewind(self, completed: int) -> None:
+        """Trainers begin again after `completed` iterations: drop later progress, all publications,
+        and the samples of later weights.
+        """
+        changes: dict[str, bytes | None] = dict.fromkeys(
+            f"progress/{key:06d}" for key in self.progress() if key > completed
+        )
+        for stage in _STAGES:
+            for key, _ in self._journal.items(f"{stage}/"):
+                if weights_version_of(key.removeprefix(f"{stage}/")) > completed:
+                    changes[key] = None
+        self._write(changes, drop=("published/",))
+
+    # --- inside ---
+
+    def _write(self, changes: Mapping[str, bytes | None], drop: Iterable[str] = ()) -> None:
+        try:
+            self._journal.write(changes, drop)
+        except JournalError as error:
+            self._failed(error)
+            raise
+
+    def _at_home(self, record: HomedT) -> HomedT:
+        return msgspec.structs.replace(record, bundle=self.at_home(record.bundle))
+
+    def _one(self, key: str, kind: type[StructT]) -> StructT | None:
+        found = [body for name, body in self._journal.items(key) if name == key]
+        return _decode(key, found[0], kind) if found else None
+
+    def _all(self, prefix: str, kind: type[StructT]) -> list[tuple[str, StructT]]:
+        return [
+            (key.removeprefix(prefix), _decode(key, body, kind))
+            for key, body in self._journal.items(prefix)
+        ]
+
+
+def read_identity(journal: Journal) -> Identity | None:
+    """None in a new journal."""
+    found = journal.items("identity")
+    return _decode("identity", found[0][1], Identity) if found else None
+
+
+def save_identity(journal: Journal, identity: Identity) -> None:
+    """Before the job begins."""
+    journal.write({"identity": _encode(identity)})
+
+
+def _samples_of(kind: RequestKind, iteration: int) -> list[str]:
+    return [f"{stage}/{kind}/{iteration}/" for stage in _STAGES]
+
+
+def _without(request_ids: Iterable[str]) -> dict[str, bytes | None]:
+    return {f"{stage}/{key}": None for key in request_ids for stage in _STAGES}
+
+
+def _encode(record: msgspec.Struct) -> bytes:
+    return msgspec.json.encode(record)
+
+
+def _decode(key: str, body: bytes, kind: type[StructT]) -> StructT:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.MsgspecError as error:
+        raise JournalError(
+            f"the journal's record {key} cannot be read ({error}); it was written by another "
+            "version of Spotlight: go on with that one"
+        ) from error

@@ -1,0 +1,839 @@
+"""The job runner: carries out one job, as the iteration state machine says.
+
+Messages in: JoinNode, NodeDown, NodeLeaving, CancelJob (coordinator); WeightsCopied, WeightsMissed
+(nodes); RequestsFinished, RequestsGivenUp (dispatcher); Explored (explorer); ValidationDone,
+ValidationFailed (validator); TrainerListens, TrainerReady, Trained, Published, CheckpointSaved,
+TrainerFailed (trainer ranks); Remind (itself).
+Messages out: PrepareJob, HoldWeights, Demand, EndJob (nodes); SubmitRequests, ForgetRequests,
+BarWorkers, AddWorkers, RemoveWorkers, NodeLeaving (dispatcher, ledger); StartExploration,
+StopExploration (explorer); StartValidation (validator); those of the trainer team; JobStatus,
+JobEnded, RunAgain (coordinator).
+
+It is the only one that ends an iteration. It decides nothing itself: `IterationMachine` says what
+follows. What it needs to go on after a kill is in the journal before it acts on it; a runner that
+comes back finds the trainers and nodes as they are and submits the same requests again. When
+trainers are lost another runner takes this one's place, as after a kill, and begins again from the
+checkpoint. Whatever else goes wrong ends the job with a reason, resumable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import structlog
+
+from spotlight.actors.coordinator.backlog_shares import Demands
+from spotlight.actors.coordinator.dispatch_state import DispatchStatistics
+from spotlight.actors.coordinator.dispatcher import Dispatcher
+from spotlight.actors.coordinator.exploration_record import Exploring
+from spotlight.actors.coordinator.explorer import Explorer
+from spotlight.actors.coordinator.job_journal import (
+    Checkpoint,
+    JobJournal,
+    Publication,
+    SavedProgress,
+    Trainers,
+)
+from spotlight.actors.coordinator.ledger import Ledger
+from spotlight.actors.coordinator.membership import Attendance
+from spotlight.actors.coordinator.publications import Publications
+from spotlight.actors.coordinator.request_plans import (
+    probe_requests,
+    prompts_of,
+    rollout_requests,
+    unexplored,
+    window_start,
+)
+from spotlight.actors.coordinator.rollout import Rollout, training_samples
+from spotlight.actors.coordinator.roster import Rank, Roster
+from spotlight.actors.coordinator.run_record import IterationFigures, RunRecord, rollout_figures
+from spotlight.actors.coordinator.step_profile import StepProfile
+from spotlight.actors.coordinator.trainer_team import TrainerTeam
+from spotlight.actors.coordinator.trainer_watch import TrainerWatch
+from spotlight.actors.coordinator.validator import Validator
+from spotlight.actors.protocol import (
+    BarWorkers,
+    CancelJob,
+    CannotServe,
+    CheckpointSaved,
+    EndJob,
+    Explored,
+    ForgetRequests,
+    JobEnded,
+    JobStatus,
+    JoinNode,
+    Membership,
+    NodeDown,
+    NodeLeaving,
+    Outcome,
+    PrepareJob,
+    Published,
+    Remind,
+    RequestsFinished,
+    RequestsGivenUp,
+    RunAgain,
+    StartValidation,
+    StopExploration,
+    SubmitRequests,
+    Trained,
+    TrainerFailed,
+    TrainerListens,
+    TrainerReady,
+    ValidationDone,
+    ValidationFailed,
+    WeightsCopied,
+    WeightsMissed,
+    WorkerStatus,
+)
+from spotlight.actors.protocol.delivery import try_tell
+from spotlight.actors.runtime import ESCALATE, Actor, ActorRef, Message, from_this_process, handles
+from spotlight.errors import RunFolderError
+from spotlight.jobs import JobSpec
+from spotlight.policies import iteration as step
+from spotlight.policies.exploration.training_window import WindowPredictor
+from spotlight.policies.iteration import IterationMachine, Schedule
+from spotlight.policies.resume import resume_point
+from spotlight.policies.trainer_ranks import MOST_RECOVERIES, next_recovery
+from spotlight.preflight.checks import JobFiles
+from spotlight.store.run_folder import RunFolder, checkpoint_path
+from spotlight.transport.tensors import ArtifactStore
+from spotlight.types import BundleOffer, Result
+
+log = structlog.get_logger(__name__)
+
+_STATUS_PERIOD_S = 0.2
+_REMIND_S = 1.0
+_REPEAT_EVERY = 5
+"""Reminders between two repetitions of what may have been lost."""
+_NEWS_S = 2.0
+"""When ranks have lost each other, most often one of them has ended; this long until its node says
+so."""
+
+
+class JobRunner(Actor):
+    """See the module's docstring.
+
+    Args:
+        came_back: an earlier runner was ended in the middle of this job, with its coordinator or
+            because trainers were lost, and its nodes may be there.
+        nodes: who is there already.
+        store: the run folder's artifact store, started.
+        files: what the files that the job names hold.
+    """
+
+    def __init__(
+        self,
+        job: JobSpec,
+        job_id: str,
+        *,
+        coordinator: ActorRef,
+        folder: RunFolder,
+        came_back: bool,
+        nodes: tuple[JoinNode, ...],
+        store: ArtifactStore,
+        files: JobFiles,
+    ) -> None:
+        self._job = job
+        self._job_id = job_id
+        self._coordinator = coordinator
+        self._record = RunRecord(folder)
+        self._journal = JobJournal(folder.journal, store.endpoint, self._stop_for)
+        self._came_back = came_back
+        self._store = store
+        self._train_prompts = files.train.items
+        self._validation_prompts = files.validation.items
+        self._categories = files.categories
+        self._roster = Roster()
+        self._team = TrainerTeam(self, job, job_id, str(folder.path), self._journal.term)
+        self._watch = TrainerWatch(
+            self._team,
+            self._roster,
+            former=self._journal.trainers().ranks if came_back else (),
+            patience_s=job.training.patience_s,
+            wanted=job.training.ranks,
+            event=self._event,
+            lost=self._lose_trainers,
+        )
+        self._waiting_nodes = nodes
+        self._schedulers: dict[str, ActorRef] = {}
+        """Of all nodes that ever joined; one that was out of reach comes back with the same."""
+        self._validations: list[tuple[int, float, float]] = []
+        self._training: dict[str, float] = {}
+        self._statistics = DispatchStatistics()
+        self._profile = StepProfile(files.checkpoint.fingerprint, self._record.step_times())
+        self._demands = Demands(
+            job,
+            job_id,
+            files.checkpoint,
+            roster=self._roster,
+            statistics=self._statistics,
+            profile=self._profile,
+        )
+        self._board: dict[str, WorkerStatus] = {}
+        self._rollout = Rollout()
+        self._validating: set[int] = set()
+        self._trained: dict[int, Trained] = {}
+        self._phase = "preparing"
+        self._phase_began = 0.0
+        self._lasted: dict[str, float] = {}
+        """Seconds, of the last phase of each name."""
+        self._previews = 0
+        self._reminders = 0
+        self._outcome: Outcome = ""
+        self._reason = ""
+        self._replaced = False
+        """Another runner takes this one's place."""
+        self._unwritable = False
+        self._begin_at(max(self._journal.progress(), default=0), warm=True)
+
+    def _begin_at(self, completed: int, *, warm: bool) -> None:
+        """Be where an iteration begins; what was recorded later is made again."""
+        if not warm:
+            self._journal.rewind(completed)
+        known = self._journal.progress().get(completed)
+        self._progress = known or SavedProgress(0, unexplored(self._job, 0), ())
+        checkpoint = self._journal.checkpoint()
+        validated = frozenset(self._progress.validated)
+        self._publications = Publications(self._journal.publications() if self._came_back else {})
+        self._machine = IterationMachine(
+            Schedule(
+                self._job.iterations,
+                self._job.validation.every,
+                self._job.checkpoint_every,
+                explores=_explores(self._job),
+            ),
+            completed=completed,
+            committed=checkpoint.completed if checkpoint else 0,
+            validated=validated,
+            validating=frozenset(v for v in self._publications.versions if v < completed)
+            - validated,
+        )
+        self._window = WindowPredictor(self._progress.training_seconds)
+        self._exploring = Exploring(self._job, self._progress, self._categories, self._event)
+        self._figures = IterationFigures(completed)
+
+    # --- who may say what ---
+
+    def _from_coordinator(self, message: Message) -> bool:
+        return self.sender == self._coordinator
+
+    def _from_its_node(self, message: WeightsCopied | WeightsMissed) -> bool:
+        node = self._roster.nodes.get(message.node)
+        return node is not None and self.sender == node.scheduler
+
+    def _from_its_leader(self, message: CannotServe) -> bool:
+        workers = (worker for node in self._roster.nodes.values() for worker in node.workers)
+        return any((it.worker, it.leader) == (message.worker, self.sender) for it in workers)
+
+    def _from_dispatcher(self, message: Message) -> bool:
+        return self.sender == self._dispatcher
+
+    def _from_rank_0(self, message: Message) -> bool:
+        return self._team.is_rank(self.sender, 0)
+
+    def _from_its_rank(self, message: TrainerReady | Trained | TrainerFailed) -> bool:
+        return self._team.is_rank(self.sender, message.rank)
+
+    # --- life ---
+
+    async def started(self) -> None:
+        """Make the job's other actors, and meet the nodes that are there."""
+        self._event(
+            "run_started",
+            job=self._job.name,
+            resumed_from_iteration=self._machine.completed if self._journal.term > 1 else None,
+        )
+        if self._journal.dropped:
+            self._event("journal_tail_dropped", what=self._journal.dropped)
+        if not self._came_back:
+            self._write(self._journal.begin_again)
+        self._dispatcher = await self.spawn(
+            lambda: Dispatcher(
+                statistics=self._statistics,
+                journal=self._journal,
+                discard=self._discard,
+                record=self._event,
+                profile=self._profile,
+                backlog_changed=self._demand,
+                score_attempts=self._job.reward.attempts,
+                came_back=self._came_back,
+            ),
+            "dispatcher",
+            restarts=ESCALATE,
+        )
+        self._ledger = await self.spawn(
+            lambda: Ledger(record=self._event, board=self._board), "ledger", restarts=ESCALATE
+        )
+        self._explorer = await self.spawn(
+            lambda: Explorer(
+                self._job,
+                self._dispatcher,
+                groups=self._demands.groups,
+                statistics=self._statistics,
+            ),
+            "explorer",
+            restarts=ESCALATE,
+        )
+        self._validator = await self.spawn(
+            lambda: Validator(self._job, self._dispatcher, self._validation_prompts),
+            "validator",
+            restarts=ESCALATE,
+        )
+        self._attendance = Attendance(
+            self,
+            self._roster,
+            coordinator=self._coordinator,
+            followers=(self._dispatcher, self._ledger),
+            event=self._event,
+        )
+        self._enter("preparing")
+        self.run_task(self._report_status())
+        self.run_task(self._remind())
+        for node in self._waiting_nodes:
+            self.tell(self.ref, node)
+
+    async def stopping(self, reason: str) -> None:
+        """Leave the run folder resumable and the nodes warm."""
+        if not self._over:
+            self._end("cancelled" if reason == "stopped" else "failed", f"the job runner {reason}")
+        if self._outcome == "finished":
+            for leftovers in ("samples", "commits"):
+                self._store.delete(leftovers)
+        await self._store.aclose()
+        self._record.close()
+
+    @handles(CancelJob, only=_from_coordinator)
+    async def on_cancel(self, message: CancelJob) -> None:
+        """End the job; it can be resumed."""
+        self._end("cancelled", "cancelled by the user")
+
+    @handles(Remind, only=from_this_process)
+    async def on_remind(self, message: Remind) -> None:
+        """Go on waiting for trainers, and repeat what may have been lost."""
+        self._reminders += 1
+        self._write(self._record.require_there)
+        self._watch.look()
+        await self._assemble()
+        again = self._reminders % _REPEAT_EVERY == 0
+        if again:
+            self._team.remind()
+            self._inform(*self._roster.nodes.values())
+        self._spread()
+        self._demand(again=again)
+
+    # --- nodes ---
+
+    @handles(JoinNode, only=from_this_process)
+    async def on_join(self, message: JoinNode) -> None:
+        """A node is there, or its workers have changed."""
+        if self._attendance.admits(message):
+            if self._schedulers.get(message.node) != message.scheduler:
+                self._store.revoke(message.node)  # another process had that token
+            self._schedulers[message.node] = message.scheduler
+            self._attendance.join(message)
+            self._watch.joined(message)
+            self._inform(message)
+            await self._assemble()
+            self._demand()
+
+    @handles(NodeDown, only=_from_coordinator)
+    async def on_node_down(self, message: NodeDown) -> None:
+        """A node is out of reach with its workers; what they held is queued again."""
+        if message.announced:
+            self._store.revoke(message.node)
+        self._attendance.leave(message)
+        self._watch.out_of_reach(message.node, message.reason)
+        self._spread()
+
+    @handles(NodeLeaving, only=_from_coordinator)
+    async def on_node_leaving(self, message: NodeLeaving) -> None:
+        """A node will be taken, or is not taken after all."""
+        if self._attendance.heed(message):
+            self.tell(self._dispatcher, message)
+            self._spread()
+
+    @handles(CannotServe, only=_from_its_leader)
+    async def on_cannot_serve(self, message: CannotServe) -> None:
+        """Others may; trainer ranks say themselves what they cannot do."""
+        log.error("worker_cannot_serve", worker=message.worker, reason=message.reason)
+        self._event("worker_cannot_serve", worker=message.worker, reason=message.reason)
+
+    def _inform(self, *nodes: JoinNode) -> None:
+        """Say which job and which weights there are, and who trains."""
+        if self._over:
+            return
+        for node in nodes:
+            sink = self._store.writable_by(node.node)
+            membership = Membership(self.ref, self._dispatcher, self._ledger, sink)
+            prepare = PrepareJob(self._job_id, self._job, membership)
+            self._attendance.inform((node,), (prepare,))
+            self._team.dismiss_others(node)
+        self._spread(*nodes)
+
+    @handles(WeightsCopied, only=_from_its_node)
+    async def on_weights_copied(self, message: WeightsCopied) -> None:
+        """A node holds a version: others pull it from there."""
+        if self._publications.copied(message):
+            self._spread()
+
+    @handles(WeightsMissed, only=_from_its_node)
+    async def on_weights_missed(self, message: WeightsMissed) -> None:
+        """A node could not get a version: it is sent elsewhere, or there again a little later."""
+        self._publications.missed(message, asyncio.get_running_loop().time())
+        self._spread()
+
+    def _spread(self, *again: JoinNode) -> None:
+        """Tell nodes where they pull weights from, if that is new, or `again`."""
+        if self._over:
+            return
+        names, now = [node.node for node in again], asyncio.get_running_loop().time()
+        directions = self._publications.directions(self._job_id, self._roster, now, names)
+        for node, message in directions:
+            self._attendance.inform((node,), (message,))
+
+    def _demand(self, *, again: bool = False) -> None:
+        """Tell the nodes what their groups should be good for, if it changed much, or `again`."""
+        if self._over:
+            return
+        # Previews count only if they are there when training ends.
+        left_s = self._window.predict() - self._phase_seconds()
+        timed = self._phase == "train" and self._job.exploration.budget == "window"
+        hurry = timed and 0 < left_s < math.inf
+        due = self._demands.due(self._team.names, left_s if hurry else None, again=again)
+        for node, demand in due:
+            self._attendance.inform((node,), (demand,))
+
+    # --- trainers ---
+
+    def _lose_trainers(self, rank: Rank, reason: str) -> None:
+        self._recover(f"trainer rank on {rank.worker.worker} is lost ({reason})")
+
+    def _recover(self, problem: str) -> None:
+        """Without these trainers the job begins again from its last checkpoint, with others or with
+        the same, unless that was tried too often.
+        """
+        if self._over:
+            return
+        recovery = next_recovery(self._journal.trainers().last_recovery, self._saved)
+        if recovery is None:
+            return self._end(
+                "failed",
+                f"{problem}; after {MOST_RECOVERIES} recoveries without a new checkpoint the job"
+                " does not try again by itself; mend the cause, then resume the run",
+            )
+        number, completed = recovery
+        self._event("trainers_lost", reason=problem, recovery=number, goes_on_from=completed)
+        log.warning("trainers_lost", reason=problem, recovery=number, goes_on_from=completed)
+        self._write(lambda: self._journal.save_trainers(Trainers(last_recovery=recovery)))
+        self._watch.former = ()
+        if self._team.ranks and not self._over:
+            self._replaced = True
+            self.tell(self._coordinator, RunAgain(problem))
+
+    async def _recover_later(self, problem: str) -> None:
+        """Which rank was lost is worth knowing: its worker is not to be appointed again."""
+        await asyncio.sleep(_NEWS_S)
+        self._recover(problem)
+
+    async def _assemble(self) -> None:
+        """Find the trainers again, or appoint them as soon as there are enough reserved workers."""
+        ranks = () if self._team.ranks or self._over else self._watch.candidates()
+        if not ranks:
+            return
+        self._team.ranks = ranks
+        standing = await self._team.standing() if self._watch.former else []
+        if self._over:
+            return
+        at = resume_point(
+            self._progress.completed, self._saved, standing, self._publications.versions
+        )
+        known = self._journal.trainers()
+        self._write(
+            lambda: self._journal.save_trainers(msgspec.structs.replace(known, ranks=ranks))
+        )
+        self._write(lambda: self._begin_at(at.completed, warm=at.warm))
+        self._write(lambda: self._record.rewind(at.completed, self._progress.validated))
+        self._write(lambda: self._journal.save_progress(self._progress))
+        if at.warm:
+            self._event("trainers_found", iteration=at.completed)
+            return self._go(saves=standing[0] == at.completed)
+        self._team.build(at.completed)
+
+    @property
+    def _saved(self) -> int:
+        """Iterations in the checkpoint that lost trainers begin again from."""
+        checkpoint = self._journal.checkpoint()
+        return checkpoint.completed if checkpoint else 0
+
+    # --- what the machine says ---
+
+    def _go(self, *, saves: bool) -> None:
+        """The trainers are there; their checkpoint may be due since before a kill."""
+        machine = self._machine
+        due = machine.schedule.saves(machine.completed) and machine.committed < machine.completed
+        if saves and due:
+            self._save(machine.completed)
+        self._carry_out(self._machine.start())
+
+    def _carry_out(self, instructions: list[step.Instruction]) -> None:
+        for instruction in instructions:
+            if self._over:
+                return
+            match instruction:
+                case step.PublishWeights(version, validated):
+                    self._publish(version, validated)
+                case step.BeginRollout(iteration):
+                    self._begin_rollout(iteration)
+                case step.BeginTraining(iteration):
+                    self._begin_training(iteration)
+                case step.BeginExploration(iteration):
+                    self._begin_exploration(iteration)
+                case step.EndExploration(iteration):
+                    self.tell(self._explorer, StopExploration(iteration))
+                case step.BeginValidation(version):
+                    if version == self._job.iterations:
+                        self._bar(frozenset())
+                    self._validating.add(version)
+                    self.tell(self._validator, StartValidation(version))
+                case step.RecordIteration(iteration):
+                    self._record_iteration(iteration)
+                case step.SaveProgress(completed):
+                    self._save(completed)
+                case step.CommitProgress(completed):
+                    self._commit(completed)
+                case step.Finish():
+                    self._end("finished", "")
+
+    @handles(TrainerListens, only=_from_rank_0)
+    async def on_trainer_listens(self, message: TrainerListens) -> None:
+        """Have the other ranks come there."""
+        self._team.come_to(message)
+
+    @handles(TrainerReady, only=_from_its_rank)
+    async def on_trainer_ready(self, message: TrainerReady) -> None:
+        """Begin once all ranks are built."""
+        if self._team.answered("start", self._machine.completed, message.rank):
+            self._go(saves=False)
+
+    @handles(TrainerFailed, only=_from_its_rank)
+    async def on_trainer_failed(self, message: TrainerFailed) -> None:
+        """Training cannot go on, or not with these ranks."""
+        problem = f"trainer rank {message.rank}: {message.error}"
+        if message.lost_others:
+            self.run_task(self._recover_later(problem))
+        else:
+            self._end("failed", problem)
+
+    def _publish(self, version: int, validated: bool) -> None:
+        self._enter("publish")
+        if version in self._publications:  # by an earlier coordinator of this run
+            return self._published(version)
+        self._team.publish(version, evaluation=validated)
+
+    @handles(Published, only=_from_rank_0)
+    async def on_published(self, message: Published) -> None:
+        """Every node pulls; members serve the version once they have acknowledged it."""
+        if not self._team.answered("publish", message.version, 0):
+            return
+        where = Publication(message.rollout, message.evaluation)
+        keep = {message.version, message.version - 1, *self._validating}
+        self._statistics.discarded += self._rollout.count_outdated(keep)
+        self._publications.add(message.version, where, keep)
+        self._write(lambda: self._journal.save_publication(message.version, where, keep))
+        self._event("weights_published", version=message.version)
+        self._published(message.version)
+
+    def _published(self, version: int) -> None:
+        self._spread(*self._roster.nodes.values())
+        self._carry_out(self._machine.weights_published(version))
+
+    def _begin_rollout(self, iteration: int) -> None:
+        self._enter("rollout")
+        self._open_figures(iteration)
+        self._figures.publish_s = self._lasted["publish"]
+        self._figures.explore_s = self._lasted.pop("explore", 0.0)
+        exploring = self._exploring
+        if self._job.exploration.mode == "none":
+            exploring.latest = unexplored(self._job, iteration)
+        self._figures.previews = exploring.latest.previews
+        self._figures.previews_late = exploring.latest.late
+        self._bar(frozenset())
+        prompts = prompts_of(self._job, iteration, self._train_prompts)
+        choices = exploring.choices
+        requests = rollout_requests(self._job, iteration, prompts, choices)
+        probe_seeds = exploring.latest.probe_seeds
+        probes = probe_requests(self._job, iteration, prompts, choices, probe_seeds)
+        self._rollout = Rollout(requests, probes)
+        self.tell(self._dispatcher, SubmitRequests((*requests, *probes), self.ref))
+
+    @handles(RequestsFinished, only=_from_dispatcher)
+    async def on_finished(self, message: RequestsFinished) -> None:
+        """Samples come in, in any order, each once."""
+        for result in message.results:
+            self._rollout.take(result, restored=message.restored)
+        kept = self._rollout.bundles()
+        unwanted = [result for result in message.results if result.bundle not in kept]
+        self._drop_samples(unwanted)  # of dropped prompt groups only
+        self._end_rollout_if_complete()
+
+    def _drop_samples(self, results: list[Result]) -> None:
+        """Nobody trains on these: whoever resumes the run must not find them either."""
+        self._write(lambda: self._journal.drop_requests([r.request.id for r in results]))
+        if not self._over:
+            for bundle in {result.bundle for result in results}:
+                self._discard(bundle)
+
+    @handles(RequestsGivenUp, only=_from_dispatcher)
+    async def on_given_up(self, message: RequestsGivenUp) -> None:
+        """What could not be denoised or scored costs its prompt group, or the job."""
+        self._rollout.drop_probes(message.requests)
+        failed = [request for request in message.requests if self._rollout.expects(request)]
+        if failed and self._job.reward.on_failure == "stop":
+            self._end("failed", f"{failed[0].id} failed: {message.reason}")
+            return
+        for iteration, group, prompt in sorted({(r.iteration, r.group, r.prompt) for r in failed}):
+            self._event("group_dropped", iteration=iteration, prompt=prompt, reason=message.reason)
+            self._rollout.drop_group(group)
+        self._end_rollout_if_complete()
+
+    def _end_rollout_if_complete(self) -> None:
+        if self._phase != "rollout" or not self._rollout.complete or self._over:
+            return
+        if not self._rollout.finished:
+            self._end("failed", "every prompt group of the iteration failed; see events.jsonl")
+            return
+        self._figures.rollout_s = self._phase_seconds()
+        self._figures.samples_restored = self._rollout.restored
+        rollout_figures(self._figures, self._rollout.samples(), self._exploring.choices)
+        fresh = [*self._rollout.samples(), *self._rollout.probes()]
+        self._exploring.judge(fresh, self._figures)
+        self._carry_out(self._machine.rolled_out(self._figures.iteration))
+
+    def _begin_training(self, iteration: int) -> None:
+        self._enter("train")
+        self._bar(self._team.names)
+        samples = training_samples(self._rollout.samples(), self._job.training)
+        self._trained = {}
+        self._team.train(iteration, window_start(self._job, iteration), samples)
+
+    @handles(Trained, only=_from_its_rank)
+    async def on_trained(self, message: Trained) -> None:
+        """The iteration's update is done when every rank says so."""
+        if self._phase != "train" or message.iteration != self._figures.iteration:
+            return
+        self._trained[message.rank] = message
+        if not self._team.answered("train", message.iteration, message.rank):
+            return
+        # It may have begun, or ended, before this coordinator did.
+        longest = max(trained.seconds for trained in self._trained.values())
+        self._figures.train_s = max(self._phase_seconds(), longest)
+        self._training = self._trained[0].metrics
+        self._window.record(self._figures.train_s)
+        if self._job.exploration.budget == "fixed":
+            self._bar(frozenset())  # help to finish the exploration
+        self._carry_out(self._machine.trained(message.iteration))
+
+    def _begin_exploration(self, iteration: int) -> None:
+        fresh = self._job.exploration.weights == "fresh"
+        if fresh:
+            self._enter("explore")
+            self._open_figures(iteration)
+            self._bar(frozenset())
+        # Validation waits behind previews, so the end of the window is left to it.
+        validation_s = sum(
+            work.batches * work.settings.steps * (self._profile.step_s(work.settings, 1) or 0.0)
+            for work in self._statistics.backlog
+            if work.kind == "evaluation"
+        ) / max(1, self._roster.free_workers())
+        window_s = max(0.0, self._window.predict() - validation_s)
+        self._figures.window_s = window_s if window_s < math.inf else None
+        prompts = prompts_of(self._job, iteration, self._train_prompts)
+        share = self._figures.exploration_share = self._exploring.share(iteration)
+        version = iteration if fresh else iteration - 1
+        explore = self._exploring.start(iteration, version, prompts, window_s, share)
+        self.tell(self._explorer, explore)
+
+    def _open_figures(self, iteration: int) -> None:
+        if self._figures.iteration != iteration:
+            self._figures = IterationFigures(iteration)
+
+    @handles(Explored, only=from_this_process)
+    async def on_explored(self, message: Explored) -> None:
+        """The next iteration's seeds are chosen."""
+        self._exploring.latest = message
+        self._previews += message.previews
+        self._carry_out(self._machine.explored(message.iteration))
+        self.tell(self._dispatcher, ForgetRequests("preview", message.iteration))
+
+    @handles(ValidationDone, only=from_this_process)
+    async def on_validation_done(self, message: ValidationDone) -> None:
+        """Write the score down."""
+        self._validating.discard(message.version)
+        self._validations.append((message.version, self._record.time_s(), message.score))
+        self._write(
+            lambda: self._record.validation(message.version, message.score, message.results)
+        )
+        self._store.delete(f"validation/v{message.version:06d}")  # the pictures are elsewhere now
+        validated = tuple(sorted({*self._progress.validated, message.version}))
+        self._progress = msgspec.structs.replace(self._progress, validated=validated)
+        self._write(lambda: self._journal.save_progress(self._progress))
+        self.tell(self._dispatcher, ForgetRequests("evaluation", message.version))
+        self._carry_out(self._machine.validation_done(message.version))
+
+    @handles(ValidationFailed, only=from_this_process)
+    async def on_validation_failed(self, message: ValidationFailed) -> None:
+        """A run that cannot be judged is not worth going on with."""
+        self._end("failed", f"no validation image of version {message.version} could be scored")
+
+    # --- progress ---
+
+    def _record_iteration(self, iteration: int) -> None:
+        """The next iteration is settled: from now on a kill resumes there."""
+        self._progress = SavedProgress(
+            completed=iteration + 1,
+            explored=self._exploring.latest,
+            validated=self._progress.validated,
+            training_seconds=self._window.durations,
+            agreement=self._exploring.agreement,
+            gain=self._exploring.gain,
+            earned=self._exploring.earned,
+        )
+        self._figures.scoring_s, self._statistics.scoring_s = self._statistics.scoring_s, 0.0
+        self._write(lambda: self._record.iteration(self._figures, self._training))
+        self._write(lambda: self._record.save_step_times(self._profile.times))
+        self._write(self._record.sync)
+        self._write(lambda: self._journal.save_progress(self._progress))
+        if self._over:
+            return  # nothing is settled: the samples are still needed
+        self.tell(self._dispatcher, ForgetRequests("rollout", iteration))
+        for bundle in self._rollout.bundles():
+            self._discard(bundle)
+
+    def _save(self, completed: int) -> None:
+        self._team.save(completed, export=completed == self._job.iterations)
+
+    @handles(CheckpointSaved, only=_from_rank_0)
+    async def on_checkpoint_saved(self, message: CheckpointSaved) -> None:
+        """The checkpoint is durable; whether a resumed run may start there is the machine's
+        word.
+        """
+        if self._team.answered("save", message.iteration, 0):
+            path = str(self._record.path / checkpoint_path(message.iteration))
+            self._event("checkpoint_saved", iteration=message.iteration, path=path)
+            self._carry_out(self._machine.progress_saved(message.iteration))
+
+    def _commit(self, completed: int) -> None:
+        checkpoint = Checkpoint(completed, checkpoint_path(completed))
+        validated = tuple(v for v in self._progress.validated if v <= completed)
+        self._write(lambda: self._journal.save_checkpoint(checkpoint, validated))
+        self._write(lambda: self._record.keep_checkpoint(checkpoint.path))
+
+    def _end(self, outcome: Outcome, reason: str) -> None:
+        if self._over:
+            return
+        self._outcome, self._reason = outcome, reason
+        self._enter("finished")
+        self._event("run_finished", outcome=outcome, reason=reason)
+        for node in self._roster.nodes.values():
+            try_tell(self, node.scheduler, EndJob(self._job_id, self._journal.term))
+        self.tell(self._coordinator, JobEnded(self._status()))
+
+    # --- small things ---
+
+    @property
+    def _over(self) -> bool:
+        """Whether this runner has nothing more to do."""
+        return bool(self._outcome) or self._replaced
+
+    def _write(self, write: Callable[[], None]) -> None:
+        """A run folder that cannot be written ends the job with the reason, and nothing that
+        would have come after is written.
+        """
+        if self._unwritable:
+            return
+        try:
+            write()
+        except RunFolderError as error:
+            self._stop_for(error)
+
+    def _stop_for(self, error: RunFolderError) -> None:
+        log.error("run_folder", reason=str(error))
+        self._end("failed", str(error))
+        self._unwritable = True
+
+    def _event(self, event: str, **fields: Any) -> None:
+        self._write(lambda: self._record.event(event, **fields))
+
+    def _enter(self, phase: str) -> None:
+        self._lasted[self._phase] = self._phase_seconds()
+        self._phase = phase
+        self._phase_began = self._record.time_s()
+        self._event("phase", iteration=self._machine.completed, phase=phase)
+
+    def _phase_seconds(self) -> float:
+        return self._record.time_s() - self._phase_began
+
+    def _bar(self, workers: frozenset[str]) -> None:
+        self._roster.barred = workers
+        self.tell(self._dispatcher, BarWorkers(tuple(sorted(workers))))
+        self._demand()
+
+    def _discard(self, bundle: BundleOffer) -> None:
+        self._store.delete(bundle.key)
+
+    async def _remind(self) -> None:
+        while not self._over:
+            await asyncio.sleep(_REMIND_S)
+            self.tell(self.ref, Remind())
+
+    async def _report_status(self) -> None:
+        while not self._over:
+            self.tell(self._coordinator, self._status())
+            await asyncio.sleep(_STATUS_PERIOD_S)
+
+    def _status(self) -> JobStatus:
+        figures, statistics = self._figures, self._statistics
+        wanted = self._job.samples_per_iteration if self._phase == "rollout" else 0
+        done, made = self._rollout.finished, self._rollout.finished - self._rollout.restored
+        seconds = self._phase_seconds() if self._phase == "rollout" else figures.rollout_s
+        return JobStatus(
+            job=self._job.name,
+            phase=self._phase,
+            iteration=self._machine.completed,
+            iterations=self._job.iterations,
+            weights_version=self._publications.newest,
+            elapsed_s=self._record.time_s(),
+            done=done if wanted else 0,
+            wanted=wanted,
+            images_per_s=made / seconds if seconds > 0 else 0.0,
+            reward_mean=figures.reward_mean if figures.samples else None,
+            validation=tuple((time_s, score) for _, time_s, score in self._validations),
+            workers=tuple(self._worker_status(name) for name in sorted(self._board)),
+            previews=self._previews,
+            reissued=statistics.reissued,
+            late=statistics.late,
+            discarded=statistics.discarded,
+            quarantined=tuple(statistics.quarantined),
+            preemptions=self._attendance.preemptions,
+            dead_letters=len(self.system.dead_letters),
+            outcome=self._outcome,
+            reason=self._reason,
+            run_folder=str(self._record.path),
+            note=self._watch.note(),
+        )
+
+    def _worker_status(self, name: str) -> WorkerStatus:
+        leader, members = self._statistics.groups.of(name)
+        return msgspec.structs.replace(
+            self._board[name], leader=leader if members > 1 else "", members=members
+        )
+
+
+def _explores(job: JobSpec) -> step.Exploration:
+    if job.exploration.mode == "none":
+        return "never"
+    return "fresh" if job.exploration.weights == "fresh" else "ahead"

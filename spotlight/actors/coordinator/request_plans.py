@@ -1,0 +1,170 @@
+"""From a job and its seeds to requests: the only place that decides how a sample is denoised.
+
+All samples of an iteration share their settings, the SDE window included; it is drawn here and
+travels in every request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spotlight.actors.protocol import Explored
+from spotlight.jobs import JobSpec
+from spotlight.policies.exploration.planners import (
+    SeedChoice,
+    derived_seed,
+    draw_prompts,
+    first_seeds,
+    widest,
+)
+from spotlight.policies.exploration.preview_effort import Effort
+from spotlight.types import Request, SamplingSettings
+
+
+def window_start(job: JobSpec, iteration: int) -> int:
+    """First step of the iteration's SDE window."""
+    window = job.sampler.window
+    starts = window.latest - window.length - window.earliest + 1
+    return window.earliest + derived_seed(job.seed, iteration, "window") % starts
+
+
+def prompts_of(job: JobSpec, iteration: int, prompts: Sequence[str]) -> list[str]:
+    """The prompt groups of an iteration, drawn from all training prompts; with a prompt pool, those
+    that it explores."""
+    drawn = draw_prompts(job.seed, iteration, len(prompts), job.explored_prompts)
+    return [prompts[index] for index in drawn]
+
+
+def unexplored_choices(job: JobSpec, iteration: int) -> list[SeedChoice]:
+    """The seeds of an iteration that nobody explored for; of a prompt pool, the first prompts."""
+    choices = first_seeds(job.seed, iteration, job.explored_prompts, job.group_size)
+    return widest(choices, job.prompts.per_iteration)
+
+
+def unexplored(job: JobSpec, iteration: int) -> Explored:
+    """The same, as if they were the outcome of an exploration."""
+    choices = unexplored_choices(job, iteration)
+    return Explored(
+        iteration,
+        tuple(choice.seeds for choice in choices),
+        tuple(choice.preview_rewards for choice in choices),
+        previews=0,
+        late=0,
+    )
+
+
+def rollout_settings(job: JobSpec, iteration: int) -> SamplingSettings:
+    """How the samples of an iteration are denoised."""
+    return _settings(job, job.sampler.steps, iteration)
+
+
+def efforts(job: JobSpec) -> tuple[Effort, ...]:
+    """The ways to make previews that a job leaves open, the one that it names first."""
+    steps = job.exploration.preview_steps or job.sampler.steps
+    named = Effort(steps, job.exploration.prompt_pool)
+    if job.exploration.effort == "fixed":
+        return (named,)
+    others = [
+        Effort(other, pool)
+        for other in (steps, job.sampler.steps, (job.sampler.steps + 1) // 2)
+        for pool in (job.exploration.prompt_pool, 1)
+    ]
+    return tuple(dict.fromkeys([named, *others]))
+
+
+def preview_settings(job: JobSpec, iteration: int, steps: int) -> SamplingSettings:
+    """How the candidates of an iteration are previewed in so many steps: as its samples will be, or
+    without noise when steps differ.
+    """
+    if steps == job.sampler.steps:
+        return rollout_settings(job, iteration)
+    return _settings(job, steps, None)
+
+
+def evaluation_settings(job: JobSpec) -> SamplingSettings:
+    """How validation images are denoised: without noise."""
+    return _settings(job, job.sampler.evaluation_steps or job.sampler.steps, None)
+
+
+def rollout_requests(
+    job: JobSpec, iteration: int, prompts: Sequence[str], choices: Sequence[SeedChoice]
+) -> tuple[Request, ...]:
+    """The samples of an iteration in canonical order: by prompt group, then as chosen."""
+    settings = rollout_settings(job, iteration)
+    return tuple(
+        Request(
+            id=f"rollout/{iteration}/{group}/{seed}",
+            kind="rollout",
+            iteration=iteration,
+            group=group,
+            prompt=prompt,
+            seed=seed,
+            weights_version=iteration,
+            settings=settings,
+        )
+        for group, (prompt, choice) in enumerate(zip(prompts, choices, strict=True))
+        for seed in choice.seeds
+    )
+
+
+def probe_requests(
+    job: JobSpec,
+    iteration: int,
+    prompts: Sequence[str],
+    choices: Sequence[SeedChoice],
+    probes: Sequence[Sequence[int]],
+) -> tuple[Request, ...]:
+    """Probes, by prompt group, that are not chosen: they are regenerated beside the samples."""
+    if not probes:
+        return ()
+    others = [
+        SeedChoice(tuple(seed for seed in seeds if seed not in choice.seeds), ())
+        for seeds, choice in zip(probes, choices, strict=True)
+    ]
+    return rollout_requests(job, iteration, prompts, others)
+
+
+def evaluation_requests(job: JobSpec, version: int, prompts: Sequence[str]) -> tuple[Request, ...]:
+    """The validation of a weights version: every prompt with the same seeds each time."""
+    settings = evaluation_settings(job)
+    return tuple(
+        Request(
+            id=f"evaluation/{version}/{group}/{number}",
+            kind="evaluation",
+            iteration=version,
+            group=group,
+            prompt=prompt,
+            seed=derived_seed("validation", group, number),
+            weights_version=version,
+            settings=settings,
+            image_key=f"validation/v{version:06d}/p{group:03d}.png" if number == 0 else "",
+        )
+        for number in range(job.validation.seeds)
+        for group, prompt in enumerate(prompts)
+    )
+
+
+def _settings(job: JobSpec, steps: int, noisy_iteration: int | None) -> SamplingSettings:
+    sampler = job.sampler
+    noisy = sampler.kind != "ode" and noisy_iteration is not None
+    return SamplingSettings(
+        kind=sampler.kind if noisy else "ode",
+        steps=steps,
+        shift=sampler.shift,
+        guidance=sampler.guidance,
+        noise_level=sampler.noise_level,
+        window=(window_start(job, noisy_iteration), sampler.window.length)
+        if noisy and noisy_iteration is not None
+        else None,
+        height=sampler.height,
+        width=sampler.width,
+        micro_batch=sampler.micro_batch,
+    )
+
+
+def weights_version_of(request_id: str) -> int:
+    """The weights version with which a request of this id is denoised: that of its iteration, but
+    for previews, whose ids say it.
+    """
+    kind, iteration, version, *_ = request_id.split("/")
+    return int(version if kind == "preview" else iteration)

@@ -1,0 +1,107 @@
+"""The samples of one iteration while they come in, and what becomes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from spotlight.actors.protocol import TrainingSample
+from spotlight.jobs import TrainingSpec
+from spotlight.policies.advantages import group_advantages
+from spotlight.types import BundleOffer, Request, Result
+
+
+class Rollout:
+    """Each request is open, finished, or dropped with its prompt group. Probes are finished like
+    samples, and not trained on."""
+
+    def __init__(self, requests: Sequence[Request] = (), probes: Sequence[Request] = ()) -> None:
+        self._open = {request.id: request for request in (*requests, *probes)}
+        self._probes = {request.id for request in probes}
+        self._results: dict[str, Result] = {}
+        self._bundles: set[BundleOffer] = set()
+        self._restored: set[str] = set()
+        self.wanted = len(requests)
+
+    @property
+    def complete(self) -> bool:
+        """Nothing is open any more."""
+        return not self._open
+
+    @property
+    def finished(self) -> int:
+        """Samples that are scored."""
+        return len(self._results.keys() - self._probes)
+
+    @property
+    def restored(self) -> int:
+        """Of these, those that an earlier coordinator of this run had."""
+        return len((self._results.keys() & self._restored) - self._probes)
+
+    def expects(self, request: Request) -> bool:
+        """Whether the request is open: of this iteration, not finished and not dropped."""
+        return request.id in self._open
+
+    def count_outdated(self, kept_versions: Collection[int]) -> int:
+        """Open requests that nobody could denoise any more with these weights versions."""
+        return sum(request.weights_version not in kept_versions for request in self._open.values())
+
+    def take(self, result: Result, *, restored: bool = False) -> None:
+        """A sample is scored, perhaps by an earlier coordinator; one that is not open (dropped, or
+        of another iteration) changes nothing.
+        """
+        if self._open.pop(result.request.id, None) is not None:
+            self._results[result.request.id] = result
+            self._bundles.add(result.bundle)
+            if restored:
+                self._restored.add(result.request.id)
+
+    def drop_group(self, group: int) -> list[Result]:
+        """Give a prompt group up; returns those of its samples that were finished."""
+        for key in [key for key, request in self._open.items() if request.group == group]:
+            del self._open[key]
+        finished = [r for r in self._results.values() if r.request.group == group]
+        for result in finished:
+            del self._results[result.request.id]
+        return finished
+
+    def drop_probes(self, requests: Sequence[Request]) -> None:
+        """Those of them that are probes are not waited for."""
+        for request in requests:
+            if request.id in self._probes:
+                self._open.pop(request.id, None)
+
+    def samples(self) -> list[Result]:
+        """Finished samples in canonical order, whoever finished what when: the update must not
+        depend on it.
+        """
+        return self._sorted(self._results.keys() - self._probes)
+
+    def probes(self) -> list[Result]:
+        """Finished probes in canonical order."""
+        return self._sorted(self._results.keys() & self._probes)
+
+    def _sorted(self, keys: Collection[str]) -> list[Result]:
+        return sorted(
+            (self._results[key] for key in keys),
+            key=lambda result: (result.request.group, result.request.seed),
+        )
+
+    def bundles(self) -> set[BundleOffer]:
+        """Where the samples are stored, those of groups that were dropped later included."""
+        return set(self._bundles)
+
+
+def training_samples(
+    samples: Sequence[Result], training: TrainingSpec
+) -> tuple[TrainingSample, ...]:
+    """Samples with their advantages, in the order given; from fresh rewards only."""
+    advantages = group_advantages(
+        [sample.reward for sample in samples],
+        [sample.request.group for sample in samples],
+        std=training.advantage_std,
+        clip=training.advantage_clip,
+    )
+    return tuple(
+        TrainingSample(sample.request.prompt, sample.bundle, sample.row, advantage)
+        for sample, advantage in zip(samples, advantages, strict=True)
+    )

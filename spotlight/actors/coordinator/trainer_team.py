@@ -1,0 +1,179 @@
+"""The trainer ranks of a job as the job runner sees them: found again or built, and told what to do
+until they have done it.
+
+Any message may be lost, so an order is repeated until it is answered; trainer ranks run none twice.
+Of several ranks the first is built first: the others need to know where it listens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+from spotlight.actors.coordinator.roster import Rank
+from spotlight.actors.protocol import (
+    DropTrainer,
+    GetTrainer,
+    JoinNode,
+    Publish,
+    SaveCheckpoint,
+    StartTrainer,
+    Train,
+    TrainerAt,
+    TrainerListens,
+    TrainingSample,
+)
+from spotlight.actors.protocol.delivery import try_tell
+from spotlight.actors.runtime import Actor, ActorRef, Message
+from spotlight.errors import ActorError
+from spotlight.jobs import JobSpec
+
+Order = Literal["start", "train", "publish", "save"]
+
+_ASK_LIMIT_S = 5.0
+
+
+class TrainerTeam:
+    """See the module's docstring. `ranks` are the workers that train, in the order of their
+    ranks; nobody until they are appointed.
+
+    Args:
+        actor: the job runner, which tells on its behalf.
+        term: of the orders to build ranks.
+    """
+
+    def __init__(self, actor: Actor, job: JobSpec, job_id: str, run_folder: str, term: int) -> None:
+        self._actor = actor
+        self._job = job
+        self._job_id = job_id
+        self._run_folder = run_folder
+        self._term = term
+        self._built = False
+        """By an order of this team, and not found."""
+        self._open: dict[Order, tuple[int, dict[int, Message]]] = {}
+        """The latest order of each kind: which one, and what it says to the ranks that have not
+        answered."""
+        self._to_come: Callable[[str], None] | None = None
+        """Orders the ranks behind the first to come to its rendezvous."""
+        self._asked: set[int] = set()
+        """Ranks, by epoch, whose answer is awaited."""
+        self.ranks: tuple[Rank, ...] = ()
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The workers' names."""
+        return frozenset(rank.worker.worker for rank in self.ranks)
+
+    def is_rank(self, sender: ActorRef | None, number: int) -> bool:
+        """Whether that is who trains under this number."""
+        return 0 <= number < len(self.ranks) and (sender == self.ranks[number].worker.trainer_rank)
+
+    async def standing(self) -> list[int]:
+        """How many iterations each rank has trained; -1 for one that is no trainer of the job or
+        does not answer.
+        """
+        answers = [await self._ask(rank) for rank in self.ranks]
+        return [-1 if answer is None else answer.completed for answer in answers]
+
+    def inquire(self, rank: Rank, heard: Callable[[TrainerAt], None]) -> None:
+        """Ask a rank at its own address how far it is, unless an answer is still awaited; `heard`
+        is given what it answers.
+        """
+        epoch = rank.worker.epoch
+        if epoch not in self._asked:
+            self._asked.add(epoch)
+            self._actor.run_task(self._inquire(rank, heard))
+
+    def build(self, completed: int) -> None:
+        """Have every rank built from the run's checkpoint, which holds so many iterations (0: from
+        the job's model).
+        """
+        self._built = True
+        world = len(self.ranks)
+
+        def order(rank: int, rendezvous: str) -> StartTrainer:
+            return StartTrainer(
+                self._job_id,
+                self._job,
+                rank,
+                world,
+                rendezvous,
+                self._run_folder,
+                completed,
+                self._term,
+            )
+
+        def call(rendezvous: str) -> None:
+            behind = {rank: order(rank, rendezvous) for rank in range(1, world)}
+            self._open["start"][1].update(behind)
+            self._send(behind)
+
+        self._to_come = call if world > 1 else None
+        self._order("start", completed, {0: order(0, "")})
+
+    def come_to(self, message: TrainerListens) -> None:
+        """Rank 0 listens."""
+        if self._to_come is not None and message.term == self._term:
+            call, self._to_come = self._to_come, None
+            call(message.rendezvous)
+
+    def train(self, iteration: int, window_start: int, samples: tuple[TrainingSample, ...]) -> None:
+        """Have every rank take the optimizer steps of an iteration."""
+        message = Train(iteration, window_start, samples)
+        self._order("train", iteration, dict.fromkeys(range(len(self.ranks)), message))
+
+    def publish(self, version: int, *, evaluation: bool) -> None:
+        """Have rank 0 put the weights into its node's store, where nodes can pull them."""
+        self._order("publish", version, {0: Publish(version, evaluation, self.ranks[0].store)})
+
+    def save(self, completed: int, *, export: bool) -> None:
+        """Have rank 0 write a checkpoint."""
+        self._order("save", completed, {0: SaveCheckpoint(completed, export)})
+
+    def remind(self) -> None:
+        """Repeat what is not answered."""
+        for order in list(self._open):
+            self._send(self._open[order][1])
+
+    def dismiss_others(self, node: JoinNode) -> None:
+        """Workers that trained before others took over hold on to much memory."""
+        if self._built and node.pool == "reserved":
+            for worker in node.workers:
+                if worker.worker not in self.names:
+                    message = DropTrainer(self._job_id, self._term)
+                    try_tell(self._actor, worker.trainer_rank, message)
+
+    def answered(self, order: Order, number: int, rank: int) -> bool:
+        """A rank has done what it was told, for the iteration or version of that number; True if it
+        was the last one to. What comes late, or twice, is no answer.
+        """
+        open_number, waiting = self._open.get(order, (number, {}))
+        if number != open_number or waiting.pop(rank, None) is None or waiting:
+            return False
+        if order == "start" and self._to_come is not None:
+            return False
+        del self._open[order]
+        return True
+
+    def _order(self, order: Order, number: int, messages: Mapping[int, Message]) -> None:
+        self._open[order] = (number, dict(messages))
+        self._send(messages)
+
+    def _send(self, messages: Mapping[int, Message]) -> None:
+        for rank, message in messages.items():
+            try_tell(self._actor, self.ranks[rank].worker.trainer_rank, message)
+
+    async def _inquire(self, rank: Rank, heard: Callable[[TrainerAt], None]) -> None:
+        answer = await self._ask(rank)
+        self._asked.discard(rank.worker.epoch)
+        if answer is not None:
+            heard(answer)
+
+    async def _ask(self, rank: Rank) -> TrainerAt | None:
+        question, to = GetTrainer(self._job_id), rank.worker.trainer_rank
+        try:
+            answer = await self._actor.ask(to, question, timeout_s=_ASK_LIMIT_S)
+        except ActorError:
+            return None
+        assert isinstance(answer, TrainerAt)
+        return answer

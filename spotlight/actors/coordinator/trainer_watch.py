@@ -1,0 +1,124 @@
+"""Whether the trainer ranks of a job are there: what nodes say of them, and what they answer
+themselves when their node is out of reach.
+
+What follows when one is lost is the job runner's affair.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from functools import partial
+
+from spotlight.actors.coordinator.roster import Rank, Roster
+from spotlight.actors.coordinator.trainer_team import TrainerTeam
+from spotlight.actors.protocol import JoinNode, TrainerAt
+from spotlight.policies.trainer_ranks import RankWatch
+
+
+class TrainerWatch:
+    """See the module's docstring.
+
+    Args:
+        roster: of the job's nodes.
+        former: the ranks of an earlier coordinator of this run, which are looked for; none if
+            others are to be appointed.
+        patience_s: how long a rank may be out of reach.
+        wanted: how many ranks the job has.
+        event: writes an event to the run folder.
+        lost: called with the rank that is lost, and why.
+    """
+
+    def __init__(
+        self,
+        team: TrainerTeam,
+        roster: Roster,
+        *,
+        former: tuple[Rank, ...],
+        patience_s: float,
+        wanted: int,
+        event: Callable[..., None],
+        lost: Callable[[Rank, str], None],
+    ) -> None:
+        self._team = team
+        self._roster = roster
+        self._patience_s = patience_s
+        self._wanted = wanted
+        self._event = event
+        self._lost = lost
+        self._watch = RankWatch(patience_s)
+        self.former = former
+        self._watch.lose_sight(_epochs(former), self._now())
+
+    def candidates(self) -> tuple[Rank, ...]:
+        """Who shall train now: the former ranks, once all are there, or else the first reserved
+        workers; nobody while there are too few.
+        """
+        if self.former:
+            return () if self._watch.silent else self.former
+        reserved = self._roster.reserved()
+        return reserved[: self._wanted] if len(reserved) >= self._wanted else ()
+
+    def joined(self, node: JoinNode) -> None:
+        """A node is there, with those of its ranks that are."""
+        there = {worker.epoch for worker in node.workers}
+        for rank in self._ranks():
+            if rank.node == node.node and rank.worker.epoch not in there:
+                self._lost(rank, "its process ended")
+            elif rank.node == node.node:
+                self._watch.see((rank.worker.epoch,))
+
+    def out_of_reach(self, node: str, reason: str) -> None:
+        """A node is out of reach; its ranks may be well."""
+        ranks = [rank for rank in self._ranks() if rank.node == node]
+        for rank in ranks:
+            self._event(
+                "trainer_out_of_reach",
+                worker=rank.worker.worker,
+                reason=reason,
+                patience_s=self._patience_s,
+            )
+        self._watch.lose_sight(_epochs(ranks), self._now())
+
+    def look(self) -> None:
+        """Ask those that are out of reach, and give those up that have been so for too long."""
+        for rank in self._silent():
+            self._team.inquire(rank, partial(self._heard, rank))
+        given_up = self._watch.given_up(self._now())
+        for rank in self._ranks():
+            if rank.worker.epoch in given_up:
+                self._lost(rank, f"nobody has heard of it for {self._patience_s:g} s")
+
+    def note(self) -> str:
+        """What the job waits for, in words; empty if for nothing."""
+        if silent := [rank.worker.worker for rank in self._silent()]:
+            return (
+                f"{', '.join(silent)}, which trains, is out of reach; others take over after"
+                f" {self._patience_s:g} s without a sign of it"
+            )
+        if not self._team.ranks and not self.former:
+            there = len(self._roster.reserved())
+            return f"waits for reserved workers to train on: {there} of {self._wanted} are there"
+        return ""
+
+    def _heard(self, rank: Rank, answer: TrainerAt) -> None:
+        if rank not in self._silent():
+            return
+        if answer.term:
+            self._watch.hear(rank.worker.epoch, self._now())
+        else:
+            self._lost(rank, "it does not train any more")
+
+    def _silent(self) -> list[Rank]:
+        return [rank for rank in self._ranks() if rank.worker.epoch in self._watch.silent]
+
+    def _ranks(self) -> tuple[Rank, ...]:
+        return self._team.ranks or self.former
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
+
+
+def _epochs(ranks: Collection[Rank]) -> list[int]:
+    return [rank.worker.epoch for rank in ranks]

@@ -1,0 +1,1 @@
+"""The daemon of one machine: starts and groups its workers, and never loads torch."""

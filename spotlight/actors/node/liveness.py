@@ -1,0 +1,49 @@
+"""Whether a process still does anything: it must answer a question, for a process that hangs keeps
+its connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from spotlight.actors.protocol import AreYouThere
+from spotlight.actors.runtime import Actor, ActorRef, Message
+from spotlight.errors import ActorError, RemoteError
+
+_SILENT_S = 10.0
+_SUSPECT_ASKS = 3
+
+
+async def until_silent(
+    actor: Actor,
+    other: ActorRef,
+    *,
+    every_s: Callable[[], float],
+    heard: Callable[[Message], None],
+    suspect: Callable[[], None],
+) -> None:
+    """Return when `other` has left questions unanswered for ten seconds in a row.
+
+    Questions are counted, not seconds: when this process itself was stopped for a while, only one
+    question is late.
+
+    Args:
+        every_s: seconds between two questions now.
+        heard: is given every answer.
+        suspect: called when three questions in a row were left unanswered.
+    """
+    loop = asyncio.get_running_loop()
+    silent, silent_s = 0, 0.0
+    while silent_s < _SILENT_S:
+        asked_at, pause_s = loop.time(), every_s()
+        try:
+            heard(await actor.ask(other, AreYouThere(), timeout_s=pause_s))
+            silent, silent_s = 0, 0.0
+        except RemoteError:
+            silent, silent_s = 0, 0.0  # an answer, of a kind
+        except ActorError:
+            silent, silent_s = silent + 1, silent_s + pause_s
+            if silent == _SUSPECT_ASKS:
+                suspect()
+        await asyncio.sleep(max(0.0, asked_at + pause_s - loop.time()))

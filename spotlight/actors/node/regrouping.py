@@ -1,0 +1,244 @@
+"""The SP groups of one node: who is in which, and when that changes.
+
+What is best is the policy's word (`policies/grouping.py`); this keeps what it needs to know, tells
+workers of their new groups, and repeats what may have been lost.
+
+Invariants:
+- Every worker is in exactly one group; one that just started is alone.
+- A group's epoch is larger than all before it on this node, and is never used twice.
+- Only workers that are ready for the job, and answer, are grouped with others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+
+import structlog
+
+from spotlight.actors.protocol import Alive, Demand, FormGroup, GroupFailed, Seat, WorkerRefs
+from spotlight.actors.protocol.delivery import try_tell
+from spotlight.actors.runtime import Actor
+from spotlight.policies.grouping.degrees import layout
+from spotlight.policies.grouping.plan import Place, plan_groups
+from spotlight.policies.grouping.throughput import WorkClass
+
+log = structlog.get_logger(__name__)
+
+_Group = tuple[str, ...]
+
+_NEWS_S = 0.1
+"""A group that breaks has mostly lost a process; this long until we hear of it."""
+_REPEAT_S = 1.0
+_FAULT_S = 30.0
+"""A worker with which no group forms is alone for so long."""
+_FAILURES = 3
+_FAILURE_WINDOW_S = 300.0
+"""A group that cannot connect takes more than a minute to fail."""
+
+
+class Grouping:
+    """See the module's docstring. `actor` is the node scheduler."""
+
+    def __init__(self, actor: Actor, node: str) -> None:
+        self._actor = actor
+        self._node = node
+        self._workers: dict[str, WorkerRefs] = {}
+        self._ready_for: dict[str, str] = {}
+        self._silent: set[str] = set()
+        self._faulty: dict[str, float] = {}
+        """When they may be grouped again."""
+        self._failures: dict[frozenset[str], list[float]] = {}
+        """When groups of these workers failed lately."""
+        self._demand: Demand | None = None
+        self._work: list[WorkClass] = []
+        self._groups: dict[_Group, int] = {}
+        """Their epochs; 0 for a worker that was never told of another group."""
+        self._orders: dict[str, tuple[FormGroup, float]] = {}
+        """The latest of each worker, and when it was told."""
+        self._heard_of: dict[str, int] = {}
+        """The latest epoch that each worker is known to have been told of."""
+        self._leaving: dict[str, set[str]] = {}
+        """With whom each worker may still be ending a step: those of the groups it is to leave."""
+        self._epoch = 0
+
+    # --- what happens ---
+
+    def add(self, refs: WorkerRefs) -> None:
+        """A worker is up."""
+        self.remove(refs.worker)
+        self._workers[refs.worker] = refs
+        self._groups[(refs.worker,)] = 0
+
+    def remove(self, worker: str) -> None:
+        """A worker's process has ended."""
+        if self._workers.pop(worker, None) is not None:
+            self._ready_for.pop(worker, None)
+            self._orders.pop(worker, None)
+            self._heard_of.pop(worker, None)
+            self._leaving.pop(worker, None)
+            self._faulty.pop(worker, None)
+            self._silent.discard(worker)
+            self._plan(lost=(worker,))
+
+    def lose_sight(self, worker: str) -> None:
+        """A worker does not answer; perhaps it will."""
+        if worker in self._workers and worker not in self._silent:
+            log.warning("worker_silent", worker=worker)
+            self._silent.add(worker)
+            self._plan(lost=(worker,))
+
+    def hear(self, message: Alive) -> None:
+        """A worker answers, or is ready for a job."""
+        worker = message.worker
+        if worker not in self._workers:
+            return
+        changed = worker in self._silent or self._ready_for.get(worker) != message.ready_for
+        self._silent.discard(worker)
+        self._ready_for[worker] = message.ready_for
+        self._heard_of[worker] = message.epoch
+        order, _ = self._orders.get(worker, (None, 0.0))
+        if order is not None and message.epoch == order.epoch and not message.forming:
+            self._leaving.pop(worker, None)
+        if changed:
+            self._plan()
+        self._repeat_order(message)
+
+    def heed(self, demand: Demand) -> None:
+        """What the groups should be good for; numbers that cannot be change nothing."""
+        try:
+            self._work = [WorkClass(it.batches, it.steps, it.step_s) for it in demand.classes]
+        except ValueError as error:
+            log.error("demand_refused", reason=str(error))
+            return
+        self._demand = demand
+        self._plan()
+
+    def end_job(self) -> None:
+        """Nothing is asked for any more."""
+        self._demand = None
+        self._plan()
+
+    def failed(self, message: GroupFailed) -> None:
+        """A group did not form, or broke; what comes from an older epoch changes nothing."""
+        group = self._group_of_epoch(message.epoch)
+        if group is None or message.epoch == 0:
+            log.info("old_epoch_refused", epoch=message.epoch, now=self._epoch)
+            return
+        log.warning(
+            "group_failed", epoch=message.epoch, reason=message.reason, culprits=message.culprits
+        )
+        culprits = [worker for worker in message.culprits if worker in self._workers]
+        self._actor.run_task(self._plan_after_failure(group, message.epoch, culprits))
+
+    def is_grouped(self, worker: str) -> bool:
+        """Whether it denoises with others, or may still be ending a step with them."""
+        return bool(self._leaving.get(worker)) or any(
+            worker in group and len(group) > 1 for group in self._groups
+        )
+
+    # --- planning ---
+
+    def _plan(self, lost: Collection[str] = (), broken: _Group = ()) -> None:
+        """Plan anew, and tell those whose group changes.
+
+        Args:
+            lost: gone or silent; whoever is in a group with them, or is just leaving one, must not
+                wait for a step to end.
+            broken: a group that is no more, though its workers may be there.
+        """
+        planned = self._planned()
+        before = {worker: group for group in self._groups for worker in group}
+        stuck = {worker for worker, others in self._leaving.items() if not others.isdisjoint(lost)}
+        kept = {
+            group: epoch
+            for group, epoch in self._groups.items()
+            if group in planned and group != broken and stuck.isdisjoint(group)
+        }
+        self._groups = kept
+        for group in planned:
+            if group in kept:
+                continue
+            self._epoch += 1
+            self._groups[group] = self._epoch
+            if len(group) > 1:
+                log.info("group_planned", epoch=self._epoch, workers=group)
+            for worker in group:
+                last = before.get(worker, ())
+                at_once = last == broken or worker in stuck or any(it in lost for it in last)
+                self._leaving.setdefault(worker, set()).update({*last} - {worker})
+                self._order(worker, group, self._epoch, at_once)
+
+    def _planned(self) -> list[_Group]:
+        demand, present = self._demand, sorted(self._workers)
+        if demand is None:
+            return [(worker,) for worker in present]
+        together = [worker for worker in present if self._may_share(worker, demand)]
+        groups = plan_groups(
+            [Place(worker, self._node, self._node) for worker in together],
+            self._work,
+            seconds_left=demand.seconds_left,
+            current=list(self._groups),
+            wanted=demand.degree,
+        )
+        return [*groups, *((worker,) for worker in present if worker not in together)]
+
+    def _may_share(self, worker: str, demand: Demand) -> bool:
+        return (
+            self._ready_for.get(worker) == demand.job_id
+            and worker not in demand.apart
+            and worker not in self._silent
+            and self._faulty.get(worker, 0.0) <= self._now()
+        )
+
+    def _order(self, worker: str, group: _Group, epoch: int, at_once: bool) -> None:
+        last, _ = self._orders.get(worker, (None, 0.0))
+        if last is not None and last.epoch > self._heard_of.get(worker, 0):
+            at_once = at_once or last.at_once  # that order may have been lost
+        refs = [self._workers[name] for name in group]
+        seats = tuple(Seat(it.worker, it.epoch, it.leader, it.member) for it in refs)
+        ring = layout(len(group), self._demand.heads)[0] if self._demand is not None else 1
+        order = FormGroup(epoch, seats, ring, at_once)
+        self._orders[worker] = (order, self._now())
+        try_tell(self._actor, self._workers[worker].leader, order)
+
+    def _repeat_order(self, message: Alive) -> None:
+        order, told_at = self._orders.get(message.worker, (None, 0.0))
+        if order is not None and message.epoch < order.epoch and self._now() - told_at > _REPEAT_S:
+            self._orders[message.worker] = (order, self._now())
+            try_tell(self._actor, self._workers[message.worker].leader, order)
+
+    # --- failures ---
+
+    async def _plan_after_failure(
+        self, group: _Group, epoch: int, culprits: Collection[str]
+    ) -> None:
+        if not culprits:
+            await asyncio.sleep(_NEWS_S)
+        if self._groups.get(group) != epoch:
+            return  # by now there is another plan
+        alone = culprits or (group if self._fails_often(group) else ())
+        for worker in alone:
+            self._faulty[worker] = self._now() + _FAULT_S
+        self._plan(lost=culprits, broken=group)
+        if alone:
+            await asyncio.sleep(_FAULT_S)
+            self._plan()
+
+    def _fails_often(self, group: _Group) -> bool:
+        now, key = self._now(), frozenset(group)
+        self._failures[key] = [*self._failures.get(key, ()), now]
+        for other, times in list(self._failures.items()):
+            recent = [each for each in times if each >= now - _FAILURE_WINDOW_S]
+            if recent:
+                self._failures[other] = recent
+            else:
+                del self._failures[other]
+        return len(self._failures[key]) >= _FAILURES
+
+    def _group_of_epoch(self, epoch: int) -> _Group | None:
+        return next((group for group, known in self._groups.items() if known == epoch), None)
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()

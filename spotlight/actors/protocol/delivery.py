@@ -1,0 +1,92 @@
+"""How an actor tells another process something that may be lost with it, and what must not be."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import structlog
+
+from spotlight.actors.protocol import Receipt
+from spotlight.actors.runtime import Actor, ActorRef
+from spotlight.errors import ActorError, TransferFailed
+from spotlight.transport.control import Message
+
+log = structlog.get_logger(__name__)
+
+ResultT = TypeVar("ResultT")
+
+AWAY_LIMIT_S = 120.0
+"""Results are kept so long for a coordinator that is away."""
+RETRY_PAUSE_S = 1.0
+_ANSWER_LIMIT_S = 5.0
+
+
+def try_tell(actor: Actor, to: ActorRef, message: Message) -> bool:
+    """Tell, and say whether it could be sent. A process that is gone is noticed by whoever watches
+    it, so its loss is logged here and is no error of the teller.
+    """
+    try:
+        actor.tell(to, message)
+    except ActorError as error:
+        kind, now = type(message).__name__, asyncio.get_running_loop().time()
+        unlogged = actor.system.undelivered_log.admit(kind, now)
+        if unlogged is not None:
+            log.warning(
+                "undeliverable", to=str(to), kind=kind, reason=str(error), unlogged=unlogged
+            )
+        return False
+    return True
+
+
+async def insist(
+    actor: Actor,
+    to: Callable[[], ActorRef],
+    message: Message,
+    *,
+    wanted: Callable[[], bool],
+) -> bool:
+    """Ask again and again, whoever `to` names by then, until the message is acknowledged.
+
+    False when it is not `wanted` any more, or when its receiver has been away for two minutes. A
+    receiver that answers `ask_again` is not away.
+    """
+    loop = asyncio.get_running_loop()
+    give_up_at = loop.time() + AWAY_LIMIT_S
+    while wanted():
+        try:
+            answer = await actor.ask(to(), message, timeout_s=_ANSWER_LIMIT_S)
+        except ActorError as error:
+            if loop.time() >= give_up_at:
+                log.error("delivery_given_up", kind=type(message).__name__, reason=str(error))
+                return False
+            log.info("delivery_again", kind=type(message).__name__, reason=str(error))
+        else:
+            if not (isinstance(answer, Receipt) and answer.ask_again):
+                return True
+            give_up_at = loop.time() + AWAY_LIMIT_S
+        await asyncio.sleep(RETRY_PAUSE_S)
+    return False
+
+
+async def until_transferred(
+    attempt: Callable[[], Awaitable[ResultT]],
+    what: str,
+    *,
+    require_wanted: Callable[[], None] = lambda: None,
+) -> ResultT:
+    """Try again and again: whoever has the other end may be away for two minutes. Raises the last
+    `TransferFailed` then, and what `require_wanted` raises before each attempt.
+    """
+    loop = asyncio.get_running_loop()
+    give_up_at = loop.time() + AWAY_LIMIT_S
+    while True:
+        require_wanted()
+        try:
+            return await attempt()
+        except TransferFailed as error:
+            if loop.time() >= give_up_at:
+                raise
+            log.info("transfer_again", what=what, reason=str(error))
+        await asyncio.sleep(RETRY_PAUSE_S)

@@ -1,0 +1,103 @@
+"""Between users and the coordinator."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from spotlight.jobs import JobSpec
+from spotlight.transport.control import Message
+from spotlight.types import Record
+
+Outcome = Literal["", "finished", "cancelled", "failed"]
+
+
+SUBMIT_ANSWER_S = 60.0
+"""A submission is answered within this time: the coordinator reads the job's files first."""
+
+
+class SubmitJob(Message, frozen=True):
+    """Start a job, or go on with the one in `run_folder`."""
+
+    job: JobSpec
+    run_folder: str
+    resume: bool
+
+
+class JobAccepted(Message, frozen=True):
+    """The job runs; its files are in `run_folder`."""
+
+    job_id: str
+    run_folder: str
+
+
+class JobRefused(Message, frozen=True):
+    """The job does not run, and why."""
+
+    reason: str
+
+
+class CancelJob(Message, frozen=True):
+    """End the job now; it can be resumed from its run folder."""
+
+
+class GetStatus(Message, frozen=True):
+    """Ask for a `JobStatus`."""
+
+
+class WorkerStatus(Record, frozen=True):
+    """What one worker does."""
+
+    name: str
+    node: str
+    pool: str
+    state: str
+    detail: str
+    leader: str = ""
+    """Who leads the SP group that it is in, if that has several members."""
+    members: int = 1
+    """Of that group."""
+
+
+class JobStatus(Message, frozen=True):
+    """Progress of the job, for people; as it is made without arguments, there is no job."""
+
+    job: str = ""
+    phase: str = "waiting"
+    iteration: int = 0
+    iterations: int = 0
+    weights_version: int = 0
+    elapsed_s: float = 0.0
+    done: int = 0
+    wanted: int = 0
+    images_per_s: float = 0.0
+    reward_mean: float | None = None
+    validation: tuple[tuple[float, float], ...] = ()
+    workers: tuple[WorkerStatus, ...] = ()
+    previews: int = 0
+    reissued: int = 0
+    late: int = 0
+    discarded: int = 0
+    """Finished samples thrown away because newer weights were published; must stay 0."""
+    quarantined: tuple[str, ...] = ()
+    """Requests given up because every node that took them was lost."""
+    preemptions: int = 0
+    dead_letters: int = 0
+    outcome: Outcome = ""
+    reason: str = ""
+    run_folder: str = ""
+    note: str = ""
+    """What the job waits for, if that is not what a job of its phase does."""
+
+
+class JobEnded(Message, frozen=True):
+    """Job runner to coordinator: the last status."""
+
+    status: JobStatus
+
+
+class RunAgain(Message, frozen=True):
+    """Job runner to coordinator: the trainers are lost; run the job again from its last checkpoint,
+    with whoever is there.
+    """
+
+    reason: str

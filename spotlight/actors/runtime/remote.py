@@ -1,0 +1,319 @@
+"""Messages to and from other processes: the half of an actor system that knows frames.
+
+Going out: `Post` makes frames and hands them to the transport. Coming in: it checks what arrives,
+keeps tells of a process in order and at most once, answers duplicates of asks from a cache, and
+gives the rest to the system to deliver.
+
+Invariants: whatever a peer sends, nothing here raises into the transport; a peer that sends what
+cannot be decoded is cut off, since no process of ours does; and a peer speaks only for itself: a
+frame that claims to come from elsewhere, or reports on the actors of another process, is refused
+and counted. That alone cuts nobody off: an answer to the process that was at this address before
+looks the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import msgspec
+import structlog
+
+from spotlight.actors.runtime.actor_context import Cell
+from spotlight.actors.runtime.envelopes import Down, Ended, Failure, PushedBack, Unwatch, Watch
+from spotlight.actors.runtime.log_limiter import LogLimiter
+from spotlight.actors.runtime.mailbox import Delivery
+from spotlight.actors.runtime.reply_cache import RUNNING, ReplyCache
+from spotlight.errors import MailboxFull, PeerUnreachable
+from spotlight.transport.control import (
+    PROTOCOL_VERSION,
+    ActorRef,
+    BadInput,
+    ControlTransport,
+    Envelope,
+    Kind,
+    Message,
+    Rejection,
+    decode_envelope,
+    decode_message,
+    encode_envelope,
+    encode_message,
+)
+
+if TYPE_CHECKING:
+    from spotlight.actors.runtime.system import ActorSystem
+
+log = structlog.get_logger(__name__)
+
+PUSH_BACK_S = 0.05
+"""After a push-back, tells to that actor are refused here for so long."""
+_UNREACHED_LOG_S = 600.0
+"""That an address cannot be reached is said once in so long, however often it is tried."""
+
+
+class Post:
+    """Carries an actor system's messages over its transport."""
+
+    def __init__(self, system: ActorSystem, transport: ControlTransport) -> None:
+        self.transport = transport
+        self.frames_sent = 0
+        self.frames_received = 0
+        self.frames_rejected: Counter[Rejection] = Counter()
+        self.duplicates = 0
+        self._system = system
+        self._replies = ReplyCache()
+        self._sequence = itertools.count(1)
+        self._last_sequences: dict[str, int] = {}
+        """Of each connected process; what arrives later with a lower one was overtaken."""
+        self._peers: dict[str, int] = {}
+        """Incarnations of the connected processes, by address."""
+        self._pushed_back_until: dict[ActorRef, float] = {}
+        self._rejections_log = LogLimiter()
+        self._losses_log = LogLimiter()
+        self._unreached_log = LogLimiter(_UNREACHED_LOG_S)
+
+    # --- going out --------------------------------------------------------------------
+
+    def tell(self, source: ActorRef, ref: ActorRef, message: Message) -> None:
+        """Send a tell. Raises `MailboxFull`, `PeerUnreachable` or `FrameRejected`."""
+        if self._pushed_back_until:
+            self._check_push_back(ref)
+        self._send(ref, self._frame(source, ref, Kind.TELL, 0, None, message))
+
+    def ask(
+        self,
+        source: ActorRef,
+        ref: ActorRef,
+        message: Message,
+        correlation: int,
+        timeout_s: float,
+    ) -> None:
+        """Send an ask. Raises what `tell` raises."""
+        self._send(ref, self._frame(source, ref, Kind.ASK, correlation, timeout_s, message))
+
+    def answer(self, delivery: Delivery, responder: ActorRef, reply: Message) -> None:
+        """Send the answer of an ask, and keep it for duplicates. Raises `FrameRejected`."""
+        source, correlation = delivery.source, delivery.correlation
+        kind = Kind.FAILURE if isinstance(reply, Failure) else Kind.REPLY
+        frame = self._frame(responder, source, kind, correlation, None, reply)
+        self._replies.finish((source.address, source.process, correlation), frame)
+        self._send_answer(source, responder, frame, type(reply).__name__)
+
+    def tell_runtime(self, address: str, message: Message) -> None:
+        """Send something to another process's runtime. Raises what `tell` raises."""
+        to = ActorRef(address, "", 0)
+        self._send(to, self._frame(self._system.ref, to, Kind.SYSTEM, 0, None, message))
+
+    def tell_runtime_quietly(self, address: str, message: Message) -> None:
+        """The same for what may be lost: the other side asks again, or no longer exists."""
+        try:
+            self.tell_runtime(address, message)
+        except (PeerUnreachable, MailboxFull) as error:
+            log.debug("message_to_runtime_not_sent", peer=address, error=str(error))
+
+    def _frame(
+        self,
+        source: ActorRef,
+        destination: ActorRef,
+        kind: Kind,
+        correlation: int,
+        seconds_left: float | None,
+        message: Message,
+    ) -> bytes:
+        return encode_envelope(
+            Envelope(
+                PROTOCOL_VERSION,
+                source,
+                destination,
+                kind,
+                next(self._sequence),
+                correlation,
+                seconds_left,
+                message.lane,
+                msgspec.Raw(encode_message(message)),
+            )
+        )
+
+    def _send(self, ref: ActorRef, frame: bytes) -> None:
+        self.transport.send(ref.address, frame)
+        self.frames_sent += 1
+
+    def _send_answer(self, asker: ActorRef, responder: ActorRef, frame: bytes, name: str) -> None:
+        try:
+            self._send(asker, frame)
+        except PeerUnreachable:
+            self._system.count_dead_letter("unreachable", asker, responder, name)
+        except MailboxFull:
+            self._system.count_dead_letter("mailbox_full", asker, responder, name)
+
+    # --- push-back --------------------------------------------------------------------
+
+    def push_back(self, cell: Cell, addressed_as: ActorRef, address: str) -> None:
+        """A tell from another process found a full mailbox: ask that process to slow down."""
+        now = _now()
+        if now - cell.pushed_back_at.get(address, -PUSH_BACK_S) >= PUSH_BACK_S / 2:
+            cell.pushed_back_at[address] = now
+            self.tell_runtime_quietly(address, PushedBack(addressed_as))
+
+    def _hold_back(self, ref: ActorRef) -> None:
+        now = _now()
+        holds = self._pushed_back_until.items()
+        self._pushed_back_until = {other: until for other, until in holds if until > now}
+        self._pushed_back_until[ref] = now + PUSH_BACK_S
+
+    def _check_push_back(self, ref: ActorRef) -> None:
+        until = self._pushed_back_until.get(ref)
+        if until is None:
+            return
+        if _now() < until:
+            raise MailboxFull(f"the mailbox of {ref} is full; retry later")
+        del self._pushed_back_until[ref]
+
+    # --- coming in: TransportListener -------------------------------------------------
+
+    def frame_received(self, address: str, frame: bytes) -> None:
+        """Check one frame and pass it on."""
+        self.frames_received += 1
+        try:
+            envelope = decode_envelope(frame)
+            if envelope.source.address != address:
+                text = f"a frame from {address} says it is from {envelope.source}"
+                raise BadInput("not_allowed", text)
+            if envelope.kind is Kind.TELL:
+                self._receive_tell(address, envelope)
+            elif envelope.kind is Kind.ASK:
+                self._receive_ask(address, envelope)
+            elif envelope.kind is Kind.SYSTEM:
+                self._receive_system(address, decode_message(envelope.body))
+            else:
+                self._receive_answer(address, envelope)
+        except BadInput as error:
+            self.input_rejected(address, error.reason, str(error))
+            if error.reason != "not_allowed":
+                self.transport.cut_off(address, str(error))
+
+    def input_rejected(self, address: str, reason: Rejection, detail: str) -> None:
+        """Count what was not taken, and say so, but not more often than is useful."""
+        self.frames_rejected[reason] += 1
+        unlogged = self._rejections_log.admit(reason, _now())  # not by peer: names are theirs
+        if unlogged is not None:
+            log.warning(
+                "input_rejected", peer=address, reason=reason, detail=detail, unlogged=unlogged
+            )
+
+    def frame_undelivered(self, address: str, frame: bytes) -> None:
+        """A queued frame never left. Asks fail by the loss of the peer; the rest is dead
+        letters."""
+        envelope = decode_envelope(frame)
+        if envelope.kind in (Kind.TELL, Kind.REPLY, Kind.FAILURE):
+            to, source = envelope.destination, envelope.source
+            self._system.count_dead_letter("unreachable", to, source, "")
+
+    def peer_up(self, address: str, incarnation: int) -> None:
+        """Remember which process is where."""
+        self._peers[address] = incarnation
+
+    def peer_lost(self, address: str, incarnation: int, reason: str) -> None:
+        """A process is gone, or out of reach."""
+        if incarnation or self._unreached_log.admit(address, _now()) is not None:
+            # Names of those who never said anything are theirs, and there may be any number.
+            unlogged = self._losses_log.admit(
+                address if address in self._last_sequences else "", _now()
+            )
+            if unlogged is not None:
+                log.info(
+                    "peer_lost",
+                    peer=address,
+                    incarnation=incarnation,
+                    reason=reason,
+                    unlogged=unlogged,
+                )
+        self._peers.pop(address, None)
+        self._last_sequences.pop(address, None)
+        self._system.lose_process(address, incarnation, reason)
+
+    def _receive_tell(self, address: str, envelope: Envelope) -> None:
+        if self._is_in_order(address, envelope):
+            message = _said_to_an_actor(address, envelope)
+            delivery = Delivery(message, envelope.source, Kind.TELL, 0, None)
+            self._system.deliver(delivery, envelope.destination)
+
+    def _receive_ask(self, address: str, envelope: Envelope) -> None:
+        source, correlation = envelope.source, envelope.correlation
+        key = (source.address, source.process, correlation)
+        answered = self._replies.lookup(key)
+        if answered is not None:
+            self.duplicates += 1
+            if answered is not RUNNING:
+                self._send_answer(source, envelope.destination, answered, "")
+            return
+        if not self._is_in_order(address, envelope):
+            return
+        message = _said_to_an_actor(address, envelope)
+        deadline = None
+        if envelope.seconds_left is not None:
+            deadline = _now() + envelope.seconds_left
+        self._replies.begin(key)
+        delivery = Delivery(message, source, Kind.ASK, correlation, deadline)
+        self._system.deliver(delivery, envelope.destination)
+
+    def _is_in_order(self, address: str, envelope: Envelope) -> bool:
+        """Whether no later frame of that process arrived before; this is what makes tells at most
+        once and in order on any transport."""
+        if envelope.sequence > self._last_sequences.get(address, 0):
+            self._last_sequences[address] = envelope.sequence
+            return True
+        to, source = envelope.destination, envelope.source
+        self._system.count_dead_letter("out_of_order", to, source, "")
+        return False
+
+    def _receive_answer(self, address: str, envelope: Envelope) -> None:
+        reply = decode_message(envelope.body)
+        ask = self._system.asks.find(envelope.correlation)
+        if ask is None:
+            to, source = envelope.destination, envelope.source
+            self._system.dead_letter("late_reply", to, source, reply)
+        elif self._is_at(ask.ref.address, address):
+            ask.settle(reply)
+        else:
+            raise BadInput("not_allowed", f"{address} answers an ask to {ask.ref}")
+
+    def _receive_system(self, address: str, message: Message) -> None:
+        watches, here = self._system.watches, self._system.address
+        match message:
+            case Watch(watcher=watcher, refs=refs) if watcher.address == address:
+                for ref in refs:
+                    watches.accept(watcher, ref)
+            case Unwatch(watcher=watcher, refs=refs) if watcher.address == address:
+                for ref in refs:
+                    watches.drop(watcher, ref)
+            case Ended(watcher=watcher, ref=ref, reason=reason) if (
+                watcher.address == here and self._is_at(ref.address, address)
+            ):
+                watches.report(watcher, ref, reason)
+            case PushedBack(ref=ref) if self._is_at(ref.address, address):
+                self._hold_back(ref)
+            case _:
+                name = type(message).__name__
+                raise BadInput("not_allowed", f"{address} may not send {name} like this")
+
+    def _is_at(self, claimed: str, address: str) -> bool:
+        """Whether `claimed` is an address of the process that is connected as `address`."""
+        if claimed == address:
+            return True
+        known = self._peers.get(claimed)
+        return known is not None and known == self._peers.get(address)
+
+
+def _said_to_an_actor(address: str, envelope: Envelope) -> Message:
+    message = decode_message(envelope.body)
+    if isinstance(message, Down):
+        text = f"{address} may not send Down: an actor hears of an end from its own runtime alone"
+        raise BadInput("not_allowed", text)
+    return message
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

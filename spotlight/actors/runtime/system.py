@@ -1,0 +1,425 @@
+"""All actors of one process and their connection to those of others.
+
+Semantics (docs/actors.md has the full list, tested line by line):
+- `tell` is at most once, in order for each pair of processes, and raises when the message cannot be
+  queued;
+- `ask` always has a deadline, which travels: a receiver drops work that nobody waits for any more;
+- a message to an ended incarnation is a counted dead letter, and an ask to it fails at once;
+- local delivery skips the codec, never the mailbox.
+
+Everything here runs in one event loop, so there is no lock. Time is the loop's clock, chance is the
+generator handed in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Callable
+
+import structlog
+
+from spotlight.actors.runtime.actor import Actor
+from spotlight.actors.runtime.actor_context import Cell, Supervisor
+from spotlight.actors.runtime.asks import PendingAsks
+from spotlight.actors.runtime.dead_letters import DeadLetter, DeadLetters, Reason
+from spotlight.actors.runtime.envelopes import Down, EndReason, Failure
+from spotlight.actors.runtime.log_limiter import LogLimiter
+from spotlight.actors.runtime.mailbox import Delivery
+from spotlight.actors.runtime.remote import Post
+from spotlight.actors.runtime.supervision import NEVER, RestartPolicy
+from spotlight.actors.runtime.system_counters import MailboxStatistics, Statistics
+from spotlight.actors.runtime.watches import Watches, lives_in
+from spotlight.errors import (
+    ActorDied,
+    FrameRejected,
+    MailboxFull,
+    PeerUnreachable,
+)
+from spotlight.transport.control import (
+    ActorRef,
+    ControlTransport,
+    Kind,
+    Message,
+    actor_incarnation,
+    decode_message,
+    encode_message,
+)
+
+log = structlog.get_logger(__name__)
+
+
+class ActorSystem:
+    """Spawns actors and carries messages between them, in this process and to others."""
+
+    def __init__(
+        self,
+        transport: ControlTransport,
+        *,
+        rng: random.Random,
+        force_codec: bool = False,
+        stop_grace_s: float = 5.0,
+        start_timeout_s: float = 60.0,
+        watch_renewal_s: float = 5.0,
+    ) -> None:
+        """`force_codec` encodes and decodes local messages too, for tests. An actor that is stopped
+        gets `stop_grace_s` for the message it handles, and again for its `stopping` hook."""
+        self.rng = rng
+        self.stop_grace_s = stop_grace_s
+        self.start_timeout_s = start_timeout_s
+        self.dead_letters = DeadLetters()
+        self.undelivered_log = LogLimiter()
+        """For those who tell and go on when it cannot be sent."""
+        self.failure: BaseException | None = None
+        """The crash that stopped the whole system, if one did."""
+        self.asks = PendingAsks()
+        self.watches = Watches(self, watch_renewal_s)
+        self.post = Post(self, transport)
+        self._force_codec = force_codec
+        self.cells: dict[str, Cell] = {}
+        """The actors that are there, by name. For the parts of the runtime."""
+        self._roots: dict[str, Supervisor] = {}
+        self._supervisors: dict[Supervisor, None] = {}
+        self._actors_opened = itertools.count(1)
+        self._closed: asyncio.Future[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._aborted = False
+
+    # --- life -------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start the transport. Raises `AddressInUse`."""
+        self._loop = asyncio.get_running_loop()
+        await self.post.transport.start(self.post)
+        self._closed = self._loop.create_future()
+        self.address = self.post.transport.address
+        self.ref = ActorRef(self.address, "", actor_incarnation(self.post.transport.incarnation, 0))
+
+    async def aclose(self) -> None:
+        """Stop all actors, children first, and close the transport. Idempotent; leaves no task.
+
+        A system that was never started, or could not be, is closed already."""
+        if self._closed is None:
+            return
+        if self._closing is None:
+            self._closing = self._loop.create_task(self._close(), name="close actor system")
+        await asyncio.shield(self._closing)
+
+    async def wait_closed(self) -> None:
+        """Return when the system has closed. Raises `ActorDied` if a crash closed it."""
+        if self._closed is not None:
+            await asyncio.shield(self._closed)
+        if self.failure is not None:
+            raise ActorDied(f"the actor system of {self.address} stopped: {self.failure!r}")
+
+    async def abort(self) -> None:
+        """End at once, as if the process were killed: no hook runs and nothing is sent."""
+        self._aborted = True
+        self.post.transport.abort()
+        tasks = [supervisor.task for supervisor in self._supervisors]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=self.stop_grace_s)
+        await self.aclose()
+
+    async def _close(self) -> None:
+        await asyncio.gather(*(root.stop() for root in reversed(self._roots.values())))
+        self.watches.close()
+        for ask in self.asks.all():
+            ask.fail(ActorDied(f"the actor system of {self.address} closed"))
+        await self.post.transport.aclose()
+        if self._closed is not None and not self._closed.done():
+            self._closed.set_result(None)
+
+    def fail(self, name: str, error: BaseException) -> None:
+        """An actor without a parent gave up: stop everything. Called by supervisors."""
+        if self.failure is None:
+            self.failure = error
+        log.critical("actor_system_fails", actor=name, error=repr(error))
+        if self._closing is None:
+            self._closing = self._loop.create_task(self._close(), name="close actor system")
+
+    # --- actors -----------------------------------------------------------------------
+
+    async def spawn(
+        self,
+        factory: Callable[[], Actor],
+        name: str,
+        *,
+        mailbox: int = 1024,
+        restarts: RestartPolicy = NEVER,
+    ) -> ActorRef:
+        """Start an actor and return when its `started` hook is done.
+
+        `mailbox` bounds each lane. A restart makes a new incarnation, which the returned reference
+        does not reach but a `well_known` one does. Raises what the first start raised, and
+        `ValueError` when the name is taken or holds a slash.
+        """
+        return await self._spawn(None, factory, name, mailbox, restarts)
+
+    async def spawn_child(
+        self,
+        parent: Cell,
+        factory: Callable[[], Actor],
+        name: str,
+        *,
+        mailbox: int,
+        restarts: RestartPolicy,
+    ) -> ActorRef:
+        """`spawn` under a parent; called by `Actor.spawn`."""
+        return await self._spawn(parent, factory, name, mailbox, restarts)
+
+    async def _spawn(
+        self,
+        parent: Cell | None,
+        factory: Callable[[], Actor],
+        name: str,
+        mailbox: int,
+        restarts: RestartPolicy,
+    ) -> ActorRef:
+        siblings = self._roots if parent is None else parent.children
+        full_name = name if parent is None else f"{parent.ref.name}/{name}"
+        if not name or "/" in name:
+            raise ValueError(f"{name!r} is not a name of an actor: it is empty or holds a slash")
+        if full_name in siblings:
+            raise ValueError(f"there is an actor {full_name} already; choose another name")
+        if self._closing is not None or (parent is not None and not parent.accepts):
+            raise ActorDied(f"{full_name} cannot start: what it belongs to is stopping")
+        supervisor = Supervisor(self, parent, factory, full_name, mailbox, restarts)
+        siblings[full_name] = supervisor
+        self._supervisors[supervisor] = None
+        try:
+            return await supervisor.first_start
+        except asyncio.CancelledError:
+            supervisor.request_stop()
+            raise
+
+    async def stop(self, ref: ActorRef) -> None:
+        """Stop an actor of this process and return when everything of it is over. An ended one is
+        stopped already."""
+        supervisor = self._local_supervisor(ref)
+        if supervisor is not None:
+            await supervisor.stop()
+
+    async def wait_stopped(self, ref: ActorRef) -> EndReason:
+        """Wait until an actor of this process ends, and return why. Watch those of others."""
+        self._require_local(ref)
+        cell = self.find_open(ref)
+        if cell is None:
+            return self.watches.reason_of(ref)
+        return await asyncio.shield(cell.ended)
+
+    def well_known(self, address: str, name: str) -> ActorRef:
+        """A reference to whichever incarnation of that name is there when a message arrives."""
+        return ActorRef(address, name, 0)
+
+    def _require_local(self, ref: ActorRef) -> None:
+        if ref.address != self.address:
+            raise ValueError(f"{ref} lives in another process; only that one can stop it")
+
+    def _local_supervisor(self, ref: ActorRef) -> Supervisor | None:
+        self._require_local(ref)
+        cell = self.find_open(ref)
+        for supervisor in self._supervisors:
+            if supervisor.name == ref.name and (cell is not None or ref.incarnation == 0):
+                return supervisor
+        return None
+
+    # --- called by cells and supervisors ----------------------------------------------
+
+    def open_cell(self, name: str, capacity: int) -> Cell:
+        """Make the next incarnation of a name; messages reach it from now on."""
+        incarnation = actor_incarnation(self.post.transport.incarnation, next(self._actors_opened))
+        cell = Cell(self, ActorRef(self.address, name, incarnation), capacity)
+        self.cells[name] = cell
+        return cell
+
+    def close_cell(self, cell: Cell, reason: EndReason) -> None:
+        """An incarnation is over: answer what was queued and tell those who watch."""
+        if self.cells.get(cell.ref.name) is cell:
+            del self.cells[cell.ref.name]
+        self.watches.remember(cell.ref, reason)
+        if not self._aborted:
+            for delivery in cell.mailbox.drain():
+                if delivery.kind is Kind.ASK:
+                    self.answer(delivery, cell.ref, _ended_failure(cell.ref))
+                elif not isinstance(delivery.message, Down):
+                    self.dead_letter("actor_ended", cell.ref, delivery.source, delivery.message)
+            self.watches.end(cell, reason)
+        if not cell.ended.done():
+            cell.ended.set_result(reason)
+
+    def watch(self, cell: Cell, ref: ActorRef) -> None:
+        """Called by `Actor.watch`."""
+        self.watches.place(cell, ref)
+
+    def unwatch(self, cell: Cell, ref: ActorRef) -> None:
+        """Called by `Actor.unwatch`."""
+        self.watches.lift(cell, ref)
+
+    def forget(self, supervisor: Supervisor) -> None:
+        """A supervisor is over."""
+        self._supervisors.pop(supervisor, None)
+        if self._roots.get(supervisor.name) is supervisor:
+            del self._roots[supervisor.name]
+
+    def answer(self, delivery: Delivery, responder: ActorRef, reply: Message) -> None:
+        """Send the reply or failure of an ask back to where it came from."""
+        try:
+            self._send_reply(delivery, responder, reply)
+        except FrameRejected as error:
+            text = f"the reply cannot be sent: {error}"
+            self._send_reply(delivery, responder, Failure("RemoteError", text, "FrameRejected"))
+
+    def _send_reply(self, delivery: Delivery, responder: ActorRef, reply: Message) -> None:
+        if delivery.source.address != self.address:
+            self.post.answer(delivery, responder, reply)
+            return
+        reply = self._through_codec(reply)
+        ask = self.asks.find(delivery.correlation)
+        if ask is None:
+            self.dead_letter("late_reply", delivery.source, responder, reply)
+        else:
+            ask.settle(reply)
+
+    def dead_letter(
+        self, reason: Reason, destination: ActorRef, source: ActorRef, message: Message | None
+    ) -> None:
+        """Count a message that no actor handled."""
+        name = type(message).__name__ if message is not None else ""
+        self.count_dead_letter(reason, destination, source, name)
+
+    def count_dead_letter(
+        self, reason: Reason, destination: ActorRef, source: ActorRef, message_type: str
+    ) -> None:
+        """The same when only the name of its type is known, or not even that."""
+        letter = DeadLetter(reason, destination, source, message_type)
+        self.dead_letters.add(letter, self._loop.time())
+
+    # --- tell and ask -----------------------------------------------------------------
+
+    def tell(self, ref: ActorRef, message: Message, *, sender: ActorRef | None = None) -> None:
+        """Send and forget, at most once.
+
+        Raises `MailboxFull` when the receiver pushes back, `PeerUnreachable` when there is no way
+        to its process, and `FrameRejected` when the message is too large or cannot be encoded. A
+        message to an actor that ended is a dead letter here, or in the process where it lived.
+        """
+        source = sender or self.ref
+        if ref.address == self.address:
+            cell = self.find(ref)
+            if cell is None:
+                self.dead_letter(_absence(ref), ref, source, message)
+                return
+            delivery = Delivery(self._through_codec(message), source, Kind.TELL, 0, None)
+            if not cell.mailbox.offer(delivery):
+                raise MailboxFull(f"the mailbox of {ref} is full; retry later")
+            return
+        self.post.tell(source, ref, message)
+
+    async def ask(
+        self,
+        ref: ActorRef,
+        message: Message,
+        *,
+        timeout_s: float,
+        sender: ActorRef | None = None,
+    ) -> Message:
+        """Send and wait for the reply; `Done` when the handler returned nothing.
+
+        Raises `AskTimeout` (the request may have run), `RemoteError` (the handler raised),
+        `ActorDied`, `MailboxFull` and `PeerUnreachable`.
+        """
+        source = sender or self.ref
+        ask = self.asks.open(ref, timeout_s)
+        try:
+            if ref.address == self.address:
+                self._ask_local(ref, message, source, ask.correlation, timeout_s)
+            else:
+                self.post.ask(source, ref, message, ask.correlation, timeout_s)
+            return await ask.future
+        finally:
+            self.asks.close(ask)
+
+    def _ask_local(
+        self, ref: ActorRef, message: Message, source: ActorRef, correlation: int, timeout_s: float
+    ) -> None:
+        cell = self.find(ref)
+        if cell is None:
+            raise ActorDied(f"{ref} is not there: {_absence(ref)}")
+        deadline = self._loop.time() + timeout_s
+        delivery = Delivery(self._through_codec(message), source, Kind.ASK, correlation, deadline)
+        if not cell.mailbox.offer(delivery):
+            raise MailboxFull(f"the mailbox of {ref} is full; retry later")
+
+    def _through_codec(self, message: Message) -> Message:
+        return decode_message(encode_message(message)) if self._force_codec else message
+
+    def find(self, ref: ActorRef) -> Cell | None:
+        """The cell that a message to `ref` reaches now."""
+        cell = self.find_open(ref)
+        return cell if cell is not None and cell.accepts else None
+
+    def find_open(self, ref: ActorRef) -> Cell | None:
+        cell = self.cells.get(ref.name)
+        if cell is not None and ref.incarnation in (0, cell.ref.incarnation):
+            return cell
+        return None
+
+    # --- called by the post -----------------------------------------------------------
+
+    def deliver(self, delivery: Delivery, destination: ActorRef) -> None:
+        """Put a message from another process into a mailbox, or say why not."""
+        is_ask = delivery.kind is Kind.ASK
+        cell = self.find(destination)
+        if cell is None:
+            if is_ask:
+                self.answer(delivery, destination, _ended_failure(destination))
+            else:
+                reason = _absence(destination)
+                self.dead_letter(reason, destination, delivery.source, delivery.message)
+        elif not cell.mailbox.offer(delivery):
+            if is_ask:
+                text = f"the mailbox of {cell.ref} is full; retry later"
+                self.answer(delivery, cell.ref, Failure("MailboxFull", text))
+            else:
+                self.dead_letter("mailbox_full", cell.ref, delivery.source, delivery.message)
+                self.post.push_back(cell, destination, delivery.source.address)
+
+    def lose_process(self, address: str, incarnation: int, reason: str) -> None:
+        """Fail the asks to a lost process, and report its actors to those who watch them."""
+        for ask in self.asks.all():
+            if lives_in(ask.ref, address, incarnation):
+                ask.fail(PeerUnreachable(f"{address} was lost: {reason}"))
+        for cell in self.cells.values():
+            cell.pushed_back_at.pop(address, None)
+        self.watches.lose_process(address, incarnation)
+
+    # --- what an operator sees --------------------------------------------------------
+
+    def statistics(self) -> Statistics:
+        """Counters and the state of all mailboxes."""
+        return Statistics(
+            frames_sent=self.post.frames_sent,
+            frames_received=self.post.frames_received,
+            frames_rejected={str(reason): n for reason, n in self.post.frames_rejected.items()},
+            duplicates=self.post.duplicates,
+            pending_asks=len(self.asks),
+            dead_letters={str(reason): n for reason, n in self.dead_letters.counts.items()},
+            mailboxes={
+                name: MailboxStatistics(
+                    len(cell.mailbox), cell.mailbox.greatest, cell.mailbox.capacity
+                )
+                for name, cell in self.cells.items()
+            },
+        )
+
+
+def _absence(ref: ActorRef) -> Reason:
+    return "dead_incarnation" if ref.incarnation else "no_such_actor"
+
+
+def _ended_failure(ref: ActorRef) -> Failure:
+    return Failure("ActorDied", f"{ref} ended, or never was")

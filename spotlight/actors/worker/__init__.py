@@ -1,0 +1,1 @@
+"""One process on one accelerator: SP-group leader, member, scorer and trainer rank."""

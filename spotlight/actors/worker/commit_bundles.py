@@ -1,0 +1,148 @@
+"""Commits as bundles: what is written of a batch's progress, and what is checked before anyone goes
+on from it.
+
+A commit says of what it is the progress: the job, the weights (by their checksum too, for a version
+that is trained again may differ), the step, and the whole request of every row. It is used for
+exactly these requests or not at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+import torch
+
+from spotlight.diffusion.finite import rows_not_finite
+from spotlight.diffusion.samplers import Progress, SamplerSettings
+from spotlight.errors import CommitRefused, NotFinite, TransferFailed
+from spotlight.transport.tensors import fetch
+from spotlight.transport.tensors.bundles import metadata_of, pack, unpack
+from spotlight.types import Commit, Request
+
+_FORMAT = 1
+_KEY = "commit"
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """What a batch is denoised with, besides its requests."""
+
+    job: str
+    weights_checksum: int
+
+
+class _Record(msgspec.Struct, frozen=True):
+    format: int
+    origin: Origin
+    step: int
+    requests: tuple[Request, ...]
+
+
+def settings_of(request: Request) -> SamplerSettings:
+    """The sampler's settings of a request."""
+    return SamplerSettings(**msgspec.structs.asdict(request.settings))
+
+
+def pack_commit(origin: Origin, requests: tuple[Request, ...], progress: Progress) -> bytes:
+    """The bundle of a commit; rows are in the order of the requests. Raises `NotFinite`: from NaN
+    nobody goes on.
+    """
+    rows = rows_not_finite(progress.latents, progress.log_probs)
+    if rows:
+        names = ", ".join(requests[row].id for row in rows)
+        raise NotFinite(f"{names}: NaN or infinite after {progress.step} steps", rows)
+    record = _Record(_FORMAT, origin, progress.step, requests)
+    return pack(progress.tensors(), {_KEY: msgspec.json.encode(record).decode()})
+
+
+async def fetch_bundles(commits: Sequence[Commit]) -> dict[str, bytes]:
+    """The bundles of commits, by key; raises `CommitRefused` if one cannot be had."""
+    offers = {commit.bundle.key: commit.bundle for commit in commits}
+    try:
+        bundles = await asyncio.gather(*(fetch(offer) for offer in offers.values()))
+    except TransferFailed as error:
+        raise CommitRefused(str(error)) from error
+    return dict(zip(offers, bundles, strict=True))
+
+
+def unpack_commits(
+    origin: Origin,
+    requests: Sequence[Request],
+    commits: Sequence[Commit],
+    bundles: dict[str, bytes],
+    shape: tuple[int, int],
+) -> Progress:
+    """The progress of a batch from the commits of its requests; `shape` is that of one sample's
+    latents. Raises `CommitRefused` with the reason.
+    """
+    opened = {key: _open(key, data, origin, shape) for key, data in bundles.items()}
+    rows = []
+    for request, commit in zip(requests, commits, strict=True):
+        record, progress = opened[commit.bundle.key]
+        if not 0 <= commit.row < len(record.requests):
+            raise CommitRefused(f"{commit.bundle.key} has no row {commit.row}")
+        if record.step != commit.step:
+            raise CommitRefused(
+                f"{commit.bundle.key} is of step {record.step}, not of step {commit.step}"
+            )
+        _require_same(commit.bundle.key, record.requests[commit.row], request)
+        rows.append(progress.select([commit.row]))
+    try:
+        return Progress.join(rows)
+    except ValueError as error:
+        raise CommitRefused(str(error)) from error
+
+
+def _open(
+    key: str, data: bytes, origin: Origin, shape: tuple[int, int]
+) -> tuple[_Record, Progress]:
+    try:
+        tensors = unpack(data)
+        record = msgspec.json.decode(metadata_of(data).get(_KEY, ""), type=_Record)
+        progress = Progress.from_tensors(tensors)
+    except (TransferFailed, msgspec.MsgspecError, ValueError, RuntimeError) as error:
+        raise CommitRefused(f"{key} is not a commit: {error}") from error
+    if record.format != _FORMAT:
+        raise CommitRefused(f"{key} has format {record.format}; this reads {_FORMAT}")
+    if record.origin.job != origin.job:
+        raise CommitRefused(f"{key} is of job {record.origin.job}, not of {origin.job}")
+    if record.origin != origin:
+        raise CommitRefused(f"{key} was made with other weights of the same version")
+    _require_consistent(key, record, progress, shape)
+    return record, progress
+
+
+def _require_same(key: str, saved: Request, wanted: Request) -> None:
+    if saved == wanted:
+        return
+    there, here = msgspec.structs.asdict(saved), msgspec.structs.asdict(wanted)
+    field = next(name for name in there if there[name] != here[name])
+    raise CommitRefused(f"{key} is of {field} {there[field]!r}, not of {here[field]!r}")
+
+
+def _require_consistent(
+    key: str, record: _Record, progress: Progress, shape: tuple[int, int]
+) -> None:
+    """The tensors are what denoising so many steps of these requests leaves."""
+    if not record.requests:
+        raise CommitRefused(f"{key} is of no request")
+    settings, count = settings_of(record.requests[0]), len(record.requests)
+    noisy = sum(settings.in_window(step) for step in range(progress.step))
+    states = noisy + 1 if noisy else 0
+    expected = ((count, *shape), (count, states, *shape), (count, noisy))
+    found = (progress.latents, progress.window_states, progress.log_probs)
+    for name, tensor, wanted in zip(
+        ("latents", "window_states", "log_probs"), found, expected, strict=True
+    ):
+        if tuple(tensor.shape) != wanted or tensor.dtype != torch.float32:
+            raise CommitRefused(
+                f"{key}: {name} is {tensor.dtype} {tuple(tensor.shape)}, not float32 {wanted}"
+            )
+    if progress.step != record.step or not 0 < progress.step < settings.steps:
+        raise CommitRefused(
+            f"{key}: its tensors are of step {progress.step}, its record of {record.step}, of"
+            f" {settings.steps}"
+        )
+    if rows_not_finite(progress.latents, progress.log_probs):
+        raise CommitRefused(f"{key}: its latents are NaN or infinite")

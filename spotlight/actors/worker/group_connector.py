@@ -1,0 +1,124 @@
+"""How a member comes together with the others of its SP group: a group of torch.distributed whose
+ranks meet over the control channel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from spotlight.actors.protocol import FormGroup
+from spotlight.actors.runtime.abandonable_thread import AbandonableThread
+from spotlight.actors.worker.worker_state import WorkerContext
+from spotlight.diffusion.lockstep import Alone, Company, Lockstep
+from spotlight.diffusion.model import DiffusionModel
+from spotlight.diffusion.sequence_parallel import SequenceParallel
+from spotlight.errors import TransportError
+from spotlight.transport.collectives import Group, meet
+from spotlight.transport.rendezvous import Rendezvous
+
+_MEET_LIMIT_S = 70.0
+"""Others may have to end a step before they come."""
+_CONNECT_LIMIT_S = _MEET_LIMIT_S + 10.0
+"""A rank whose entries are there may yet be out of reach."""
+_COLLECTIVE_LIMIT_S = 300.0
+"""A backstop: the node notices first what has ended or hangs."""
+
+
+class GroupConnector:
+    """See `group_seat.Connector`.
+
+    Args:
+        host: this machine's address for collectives.
+        model: the one that is loaded, and the fingerprint of its job; None before.
+    """
+
+    def __init__(
+        self,
+        context: WorkerContext,
+        host: str,
+        model: Callable[[], tuple[DiffusionModel, str] | None],
+    ) -> None:
+        self._context = context
+        self._host = host
+        self._model = model
+        self._parallel: SequenceParallel | None = None
+        self.alone: Company = Alone()
+
+    def fingerprint(self) -> str | None:
+        """See `Connector.fingerprint`."""
+        loaded = self._model()
+        return loaded[1] if loaded is not None else None
+
+    def meet(self, order: FormGroup, rank: int, send: Callable[[str, bytes], None]) -> _Encounter:
+        """See `Connector.meet`."""
+        loaded = self._model()
+        if loaded is None:
+            raise TransportError("the job has ended on this member")
+        transformer = loaded[0].transformer
+        if self._parallel is None or self._parallel.transformer is not transformer:
+            self._parallel = SequenceParallel(transformer)
+        begin = partial(
+            meet,
+            rank,
+            len(order.seats),
+            where=f"SP group {order.epoch}",
+            host=self._host,
+            timeout_s=_COLLECTIVE_LIMIT_S,
+            backend="nccl" if loaded[0].device.type == "cuda" else "gloo",
+        )
+        return _Encounter(begin, self._parallel, order.ring, send)
+
+    def forget(self) -> None:
+        """Let go of the model: another is going to be loaded."""
+        self._parallel = None
+
+    def leave(self, company: Company) -> None:
+        """See `Connector.leave`."""
+        if isinstance(company, Lockstep):
+            company.group.close()
+
+    def leave_behind(self, company: Company) -> None:
+        """See `Connector.leave_behind`."""
+        if isinstance(company, Lockstep):
+            company.group.abandon()
+            if company.inside:
+                self._context.abandon_accelerator()
+
+
+class _Encounter:
+    """See `group_seat.Encounter`. `begin` makes the group, in a thread of its own."""
+
+    def __init__(
+        self,
+        begin: Callable[..., Group],
+        parallel: SequenceParallel,
+        ring: int,
+        send: Callable[[str, bytes], None],
+    ) -> None:
+        self._begin = begin
+        self._parallel = parallel
+        self._ring = ring
+        loop = asyncio.get_running_loop()
+
+        def send_from_thread(key: str, value: bytes) -> None:
+            loop.call_soon_threadsafe(send, key, value)
+
+        self._rendezvous = Rendezvous(send_from_thread, timeout_s=_MEET_LIMIT_S)
+        self.deliver = self._rendezvous.deliver
+        self.close = self._rendezvous.close
+
+    async def company(self) -> Lockstep:
+        """See `Encounter.company`."""
+        thread = AbandonableThread("rendezvous")  # it may hang with a peer that does
+        try:
+            async with asyncio.timeout(_CONNECT_LIMIT_S):
+                group = await asyncio.wrap_future(
+                    thread.submit(lambda: self._begin(store=self._rendezvous))
+                )
+        except TimeoutError as error:
+            raise TransportError(f"not connected after {_CONNECT_LIMIT_S:g} s") from error
+        finally:
+            thread.close()
+        return Lockstep(group, self._parallel, self._ring)

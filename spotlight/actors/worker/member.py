@@ -1,0 +1,357 @@
+"""A member: executes denoising on its accelerator, with exactly the weights that a request names.
+
+Messages in: PrepareJob, HoldWeights (asks of its leader), EndJob (its leader), and those of every
+`BatchMember`.
+Messages out: StepsCommitted (its leader), and those of every `BatchMember`.
+
+The model stays loaded between jobs' iterations; weights versions are kept as tensors and copied in
+when a request needs another one. Batches run one after the other on the accelerator, while the
+bundle of the last one is uploaded. A batch goes on from the commits that come with it, and commits
+while it runs, and before it is given back. Steps are taken with those who are in the member's SP
+group at the time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import weakref
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+import structlog
+import torch
+from torch import Tensor
+
+from spotlight.actors.protocol import (
+    Acknowledged,
+    Denoise,
+    Denoised,
+    EndJob,
+    Follow,
+    HoldWeights,
+    PrepareJob,
+    StepsCommitted,
+    WeightsHeld,
+    Yielded,
+)
+from spotlight.actors.runtime import ActorRef, from_this_process, handles
+from spotlight.actors.worker.batch_member import STATES, Batch, BatchMember, Unwanted
+from spotlight.actors.worker.commit_bundles import (
+    Origin,
+    fetch_bundles,
+    pack_commit,
+    settings_of,
+    unpack_commits,
+)
+from spotlight.actors.worker.group_connector import GroupConnector
+from spotlight.actors.worker.step_loop import StepLoop, Taken
+from spotlight.actors.worker.worker_state import Turn, WorkerContext
+from spotlight.diffusion.checkpoints import load_model
+from spotlight.diffusion.lockstep import Company, Lockstep
+from spotlight.diffusion.model import DiffusionModel
+from spotlight.diffusion.png import to_png
+from spotlight.diffusion.samplers import Denoising, Progress, SampleBatch, resume, start
+from spotlight.errors import (
+    CommitRefused,
+    NotFinite,
+    SpotlightError,
+    TransferFailed,
+    WrongWeights,
+)
+from spotlight.jobs import ModelSpec
+from spotlight.transport.tensors import fetch, upload
+from spotlight.transport.tensors.bundles import map_copy, pack, touch, unpack
+from spotlight.types import BundleOffer, StoreEndpoint
+
+log = structlog.get_logger(__name__)
+
+_Version = tuple[int, bool]
+_Images = tuple[dict[str, Tensor], dict[str, bytes]]
+"""Tensors of a batch, and pictures by key for those requests that ask for one."""
+
+
+@dataclass(frozen=True)
+class _Weights:
+    checksum: int
+    """Of their bundle: a version that is trained again may differ."""
+    state: dict[str, Tensor]
+
+
+@dataclass
+class _Job:
+    id: str
+    model: DiffusionModel
+    sink: StoreEndpoint
+    """Of the coordinator that is there now."""
+    fingerprint: str
+    """The same in all members that have this job and this model."""
+
+
+@dataclass(eq=False)
+class _Batch(Batch):
+    job: _Job | None = None
+    """That it came for."""
+
+
+class Member(BatchMember[_Batch, Company]):
+    """See the module's docstring."""
+
+    def __init__(self, context: WorkerContext, host: str = "127.0.0.1") -> None:
+        self._connector = GroupConnector(context, host, self._loaded_model)
+        super().__init__(context, self._connector)
+        self._loading = threading.Lock()
+        """A thread that was left behind may still copy weights."""
+        self._job: _Job | None = None
+        self._warm: tuple[ModelSpec, DiffusionModel] | None = None
+        self._weights: dict[_Version, _Weights] = {}
+        self._loaded: weakref.ref[_Weights] | None = None
+        """The version that is in the model, even when it is not held any more."""
+
+    # --- the job ---
+
+    @handles(PrepareJob, only=from_this_process)
+    async def on_prepare(self, message: PrepareJob) -> Acknowledged:
+        """Load the model, unless it is warm already; a new job starts without weights, the same
+        goes on and delivers to the new sink.
+        """
+        if self._job is not None and self._job.id == message.job_id:
+            self._job.sink = message.membership.sink
+            return Acknowledged()
+        self._forget_job()
+        self._context.use_threads(message.job.threads)
+        spec = message.job.model
+        if self._warm is None or self._warm[0] != spec:
+            self._warm = None
+            self._connector.forget()
+            gc.collect()  # the old model holds on to itself by its hooks
+            with self._context.busy("loading", "model"):
+                model = await self._context.on_accelerator(lambda: load_model(spec))
+            self._warm = (spec, model)
+        fingerprint = f"{message.job_id}/{zlib.crc32(msgspec.json.encode(spec)):08x}"
+        self._job = _Job(message.job_id, self._warm[1], message.membership.sink, fingerprint)
+        return Acknowledged()
+
+    @handles(HoldWeights, only=from_this_process)
+    async def on_hold_weights(self, message: HoldWeights) -> WeightsHeld:
+        """Fetch a version and drop those that nobody needs any more."""
+        for evaluation, offer in ((False, message.rollout), (True, message.evaluation)):
+            key = (message.version, evaluation)
+            held = self._weights.get(key)
+            if offer is not None and (held is None or held.checksum != offer.checksum):
+                self._weights[key] = await self._fetch_weights(offer)
+        for key in [key for key in self._weights if key[0] not in message.keep]:
+            del self._weights[key]
+        return WeightsHeld(message.version)
+
+    @handles(EndJob, only=from_this_process)
+    async def on_end_job(self, message: EndJob) -> None:
+        """Forget the job's weights; the model stays warm."""
+        if self._job is not None and self._job.id == message.job_id:
+            self._forget_job()
+
+    async def _fetch_weights(self, offer: BundleOffer) -> _Weights:
+        mapped = await asyncio.to_thread(map_copy, offer)  # never behind what is packed
+        if mapped is not None:
+            self.run_task(asyncio.to_thread(touch, mapped))
+            return _Weights(offer.checksum, mapped)
+        data = await fetch(offer)
+        return _Weights(offer.checksum, await self._context.on_packer(lambda: unpack(data)))
+
+    def _forget_job(self) -> None:
+        self._job = None
+        self._forget_batches()
+        self._weights.clear()
+        self._loaded = None
+
+    def _follower(self, message: Follow) -> Callable[[Company], asyncio.Future[int]]:
+        first = message.requests[0]
+        weights = self._held((first.weights_version, first.kind == "evaluation"))
+        if self._job is None or weights.checksum != message.checksum:
+            raise WrongWeights(f"version {first.weights_version} is not the same here")
+        model = self._job.model
+        prompts = [request.prompt for request in message.requests]
+        seeds = [request.seed for request in message.requests]
+
+        def take_steps(company: Company) -> asyncio.Future[int]:
+            assert isinstance(company, Lockstep), "nobody follows in a group of one"
+            return self._context.in_turn(
+                lambda: company.follow(
+                    message.stretch,
+                    model,
+                    prompts,
+                    seeds,
+                    settings_of(first),
+                    prepare=lambda: self._load(model, weights),
+                )
+            )
+
+        return take_steps
+
+    def _loaded_model(self) -> tuple[DiffusionModel, str] | None:
+        return None if self._job is None else (self._job.model, self._job.fingerprint)
+
+    # --- batches ---
+
+    def _make_batch(self, message: Denoise, leader: ActorRef) -> _Batch:
+        return _Batch(message, leader, job=self._job)
+
+    def _must_stop_at(self, batch: _Batch) -> float | None:
+        return asyncio.get_running_loop().time() if batch.recalled else self._stop_at
+
+    async def _denoise(self, batch: _Batch) -> Denoised | Yielded:
+        job, message = batch.job, batch.message
+        if job is None:
+            raise SpotlightError("no job is prepared on this member")
+        first = message.requests[0]
+        weights = self._held((first.weights_version, first.kind == "evaluation"))
+        origin = Origin(job.id, weights.checksum)
+        progress = await self._progress(job, origin, message)
+        detail = f"{len(message.requests)} images of iteration {first.iteration}"
+        rest: Taken | None = None
+        async with self._context.accelerator_turn() as turn:
+            self._require_wanted(batch)
+            with self._context.busy(STATES[first.kind], detail):
+                steps = self._step_loop(job, origin, batch, weights, progress, turn)
+                done = await steps.run(lambda: self._require_wanted(batch))
+                if done is None:
+                    rest = await steps.take_rest()
+        if done is not None:
+            bundle = await self._deliver(job, batch, *done)
+            return Denoised(message.lease, bundle, steps.steps, steps.seconds, steps.members)
+        await steps.delivered()
+        if rest is not None:
+            await self._deliver_commit(job, origin, batch, rest)
+        return Yielded(message.lease)
+
+    def _step_loop(
+        self,
+        job: _Job,
+        origin: Origin,
+        batch: _Batch,
+        weights: _Weights,
+        progress: Progress | None,
+        turn: Turn,
+    ) -> StepLoop[_Images]:
+        message = batch.message
+        return StepLoop(
+            self._context,
+            turn,
+            stretch=lambda: self._seat.lead(message.requests, weights.checksum),
+            prepare=lambda: self._load(job.model, weights),
+            begin=lambda: self._begin(job.model, batch, progress),
+            finish=lambda denoising: _decode(job.model, message, denoising.result()),
+            commit_every=message.commit_every,
+            deliver=lambda taken: self._deliver_commit(job, origin, batch, taken),
+            stop_at=lambda: self._must_stop_at(batch),
+            # Read between steps by the accelerator's thread, so nothing but plain attributes.
+            goes_on=lambda: (
+                self._is_wanted(batch)
+                and not batch.recalled
+                and self._stop_at is None
+                and not self._seat.changing
+            ),
+            start=self.run_task,
+        )
+
+    async def _progress(self, job: _Job, origin: Origin, message: Denoise) -> Progress | None:
+        """Where the batch goes on; None from its first step."""
+        commits = [commit for commit in message.commits if commit is not None]
+        if not commits:
+            return None
+        if len(commits) != len(message.requests):
+            raise CommitRefused("requests with and without a commit cannot be in one batch")
+        bundles = await fetch_bundles(commits)
+        settings = message.requests[0].settings
+        shape = job.model.latent_shape(settings.height, settings.width)
+        return await self._context.on_packer(
+            lambda: unpack_commits(origin, message.requests, commits, bundles, shape)
+        )
+
+    def _load(self, model: DiffusionModel, weights: _Weights) -> None:
+        """In the accelerator's thread."""
+        with self._loading:
+            self._context.require_accelerator()  # or another thread denoises with its weights
+            if self._loaded is None or self._loaded() is not weights:
+                self._loaded = None  # should it fail half-way
+                model.load_trainable_state(weights.state)
+                self._loaded = weakref.ref(weights)
+
+    def _begin(self, model: DiffusionModel, batch: _Batch, progress: Progress | None) -> Denoising:
+        """In the accelerator's thread."""
+        batch.begun = True
+        requests = batch.message.requests
+        prompts, seeds = [r.prompt for r in requests], [r.seed for r in requests]
+        settings = settings_of(requests[0])
+        if progress is None:
+            return start(model, prompts, seeds, settings)
+        return resume(model, prompts, seeds, settings, progress)
+
+    def _held(self, version: _Version) -> _Weights:
+        weights = self._weights.get(version)
+        if weights is None:
+            held = sorted({number for number, _ in self._weights})
+            raise WrongWeights(f"version {version[0]} is not held here; held: {held}")
+        return weights
+
+    # --- delivery ---
+
+    async def _deliver_commit(self, job: _Job, origin: Origin, batch: _Batch, taken: Taken) -> None:
+        """A commit that cannot be delivered is no reason to stop: the next one may be."""
+        message, step = batch.message, taken.progress.step
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            data = await self._context.on_packer(
+                lambda: pack_commit(origin, message.requests, taken.progress)
+            )
+            bundle = await self._upload(job, batch, f"commits/{self._stem(batch)}-{step}", data)
+        except (NotFinite, TransferFailed) as error:
+            log.warning("commit_not_delivered", lease=message.lease, error=str(error))
+            return
+        except Unwanted:
+            return
+        cost_s = taken.cost_s
+        if job.model.device.type == "cpu":
+            cost_s += loop.time() - began  # delivery and denoising share the processor
+        if self._is_wanted(batch):
+            self.tell(batch.leader, StepsCommitted(message.lease, step, bundle, cost_s))
+
+    async def _deliver(
+        self, job: _Job, batch: _Batch, tensors: dict[str, Tensor], images: dict[str, bytes]
+    ) -> BundleOffer:
+        for key, picture in images.items():
+            await self._upload(job, batch, key, picture)
+        data = await self._context.on_packer(lambda: pack(tensors))
+        return await self._upload(job, batch, f"samples/{self._stem(batch)}", data)
+
+    def _stem(self, batch: _Batch) -> str:
+        return f"{self._context.name}/{self._context.epoch}-{batch.message.lease}"
+
+    async def _upload(self, job: _Job, batch: _Batch, key: str, data: bytes) -> BundleOffer:
+        return await self._until_uploaded(batch, key, lambda: upload(job.sink, key, data))
+
+
+def _decode(
+    model: DiffusionModel, message: Denoise, samples: SampleBatch
+) -> tuple[dict[str, Tensor], dict[str, bytes]]:
+    """In the accelerator's thread: what is delivered, and PNGs for those requests that ask for
+    one.
+    """
+    requests, first = message.requests, message.requests[0]
+    images = model.decode(samples.latents, first.settings.height, first.settings.width)
+    tensors = {"images": torch.from_numpy(images)}
+    if first.kind == "rollout":
+        tensors["latents"] = samples.latents
+        if samples.window_states is not None and samples.log_probs is not None:
+            tensors["window_states"] = samples.window_states
+            tensors["log_probs"] = samples.log_probs
+    pictures = {
+        request.image_key: to_png(image)
+        for request, image in zip(requests, images, strict=True)
+        if request.image_key
+    }
+    return tensors, pictures

@@ -1,0 +1,88 @@
+"""A worker process: one accelerator, and the actors that use it. Started by a node, ends with it.
+
+Run as `python -m spotlight.actors.worker.process`; the node passes the arguments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import secrets
+import signal
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from spotlight.actors.runtime.launcher import WORKER_KEY, die_with_parent
+from spotlight.actors.runtime.logs import log_as_json_lines
+from spotlight.actors.runtime.loop import run, until_told
+
+
+def main() -> None:
+    """Entry point of the process."""
+    arguments = _parse()
+    die_with_parent(arguments.parent)
+    log_as_json_lines()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        # What a service manager sends to all processes is the node's to handle: it has its workers
+        # give back what they hold, and ends them.
+        signal.signal(number, signal.SIG_IGN)
+    run(_serve(arguments))
+
+
+async def _serve(arguments: argparse.Namespace) -> None:
+    from spotlight.actors.protocol import WorkerRefs, WorkerUp
+    from spotlight.actors.runtime import ESCALATE, Actor, ActorRef, ActorSystem
+    from spotlight.actors.worker.group_leader import GroupLeader
+    from spotlight.actors.worker.member import Member
+    from spotlight.actors.worker.reward_worker import RewardWorker
+    from spotlight.actors.worker.trainer_rank import TrainerRank
+    from spotlight.actors.worker.worker_state import WorkerContext
+    from spotlight.transport.control import ZeroMQTransport
+    from spotlight.transport.listening import listening
+
+    rng = random.Random(secrets.randbits(64))
+    context = WorkerContext(arguments.name, secrets.randbits(48), arguments.node, limit_threads)
+    place = listening("--host", arguments.host, arguments.advertise, takes_port=False)
+    # Ranks bind what their peers reach them by: a group has one address for both.
+    reached = place.advertised_host or place.host
+    system = ActorSystem(ZeroMQTransport(place.bind, advertise=place.advertise), rng=rng)
+    await system.start()
+    try:
+
+        def spawn(factory: Callable[[], Actor], name: str) -> Coroutine[Any, Any, ActorRef]:
+            return system.spawn(factory, name, restarts=ESCALATE)  # a crash ends the process
+
+        member = await spawn(lambda: Member(context, reached), "member")
+        leader = await spawn(lambda: GroupLeader(context, member), "leader")
+        reward = await spawn(lambda: RewardWorker(context), "reward-worker")
+        trainer = await spawn(lambda: TrainerRank(context, reached), "trainer-rank")
+        refs = WorkerRefs(arguments.name, context.epoch, leader, member, reward, trainer)
+        key = os.environ.get(WORKER_KEY, "")
+        system.tell(system.well_known(arguments.node, "node"), WorkerUp(refs, key))
+        await until_told(system)
+    finally:
+        await system.aclose()
+        context.close()
+
+
+def limit_threads(threads: int) -> None:
+    """Have the calling thread's torch compute with so many."""
+    import torch
+
+    if torch.get_num_threads() != threads:
+        torch.set_num_threads(threads)
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Spotlight worker; started by spotlight-node.")
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--node", required=True, help="control address of the node")
+    parser.add_argument("--host", required=True, help="address to bind")
+    parser.add_argument("--advertise", default="", help="address that others reach it by")
+    parser.add_argument("--parent", required=True, type=int, help="pid of the node")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

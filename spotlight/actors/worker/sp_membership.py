@@ -1,0 +1,418 @@
+"""A member's seat in its SP group: it forms groups, leaves broken ones behind, and says with whom
+the next steps are taken.
+
+Invariants:
+- One group at a time, that of the latest order; what carries an older epoch is refused and logged.
+- No collective is waited for once its group is given up: the accelerator's thread that is stuck in
+  it is left behind.
+- Every wait is bounded; a group that does not form, or breaks, is reported with its epoch and the
+  members at fault, and a new order is awaited.
+- A word that is lost is said again: until the group has formed, or the stretch is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+import structlog
+
+from spotlight.actors.protocol import (
+    CannotFollow,
+    Follow,
+    FormGroup,
+    GroupFailed,
+    GroupReady,
+    Introduce,
+    Seat,
+)
+from spotlight.actors.protocol.delivery import try_tell
+from spotlight.actors.runtime import Actor, ActorRef
+from spotlight.actors.worker.joining import Entries, Meeting
+from spotlight.errors import CannotShard, SpotlightError, TransportError
+from spotlight.types import Request
+
+log = structlog.get_logger(__name__)
+
+CompanyT = TypeVar("CompanyT")
+"""With whom steps are taken: as the connector makes it."""
+CompanyT_co = TypeVar("CompanyT_co", covariant=True)
+
+_LEAVE_LIMIT_S = 60.0
+"""How long a step may take that is under way when the group is to change."""
+_ORDER_LIMIT_S = 150.0
+"""Longer than it takes to leave a group and to meet in the next, for all of its members."""
+_HEAR_LIMIT_S = 5.0
+_REPEAT_S = 1.0
+_EARLY = 64
+
+
+class Encounter(Entries, Protocol[CompanyT_co]):
+    """One end of a group that forms."""
+
+    async def company(self) -> CompanyT_co:
+        """The group, once all have come; raises `TransportError` when they do not in time."""
+        ...
+
+
+class Connector(Protocol[CompanyT]):
+    """How a member comes together with others, and parts from them."""
+
+    alone: CompanyT
+
+    def fingerprint(self) -> str | None:
+        """The same in all members that have this job and this model; None without a job."""
+        ...
+
+    def meet(
+        self, order: FormGroup, rank: int, send: Callable[[str, bytes], None]
+    ) -> Encounter[CompanyT]:
+        """Begin to form a group; `send` hands an entry to all others."""
+        ...
+
+    def leave(self, company: CompanyT) -> None:
+        """Part from a group in which nobody waits."""
+
+    def leave_behind(self, company: CompanyT) -> None:
+        """Part from one in which steps may be stuck: they are nothing to us any more."""
+
+
+@dataclass(eq=False)
+class _Stretch(Generic[CompanyT]):
+    """See `step_loop.Stretch`."""
+
+    seat: GroupSeat[CompanyT]
+    epoch: int
+    number: int
+    company: CompanyT
+    broken: asyncio.Future[None]
+    call: Follow | None = None
+    """With which the others were called, if this member leads."""
+    others: tuple[Seat, ...] = ()
+
+    def over(self, error: TransportError | None = None) -> None:
+        """See `step_loop.Stretch.over`."""
+        self.seat.end(self, error)
+
+
+class GroupSeat(Generic[CompanyT]):
+    """See the module's docstring; a member in a group of one to begin with.
+
+    Args:
+        actor: the member, which tells on the seat's behalf.
+        worker: its name.
+    """
+
+    def __init__(self, actor: Actor, worker: str, connector: Connector[CompanyT]) -> None:
+        self._actor = actor
+        self._worker = worker
+        self._connector = connector
+        self._order: FormGroup | None = None
+        self._leader: ActorRef | None = None
+        self._forming: asyncio.Task[None] | None = None
+        self._meeting: Meeting | None = None
+        self._repeating: asyncio.Task[None] | None = None
+        self._early: list[tuple[Introduce, ActorRef]] = []
+        self._company = connector.alone
+        self._formed = asyncio.Event()
+        self._formed.set()
+        self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._open: dict[_Stretch[CompanyT], None] = {}
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+        self._stretches = 0
+        """Number of the latest that was led, or that a call to follow named."""
+        self._ended = (0, 0)
+        """Epoch and number of the latest that came to its end here."""
+        self.changing = False
+        """Steps should end soon: read by the accelerator's thread."""
+
+    @property
+    def epoch(self) -> int:
+        """Of the latest order; 0 before the first."""
+        return self._order.epoch if self._order is not None else 0
+
+    @property
+    def leads(self) -> bool:
+        """Whether this member has rank 0."""
+        return self._rank() == 0
+
+    # --- forming ---
+
+    def take(self, order: FormGroup, leader: ActorRef) -> bool:
+        """Leave the group and form the one of the order; False if the order is an old one."""
+        if order.epoch <= self.epoch:
+            return False
+        self._order, self._leader, self._stretches = order, leader, 0
+        self.changing = True
+        self._formed.clear()
+        self._stop_repeating()
+        if self._forming is not None:
+            self._forming.cancel()
+        if self._meeting is not None:
+            self._meeting.close("a newer group was planned")
+            self._meeting = None
+        if order.at_once:
+            self._leave_behind()
+        self._forming = self._actor.run_task(self._form(order))
+        return True
+
+    async def _form(self, order: FormGroup) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            meeting = self._begin_to_meet(order) if len(order.seats) > 1 else None
+            await self._leave()
+            company = await self._meet(order, meeting) if meeting else self._connector.alone
+        except TransportError as error:
+            known = self._meeting.culprits if self._meeting is not None else (self._worker,)
+            self._fail(str(error), known)
+            return
+        except CannotShard as error:
+            self._fail(str(error), (self._worker,))
+            return
+        self._company = company
+        self._broken = loop.create_future()
+        self.changing = False
+        self._formed.set()
+        self._tell_leader(GroupReady(order.epoch, loop.time() - began))
+
+    def _begin_to_meet(self, order: FormGroup) -> Meeting:
+        fingerprint = self._connector.fingerprint()
+        if fingerprint is None:
+            raise TransportError("no job is prepared on this member")
+
+        def tell(seat: Seat, message: Introduce) -> None:
+            try_tell(self._actor, seat.member, message)
+
+        meeting = self._meeting = Meeting(order, self._rank(), fingerprint, tell)
+        meeting.introduce()
+        self._repeating = self._actor.run_task(self._repeat(meeting))
+        early, self._early = self._early, []
+        for message, sender in early:
+            self.hear(message, sender)
+        return meeting
+
+    async def _leave(self) -> None:
+        """Steps under way end by themselves, unless the group is broken already."""
+        try:
+            async with asyncio.timeout(_LEAVE_LIMIT_S):
+                await self._quiet.wait()
+        except TimeoutError:
+            log.warning("step_takes_too_long", seconds=_LEAVE_LIMIT_S)
+            self._leave_behind()
+        self._connector.leave(self._company)
+        self._company = self._connector.alone
+
+    async def _meet(self, order: FormGroup, meeting: Meeting) -> CompanyT:
+        await meeting.all_heard()
+        encounter = self._connector.meet(order, self._rank(), meeting.say)
+        meeting.read(encounter)
+        return await encounter.company()
+
+    def hear(self, message: Introduce, sender: ActorRef) -> None:
+        """A member introduces itself, or sets an entry of the rendezvous."""
+        if message.epoch < self.epoch:
+            self._refuse_old(message.epoch)
+        elif message.epoch > self.epoch or self._meeting is None:
+            self._early = [*self._early[-_EARLY:], (message, sender)]  # our order is on its way
+        elif self._has_rank(sender, message.rank):
+            self._meeting.hear(message)
+        else:
+            self._refuse_stranger(message, sender)
+
+    async def _repeat(self, meeting: Meeting) -> None:
+        """Anything that we said may be lost."""
+        loop = asyncio.get_running_loop()
+        hear_until = loop.time() + _HEAR_LIMIT_S
+        while True:
+            await asyncio.sleep(_REPEAT_S)
+            if not self._formed.is_set():
+                meeting.introduce()
+                if loop.time() >= hear_until:
+                    meeting.give_up_absent()
+            for stretch in self._open:
+                self._call(stretch)
+
+    def _stop_repeating(self) -> None:
+        if self._repeating is not None:
+            self._repeating.cancel()
+            self._repeating = None
+
+    # --- steps ---
+
+    async def lead(self, requests: tuple[Request, ...], checksum: int) -> _Stretch[CompanyT] | None:
+        """Call the group together for some steps of a batch, once it has formed; None if this
+        member does not lead it, or no group forms for long.
+        """
+        if not await self._has_formed() or not self.leads:
+            return None
+        self._stretches += 1
+        stretch = self._begin(self._stretches)
+        stretch.call = Follow(self.epoch, stretch.number, requests, checksum)
+        stretch.others = self._order.seats[1:] if self._order is not None else ()
+        self._call(stretch)
+        return stretch
+
+    def _call(self, stretch: _Stretch[CompanyT]) -> None:
+        if stretch.call is not None:
+            for seat in stretch.others:
+                try_tell(self._actor, seat.member, stretch.call)
+
+    def expects(self, message: Follow, rank_0: ActorRef) -> bool:
+        """Whether to follow: not to a group that is gone, nor when we do so already."""
+        called = (message.epoch, message.stretch)
+        if called <= self._ended or any((it.epoch, it.number) == called for it in self._open):
+            return False
+        if message.epoch != self.epoch:
+            self._refuse_call(message, rank_0)
+            return False
+        if not self._has_rank(rank_0, 0):
+            self._refuse_stranger(message, rank_0)
+            return False
+        is_new = message.stretch > self._stretches
+        self._stretches = max(self._stretches, message.stretch)
+        return is_new
+
+    def refuse(self, message: Follow, rank_0: ActorRef, reason: str) -> None:
+        """This member cannot follow; it says so again when it is called again."""
+        log.warning("cannot_follow", epoch=message.epoch, reason=reason)
+        if message.epoch == self.epoch:
+            self._stretches = message.stretch - 1
+            reason = f"{self._worker}: {reason}"
+            try_tell(self._actor, rank_0, CannotFollow(message.epoch, self._worker, reason))
+
+    def _refuse_call(self, message: Follow, rank_0: ActorRef) -> None:
+        self._refuse_old(message.epoch)
+        reason = f"{self._worker} is in the group of epoch {self.epoch}"
+        try_tell(self._actor, rank_0, CannotFollow(message.epoch, self._worker, reason))
+
+    async def follow(
+        self,
+        message: Follow,
+        rank_0: ActorRef,
+        take_steps: Callable[[CompanyT], asyncio.Future[int]],
+    ) -> None:
+        """Take part in a stretch that rank 0 leads; the caller has the accelerator's turn."""
+        company = self._company
+        if message.epoch != self.epoch or company is self._connector.alone:
+            self._refuse_call(message, rank_0)
+            return
+        stretch = self._begin(message.stretch)
+        broke: TransportError | None = None
+        culprits: tuple[str, ...] = ()
+        try:
+            steps = take_steps(company)
+            await asyncio.wait((steps, stretch.broken), return_when=asyncio.FIRST_COMPLETED)
+            if steps.done():
+                steps.result()
+            else:
+                steps.cancel()  # how it ends is of no interest
+        except TransportError as error:
+            broke = error.with_traceback(None)  # or this frame would keep the group alive
+        except CannotShard as error:  # nobody's fault: it is so for all ranks
+            broke = TransportError(str(error))
+        except (SpotlightError, ValueError, RuntimeError) as error:  # of this member alone
+            broke = TransportError(f"{type(error).__name__}: {error}")
+            culprits = (self._worker,)
+        finally:
+            self.end(stretch, broke, culprits)
+
+    async def formed(self, epoch: int) -> bool:
+        """Wait until the group of that epoch has formed; False if there is another by now, or none
+        forms for long.
+        """
+        return epoch == self.epoch and await self._has_formed() and epoch == self.epoch
+
+    def cannot(self, message: CannotFollow, sender: ActorRef) -> None:
+        """A member cannot take part: the group is given up, for its sake; or it has gone on to the
+        next one before us, and nobody is to wait for it.
+        """
+        seats = self._order.seats if self._order is not None else ()
+        if message.epoch == self.epoch and all(
+            (seat.worker, seat.member) != (message.worker, sender) for seat in seats
+        ):
+            self._refuse_stranger(message, sender)
+        elif message.epoch == self.epoch:
+            self._fail(message.reason, (message.worker,))
+        elif any(stretch.epoch == message.epoch for stretch in self._open):
+            self._leave_behind()
+
+    def end(
+        self,
+        stretch: _Stretch[CompanyT],
+        error: TransportError | None,
+        culprits: tuple[str, ...] = (),
+    ) -> None:
+        """A stretch is over; with what broke the group, and who is to blame for it."""
+        was_open = stretch in self._open
+        self._open.pop(stretch, None)
+        if was_open and error is None:
+            self._ended = max(self._ended, (stretch.epoch, stretch.number))
+        if not self._open:
+            self._quiet.set()
+        if error is not None and stretch.epoch == self.epoch and self._formed.is_set():
+            self._fail(str(error), culprits)
+
+    def _begin(self, number: int) -> _Stretch[CompanyT]:
+        stretch = _Stretch(self, self.epoch, number, self._company, self._broken)
+        self._open[stretch] = None
+        self._quiet.clear()
+        return stretch
+
+    async def _has_formed(self) -> bool:
+        try:
+            async with asyncio.timeout(_ORDER_LIMIT_S):
+                while not self._formed.is_set():  # by now, it may not be any more
+                    await self._formed.wait()
+        except TimeoutError:
+            log.error("no_group", seconds=_ORDER_LIMIT_S, epoch=self.epoch)
+            return False
+        return True
+
+    # --- failing ---
+
+    def _fail(self, reason: str, culprits: tuple[str, ...] = ()) -> None:
+        """Give the group up, and wait for a new order."""
+        log.warning("group_failed", epoch=self.epoch, reason=reason, culprits=culprits)
+        self._stop_repeating()
+        self._leave_behind()
+        self._formed.clear()
+        self._tell_leader(GroupFailed(self.epoch, reason, culprits))
+
+    def _leave_behind(self) -> None:
+        """Whoever waits in the group does so without us; one who is alone waits for nobody."""
+        if self._company is self._connector.alone:
+            return
+        self._connector.leave_behind(self._company)
+        self._company = self._connector.alone
+        if not self._broken.done():
+            self._broken.set_result(None)
+        self._open.clear()
+        self._quiet.set()
+
+    def _refuse_old(self, epoch: int) -> None:
+        log.warning(
+            "old_epoch_refused", epoch=epoch, now=self.epoch, sender=str(self._actor.sender)
+        )
+
+    def _refuse_stranger(
+        self, message: Introduce | Follow | CannotFollow, sender: ActorRef
+    ) -> None:
+        log.warning("stranger_refused", said=type(message).__name__, sender=str(sender))
+
+    def _has_rank(self, member: ActorRef, rank: int) -> bool:
+        seats = self._order.seats if self._order is not None else ()
+        return 0 <= rank < len(seats) and seats[rank].member == member
+
+    def _tell_leader(self, message: GroupReady | GroupFailed) -> None:
+        if self._leader is not None:
+            self._actor.tell(self._leader, message)
+
+    def _rank(self) -> int:
+        if self._order is None:
+            return 0
+        workers = [seat.worker for seat in self._order.seats]
+        return workers.index(self._worker)

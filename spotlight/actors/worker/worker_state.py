@@ -1,0 +1,164 @@
+"""What a worker process shares between its actors: its name, its threads, and the state it reports.
+
+Torch runs in one thread (the accelerator's), scoring in another, and tensors become bytes or the
+reverse in a third, so that the actors' loop always answers and the accelerator never waits for
+bytes. An accelerator's thread that is stuck in a collective is left behind for a new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from typing import TypeVar
+
+from spotlight.actors.protocol import WorkerState
+from spotlight.actors.runtime.abandonable_thread import AbandonableThread
+from spotlight.errors import TransportError
+
+ResultT = TypeVar("ResultT")
+
+_PRECEDENCE: tuple[WorkerState, ...] = (
+    "train",
+    "rollout",
+    "explore",
+    "evaluate",
+    "loading",
+    "score",
+)
+
+
+class Turn:
+    """At the accelerator; whoever has it queues work in the accelerator's thread."""
+
+    def __init__(self, lock: asyncio.Lock) -> None:
+        self._lock = lock
+        self._is_mine = True
+
+    def pass_on(self) -> None:
+        """The next one may queue its work behind what is queued: the accelerator does not wait
+        for the loop between the two.
+        """
+        if self._is_mine:
+            self._is_mine = False
+            self._lock.release()
+
+    async def regain(self) -> None:
+        """Have the turn again, unless one has it still."""
+        if not self._is_mine:
+            await self._lock.acquire()
+            self._is_mine = True
+
+
+class WorkerContext:
+    """Shared by the actors of one worker process.
+
+    Args:
+        epoch: differs for every process that bears the name.
+        node: control address of the node that started it, whose word it takes.
+        limit_threads: has the thread that calls it compute with so many CPU threads; nothing by
+            default.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        epoch: int,
+        node: str,
+        limit_threads: Callable[[int], None] = lambda threads: None,
+    ) -> None:
+        self.name = name
+        self.epoch = epoch
+        self.node = node
+        self._accelerator = AbandonableThread("accelerator")
+        self._limit_threads = limit_threads
+        self._threads = 1
+        self._scorer = ThreadPoolExecutor(1, thread_name_prefix="scorer")
+        self._packer = ThreadPoolExecutor(1, thread_name_prefix="packer")
+        self._turn = asyncio.Lock()
+        self._busy: Counter[WorkerState] = Counter()
+        self._details: dict[WorkerState, str] = {}
+        self._reported: tuple[WorkerState, str] = ("starting", "")
+        self._report: Callable[[WorkerState, str], None] | None = None
+
+    def use_threads(self, threads: int) -> None:
+        """Compute with so many CPU threads from now on, whatever the process was started with."""
+        self._threads = threads
+
+    async def on_accelerator(self, work: Callable[[], ResultT]) -> ResultT:
+        """Run torch work in the accelerator's thread, after what is queued there."""
+        async with self.accelerator_turn():
+            return await self.in_turn(work)
+
+    @asynccontextmanager
+    async def accelerator_turn(self) -> AsyncIterator[Turn]:
+        """Have the accelerator for oneself, for several pieces of work (`in_turn`) between which
+        the loop decides; first come, first served.
+        """
+        await self._turn.acquire()
+        turn = Turn(self._turn)
+        try:
+            yield turn
+        finally:
+            turn.pass_on()
+
+    def in_turn(self, work: Callable[[], ResultT]) -> asyncio.Future[ResultT]:
+        """Queue torch work in the accelerator's thread; only within one's `accelerator_turn`."""
+        threads = self._threads
+
+        def limited() -> ResultT:
+            self._limit_threads(threads)  # each time, as it may be another thread by now
+            return work()
+
+        return asyncio.get_running_loop().run_in_executor(self._accelerator, limited)
+
+    def abandon_accelerator(self) -> None:
+        """Go on in a new thread; what runs in the old one may take as long as it likes."""
+        self._accelerator.abandon()
+
+    def require_accelerator(self) -> None:
+        """In the accelerator's thread: raises `TransportError` if it was left behind."""
+        if not self._accelerator.is_current():
+            raise TransportError("this thread was left behind in an SP group that is gone")
+
+    async def on_packer(self, work: Callable[[], ResultT]) -> ResultT:
+        """Turn tensors into bytes, or bytes into tensors, beside everything else."""
+        return await asyncio.get_running_loop().run_in_executor(self._packer, work)
+
+    async def on_scorer(self, work: Callable[[], ResultT]) -> ResultT:
+        """Run scoring in its own thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._scorer, work)
+
+    def report_to(self, report: Callable[[WorkerState, str], None]) -> None:
+        """From now on every change of state goes there, beginning with the present one."""
+        self._report = report
+        self._reported = ("starting", "")
+        self._publish()
+
+    @contextmanager
+    def busy(self, state: WorkerState, detail: str = "") -> Iterator[None]:
+        """The worker is in this state, unless a more important one hides it."""
+        self._busy[state] += 1
+        self._details[state] = detail
+        self._publish()
+        try:
+            yield
+        finally:
+            self._busy[state] -= 1
+            self._publish()
+
+    def close(self) -> None:
+        """Let the threads end."""
+        self._accelerator.close()
+        self._scorer.shutdown(wait=False, cancel_futures=True)
+        self._packer.shutdown(wait=False, cancel_futures=True)
+
+    def _publish(self) -> None:
+        idle: WorkerState = "idle"
+        state = next((state for state in _PRECEDENCE if self._busy[state] > 0), idle)
+        current = (state, self._details.get(state, ""))
+        if current != self._reported and self._report is not None:
+            self._reported = current
+            self._report(*current)

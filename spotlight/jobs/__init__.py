@@ -1,0 +1,39 @@
+"""What a user may ask for: the job, how it is read, and the checks before it starts."""
+
+from spotlight.jobs.fields import MOST_WORKERS_OF_NODE
+from spotlight.jobs.loading import LARGEST_JOB_FILE, job_from_data, job_to_yaml, load_job, parse_job
+from spotlight.jobs.sections import (
+    ExplorationSpec,
+    LoraSpec,
+    ModelSpec,
+    PoolSpec,
+    PoolsSpec,
+    PromptsSpec,
+    RewardSpec,
+    SamplerSpec,
+    TrainingSpec,
+    ValidationSpec,
+    WindowSpec,
+)
+from spotlight.jobs.spec import JobSpec
+
+__all__ = [
+    "LARGEST_JOB_FILE",
+    "MOST_WORKERS_OF_NODE",
+    "ExplorationSpec",
+    "JobSpec",
+    "LoraSpec",
+    "ModelSpec",
+    "PoolSpec",
+    "PoolsSpec",
+    "PromptsSpec",
+    "RewardSpec",
+    "SamplerSpec",
+    "TrainingSpec",
+    "ValidationSpec",
+    "WindowSpec",
+    "job_from_data",
+    "job_to_yaml",
+    "load_job",
+    "parse_job",
+]

@@ -1,0 +1,56 @@
+"""What every section of a job is made of: its limits, and how a field is refused."""
+
+from __future__ import annotations
+
+import msgspec
+
+from spotlight.files import path_problem
+
+# Limits are far above what trains, and below what would fill the memory of a machine: a number with
+# a few zeros too many is refused here, and not found out by an hour of waiting.
+MOST_STEPS = 1000
+"""Denoising steps: the schedules of flow-matching models are trained with so many."""
+MOST_PIXELS = 4096 * 4096
+"""Of an image."""
+MOST_IN_BATCH = 4096
+"""Images in one forward pass."""
+MOST_SAMPLES = 16_384
+"""In an iteration: the order to train names each of them, in one frame of 16 MiB."""
+MOST_PREVIEWS = 262_144
+"""In an iteration: the coordinator holds a request for each."""
+MOST_ITERATIONS = 1_000_000
+MOST_REPEATS = 1000
+"""Images of a prompt, draws of a sample, tries of a batch."""
+MOST_TARGETS = 1000
+"""Modules with adapters, when each layer is named for itself."""
+MOST_FILES = 32
+"""Files of metadata."""
+GREATEST_RANK = 8192
+"""Of adapters, and their scale: the layers that they adapt are hardly larger."""
+MOST_THREADS = 256
+MOST_WORKERS_OF_NODE = 256
+"""Far more than accelerators fit into a machine."""
+MOST_WORKERS = 1024
+"""On this machine: each is a process."""
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One section of a job."""
+
+
+def require(condition: bool, field: str, problem: str) -> None:
+    """Raise a `ValueError` that `load_job` turns into a `JobError` with the full path."""
+    if not condition:
+        raise ValueError(f"{field}|{problem}")
+
+
+def require_at_most(section: Section, most: int, *fields: str) -> None:
+    for field in fields:
+        value = getattr(section, field)
+        if value is not None:
+            require(value <= most, field, f"must be at most {most:,}, not {value:,}")
+
+
+def require_path(field: str, value: str) -> None:
+    problem = path_problem(value)
+    require(problem is None, field, str(problem))

@@ -1,0 +1,156 @@
+"""Reads a job from YAML; an error names the path of the field."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+import yaml
+
+from spotlight.errors import JobError, UnreadableFile
+from spotlight.files import MEBIBYTE, path_problem, read_text
+from spotlight.jobs.plain_yaml import PlainYAMLError, read_yaml
+from spotlight.jobs.spec import JobSpec
+
+LARGEST_JOB_FILE = MEBIBYTE
+"""Bytes of a job file, or of a run folder's config.yaml: one with every field has some three
+thousand."""
+
+
+def load_job(path: Path) -> JobSpec:
+    """Read a job from a YAML file; relative prompt and checkpoint paths become absolute.
+
+    Raises `JobError` with the path of the field (or of the file) and what to do.
+    """
+    try:
+        text = read_text(path, most=LARGEST_JOB_FILE)
+    except UnreadableFile as error:
+        raise JobError(str(path), f"{error.problem}; give the path of a job file (YAML)") from error
+    return parse_job(text, source=str(path), base=path.parent)
+
+
+def parse_job(text: str, *, source: str = "job", base: Path | None = None) -> JobSpec:
+    """Parse and validate a job. `base` is the folder that relative paths start from."""
+    try:
+        data = read_yaml(text)
+    except PlainYAMLError as error:
+        raise JobError(source, str(error)) from error
+    if not isinstance(data, dict):
+        raise JobError(source, "must hold a mapping with `name`, `model`, `prompts` and `sampler`")
+    job = job_from_data(data)
+    return _resolve_paths(job, base) if base else job
+
+
+def job_from_data(data: dict[str, Any]) -> JobSpec:
+    """Validate a job given as plain data; raises `JobError`."""
+    _refuse_unknown_keys(data, JobSpec, "")
+    try:
+        return msgspec.convert(data, JobSpec)
+    except msgspec.ValidationError as error:
+        raise _job_error(str(error)) from error
+
+
+def job_to_yaml(job: JobSpec) -> str:
+    """The whole job, defaults included, as YAML."""
+    return yaml.safe_dump(msgspec.to_builtins(job), sort_keys=False)
+
+
+def _resolve_paths(job: JobSpec, base: Path) -> JobSpec:
+    def absolute(field: str, value: str) -> str:
+        if value.startswith("builtin:"):
+            return value
+        try:
+            path = str((base / Path(value).expanduser()).resolve())
+        except (OSError, RuntimeError) as error:  # no such user; links in a circle
+            raise JobError(field, f"`{value}` leads nowhere; write the whole path") from error
+        problem = path_problem(path)
+        if problem is not None:
+            raise JobError(field, f"`{value}` leads to a path that {problem}")
+        return path
+
+    return msgspec.structs.replace(
+        job,
+        model=msgspec.structs.replace(
+            job.model, checkpoint=absolute("model.checkpoint", job.model.checkpoint)
+        ),
+        prompts=msgspec.structs.replace(
+            job.prompts,
+            train=absolute("prompts.train", job.prompts.train),
+            validation=absolute("prompts.validation", job.prompts.validation),
+        ),
+        reward=msgspec.structs.replace(
+            job.reward,
+            metadata=tuple(absolute("reward.metadata", name) for name in job.reward.metadata),
+        ),
+    )
+
+
+def _refuse_unknown_keys(data: dict[str, Any], spec: type[msgspec.Struct], prefix: str) -> None:
+    hints = get_type_hints(spec)
+    for key, value in data.items():
+        path = f"{prefix}{key}"
+        if key not in hints:
+            close = difflib.get_close_matches(str(key), list(hints), n=1)
+            advice = (
+                f"did you mean `{close[0]}`?"
+                if close
+                else f"known here: {', '.join(sorted(hints))}"
+            )
+            raise JobError(path, f"unknown key; {advice}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise JobError(path, f"must be a finite number, not {value}")
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
+            raise JobError(path, "must be a number of 64 bits at most")
+        section = _section_type(hints[key])
+        if section is not None and isinstance(value, dict):
+            _refuse_unknown_keys(value, section, f"{path}.")
+
+
+def _section_type(hint: Any) -> type[msgspec.Struct] | None:
+    for option in _options(hint):
+        if isinstance(option, type) and issubclass(option, msgspec.Struct):
+            return option
+    return None
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    """The types that a union is of; a type itself if it is none."""
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+
+
+def _choices(path: str) -> str:
+    """What the field at a path may say, in words."""
+    hint: Any = JobSpec
+    for name in path.split("."):
+        hint = get_type_hints(_section_type(hint) or JobSpec)[name]
+    words = [
+        f"`{choice}`"
+        for option in _options(hint)
+        if get_origin(option) is Literal
+        for choice in get_args(option)
+    ]
+    if int in _options(hint):
+        words.append("a whole number")
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def _job_error(message: str) -> JobError:
+    """Turn msgspec's "problem - at `$.a.b`" into a path and a problem."""
+    problem, _, where = message.partition(" - at `$")
+    path = where.rstrip("`").lstrip(".")
+    marked = re.match(r"([a-z_.]+)\|", problem)  # msgspec's own messages say `int | null`
+    if marked:
+        field, problem = marked[1], problem[marked.end() :]
+        path = f"{path}.{field}" if path else field
+    missing = re.search(r"missing required field `(\w+)`", problem)
+    if missing:
+        return JobError(f"{path}.{missing[1]}" if path else missing[1], "is missing; add it")
+    other = re.fullmatch(r"Invalid enum value '(.*)'", problem, flags=re.DOTALL)
+    if other:
+        return JobError(path, f"must be {_choices(path)}, not `{other[1]}`")
+    return JobError(path or "job", problem[:1].lower() + problem[1:])

@@ -1,0 +1,392 @@
+"""The sections of a job: model, prompts, sampler, reward, training, exploration, validation, pools.
+
+A field's docstring ends with its unit in square brackets, where it has one.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from spotlight.jobs.fields import (
+    GREATEST_RANK,
+    MOST_FILES,
+    MOST_IN_BATCH,
+    MOST_ITERATIONS,
+    MOST_PIXELS,
+    MOST_PREVIEWS,
+    MOST_REPEATS,
+    MOST_STEPS,
+    MOST_TARGETS,
+    MOST_WORKERS,
+    MOST_WORKERS_OF_NODE,
+    Section,
+    require,
+    require_at_most,
+    require_path,
+)
+from spotlight.types import SamplerKind
+
+
+class LoraSpec(Section, frozen=True, kw_only=True):
+    """Low-rank adapters (peft) instead of full fine-tuning."""
+
+    rank: int = 16
+    """Rank of each adapter."""
+    alpha: int = 32
+    """Scale: the adapter's output is multiplied by `alpha / rank`."""
+    targets: tuple[str, ...] = (
+        "to_q",
+        "to_k",
+        "to_v",
+        "to_out.0",
+        "add_q_proj",
+        "add_k_proj",
+        "add_v_proj",
+        "to_add_out",
+        "img_mlp.net.0.proj",
+        "img_mlp.net.2",
+        "txt_mlp.net.0.proj",
+        "txt_mlp.net.2",
+    )
+    """Module names that get an adapter; the default is Flow-GRPO's list for Qwen-Image."""
+
+    def __post_init__(self) -> None:
+        require(self.rank >= 1, "rank", f"must be at least 1, not {self.rank}")
+        require(self.alpha >= 1, "alpha", f"must be at least 1, not {self.alpha}")
+        require(bool(self.targets), "targets", "name at least one module")
+        require_at_most(self, GREATEST_RANK, "rank", "alpha")
+        require(len(self.targets) <= MOST_TARGETS, "targets", f"name at most {MOST_TARGETS:,}")
+        for target in self.targets:
+            require(
+                re.fullmatch(r"[A-Za-z0-9_.]{1,200}", target) is not None,
+                "targets",
+                "name modules by letters, digits, `_` and `.`, with 200 characters at most",
+            )
+
+
+class ModelSpec(Section, frozen=True, kw_only=True):
+    """The model to post-train."""
+
+    checkpoint: str
+    """A folder in diffusers layout, or `builtin:NAME` for one that ships with Spotlight."""
+    tuning: Literal["full", "lora"] = "full"
+    """Train all weights of the transformer, or low-rank adapters only."""
+    lora: LoraSpec = LoraSpec()
+    """The adapters; unused by `full`."""
+
+    def __post_init__(self) -> None:
+        require_path("checkpoint", self.checkpoint)
+
+
+class PromptsSpec(Section, frozen=True, kw_only=True):
+    """Which prompts to train on and which to validate on: text files, one prompt a line, or
+    GenEval's metadata in files that end in `.jsonl`."""
+
+    train: str
+    """A path (relative to the job file), or `builtin:NAME`."""
+    validation: str
+    """Prompts that must not occur in `train`."""
+    per_iteration: int = 8
+    """Prompt groups in one iteration. [prompts]"""
+
+    def __post_init__(self) -> None:
+        require(self.per_iteration >= 1, "per_iteration", "must be at least 1")
+        for field in ("train", "validation"):
+            require_path(field, getattr(self, field))
+
+
+class WindowSpec(Section, frozen=True, kw_only=True):
+    """The SDE window of Flow-GRPO-Fast: noise is added, and trained on, only inside it."""
+
+    length: int = 2
+    """Stochastic steps. [steps]"""
+    earliest: int = 0
+    """First step, counted from 0, at which the window may start."""
+    latest: int = 4
+    """The window starts before `latest - length + 1`; its start is drawn once per iteration for all
+    samples."""
+
+    def __post_init__(self) -> None:
+        require(self.length >= 1, "length", "must be at least 1")
+        require(self.earliest >= 0, "earliest", "must not be negative")
+        require(
+            self.latest - self.length >= self.earliest,
+            "latest",
+            f"no room for {self.length} steps from {self.earliest} on; raise `latest`",
+        )
+        require_at_most(self, MOST_STEPS, "latest")
+
+
+class SamplerSpec(Section, frozen=True, kw_only=True):
+    """How images are denoised."""
+
+    height: int
+    """Height of the images. [pixels]"""
+    width: int
+    """Width of the images. [pixels]"""
+    kind: SamplerKind = "ode"
+    """`ode` adds no noise; `flow_sde` and `cps` add it inside the window, as Flow-GRPO needs."""
+    steps: int = 8
+    """Denoising steps of a rollout. [steps]"""
+    evaluation_steps: int | None = None
+    """Denoising steps of validation images; the rollout's when absent. [steps]"""
+    shift: float | None = None
+    """Schedule shift; the checkpoint's scheduler decides when absent."""
+    guidance: float = 1.0
+    """True classifier-free guidance scale; 1 means none."""
+    noise_level: float = 0.7
+    """`a` of Flow-SDE and CPS, how much noise a step draws anew: with `cps` at most 1, which is all
+    of it; unused by `ode`."""
+    window: WindowSpec = WindowSpec()
+    """Where Flow-SDE and CPS add noise; unused by `ode`."""
+    micro_batch: int = 8
+    """Every forward pass runs at this batch size, padded when short, so that kernels never depend
+    on the load. [images]"""
+    degree: Literal["auto"] | int = "auto"
+    """SP degree: how many workers of a node denoise one micro-batch together. `auto` does what is
+    predicted to finish most, and is 1 with `exploration.budget: fixed`, since degrees differ in the
+    last bit; a number is kept to wherever a node has so many. [workers]"""
+
+    def __post_init__(self) -> None:
+        for field in ("height", "width"):
+            require(getattr(self, field) >= 1, field, "must be at least 1 pixel")
+        require(self.steps >= 1, "steps", f"must be at least 1, not {self.steps}")
+        require(
+            self.evaluation_steps is None or self.evaluation_steps >= 1,
+            "evaluation_steps",
+            "must be at least 1",
+        )
+        require(self.shift is None or self.shift > 0, "shift", "must be positive")
+        require(self.guidance >= 1, "guidance", "must be at least 1 (1 means no guidance)")
+        require(self.noise_level >= 0, "noise_level", "must not be negative")
+        require(
+            self.kind != "cps" or self.noise_level <= 1,
+            "noise_level",
+            f"must be in [0, 1] with `cps`, not {self.noise_level}: a step draws the part"
+            " sin(noise_level * pi / 2) of its noise anew, and 1 is all of it; its authors use 0.8",
+        )
+        require(self.micro_batch >= 1, "micro_batch", "must be at least 1 image")
+        require(
+            self.degree == "auto" or self.degree >= 1,
+            "degree",
+            f"must be `auto` or at least 1, not {self.degree}",
+        )
+        require(
+            self.height * self.width <= MOST_PIXELS,
+            "height" if self.height >= self.width else "width",
+            f"{self.width:,} x {self.height:,} pixels are more than an image may have"
+            f" ({MOST_PIXELS:,})",
+        )
+        require_at_most(self, MOST_STEPS, "steps", "evaluation_steps")
+        require_at_most(self, MOST_IN_BATCH, "micro_batch")
+        if self.degree != "auto":
+            require_at_most(self, MOST_WORKERS, "degree")
+        if self.kind != "ode":
+            require(
+                self.window.latest < self.steps,
+                "window.latest",
+                f"must be below steps ({self.steps}): the last step is never trained",
+            )
+
+
+class RewardSpec(Section, frozen=True, kw_only=True):
+    """How images are scored."""
+
+    kind: Literal["ocr", "compositional"] = "ocr"
+    """The scorer: `ocr` reads the text in the image and compares it with the quoted text of the
+    prompt; `compositional` checks number, colour and position of circles, squares and triangles."""
+    metadata: tuple[str, ...] = ()
+    """Files of GenEval's metadata (JSONL), together with a line for every prompt: what its image
+    must show. Named like prompts; `compositional` needs them, `ocr` does not use them."""
+    attempts: int = 3
+    """How often a batch is scored before its failure counts. [tries]"""
+    on_failure: Literal["drop_group", "stop"] = "drop_group"
+    """What a failed scorer does to the prompt groups that it could not score; it never becomes a
+    reward of 0."""
+
+    def __post_init__(self) -> None:
+        require(self.attempts >= 1, "attempts", "must be at least 1")
+        require(
+            self.kind != "compositional" or bool(self.metadata),
+            "metadata",
+            "`compositional` needs files that say what the images must show; name them, in"
+            " GenEval's format",
+        )
+        require_at_most(self, MOST_REPEATS, "attempts")
+        require(len(self.metadata) <= MOST_FILES, "metadata", f"name at most {MOST_FILES} files")
+        for name in self.metadata:
+            require_path("metadata", name)
+
+
+class TrainingSpec(Section, frozen=True, kw_only=True):
+    """The update rule and its optimizer (AdamW)."""
+
+    loss: Literal["diffusion_nft", "flow_grpo"] = "diffusion_nft"
+    """The update rule; `flow_grpo` needs a stochastic sampler."""
+    ranks: int = 1
+    """Trainer ranks, each a worker of the reserved pool; they share every batch. [workers]"""
+    updates_per_iteration: int = 2
+    """Optimizer steps per iteration; the samples are dealt out over them. [steps]"""
+    micro_batch: int = 32
+    """Samples in one forward and backward pass. [samples]"""
+    learning_rate: float = 3e-4
+    """AdamW's step size."""
+    weight_decay: float = 1e-4
+    """AdamW's decoupled weight decay."""
+    adam_betas: tuple[float, float] = (0.9, 0.999)
+    """AdamW's decay of the first and the second moment."""
+    gradient_clip: float = 1.0
+    """Largest norm of the whole gradient."""
+    advantage_std: Literal["global", "group"] = "global"
+    """Divide advantages by the standard deviation over the iteration or over each prompt group."""
+    advantage_clip: float = 5.0
+    """Advantages are cut to this absolute value."""
+    ema_decay: float = 0.9
+    """Of the weights that validation uses, per optimizer step."""
+    rollout_decay: float = 0.0
+    """DiffusionNFT's old policy: `old <- d*old + (1-d)*new` at each publication; 0 rolls out with
+    the newest weights, and needs several updates per iteration."""
+    nft_strength: float = 1.0
+    """`b` of DiffusionNFT."""
+    nft_times: int = 4
+    """Random flow times per sample and update. [draws]"""
+    clip_range: float = 1e-4
+    """Flow-GRPO's ratio clip."""
+    kl: float = 0.0
+    """Weight of the distance to the initial weights; 0 keeps no reference model."""
+    patience_s: float = 60.0
+    """How long a trainer rank may be out of reach before others take over from the last checkpoint;
+    one whose process has ended is replaced at once. [seconds]"""
+
+    def __post_init__(self) -> None:
+        for field in ("ranks", "updates_per_iteration", "micro_batch", "nft_times"):
+            require(
+                getattr(self, field) >= 1, field, f"must be at least 1, not {getattr(self, field)}"
+            )
+        for field in (
+            "learning_rate",
+            "gradient_clip",
+            "advantage_clip",
+            "nft_strength",
+            "clip_range",
+            "patience_s",
+        ):
+            require(
+                getattr(self, field) > 0, field, f"must be positive, not {getattr(self, field)}"
+            )
+        for field in ("ema_decay", "rollout_decay"):
+            require(0 <= getattr(self, field) < 1, field, "must be in [0, 1)")
+        require(
+            all(0 <= beta < 1 for beta in self.adam_betas),
+            "adam_betas",
+            f"both must be in [0, 1), not {list(self.adam_betas)}",
+        )
+        for field in ("weight_decay", "kl"):
+            require(getattr(self, field) >= 0, field, "must not be negative")
+        require_at_most(self, MOST_IN_BATCH, "micro_batch")
+        require_at_most(self, MOST_REPEATS, "nft_times")
+
+
+class ExplorationSpec(Section, frozen=True, kw_only=True):
+    """What spot workers do while reserved workers train."""
+
+    mode: Literal["none", "random", "uniform", "bandit"] = "uniform"
+    """`bandit` gives more previews to the prompts whose rewards it expects to spread most by them;
+    `uniform` gives every prompt of the next iteration the same number; `random` does so too, but
+    keeps any of them, for comparison; `none` lets spot workers wait."""
+    budget: Literal["window", "fixed"] = "window"
+    """`window` explores until training is predicted to end; `fixed` previews `candidates` per kept
+    seed, however long that takes, which makes a run repeatable bit for bit unless groups of several
+    workers (`sampler.degree`) lose members."""
+    weights: Literal["previous", "fresh"] = "previous"
+    """`previous` explores while the reserved workers train, with the weights that there are by
+    then. `fresh` explores between publication and rollout, with the new weights and all workers,
+    while nothing else goes on: for comparison. With as many `preview_steps` as a rollout has,
+    previews are then the samples themselves, and no choice of seeds is better."""
+    candidates: int = 4
+    """Most previews per kept seed. [previews]"""
+    effort: Literal["fixed", "auto"] = "fixed"
+    """`auto` lets a slow bandit choose for each iteration between `preview_steps`, half and all of
+    a rollout's steps, and between `prompt_pool` and no pool, by the contrast that samples then
+    have; `fixed` keeps to what the job names."""
+    prompt_pool: int = 1
+    """So many times the prompts of an iteration are explored, and share its previews; training
+    takes those of them whose kept seeds contrast most. [times]"""
+    preview_steps: int | None = None
+    """Denoising steps of a preview; the rollout's when absent. [steps]"""
+    probes: int = 4
+    """Previewed seeds, drawn at random, that each iteration regenerates whether or not they were
+    chosen, to see whether previews predict rewards; exploration shrinks, or stops, when they do
+    not, or when the kept seeds do not contrast as their previews did. [images]"""
+
+    def __post_init__(self) -> None:
+        require(self.candidates >= 1, "candidates", f"must be at least 1, not {self.candidates}")
+        require(
+            self.budget == "fixed" or self.weights == "previous",
+            "budget",
+            "must be `fixed` with fresh weights: no training goes on then whose time could be used",
+        )
+        require(
+            1 <= self.prompt_pool <= self.candidates,
+            "prompt_pool",
+            f"must be between 1 and `candidates` ({self.candidates}), not {self.prompt_pool}: a"
+            " prompt needs as many previews as it has samples",
+        )
+        require(
+            self.prompt_pool == 1 or self.mode != "random",
+            "prompt_pool",
+            "must be 1 with mode `random`: prompts would be chosen by their previews",
+        )
+        require(
+            self.probes == 0 or self.probes >= 2,
+            "probes",
+            f"must be 0, or at least 2 to be compared, not {self.probes}",
+        )
+        require(
+            self.preview_steps is None or self.preview_steps >= 1,
+            "preview_steps",
+            "must be at least 1",
+        )
+        require_at_most(self, MOST_REPEATS, "candidates")
+        require_at_most(self, MOST_PREVIEWS, "probes")
+
+
+class ValidationSpec(Section, frozen=True, kw_only=True):
+    """Held-out prompts, always with the same seeds."""
+
+    seeds: int = 4
+    """Images per validation prompt. [images]"""
+    every: int = 5
+    """Iterations between validations; the first and the last weights are always validated.
+    [iterations]"""
+
+    def __post_init__(self) -> None:
+        require(self.seeds >= 1, "seeds", "must be at least 1")
+        require(self.every >= 1, "every", "must be at least 1")
+        require_at_most(self, MOST_REPEATS, "seeds")
+        require_at_most(self, MOST_ITERATIONS, "every")
+
+
+class PoolSpec(Section, frozen=True, kw_only=True):
+    """Nodes that `spotlight run` starts on this machine; on a cluster nodes join by themselves."""
+
+    nodes: int = 1
+    """Nodes, each one process. [nodes]"""
+    workers: int = 1
+    """Workers on each node, one per accelerator or CPU slot. [workers]"""
+
+    def __post_init__(self) -> None:
+        require(self.nodes >= 0, "nodes", "must not be negative")
+        require(self.workers >= 1, "workers", "must be at least 1")
+        require_at_most(self, MOST_WORKERS, "nodes")
+        require_at_most(self, MOST_WORKERS_OF_NODE, "workers")
+
+
+class PoolsSpec(Section, frozen=True, kw_only=True):
+    """The reserved and the spot pool; used by `spotlight run` only."""
+
+    reserved: PoolSpec = PoolSpec()
+    """Nodes that stay: they train, and roll out when they do not train."""
+    spot: PoolSpec = PoolSpec()
+    """Nodes that may go at any time: they roll out, and explore while the others train."""

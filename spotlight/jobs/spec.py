@@ -1,0 +1,165 @@
+"""JobSpec: what a user may ask for.
+
+Every field is typed and validated when the job is loaded, before any process starts. An error names
+the path of the field (`sampler.steps`), what is wrong and what to do. This module imports neither
+torch nor diffusers; whether the checkpoint and the scorer are really there is checked by
+`spotlight.preflight.checks`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from spotlight.jobs.fields import (
+    MOST_ITERATIONS,
+    MOST_PREVIEWS,
+    MOST_SAMPLES,
+    MOST_THREADS,
+    MOST_WORKERS,
+    Section,
+    require,
+    require_at_most,
+)
+from spotlight.jobs.sections import (
+    ExplorationSpec,
+    ModelSpec,
+    PoolsSpec,
+    PromptsSpec,
+    RewardSpec,
+    SamplerSpec,
+    TrainingSpec,
+    ValidationSpec,
+)
+
+
+class JobSpec(Section, frozen=True, kw_only=True):
+    """One post-training run."""
+
+    name: str
+    """Names the run folder; letters, digits, `.`, `_` and `-`."""
+    model: ModelSpec
+    """The model to post-train."""
+    prompts: PromptsSpec
+    """What to draw."""
+    sampler: SamplerSpec
+    """How to denoise."""
+    seed: int = 0
+    """Decides every random choice of the run."""
+    iterations: int = 40
+    """Turns of rollout, score and train. [iterations]"""
+    group_size: int = 8
+    """Samples per prompt group: the seeds that are kept and trained on. [samples]"""
+    checkpoint_every: int = 5
+    """Iterations between checkpoints; the last iteration is always saved. [iterations]"""
+    threads: int = 1
+    """CPU threads that each worker computes with. A job says it, since other numbers may round
+    differently: a run with equal bits has equal threads everywhere. [threads]"""
+    reward: RewardSpec = RewardSpec()
+    """How images are scored."""
+    training: TrainingSpec = TrainingSpec()
+    """How the weights are updated."""
+    exploration: ExplorationSpec = ExplorationSpec()
+    """What spot workers do while reserved workers train."""
+    validation: ValidationSpec = ValidationSpec()
+    """How progress is measured."""
+    pools: PoolsSpec = PoolsSpec()
+    """What `spotlight run` starts on this machine."""
+
+    def __post_init__(self) -> None:
+        require(
+            re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", self.name) is not None,
+            "name",
+            "use letters, digits, `.`, `_` and `-` only, 64 characters at most",
+        )
+        require(0 <= self.seed < 2**63, "seed", "must be in [0, 2^63)")
+        require(self.iterations >= 1, "iterations", f"must be at least 1, not {self.iterations}")
+        require(
+            self.group_size >= 2,
+            "group_size",
+            f"must be at least 2, not {self.group_size}: an advantage compares samples "
+            "of one prompt",
+        )
+        require(self.checkpoint_every >= 1, "checkpoint_every", "must be at least 1")
+        require_at_most(self, MOST_ITERATIONS, "iterations", "checkpoint_every")
+        require(self.threads >= 1, "threads", "must be at least 1")
+        require_at_most(self, MOST_THREADS, "threads")
+        pools = (self.pools.reserved, self.pools.spot)
+        workers = sum(pool.nodes * pool.workers for pool in pools)
+        require(
+            workers <= MOST_WORKERS,
+            "pools",
+            f"{workers:,} workers are more than one machine starts ({MOST_WORKERS:,})",
+        )
+        samples = self.samples_per_iteration
+        require(
+            samples <= MOST_SAMPLES,
+            "group_size",
+            f"{self.prompts.per_iteration:,} prompts x {self.group_size:,} are {samples:,} samples"
+            f" in an iteration, but at most {MOST_SAMPLES:,} can be; lower it or"
+            " `prompts.per_iteration`",
+        )
+        previews = samples * self.exploration.candidates
+        require(
+            previews <= MOST_PREVIEWS,
+            "exploration.candidates",
+            f"{previews:,} previews in an iteration are more than can be ({MOST_PREVIEWS:,});"
+            " lower it",
+        )
+        preview_steps = self.exploration.preview_steps or self.sampler.steps
+        require(
+            preview_steps <= self.sampler.steps or self.exploration.mode == "none",
+            "exploration.preview_steps",
+            f"must be at most `sampler.steps` ({self.sampler.steps}), not {preview_steps}: a"
+            " preview is there to be cheap",
+        )
+        require(
+            samples % (self.training.updates_per_iteration * self.training.ranks) == 0,
+            "training.updates_per_iteration",
+            f"{samples} samples cannot be dealt out evenly over "
+            f"{self.training.updates_per_iteration} updates and {self.training.ranks} ranks",
+        )
+        if self.training.loss == "diffusion_nft":
+            require(
+                self.training.updates_per_iteration > 1 or self.training.rollout_decay > 0,
+                "training.rollout_decay",
+                "must be above 0 with 1 update per iteration: DiffusionNFT would train only where"
+                " it equals its old policy, where nothing holds it, and unlearn to a reward of 0"
+                " within some 20 iterations; use 0.1, or 2 for `training.updates_per_iteration`",
+            )
+        if self.training.loss == "flow_grpo":
+            require(
+                self.sampler.kind != "ode",
+                "sampler.kind",
+                "flow_grpo needs a stochastic sampler: use `flow_sde` or `cps`",
+            )
+            require(
+                self.sampler.noise_level > 0,
+                "sampler.noise_level",
+                "must be above 0 with flow_grpo, which learns from noise alone; its authors use 0.7"
+                " with `flow_sde` and 0.8 with `cps`",
+            )
+            rollout, replay = self.sampler.micro_batch, self.training.micro_batch
+            require(
+                rollout >= 4 or rollout == replay,
+                "sampler.micro_batch",
+                f"must be at least 4, or {replay} as `training.micro_batch` is, not {rollout}: "
+                "kernels choose otherwise for small batches, and flow_grpo replays samples exactly",
+            )
+
+    @property
+    def degree(self) -> Literal["auto"] | int:
+        """SP degree: 1 where `auto` would let it depend on time which bits a repeatable run has."""
+        degree = self.sampler.degree
+        return 1 if degree == "auto" and self.exploration.budget == "fixed" else degree
+
+    @property
+    def explored_prompts(self) -> int:
+        """Prompt groups of one iteration from which exploration chooses those to train on."""
+        pool = 1 if self.exploration.mode == "none" else self.exploration.prompt_pool
+        return pool * self.prompts.per_iteration
+
+    @property
+    def samples_per_iteration(self) -> int:
+        """Prompt groups times group size."""
+        return self.prompts.per_iteration * self.group_size

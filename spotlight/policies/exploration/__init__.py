@@ -1,0 +1,1 @@
+"""Which prompts to explore with which seeds, and how far previews can be trusted."""

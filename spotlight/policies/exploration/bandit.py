@@ -1,0 +1,359 @@
+"""The exploration planner that gives more candidates to the prompts that gain most by them.
+
+Every prompt group of an iteration is an arm, and a pull is one candidate, so a chunk may be cut
+anywhere. What is maximised is the sum over the groups of the contrast of the seeds kept, per cost.
+An arm's gain is what one more candidate is expected to add, if its spread is the one that is
+expected by what is believed of it; gains fall with every candidate, so to pull the greatest is best
+for spreads that are known. Drawing the spread from belief instead (Thompson sampling) kept less,
+and taking its upper bound no more: the first K candidates teach most of what there is to know.
+
+Invariants:
+- Every group is given K candidates before any is given more, one by one over all groups: a cut at
+  any moment leaves groups that are equally full.
+- No group is given more than `most`, nor all together more than groups x candidates.
+- A group whose contrast is nearly the largest that its limits allow is given no more.
+- A candidate whose score is awaited counts as taken, so that a chunk does not pile onto one group;
+  one that is forgotten does not.
+- Equal scores give equal decisions, in whatever order they came between two chunks.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import insort
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from spotlight.policies.exploration.contrast import best_contrast, largest_contrast, resampled_gain
+from spotlight.policies.exploration.planners import (
+    Candidate,
+    SeedChoice,
+    UniformPlanner,
+    derived_seed,
+)
+from spotlight.policies.exploration.prompt_population import Population
+from spotlight.policies.exploration.reward_scales import combined, pooled_weights
+from spotlight.policies.exploration.reward_spread import (
+    FADING,
+    POPULATION_FADING,
+    Evidence,
+    Knowledge,
+    RewardKind,
+    Standing,
+)
+
+SATURATED = 0.96
+"""The share of the largest possible contrast from which on a group is given no more: 0.48 for
+rewards in [0, 1]."""
+
+REVISED = 16
+"""Groups, in turn, whose gain is estimated anew with every chunk though nothing was learnt there:
+what is learnt elsewhere tells of them, too."""
+
+OTHERS = 4.0
+"""Visits to prompts, at most, that the other categories count as in what is believed of one."""
+
+_CLOSED = -1.0
+"""In place of a gain: the group is given no more."""
+
+
+class InvalidReward(ValueError):
+    """What a scorer gave cannot be a reward, so it says nothing about the candidate."""
+
+    def __init__(self, candidate: Candidate, problem: str) -> None:
+        super().__init__(f"group {candidate.group}, seed {candidate.seed}: {problem}")
+        self.candidate = candidate
+        self.problem = problem
+
+
+@dataclass
+class _Arm:
+    prompt: str
+    category: str
+    cost: float
+    issued: int = 0
+    awaited: set[int] = field(default_factory=set)
+    forgotten: set[int] = field(default_factory=set)
+    rewards: dict[int, tuple[float, ...]] = field(default_factory=dict)
+    """By seed, as recorded."""
+    values: list[float] = field(default_factory=list)
+    """The same, each as one number, ascending."""
+    evidence: Evidence = field(default_factory=Evidence)
+    told: Population = field(default_factory=Population)
+    contrast: float = 0.0
+    again: float = 0.0
+    """What one more candidate would add, if its reward were any of the `values` again."""
+    parameter: float = 0.0
+    """The one that is expected by what is believed of the prompt."""
+
+
+class BanditPlanner:
+    """See the module's docstring; an `ExplorationPlanner`.
+
+    Args:
+        job_seed: decides the candidates' seeds, as for `UniformPlanner`.
+        iteration: the iteration that is explored for.
+        prompts: one per group; knowledge is kept by prompt. One prompt may have several groups.
+        keep: seeds to keep per group (K).
+        candidates: candidates per group on average (N).
+        most: most candidates for one group, at least K.
+        rewards: what kind of rewards a candidate is given. Several are summed as `reward_scales`
+            describes.
+        categories: one per group; a prompt that was never met is taken to be like its category.
+        costs: of one candidate, one per group, in any unit (GPU-seconds); equal by default.
+        knowledge: what earlier iterations taught.
+        uniform_every: one pull in so many goes round the groups, whatever is believed of them.
+
+    Raises `ValueError` when a number is out of range or the sequences differ in length.
+    """
+
+    def __init__(
+        self,
+        *,
+        job_seed: int,
+        iteration: int,
+        prompts: Sequence[str],
+        keep: int,
+        candidates: int,
+        most: int,
+        rewards: RewardKind,
+        categories: Sequence[str] | None = None,
+        costs: Sequence[float] | None = None,
+        knowledge: Knowledge | None = None,
+        uniform_every: int = 10,
+    ) -> None:
+        groups = len(prompts)
+        categories = [""] * groups if categories is None else categories
+        costs = [1.0] * groups if costs is None else costs
+        _check(keep, candidates, most, uniform_every)
+        if len(categories) != groups or len(costs) != groups:
+            raise ValueError(
+                f"{groups} prompts, but {len(categories)} categories and {len(costs)} costs"
+            )
+        if not all(0 < cost < math.inf for cost in costs):
+            raise ValueError("costs must be finite and above 0")
+        self._job_seed = job_seed
+        self._iteration = iteration
+        self._keep = keep
+        self._most = most
+        self._left = groups * candidates
+        self._kind = rewards
+        self._uniform_every = uniform_every
+        self._before = Knowledge() if knowledge is None else knowledge
+        self._arms = [_Arm(*each) for each in zip(prompts, categories, costs, strict=True)]
+        self._categories = {name: _common(self._before, name) for name in categories}
+        known = {**self._before.categories, **self._categories}
+        self._everything = sum((known[name] for name in sorted(known)), self._kind.ignorance)
+        self._priors: dict[str, tuple[Evidence, float]] = {}
+        """By category, as far as they were asked for since the last score was learnt."""
+        self._owed = deque(list(range(groups)) * keep)
+        """Groups that lack candidates, once for each."""
+        self._gains = [0.0] * groups
+        self._changed = set(range(groups))
+        """Groups whose candidates or scores are not yet in their gain."""
+        self._pulls = 0
+        self._turn = self._revised = 0
+        self._scored = self._weighed = 0
+        self._weigh()
+
+    def next_chunk(self, size: int) -> list[Candidate]:
+        """See `ExplorationPlanner`."""
+        if len(self._kind.limits) > 1 and self._scored >= 2 * self._weighed:
+            self._weigh()
+        chunk: list[Candidate] = []
+        while len(chunk) < size and self._left > 0:
+            group = self._next_owed()
+            if group is None:
+                group = self._next_pull()
+            if group is None:
+                break
+            chunk.append(self._issue(group))
+        return chunk
+
+    def record(self, candidate: Candidate, reward: float | Sequence[float]) -> None:
+        """A preview was scored, with one number per reward; the first score of a candidate counts,
+        also one that was forgotten.
+
+        Raises `InvalidReward` for what cannot be a reward: nothing changes, the candidate is still
+        awaited and should be forgotten. Raises `ValueError` for a candidate never handed out.
+        """
+        arm = self._arm_of(candidate)
+        rewards = tuple(map(float, reward if isinstance(reward, Sequence) else [reward]))
+        problem = self._kind.problem_with(rewards)
+        if problem:
+            raise InvalidReward(candidate, problem)
+        if candidate.seed in arm.rewards:
+            return
+        arm.awaited.discard(candidate.seed)
+        arm.rewards[candidate.seed] = rewards
+        insort(arm.values, combined(rewards, self._weights))
+        self._changed.add(candidate.group)
+        self._scored += 1
+
+    def forget(self, candidate: Candidate) -> None:
+        """No score will come: the candidate's place goes to another one, if the budget has it.
+
+        Raises `ValueError` for a candidate that was never handed out.
+        """
+        arm = self._arm_of(candidate)
+        if candidate.seed not in arm.awaited:
+            return
+        arm.awaited.remove(candidate.seed)
+        arm.forgotten.add(candidate.seed)
+        self._changed.add(candidate.group)
+        if len(arm.awaited) + len(arm.values) < self._keep:
+            self._owed.append(candidate.group)
+
+    def choose(self) -> list[SeedChoice]:
+        """As `UniformPlanner` chooses. Several rewards are reported as their weighted sum."""
+        weights = self._weights_now()
+        chooser = UniformPlanner(
+            job_seed=self._job_seed,
+            iteration=self._iteration,
+            groups=len(self._arms),
+            keep=self._keep,
+            candidates=max((arm.issued for arm in self._arms), default=0),
+        )
+        for group, arm in enumerate(self._arms):
+            for seed, rewards in arm.rewards.items():
+                chooser.record(Candidate(group, seed), combined(rewards, weights))
+        return chooser.choose()
+
+    def knowledge(self) -> Knowledge:
+        """What the iterations before and the scores of this one taught, for the next one."""
+        weights = self._weights_now()
+        old = self._before
+        prompts = {arm.prompt: _own(old, arm.prompt) for arm in self._arms}
+        categories = {arm.category: _common(old, arm.category) for arm in self._arms}
+        for arm in self._arms:
+            values = _values(arm, weights)
+            prompts[arm.prompt] += self._kind.evidence(values)
+            categories[arm.category] += self._kind.visit(values)
+        return Knowledge({**old.prompts, **prompts}, {**old.categories, **categories})
+
+    def belief(self, group: int) -> Evidence:
+        """What is believed of the spread of a group's rewards, by what was scored before the latest
+        chunk was planned."""
+        arm = self._arms[group]
+        prior, reliability = self._prior(arm.category)
+        return prior + (_own(self._before, arm.prompt) + arm.evidence) * reliability
+
+    def _next_owed(self) -> int | None:
+        while self._owed:
+            group = self._owed.popleft()
+            if self._arms[group].issued < self._most:
+                return group
+        return None
+
+    def _next_pull(self) -> int | None:
+        self._refresh()
+        best = max(self._gains, default=_CLOSED)
+        if best == _CLOSED:
+            return None
+        self._pulls += 1
+        if best > 0 and self._pulls % self._uniform_every:
+            return self._gains.index(best)
+        while True:
+            group, self._turn = self._turn, (self._turn + 1) % len(self._arms)
+            if self._gains[group] != _CLOSED:
+                return group
+
+    def _issue(self, group: int) -> Candidate:
+        arm = self._arms[group]
+        seed = derived_seed(self._job_seed, self._iteration, group, arm.issued)
+        arm.issued += 1
+        arm.awaited.add(seed)
+        self._left -= 1
+        if group not in self._changed:
+            self._estimate(group)
+        return Candidate(group, seed)
+
+    def _refresh(self) -> None:
+        """Learn from the scores since the last time: in the order of the groups, so that the order
+        of arrival changes nothing."""
+        if not self._changed:
+            return
+        for group in sorted(self._changed):
+            self._learn(self._arms[group])
+        self._priors.clear()
+        groups = len(self._arms)
+        others = {(self._revised + offset) % groups for offset in range(min(REVISED, groups))}
+        self._revised = (self._revised + REVISED) % groups
+        for group in self._changed | others:
+            self._arms[group].parameter = self._kind.parameter(self.belief(group))
+            self._estimate(group)
+        self._changed.clear()
+
+    def _learn(self, arm: _Arm) -> None:
+        arm.evidence = self._kind.evidence(arm.values)
+        told = self._kind.visit(arm.values)
+        learnt = told - arm.told
+        self._categories[arm.category] += learnt
+        self._everything += learnt
+        arm.told = told
+        if len(arm.values) >= self._keep:
+            arm.contrast = best_contrast(arm.values, self._keep)
+            arm.again = resampled_gain(arm.values, self._keep)
+
+    def _prior(self, category: str) -> tuple[Evidence, float]:
+        """What a prompt of this category is believed to be before its own scores, and how much of
+        their weight these have."""
+        if category not in self._priors:
+            own = self._categories[category]
+            alike = own + (self._everything - own).at_most(OTHERS)
+            self._priors[category] = self._kind.prior(alike), alike.reliability()
+        return self._priors[category]
+
+    def _estimate(self, group: int) -> None:
+        arm = self._arms[group]
+        if arm.issued >= self._most or 0 < SATURATED * self._full <= arm.contrast:
+            self._gains[group] = _CLOSED
+            return
+        live = len(arm.values) + len(arm.awaited)
+        standing = Standing(arm.evidence, arm.contrast, arm.again, live)
+        gain = self._kind.gain(arm.parameter, standing, self._keep, self._full)
+        self._gains[group] = gain / arm.cost
+
+    def _weigh(self) -> None:
+        """Bring the rewards to one scale, as far as the scores tell it by now."""
+        self._weighed = self._scored
+        self._weights = self._weights_now()
+        ends = zip(*self._kind.limits, strict=True)
+        low, high = (combined(end, self._weights) for end in ends)
+        self._full = largest_contrast(self._keep, low, high)
+        for arm in self._arms:
+            arm.values = _values(arm, self._weights)
+        self._changed.update(range(len(self._arms)))
+
+    def _weights_now(self) -> list[float]:
+        scored = ([*arm.rewards.values()] for arm in self._arms)
+        return pooled_weights(scored, len(self._kind.limits))
+
+    def _arm_of(self, candidate: Candidate) -> _Arm:
+        if 0 <= candidate.group < len(self._arms):
+            arm = self._arms[candidate.group]
+            if any(candidate.seed in seeds for seeds in (arm.awaited, arm.rewards, arm.forgotten)):
+                return arm
+        raise ValueError(f"{candidate} was not handed out in iteration {self._iteration}")
+
+
+def _values(arm: _Arm, weights: Sequence[float]) -> list[float]:
+    return sorted(combined(rewards, weights) for rewards in arm.rewards.values())
+
+
+def _own(knowledge: Knowledge, prompt: str) -> Evidence:
+    return knowledge.prompts.get(prompt, Evidence()) * FADING
+
+
+def _common(knowledge: Knowledge, category: str) -> Population:
+    return knowledge.categories.get(category, Population()) * POPULATION_FADING
+
+
+def _check(keep: int, candidates: int, most: int, uniform_every: int) -> None:
+    if not 2 <= keep <= most:
+        raise ValueError(f"keep must be between 2 and most ({most}), not {keep}")
+    if candidates < 0:
+        raise ValueError(f"candidates must be at least 0, not {candidates}")
+    if uniform_every < 1:
+        raise ValueError(f"uniform_every must be at least 1, not {uniform_every}")

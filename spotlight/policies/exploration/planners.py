@@ -1,0 +1,179 @@
+"""Which candidates to preview while training runs, and which seeds to keep.
+
+The seam is `ExplorationPlanner`: an anytime planner that is asked for small chunks, told every
+score, and may be cut off at any moment. `UniformPlanner` gives every prompt the same number of
+candidates; `bandit.BanditPlanner` gives more to those that gain most. Pure: seeds come from a hash,
+scores are handed in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import pstdev
+from typing import Protocol
+
+from spotlight.policies.exploration.selection import max_variance_subset
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A (prompt, seed) pair that may be previewed."""
+
+    group: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class SeedChoice:
+    """The seeds of one prompt group that are regenerated, each with its preview reward (None if it
+    was not previewed)."""
+
+    seeds: tuple[int, ...]
+    preview_rewards: tuple[float | None, ...]
+
+
+class ExplorationPlanner(Protocol):
+    """Decides the next candidates, and at any moment the choice so far."""
+
+    def next_chunk(self, size: int) -> list[Candidate]:
+        """Up to `size` candidates to preview next; empty when nothing more is worth previewing."""
+
+    def record(self, candidate: Candidate, reward: float) -> None:
+        """A preview was scored."""
+
+    def forget(self, candidate: Candidate) -> None:
+        """A preview will not be scored."""
+
+    def choose(self) -> list[SeedChoice]:
+        """For every prompt group the seeds to keep, from what is scored so far."""
+
+
+class UniformPlanner:
+    """The same number of candidates for every prompt: seed by seed, round robin over the prompts.
+
+    Args:
+        job_seed: decides the candidates' seeds, together with the iteration, the group and the
+            candidate's number.
+        iteration: the iteration that is explored for.
+        groups: prompt groups in it.
+        keep: seeds to keep per group (K).
+        candidates: most candidates per group (N).
+    """
+
+    def __init__(
+        self, *, job_seed: int, iteration: int, groups: int, keep: int, candidates: int
+    ) -> None:
+        self._job_seed = job_seed
+        self._iteration = iteration
+        self._groups = groups
+        self._keep = keep
+        self._limit = groups * candidates
+        self._issued = 0
+        self._rewards: list[dict[int, float]] = [{} for _ in range(groups)]
+
+    def next_chunk(self, size: int) -> list[Candidate]:
+        """See `ExplorationPlanner`."""
+        numbers = range(self._issued, min(self._issued + size, self._limit))
+        self._issued += len(numbers)
+        return [self._candidate(n % self._groups, n // self._groups) for n in numbers]
+
+    def record(self, candidate: Candidate, reward: float) -> None:
+        """See `ExplorationPlanner`."""
+        self._rewards[candidate.group][candidate.seed] = reward
+
+    def forget(self, candidate: Candidate) -> None:
+        """See `ExplorationPlanner`."""
+
+    def choose(self) -> list[SeedChoice]:
+        """The max-variance subset of each group; groups that exploration did not fill are topped up
+        with candidates that have no score."""
+        return [self._choose_group(group) for group in range(self._groups)]
+
+    def _choose_group(self, group: int) -> SeedChoice:
+        # In the order of the candidates' numbers, so that the order of arrival changes nothing.
+        numbered = (self._candidate(group, n).seed for n in range(self._limit // self._groups))
+        scored = [seed for seed in numbered if seed in self._rewards[group]]
+        rewards = [self._rewards[group][seed] for seed in scored]
+        if len(scored) > self._keep:
+            kept = self._select(rewards, scored)
+            return SeedChoice(tuple(scored[i] for i in kept), tuple(rewards[i] for i in kept))
+        fresh = (
+            self._candidate(group, n).seed for n in range(self._limit // self._groups + self._keep)
+        )
+        unscored = [seed for seed in fresh if seed not in self._rewards[group]]
+        missing = self._keep - len(scored)
+        return SeedChoice(
+            (*scored, *unscored[:missing]), (*rewards, *(None for _ in range(missing)))
+        )
+
+    def _select(self, rewards: Sequence[float], seeds: Sequence[int]) -> list[int]:
+        return max_variance_subset(rewards, self._keep, tie_break=seeds)
+
+    def _candidate(self, group: int, number: int) -> Candidate:
+        return Candidate(group, derived_seed(self._job_seed, self._iteration, group, number))
+
+
+class RandomPlanner(UniformPlanner):
+    """Previews as `UniformPlanner` does and keeps any K of them, whatever their rewards: what
+    exploration is worth is what it gains over this one.
+    """
+
+    def _select(self, rewards: Sequence[float], seeds: Sequence[int]) -> list[int]:
+        def drawn(index: int) -> int:
+            return derived_seed(self._job_seed, self._iteration, "random", seeds[index])
+
+        return sorted(sorted(range(len(seeds)), key=drawn)[: self._keep])
+
+
+def widest(choices: Sequence[SeedChoice], groups: int) -> list[SeedChoice]:
+    """The same, with no seeds for all but so many groups: those whose preview rewards have the
+    greatest standard deviation, the first of equals. Groups without previews come last.
+    """
+
+    def contrast(group: int) -> float:
+        known = [reward for reward in choices[group].preview_rewards if reward is not None]
+        return pstdev(known) if known else -1.0
+
+    order = sorted(range(len(choices)), key=lambda group: (-contrast(group), group))
+    taken = set(order[:groups])
+    nothing = SeedChoice((), ())
+    return [choice if group in taken else nothing for group, choice in enumerate(choices)]
+
+
+def derived_seed(*parts: int | str) -> int:
+    """A 63-bit seed that depends on all parts, the same on every machine."""
+    text = "/".join(str(part) for part in parts)
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+def first_seeds(job_seed: int, iteration: int, groups: int, keep: int) -> list[SeedChoice]:
+    """The choice without exploration: the first `keep` candidates of every group."""
+    planner = UniformPlanner(
+        job_seed=job_seed, iteration=iteration, groups=groups, keep=keep, candidates=keep
+    )
+    return planner.choose()
+
+
+def chunk_size(outstanding: int, workers: int, micro_batch: int) -> int:
+    """How many previews to add so that every worker has one batch in work and one waiting.
+
+    Without any worker there is work for one: the next to join.
+    """
+    wanted = 2 * max(1, workers) * micro_batch
+    return max(0, wanted - outstanding)
+
+
+def draw_prompts(job_seed: int, iteration: int, available: int, wanted: int) -> list[int]:
+    """Indices of the prompts of an iteration: passes through seeded permutations, so that all are
+    met equally often."""
+    positions = [divmod(iteration * wanted + number, available) for number in range(wanted)]
+    epochs = {epoch for epoch, _ in positions}
+    permutations = {epoch: _permutation(job_seed, epoch, available) for epoch in epochs}
+    return [permutations[epoch][offset] for epoch, offset in positions]
+
+
+def _permutation(job_seed: int, epoch: int, length: int) -> Sequence[int]:
+    return sorted(range(length), key=lambda index: derived_seed(job_seed, "prompts", epoch, index))

@@ -1,0 +1,1 @@
+"""How a node divides its workers into SP groups."""

@@ -1,0 +1,271 @@
+"""Reads the files of a job, and checks the job against this machine before any process starts.
+
+Checked are the checkpoint, sizes, SP degree, prompts and their lengths and free disk space, and,
+where workers are to run on this machine, their number and the packages that they need.
+
+Reads JSON, the headers of safetensors files and file sizes, and asks which packages are installed;
+it needs no torch. Each problem is one `UserError` whose message names the field or the path and
+says what to do. It says in which line of a file something is wrong, and never what stands there: a
+coordinator answers with it to whoever submits the job.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence, Sized
+from importlib.util import find_spec
+from pathlib import Path
+
+import msgspec
+
+from spotlight.assets import read_metadata, read_prompt_lines
+from spotlight.assets.geneval import PromptMetadata, by_prompt
+from spotlight.diffusion import qwen_tokens
+from spotlight.errors import JobError, MissingDependency, RunFolderError
+from spotlight.files import Lines
+from spotlight.jobs import JobSpec, RewardSpec, SamplerSpec
+from spotlight.preflight.checkpoint_facts import CheckpointInfo, inspect_checkpoint
+from spotlight.rewards.categories import categories
+from spotlight.rewards.quotes import quoted_text
+from spotlight.rewards.shape_prompts import read_shape_metadata
+
+WORKER_MODULES = ("torch", "diffusers", "safetensors", "numpy", "PIL")
+SCORER_MODULES = {"ocr": ("rapidocr_onnxruntime", "onnxruntime"), "compositional": ("cv2",)}
+_LARGEST_GRID = 4096  # tokens along an edge: Qwen-Image has a table of positions of this length
+_MOST_VALIDATION_IMAGES = 65_536
+"""Of a validation: twice as many as the largest sets that models are compared on."""
+
+
+class JobFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """What the files that a job names hold: read once, and used as it was checked."""
+
+    checkpoint: CheckpointInfo
+    train: Lines[str]
+    """Prompts."""
+    validation: Lines[str]
+    metadata: dict[str, PromptMetadata]
+    """By prompt."""
+
+    @property
+    def categories(self) -> dict[str, str]:
+        """Of each training prompt."""
+        return categories(self.train.items, self.metadata)
+
+
+def read_job_files(job: JobSpec) -> JobFiles:
+    """Read the files that a job names; raises `CheckpointError` or `JobError`."""
+    return JobFiles(
+        checkpoint=inspect_checkpoint(job.model),
+        train=_prompts("prompts.train", job.prompts.train),
+        validation=_prompts("prompts.validation", job.prompts.validation),
+        metadata=_metadata(job.reward),
+    )
+
+
+def check(job: JobSpec, *, run_folder: Path | None = None, local_workers: bool = True) -> JobFiles:
+    """Raise what is wrong with a job on this machine; otherwise return what its files hold.
+
+    `run_folder` is where the run will write (the working folder when absent); `local_workers` says
+    that the workers are those of the job's `pools`, on this machine: they must be enough, and their
+    packages must be installed here.
+
+    Raises `CheckpointError`, `JobError`, `MissingDependency` or `RunFolderError`.
+    """
+    files = read_job_files(job)
+    _check_size(job.sampler, files.checkpoint)
+    _check_degree(job.sampler, files.checkpoint)
+    _check_prompts(job, files)
+    if local_workers:
+        _check_pools(job)
+        check_packages(job, files.checkpoint)
+    _check_disk(job, files, run_folder or Path.cwd())
+    return files
+
+
+def disk_nbytes(job: JobSpec, files: JobFiles) -> int:
+    """About how many bytes a run folder grows to.
+
+    Two checkpoints (a new one is complete before the old one goes), the published weights, the
+    exported model, and the validation pictures. Training keeps float32 weights, their average, two
+    moments, and an old policy or a reference model where the job has one.
+    """
+    copies = 4 + (job.training.rollout_decay > 0) + (job.training.kl > 0)
+    weights = 4 * files.checkpoint.trainable
+    exported = files.checkpoint.weights_nbytes if job.model.tuning == "full" else weights
+    picture = 3 * job.sampler.height * job.sampler.width
+    pictures = 3 * picture * len(set(files.validation.items))
+    return 2 * copies * weights + 2 * weights + exported + pictures
+
+
+def _check_size(sampler: SamplerSpec, checkpoint: CheckpointInfo) -> None:
+    edge = checkpoint.pixels_per_token
+    for field in ("height", "width"):
+        pixels = getattr(sampler, field)
+        if pixels % edge:
+            below, above = pixels // edge * edge, (pixels // edge + 1) * edge
+            choice = f"{below} or {above}" if below else f"{above}"
+            raise JobError(
+                f"sampler.{field}",
+                f"{pixels} pixels cannot be cut into patches of {edge} pixels; use {choice}",
+            )
+        if pixels // edge > _LARGEST_GRID:
+            raise JobError(
+                f"sampler.{field}",
+                f"{pixels} pixels are more than the model has positions for; use at most "
+                f"{_LARGEST_GRID * edge}",
+            )
+
+
+def _check_degree(sampler: SamplerSpec, checkpoint: CheckpointInfo) -> None:
+    degree, size = sampler.degree, (sampler.height, sampler.width)
+    if degree == "auto":
+        return
+    reason = checkpoint.refusal(degree, *size)
+    if reason is not None:
+        possible = ", ".join(str(one) for one in checkpoint.degrees(degree, *size))
+        raise JobError("sampler.degree", f"{reason}; use `auto` or one of {possible}")
+
+
+def _prompts(field: str, name: str) -> Lines[str]:
+    try:
+        return read_prompt_lines(name)
+    except JobError as error:
+        raise JobError(field, error.problem) from error
+
+
+def _metadata(reward: RewardSpec) -> dict[str, PromptMetadata]:
+    try:
+        if reward.kind == "compositional":
+            return read_shape_metadata(reward.metadata)
+        return by_prompt(read_metadata(name) for name in reward.metadata)
+    except JobError as error:
+        raise JobError("reward.metadata", error.problem) from error
+
+
+def _check_prompts(job: JobSpec, files: JobFiles) -> None:
+    trained = set(files.train.items)
+    shared = [index for index, prompt in enumerate(files.validation.items) if prompt in trained]
+    if shared:
+        raise JobError(
+            "prompts.validation",
+            f"{files.validation.place(shared[0])}: this prompt is in `prompts.train` too"
+            f"{_and_more(shared)}; validate on prompts that are not trained on",
+        )
+    for field, wanted, what in (
+        ("prompts.per_iteration", job.prompts.per_iteration, "drawn"),
+        ("exploration.prompt_pool", job.explored_prompts, "explored"),
+    ):
+        if len(trained) < wanted:
+            raise JobError(
+                field,
+                f"{wanted} prompts are {what} for an iteration, but `prompts.train` has only "
+                f"{len(trained)}; lower it or add prompts",
+            )
+    images = len(files.validation.items) * job.validation.seeds
+    if images > _MOST_VALIDATION_IMAGES:
+        raise JobError(
+            "validation.seeds",
+            f"{len(files.validation.items):,} prompts x {job.validation.seeds:,} seeds are "
+            f"{images:,} images in each validation, but at most {_MOST_VALIDATION_IMAGES:,} can be;"
+            " lower it or shorten `prompts.validation`",
+        )
+    for field, lines in (
+        ("prompts.train", files.train),
+        ("prompts.validation", files.validation),
+    ):
+        _check_scorable(field, lines, job.reward, files.metadata)
+        _check_lengths(field, lines, files.checkpoint)
+
+
+def _check_scorable(
+    field: str, lines: Lines[str], reward: RewardSpec, metadata: dict[str, PromptMetadata]
+) -> None:
+    """The OCR reward compares with the first text in double quotes, the compositional one looks up
+    what a prompt asks for; without that they cannot score.
+    """
+    if reward.kind == "ocr":
+        silent = [index for index, prompt in enumerate(lines.items) if not quoted_text(prompt)]
+        if silent:
+            raise JobError(
+                field,
+                f"{lines.place(silent[0])}: this prompt has no text in double quotes for the `ocr`"
+                f" reward to look for{_and_more(silent)}; add it",
+            )
+        return
+    unknown = [index for index, prompt in enumerate(lines.items) if prompt not in metadata]
+    if unknown:
+        raise JobError(
+            "reward.metadata",
+            f"has no line for {len(unknown)} prompts of `{field}`, such as that of "
+            f"{lines.place(unknown[0])}; add them",
+        )
+
+
+def _check_lengths(field: str, lines: Lines[str], checkpoint: CheckpointInfo) -> None:
+    """A prompt that the text encoder cannot read would lose its group in the middle of a run."""
+    vocabulary, tokenizer = checkpoint.vocabulary, checkpoint.folder / "tokenizer"
+    if vocabulary is not None:
+        most, too_long = vocabulary.length, vocabulary.too_long(lines.items)
+    else:
+        most = qwen_tokens.QWEN_TEXT_LENGTH
+        too_long = qwen_tokens.too_long(tokenizer, lines.items)
+    if too_long:
+        index, tokens = next(iter(too_long.items()))
+        raise JobError(
+            field,
+            f"{lines.place(index)}: this prompt has {tokens} tokens, but the checkpoint's text "
+            f"encoder reads at most {most}{_and_more(too_long)}; shorten it",
+        )
+
+
+def _and_more(found: Sized) -> str:
+    return f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+
+
+def _check_pools(job: JobSpec) -> None:
+    """Nobody else joins whom the trainer ranks could wait for."""
+    ranks, reserved = job.training.ranks, job.pools.reserved
+    if ranks > reserved.nodes * reserved.workers:
+        raise JobError(
+            "training.ranks",
+            f"{ranks} trainer ranks need as many reserved workers, but `pools.reserved` has only"
+            f" {reserved.nodes * reserved.workers}; raise its `nodes` or `workers`",
+        )
+
+
+def check_packages(job: JobSpec, checkpoint: CheckpointInfo) -> None:
+    """Raise `MissingDependency` unless workers of the job can run on this machine."""
+    needed = list(WORKER_MODULES)
+    if job.model.tuning == "lora":
+        needed.append("peft")
+    if checkpoint.needs_transformers:
+        needed.append("transformers")
+    require_packages(needed, "worker", "workers on this machine need")
+    scorer = SCORER_MODULES[job.reward.kind]
+    require_packages(scorer, "rewards", f"`reward.kind: {job.reward.kind}` needs")
+
+
+def require_packages(modules: Sequence[str], extra: str, who: str) -> None:
+    """Raise `MissingDependency` with what to install; `who` needs the modules of an `extra`."""
+    missing = [module for module in modules if find_spec(module) is None]
+    if missing:
+        raise MissingDependency(
+            f"{who} {', '.join(missing)}, which is not installed here: "
+            f'pip install "spotlight-rl[{extra}]"'
+        )
+
+
+def _check_disk(job: JobSpec, files: JobFiles, run_folder: Path) -> None:
+    places = (run_folder, *run_folder.absolute().parents)
+    try:
+        free = shutil.disk_usage(next(path for path in places if path.exists())).free
+    except OSError as error:
+        raise RunFolderError(
+            f"{run_folder}: {error.strerror}; choose another run folder"
+        ) from error
+    needed = disk_nbytes(job, files)
+    if needed > free:
+        raise RunFolderError(
+            f"{run_folder}: the run needs about {needed / 1e9:.1f} GB, but only "
+            f"{free / 1e9:.1f} GB are free; free some space or choose another run folder"
+        )

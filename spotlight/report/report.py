@@ -1,0 +1,50 @@
+"""Writes report.html: one page that says what a run did, and needs nothing but itself.
+
+The page holds no link to anything outside it, is readable without JavaScript, and is replaced as a
+whole, so that a reader never sees half of it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from spotlight.errors import RunFolderError
+from spotlight.report import sections
+from spotlight.report.metrics import summarise
+from spotlight.report.page import page
+from spotlight.report.run_reading import RunRecord, read_run
+from spotlight.report.timeline import time_section
+
+
+def write_report(folder: Path) -> Path:
+    """Write `report.html` into a run folder and return its path.
+
+    Raises `RunFolderError` when the folder is not one of a run, or cannot be written.
+    """
+    target = folder / "report.html"
+    text = render_report(read_run(folder))
+    draft = target.with_suffix(".html.tmp")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        os.replace(draft, target)
+    except OSError as error:
+        raise RunFolderError(f"{target}: cannot be written ({error.strerror})") from error
+    return target
+
+
+def render_report(record: RunRecord) -> str:
+    """The whole page."""
+    summary = summarise(record)
+    return page(
+        f"{record.job.name} - Spotlight",
+        (
+            sections.header(record, summary),
+            sections.progress(record),
+            sections.pictures(record),
+            time_section(record, summary),
+            sections.happenings(record),
+            sections.job_text(record),
+            sections.footer(record),
+        ),
+    )

@@ -1,0 +1,215 @@
+"""The report's account of time: what every worker did, and what it adds up to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Any
+
+from spotlight.report import charts, formatting
+from spotlight.report.charts import Axis, Segment
+from spotlight.report.metrics import (
+    STATES,
+    Interval,
+    Lane,
+    Span,
+    coarsened,
+    iteration_spans,
+    lanes,
+    resumptions,
+    typical_iteration,
+)
+from spotlight.report.run_reading import Event, RunRecord
+
+_BINS = 1600
+_LABELLED = 400
+_DENSE_FROM = 24  # lanes
+
+
+def time_section(record: RunRecord, summary: dict[str, Any]) -> str:
+    """Shares of time by pool, every worker's timeline, and one iteration up close."""
+    workers = lanes(record)
+    if not workers:
+        return ""
+    present = _present(workers)
+    legend = "".join(
+        f'<li class="{charts.colour_class(state)}">{escape(state)}</li>' for state in present
+    )
+    return (
+        "<section><h2>Where the time went</h2>"
+        "<p>Every second of every worker has one state; a gap means that the worker was not there."
+        f'{_scoring(summary)}</p><ul class="legend">{legend}</ul>'
+        f"{_shares(summary, workers)}{_overview(record, workers)}{_close_up(record, workers)}"
+        "</section>"
+    )
+
+
+def _scoring(summary: dict[str, Any]) -> str:
+    seconds = summary["scoring_s"]
+    if seconds is None:
+        return ""
+    return (
+        f" Scoring took {formatting.duration(seconds)} of worker time in all; a worker that does"
+        " something else meanwhile is shown with that."
+    )
+
+
+def _present(workers: Sequence[Lane]) -> list[str]:
+    seen = {interval.state for lane in workers for interval in lane.intervals}
+    return [state for state in STATES if state in seen]
+
+
+def _shares(summary: dict[str, Any], workers: Sequence[Lane]) -> str:
+    rows = []
+    for pool, times in summary["pools"].items():
+        size = sum(lane.pool == pool for lane in workers)
+        parts = [(state, times["share"][state]) for state in STATES if times["share"][state] > 0]
+        bar = charts.share_bar(
+            [
+                (state, share, f"{state}: {formatting.duration(times['states'][state])}")
+                for state, share in parts
+            ],
+            description=f"time of the {pool} pool by state",
+        )
+        said = "  ·  ".join(f"{state} {formatting.percent(share)}" for state, share in parts)
+        rows.append(
+            f"<dt>{escape(pool)}<span>{formatting.count(size, 'worker')}, "
+            f"{formatting.duration(times['seconds']).replace(' ', '&nbsp;')}</span></dt>"
+            f'<dd>{bar}<p class="parts">{escape(said)}</p></dd>'
+        )
+    return f'<dl class="shares">{"".join(rows)}</dl>'
+
+
+def _overview(record: RunRecord, workers: Sequence[Lane]) -> str:
+    axis = charts.time_axis(0.0, record.run_seconds)
+    rows = [
+        (
+            lane,
+            charts.lane_chart(
+                _segments(lane, coarsened(lane.intervals, _BINS)),
+                axis,
+                description=f"states of {lane.worker} over the run",
+                height=9 if len(workers) >= _DENSE_FROM else 26,
+            ),
+        )
+        for lane in workers
+    ]
+    lost = record.events_named("node_lost")
+    marks = [(event.time_s, "lost", _at(event.time_s, _lost(event))) for event in lost]
+    marks += [
+        (event.time_s, "starting", _at(event.time_s, "run resumed"))
+        for event in resumptions(record)
+    ]
+    below = _axis_line(charts.marks_row(axis, marks)) if marks else ""
+    said = ["a red diamond marks a lost node"] if lost else []
+    said += ["a grey diamond marks the start of a resumed run"] if resumptions(record) else []
+    note = "".join(f"; {one}" for one in said)
+    return f'<h3 class="sub">The whole run</h3><p>Run time{note}</p>' + _grid(
+        rows, "", below + _axis_line(charts.axis_row(axis))
+    )
+
+
+def _lost(event: Event) -> str:
+    return f"{event.fields.get('node', 'a node')} lost"
+
+
+def _at(time_s: float, what: str) -> str:
+    return f"{what} at {charts.clock(time_s)}"
+
+
+def _close_up(record: RunRecord, workers: Sequence[Lane]) -> str:
+    span = typical_iteration(record)
+    if span is None:
+        return ""
+    axis = charts.time_axis(0.0, span.end - span.start)
+    rows = [
+        (lane, _close_lane(lane, inside, axis, span))
+        for lane in workers
+        if (inside := _clipped(lane.intervals, span))
+    ]
+    phases = charts.labelled_lane(
+        _phases(record, span), axis, description="phases of the iteration", height=24
+    )
+    count = len(iteration_spans(record))
+    return (
+        f'<h3 class="sub">Iteration {span.iteration} up close</h3>'
+        f"<p>{formatting.duration(span.end - span.start)}, the median of "
+        f"{formatting.count(count, 'iteration')}</p>"
+        + _grid(rows, f'<span class="name">phase</span>{phases}', _axis_line(charts.axis_row(axis)))
+    )
+
+
+def _close_lane(lane: Lane, inside: Sequence[Interval], axis: Axis, span: Span) -> str:
+    draw = charts.labelled_lane if len(inside) <= _LABELLED else charts.lane_chart
+    segments = [
+        Segment(
+            one.start - span.start,
+            one.end - span.start,
+            one.state,
+            one.state,
+            f"{one.state}: {one.end - one.start:.2f} s",
+        )
+        for one in inside
+    ]
+    return draw(
+        segments, axis, description=f"states of {lane.worker} in iteration {span.iteration}"
+    )
+
+
+def _clipped(intervals: Iterable[Interval], span: Span) -> list[Interval]:
+    return [
+        Interval(one.state, max(one.start, span.start), min(one.end, span.end))
+        for one in intervals
+        if one.end > span.start and one.start < span.end
+    ]
+
+
+def _phases(record: RunRecord, span: Span) -> list[Segment]:
+    inside = [one for one in record.phases if span.start <= one.time_s < span.end]
+    if not inside:
+        return []
+    ends = [*(one.time_s for one in inside[1:]), span.end]
+    return [
+        Segment(
+            one.time_s - span.start,
+            end - span.start,
+            "phase",
+            one.phase,
+            f"{one.phase}: {end - one.time_s:.2f} s",
+        )
+        for one, end in zip(inside, ends, strict=True)
+        if end > one.time_s
+    ]
+
+
+def _segments(lane: Lane, intervals: Iterable[Interval]) -> list[Segment]:
+    total = sum(one.end - one.start for one in lane.intervals)
+    seconds = dict.fromkeys(STATES, 0.0)
+    for one in lane.intervals:
+        seconds[one.state] += one.end - one.start
+    titles = {
+        state: f"{lane.worker}\n"
+        f"{state} {formatting.duration(time)}, {formatting.percent(time / total)}"
+        for state, time in seconds.items()
+        if time
+    }
+    return [
+        Segment(one.start, one.end, one.state, one.state, titles[one.state]) for one in intervals
+    ]
+
+
+def _grid(rows: Sequence[tuple[Lane, str]], above: str, below: str) -> str:
+    body = [above]
+    pool = None
+    for lane, drawn in rows:
+        if lane.pool != pool:
+            pool = lane.pool
+            body.append(f'<div class="pool">{escape(pool)}</div>')
+        name = escape(lane.worker)
+        body.append(f'<span class="name" title="{name}">{name}</span>{drawn}')
+    dense = " dense" if len(rows) >= _DENSE_FROM else ""
+    return f'<div class="lanes{dense}">{"".join(body)}{below}</div>'
+
+
+def _axis_line(drawn: str) -> str:
+    return f"<span></span>{drawn}"

@@ -1,0 +1,34 @@
+"""Where the processes of a simulated cluster are, and which frames between them are in danger."""
+
+from __future__ import annotations
+
+from spotlight.actors.protocol import (
+    Alive,
+    CannotFollow,
+    Follow,
+    FormGroup,
+    GroupFailed,
+    HeldVersions,
+    Introduce,
+)
+
+_GROUP_WORDS = tuple(
+    kind.__name__.encode()
+    for kind in (Alive, CannotFollow, Follow, FormGroup, GroupFailed, HeldVersions, Introduce)
+)
+
+
+def address_of(process: str) -> str:
+    """The control address of a process."""
+    return f"memory://{process}"
+
+
+def is_spared(source: str, destination: str, frame: bytes) -> bool:
+    """Between processes of one machine nothing is in danger but the words of groups, which must
+    stand it."""
+    inside = _machine_of(source) == _machine_of(destination)
+    return inside and not any(word in frame for word in _GROUP_WORDS)
+
+
+def _machine_of(address: str) -> str:
+    return address.removeprefix("memory://").partition("/")[0]

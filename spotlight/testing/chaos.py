@@ -1,0 +1,327 @@
+"""One job on a cluster with a schedule of faults, all from one seed; and many of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+import structlog
+
+from spotlight.actors.protocol import GetStatus, JobAccepted, JobStatus, SubmitJob
+from spotlight.errors import ActorError
+from spotlight.jobs import JobSpec, job_from_data
+from spotlight.testing.fault_injector import Disturbance
+from spotlight.testing.faults import KINDS, Fault, FaultKind, draw_faults
+from spotlight.testing.freezing import FreezableLoop
+from spotlight.testing.group_watch import GroupWatch
+from spotlight.testing.history import History
+from spotlight.testing.invariants import check, workers_are_free_again
+from spotlight.testing.memory_cluster import Cluster
+from spotlight.testing.processes import NodeSpec
+
+_SHARED_MEMORY = Path("/dev/shm")
+_POLL_S = 1.0
+_LIVENESS_S = 900.0
+"""A job ends within this time of the last fault."""
+_LONGEST_PAUSE_S = 60.0
+"""A user who has resumed a job in vain looks again ever later."""
+_SETTLE_S = 30.0
+_DEGREES: tuple[int | str, ...] = ("auto", "auto", 2, 4)
+
+
+class Scenario(msgspec.Struct, frozen=True):
+    """What is run for a seed."""
+
+    job: JobSpec
+    nodes: tuple[NodeSpec, ...]
+    faults: tuple[Fault, ...]
+    exact_training: bool
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What came of a seed."""
+
+    seed: int
+    digest: str
+    """Of the history."""
+    effective: dict[str, int]
+    """Faults that changed something, by kind."""
+    violations: tuple[str, ...]
+    virtual_s: float
+    steps: int
+    """Denoising steps of single requests."""
+    needed_steps: int
+    """Those of them that an undisturbed run takes."""
+
+
+def scenario(seed: int, folder: Path, kinds: Sequence[FaultKind] = KINDS) -> Scenario:
+    """The job, the cluster and the faults of a seed. Prompts are written into the folder."""
+    rng = random.Random(f"{seed} scenario")
+    workers = rng.choice([1, 1, 1, 2, 3, 4])
+    spot = {1: rng.randint(2, 4), 4: 1}.get(workers, rng.randint(1, 2))
+    nodes = (
+        NodeSpec("reserved", "reserved", 1),
+        *(NodeSpec(f"spot-{number}", "spot", workers) for number in range(1, spot + 1)),
+    )
+    budget = rng.choice(["fixed", "window"])
+    degrees = _DEGREES if budget == "window" else _DEGREES[2:]  # there `auto` is 1
+    job = chaos_job(
+        folder,
+        exploration={"candidates": 2, "budget": budget},
+        checkpoint_every=rng.choice([1, 2]),
+        degree=rng.choice(degrees),
+    )
+    faults = draw_faults(
+        seed,
+        reserved=["reserved"],
+        spot=[node.name for node in nodes[1:]],
+        kinds=kinds,
+    )
+    # Another plan after a rewind is told from the same one by its weights.
+    exact = budget == "fixed" and rng.random() < 0.5
+    return Scenario(job, nodes, faults, exact)
+
+
+def chaos_job(folder: Path, *, degree: int | str = "auto", **changes: object) -> JobSpec:
+    """A small job whose prompts are in the folder."""
+    for name, first, count in (("train", 1000, 4), ("validation", 2000, 2)):
+        lines = "".join(f'the number "{first + number}"\n' for number in range(count))
+        (folder / f"{name}.txt").write_text(lines)
+    return job_from_data(
+        {
+            "name": "chaos",
+            "model": {"checkpoint": "builtin:ocr-tiny"},
+            "prompts": {
+                "train": str(folder / "train.txt"),
+                "validation": str(folder / "validation.txt"),
+                "per_iteration": 2,
+            },
+            "sampler": {
+                "height": 32,
+                "width": 64,
+                "steps": 8,
+                "micro_batch": 4,
+                "degree": degree,
+            },
+            "iterations": 3,
+            "group_size": 4,
+            "checkpoint_every": 1,
+            "training": {"updates_per_iteration": 1, "rollout_decay": 0.5},
+            "exploration": {"candidates": 2, "budget": "fixed"},
+            "validation": {"seeds": 2, "every": 2},
+            **changes,
+        }
+    )
+
+
+@dataclass
+class Run:
+    """A seed while it runs, and what is left of it for the invariants."""
+
+    scenario: Scenario
+    cluster: Cluster
+    folder: Path
+    status: JobStatus | None = None
+    outcomes: list[tuple[str, str]] = field(default_factory=list)
+    """How the job ended each time, with the reason."""
+    undisturbed: tuple[str, ...] = ()
+    """The weights that every iteration leaves without faults, if training is exact."""
+
+    @property
+    def run_folder(self) -> Path:
+        """Of the job."""
+        return self.folder / "runs" / "chaos-001"
+
+    @property
+    def history(self) -> History:
+        """What happened."""
+        return self.cluster.history
+
+
+def run_seed(seed: int, kinds: Sequence[FaultKind] = KINDS) -> tuple[Outcome, History]:
+    """Run one seed to its end and check everything."""
+    with scratch_folder() as folder, silence():
+        made = scenario(seed, folder, kinds)
+        with asyncio.Runner(loop_factory=FreezableLoop) as runner:
+            run = runner.run(simulate(seed, made, folder))
+        if made.exact_training:
+            run.undisturbed = undisturbed_weights()
+        check(run)
+    history = run.history
+    outcome = Outcome(
+        seed,
+        history.digest(),
+        dict(sorted(history.effective.items())),
+        tuple(history.violations),
+        round(history.happenings[-1].time_s, 3),
+        run.cluster.plant.steps,
+        needed_steps(made.job),
+    )
+    return outcome, history
+
+
+@cache
+def undisturbed_weights() -> tuple[str, ...]:
+    """What every iteration of a job with exact training leaves when nothing happens to it; it is
+    the same on every cluster."""
+    with (
+        scratch_folder() as folder,
+        silence(),
+        asyncio.Runner(loop_factory=FreezableLoop) as runner,
+    ):
+        nodes = (NodeSpec("reserved", "reserved", 1), NodeSpec("spot", "spot", 1))
+        made = Scenario(chaos_job(folder), nodes, (), True)
+        run = runner.run(simulate(0, made, folder))
+    return tuple(str(train["after"]) for train in run.history.all("train"))
+
+
+def needed_steps(job: JobSpec) -> int:
+    """Denoising steps of the rollouts of an undisturbed run."""
+    return job.iterations * job.samples_per_iteration * job.sampler.steps
+
+
+def run_seeds(seeds: Sequence[int], processes: int = 2) -> Iterator[Outcome]:
+    """Run many, each in one of some processes; in the order of the seeds."""
+    with ProcessPoolExecutor(processes) as pool:
+        for encoded in pool.map(_run_encoded, seeds, chunksize=8):
+            yield msgspec.json.decode(encoded, type=Outcome)
+
+
+def total_effects(outcomes: Sequence[Outcome]) -> dict[str, int]:
+    """Effective faults by kind; kinds without any included."""
+    counts: Counter[str] = Counter()
+    for outcome in outcomes:
+        counts.update(outcome.effective)
+    return {kind: counts[kind] for kind in KINDS}
+
+
+def _run_encoded(seed: int) -> bytes:
+    return msgspec.json.encode(run_seed(seed)[0])
+
+
+async def simulate(seed: int, made: Scenario, folder: Path) -> Run:
+    """The life of a job; what must not happen is checked afterwards."""
+    cluster = Cluster(seed, folder, made.nodes, exact_training=made.exact_training)
+    run = Run(made, cluster, folder)
+    async with cluster:
+        disturbance = Disturbance(cluster, made.faults)
+        disturbing = asyncio.create_task(disturbance.run())
+        try:
+            await _have_it_done(run)
+            if run.status is not None and run.status.outcome == "finished":
+                await asyncio.sleep(_SETTLE_S)
+                for what in workers_are_free_again(cluster):
+                    cluster.history.violation(what)
+        finally:
+            disturbing.cancel()
+            await asyncio.wait((disturbing,))
+            if not disturbing.cancelled() and disturbing.exception() is not None:
+                raise disturbing.exception() or RuntimeError
+    cluster.history.add("end", outcomes=tuple(run.outcomes))
+    return run
+
+
+async def _have_it_done(run: Run) -> None:
+    """As a user would: submit the job, look at it, resume it when it failed."""
+    loop, pause_s = asyncio.get_running_loop(), _POLL_S
+    last = max((fault.at_s + fault.lasts_s for fault in run.scenario.faults), default=0.0)
+    groups = GroupWatch(run.cluster)
+    while loop.time() < last + _LIVENESS_S:
+        await asyncio.sleep(pause_s)
+        for what in groups.look():
+            run.history.violation(what)
+        if run.history.violations:
+            return  # what follows may be endless, and says nothing new
+        status = await _look(run)
+        if status is None:
+            continue
+        run.status = status
+        if status.outcome == "finished":
+            run.outcomes.append(("finished", ""))
+            return
+        if status.outcome:
+            run.outcomes.append((status.outcome, _without_path(run, status.reason)))
+            run.history.add("job_ended", outcome=status.outcome, reason=run.outcomes[-1][1])
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        if status.outcome or not status.job:
+            await _submit(run)
+    run.history.violation(f"the job did not end; at the end it was {_phase(run.status)}")
+
+
+async def _look(run: Run) -> JobStatus | None:
+    try:
+        answer = await run.cluster.user().ask(
+            run.cluster.coordinator_actor(), GetStatus(), timeout_s=2.0
+        )
+    except ActorError:
+        return None
+    assert isinstance(answer, JobStatus)
+    return answer
+
+
+async def _submit(run: Run) -> None:
+    resume = (run.run_folder / "config.yaml").exists()
+    message = SubmitJob(run.scenario.job, str(run.run_folder), resume)
+    try:
+        answer = await run.cluster.user().ask(
+            run.cluster.coordinator_actor(), message, timeout_s=5.0
+        )
+    except ActorError as error:
+        run.history.add("not_submitted", resume=resume, error=type(error).__name__)
+        return
+    if isinstance(answer, JobAccepted):
+        run.history.add("submitted", resume=resume, job=answer.job_id)
+    else:
+        reason = _without_path(run, getattr(answer, "reason", ""))
+        run.history.add("refused", resume=resume, reason=reason)
+
+
+def _phase(status: JobStatus | None) -> str:
+    if status is None:
+        return "never seen"
+    return f"in {status.phase} of iteration {status.iteration} ({status.outcome} {status.reason})"
+
+
+def _without_path(run: Run, text: str) -> str:
+    return text.replace(str(run.folder), "FOLDER")
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """One that is gone afterwards; in memory where that is possible, since every journal entry is
+    synced."""
+    base = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
+    folder = Path(tempfile.mkdtemp(prefix="chaos-", dir=base)).resolve()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def silence() -> Iterator[None]:
+    """Faults make the actors say much that nobody needs to hear."""
+    before = structlog.get_config()
+    structlog.configure(
+        processors=[_drop], wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL)
+    )
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
+
+
+def _drop(*_: object) -> NoReturn:
+    raise structlog.DropEvent

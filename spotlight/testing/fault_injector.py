@@ -1,0 +1,273 @@
+"""Carries out a schedule of faults on a cluster, and says which of them changed something."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable, Sequence
+
+from spotlight.testing.faults import Fault
+from spotlight.testing.memory_cluster import COORDINATOR, Cluster, Killed
+from spotlight.types import Request
+
+_OPERATOR_S = 0.5
+_PATIENCE_S = 90.0
+_ARMED_S = 30.0
+"""How long a fault at a failpoint waits for it to be reached."""
+
+
+class Disturbance:
+    """The faults of one run. A node that was killed is started again, as its provider would; so is
+    the coordinator."""
+
+    def __init__(self, cluster: Cluster, faults: Sequence[Fault]) -> None:
+        self._cluster = cluster
+        self._faults = faults
+        self._network = cluster.network
+        self._back_at: dict[str, float] = {}
+        self._armed: list[Fault] = []
+        self._frozen: dict[str, int] = {}
+        self._idle_since: dict[str, float] = {}
+        cluster.on_failpoint = self._on_failpoint
+        cluster.plant.scorer_fails = self._scorer_fails
+        self._scorer_fails_with = 0.0
+
+    async def run(self) -> None:
+        """Let everything happen at its time."""
+        operator = asyncio.create_task(self._operate())
+        try:
+            async with asyncio.TaskGroup() as group:
+                for fault in self._faults:
+                    group.create_task(self._happen(fault))
+            await asyncio.wait((operator,))
+        finally:
+            operator.cancel()
+
+    async def _happen(self, fault: Fault) -> None:
+        await asyncio.sleep(fault.at_s)
+        self._cluster.history.add("fault", fault=fault.kind, node=fault.node, s=fault.lasts_s)
+        match fault.kind:
+            case "kill_node":
+                self._kill_node(fault, fault.node, fault.lasts_s)
+            case "kill_worker":
+                await self._kill_worker(fault)
+            case "notice_then_kill":
+                await self._notice_then_kill(fault)
+            case "notice_no_kill":
+                await self._notice_no_kill(fault)
+            case "partition" | "one_way_partition":
+                await self._partition(fault)
+            case "loss" | "duplication" | "reordering" | "delay":
+                await self._trouble_frames(fault)
+            case "pause_node":
+                await self._pause(fault, self._cluster_processes(fault.node))
+            case "pause_worker":
+                await self._pause(fault, (self._worker(fault),))
+            case "pause_coordinator":
+                await self._pause(fault, (COORDINATOR,))
+            case "slow_node":
+                await self._slow(fault)
+            case "flapping_node":
+                await self._flap(fault)
+            case "poison":
+                await self._poison(fault)
+            case "scorer_error":
+                self._scorer_fails_with = fault.amount
+                await asyncio.sleep(fault.lasts_s)
+                self._scorer_fails_with = 0.0
+            case "coordinator_kill" if not fault.failpoint:
+                self._kill_coordinator(fault)
+            case "coordinator_kill" | "disk_error":
+                self._armed.append(fault)
+                await asyncio.sleep(_ARMED_S)
+                if fault in self._armed:
+                    self._armed.remove(fault)
+            case "pool_loss":
+                spot = [node.name for node in self._cluster.nodes if node.pool == "spot"]
+                lost = [self._kill_node(None, node, fault.lasts_s) for node in spot]
+                if any(lost):
+                    self._effect(fault)
+
+    # --- machines and processes ---
+
+    def _kill_node(self, fault: Fault | None, node: str, away_s: float) -> bool:
+        back_at = self._now() + away_s
+        self._back_at[node] = max(back_at, self._back_at.get(node, 0.0))
+        killed = self._cluster.kill_process(node)
+        if killed and fault is not None:
+            self._effect(fault)
+        return killed
+
+    async def _kill_worker(self, fault: Fault) -> None:
+        if self._cluster.kill_process(self._worker(fault)):
+            self._effect(fault)
+
+    def _worker(self, fault: Fault) -> str:
+        workers = self._cluster_processes(fault.node)[1:]
+        return workers[int(fault.amount) % len(workers)]
+
+    async def _flap(self, fault: Fault) -> None:
+        kills = 0
+        for _ in range(int(fault.amount)):
+            kills += self._kill_node(None, fault.node, 0.0)
+            await asyncio.sleep(fault.lasts_s)
+        if kills > 1:
+            self._effect(fault)
+
+    async def _pause(self, fault: Fault, names: Sequence[str]) -> None:
+        cluster = self._cluster
+        running = [name for name in names if cluster.is_up(name)]
+        for name in running:
+            self._frozen[name] = self._frozen.get(name, 0) + 1
+        processes = [cluster.processes[name] for name in running]
+        cluster.freeze(running)
+        await asyncio.sleep(fault.lasts_s)
+        for name in running:
+            self._frozen[name] -= 1
+        due = cluster.thaw([name for name in running if not self._frozen[name]])
+        hung = fault.kind == "pause_worker" and any(each.ended.done() for each in processes)
+        if due or hung:  # a worker that hangs is ended by its node
+            self._effect(fault)
+
+    async def _slow(self, fault: Fault) -> None:
+        plant, before = self._cluster.plant, self._cluster.plant.slow_steps
+        plant.slow[fault.node] = fault.amount
+        await asyncio.sleep(fault.lasts_s)
+        plant.slow.pop(fault.node, None)
+        if plant.slow_steps > before:
+            self._effect(fault)
+
+    def _cluster_processes(self, node: str) -> tuple[str, ...]:
+        return next(spec.processes for spec in self._cluster.nodes if spec.name == node)
+
+    # --- notices ---
+
+    async def _notice_then_kill(self, fault: Fault) -> None:
+        drains = self._drains(fault.node)
+        self._cluster.give_notice(fault.node, fault.amount)
+        await asyncio.sleep(fault.amount)
+        if self._kill_node(None, fault.node, fault.lasts_s) and self._drains(fault.node) > drains:
+            self._effect(fault)
+
+    async def _notice_no_kill(self, fault: Fault) -> None:
+        drains = self._drains(fault.node)
+        self._cluster.give_notice(fault.node, fault.amount)
+        await asyncio.sleep(fault.lasts_s)
+        self._cluster.withdraw_notice(fault.node)
+        if self._drains(fault.node) > drains:
+            self._effect(fault)
+
+    def _drains(self, node: str) -> int:
+        return self._cluster.plant.drains[node]
+
+    # --- the network ---
+
+    async def _partition(self, fault: Fault) -> None:
+        network, before = self._network, self._network.frames_stopped
+        ends = (COORDINATOR, fault.node) if fault.inwards else (fault.node, COORDINATOR)
+        cuts = self._cluster.cut(*ends, one_way=fault.kind == "one_way_partition")
+        await asyncio.sleep(fault.lasts_s)
+        network.heal(cuts)
+        if network.frames_stopped > before:
+            self._effect(fault)
+
+    async def _trouble_frames(self, fault: Fault) -> None:
+        faults, count = self._network.faults, self._counter(fault)
+        before = count()
+        match fault.kind:
+            case "loss":
+                faults.loss = fault.amount
+            case "duplication":
+                faults.duplication = fault.amount
+            case "reordering":
+                faults.reordering = fault.amount
+            case _:
+                faults.delay_s = (0.0002, fault.amount)
+        await asyncio.sleep(fault.lasts_s)
+        match fault.kind:
+            case "loss":
+                faults.loss = 0.0
+            case "duplication":
+                faults.duplication = 0.0
+            case "reordering":
+                faults.reordering = 0.0
+            case _:
+                faults.delay_s = (0.0002, 0.0008)
+        if count() > before:
+            self._effect(fault)
+
+    def _counter(self, fault: Fault) -> Callable[[], int]:
+        network = self._network
+        return {
+            "loss": lambda: network.frames_lost,
+            "duplication": lambda: network.frames_duplicated,
+            "reordering": lambda: network.frames_overtaken,
+            "delay": lambda: network.frames_sent,
+        }[fault.kind]
+
+    # --- requests and rewards ---
+
+    async def _poison(self, fault: Fault) -> None:
+        plant, before = self._cluster.plant, self._cluster.plant.poisoned
+        plant.poison_next += 1
+        await asyncio.sleep(60.0)
+        if plant.poisoned > before:
+            self._effect(fault)
+
+    def _scorer_fails(self, request: Request) -> bool:
+        return self._cluster.plant.rng.random() < self._scorer_fails_with
+
+    # --- the coordinator ---
+
+    def _kill_coordinator(self, fault: Fault) -> bool:
+        self._back_at[COORDINATOR] = self._now() + fault.lasts_s
+        killed = self._cluster.kill_process(COORDINATOR)
+        if killed:
+            self._effect(fault)
+        return killed
+
+    def _on_failpoint(self, name: str) -> None:
+        for fault in self._armed:
+            if fault.kind == "disk_error" and name == "journal.commit":
+                self._armed.remove(fault)
+                self._effect(fault)
+                raise OSError(errno.ENOSPC, "No space left on device (simulated)")
+            if fault.failpoint == name:
+                self._armed.remove(fault)
+                self._kill_coordinator(fault)
+                raise Killed
+
+    # --- whoever starts things again ---
+
+    async def _operate(self) -> None:
+        cluster = self._cluster
+        names = (COORDINATOR, *(node.name for node in cluster.nodes))
+        while True:
+            for name in names:
+                if not cluster.is_up(name) and self._now() >= self._back_at.get(name, 0.0):
+                    await self._start(name)
+            for node in cluster.nodes:
+                self._restart_if_empty(node.name)
+            await asyncio.sleep(_OPERATOR_S)
+
+    async def _start(self, name: str) -> None:
+        await self._cluster.buried()
+        if name == COORDINATOR:
+            await self._cluster.start_coordinator()
+        else:
+            await self._cluster.start_node(name)
+
+    def _restart_if_empty(self, node: str) -> None:
+        """A node that has given up its workers is of no use: its operator starts it anew."""
+        node_process, *workers = self._cluster_processes(node)
+        if not self._cluster.is_up(node_process) or any(map(self._cluster.is_up, workers)):
+            self._idle_since.pop(node, None)
+        elif self._now() - self._idle_since.setdefault(node, self._now()) > _PATIENCE_S:
+            self._cluster.kill_process(node)
+
+    def _effect(self, fault: Fault) -> None:
+        self._cluster.history.took_effect(fault.kind, node=fault.node)
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()

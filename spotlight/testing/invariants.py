@@ -1,0 +1,303 @@
+"""What must hold of every history, whatever was done to the cluster (design, section 6).
+
+Each function looks at one finished run and returns what is wrong, in words. What can only be seen
+while it happens is put into the history as a violation by whoever sees it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from spotlight.actors.coordinator.coordinator import Coordinator
+from spotlight.actors.coordinator.job_journal import TERM_BITS
+from spotlight.policies.advantages import group_advantages
+from spotlight.testing import fingerprints
+from spotlight.testing.faults import FaultKind
+
+if TYPE_CHECKING:
+    from spotlight.testing.chaos import Run
+    from spotlight.testing.memory_cluster import Cluster
+
+_MAY_END_A_JOB = (
+    "recoveries without a new checkpoint",
+    "No space left on device",
+    "every prompt group of the iteration failed",
+    "could be scored",
+)
+"""Reasons for which a job may end unfinished: somebody has to resume it."""
+
+_BOOT_LIMIT_S = 15.0
+"""A node that was started, or has started a worker, so lately need not have joined."""
+_COST_SAMPLES: tuple[FaultKind, ...] = ("poison", "scorer_error")
+"""Faults after which samples may be given up."""
+
+
+def check(run: Run) -> None:
+    """Put every violation into the history."""
+    for invariant in INVARIANTS:
+        for what in invariant(run):
+            run.history.violation(f"{invariant.__name__}: {what}")
+
+
+def samples_are_functions_of_their_requests(run: Run) -> Iterable[str]:
+    """Whoever made a sample, and however often it was resumed: weights, prompt, seed and settings
+    decide what it is."""
+    for train in run.history.all("train"):
+        for (request, _, step, latents, _), expected in zip(
+            train["samples"], train["expected"], strict=True
+        ):
+            if latents != expected:
+                yield f"{request} is not what its request gives after {step} steps"
+
+
+def nothing_mixes_weights(run: Run) -> Iterable[str]:
+    """An iteration's samples were made with the weights that it trains."""
+    for train in run.history.all("train"):
+        for request, weights, *_ in train["samples"]:
+            if weights != train["weights"]:
+                yield f"{request} was made with other weights than those it trains"
+
+
+def samples_count_once(run: Run) -> Iterable[str]:
+    """An iteration trains whole prompt groups of its own rollouts, each sample once."""
+    job = run.scenario.job
+    for train in run.history.all("train"):
+        ids = [row[0] for row in train["samples"]]
+        yield from (f"{each} is trained {n} times" for each, n in Counter(ids).items() if n > 1)
+        groups: Counter[str] = Counter()
+        for each in ids:
+            kind, iteration, group, _ = each.split("/")
+            groups[group] += 1
+            if (kind, int(iteration)) != ("rollout", train["iteration"]):
+                yield f"iteration {train['iteration']} trains {each}"
+        for group, count in groups.items():
+            if count != job.group_size:
+                yield f"iteration {train['iteration']} trains {count} samples of group {group}"
+        missing = job.prompts.per_iteration - len(groups)
+        if missing > len(_dropped(run, train["iteration"])):
+            yield f"iteration {train['iteration']} lacks {missing} prompt groups"
+
+
+def advantages_come_from_these_rollouts(run: Run) -> Iterable[str]:
+    """Rewards are those of the samples themselves, never of previews, never a failed scorer's."""
+    training = run.scenario.job.training
+    for train in run.history.all("train"):
+        rows = train["samples"]
+        expected = group_advantages(
+            [fingerprints.reward(row[3]) for row in rows],
+            [int(row[0].split("/")[2]) for row in rows],
+            std=training.advantage_std,
+            clip=training.advantage_clip,
+        )
+        for row, advantage in zip(rows, expected, strict=True):
+            if abs(row[4] - advantage) > 1e-9:
+                yield f"the advantage of {row[0]} is {row[4]}, not {advantage}"
+
+
+def groups_share_their_settings(run: Run) -> Iterable[str]:
+    """All samples of a prompt group are denoised alike."""
+    for train in run.history.all("train"):
+        settings = defaultdict(set)
+        for group, those in train["settings"]:
+            settings[group].add(those)
+        for group, different in settings.items():
+            if len(different) > 1:
+                yield f"group {group} of iteration {train['iteration']} has several settings"
+
+
+def iterations_are_trained_in_order(run: Run) -> Iterable[str]:
+    """Every trainer trains each iteration once, from where it began."""
+    following = None
+    for happening in run.history.happenings:
+        if happening.kind == "trainer":
+            following = happening["completed"]
+        elif happening.kind == "train":
+            if happening["iteration"] != following:
+                yield f"iteration {happening['iteration']} is trained where {following} is due"
+            following = int(happening["iteration"]) + 1
+
+
+def plans_outlive_the_coordinator(run: Run) -> Iterable[str]:
+    """The rollouts of an iteration are decided once, until trainers begin again before it."""
+    built = [(trainer["term"], trainer["completed"]) for trainer in run.history.all("trainer")]
+    asked: dict[tuple[int, int], set[str]] = defaultdict(set)
+    for granted in run.history.all("denoise"):
+        for request in granted["requests"]:
+            kind, iteration, *_ = request.split("/")
+            if kind == "rollout":
+                term = _term(granted)
+                again = [began for began, completed in built if completed < int(iteration)]
+                decided = max((began for began in again if began <= term), default=0)
+                asked[(int(iteration), decided)].add(request)
+    job = run.scenario.job
+    wanted = job.samples_per_iteration + job.exploration.probes
+    for (iteration, _), requests in asked.items():
+        if len(requests) > wanted:
+            yield f"iteration {iteration} asked for {len(requests)} rollouts, not {wanted}"
+
+
+def weights_follow_from_the_samples(run: Run) -> Iterable[str]:
+    """Every iteration trains the weights that the one before it left, or a checkpoint brought
+    back."""
+    left: dict[int, set[str]] = defaultdict(set)
+    for happening in run.history.happenings:
+        if happening.kind == "trainer":
+            began, weights = happening["completed"], happening["weights"]
+            if began and weights not in left[int(began)]:
+                yield f"the checkpoint of {began} iterations holds weights that nobody trained"
+            now = weights
+        elif happening.kind == "train":
+            if happening["weights"] != now:
+                yield f"iteration {happening['iteration']} trains other weights than were left"
+            now = happening["after"]
+            left[int(happening["iteration"]) + 1].add(str(now))
+
+
+def faults_change_nothing(run: Run) -> Iterable[str]:
+    """Where training is exact and nothing had to be given up, every iteration leaves the weights
+    that it leaves in an undisturbed run."""
+    if not run.undisturbed or any(run.history.effective[kind] for kind in _COST_SAMPLES):
+        return
+    if _events(run, "group_dropped", "request_quarantined"):
+        return
+    for train in run.history.all("train"):
+        if train["after"] != run.undisturbed[int(train["iteration"])]:
+            yield f"iteration {train['iteration']} leaves other weights than without faults"
+
+
+def jobs_end(run: Run) -> Iterable[str]:
+    """A job is finished in the end, and stops before it only for a reason that it may stop for."""
+    for outcome, reason in run.outcomes:
+        if outcome != "finished" and not any(known in reason for known in _MAY_END_A_JOB):
+            yield f"the job {outcome}: {reason}"
+
+
+def records_are_complete(run: Run) -> Iterable[str]:
+    """Every iteration and every validation is on record once, with what really was there."""
+    if not _is_finished(run):
+        return
+    job, records = run.scenario.job, _lines(run, "metrics.jsonl")
+    iterations = [record for record in records if record["kind"] == "iteration"]
+    numbers = [record["iteration"] for record in iterations]
+    if numbers != list(range(job.iterations)):
+        yield f"iterations {numbers} are on record"
+    trained = {train["iteration"]: len(train["samples"]) for train in run.history.all("train")}
+    for record in iterations:
+        if record["samples"] != trained.get(record["iteration"]):
+            yield f"iteration {record['iteration']} has {record['samples']} samples on record"
+    versions = [record["weights_version"] for record in records if record["kind"] == "validation"]
+    expected = sorted({*range(0, job.iterations + 1, job.validation.every), job.iterations})
+    if sorted(versions) != expected:
+        yield f"versions {versions} are validated, not {expected}"
+
+
+def nothing_finished_is_discarded(run: Run) -> Iterable[str]:
+    """No finished sample is thrown away because newer weights are there."""
+    if run.status is not None and run.status.discarded:
+        yield f"{run.status.discarded} finished samples were discarded"
+
+
+def time_adds_up(run: Run) -> Iterable[str]:
+    """A worker is in one state after the other, without a gap, from its coming to its going."""
+    states: dict[str, tuple[float, str]] = {}
+    last = 0.0
+    for event in _lines(run, "events.jsonl"):
+        if event["time_s"] < last:
+            yield f"time goes back from {last} to {event['time_s']}"
+        last = event["time_s"]
+        if event["event"] != "worker_state":
+            continue
+        worker, state = event["worker"], event["state"]
+        before = states.get(worker, (0.0, "gone"))[1]
+        if before == "gone" and state != "starting":
+            yield f"{worker} is {state} before it starts"
+        states[worker] = (event["time_s"], state)
+
+
+def leaves_nothing_in_stores(run: Run) -> Iterable[str]:
+    """After the job no store holds samples, commits or weights."""
+    if not _is_finished(run):
+        return
+    for folder, disk in run.cluster.stores.all_in_use().items():
+        left = [key for key in disk.bundles if not key.startswith("validation/")]
+        if left:
+            yield f"{len(left)} bundles are left in the store of {folder}, such as {left[0]}"
+
+
+def nothing_needed_is_deleted(run: Run) -> Iterable[str]:
+    """A trainer finds every sample that it is told to train on."""
+    for failed in run.history.all("trainer_failed"):
+        if "no such bundle" in str(failed["error"]):
+            yield f"{failed['error']}"
+
+
+def workers_are_free_again(cluster: Cluster) -> Iterable[str]:
+    """Some time after a job, while the cluster is still there: all nodes have joined, and nothing
+    holds on to the job or to a notice that was withdrawn."""
+    long_ago = cluster.loop.time() - _BOOT_LIMIT_S
+    new = {start["process"] for start in cluster.history.all("started") if start.time_s > long_ago}
+    given = {node.name for node in cluster.nodes if cluster.has_notice(node.name)}
+    up = [node for node in cluster.nodes if cluster.is_up(node.name)]
+    nodes = {node.name for node in up if new.isdisjoint(node.processes)} - given
+    for name, process in sorted(cluster.processes.items()):
+        if process.ended.done() or process.system is None or name.partition("/")[0] in given:
+            continue
+        for cell in process.system.cells.values():
+            actor = getattr(cell, "_actor", None)
+            if isinstance(actor, Coordinator):
+                missing = sorted(nodes - actor._nodes.keys())
+                yield from (f"{node} has not joined again" for node in missing)
+            elif getattr(actor, "_job", None) or getattr(actor, "_job_id", ""):
+                yield f"{cell.ref.name} of {name} holds on to the job"
+            if getattr(actor, "_draining_for", None) is not None:
+                yield f"{cell.ref.name} of {name} takes nothing more"
+
+
+INVARIANTS: tuple[Callable[[Run], Iterable[str]], ...] = (
+    samples_are_functions_of_their_requests,
+    nothing_mixes_weights,
+    samples_count_once,
+    advantages_come_from_these_rollouts,
+    groups_share_their_settings,
+    iterations_are_trained_in_order,
+    plans_outlive_the_coordinator,
+    weights_follow_from_the_samples,
+    faults_change_nothing,
+    jobs_end,
+    records_are_complete,
+    nothing_finished_is_discarded,
+    time_adds_up,
+    leaves_nothing_in_stores,
+    nothing_needed_is_deleted,
+)
+
+
+def _term(granted: Any) -> int:
+    """Of the coordinator that granted a lease: how often the run had been opened."""
+    return int(granted["lease"]) >> TERM_BITS
+
+
+def _is_finished(run: Run) -> bool:
+    return bool(run.outcomes) and run.outcomes[-1][0] == "finished"
+
+
+def _dropped(run: Run, iteration: Any) -> set[str]:
+    return {
+        event["prompt"]
+        for event in _events(run, "group_dropped")
+        if event["iteration"] == iteration
+    }
+
+
+def _events(run: Run, *names: str) -> list[dict[str, Any]]:
+    return [event for event in _lines(run, "events.jsonl") if event["event"] in names]
+
+
+def _lines(run: Run, name: str) -> list[dict[str, Any]]:
+    path = run.run_folder / name
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]

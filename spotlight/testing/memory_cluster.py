@@ -1,0 +1,425 @@
+"""A whole cluster on one event loop: the real coordinator, nodes and group leaders, with simulated
+members, reward workers and trainer ranks.
+
+Every process is an actor system of its own on a memory network. It can be killed, stopped and cut
+off like one, and whatever it started goes with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import traceback
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import ExitStack
+from contextvars import copy_context
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from spotlight import failpoints
+from spotlight.actors.coordinator.coordinator import Coordinator
+from spotlight.actors.coordinator.job_runner import JobRunner
+from spotlight.actors.node.node import NodeScheduler, NodeSettings
+from spotlight.actors.protocol import WorkerRefs, WorkerUp
+from spotlight.actors.runtime import ESCALATE, Actor, ActorRef, ActorSystem
+from spotlight.actors.runtime.launcher import WORKER_KEY
+from spotlight.actors.worker.group_leader import GroupLeader
+from spotlight.actors.worker.worker_state import WorkerContext
+from spotlight.errors import SpotlightError
+from spotlight.policies.notices import Notice
+from spotlight.testing.ack_log import Witness
+from spotlight.testing.addresses import address_of, is_spared
+from spotlight.testing.fake_hardware import Plant, Timings
+from spotlight.testing.freezing import FreezableLoop, context_of, current_process
+from spotlight.testing.history import History
+from spotlight.testing.memory_store import SimulatedStore, Stores
+from spotlight.testing.numerics import Fingerprints, Numerics
+from spotlight.testing.processes import NodeSpec, Process
+from spotlight.testing.simulated_member import SimulatedMember
+from spotlight.testing.simulated_scorer import SimulatedRewardWorker
+from spotlight.testing.simulated_trainer import SimulatedTrainerRank
+from spotlight.transport.control import MemoryNetwork
+from spotlight.transport.control.memory import Faults
+
+COORDINATOR = "coordinator"
+_SEEN_BY_PEERS = 0.5
+"""How often the others of a group see at once that a process is gone; else its node tells them."""
+
+
+class Killed(BaseException):
+    """The process that runs was killed just now; nothing of it may go on."""
+
+
+async def _told_by_the_cloud(process: Process) -> AsyncIterator[Notice]:
+    while True:
+        yield await process.notices.get()
+
+
+@dataclass
+class _Launcher:
+    """Starts the workers of one node."""
+
+    cluster: Cluster
+    node: NodeSpec
+    process: Process
+
+    async def start(
+        self, argv: Sequence[str], env: Mapping[str, str], name: str, log_path: Path
+    ) -> Process:
+        """See `ProcessLauncher.start`."""
+        if self.process.ended.done():  # what is left of a killed process starts nothing
+            await asyncio.Future()
+        return self.cluster.start_worker(self.node, name, env[WORKER_KEY])
+
+
+@dataclass
+class Cluster:
+    """See the module's docstring. Everything follows from the seed.
+
+    Args:
+        folder: for run folders.
+    """
+
+    seed: int
+    folder: Path
+    nodes: tuple[NodeSpec, ...]
+    timings: Timings = field(default_factory=Timings)
+    exact_training: bool = True
+    numerics: Numerics = field(default_factory=Fingerprints)
+
+    def __post_init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, FreezableLoop), "processes can be stopped on a FreezableLoop only"
+        self.loop = loop
+        self._context = copy_context()
+        self.history = History(loop.time)
+        self.network = MemoryNetwork(self.rng("network"), Faults(spares=is_spared))
+        self.stores = Stores(
+            self.rng("stores"),
+            reaches=self.reaches,
+            reader=lambda: _name_of(current_process()),
+            transfer_s=self.timings.transfer_s,
+            missed=lambda reader, key: self.history.add("missed", reader=reader, key=key),
+        )
+        self.plant = Plant(
+            rng=self.rng("plant"),
+            history=self.history,
+            stores=self.stores,
+            witness=Witness(self.history),
+            kill=self.kill_process,
+            numerics=self.numerics,
+            timings=self.timings,
+            exact_training=self.exact_training,
+        )
+        self.processes: dict[str, Process] = {}
+        self._specs = {node.name: node for node in self.nodes}
+        self._pids = 0
+        self._endings: set[asyncio.Task[None]] = set()
+        self.on_failpoint: Callable[[str], None] = lambda name: None
+        """Called when the coordinator reaches a failpoint."""
+
+    def rng(self, purpose: str) -> random.Random:
+        """A generator of its own for every purpose."""
+        return random.Random(f"{self.seed} {purpose}")
+
+    async def __aenter__(self) -> Cluster:
+        self._watching = ExitStack()
+        self._watching.enter_context(self.plant.witness.watching())
+        failpoints.install(self._reached)
+        self.loop.set_exception_handler(self._on_loop_error)
+        self._user = ActorSystem(self.network.transport("user"), rng=self.rng("user"))
+        await self._user.start()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        failpoints.install(None)
+        self._watching.close()
+        for name in [COORDINATOR, *self._specs, *list(self.processes)]:
+            self.kill_process(name)
+        await self._user.abort()
+        while self._endings:
+            await asyncio.wait(self._endings)
+
+    def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if not isinstance(error, Killed):
+            self.history.violation(f"nobody handled: {context['message']}: {error!r}")
+
+    # --- starting ---
+
+    async def start_coordinator(self) -> None:
+        """Start it, or start it again; it goes on with the job that it had."""
+        process = self._add(COORDINATOR)
+        runs, rng = self.folder / "runs", self.rng(f"coordinator {process.pid}")
+
+        def open_store(folder: Path, token: str) -> SimulatedStore:
+            return self.stores.open(COORDINATOR, str(folder.relative_to(self.folder)), token)
+
+        async def boot() -> None:
+            system = await self._start_system(process)
+            try:
+                await system.spawn(
+                    lambda: Coordinator(runs, "simulated", rng, open_store),
+                    COORDINATOR,
+                    restarts=ESCALATE,
+                )
+            except SpotlightError as error:
+                self._crashed(process, error)
+
+        await self._inside(process, boot())
+
+    async def start_node(self, name: str) -> None:
+        """Start a node, or start it again; its workers follow."""
+        spec, process = self._specs[name], self._add(name)
+        folder = f"{name} {process.pid}"
+        store = self.stores.open(name, folder)
+        settings = NodeSettings(
+            name, spec.pool, spec.workers, "simulated", address_of(COORDINATOR), self.folder, 1
+        )
+
+        async def boot() -> None:
+            system = await self._start_system(process)
+            await store.start()
+            await system.spawn(
+                lambda: NodeScheduler(
+                    settings,
+                    store,  # type: ignore[arg-type]
+                    _Launcher(self, spec, process),
+                    _told_by_the_cloud(process),
+                ),
+                "node",
+                restarts=ESCALATE,
+            )
+
+        await self._inside(process, boot())
+
+    def start_worker(self, node: NodeSpec, name: str, key: str) -> Process:
+        """Called by a node's launcher."""
+        process = self._add(name)
+        rng = self.rng(f"worker {process.pid}")
+
+        async def boot() -> None:
+            await asyncio.sleep(rng.uniform(*self.timings.boot_s))
+            node_address = address_of(node.name)
+            context = process.context = WorkerContext(name, rng.getrandbits(48), node_address)
+            system = await self._start_system(process)
+
+            def spawn(factory: Callable[[], Actor], actor: str) -> Coroutine[Any, Any, ActorRef]:
+                return system.spawn(factory, actor, restarts=ESCALATE)
+
+            plant = self.plant
+            member = await spawn(lambda: SimulatedMember(context, node.name, plant), "member")
+            leader = await spawn(lambda: GroupLeader(context, member), "leader")
+            reward = await spawn(lambda: SimulatedRewardWorker(context, plant), "reward-worker")
+            trainer = await spawn(lambda: SimulatedTrainerRank(context, plant), "trainer-rank")
+            refs = WorkerRefs(name, context.epoch, leader, member, reward, trainer)
+            system.tell(system.well_known(node_address, "node"), WorkerUp(refs, key))
+
+        booting = self.loop.create_task(boot(), context=context_of(process.identity))
+        process.ended.add_done_callback(lambda _: booting.cancel(), context=self._context)
+        booting.add_done_callback(lambda _: self._has_booted(process, booting))
+        self._keep(booting)
+        return process
+
+    def _has_booted(self, process: Process, booting: asyncio.Task[None]) -> None:
+        if not booting.cancelled() and booting.exception() is not None:
+            self._crashed(process, booting.exception())
+
+    async def _start_system(self, process: Process) -> ActorSystem:
+        rng = self.rng(f"{process.name} {process.pid}")
+        system = ActorSystem(self.network.transport(process.name), rng=rng)
+        await system.start()
+        process.system = system
+        self._keep(self.loop.create_task(self._watch(process), context=self._context))
+        self.history.add("started", process=process.name)
+        return system
+
+    def _add(self, name: str) -> Process:
+        assert not self.is_up(name), f"{name} runs already"
+        self._pids += 1
+        ended = self.loop.create_future()
+        process = self.processes[name] = Process(name, self._pids, ended, self._kill)
+        return process
+
+    async def _inside(self, process: Process, work: Coroutine[Any, Any, None]) -> None:
+        task = self.loop.create_task(work, context=context_of(process.identity))
+        await asyncio.wait((task,))
+        if not process.ended.done():
+            task.result()
+        elif not task.cancelled():
+            task.exception()  # it was killed as it started
+
+    # --- ending ---
+
+    def is_up(self, name: str) -> bool:
+        """Whether a process of that name runs."""
+        process = self.processes.get(name)
+        return process is not None and not process.ended.done()
+
+    def kill_process(self, name: str) -> bool:
+        """End a process at once, and with a node its workers; False if it does not run."""
+        if not self.is_up(name):
+            return False
+        self._kill(self.processes[name])
+        for worker in self._specs[name].processes[1:] if name in self._specs else ():
+            self.kill_process(worker)
+        return True
+
+    def _kill(self, process: Process) -> None:
+        if process.ended.done():
+            return
+        self.history.add("killed", process=process.name)
+        self._note_lost_work(process.name)
+        seen = self.plant.rng.random() < _SEEN_BY_PEERS
+        self.plant.circles.lose(process.name, seen=seen)
+        system = process.system
+        self._end(process, -9)
+        if system is not None:
+            system.post.transport.abort()
+            saved = self._journal_files() if process.name == COORDINATOR else {}
+            ending = self._bury(process, system, saved)
+            self._keep(self.loop.create_task(ending, context=self._context))
+
+    def _end(self, process: Process, code: int) -> None:
+        process.ended.set_result(code)
+        self.stores.close_all_of(process.name)
+        self.network.resume(address_of(process.name))
+        self.loop.condemn(process.identity)
+        if process.system is None:
+            self.loop.call_later(1.0, self.loop.forget, process.identity, context=self._context)
+
+    async def _bury(
+        self, process: Process, system: ActorSystem, journal: dict[Path, bytes]
+    ) -> None:
+        """Let the kernel take back what a killed process had."""
+        actors = [getattr(cell, "_actor", None) for cell in system.cells.values()]
+        await system.abort()
+        if process.context is not None:
+            process.context.close()
+        for actor in actors:
+            if isinstance(actor, JobRunner):
+                actor._record.close()
+        for path, data in journal.items():  # closing has tidied up, which a kill does not
+            path.write_bytes(data)
+        self.loop.forget(process.identity)
+
+    async def _watch(self, process: Process) -> None:
+        """A process that ends by itself has crashed."""
+        assert process.system is not None
+        closed = self.loop.create_task(process.system.wait_closed())
+        await asyncio.wait((closed, process.ended), return_when=asyncio.FIRST_COMPLETED)
+        if process.ended.done():
+            closed.cancel()
+        else:
+            self._crashed(process, closed.exception())
+
+    def _crashed(self, process: Process, error: BaseException | None) -> None:
+        if process.ended.done():
+            return
+        cause = (process.system.failure if process.system is not None else None) or error
+        while cause is not None and cause.__cause__ is not None:
+            cause = cause.__cause__
+        frames = traceback.extract_tb(cause.__traceback__) if cause is not None else []
+        where = "; ".join(f"{frame.name}: {frame.line}" for frame in frames[-2:])
+        self.history.violation(f"{process.name} crashed: {cause!r} in {where}")
+        self._kill(process)
+
+    async def buried(self) -> None:
+        """Return when what killed processes left is cleared away."""
+        while burying := [task for task in self._endings if "_bury" in repr(task.get_coro())]:
+            await asyncio.wait(burying)
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        self._endings.add(task)
+        task.add_done_callback(self._endings.discard)
+
+    def _journal_files(self) -> dict[Path, bytes]:
+        files = sorted((self.folder / "runs").glob("*/journal.sqlite*"))
+        return {file: file.read_bytes() for file in files}
+
+    def _note_lost_work(self, worker: str) -> None:
+        batch = self.plant.at_work.pop(worker, None)
+        if batch is not None:
+            self.history.add(
+                "lost_work",
+                worker=worker,
+                lease=batch.message.lease,
+                begun_at=batch.first,
+                step=batch.step,
+                told=batch.told,
+                every=batch.message.commit_every,
+                requests=tuple(request.id for request in batch.message.requests),
+            )
+
+    # --- stopping and cutting off ---
+
+    def freeze(self, names: Sequence[str]) -> None:
+        """Stop processes, as SIGSTOP does."""
+        for name in names:
+            self.network.pause(address_of(name))
+            self.loop.freeze(self.processes[name].identity)
+
+    def thaw(self, names: Sequence[str]) -> int:
+        """Let them go on; returns how much was due meanwhile."""
+        due = 0
+        for name in names:
+            self.network.resume(address_of(name))
+            due += self.loop.thaw(self.processes[name].identity)
+        return due
+
+    def cut(self, left: str, right: str, *, one_way: bool) -> list[tuple[str, str]]:
+        """Stop all frames from one machine to another; returns what `heal` needs."""
+        cuts = [
+            (address_of(a), address_of(b))
+            for a in self._machine(left)
+            for b in self._machine(right)
+        ]
+        if not one_way:
+            cuts += [(b, a) for a, b in cuts]
+        for a, b in cuts:
+            self.network.partition([a], [b], one_way=True)
+        return cuts
+
+    def reaches(self, source: str, destination: str) -> bool:
+        """Whether bytes get through from one process to another now."""
+        return not self.network.is_cut(address_of(source), address_of(destination))
+
+    def _machine(self, name: str) -> tuple[str, ...]:
+        spec = self._specs.get(name)
+        return spec.processes if spec is not None else (name,)
+
+    # --- failpoints and users ---
+
+    def _reached(self, name: str) -> None:
+        coordinator = self.processes.get(COORDINATOR)
+        if coordinator is not None and current_process() == coordinator.identity:
+            self.on_failpoint(name)
+
+    def user(self) -> ActorSystem:
+        """The actor system of somebody who asks and submits."""
+        return self._user
+
+    def give_notice(self, name: str, lead_s: float) -> None:
+        """The cloud tells a node that it will be taken; one that does not run hears nothing."""
+        self._tell_of(name, Notice("aws", "preempt", "event", lead_s))
+
+    def withdraw_notice(self, name: str) -> None:
+        """The cloud takes that back."""
+        self._tell_of(name, Notice("aws", "cancel", "event"))
+
+    def _tell_of(self, name: str, notice: Notice) -> None:
+        if self.is_up(name):
+            self.processes[name].notices.put_nowait(notice)
+
+    def has_notice(self, name: str) -> bool:
+        """Whether a node has a notice that nobody has withdrawn."""
+        return any(it._departure.notice for it in self.processes[name].actors(NodeScheduler))
+
+    def coordinator_actor(self) -> ActorRef:
+        """The coordinator."""
+        return self._user.well_known(address_of(COORDINATOR), COORDINATOR)
+
+
+def _name_of(identity: str) -> str:
+    return identity.partition("#")[0]

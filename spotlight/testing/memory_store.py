@@ -1,0 +1,182 @@
+"""Bundle stores of a simulated cluster: the bytes are in memory, the way to them is the network.
+
+A store belongs to a machine and is served by a process; it is out of reach while that process is
+dead, stopped or cut off. What the coordinator's store holds outlives the process, as files do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from msgspec import structs
+
+from spotlight.errors import TransferFailed
+from spotlight.types import BundleOffer, StoreEndpoint
+
+_LOOK_AGAIN_S = 0.25
+_GIVE_UP_S = 5.0
+"""A connection that does not come about, or falls silent, for so long has failed."""
+
+
+@dataclass
+class Disk:
+    """The bundles of one folder."""
+
+    bundles: dict[str, bytes] = field(default_factory=dict)
+    deleted: set[str] = field(default_factory=set)
+    lost: bool = False
+    """Its process ended, and no other will come back to it."""
+    peak: int = 0
+
+
+class Stores:
+    """All stores of a cluster.
+
+    Args:
+        reaches: whether bytes get from one process to another, both named, now.
+        reader: the process that asks now.
+        transfer_s: least and greatest time that a transfer takes.
+        missed: told the reader and the key when a bundle that was there is not any more.
+    """
+
+    def __init__(
+        self,
+        rng: random.Random,
+        *,
+        reaches: Callable[[str, str], bool],
+        reader: Callable[[], str],
+        transfer_s: tuple[float, float],
+        missed: Callable[[str, str], None],
+    ) -> None:
+        self._rng = rng
+        self._reaches = reaches
+        self._reader = reader
+        self._transfer_s = transfer_s
+        self._missed = missed
+        self._open: dict[tuple[str, int], SimulatedStore] = {}
+        self._disks: dict[str, Disk] = {}
+        self._ports = 0
+
+    def open(self, process: str, folder: str, token: str = "") -> SimulatedStore:
+        """A store that this process serves; its folder keeps what it held before."""
+        disk = self._disks.setdefault(folder, Disk())
+        disk.lost = False
+        return SimulatedStore(self, process, folder, token, disk)
+
+    def all_in_use(self) -> dict[str, Disk]:
+        """What the folders of stores hold that are served now, or were and may be again."""
+        return {folder: disk for folder, disk in self._disks.items() if not disk.lost}
+
+    def close_all_of(self, process: str) -> None:
+        """A process ended, and serves nothing any more."""
+        for key in [key for key, store in self._open.items() if store.process == process]:
+            self._open.pop(key).disk.lost = True
+
+    async def fetch(self, offer: BundleOffer, *, timeout_s: float = 60.0) -> bytes:
+        """As `spotlight.transport.tensors.fetch`."""
+        store = await self._reach(offer.store, f"get {offer.key}")
+        data = store.disk.bundles.get(offer.key)
+        if data is None or zlib.crc32(data) != offer.checksum:
+            if offer.key in store.disk.deleted:
+                self._missed(self._reader(), offer.key)
+            raise TransferFailed(f"get {offer.key} at {store.process} failed: no such bundle")
+        return data
+
+    async def upload(self, endpoint: StoreEndpoint, key: str, data: bytes) -> BundleOffer:
+        """As `spotlight.transport.tensors.upload`."""
+        store = await self._reach(endpoint, f"put {key}")
+        return store.put(key, data)
+
+    def opened(self, store: SimulatedStore) -> StoreEndpoint:
+        """A store begins to serve; returns where."""
+        self._ports += 1
+        self._open[(store.process, self._ports)] = store
+        return StoreEndpoint(store.process, self._ports, store.token, store.process, store.folder)
+
+    def closed(self, endpoint: StoreEndpoint) -> None:
+        """A store serves no more."""
+        self._open.pop((endpoint.host, endpoint.port), None)
+
+    async def _reach(self, endpoint: StoreEndpoint, what: str) -> SimulatedStore:
+        reader = self._reader()
+        await asyncio.sleep(self._rng.uniform(*self._transfer_s))
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + _GIVE_UP_S
+        while True:
+            store = self._open.get((endpoint.host, endpoint.port))
+            if store is None or not store.accepts(endpoint.token, what):
+                raise TransferFailed(f"{what} at {endpoint.host} failed: connection refused")
+            if self._reaches(reader, endpoint.host) and self._reaches(endpoint.host, reader):
+                return store
+            if loop.time() >= give_up_at:
+                raise TransferFailed(f"{what} at {endpoint.host} took longer than {_GIVE_UP_S:g} s")
+            await asyncio.sleep(_LOOK_AGAIN_S)
+
+
+class SimulatedStore:
+    """Stands where a `BundleStore` does."""
+
+    def __init__(self, stores: Stores, process: str, folder: str, token: str, disk: Disk) -> None:
+        self.process = process
+        self.folder = folder
+        self.token = token
+        self.disk = disk
+        self._stores = stores
+        self._endpoint: StoreEndpoint | None = None
+        self._tokens: dict[str, str] = {}
+        """Of those who may leave bundles, by their names."""
+        self._issued = 0
+
+    @property
+    def endpoint(self) -> StoreEndpoint:
+        """Where it is reached; only after `start`."""
+        if self._endpoint is None:
+            raise RuntimeError("the store is not started")
+        return self._endpoint
+
+    async def start(self) -> StoreEndpoint:
+        """Begin to serve."""
+        self._endpoint = self._stores.opened(self)
+        return self._endpoint
+
+    def writable_by(self, owner: str) -> StoreEndpoint:
+        """Where somebody may leave bundles, with a token of his own; the same until `revoke`."""
+        if owner not in self._tokens:
+            self._issued += 1
+            self._tokens[owner] = f"{self.token}.{owner}.{self._issued}"
+        return structs.replace(self.endpoint, token=self._tokens[owner])
+
+    def revoke(self, owner: str) -> None:
+        """Take nothing more that comes with the token of this one."""
+        self._tokens.pop(owner, None)
+
+    def accepts(self, token: str, what: str) -> bool:
+        """Whether this token is good for a `get` or a `put`."""
+        return token == self.token if what.startswith("get") else token in self._tokens.values()
+
+    def put(self, key: str, data: bytes) -> BundleOffer:
+        """Keep a bundle."""
+        disk = self.disk
+        disk.bundles[key] = data
+        disk.peak = max(disk.peak, len(disk.bundles))
+        return BundleOffer(key, len(data), zlib.crc32(data), self.endpoint)
+
+    async def copy(self, offer: BundleOffer, key: str, *, timeout_s: float = 60.0) -> BundleOffer:
+        """Keep the bundle of another store under a key of ours."""
+        return self.put(key, await self._stores.fetch(offer, timeout_s=timeout_s))
+
+    def delete(self, prefix: str) -> None:
+        """Drop a bundle or a folder of bundles; nothing happens if it is not there."""
+        bundles = self.disk.bundles
+        for key in [key for key in bundles if key == prefix or key.startswith(f"{prefix}/")]:
+            del bundles[key]
+            self.disk.deleted.add(key)
+
+    async def aclose(self) -> None:
+        """Stop serving; the bundles stay."""
+        if self._endpoint is not None:
+            self._stores.closed(self._endpoint)

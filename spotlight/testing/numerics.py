@@ -1,0 +1,70 @@
+"""What scoring and training come to in a simulated cluster.
+
+Between the processes of a cluster only fingerprints travel: the name of a sample is a function of
+the weights' name and the request, that of new weights a function of the samples they were trained
+on. What lies behind the names is the matter of a `Numerics`: nothing at all (`Fingerprints`), or
+tensors (`real_numerics`). One is shared by all workers of a cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from spotlight.jobs import JobSpec
+from spotlight.testing import fingerprints
+from spotlight.testing.fingerprints import Row
+
+
+class Update(NamedTuple):
+    """What training an iteration came to."""
+
+    weights: str
+    """The name of the new ones."""
+    metrics: dict[str, float]
+
+
+class Numerics(Protocol):
+    """See the module's docstring."""
+
+    def initial_weights(self, job: JobSpec) -> str:
+        """The name of the weights that the job begins with."""
+
+    def rewards(self, rows: Sequence[Row]) -> tuple[float, ...]:
+        """Of finished samples, in [0, 1]. Raises `ScoringError`."""
+
+    def trained(
+        self, iteration: int, weights: str, samples: Sequence[tuple[Row, float]], chance: str
+    ) -> Update:
+        """The optimizer steps of an iteration on these (sample, advantage), in this order; every
+        rank of a job asks for the same.
+
+        Args:
+            weights: those that are trained, and that made the samples.
+            chance: see `fingerprints.trained`.
+
+        Raises `SpotlightError`.
+        """
+
+
+class Fingerprints:
+    """Nothing is computed: a sample's reward follows from its name."""
+
+    def initial_weights(self, job: JobSpec) -> str:
+        """See `Numerics`."""
+        return fingerprints.initial_weights(job.seed)
+
+    def rewards(self, rows: Sequence[Row]) -> tuple[float, ...]:
+        """See `Numerics`."""
+        return tuple(fingerprints.reward(row.latents) for row in rows)
+
+    def trained(
+        self, iteration: int, weights: str, samples: Sequence[tuple[Row, float]], chance: str
+    ) -> Update:
+        """See `Numerics`."""
+        return Update(fingerprints.trained(weights, names(samples), chance), {"loss": 0.5})
+
+
+def names(samples: Sequence[tuple[Row, float]]) -> list[tuple[str, float]]:
+    """What `fingerprints.trained` makes new weights of."""
+    return [(row.latents, advantage) for row, advantage in samples]

@@ -1,0 +1,231 @@
+"""The member of a simulated cluster: it says what a real one says when a real one says it, takes
+time, and holds fingerprints in place of tensors."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from spotlight.actors.protocol import (
+    Acknowledged,
+    Denoise,
+    Denoised,
+    Drain,
+    EndJob,
+    Follow,
+    HoldWeights,
+    PrepareJob,
+    StepsCommitted,
+    WeightsHeld,
+    Yielded,
+)
+from spotlight.actors.runtime import ActorRef, handles
+from spotlight.actors.worker.batch_member import STATES, BatchMember, Unwanted
+from spotlight.actors.worker.worker_state import WorkerContext
+from spotlight.errors import CommitRefused, TransferFailed, WrongWeights
+from spotlight.testing import fingerprints
+from spotlight.testing.fake_collectives import Company, Connector, InCircle
+from spotlight.testing.fake_hardware import Plant, SimulatedBatch, fetch_bundle, fetch_weights
+from spotlight.testing.simulated_steps import Steps, apart, checksum
+from spotlight.types import BundleOffer, StoreEndpoint
+
+
+@dataclass
+class _Job:
+    id: str
+    sink: StoreEndpoint
+
+
+class SimulatedMember(BatchMember[SimulatedBatch, Company]):
+    """Stands where a `Member` does."""
+
+    def __init__(self, context: WorkerContext, node: str, plant: Plant) -> None:
+        connector = Connector(plant.circles, lambda: self._job.id if self._job else None)
+        super().__init__(context, connector)
+        self._node = node
+        self._plant = plant
+        self._job: _Job | None = None
+        self._weights: dict[tuple[int, bool], str] = {}
+        self._acknowledged: set[tuple[int, bool]] = set()
+
+    @handles(PrepareJob)
+    async def on_prepare(self, message: PrepareJob) -> Acknowledged:
+        if self._job is not None and self._job.id == message.job_id:
+            self._job.sink = message.membership.sink
+            return Acknowledged()
+        self._forget_job()
+        with self._context.busy("loading", "model"):
+            await asyncio.sleep(self._plant.timings.load_s)
+        self._job = _Job(message.job_id, message.membership.sink)
+        return Acknowledged()
+
+    @handles(HoldWeights)
+    async def on_hold_weights(self, message: HoldWeights) -> WeightsHeld:
+        for evaluation, offer in ((False, message.rollout), (True, message.evaluation)):
+            if offer is not None:
+                weights = await fetch_weights(self._plant, offer)
+                self._weights[(message.version, evaluation)] = weights.weights
+                self._acknowledged.add((message.version, evaluation))
+        for key in [key for key in self._weights if key[0] not in message.keep]:
+            del self._weights[key]
+        return WeightsHeld(message.version)
+
+    @handles(EndJob)
+    async def on_end_job(self, message: EndJob) -> None:
+        if self._job is not None and self._job.id == message.job_id:
+            self._forget_job()
+
+    def _forget_job(self) -> None:
+        self._job = None
+        self._forget_batches()
+        self._weights.clear()
+        self._acknowledged.clear()
+
+    # --- what it does in its group ---
+
+    def _follower(self, message: Follow) -> Callable[[Company], asyncio.Future[int]]:
+        first = message.requests[0]
+        weights = self._held((first.weights_version, first.kind == "evaluation"))
+        if checksum(weights) != message.checksum:
+            raise WrongWeights(f"version {first.weights_version} is not the same here")
+
+        def take_steps(company: Company) -> asyncio.Future[int]:
+            assert isinstance(company, InCircle), "nobody follows in a group of one"
+            work = company.follow(message.stretch, weights, lambda: step_s(company.members))
+            return apart(self, work)
+
+        def step_s(members: int) -> float:
+            return self._plant.step_s(self._node, members)
+
+        return take_steps
+
+    # --- batches ---
+
+    def _make_batch(self, message: Denoise, leader: ActorRef) -> SimulatedBatch:
+        return SimulatedBatch(message, leader)
+
+    async def on_drain(self, message: Drain) -> None:
+        if message.stop_in_s is not None:
+            self._plant.drains[self._node] += 1
+        await super().on_drain(message)
+
+    async def _denoise(self, batch: SimulatedBatch) -> Denoised | Yielded:
+        job, message = self._job, batch.message
+        if job is None:
+            raise WrongWeights("no job is prepared on this member")
+        first = message.requests[0]
+        version = (first.weights_version, first.kind == "evaluation")
+        if version not in self._acknowledged:
+            self._plant.history.violation(
+                f"{self._context.name} was granted {first.id}: it has not acknowledged its weights"
+            )
+        weights = self._held(version)
+        batch.latents = await self._begin(batch, weights)
+        async with self._context.accelerator_turn():
+            self._require_wanted(batch)
+            batch.begun, batch.weights = True, self._held(version)
+            if batch.weights != weights and batch.first:
+                raise CommitRefused("made with other weights of the same version")
+            if batch.weights != weights:
+                batch.latents = [fingerprints.noise(batch.weights, r) for r in message.requests]
+            self._plant.at_work[self._context.name] = batch
+            with self._context.busy(STATES[first.kind], f"{len(message.requests)} images"):
+                try:
+                    done = await self._steps(job, batch).take()
+                finally:
+                    self._plant.at_work.pop(self._context.name, None)
+        if not done:
+            if batch.committed < batch.step:
+                await self._commit(job, batch, batch.step, tuple(batch.latents))
+            return Yielded(message.lease)
+        for request in message.requests:
+            if request.image_key:
+                await self._upload(job, batch, request.image_key, b"picture")
+        key = f"samples/{self._context.name}/{self._context.epoch}-{message.lease}"
+        bundle = await self._upload(job, batch, key, _packed(batch, batch.step, batch.latents))
+        members = batch.degrees.pop() if len(batch.degrees) == 1 else 0
+        return Denoised(message.lease, bundle, batch.step - batch.first, batch.seconds, members)
+
+    async def _begin(self, batch: SimulatedBatch, weights: str) -> list[str]:
+        message, plant = batch.message, self._plant
+        commits = [commit for commit in message.commits if commit is not None]
+        plant.witness.check(message)
+        plant.history.add(
+            "denoise",
+            worker=self._context.name,
+            lease=message.lease,
+            step=commits[0].step if commits else 0,
+            every=message.commit_every,
+            weights=weights,
+            requests=tuple(request.id for request in message.requests),
+        )
+        if not commits:
+            return [fingerprints.noise(weights, request) for request in message.requests]
+        if len({commit.step for commit in commits}) != 1 or len(commits) < len(message.requests):
+            plant.history.violation(f"lease {message.lease} mixes requests at different steps")
+        latents = []
+        for request, commit in zip(message.requests, commits, strict=True):
+            try:
+                row = (await fetch_bundle(plant, commit.bundle)).rows[commit.row]
+            except TransferFailed as error:
+                raise CommitRefused(str(error)) from error
+            if row.weights != weights:
+                raise CommitRefused("made with other weights of the same version")
+            if row.request != request or row.step != commit.step:
+                plant.history.violation(
+                    f"the commit of {request.id} at step {commit.step} holds"
+                    f" {row.request.id} at step {row.step}"
+                )
+                raise CommitRefused("of another request")
+            latents.append(row.latents)
+        batch.first = batch.step = batch.committed = batch.told = commits[0].step
+        return latents
+
+    def _steps(self, job: _Job, batch: SimulatedBatch) -> Steps:
+        return Steps(
+            self,
+            self._context.name,
+            self._node,
+            self._plant,
+            self._seat,
+            batch,
+            commit=lambda: self._commit(job, batch, batch.step, tuple(batch.latents)),
+            stop_at=lambda: self._stop_at,
+            is_wanted=lambda: self._is_wanted(batch),
+        )
+
+    def _held(self, version: tuple[int, bool]) -> str:
+        weights = self._weights.get(version)
+        if weights is None:
+            raise WrongWeights(f"version {version[0]} is not held here")
+        return weights
+
+    # --- delivery ---
+
+    async def _commit(
+        self, job: _Job, batch: SimulatedBatch, step: int, latents: tuple[str, ...]
+    ) -> None:
+        lease = batch.message.lease
+        key = f"commits/{self._context.name}/{self._context.epoch}-{lease}-{step}"
+        try:
+            bundle = await self._upload(job, batch, key, _packed(batch, step, latents))
+        except (TransferFailed, Unwanted):
+            return
+        if self._is_wanted(batch):
+            batch.told = step
+            self.tell(batch.leader, StepsCommitted(lease, step, bundle, self._plant.timings.copy_s))
+
+    async def _upload(self, job: _Job, batch: SimulatedBatch, key: str, data: bytes) -> BundleOffer:
+        stores = self._plant.stores
+        return await self._until_uploaded(batch, key, lambda: stores.upload(job.sink, key, data))
+
+
+def _packed(batch: SimulatedBatch, step: int, latents: list[str] | tuple[str, ...]) -> bytes:
+    rows = (
+        fingerprints.Row(request, batch.weights, step, each)
+        for request, each in zip(batch.message.requests, latents, strict=True)
+    )
+    return msgspec.msgpack.encode(fingerprints.Bundle(tuple(rows)))

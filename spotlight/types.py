@@ -1,0 +1,106 @@
+"""The data that travels: requests, their saved progress, their results, and the bundles of tensors
+that these name. Every room may use these; they use nothing of ours.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+SamplerKind = Literal["ode", "flow_sde", "cps"]
+RequestKind = Literal["preview", "rollout", "evaluation"]
+
+NAME_OF_NODE = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}"
+"""Names go to logs, into the run folder, and into the keys of bundles."""
+NodeName = Annotated[str, msgspec.Meta(pattern=rf"^{NAME_OF_NODE}\Z")]
+WorkerName = Annotated[str, msgspec.Meta(pattern=rf"^{NAME_OF_NODE}(/[0-9]{{1,9}})?\Z")]
+"""That of its node and a number."""
+
+
+KEY_LIMIT = 1024
+"""Characters of a bundle's key."""
+_VISIBLE = r"^[!-~]*\Z"
+_NO_CONTROLS = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*\Z"
+
+
+class Record(msgspec.Struct, frozen=True):
+    """A part of a message."""
+
+
+class SamplingSettings(Record, frozen=True):
+    """How a request is denoised; the fields are those of `diffusion.samplers.SamplerSettings`."""
+
+    kind: SamplerKind
+    steps: int
+    shift: float | None
+    guidance: float
+    noise_level: float
+    window: tuple[int, int] | None
+    height: int
+    width: int
+    micro_batch: int
+
+
+class Request(Record, frozen=True):
+    """One unit of denoising work; the sample is a function of weights, prompt, seed and settings
+    alone.
+    """
+
+    id: str
+    kind: RequestKind
+    iteration: int
+    group: int
+    """Index of the prompt group in its iteration (of the validation prompt for an evaluation)."""
+    prompt: str
+    seed: int
+    weights_version: int
+    settings: SamplingSettings
+    image_key: str = ""
+    """Where the member leaves the image as PNG in the coordinator's store; empty for nowhere."""
+
+
+class StoreEndpoint(msgspec.Struct, frozen=True):
+    """Where a store is reached."""
+
+    host: Annotated[str, msgspec.Meta(max_length=255, pattern=r"^[A-Za-z0-9._:%-]+\Z")]
+    port: Annotated[int, msgspec.Meta(ge=0, le=65_535)]
+    token: Annotated[str, msgspec.Meta(max_length=200, pattern=_VISIBLE)]
+    """What it lets its holder do: read, or leave bundles as well."""
+    machine: Annotated[str, msgspec.Meta(max_length=400, pattern=_VISIBLE)]
+    """Identity of the machine: receivers with the same one read the files themselves."""
+    root: Annotated[str, msgspec.Meta(max_length=4096, pattern=_NO_CONTROLS)]
+
+    @property
+    def place(self) -> tuple[str, int, str, str]:
+        """The same for two endpoints of one store, whatever their holders may do."""
+        return self.host, self.port, self.machine, self.root
+
+
+class BundleOffer(msgspec.Struct, frozen=True):
+    """A bundle that can be pulled."""
+
+    key: Annotated[str, msgspec.Meta(max_length=KEY_LIMIT, pattern=_VISIBLE)]
+    nbytes: Annotated[int, msgspec.Meta(ge=0)]
+    checksum: Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
+    """CRC-32 of the bytes."""
+    store: StoreEndpoint
+
+
+class Commit(Record, frozen=True):
+    """The saved progress of one request: `row` of a bundle that holds its latents after `step`
+    denoising steps, and what the loss needs of these steps.
+    """
+
+    step: int
+    bundle: BundleOffer
+    row: int
+
+
+class Result(Record, frozen=True):
+    """A denoised and scored request."""
+
+    request: Request
+    reward: float
+    bundle: BundleOffer
+    row: int

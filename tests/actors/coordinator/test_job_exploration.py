@@ -1,0 +1,340 @@
+"""A whole job that watches whether its previews predict rewards, with fake workers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from job_kit import World, job
+from runtime_kit import Cluster
+from town_kit import Town, events, iterations, trained_samples
+
+from spotlight.jobs import JobSpec
+from spotlight.policies.exploration.planners import derived_seed
+from spotlight.types import Request
+
+pytestmark = pytest.mark.virtual_time
+
+ITERATIONS = 16
+SAMPLES = 8
+PROBES = 6
+
+
+@pytest.fixture
+async def town(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Town]:
+    async with Cluster() as cluster:
+        town = Town(cluster, tmp_path / "runs", monkeypatch)
+        await town.open()
+        await town.join("reserved", "reserved")
+        await town.join("spot", "spot")
+        yield town
+
+
+def spec(**changes: Any) -> JobSpec:
+    exploration = {"candidates": 4, "budget": "fixed", "probes": PROBES, **changes}
+    return job(iterations=ITERATIONS, exploration=exploration)
+
+
+def faithful(wanted: Request) -> float:
+    """A seed is as good in a preview as in the rollout."""
+    return derived_seed(wanted.prompt, wanted.seed) % 1000 / 1000
+
+
+def contrary(wanted: Request) -> float:
+    """What is good in a preview is bad in the rollout."""
+    return faithful(wanted) if wanted.kind == "preview" else 1 - faithful(wanted)
+
+
+def broken(wanted: Request) -> float:
+    """A preview says nothing about the rollout."""
+    return derived_seed(wanted.kind, wanted.prompt, wanted.seed) % 1000 / 1000
+
+
+def count(town: Town, kind: str) -> list[int]:
+    by_iteration = Counter(r.iteration for _, r in town.world.granted if r.kind == kind)
+    return [by_iteration[iteration] for iteration in range(1, ITERATIONS)]
+
+
+async def test_some_previewed_seeds_are_regenerated_whether_or_not_they_are_trained_on(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(World, "reward", staticmethod(faithful))
+    end = await town.run(spec())
+    rollouts = count(town, "rollout")
+    assert all(SAMPLES <= made <= SAMPLES + PROBES for made in rollouts)
+    assert sum(rollouts) > (SAMPLES + PROBES // 2) * (ITERATIONS - 1), "one in four is chosen"
+    assert {len(samples) for samples in trained_samples(town.world.trained)} == {SAMPLES}
+    assert [it["probes"] for it in iterations(end.run_folder)] == [0, *[PROBES] * (ITERATIONS - 1)]
+
+
+@pytest.mark.parametrize("preview_steps", [None, 1])
+async def test_what_seeds_at_random_would_have_brought_is_told_whatever_the_steps_of_previews(
+    town: Town, monkeypatch: pytest.MonkeyPatch, preview_steps: int | None
+) -> None:
+    monkeypatch.setattr(World, "reward", staticmethod(faithful))
+    end = await town.run(spec(preview_steps=preview_steps))
+    first, *others = iterations(end.run_folder)
+    assert first["contrast_at_random"] is None
+    assert min(it["contrast_at_random"] for it in others) > 0
+    kept, at_random = (
+        sum(it[name] ** 2 for it in others) for name in ("contrast", "contrast_at_random")
+    )
+    assert 1.2 < (kept / at_random) ** 0.5 < 2.0, "the best of four are kept"
+    uniform = (3 / 4 / 12) ** 0.5  # of four from all between 0 and 1
+    assert (at_random / len(others)) ** 0.5 == pytest.approx(uniform, rel=0.2)
+
+
+async def test_while_previews_predict_rewards_everything_is_explored(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(World, "reward", staticmethod(faithful))
+    end = await town.run(spec())
+    assert set(count(town, "preview")) == {SAMPLES * 4}
+    assert events(end.run_folder, "exploration_reduced") == []
+    last = iterations(end.run_folder)[-1]
+    assert (last["probe_tau"], last["probe_correlation"]) == (1.0, 1.0)
+
+
+async def test_when_previews_mislead_exploration_stops_and_says_so(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(World, "reward", staticmethod(contrary))
+    end = await town.run(spec())
+    previews = count(town, "preview")
+    assert previews[:2] == [SAMPLES * 4] * 2
+    assert 0 in previews
+    assert SAMPLES * 2 in previews, "it is tried again"
+    stopped = [e for e in events(end.run_folder, "exploration_reduced") if e["share"] == 0]
+    assert stopped
+    assert stopped[0]["tau"] == -1.0
+    shares = [it["exploration_share"] for it in iterations(end.run_folder)]
+    assert shares[stopped[0]["iteration"] - 1] == 0
+
+
+async def test_when_kept_seeds_break_their_promise_exploration_stops_though_nothing_is_probed(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(World, "reward", staticmethod(broken))
+    end = await town.run(spec(probes=0))
+    assert min(count(town, "preview")) == 0
+    assert events(end.run_folder, "exploration_reduced")
+    told = [it["realised_share"] for it in iterations(end.run_folder)]
+    assert told[0] is None
+    assert sum(share for share in told[1:7]) / 6 < 0.4
+
+
+async def test_without_probes_nothing_is_regenerated_but_what_is_trained_on(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(World, "reward", staticmethod(faithful))
+    end = await town.run(spec(probes=0))
+    assert count(town, "rollout") == [SAMPLES] * (ITERATIONS - 1)
+    assert events(end.run_folder, "exploration_reduced") == []
+
+
+async def test_what_probes_have_shown_survives_a_kill(town: Town) -> None:
+    calm = await town.run(spec())
+    reference, recorded = list(town.world.trained), iterations(calm.run_folder)
+    town.world.trained.clear()
+    town.world.started.clear()
+    await town.submit(spec())
+    await town.wait(lambda now: now.phase == "rollout" and now.iteration == 5)
+    await town.kill()
+    await town.open()
+    end = await town.ended()
+    assert trained_samples(town.world.trained) == trained_samples(reference)
+    keys = ("probes", "probe_tau", "probe_correlation", "exploration_share", "previews")
+    keys += ("realised_share", "contrast_at_random")
+    assert [[it[key] for key in keys] for it in iterations(end.run_folder)] == [
+        [it[key] for key in keys] for it in recorded
+    ]
+
+
+async def test_broken_promises_are_remembered_after_a_kill(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(World, "reward", staticmethod(broken))
+    calm = await town.run(spec(probes=0))
+    town.world.started.clear()
+    await town.submit(spec(probes=0))
+    await town.wait(lambda now: now.phase == "rollout" and now.iteration == 5)
+    await town.kill()
+    await town.open()
+    end = await town.ended()
+    shares = [[it["exploration_share"] for it in iterations(run.run_folder)] for run in (calm, end)]
+    assert shares[0] == shares[1]
+    assert 0.0 in shares[0]
+
+
+async def test_rewards_that_never_vary_are_gone_on_with(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(World, "reward", staticmethod(lambda wanted: 0.25))
+    end = await town.run(spec(mode="bandit"))
+    assert end.outcome == "finished"
+    assert {it["zero_variance_groups"] for it in iterations(end.run_folder)} == {2}
+    advantages = {a for samples in trained_samples(town.world.trained) for _, a in samples}
+    assert advantages == {0.0}
+
+
+async def test_a_pool_that_vanishes_while_it_explores_leaves_what_is_scored(town: Town) -> None:
+    await town.submit(spec(budget="window", candidates=64, mode="bandit"))
+    await town.wait(lambda now: now.phase == "train" and now.iteration == 1 and now.previews > 0)
+    await asyncio.sleep(2.0)
+    await town.nodes["spot"].abort()
+    end = await town.ended()
+    assert end.outcome == "finished"
+    figures = iterations(end.run_folder)
+    assert 0 < figures[2]["previews"] < figures[1]["previews"]
+    assert {it["previews"] for it in figures[3:]} == {0}
+    assert {it["samples"] for it in figures} == {SAMPLES}
+
+
+# --- fresh weights, for comparison ---
+
+
+def fresh(**changes: Any) -> JobSpec:
+    exploration = {"candidates": 4, "budget": "fixed", "weights": "fresh", **changes}
+    return job(iterations=3, exploration=exploration)
+
+
+async def test_fresh_weights_are_explored_with_before_each_rollout_by_all_workers(
+    town: Town,
+) -> None:
+    end = await town.run(fresh())
+    previews = [(name, r) for name, r in town.world.granted if r.kind == "preview"]
+    assert {r.weights_version - r.iteration for _, r in previews} == {0}
+    assert Counter(r.iteration for _, r in previews) == dict.fromkeys(range(3), SAMPLES * 4)
+    assert {name for name, _ in previews} == {"reserved/0", "spot/0"}
+    phases = [e["phase"] for e in events(end.run_folder, "phase")]
+    assert phases[1:-1] == [*["publish", "explore", "rollout", "train"] * 3, "publish"]
+    assert all(it["explore_s"] > 0 for it in iterations(end.run_folder))
+
+
+async def test_previews_that_are_the_samples_themselves_promise_their_contrast(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(World, "reward", staticmethod(faithful))
+    end = await town.run(fresh(preview_steps=None))
+    for iteration in iterations(end.run_folder):
+        assert iteration["preview_group_std_mean"] == pytest.approx(iteration["group_std_mean"])
+        assert iteration["realised_share"] == pytest.approx(1.0)
+
+
+async def test_exploration_with_fresh_weights_is_done_again_after_a_kill(town: Town) -> None:
+    await town.run(fresh())
+    reference = trained_samples(town.world.trained)
+    for phase in ("explore", "rollout", "train"):
+        town.world.trained.clear()
+        town.world.started.clear()
+        await town.submit(fresh())
+        await town.wait(lambda now, at=phase: now.phase == at and now.iteration == 1)
+        await town.kill()
+        await town.open()
+        await town.ended()
+        assert trained_samples(town.world.trained) == reference
+
+
+# --- a pool of prompts ---
+
+
+@pytest.mark.parametrize("mode", ["uniform", "bandit"])
+async def test_of_a_prompt_pool_those_are_trained_on_whose_rewards_contrast_most(
+    town: Town, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    def reward(wanted: Request) -> float:
+        dull = derived_seed(wanted.prompt) % 2 == 0
+        return 0.5 if dull else faithful(wanted)
+
+    monkeypatch.setattr(World, "reward", staticmethod(reward))
+    end = await town.run(spec(mode=mode, prompt_pool=2, probes=0))
+    groups = [
+        {r.group for _, r in town.world.granted if r.kind == "preview" and r.iteration == iteration}
+        for iteration in range(1, ITERATIONS)
+    ]
+    assert groups == [{0, 1, 2, 3}] * (ITERATIONS - 1)
+    assert {len(samples) for samples in trained_samples(town.world.trained)} == {SAMPLES}
+    for iteration in range(1, ITERATIONS):
+        explored, trained = (
+            {r.prompt for _, r in town.world.granted if (r.kind, r.iteration) == (kind, iteration)}
+            for kind in ("preview", "rollout")
+        )
+        lively = {prompt for prompt in explored if derived_seed(prompt) % 2}
+        assert len(trained & lively) == min(2, len(lively))
+    assert [it["samples"] for it in iterations(end.run_folder)] == [SAMPLES] * ITERATIONS
+
+
+# --- how previews are made ---
+
+
+async def test_each_way_to_make_previews_is_tried_and_what_contrasts_most_is_kept_to(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reward(wanted: Request) -> float:
+        """Previews in all steps are true, those in fewer say nothing."""
+        blind = wanted.kind == "preview" and wanted.settings.steps < 2
+        return derived_seed(wanted.prompt, wanted.seed, blind) % 1000 / 1000
+
+    monkeypatch.setattr(World, "reward", staticmethod(reward))
+    wanted = spec(effort="auto", preview_steps=1, prompt_pool=2, probes=0)
+    end = await town.run(msgspec.structs.replace(wanted, iterations=24))
+    explored = [it for it in iterations(end.run_folder) if it["preview_steps"]]
+    used = [(it["preview_steps"], it["prompt_pool"]) for it in explored]
+    assert used[:4] == [(1, 2), (1, 1), (2, 2), (2, 1)]
+    assert sum(steps == 2 for steps, _ in used[-10:]) > 5
+    for it in explored:
+        asked = [
+            r
+            for _, r in town.world.granted
+            if (r.kind, r.iteration) == ("preview", it["iteration"])
+        ]
+        assert {r.settings.steps for r in asked} == {it["preview_steps"]}
+        assert len({r.group for r in asked}) == 2 * it["prompt_pool"]
+
+
+async def test_the_way_that_the_job_names_is_kept_to_unless_it_asks_for_more(town: Town) -> None:
+    end = await town.run(spec(preview_steps=1, prompt_pool=2, probes=0))
+    assert {it["preview_steps"] for it in iterations(end.run_folder)} == {None, 1}
+    assert {it["prompt_pool"] for it in iterations(end.run_folder)} == {None, 2}
+
+
+async def test_a_way_that_scores_nothing_is_not_kept_to(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(World, "reward", staticmethod(faithful))
+    town.world.fails = lambda _, scored: (
+        scored[0].kind == "preview" and scored[0].settings.steps == 1
+    )
+    end = await town.run(spec(effort="auto", preview_steps=1, probes=0))
+    used = [it["preview_steps"] for it in iterations(end.run_folder)[1:]]
+    assert used.count(2) > used.count(1) >= 1
+
+
+@pytest.mark.parametrize("phase", ["rollout", "train"])
+async def test_what_each_way_brought_survives_a_kill(
+    town: Town, monkeypatch: pytest.MonkeyPatch, phase: str
+) -> None:
+    monkeypatch.setattr(World, "reward", staticmethod(faithful))
+    wanted = spec(effort="auto", preview_steps=1, prompt_pool=2)
+    calm = await town.run(wanted)
+    reference = list(town.world.trained)
+    town.world.trained.clear()
+    town.world.started.clear()
+    await town.submit(wanted)
+    await town.wait(lambda now: now.phase == phase and now.iteration == 6)
+    await town.kill()
+    await asyncio.sleep(30.0)
+    await town.open()
+    end = await town.ended()
+    assert trained_samples(town.world.trained) == trained_samples(reference)
+    used = [
+        [(it["preview_steps"], it["prompt_pool"]) for it in iterations(run.run_folder)]
+        for run in (calm, end)
+    ]
+    assert used[0] == used[1]
+    assert len(set(used[0][1:])) == 4

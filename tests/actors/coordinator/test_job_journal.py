@@ -1,0 +1,275 @@
+"""What a coordinator that comes back finds in the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+import pytest
+from job_kit import STORE, offer, request, requests
+
+from spotlight import failpoints
+from spotlight.actors.coordinator.job_journal import (
+    Checkpoint,
+    Denoised,
+    Identity,
+    JobJournal,
+    Publication,
+    SavedProgress,
+    Scored,
+    Trainers,
+    read_identity,
+    save_identity,
+)
+from spotlight.actors.coordinator.roster import Rank
+from spotlight.actors.protocol import Explored, WorkerRefs
+from spotlight.actors.runtime import ActorRef
+from spotlight.errors import JournalError
+from spotlight.store.journal import Journal
+from spotlight.types import Commit, Request, Result, StoreEndpoint
+
+REF = ActorRef("somewhere", "actor", 1)
+TRAINERS = Trainers(
+    tuple(Rank(WorkerRefs(f"a/{n}", 11 + n, REF, REF, REF, REF), "a", STORE) for n in range(2)),
+    last_recovery=(2, 5),
+)
+
+
+@contextmanager
+def opened(
+    path: Path, endpoint: StoreEndpoint = STORE, failures: list[JournalError] | None = None
+) -> Iterator[JobJournal]:
+    journal = Journal.open(path, "owner")
+    try:
+        yield JobJournal(journal, endpoint, (failures if failures is not None else []).append)
+    finally:
+        journal.close()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal.sqlite"
+
+
+def progress(completed: int, **changes: object) -> SavedProgress:
+    saved = SavedProgress(
+        completed=completed,
+        explored=Explored(
+            completed, ((1, 2**63 - 1), (3, 4)), ((0.25, None), (None, 1.0)), previews=16, late=2
+        ),
+        validated=(),
+        training_seconds=(1.5, 2.25),
+    )
+    return msgspec.structs.replace(saved, **changes)
+
+
+def commit(wanted: Request, step: int = 1) -> dict[str, Commit]:
+    return {wanted.id: Commit(step, offer(f"commits/{wanted.seed}-{step}"), 0)}
+
+
+def score(*wanted: Request) -> list[Result]:
+    return [Result(each, 0.5, offer(), row) for row, each in enumerate(wanted)]
+
+
+def holdings(journal: JobJournal) -> dict[str, list[str]]:
+    """Which requests are in which stage."""
+    return {
+        "commits": sorted(journal.commits()),
+        "denoised": sorted(journal.denoised()),
+        "scored": sorted(journal.scored()),
+        "given up": sorted(journal.given_up()),
+    }
+
+
+def nothing() -> dict[str, list[str]]:
+    return {"commits": [], "denoised": [], "scored": [], "given up": []}
+
+
+def test_a_request_goes_from_stage_to_stage(path: Path) -> None:
+    (wanted,) = requests(1)
+    with opened(path) as journal:
+        journal.save_commits(commit(wanted))
+        assert holdings(journal) == {**nothing(), "commits": [wanted.id]}
+        journal.save_denoised([wanted.id], offer())
+        assert holdings(journal) == {**nothing(), "denoised": [wanted.id]}
+        journal.save_scored(score(wanted))
+        assert holdings(journal) == {**nothing(), "scored": [wanted.id]}
+
+
+def test_everything_is_there_when_the_journal_is_opened_again(path: Path) -> None:
+    one, two, three, four = requests(4)
+    with opened(path) as journal:
+        journal.save_commits(commit(one, 7))
+        journal.save_denoised([four.id, two.id], offer("samples/b"))
+        journal.save_scored([Result(three, 0.625, offer("samples/c"), 5)])
+        journal.save_given_up([four.id], "out of memory")
+        journal.save_progress(progress(4))
+        journal.save_checkpoint(Checkpoint(4, "checkpoints/x"), (0,))
+        journal.save_trainers(TRAINERS)
+        journal.save_publication(4, Publication(offer("w"), None), {4})
+    with opened(path) as journal:
+        assert journal.commits() == commit(one, 7)
+        assert journal.denoised() == {two.id: Denoised(offer("samples/b"), 1)}
+        assert journal.scored() == {three.id: Scored(offer("samples/c"), 5, 0.625)}
+        assert journal.given_up() == {four.id: "out of memory"}
+        assert journal.progress() == {4: progress(4, validated=(0,))}
+        assert journal.checkpoint() == Checkpoint(4, "checkpoints/x")
+        assert journal.trainers() == TRAINERS
+        assert journal.publications() == {4: Publication(offer("w"), None)}
+
+
+def test_a_new_journal_is_empty(path: Path) -> None:
+    with opened(path) as journal:
+        assert holdings(journal) == nothing()
+        assert (journal.progress(), journal.checkpoint(), journal.publications()) == ({}, None, {})
+        assert journal.trainers() == Trainers()
+
+
+def test_bundles_of_the_run_folder_are_offered_where_its_store_is_now(path: Path) -> None:
+    one, two, three = requests(3)
+    with opened(path) as journal:
+        journal.save_commits(commit(one))
+        journal.save_denoised([two.id], offer())
+        journal.save_scored(score(three))
+    moved = StoreEndpoint("127.0.0.1", 99, "token", "machine", "/elsewhere")
+    with opened(path, moved) as journal:
+        for records in (journal.commits(), journal.denoised(), journal.scored()):
+            assert [record.bundle.store for record in records.values()] == [moved]
+
+
+def test_every_opening_has_leases_above_all_before(path: Path) -> None:
+    terms, firsts = [], []
+    for _ in range(3):
+        with opened(path) as journal:
+            terms.append(journal.term)
+            firsts.append(journal.first_lease)
+    assert terms == [1, 2, 3]
+    assert all(later - earlier > 10**9 for earlier, later in pairwise(firsts))
+
+
+def test_dropped_requests_leave_nothing(path: Path) -> None:
+    one, two, three, four = requests(4)
+    with opened(path) as journal:
+        journal.save_commits(commit(one) | commit(four))
+        journal.save_denoised([two.id], offer())
+        journal.save_scored(score(three))
+        journal.drop_requests([one.id, two.id, three.id])
+        assert holdings(journal) == {**nothing(), "commits": [four.id]}
+
+
+def test_the_samples_of_a_kind_and_iteration_are_forgotten_alone(path: Path) -> None:
+    kept = [request(1), request(1, iteration=10), request(1, "evaluation", iteration=1)]
+    with opened(path) as journal:
+        for each in (request(1, iteration=1), *kept):
+            journal.save_scored(score(each))
+        journal.save_commits(commit(request(2, iteration=1)))
+        journal.save_given_up([request(3, iteration=1).id], "no luck")
+        journal.forget_samples("rollout", 1)
+        assert holdings(journal) == {**nothing(), "scored": sorted(each.id for each in kept)}
+
+
+def test_a_job_that_begins_again_tries_what_was_given_up(path: Path) -> None:
+    one, two = requests(2)
+    with opened(path) as journal:
+        journal.save_given_up([one.id], "no luck")
+        journal.save_scored(score(two))
+        journal.begin_again()
+        assert holdings(journal) == {**nothing(), "scored": [two.id]}
+
+
+def test_an_iteration_that_begins_takes_the_samples_of_the_one_before_with_it(path: Path) -> None:
+    before, evaluation = request(1, iteration=1), request(1, "evaluation", iteration=1)
+    with opened(path) as journal:
+        journal.save_scored(score(before, evaluation))
+        journal.save_progress(progress(2))
+        assert holdings(journal) == {**nothing(), "scored": [evaluation.id]}
+        assert list(journal.progress()) == [2]
+
+
+def test_progress_is_kept_back_to_the_checkpoint(path: Path) -> None:
+    with opened(path) as journal:
+        for completed in range(5):
+            journal.save_progress(progress(completed, validated=(0,)))
+        journal.save_checkpoint(Checkpoint(2, "checkpoints/2"), (0, 2))
+        assert journal.checkpoint() == Checkpoint(2, "checkpoints/2")
+        assert {key: kept.validated for key, kept in journal.progress().items()} == {
+            2: (0, 2),
+            3: (0,),
+            4: (0,),
+        }
+
+
+def test_publications_that_are_not_kept_are_gone(path: Path) -> None:
+    where = Publication(offer("w"), offer("e"))
+    with opened(path) as journal:
+        for version in range(4):
+            journal.save_publication(version, where, {0, version - 1, version})
+        assert list(journal.publications()) == [0, 2, 3]
+
+
+def test_going_back_drops_what_was_made_with_later_weights(path: Path) -> None:
+    kept = [request(1, iteration=2), request(1, "preview", iteration=3, version=2)]
+    gone = [request(1, iteration=3), request(1, "preview", iteration=4, version=3)]
+    validations = [request(1, "evaluation", iteration=version) for version in (2, 3)]
+    with opened(path) as journal:
+        for completed in (2, 3, 4):
+            journal.save_progress(progress(completed))
+            journal.save_publication(completed, Publication(offer("w"), None), {2, 3, 4})
+        journal.save_scored(score(*kept, *gone))
+        journal.save_denoised([each.id for each in validations], offer())
+        journal.save_checkpoint(Checkpoint(2, "checkpoints/2"), ())
+        journal.rewind(2)
+        assert sorted(journal.progress()) == [2]
+        assert journal.publications() == {}
+        assert holdings(journal) == {
+            **nothing(),
+            "scored": sorted(each.id for each in kept),
+            "denoised": [validations[0].id],
+        }
+        assert journal.checkpoint() == Checkpoint(2, "checkpoints/2")
+
+
+def test_the_identity_of_a_run_is_read_as_it_was_saved(path: Path) -> None:
+    journal = Journal.open(path, "owner")
+    assert read_identity(journal) is None
+    save_identity(journal, Identity("tiny-1", "secret"))
+    journal.close()
+    journal = Journal.open(path, "owner")
+    assert read_identity(journal) == Identity("tiny-1", "secret")
+    journal.close()
+
+
+def test_a_record_of_another_version_is_named(path: Path) -> None:
+    with opened(path) as journal:
+        journal.save_progress(progress(1))
+    raw = Journal.open(path, "owner")
+    raw.write({"progress/000001": b'{"completed": "one"}'})
+    raw.close()
+    with (
+        opened(path) as journal,
+        pytest.raises(JournalError, match=r"record progress/000001 cannot be read"),
+    ):
+        journal.progress()
+
+
+def test_a_write_that_fails_is_reported_and_raised_and_changes_nothing(path: Path) -> None:
+    failures: list[JournalError] = []
+
+    def refuse(place: str) -> None:
+        if place == "journal.commit":
+            raise OSError(28, "No space left on device")
+
+    with opened(path, failures=failures) as journal:
+        journal.save_progress(progress(1))
+        failpoints.install(refuse)
+        try:
+            with pytest.raises(JournalError, match="No space left") as raised:
+                journal.save_progress(progress(2))
+        finally:
+            failpoints.install(None)
+        assert failures == [raised.value]
+    with opened(path) as journal:
+        assert list(journal.progress()) == [1]

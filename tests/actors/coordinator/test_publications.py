@@ -1,0 +1,249 @@
+"""Where nodes are sent for the weights, whatever they say or do not say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from job_kit import STORE
+
+from spotlight.actors.coordinator.job_journal import Publication
+from spotlight.actors.coordinator.publications import Publications, _neighbourhood
+from spotlight.actors.coordinator.roster import Roster
+from spotlight.actors.protocol import JoinNode, WeightsCopied, WeightsMissed
+from spotlight.actors.runtime import ActorRef
+from spotlight.policies.weight_distribution import FED_AT_ONCE
+from spotlight.types import BundleOffer, StoreEndpoint
+
+REF = ActorRef("memory://node", "node", 1)
+
+
+def store(name: str, host: str = "127.0.0.1", machine: str = "") -> StoreEndpoint:
+    return StoreEndpoint(host, 1, f"token of {name}", machine or name, f"/{name}")
+
+
+def bundle(version: int, where: StoreEndpoint, role: str = "rollout") -> BundleOffer:
+    return BundleOffer(f"weights/{version:06d}-{role}", 100, version, where)
+
+
+class Site:
+    """A job's nodes, and its versions that lie at the node `trainer`."""
+
+    def __init__(self, *names: str) -> None:
+        self.now = 0.0
+        self.roster = Roster()
+        self.publications = Publications({})
+        self.origin = store("trainer")
+        for name in names:
+            self.join(name)
+
+    def join(self, name: str, **where: Any) -> None:
+        node = JoinNode(name, "spot", REF, (), store(name, **where))
+        self.roster.join(node)
+
+    def publish(self, version: int, *keep: int, evaluation: bool = False) -> None:
+        where = Publication(
+            bundle(version, self.origin),
+            bundle(version, self.origin, "evaluation") if evaluation else None,
+        )
+        self.publications.add(version, where, keep)
+
+    def told(self, *again: str) -> dict[tuple[str, int], str]:
+        """Who is told to get which version where (the machine)."""
+        directions = self.publications.directions("job", self.roster, self.now, again)
+        return {(n.node, m.version): m.rollout.store.machine for n, m in directions}
+
+    def copied(self, name: str, version: int = 0, **changes: Any) -> bool:
+        where = self.roster.nodes[name].store if name in self.roster.nodes else store(name)
+        copy = WeightsCopied(name, version, bundle(version, where), None)
+        return self.publications.copied(msgspec.structs.replace(copy, **changes))
+
+    def missed(self, name: str, source: str, version: int = 0) -> None:
+        where = self.roster.nodes[source].store if source in self.roster.nodes else self.origin
+        self.publications.missed(WeightsMissed(name, version, where), self.now)
+
+
+def test_the_first_nodes_pull_from_the_trainers_and_the_next_from_them() -> None:
+    site = Site("a", "b", "c", "d")
+    site.publish(0)
+    assert site.told() == {("a", 0): "trainer", ("b", 0): "trainer"}
+    assert site.copied("a")
+    assert site.told() == {("c", 0): "a", ("d", 0): "a"}
+
+
+def test_a_node_is_told_once_unless_it_is_to_be_told_again() -> None:
+    site = Site("a", "b", "c")
+    site.publish(0)
+    first = site.told()
+    assert site.told() == {}
+    assert site.told("a", "c") == {("a", 0): "trainer"}
+    assert site.told("a", "b") == first
+
+
+def test_one_that_holds_a_version_is_told_again_so_that_its_new_workers_hear_of_it() -> None:
+    site = Site("a")
+    site.publish(0)
+    site.told()
+    site.copied("a")
+    assert site.told() == {}
+    assert site.told("a") == {("a", 0): "trainer"}
+
+
+def test_one_that_holds_what_another_gave_it_is_not_told_anew() -> None:
+    site = Site("a", "b", "c")
+    site.publish(0)
+    site.told()
+    site.copied("a")
+    assert site.told() == {("c", 0): "a"}
+    site.copied("c")
+    assert site.told() == {}
+
+
+def test_all_nodes_hear_which_versions_are_kept() -> None:
+    site = Site("a")
+    site.publish(0)
+    site.told()
+    site.copied("a")
+    site.publish(1, 0)
+    directions = site.publications.directions("job", site.roster, 0.0)
+    assert [(m.version, m.keep) for _, m in directions] == [(0, (0, 1)), (1, (0, 1))]
+    site.publish(2, 1)
+    directions = site.publications.directions("job", site.roster, 0.0)
+    assert [(m.version, m.keep) for _, m in directions] == [(1, (1, 2)), (2, (1, 2))]
+
+
+def test_a_copy_that_is_said_twice_is_not_new() -> None:
+    site = Site("a")
+    site.publish(0)
+    site.told()
+    assert [site.copied("a"), site.copied("a")] == [True, False]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"version": 7},
+        {"rollout": bundle(1, store("a"))},
+        {"rollout": msgspec.structs.replace(bundle(0, store("a")), nbytes=99)},
+        {"evaluation": bundle(0, store("a"), "evaluation")},
+        {"rollout": bundle(0, store("a process before"))},
+        {"node": "long gone"},
+    ],
+    ids=["version", "trained again", "size", "evaluation", "process", "node"],
+)
+def test_a_copy_that_is_stale_changes_nothing(changes: dict[str, Any]) -> None:
+    site = Site("a", "b", "c")
+    site.publish(0)
+    site.told()
+    site.copied("a", **changes)
+    assert site.told() == {}
+
+
+def test_a_version_with_evaluation_weights_is_held_when_both_are() -> None:
+    site = Site("a", "b", "c")
+    site.publish(0, evaluation=True)
+    site.told()
+    site.copied("a")
+    assert site.told() == {}
+    site.copied("a", evaluation=bundle(0, store("a"), "evaluation"))
+    assert site.told() == {("c", 0): "a"}
+
+
+def test_a_node_that_is_gone_or_leaves_feeds_nobody() -> None:
+    site = Site(*"abcdef")
+    site.publish(0)
+    site.told()
+    site.copied("a")
+    assert site.told() == {("c", 0): "a", ("d", 0): "a", ("e", 0): "trainer"}
+    site.copied("b")
+    assert site.told() == {("f", 0): "b"}
+    site.roster.leave("a")
+    site.roster.leaving.add("b")
+    assert site.told() == {("c", 0): "trainer"}
+
+
+def test_a_node_that_came_back_with_an_empty_store_pulls_again() -> None:
+    site = Site("a")
+    site.publish(0)
+    site.told()
+    site.copied("a")
+    assert site.told() == {}
+    site.join("a", machine="rebooted")
+    assert site.told("a") == {("a", 0): "trainer"}
+    site.copied("a", rollout=bundle(0, store("a")))
+    assert site.roster.nodes["a"].store != store("a")
+    site.join("b")
+    assert site.told() == {("b", 0): "trainer"}
+
+
+def test_one_that_could_not_get_it_is_sent_elsewhere_or_there_again_later() -> None:
+    site = Site("a", "b")
+    site.publish(0)
+    site.told()
+    site.missed("a", "trainer")
+    assert site.told("a") == {}
+    site.copied("b")
+    assert site.told() == {("a", 0): "b"}
+    site.missed("a", "trainer")  # a word that is late
+    assert site.told("a") == {("a", 0): "b"}
+    site.missed("a", "b")
+    site.roster.leave("b")
+    site.now += 2.0
+    assert site.told() == {("a", 0): "trainer"}
+
+
+def test_one_that_says_nothing_for_long_makes_room() -> None:
+    site = Site("a", "b", "c")
+    site.publish(0)
+    site.told()
+    site.now += 1000.0
+    assert ("c", 0) in site.told()
+
+
+def test_the_trainers_node_counts_as_one_source_when_it_has_its_copy() -> None:
+    site = Site("trainer", *"abcdefgh")
+    site.publish(0)
+    assert site.told() == {(n, 0): "trainer" for n in ("trainer", "a", "b")}
+    site.copied("trainer")
+    assert site.told() == {}
+    site.copied("a")
+    fed = [*site.told().values()]
+    assert fed.count("trainer") == 1 and fed.count("a") == FED_AT_ONCE
+
+
+def test_nodes_of_one_machine_or_subnet_pull_from_each_other() -> None:
+    site = Site()
+    for name, host in (("a", "10.1.1.1"), ("b", "10.1.2.1")):
+        site.join(name, host=host)
+    site.publish(0)
+    site.told()
+    assert site.copied("a") and site.copied("b")
+    site.join("near-b", host="10.1.2.9")
+    site.join("near-a", host="10.1.1.9")
+    site.join("beside-b", machine="b", host="10.9.9.9")
+    told = site.told()
+    assert told == {("near-a", 0): "a", ("near-b", 0): "b", ("beside-b", 0): "b"}
+
+
+def test_what_an_earlier_coordinator_published_can_be_pulled() -> None:
+    site = Site("a")
+    known = {v: Publication(bundle(v, STORE), None) for v in (4, 3)}
+    site.publications = Publications(known)
+    assert site.told() == {("a", 3): "machine", ("a", 4): "machine"}
+    assert (site.publications.newest, site.publications.versions) == (4, {3, 4})
+
+
+@pytest.mark.parametrize(
+    ("host", "near"),
+    [
+        ("10.1.2.3", "10.1.2.0/24"),
+        ("fd00:1:2:3::4", "fd00:1:2:3::/64"),
+        ("node-7.rack-2.example", "rack-2.example"),
+        ("127.0.0.1", ""),
+        ("0.0.0.0", ""),
+        ("localhost", ""),
+    ],
+)
+def test_a_neighbourhood_is_a_subnet_or_a_domain(host: str, near: str) -> None:
+    assert _neighbourhood(host) == near

@@ -1,0 +1,56 @@
+"""What a run keeps of its step times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from job_kit import job
+
+from spotlight.actors.coordinator.run_record import RunRecord
+from spotlight.policies.step_times import StepKey, StepTimes
+from spotlight.store.run_folder import RunFolder
+
+KEY = StepKey("model", 32, 64, 2, 4)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[RunFolder]:
+    with closing(RunFolder.create(tmp_path / "run", job())) as folder:
+        yield folder
+
+
+async def test_step_times_come_back_as_they_were_saved(folder: RunFolder) -> None:
+    record = RunRecord(folder)
+    assert record.step_times().get(KEY) is None
+    times = StepTimes()
+    times.measure(KEY, 1.5)
+    record.save_step_times(times)
+    assert RunRecord(folder).step_times().to_dict() == times.to_dict()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"",
+        b"\xff\xfe",
+        b"{",
+        b"[]",
+        b'{"step_times": [{"model": 3}]}',
+        b'{"step_times": [NaN]}',
+        b"[" * 100_000,
+    ],
+)
+async def test_damaged_step_times_are_measured_again(folder: RunFolder, damage: bytes) -> None:
+    (folder.path / "step-times.json").write_bytes(damage)
+    record = RunRecord(folder)
+    assert record.step_times().to_dict() == StepTimes().to_dict()
+    record.save_step_times(StepTimes())
+    assert record.step_times().to_dict() == StepTimes().to_dict()
+
+
+async def test_step_times_that_cannot_be_read_are_measured_again(folder: RunFolder) -> None:
+    (folder.path / "step-times.json").mkdir()
+    assert RunRecord(folder).step_times().to_dict() == StepTimes().to_dict()

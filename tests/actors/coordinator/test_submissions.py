@@ -1,0 +1,322 @@
+"""A submission names files: they are read beside everything else, within a time, and told to
+nobody. Real threads, so on a real clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from job_kit import job
+from runtime_kit import Cluster
+
+from spotlight.actors.coordinator import coordinator as module
+from spotlight.actors.coordinator.coordinator import Coordinator
+from spotlight.actors.coordinator.job_runner import JobRunner
+from spotlight.actors.coordinator.submissions import read_interrupted, read_submission
+from spotlight.actors.protocol import (
+    GetStatus,
+    JobAccepted,
+    JobRefused,
+    JobStatus,
+    JoinNode,
+    NodeJoined,
+    NodeUnknown,
+    PreemptNode,
+    SubmitJob,
+)
+from spotlight.actors.runtime import Actor, ActorSystem
+from spotlight.errors import UserError
+from spotlight.jobs import JobSpec, job_from_data, job_to_yaml
+from spotlight.store.run_folder import RunFolder
+from spotlight.transport.tensors import BundleStore
+from spotlight.types import StoreEndpoint
+
+SECRET = "canary-6f1d"
+
+
+class Office:
+    """A coordinator without nodes, and a user's way to it."""
+
+    def __init__(self, system: ActorSystem, runs: Path) -> None:
+        self.system = system
+        self.runs = runs
+
+    async def open(self) -> None:
+        def coordinator() -> Coordinator:
+            return Coordinator(self.runs, "127.0.0.1", random.Random(0), _open_store)
+
+        self.ref = await self.system.spawn(coordinator, "coordinator")
+
+    async def ask(self, message: Any) -> Any:
+        return await self.system.ask(self.ref, message, timeout_s=30.0)
+
+    async def join(self, name: str, system: ActorSystem) -> None:
+        """A node that is its process, without workers."""
+        node = Actor()
+        ref = await system.spawn(lambda: node, "node")
+        store = StoreEndpoint("127.0.0.1", 1, "token", "machine", "/nowhere")
+        joining = JoinNode(name, "reserved", ref, (), store)
+        assert isinstance(await node.ask(self.ref, joining, timeout_s=30.0), NodeJoined)
+
+    async def nodes(self) -> tuple[str, ...]:
+        """Those that the coordinator takes for there: what it says of one that is not."""
+        answer = await self.ask(PreemptNode("nobody", 0.0, False))
+        assert isinstance(answer, NodeUnknown)
+        return answer.nodes
+
+    async def submit(
+        self, spec: JobSpec | None = None, run_folder: str = "", *, resume: bool = False
+    ) -> Any:
+        return await self.ask(SubmitJob(spec or job(), run_folder, resume))
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    async with Cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def office(cluster: Cluster, tmp_path: Path) -> Office:
+    office = Office(await cluster.system("coordinator"), tmp_path / "runs")
+    await office.open()
+    return office
+
+
+def _open_store(folder: Path, token: str) -> BundleStore:
+    return BundleStore(folder, token=token, host="127.0.0.1")
+
+
+class SlowDisk:
+    """Reading a submission waits until the disk answers."""
+
+    def __init__(self) -> None:
+        self.answers = threading.Event()
+        self.asked = threading.Event()
+        self.reads = 0
+
+    def __call__(self, message: SubmitJob, runs: Path) -> Any:
+        self.reads += 1
+        self.asked.set()
+        assert self.answers.wait(30.0)
+        return read_submission(message, runs)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowDisk]:
+    disk = SlowDisk()
+    monkeypatch.setattr(module, "read_submission", disk)
+    yield disk
+    disk.answers.set()
+
+
+async def asked(disk: SlowDisk) -> None:
+    await asyncio.to_thread(disk.asked.wait, 30.0)
+
+
+async def test_while_a_disk_is_slow_the_coordinator_serves_others(
+    office: Office, disk: SlowDisk
+) -> None:
+    submitting = asyncio.ensure_future(office.submit())
+    await asked(disk)
+    status = await office.ask(GetStatus())
+    assert isinstance(status, JobStatus) and status.job == ""
+    await office.join("node", office.system)
+    assert not submitting.done()
+    disk.answers.set()
+    assert isinstance(await submitting, JobAccepted)
+
+
+async def test_of_two_submissions_at_once_one_starts(office: Office, disk: SlowDisk) -> None:
+    first = asyncio.ensure_future(office.submit(job(name="first")))
+    await asked(disk)
+    second = await office.submit(job(name="second"))
+    assert isinstance(second, JobRefused) and "another job is about to start" in second.reason
+    disk.answers.set()
+    assert isinstance(await first, JobAccepted)
+    assert (await office.ask(GetStatus())).job == "first"
+    third = await office.submit(job(name="third"))
+    assert isinstance(third, JobRefused) and "`first` is running" in third.reason
+    assert disk.reads == 1
+
+
+async def test_a_refused_submission_makes_room_for_the_next(office: Office) -> None:
+    for _ in range(2):
+        refused = await office.submit(job(model={"checkpoint": "/nowhere"}))
+        assert isinstance(refused, JobRefused) and "/nowhere" in refused.reason
+    assert isinstance(await office.submit(), JobAccepted)
+
+
+async def test_a_disk_that_does_not_answer_in_time_is_said_and_left_alone(
+    office: Office, disk: SlowDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_READ_LIMIT_S", 0.05)
+    refused = await office.submit()
+    assert isinstance(refused, JobRefused)
+    assert "could not be read within 0.05 s" in refused.reason
+    monkeypatch.setattr(module, "read_submission", read_submission)
+    monkeypatch.setattr(module, "_READ_LIMIT_S", 30.0)
+    assert isinstance(await office.submit(), JobAccepted), "while the first one still waits"
+
+
+async def test_an_error_that_nobody_thought_of_ends_no_coordinator(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(message: SubmitJob, runs: Path) -> Any:
+        raise LookupError(SECRET)
+
+    monkeypatch.setattr(module, "read_submission", read)
+    refused = await office.submit()
+    assert refused == JobRefused("the job could not be started; the coordinator's log says why")
+    monkeypatch.setattr(module, "read_submission", read_submission)
+    assert isinstance(await office.submit(), JobAccepted)
+
+
+async def test_nodes_that_come_and_go_as_a_job_begins_are_known_to_it(
+    office: Office, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    class SlowRunner(JobRunner):
+        async def started(self) -> None:
+            begun.set()
+            await go_on.wait()
+            await super().started()
+
+    monkeypatch.setattr(module, "JobRunner", SlowRunner)
+    stays, goes = await cluster.system("stays"), await cluster.system("goes")
+    await office.join("goes", goes)
+    submitting = asyncio.ensure_future(office.submit())
+    await begun.wait()
+    await office.join("stays", stays)
+    await goes.abort()
+    async with asyncio.timeout(30.0):
+        while await office.nodes() != ("stays",):  # noqa: ASYNC110 (it tells nobody)
+            await asyncio.sleep(0)
+    go_on.set()
+    accepted = await submitting
+    assert await _node_events(accepted.run_folder, 3) == [
+        ("node_joined", "goes"),
+        ("node_lost", "goes"),
+        ("node_joined", "stays"),
+    ]
+
+
+async def test_a_refused_job_leaves_nothing_behind(office: Office, tmp_path: Path) -> None:
+    (tmp_path / "train.txt").write_text("no quotes\n")
+    bad = job(prompts={"train": str(tmp_path / "train.txt")})
+    for run_folder in ("", str(tmp_path / "run")):
+        assert isinstance(await office.submit(bad, run_folder), JobRefused)
+    assert not office.runs.exists() and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        SECRET,
+        f"{SECRET}: 1",
+        f"name: !{SECRET} x",
+        f"name: *{SECRET}",
+        f"{SECRET}: 1\n{SECRET}: 2",
+        "BASE\nsampler: {height: 32, width: 64, kind: SECRET}",
+        f"BASE\n{SECRET}: 1",
+    ],
+)
+async def test_nothing_of_a_file_that_is_no_run_is_told_to_who_would_resume_it(
+    office: Office, tmp_path: Path, content: str
+) -> None:
+    base = job_to_yaml(job()).partition("sampler:")[0]
+    text = content.replace("BASE", base).replace("SECRET", SECRET)
+    (tmp_path / "config.yaml").write_text(text)
+    refused = await office.submit(run_folder=str(tmp_path), resume=True)
+    assert isinstance(refused, JobRefused)
+    assert f"{tmp_path}/config.yaml is no job" in refused.reason and SECRET not in refused.reason
+
+
+async def test_another_job_is_not_told_by_its_name(office: Office, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(job_to_yaml(job(name=SECRET)))
+    refused = await office.submit(run_folder=str(tmp_path), resume=True)
+    assert isinstance(refused, JobRefused)
+    assert "belongs to another job" in refused.reason and SECRET not in refused.reason
+
+
+async def test_a_run_whose_damage_is_mended_can_be_resumed(office: Office, tmp_path: Path) -> None:
+    RunFolder.create(tmp_path / "run", job()).close()
+    events = tmp_path / "run" / "events.jsonl"
+    events.write_text(f'{{"time_s": "{SECRET}"}}\n')
+    refused = await office.submit(run_folder=str(tmp_path / "run"), resume=True)
+    assert isinstance(refused, JobRefused)
+    assert f"{events} has a damaged line" in refused.reason and SECRET not in refused.reason
+    assert (await office.ask(GetStatus())).job == ""
+    events.write_text("")
+    accepted = await office.submit(run_folder=str(tmp_path / "run"), resume=True)
+    assert isinstance(accepted, JobAccepted), "nothing holds on to the folder"
+
+
+@pytest.mark.parametrize(
+    ("run_folder", "problem"),
+    [("a\0b", "control characters"), ("x" * 5000, "at most 4096 bytes"), ("a\nb", "control")],
+)
+async def test_a_run_folder_that_cannot_be_is_refused(
+    office: Office, run_folder: str, problem: str
+) -> None:
+    for resume in (False, True):
+        refused = await office.submit(run_folder=run_folder, resume=resume)
+        assert isinstance(refused, JobRefused)
+        assert "run folder" in refused.reason and problem in refused.reason
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
+@pytest.mark.parametrize("field", ["train", "validation"])
+async def test_the_environment_of_the_coordinator_is_told_to_nobody(
+    office: Office, field: str
+) -> None:
+    refused = await office.submit(job(prompts={field: "/proc/self/environ"}))
+    assert isinstance(refused, JobRefused)
+    assert f"prompts.{field}: /proc/self/environ is not as long as it says" in refused.reason
+    assert not any(value in refused.reason for value in os.environ.values() if len(value) > 12)
+
+
+async def test_a_named_pipe_keeps_nobody_waiting(office: Office, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "run").mkdir()
+    os.mkfifo(tmp_path / "run" / "config.yaml")
+    for spec, run_folder in (
+        (job(prompts={"train": str(tmp_path / "pipe")}), ""),
+        (job(reward={"metadata": (str(tmp_path / "pipe"),)}), ""),
+        (job(), str(tmp_path / "run")),
+    ):
+        refused = await office.submit(spec, run_folder, resume=bool(run_folder))
+        assert isinstance(refused, JobRefused) and "is a named pipe" in refused.reason
+
+
+def test_a_run_goes_on_without_being_checked_again(tmp_path: Path) -> None:
+    """What was right when it began must not end it: a disk that is nearly full, say."""
+    spec = msgspec.structs.replace(job(), iterations=10**6)
+    prompts = msgspec.structs.replace(spec.prompts, validation=spec.prompts.train)
+    spec = job_from_data(msgspec.to_builtins(msgspec.structs.replace(spec, prompts=prompts)))
+    (tmp_path / "config.yaml").write_text(job_to_yaml(spec))
+    with pytest.raises(UserError):
+        read_submission(SubmitJob(spec, str(tmp_path), True), tmp_path)
+    assert read_interrupted(tmp_path).job == spec
+
+
+async def _node_events(run_folder: str, count: int) -> list[tuple[str, str]]:
+    """What the job wrote down of its nodes, once it is so much."""
+    found: list[tuple[str, str]] = []
+    async with asyncio.timeout(30.0):
+        while len(found) < count:
+            await asyncio.sleep(0.01)
+            lines = (Path(run_folder) / "events.jsonl").read_text().splitlines()
+            events = [json.loads(line) for line in lines]
+            found = [(one["event"], one["node"]) for one in events if "node" in one]
+    return found

@@ -1,0 +1,77 @@
+"""A node with a real worker process: one that hangs is ended and started again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from job_kit import Recorder
+
+from spotlight.actors.node import liveness, node
+from spotlight.actors.node.node import NodeScheduler, NodeSettings
+from spotlight.actors.protocol import JoinNode, NodeJoined
+from spotlight.actors.runtime import ActorSystem, Message
+from spotlight.actors.runtime.launcher import LocalLauncher, LocalProcess
+from spotlight.transport.control import ZeroMQTransport
+from spotlight.transport.tensors import BundleStore
+
+
+class Coordinator(Recorder):
+    """Takes every node."""
+
+    async def on_message(self, message: Message) -> Message:
+        self.inbox.append(message)
+        return NodeJoined(self.ref)
+
+
+class NotingLauncher(LocalLauncher):
+    """Remembers what it started."""
+
+    def __init__(self) -> None:
+        self.started: list[LocalProcess] = []
+
+    async def start(
+        self, argv: Sequence[str], env: Mapping[str, str], name: str, log_path: Path
+    ) -> LocalProcess:
+        process = await super().start(argv, env, name, log_path)
+        self.started.append(process)
+        return process
+
+
+@pytest.mark.slow
+async def test_a_worker_process_that_hangs_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(liveness, "_SILENT_S", 2.0)
+    monkeypatch.setattr(node, "_ASK_ALONE_S", 0.3)
+    coordinator, launcher = Coordinator(), NotingLauncher()
+    store = BundleStore(tmp_path / "store", token="token")
+    system = ActorSystem(ZeroMQTransport("tcp://127.0.0.1:0"), rng=random.Random(0))
+    await store.start()
+    await system.start()
+    try:
+        await system.spawn(lambda: coordinator, "coordinator")
+        settings = NodeSettings("n", "spot", 1, "127.0.0.1", system.address, tmp_path, os.getpid())
+        await system.spawn(lambda: NodeScheduler(settings, store, launcher), "node")
+
+        async def joined(epochs: int) -> None:
+            def seen() -> set[int]:
+                return {w.epoch for join in coordinator.all(JoinNode) for w in join.workers}
+
+            async with asyncio.timeout(60.0):
+                while len(seen()) < epochs:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+
+        await joined(1)
+        os.kill(launcher.started[0].pid, signal.SIGSTOP)
+        await joined(2)
+        assert await launcher.started[0].wait() == -signal.SIGKILL
+        assert len(launcher.started) == 2
+    finally:
+        await system.aclose()
+        await store.aclose()

@@ -1,0 +1,10 @@
+from spotlight.actors.runtime.bounded_set import Recent
+
+
+def test_the_latest_keys_are_remembered_oldest_first():
+    recent: Recent[int] = Recent(3)
+    for key in (1, 2, 3, 1, 4):
+        recent.add(key)
+    assert list(recent) == [3, 1, 4]
+    assert 1 in recent
+    assert 2 not in recent

@@ -1,0 +1,475 @@
+"""The group leader: it pulls only with acknowledged weights, and delivers what it denoised."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+from job_kit import STORE, job, offer, recorder, requests, settle
+from leader_kit import Crew, committed, completed, denoised, saved
+from runtime_kit import Cluster
+
+from spotlight.actors.protocol import (
+    Alive,
+    AreYouThere,
+    CannotServe,
+    CommitSteps,
+    Completed,
+    Denoise,
+    Denoised,
+    DenoiseError,
+    DenoiseFailed,
+    Drain,
+    Drained,
+    EndJob,
+    FormGroup,
+    Grant,
+    GroupFailed,
+    HeldLease,
+    HoldWeights,
+    Membership,
+    PrepareJob,
+    Pull,
+    Recall,
+    Receipt,
+    ReturnLease,
+    Revoke,
+    Seat,
+    StateChanged,
+    Yielded,
+)
+from spotlight.actors.protocol.delivery import AWAY_LIMIT_S
+from spotlight.types import Commit
+
+pytestmark = pytest.mark.virtual_time
+
+NOT_NOW = Receipt(0, ask_again=True)
+
+
+@pytest.fixture
+async def crew() -> AsyncIterator[Crew]:
+    async with Cluster() as cluster:
+        crew = Crew()
+        await crew.open(cluster)
+        yield crew
+
+
+async def test_it_pulls_only_after_the_member_has_acknowledged(crew: Crew) -> None:
+    await crew.prepare(version=None)
+    await crew.hold(3)
+    await asyncio.sleep(30.0)
+    assert crew.dispatcher.all(Pull) == []
+    crew.member.loaded.set()
+    await asyncio.sleep(0.01)
+    pull = crew.dispatcher.last(Pull)
+    assert (pull.worker, pull.epoch, pull.rollout_versions) == ("w", 7, (3,))
+    assert pull.batch == job().sampler.micro_batch
+
+
+async def test_it_names_exactly_the_versions_that_are_held(crew: Crew) -> None:
+    await crew.prepare()
+    await crew.hold(1, evaluation=True, keep=(0, 1))
+    assert crew.dispatcher.last(Pull).rollout_versions == (0, 1)
+    assert crew.dispatcher.last(Pull).evaluation_versions == (1,)
+    await crew.hold(2, keep=(1, 2))
+    assert crew.dispatcher.last(Pull).rollout_versions == (1, 2)
+    await crew.hold(3, keep=(2, 3))
+    assert crew.dispatcher.last(Pull).evaluation_versions == ()
+
+
+async def test_a_version_that_the_member_cannot_load_is_not_served_and_the_next_is(
+    crew: Crew,
+) -> None:
+    await crew.prepare(version=None)
+    crew.member.broken = True
+    crew.member.loaded.set()
+    await crew.hold(0)
+    assert crew.dispatcher.all(Pull) == []
+
+    crew.member.broken = False
+    await crew.hold(1)
+
+    assert crew.dispatcher.all(Pull)[-1].rollout_versions == (1,)
+
+
+async def test_weights_of_another_job_are_ignored(crew: Crew) -> None:
+    await crew.prepare(version=None)
+    crew.member.loaded.set()
+    await crew.hold(1, job_id="another")
+    assert crew.dispatcher.all(Pull) == []
+
+
+async def test_a_new_job_starts_without_weights(crew: Crew) -> None:
+    await crew.prepare()
+    await crew.prepare(version=5, job_id="next")
+    assert crew.dispatcher.last(Pull).rollout_versions == (5,)
+
+
+async def test_a_grant_goes_to_the_member_and_the_result_to_the_dispatcher(crew: Crew) -> None:
+    await crew.prepare()
+    commit = Commit(3, offer("commits/1"), 0)
+    await crew.grant(4, 2, commit)
+    assert crew.member.last(Denoise) == Denoise(4, requests(2), (commit, commit), 3)
+    await crew.tell(denoised(4))
+    assert crew.dispatcher.all(Completed) == [completed(4, 2)]
+
+
+async def test_a_completion_is_delivered_again_until_it_is_acknowledged(crew: Crew) -> None:
+    await crew.working(4)
+    crew.receipt = None
+    await crew.tell(denoised(4))
+    await asyncio.sleep(2.5)
+    crew.receipt = Receipt(1)
+    await asyncio.sleep(60.0)
+    assert crew.dispatcher.all(Completed) == [completed(4)] * 4
+
+
+async def test_a_completion_is_sent_again_while_the_coordinator_cannot_tell_yet(
+    crew: Crew,
+) -> None:
+    await crew.working(4)
+    crew.receipt = NOT_NOW
+    await crew.tell(denoised(4))
+    await asyncio.sleep(AWAY_LIMIT_S * 2)
+    crew.receipt = None  # it was there just now, so it is not given up for an error
+    await asyncio.sleep(AWAY_LIMIT_S / 2)
+    assert crew.held() == (4,)
+    crew.receipt = Receipt(1)
+    await asyncio.sleep(2.0)
+    assert crew.held() == ()
+
+
+# --- pulling ---
+
+
+async def test_leases_are_renewed_by_name_while_they_are_held(crew: Crew) -> None:
+    await crew.prepare()
+    await crew.grant(4, 2)
+    await crew.grant(5)
+    pulls = len(crew.dispatcher.all(Pull))
+    await asyncio.sleep(13.0)
+    assert len(crew.dispatcher.all(Pull)) == pulls + 3
+    ids = tuple(each.id for each in requests(2))
+    assert crew.dispatcher.last(Pull).leases == (HeldLease(4, ids), HeldLease(5, ids[:1]))
+    await crew.tell(denoised(4))
+    assert crew.held() == (5,)
+
+
+async def test_a_pull_names_the_prompts_that_were_denoised_last(crew: Crew) -> None:
+    await crew.prepare()
+    for number in range(80):
+        wanted = requests(2, group=number)
+        crew.dispatcher.tell(crew.leader, Grant(number, 15.0, wanted, (None,) * 2, 0))
+    await asyncio.sleep(5.0)
+    prompts = crew.dispatcher.last(Pull).prompts
+    assert prompts == tuple(f'"{number}"' for number in range(16, 80))
+
+
+async def test_without_weights_there_is_no_pull(crew: Crew) -> None:
+    await crew.prepare(version=None)
+    await asyncio.sleep(60.0)
+    assert crew.dispatcher.all(Pull) == []
+
+
+# --- what a lost or repeated message does ---
+
+
+async def test_a_grant_that_comes_twice_is_taken_once(crew: Crew) -> None:
+    await crew.working(4, 4)
+    await crew.tell(denoised(4))
+    await crew.grant(4)
+    assert len(crew.member.all(Denoise)) == 1
+    assert crew.held() == ()
+
+
+async def test_a_grant_that_its_revocation_overtook_is_not_taken(crew: Crew) -> None:
+    await crew.prepare()
+    await crew.tell(Revoke((4,)))
+    await crew.grant(4)
+    assert crew.member.all(Denoise) == []
+    assert crew.held() == ()
+
+
+async def test_a_grant_of_a_dispatcher_that_is_not_the_jobs_is_not_taken(crew: Crew) -> None:
+    await crew.prepare()
+    stranger = await recorder(crew.coordinator, "stranger")
+    stranger.tell(crew.leader, Grant(4, 15.0, requests(1), (None,), 0))
+    await asyncio.sleep(1.0)
+    assert crew.member.all(Denoise) == []
+
+
+async def test_lease_numbers_of_another_job_mean_nothing(crew: Crew) -> None:
+    await crew.working(4)
+    await crew.tell(denoised(4))
+    await crew.prepare(job_id="next")
+    await crew.grant(4)
+    assert len(crew.member.all(Denoise)) == 2
+
+
+async def test_what_the_member_cannot_do_is_given_back(crew: Crew) -> None:
+    await crew.working(4, 5)
+    await crew.tell(DenoiseError(4, "out of memory"))
+    await crew.tell(DenoiseError(5, "damaged", bad_commits=True))
+    await crew.working(6)
+    await crew.tell(DenoiseError(6, "NaN", failed=("rollout/0/0/1",)))
+    assert crew.dispatcher.all(DenoiseFailed) == [
+        DenoiseFailed("w", 7, 4, "out of memory"),
+        DenoiseFailed("w", 7, 5, "damaged", bad_commits=True),
+        DenoiseFailed("w", 7, 6, "NaN", failed=("rollout/0/0/1",)),
+    ]
+    assert crew.held() == ()
+
+
+async def test_a_revoked_lease_is_neither_renewed_nor_delivered(crew: Crew) -> None:
+    await crew.working(4)
+    await crew.tell(Revoke((4,)))
+    assert crew.member.last(Revoke) == Revoke((4,))
+    await crew.tell(committed(4, 2))
+    await crew.tell(denoised(4))
+    await asyncio.sleep(30.0)
+    assert crew.dispatcher.all(Completed) == crew.dispatcher.all(CommitSteps) == []
+    assert crew.held() == ()
+
+
+async def test_after_the_end_of_the_job_nothing_is_delivered(crew: Crew) -> None:
+    await crew.working(4)
+    await crew.tell(EndJob("job"))
+    await crew.tell(denoised(4))
+    await crew.grant(5)
+    assert crew.dispatcher.all(Completed) == []
+    assert crew.member.last(EndJob) == EndJob("job")
+    assert [message.lease for message in crew.member.all(Denoise)] == [4]
+
+
+async def test_the_end_of_the_job_ends_a_delivery(crew: Crew) -> None:
+    await crew.working(4)
+    crew.receipt = None
+    await crew.tell(denoised(4))
+    await crew.tell(EndJob("job"))
+    tried = len(crew.dispatcher.all(Completed))
+    await asyncio.sleep(60.0)
+    assert len(crew.dispatcher.all(Completed)) == tried
+
+
+# --- commits ---
+
+
+async def test_a_commit_is_made_known_to_the_dispatcher(crew: Crew) -> None:
+    await crew.working(4)
+    await crew.tell(committed(4, 2))
+    assert crew.dispatcher.all(CommitSteps) == [saved(4, 2)]
+    await asyncio.sleep(5.0)
+    assert crew.held() == (4,)
+
+
+async def test_only_the_latest_commit_is_sent_again(crew: Crew) -> None:
+    await crew.working(4)
+    crew.receipt = None
+    await crew.tell(committed(4, 2))
+    await crew.tell(committed(4, 3))
+    await crew.tell(committed(4, 5))
+    crew.receipt = Receipt(1)
+    await asyncio.sleep(10.0)
+    assert crew.dispatcher.all(CommitSteps) == [saved(4, 2), saved(4, 5)]
+
+
+async def test_a_commit_of_what_is_done_is_not_sent_again(crew: Crew) -> None:
+    await crew.working(4)
+    crew.receipt = None
+    await crew.tell(committed(4, 2))
+    await crew.tell(denoised(4))
+    crew.receipt = Receipt(1)
+    await asyncio.sleep(10.0)
+    assert crew.dispatcher.all(CommitSteps) == [saved(4, 2)]
+    assert crew.dispatcher.all(Completed) == [completed(4)]
+
+
+async def test_a_yielded_lease_is_returned_after_its_commit_is_safe(crew: Crew) -> None:
+    await crew.working(4)
+    crew.receipt = None
+    await crew.tell(committed(4, 2))
+    await crew.tell(Yielded(4))
+    assert crew.dispatcher.all(ReturnLease) == []
+    crew.receipt = Receipt(1)
+    await asyncio.sleep(2.0)
+    told = [m for m in crew.dispatcher.inbox if isinstance(m, CommitSteps | ReturnLease)]
+    assert told == [saved(4, 2), saved(4, 2), ReturnLease("w", 7, 4)]
+    assert crew.held() == ()
+
+
+async def test_a_recalled_lease_is_returned_once_its_commit_is_safe(crew: Crew) -> None:
+    await crew.working(4, 5)
+    await crew.tell(Recall((4, 9)))
+    assert crew.member.last(Recall).leases in ((4,), (4, 9))
+    assert crew.dispatcher.all(ReturnLease) == []
+    await crew.tell(committed(4, 2))
+    await crew.tell(Yielded(4))
+    assert crew.dispatcher.last(CommitSteps) == saved(4, 2)
+    assert crew.dispatcher.all(ReturnLease) == [ReturnLease("w", 7, 4)]
+    assert crew.held() == (5,)
+
+
+# --- draining ---
+
+
+async def test_while_it_drains_it_takes_nothing_and_says_when_nothing_is_left(crew: Crew) -> None:
+    await crew.working(4, 5)
+    await crew.tell(Drain(20.0), crew.node)
+    assert crew.member.last(Drain) == Drain(20.0)
+    assert crew.dispatcher.last(Pull).credits == 0
+    await crew.grant(6)
+    assert crew.dispatcher.last(ReturnLease) == ReturnLease("w", 7, 6)
+    await crew.tell(Yielded(5))
+    assert crew.node.all(Drained) == []
+    await crew.tell(denoised(4))
+    assert set(crew.node.all(Drained)) == {Drained("w", 7)}
+    assert [message.lease for message in crew.member.all(Denoise)] == [4, 5]
+
+
+async def test_it_has_not_drained_before_the_dispatcher_knows(crew: Crew) -> None:
+    await crew.working(4)
+    crew.receipt = None
+    await crew.tell(Drain(20.0), crew.node)
+    await crew.tell(denoised(4))
+    assert crew.node.all(Drained) == []
+    crew.receipt = Receipt(1)
+    await asyncio.sleep(2.0)
+    assert crew.node.all(Drained) == [Drained("w", 7)]
+
+
+async def test_an_idle_one_has_drained_at_once(crew: Crew) -> None:
+    await crew.tell(Drain(20.0), crew.node)
+    assert crew.node.all(Drained) == [Drained("w", 7)]
+
+
+async def test_when_the_notice_is_withdrawn_it_takes_work_again(crew: Crew) -> None:
+    await crew.prepare()
+    await crew.tell(Drain(20.0), crew.node)
+    await crew.tell(Drain(None), crew.node)
+    assert crew.member.last(Drain) == Drain(None)
+    assert crew.dispatcher.last(Pull).credits > 0
+    await crew.grant(4)
+    assert crew.held() == (4,), "it says at once what it took"
+    assert crew.node.all(Drained) == [Drained("w", 7)]
+
+
+async def test_a_job_that_is_prepared_while_it_drains_gets_nothing(crew: Crew) -> None:
+    await crew.tell(Drain(20.0), crew.node)
+    await crew.prepare()
+    assert crew.dispatcher.last(Pull).credits == 0
+
+
+# --- a coordinator that is away, and comes back ---
+
+
+async def test_a_result_waits_for_the_coordinator_that_comes_back(crew: Crew) -> None:
+    await crew.working(4, 5)
+    await crew.coordinator.abort()
+    await crew.tell(committed(5, 3))
+    await crew.tell(denoised(4))
+    await asyncio.sleep(30.0)
+
+    await crew.open_coordinator()
+    await crew.tell(PrepareJob("job", job(), crew.membership))
+    assert crew.held() == (4, 5), "at once, so that it knows who works on what"
+    assert crew.dispatcher.last(Pull).rollout_versions == (), "it may mean other weights by 0"
+    await crew.hold(0)
+    assert crew.dispatcher.last(Pull).rollout_versions == (0,)
+    await asyncio.sleep(10.0)
+
+    assert crew.dispatcher.all(Completed) == [completed(4)]
+    assert crew.dispatcher.all(CommitSteps) == [saved(5, 3)]
+    assert crew.held() == (5,)
+    await crew.grant(6)
+    assert crew.member.last(Denoise).lease == 6
+
+
+async def test_what_the_same_runner_says_again_leaves_the_weights(crew: Crew) -> None:
+    await crew.prepare()
+    elsewhere = msgspec.structs.replace(crew.membership.sink, token="another")
+    again = msgspec.structs.replace(crew.membership, sink=elsewhere)
+    await crew.tell(PrepareJob("job", job(), again))
+    assert crew.dispatcher.last(Pull).rollout_versions == (0,)
+
+
+async def test_the_member_hears_of_the_new_sink_and_the_ledger_of_the_state(crew: Crew) -> None:
+    await crew.working(4)
+    await crew.coordinator.abort()
+    await asyncio.sleep(5.0)
+    await crew.open_coordinator()
+    again = PrepareJob("job", job(), crew.membership)
+    await crew.tell(again)
+    assert crew.member.all(PrepareJob)[-1] == again
+    assert [message.state for message in crew.ledger.all(StateChanged)] == ["idle"]
+
+
+async def test_a_node_that_joined_again_changes_nothing(crew: Crew) -> None:
+    await crew.working(4)
+    await crew.tell(PrepareJob("job", job(), crew.membership))
+    assert len(crew.member.all(PrepareJob)) == 1
+    assert crew.held() == (4,)
+
+
+async def test_a_result_is_given_up_when_the_coordinator_stays_away(crew: Crew) -> None:
+    await crew.working(4)
+    await crew.coordinator.abort()
+    await crew.tell(denoised(4))
+    await asyncio.sleep(AWAY_LIMIT_S + 30.0)
+    await crew.open_coordinator()
+    await crew.tell(PrepareJob("job", job(), crew.membership))
+    await crew.hold(0)
+    await asyncio.sleep(10.0)
+    assert crew.held() == ()
+    assert crew.dispatcher.all(Completed) == []
+    await settle()
+    assert "leader" in crew.system.statistics().mailboxes
+
+
+async def test_it_answers_its_node_while_the_member_loads(crew: Crew) -> None:
+    await crew.prepare(version=None)
+    await crew.hold(0)
+    answer = await crew.system.ask(crew.leader, AreYouThere(), timeout_s=1.0)
+    assert answer == Alive("w", epoch=0, ready_for="")
+
+
+async def test_a_model_that_cannot_be_loaded_is_reported_to_the_runner_and_ends_nothing(
+    crew: Crew,
+) -> None:
+    crew.member.has_model = False
+    await crew.prepare(version=None)
+    await asyncio.sleep(0.1)
+    (cannot,) = crew.dispatcher.all(CannotServe)
+    assert cannot.worker == "w"
+    assert "proj_out.weight" in cannot.reason
+    assert crew.dispatcher.all(Pull) == []
+    assert await crew.node.ask(crew.leader, AreYouThere(), timeout_s=1.0)
+
+
+async def test_what_only_others_may_say_is_refused_from_strangers(crew: Crew) -> None:
+    """Of the node, of the dispatcher, of the member: nothing of it has an effect."""
+    await crew.working(1)
+    before = len(crew.dispatcher.inbox)
+    elsewhere = await crew.cluster.system("stranger")
+    stranger = await recorder(elsewhere, "node")
+    words = [
+        PrepareJob("another", job(), Membership(*[stranger.ref] * 3, STORE)),
+        HoldWeights("job", 9, offer(), None, (9,)),
+        EndJob("job"),
+        Drain(0.0),
+        FormGroup(5, (Seat("w", 7, crew.leader, crew.member.ref),), 1, at_once=True),
+        Grant(2, 15.0, requests(1), (None,), 0),
+        Revoke((1,)),
+        Recall((1,)),
+        Denoised(1, offer(), 1, 1.0),
+        DenoiseError(1, "no"),
+        GroupFailed(0, "no"),
+    ]
+    for word in words:
+        stranger.tell(crew.leader, word)
+    await asyncio.sleep(0.1)
+    assert crew.system.dead_letters.counts["not_allowed"] == len(words)
+    assert len(crew.dispatcher.inbox) == before
+    await asyncio.sleep(5.0)
+    assert crew.dispatcher.last(Pull).leases == (HeldLease(1, ("rollout/0/0/0",)),)

@@ -1,0 +1,234 @@
+"""A member with a real tiny model: exactly the weights that are named, and nothing revoked."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from job_kit import Recorder, job, recorder, requests
+from runtime_kit import Cluster
+
+from spotlight.actors.protocol import (
+    Denoise,
+    Denoised,
+    DenoiseError,
+    EndJob,
+    HoldWeights,
+    Membership,
+    PrepareJob,
+    Revoke,
+    WeightsHeld,
+)
+from spotlight.actors.runtime import ActorSystem, Message
+from spotlight.actors.worker.member import Member
+from spotlight.actors.worker.worker_state import WorkerContext
+from spotlight.diffusion import samplers
+from spotlight.diffusion.checkpoints import load_model
+from spotlight.transport.tensors import BundleStore, fetch
+from spotlight.transport.tensors.bundles import pack, unpack
+from spotlight.types import BundleOffer, Commit, Request
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def weights() -> dict[int, dict[str, torch.Tensor]]:
+    """Two versions that give different images."""
+    state = load_model(job().model).trainable_state()
+    first = {name: tensor.detach().clone() for name, tensor in state.items()}
+    return {0: first, 1: {name: tensor * 1.05 for name, tensor in first.items()}}
+
+
+def batch(
+    lease: int,
+    wanted: tuple[Request, ...],
+    commits: tuple[Commit | None, ...] = (),
+    every: int = 0,
+) -> Denoise:
+    return Denoise(lease, wanted, commits or (None,) * len(wanted), every)
+
+
+class Bench:
+    """A member, its store of weights and samples, and a recorder as its leader."""
+
+    system: ActorSystem
+    store: BundleStore
+    leader: Recorder
+
+    async def ask(self, message: Message) -> Message:
+        return await self.system.ask(self.member, message, timeout_s=60.0)
+
+    async def hold(self, version: int, keep: tuple[int, ...] = ()) -> None:
+        data = pack(self.weights[version])
+        offer = self.store.put(f"weights/{version}", data)
+        held = await self.ask(HoldWeights("job", version, offer, offer, keep or (version,)))
+        assert held == WeightsHeld(version)
+
+    async def denoise(self, lease: int, count: int = 1, version: int = 0) -> None:
+        self.tell(batch(lease, requests(count, version=version)))
+
+    def tell(self, message: Message) -> None:
+        self.system.tell(self.member, message, sender=self.leader.ref)
+
+    async def answered(self, count: int = 1) -> list[Message]:
+        """The leader's inbox once it has so many messages."""
+        while len(self.leader.inbox) < count:
+            await self.arrived()
+        return self.leader.inbox
+
+    async def arrived(self) -> None:
+        # Each ask is a turn of the loop and of the accelerator's queue.
+        await self.ask(PrepareJob("job", job(), self.membership))
+        await self.context.on_accelerator(lambda: None)
+
+    async def images(self, bundle: BundleOffer) -> torch.Tensor:
+        return unpack(await fetch(bundle))["images"]
+
+
+@pytest.fixture
+async def bench(weights, tmp_path: Path) -> AsyncIterator[Bench]:
+    async with Cluster() as cluster:
+        bench = Bench()
+        bench.weights = weights
+        bench.system = await cluster.system("worker")
+        bench.store = BundleStore(tmp_path / "store", token="token")
+        await bench.store.start()
+        bench.leader = await recorder(bench.system, "leader")
+        bench.context = WorkerContext("w", 1, bench.system.address)
+        bench.member = await bench.system.spawn(lambda: Member(bench.context), "member")
+        bench.membership = Membership(*[bench.leader.ref] * 3, bench.store.writable_by("node"))
+        await bench.ask(PrepareJob("job", job(), bench.membership))
+        yield bench
+        await bench.store.aclose()
+        bench.context.close()
+
+
+async def test_it_denoises_and_leaves_the_bundle_in_the_sink(bench: Bench) -> None:
+    await bench.hold(0)
+    await bench.denoise(1, count=2)
+    (done,) = await bench.answered()
+    assert isinstance(done, Denoised), done
+    images = await bench.images(done.bundle)
+    assert (images.shape, images.dtype) == ((2, 32, 64, 3), torch.uint8)
+
+
+async def test_it_refuses_a_version_that_it_does_not_hold(bench: Bench) -> None:
+    await bench.hold(0)
+    await bench.denoise(1, version=1)
+    (refused,) = await bench.answered()
+    assert isinstance(refused, DenoiseError)
+    assert "WrongWeights: version 1 is not held here; held: [0]" in refused.error
+
+
+async def test_it_refuses_a_version_that_it_was_told_to_drop(bench: Bench) -> None:
+    await bench.hold(0)
+    await bench.hold(1, keep=(1,))
+    await bench.denoise(1, version=0)
+    (refused,) = await bench.answered()
+    assert isinstance(refused, DenoiseError)
+
+
+async def test_it_uses_exactly_the_version_that_is_named(bench: Bench) -> None:
+    await bench.hold(0)
+    await bench.hold(1, keep=(0, 1))
+    for lease, version in enumerate((0, 1, 0)):
+        await bench.denoise(lease, version=version)
+        await bench.answered(lease + 1)
+    first, other, again = [await bench.images(m.bundle) for m in bench.leader.all(Denoised)]
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+async def test_what_is_revoked_is_neither_delivered_nor_an_error(bench: Bench) -> None:
+    await bench.hold(0)
+    gate = threading.Event()
+    busy = asyncio.ensure_future(bench.context.on_accelerator(lambda: gate.wait(30.0)))
+    await bench.denoise(1)
+    await bench.ask(PrepareJob("job", job(), bench.membership))
+    bench.system.tell(bench.member, Revoke((1,)))
+    await bench.denoise(2)
+    await bench.ask(PrepareJob("job", job(), bench.membership))
+    gate.set()
+    await busy
+    (answer,) = await bench.answered()
+    assert isinstance(answer, Denoised)
+    assert answer.lease == 2
+
+
+async def test_work_of_an_ended_job_is_not_taken_for_that_of_the_next(bench: Bench) -> None:
+    await bench.hold(0)
+    await bench.denoise(1, count=1)
+    bench.system.tell(bench.member, EndJob("job"))
+    await bench.ask(PrepareJob("job", job(), bench.membership))
+    await bench.hold(0)
+    await bench.denoise(1, count=3)
+    (answer,) = await bench.answered()
+    assert isinstance(answer, Denoised)
+    assert len(await bench.images(answer.bundle)) == 3
+
+
+async def test_without_a_job_it_says_so(bench: Bench) -> None:
+    bench.system.tell(bench.member, EndJob("job"))
+    await bench.denoise(1)
+    await bench.ask(EndJob("job"))
+    (refused,) = await bench.answered()
+    assert isinstance(refused, DenoiseError)
+    assert "no job is prepared" in refused.error
+
+
+@pytest.mark.parametrize("kind", ["rollout", "preview", "evaluation"])
+async def test_latents_that_are_not_finite_are_an_error_and_never_a_black_picture(
+    bench: Bench, kind: str, tmp_path: Path
+) -> None:
+    bench.weights = {0: {name: tensor * torch.nan for name, tensor in bench.weights[0].items()}}
+    await bench.hold(0)
+    wanted = tuple(
+        msgspec.structs.replace(one, image_key=f"validation/v0/{one.seed}.png")
+        for one in requests(2, kind)
+    )
+    bench.tell(batch(1, wanted))
+    (answer,) = await bench.answered()
+    assert isinstance(answer, DenoiseError)
+    assert "NotFinite: 2 of 2 samples are NaN or infinite" in answer.error
+    assert f"{wanted[1].prompt!r}, seed {wanted[1].seed}" in answer.error
+    assert answer.failed == tuple(request.id for request in wanted)
+    assert not answer.bad_commits
+    assert not (tmp_path / "store" / "validation").exists()
+
+
+async def test_only_the_samples_that_are_not_finite_are_blamed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = samplers.initial_noise
+
+    def noise(seeds: Sequence[int], shape: tuple[int, ...]) -> torch.Tensor:
+        drawn = plain(seeds, shape)
+        drawn[list(seeds).index(1)] = torch.nan
+        return drawn
+
+    monkeypatch.setattr(samplers, "initial_noise", noise)
+    await bench.hold(0)
+    await bench.denoise(1, count=3)
+    (answer,) = await bench.answered()
+    assert isinstance(answer, DenoiseError)
+    assert answer.failed == (requests(3)[1].id,)
+
+
+async def test_pictures_that_are_asked_for_are_in_the_sink(bench: Bench, tmp_path: Path) -> None:
+    await bench.hold(0)
+    wanted = msgspec.structs.replace(requests(1)[0], image_key="validation/v0/p0.png")
+    bench.tell(batch(1, (wanted,)))
+    await bench.answered()
+    picture = tmp_path / "store" / "validation/v0/p0.png"
+    assert picture.read_bytes().startswith(b"\x89PNG")

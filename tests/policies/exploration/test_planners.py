@@ -1,0 +1,156 @@
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spotlight.policies.exploration.planners import (
+    UniformPlanner,
+    chunk_size,
+    derived_seed,
+    draw_prompts,
+    first_seeds,
+)
+from spotlight.policies.exploration.ranking import spread
+
+
+def planner(groups: int = 3, keep: int = 2, candidates: int = 6, **changes) -> UniformPlanner:
+    settings = {"job_seed": 5, "iteration": 4, **changes}
+    return UniformPlanner(groups=groups, keep=keep, candidates=candidates, **settings)
+
+
+def all_candidates(plan: UniformPlanner, chunk: int = 4):
+    candidates = []
+    while part := plan.next_chunk(chunk):
+        candidates += part
+    return candidates
+
+
+def test_candidates_are_handed_out_round_robin_over_the_prompts():
+    assert [candidate.group for candidate in planner().next_chunk(7)] == [0, 1, 2, 0, 1, 2, 0]
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 100])
+def test_every_candidate_is_handed_out_once_whatever_the_chunks(chunk):
+    candidates = all_candidates(planner(), chunk)
+    assert len(candidates) == len(set(candidates)) == 3 * 6
+    assert set(candidates) == set(all_candidates(planner(), 4))
+
+
+def test_nothing_is_handed_out_for_no_place():
+    plan = planner()
+    assert plan.next_chunk(0) == plan.next_chunk(-3) == []
+    assert len(all_candidates(plan)) == 18
+
+
+def test_seeds_depend_on_the_job_the_iteration_and_the_group():
+    plans = [planner(), planner(job_seed=6), planner(iteration=5)]
+    seeds = [candidate.seed for plan in plans for candidate in all_candidates(plan)]
+    assert len(set(seeds)) == len(seeds)
+
+
+def test_without_scores_the_choice_is_that_of_a_run_without_exploration():
+    plan = planner()
+    plan.next_chunk(5)
+    assert plan.choose() == first_seeds(5, 4, groups=3, keep=2)
+    assert all(choice.preview_rewards == (None, None) for choice in plan.choose())
+
+
+def test_the_kept_seeds_contrast_most():
+    plan = planner(groups=1, keep=2, candidates=5)
+    candidates = all_candidates(plan)
+    for candidate, reward in zip(candidates, [0.4, 0.9, 0.5, 0.1, 0.6], strict=True):
+        plan.record(candidate, reward)
+    (choice,) = plan.choose()
+    assert choice.seeds == (candidates[1].seed, candidates[3].seed)
+    assert choice.preview_rewards == (0.9, 0.1)
+
+
+def test_a_group_with_too_few_scores_keeps_them_and_is_topped_up():
+    plan = planner(groups=2, keep=3, candidates=3)
+    candidates = all_candidates(plan)
+    plan.record(candidates[2], 0.7)  # the second candidate of group 0
+    first, second = plan.choose()
+    assert first.seeds[0] == candidates[2].seed
+    assert first.preview_rewards == (0.7, None, None)
+    assert len(set(first.seeds)) == 3
+    assert second == first_seeds(5, 4, groups=2, keep=3)[1]
+
+
+def test_a_group_of_which_every_candidate_failed_still_gets_seeds():
+    plan = planner(groups=1, keep=4, candidates=4)
+    all_candidates(plan)
+    (choice,) = plan.choose()
+    assert len(set(choice.seeds)) == 4
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), keep=st.integers(1, 5), candidates=st.integers(1, 9))
+def test_any_subset_of_scores_in_any_order_gives_the_same_full_choice(data, keep, candidates):
+    plans = [planner(2, keep, candidates), planner(2, keep, candidates)]
+    issued = all_candidates(plans[0])
+    scored = {
+        candidate: data.draw(st.sampled_from([0.0, 0.25, 0.5, 1.0]))
+        for candidate in data.draw(st.lists(st.sampled_from(issued), unique=True))
+    }
+    for plan, entries in zip(
+        plans, (list(scored), data.draw(st.permutations(list(scored)))), strict=True
+    ):
+        for candidate in entries:
+            plan.record(candidate, scored[candidate])
+    assert plans[0].choose() == plans[1].choose()
+    rewards = {candidate.seed: reward for candidate, reward in scored.items()}
+    for choice in plans[0].choose():
+        assert len(set(choice.seeds)) == len(choice.preview_rewards) == keep
+        assert choice.preview_rewards == tuple(rewards.get(seed) for seed in choice.seeds)
+
+
+def test_exploration_spreads_rewards_more_than_the_first_seeds_do():
+    rng = random.Random(0)
+    plan = planner(groups=8, keep=4, candidates=16)
+    rewards = [[rng.random() for _ in range(16)] for _ in range(8)]
+    given_out = [0] * 8
+    for candidate in all_candidates(plan):
+        plan.record(candidate, rewards[candidate.group][given_out[candidate.group]])
+        given_out[candidate.group] += 1
+    chosen = [spread([r or 0.0 for r in choice.preview_rewards]) for choice in plan.choose()]
+    first = [spread(group[:4]) for group in rewards]
+    assert all(explored >= unexplored for explored, unexplored in zip(chosen, first, strict=True))
+    assert sum(chosen) > 1.3 * sum(first)
+
+
+def test_seeds_fit_a_signed_64_bit_integer_and_never_change():
+    seeds = [derived_seed(0, number) for number in range(1000)]
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert derived_seed(0, 1, 2, 3) == 8415226463665777121
+
+
+@pytest.mark.parametrize(
+    ("outstanding", "workers", "expected"),
+    [(0, 2, 32), (20, 2, 12), (32, 2, 0), (99, 2, 0), (0, 0, 16)],
+)
+def test_every_worker_has_one_batch_in_work_and_one_waiting_and_so_has_the_next_to_join(
+    outstanding, workers, expected
+):
+    assert chunk_size(outstanding, workers, micro_batch=8) == expected
+
+
+@settings(max_examples=40, deadline=None)
+@given(available=st.integers(1, 20), wanted=st.integers(1, 25), seed=st.integers(0, 2**63 - 1))
+def test_all_prompts_are_met_equally_often(available, wanted, seed):
+    drawn = [
+        index
+        for iteration in range(available)
+        for index in draw_prompts(seed, iteration, available, wanted)
+    ]
+    assert all(drawn.count(index) == wanted for index in range(available))
+
+
+def test_no_prompt_comes_twice_in_one_pass():
+    drawn = draw_prompts(3, 0, 40, 16) + draw_prompts(3, 1, 40, 16) + draw_prompts(3, 2, 40, 16)
+    assert sorted(drawn[:40]) == list(range(40))
+
+
+def test_each_pass_and_each_job_has_its_own_order():
+    assert draw_prompts(3, 0, 40, 40) != draw_prompts(3, 1, 40, 40)
+    assert draw_prompts(3, 0, 40, 40) != draw_prompts(4, 0, 40, 40)

@@ -1,0 +1,260 @@
+import math
+import random
+import statistics
+from itertools import pairwise
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spotlight.policies.exploration.contrast import (
+    best_contrast,
+    expected_contrast,
+    pass_contrast,
+    resampled_gain,
+)
+from spotlight.policies.exploration.prompt_population import Population
+from spotlight.policies.exploration.reward_spread import (
+    PASS_FAIL_COUNTS,
+    UNLIMITED,
+    ContinuousRewards,
+    Evidence,
+    Knowledge,
+    PassFailRewards,
+    Standing,
+)
+
+CONTINUOUS = ContinuousRewards(UNLIMITED)
+PASS_FAIL = PassFailRewards()
+FULL = 1e100
+"""The largest contrast of rewards without limits, for what is tested here."""
+
+
+def standing(live: int, *rewards: float, keep: int = 4) -> Standing:
+    """Of a group with these scores, of `live` candidates."""
+    ordered, full = sorted(rewards), len(rewards) >= keep
+    return Standing(
+        CONTINUOUS.evidence(rewards),
+        best_contrast(ordered, keep) if full else 0.0,
+        resampled_gain(ordered, keep) if full else 0.0,
+        live,
+    )
+
+
+def passes(live: int, scored: int, passed: int) -> Standing:
+    return Standing(Evidence(scored, passed), 0.0, 0.0, live)
+
+
+def population(stds, scores: int, seed: int = 0, reward=random.Random.gauss) -> Population:
+    """What one visit to prompts with these standard deviations tells."""
+    rng = random.Random(seed)
+    rows = ([reward(rng, 0, std) for _ in range(scores)] for std in stds)
+    return sum((CONTINUOUS.visit(row) for row in rows), Population())
+
+
+def lognormal_stds(count: int, spread: float, seed: int = 1) -> list[float]:
+    rng = random.Random(seed)
+    return [rng.lognormvariate(0, spread) for _ in range(count)]
+
+
+def test_the_expected_spread_and_pass_rate_are_the_means_of_belief():
+    assert CONTINUOUS.parameter(Evidence(count=12, total=48)) == 2
+    assert PASS_FAIL.parameter(Evidence(count=10, total=3)) == 0.3
+
+
+# --- what prompts have in common ---
+
+
+@pytest.mark.parametrize("scores", [4, 8, 24])
+def test_prompts_that_are_alike_make_the_prior_strong(scores):
+    assert CONTINUOUS.prior(population([0.2] * 400, scores)).count > 20
+
+
+@pytest.mark.parametrize("scores", [4, 8, 24])
+def test_prompts_that_differ_make_it_weak(scores):
+    assert 1 < CONTINUOUS.prior(population(lognormal_stds(400, 0.7), scores)).count < 5
+
+
+def test_rare_rewards_do_not_make_prompts_that_are_alike_look_different():
+    rare = population([0.05] * 400, 8, reward=lambda rng, _, rate: float(rng.random() < rate))
+    assert CONTINUOUS.prior(rare).count > 10
+    assert rare.reliability() < 0.4
+
+
+def test_scores_of_normal_rewards_count_in_full():
+    assert population([0.2] * 1000, 8).reliability() > 0.8
+
+
+def test_few_prompts_do_not_show_that_they_are_alike():
+    counts = [CONTINUOUS.prior(population([0.2] * few, 4)).count for few in (4, 40, 400)]
+    assert counts == sorted(counts)
+    assert counts[0] < 20
+
+
+def test_the_prior_stands_where_most_prompts_are_not_at_the_mean_of_their_variances():
+    stds = lognormal_stds(4000, 0.7)
+    prior = CONTINUOUS.prior(population(stds, 16))
+    harmonic = 1 / statistics.fmean(std**-2 for std in stds)
+    assert prior.total / prior.count == pytest.approx(harmonic, rel=0.3)
+
+
+def test_what_a_visit_tells_is_unbiased_whatever_the_distribution():
+    rng = random.Random(3)
+    rows = [[float(rng.random() < 0.1) for _ in range(6)] for _ in range(20_000)]
+    total = sum((CONTINUOUS.visit(row) for row in rows), Population())
+    assert total.mean() == pytest.approx(0.09, rel=0.02)
+    assert (total.squares - total.noise) / total.visits == pytest.approx(0.09**2, rel=0.08)
+
+
+def test_fewer_than_four_scores_tell_nothing_of_other_prompts():
+    assert CONTINUOUS.visit([0.1, 0.5, 0.9]) == Population()
+    assert CONTINUOUS.prior(Population()) == Evidence()
+
+
+def test_a_pass_or_fail_prior_is_weak_and_stands_at_the_mean_rate():
+    prior = PASS_FAIL.prior(PASS_FAIL.visit([1.0, 0.0, 0.0, 0.0]))
+    assert prior == Evidence(PASS_FAIL_COUNTS, PASS_FAIL_COUNTS / 4)
+
+
+# --- evidence ---
+
+
+def test_evidence_of_continuous_rewards_is_their_variance():
+    rewards = [0.1, 0.4, 0.4, 0.9]
+    evidence = CONTINUOUS.evidence(rewards)
+    assert evidence.count == 3
+    assert evidence.total / evidence.count == pytest.approx(statistics.variance(rewards))
+
+
+def test_evidence_of_pass_or_fail_is_a_count():
+    assert PASS_FAIL.evidence([0.0, 0.0, 1.0]) == Evidence(3, 1)
+
+
+@pytest.mark.parametrize("kind", [CONTINUOUS, PASS_FAIL])
+def test_no_score_is_no_evidence(kind):
+    assert kind.evidence([]) == Evidence()
+
+
+@pytest.mark.parametrize("belief", [Evidence(), Evidence(5, 0.0)])
+def test_rewards_that_never_differed_have_no_spread(belief):
+    assert CONTINUOUS.parameter(belief) == 0
+    equal = CONTINUOUS.visit([0.1] * 8)
+    assert (equal.mean(), equal.noise) == (0, 0)
+    assert CONTINUOUS.prior(equal) == Evidence()
+
+
+@pytest.mark.parametrize("unit", [1e70, 1e-48, 1e-90, 1e-170])
+def test_the_greatest_and_the_least_rewards_are_no_trouble(unit):
+    told = sum((CONTINUOUS.visit([0.0, unit, unit / 2, unit]) for _ in range(9)), Population())
+    prior = CONTINUOUS.prior(told)
+    assert math.isfinite(prior.count) and math.isfinite(prior.total)
+    assert 0.1 <= told.reliability() <= 1
+
+
+# --- gains ---
+
+
+def test_before_scores_a_gain_is_the_expected_one_and_falls_with_every_candidate():
+    gains = [CONTINUOUS.gain(2.0, standing(live), 4, FULL) for live in range(4, 20)]
+    assert gains[0] == pytest.approx(2 * (expected_contrast(5, 4) - expected_contrast(4, 4)))
+    assert all(before > after for before, after in pairwise(gains))
+
+
+def test_a_group_that_was_unlucky_gains_more_than_one_that_was_lucky():
+    unlucky, lucky = standing(6, *[0.4] * 5, 0.6), standing(6, 0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+    assert CONTINUOUS.gain(0.3, unlucky, 4, FULL) > CONTINUOUS.gain(0.3, lucky, 4, FULL)
+
+
+def test_a_group_whose_scores_repeat_gains_less_the_more_there_are():
+    gains = [
+        CONTINUOUS.gain(0.3, standing(2 * half, *[0.4] * half, *[0.8] * half), 4, FULL)
+        for half in (4, 16, 64)
+    ]
+    model = CONTINUOUS.gain(0.3, standing(128), 4, FULL)
+    assert gains[0] > gains[1] > gains[2]
+    assert gains[2] < model
+
+
+def test_rewards_near_their_limits_gain_less():
+    assert CONTINUOUS.gain(0.3, standing(8), 4, 0.5) < CONTINUOUS.gain(0.3, standing(8), 4, FULL)
+    assert CONTINUOUS.gain(0.3, standing(8), 4, 0.0) == 0
+
+
+@given(passed=st.integers(0, 9), failed=st.integers(0, 9), rate=st.floats(0.01, 0.99))
+def test_the_gain_of_pass_or_fail_is_exact_when_nothing_is_awaited(passed, failed, rate):
+    live, keep = passed + failed, 4
+    if live >= keep:
+        expected = (
+            rate * pass_contrast(passed + 1, failed, keep)
+            + (1 - rate) * pass_contrast(passed, failed + 1, keep)
+            - pass_contrast(passed, failed, keep)
+        )
+        gain = PASS_FAIL.gain(rate, passes(live, live, passed), keep, 0.5)
+        assert gain == pytest.approx(expected, abs=1e-12)
+
+
+def test_what_is_awaited_lowers_the_gain():
+    rewards = [0.1, 0.2, 0.3, 0.3, 0.4, 0.7, 0.8, 0.9]
+    for kind, groups in (
+        (CONTINUOUS, [standing(8 + awaited, *rewards, keep=8) for awaited in range(6)]),
+        (PASS_FAIL, [passes(8 + awaited, 8, 1) for awaited in range(6)]),
+    ):
+        gains = [kind.gain(0.4, group, 8, FULL) for group in groups]
+        assert all(before > after for before, after in pairwise(gains))
+
+
+def test_a_pass_or_fail_group_of_halves_gains_nothing():
+    assert PASS_FAIL.gain(0.5, passes(16, 16, 8), 8, 0.5) == 0
+
+
+# --- rewards that are none ---
+
+
+@pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf, 1.01, -0.01])
+def test_what_is_no_number_within_the_limits_is_no_reward(reward):
+    assert "outside [0, 1]" in ContinuousRewards((0.0, 1.0)).problem_with([reward])
+    assert PASS_FAIL.problem_with([reward])
+
+
+@pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf, 1e200])
+def test_a_reward_without_limits_must_still_be_a_finite_number(reward):
+    assert CONTINUOUS.problem_with([reward])
+
+
+def test_the_limits_themselves_are_valid():
+    assert not ContinuousRewards((-3.0, 1.0)).problem_with([-3.0])
+    assert not ContinuousRewards((-3.0, 1.0)).problem_with([1.0])
+    assert not PASS_FAIL.problem_with([0.0]) and not PASS_FAIL.problem_with([1.0])
+
+
+def test_half_a_pass_is_no_pass_or_fail():
+    assert "0 or 1" in PASS_FAIL.problem_with([0.5])
+
+
+def test_a_missing_reward_is_noticed():
+    assert "1 rewards, but 2" in ContinuousRewards((0.0, 1.0), (0.0, 1.0)).problem_with([0.5])
+
+
+@pytest.mark.parametrize(
+    "limits", [[], [(1.0, 0.0)], [(0.0, 0.0)], [(0.0, math.inf)], [(math.nan, 1.0)]]
+)
+def test_limits_that_are_no_interval_are_refused(limits):
+    with pytest.raises(ValueError, match="needs limits"):
+        ContinuousRewards(*limits)
+
+
+def test_knowledge_survives_being_written_and_read():
+    knowledge = Knowledge(
+        {"a cat": Evidence(7.5, 0.1)}, {"animals": Population(8.0, 3.0, 1.25, 0.5)}
+    )
+    assert msgspec.json.decode(msgspec.json.encode(knowledge), type=Knowledge) == knowledge
+
+
+def test_what_was_learnt_before_populations_were_known_is_still_read():
+    written = (
+        b'{"prompts":{"a":{"count":7.5,"total":0.1}},"categories":{"c":{"count":8,"total":3}}}'
+    )
+    read = msgspec.json.decode(written, type=Knowledge)
+    assert read == Knowledge({"a": Evidence(7.5, 0.1)}, {"c": Population()})
+    assert CONTINUOUS.prior(read.categories["c"]) == Evidence()

@@ -1,0 +1,237 @@
+"""The figures of a run: what they count, and that times add up."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sample_run import RESERVED, SPOT, RunWriter
+
+from spotlight.report.metrics import (
+    STATES,
+    Gain,
+    Interval,
+    coarsened,
+    exploration_gain,
+    iteration_spans,
+    lanes,
+    read_run,
+    summarise,
+    typical_iteration,
+)
+
+
+def test_the_summary_of_a_finished_run_counts_what_its_files_say(finished_run: Path) -> None:
+    lines = (finished_run / "metrics.jsonl").read_text().splitlines()
+    written = [line for line in map(json.loads, lines) if line["kind"] == "iteration"]
+    summary = summarise(read_run(finished_run))
+    assert summary["iterations"] == 12
+    assert summary["samples"] == 12 * 64
+    assert summary["previews"] == sum(line["previews"] for line in written)
+    assert summary["previews_late"] == sum(line["previews_late"] for line in written)
+    rollout_s = sum(line["rollout_s"] for line in written)
+    assert summary["images_per_s"] == pytest.approx(12 * 64 / rollout_s)
+    assert (summary["nodes_lost"], summary["requests_reissued"]) == (1, 8)
+    assert (summary["outcome"], summary["reason"]) == ("finished", "")
+    assert summary["validation_start"] == 0.3
+    assert summary["validation_end"] == summary["validation_best"] == pytest.approx(0.83)
+
+
+def test_the_summary_is_json(finished_run: Path) -> None:
+    summary = summarise(read_run(finished_run))
+    assert json.loads(json.dumps(summary, allow_nan=False)) == summary
+
+
+def gain_of(run: RunWriter, contrasts: list[tuple[float, float | None]]) -> Gain | None:
+    """From the contrast of the samples of each iteration, and of as many taken at random."""
+    for iteration, (kept, at_random) in enumerate(contrasts):
+        probes = 0 if at_random is None else 4
+        run.metric("iteration", float(iteration), iteration=iteration, contrast=kept,
+                   contrast_at_random=at_random, probes=probes)  # fmt: skip
+    return exploration_gain(read_run(run.folder))
+
+
+def test_the_gain_by_exploration_is_that_of_mean_squares(run: RunWriter) -> None:
+    gain = gain_of(run, [(0.9, None), (0.3, 0.1), (0.4, 0.2), (0.5, 0.2), (0.6, 0.0)])
+    assert gain is not None
+    assert gain.contrast == pytest.approx((0.86 / 4) ** 0.5)
+    assert gain.at_random == pytest.approx((0.09 / 4) ** 0.5)
+    assert gain.times == pytest.approx((0.86 / 0.09) ** 0.5)
+    assert gain.probes == 16
+
+
+def test_the_error_of_the_gain_is_that_from_iteration_to_iteration(run: RunWriter) -> None:
+    rng = random.Random(0)
+    kept = [rng.gauss(0.3, 0.03) for _ in range(400)]
+    gain = gain_of(run, [(one, 0.2) for one in kept])
+    assert gain is not None
+    assert gain.error == pytest.approx(0.03 / 0.2 / 20, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "contrasts", [[], [(0.3, None)] * 9, [(0.3, 0.2)] * 2, [(0.3, 0.0)] * 5 + [(0.3, 0.2)] * 2]
+)
+def test_too_little_is_no_gain(run: RunWriter, contrasts: list[tuple[float, float | None]]) -> None:
+    assert gain_of(run, contrasts) is None
+
+
+def test_the_states_of_a_worker_add_up_exactly_to_its_total(finished_run: Path) -> None:
+    summary = summarise(read_run(finished_run))
+    assert len(summary["workers"]) == 3
+    for times in (*summary["workers"].values(), *summary["pools"].values()):
+        assert sum(times["states"].values()) == times["seconds"] > 0
+        assert sum(reversed(times["states"].values())) == times["seconds"]
+        assert sum(times["share"].values()) == pytest.approx(1)
+    for pool, times in summary["pools"].items():
+        members = [one for one in summary["workers"].values() if one["pool"] == pool]
+        assert sum(one["seconds"] for one in members) == times["seconds"]
+
+
+def test_a_worker_is_counted_from_its_first_event_to_its_end(run: RunWriter) -> None:
+    run.state(RESERVED, 1.0, "starting")
+    run.state(RESERVED, 3.0, "rollout")
+    run.state(RESERVED, 4.5, "gone")
+    run.event("run_finished", 9.0, outcome="finished")
+    times = summarise(read_run(run.folder))["workers"]["reserved-0/0"]
+    assert times["seconds"] == 3.5
+    assert {state: s for state, s in times["states"].items() if s} == {
+        "starting": 2.0,
+        "rollout": 1.5,
+    }
+
+
+def test_the_last_state_lasts_until_the_run_ends(run: RunWriter) -> None:
+    run.state(RESERVED, 1.0, "idle")
+    run.event("run_finished", 4.0, outcome="finished")
+    assert summarise(read_run(run.folder))["workers"]["reserved-0/0"]["seconds"] == 3.0
+
+
+@pytest.mark.parametrize(
+    ("event", "fields"),
+    [("worker_lost", {"worker": "spot-0/0"}), ("node_lost", {"node": "spot-0"})],
+)
+def test_a_lost_worker_does_nothing_more_even_if_it_never_said_so(
+    run: RunWriter, event: str, fields: dict
+) -> None:
+    run.state(SPOT, 0.0, "explore")
+    run.event(event, 2.0, **fields)
+    run.event("run_finished", 9.0, outcome="finished")
+    assert summarise(read_run(run.folder))["workers"]["spot-0/0"]["seconds"] == 2.0
+
+
+def test_workers_of_a_killed_run_end_where_it_is_resumed(run: RunWriter) -> None:
+    run.event("run_started", 0.0)
+    run.state(RESERVED, 1.0, "train")
+    run.event("run_started", 5.0, resumed_from_iteration=1)
+    run.state(RESERVED, 6.0, "starting")
+    run.event("run_finished", 8.0, outcome="finished")
+    (lane,) = lanes(read_run(run.folder))
+    assert lane.intervals == (Interval("train", 1.0, 5.0), Interval("starting", 6.0, 8.0))
+
+
+def test_samples_from_before_a_restart_make_no_rollout_fast(run: RunWriter) -> None:
+    run.metric("iteration", 5.0, iteration=0, samples=64, rollout_s=4.0, scoring_s=1.5)
+    run.metric(
+        "iteration", 9.0, iteration=1, samples=64, samples_restored=60, rollout_s=1.0, scoring_s=0.5
+    )
+    summary = summarise(read_run(run.folder))
+    assert summary["images_per_s"] == pytest.approx((64 + 4) / 5.0)
+    assert summary["scoring_s"] == 2.0
+
+
+def test_a_run_that_goes_on_is_unfinished_and_has_no_numbers_yet(run: RunWriter) -> None:
+    run.event("run_started", 0.0)
+    summary = summarise(read_run(run.folder))
+    assert summary["outcome"] == "unfinished"
+    assert summary["validation_end"] is None and summary["images_per_s"] is None
+
+
+def test_a_resumed_run_is_judged_by_its_last_start(run: RunWriter) -> None:
+    run.event("run_started", 0.0)
+    run.event("run_finished", 3.0, outcome="cancelled", reason="asked to")
+    assert summarise(read_run(run.folder))["outcome"] == "cancelled"
+    run.event("run_started", 3.0, resumed_from_iteration=2)
+    summary = summarise(read_run(run.folder))
+    assert (summary["outcome"], summary["resumptions"]) == ("unfinished", 1)
+
+
+def test_requests_reissued_may_be_given_by_kind(run: RunWriter) -> None:
+    run.event("worker_lost", 1.0, worker="a", requests_reissued={"rollout": 3, "preview": 2})
+    run.event("requests_lost", 2.0, requests_reissued=4)
+    assert summarise(read_run(run.folder))["requests_reissued"] == 9
+
+
+def test_the_reserved_pool_comes_first(finished_run: Path) -> None:
+    assert [lane.worker for lane in lanes(read_run(finished_run))] == [
+        "reserved-0/0",
+        "spot-0/0",
+        "spot-1/0",
+    ]
+
+
+def test_workers_are_in_the_order_that_people_count(run: RunWriter) -> None:
+    for number in (10, 2, 1):
+        run.state({**SPOT, "worker": f"spot-{number}/0"}, 0.0, "idle")
+    names = [lane.worker for lane in lanes(read_run(run.folder))]
+    assert names == ["spot-1/0", "spot-2/0", "spot-10/0"]
+
+
+def _phases(run: RunWriter, *phases: tuple[float, int, str]) -> None:
+    for time_s, iteration, phase in phases:
+        run.event("phase", time_s, iteration=iteration, phase=phase)
+
+
+def test_an_iteration_lasts_from_its_rollout_to_the_next_or_to_validation(run: RunWriter) -> None:
+    _phases(run, (0, 0, "preparing"), (1, 0, "rollout"), (2, 0, "train"), (3, 0, "publish"))
+    _phases(run, (4, 1, "rollout"), (5, 1, "train"), (6, 2, "publish"))
+    _phases(run, (7, 2, "validation"), (9, 2, "finished"))
+    spans = iteration_spans(read_run(run.folder))
+    assert [(span.iteration, span.start, span.end) for span in spans] == [(0, 1, 4), (1, 4, 7)]
+
+
+def test_an_iteration_that_was_interrupted_is_not_typical(run: RunWriter) -> None:
+    _phases(run, (1, 0, "rollout"), (2, 0, "train"))
+    run.event("run_started", 10.0)
+    run.event("run_started", 50.0)
+    _phases(run, (50, 0, "preparing"), (51, 0, "rollout"), (54, 1, "rollout"))
+    spans = iteration_spans(read_run(run.folder))
+    assert [(span.iteration, span.start, span.end) for span in spans] == [(0, 51, 54)]
+
+
+def test_the_typical_iteration_has_the_median_length_and_is_not_the_first(run: RunWriter) -> None:
+    for iteration, start in enumerate((0, 5, 6, 10, 12)):
+        _phases(run, (start, iteration, "rollout"))
+    span = typical_iteration(read_run(run.folder))
+    assert span is not None and (span.iteration, span.end - span.start) == (3, 2)
+
+
+def test_nothing_is_typical_before_the_first_iteration_is_over(run: RunWriter) -> None:
+    _phases(run, (1, 0, "rollout"))
+    assert typical_iteration(read_run(run.folder)) is None
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(STATES), st.integers(1, 50)),
+        min_size=1,
+        max_size=80,
+    ),
+    st.integers(1, 40),
+)
+def test_coarse_intervals_are_few_in_order_and_inside(
+    pieces: list[tuple[str, int]], bins: int
+) -> None:
+    intervals, now = [], 3.0
+    for state, length in pieces:
+        intervals.append(Interval(state, now, now + length))
+        now += length
+    coarse = coarsened(intervals, bins)
+    assert len(coarse) <= max(bins, 1)
+    assert {one.state for one in coarse} <= {one.state for one in intervals}
+    edges = [edge for one in coarse for edge in (one.start, one.end)]
+    assert edges == sorted(edges)
+    assert edges[0] >= 3.0 and edges[-1] <= now + 1e-6

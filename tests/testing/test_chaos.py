@@ -1,0 +1,91 @@
+"""Whole jobs under faults."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from spotlight.cli.app import app
+from spotlight.testing.chaos import chaos_job, run_seed, run_seeds, total_effects
+from spotlight.testing.faults import KINDS, FaultKind
+
+_DIGEST = """
+from spotlight.testing.chaos import run_seed
+print(run_seed({seed})[0].digest)
+"""
+
+
+def digest_in_a_process_of_its_own(seed: int, hash_seed: int) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", _DIGEST.format(seed=seed)],
+        env={**os.environ, "PYTHONHASHSEED": str(hash_seed)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("seed", [3, 9])
+def test_a_seed_gives_one_history_wherever_it_runs(seed: int) -> None:
+    digests = {digest_in_a_process_of_its_own(seed, hash_seed) for hash_seed in (1, 2)}
+    assert digests == {run_seed(seed)[0].digest}
+
+
+def test_different_seeds_give_different_histories() -> None:
+    assert run_seed(1)[0].digest != run_seed(2)[0].digest
+
+
+def test_without_faults_nothing_is_done_twice(tmp_path: Path) -> None:
+    outcome, history = run_seed(3, kinds=())
+    assert outcome.violations == ()
+    assert outcome.effective == {}
+    assert [happening["iteration"] for happening in history.all("train")] == [0, 1, 2]
+    granted = {request for denoise in history.all("denoise") for request in denoise["requests"]}
+    steps = chaos_job(tmp_path).sampler.steps
+    assert outcome.steps == steps * len(granted), "no step of any request"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_of_fault_changes_something_and_harms_nothing(kind: FaultKind) -> None:
+    outcomes = [run_seed(seed, [kind])[0] for seed in range(5)]
+    assert [outcome.violations for outcome in outcomes] == [()] * 5
+    assert sum(outcome.effective.get(kind, 0) for outcome in outcomes) > 0
+
+
+def test_jobs_survive_all_faults_together() -> None:
+    outcomes = list(run_seeds(range(100, 124)))
+    assert {o.seed: o.violations for o in outcomes if o.violations} == {}
+    assert all(total_effects(outcomes).values())
+
+
+def test_the_command_prints_what_took_effect() -> None:
+    result = CliRunner().invoke(app, ["chaos", "--seeds", "2", "--first", "40"])
+    assert result.exit_code == 0
+    assert "kill_node" in result.output
+    assert "2 seeds in" in result.output
+
+
+def test_the_command_replays_a_seed() -> None:
+    result = CliRunner().invoke(app, ["chaos", "--seed", "40"])
+    assert result.exit_code == 0
+    assert run_seed(40)[0].digest in result.output
+
+
+def test_the_command_says_which_seed_replays_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
+    from spotlight.testing import chaos
+
+    def broken(run: chaos.Run) -> None:
+        run.history.violation("nothing is as it should be")
+
+    monkeypatch.setattr(chaos, "check", broken)
+    result = CliRunner().invoke(app, ["chaos", "--seeds", "1", "--first", "40", "--processes", "1"])
+    assert result.exit_code == 1
+    assert "seed 40: nothing is as it should be" in result.output
+    assert "spotlight chaos --seed 40" in result.output

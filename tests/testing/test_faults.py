@@ -1,0 +1,41 @@
+"""Schedules of faults."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from spotlight.testing.faults import KINDS, draw_faults
+
+SPOT = ["spot-1", "spot-2"]
+
+
+def draw(seed: int):
+    return draw_faults(seed, reserved=["reserved"], spot=SPOT)
+
+
+def test_a_schedule_follows_from_its_seed() -> None:
+    assert draw(7) == draw(7)
+    assert draw(7) != draw(8)
+
+
+def test_faults_come_in_the_order_of_their_times() -> None:
+    for seed in range(50):
+        times = [fault.at_s for fault in draw(seed)]
+        assert times == sorted(times)
+
+
+def test_every_kind_is_drawn_for_enough_seeds() -> None:
+    drawn = Counter(fault.kind for seed in range(500) for fault in draw(seed))
+    assert set(drawn) == set(KINDS)
+    assert min(drawn.values()) > 300
+
+
+def test_kinds_that_are_left_out_do_not_come() -> None:
+    faults = draw_faults(3, reserved=["reserved"], spot=SPOT, kinds=["kill_node"])
+    assert {fault.kind for fault in faults} <= {"kill_node"}
+
+
+def test_faults_of_a_node_name_one_that_there_is() -> None:
+    for seed in range(50):
+        for fault in draw(seed):
+            assert fault.node in {"", "reserved", *SPOT}

@@ -1,0 +1,207 @@
+"""Every invariant lets an undisturbed run pass, and catches what it is there for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from spotlight.actors.protocol import WorkerRefs
+from spotlight.testing import invariants
+from spotlight.testing.chaos import Run, run_seed, scenario, silence, simulate
+from spotlight.testing.faults import FaultKind
+from spotlight.testing.freezing import FreezableLoop
+from spotlight.testing.history import Happening
+
+Invariant = Callable[[Run], Iterable[str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    """One that nothing has disturbed, of a job whose training is exact."""
+    made = scenario(4, tmp_path, kinds=())
+    made = msgspec.structs.replace(made, exact_training=True)
+    with silence(), asyncio.Runner(loop_factory=FreezableLoop) as runner:
+        yield runner.run(simulate(4, made, tmp_path))
+
+
+def violations(invariant: Invariant, run: Run) -> list[str]:
+    return list(invariant(run))
+
+
+def alter(run: Run, kind: str, number: int, **facts: Any) -> None:
+    """Let the number-th happening of a kind have been another."""
+    happenings = run.history.happenings
+    places = [place for place, each in enumerate(happenings) if each.kind == kind]
+    old = happenings[places[number]]
+    changed = tuple((name, facts.get(name, value)) for name, value in old.facts)
+    happenings[places[number]] = Happening(old.time_s, old.kind, changed)
+
+
+def first_sample_becomes(run: Run, **fields: Any) -> None:
+    rows: Any = run.history.all("train")[0]["samples"]
+    names = ("request", "weights", "step", "latents", "advantage")
+    row = tuple(fields.get(name, value) for name, value in zip(names, rows[0], strict=True))
+    alter(run, "train", 0, samples=(row, *rows[1:]))
+
+
+def test_an_undisturbed_run_violates_nothing(run: Run) -> None:
+    for invariant in invariants.INVARIANTS:
+        assert violations(invariant, run) == []
+    assert run.history.violations == []
+    assert run.outcomes == [("finished", "")]
+
+
+def test_a_sample_that_is_not_what_its_request_gives_is_noticed(run: Run) -> None:
+    first_sample_becomes(run, latents="0123456789abcdef")
+    assert violations(invariants.samples_are_functions_of_their_requests, run)
+
+
+def test_a_sample_of_other_weights_is_noticed(run: Run) -> None:
+    first_sample_becomes(run, weights="0123456789abcdef")
+    assert violations(invariants.nothing_mixes_weights, run)
+
+
+def test_a_sample_that_counts_twice_is_noticed(run: Run) -> None:
+    rows: Any = run.history.all("train")[1]["samples"]
+    alter(run, "train", 1, samples=(*rows[:-1], rows[0]))
+    assert violations(invariants.samples_count_once, run)
+
+
+def test_a_sample_of_another_iteration_is_noticed(run: Run) -> None:
+    rows: Any = run.history.all("train")[0]["samples"]
+    alter(run, "train", 1, samples=rows)
+    assert violations(invariants.samples_count_once, run)
+
+
+def test_a_prompt_group_that_is_missing_without_a_word_is_noticed(run: Run) -> None:
+    rows: Any = run.history.all("train")[0]["samples"]
+    alter(run, "train", 0, samples=tuple(row for row in rows if "/0/0/" in row[0]))
+    assert violations(invariants.samples_count_once, run)
+
+
+def test_an_advantage_that_is_not_of_the_rollouts_is_noticed(run: Run) -> None:
+    first_sample_becomes(run, advantage=0.123)
+    assert violations(invariants.advantages_come_from_these_rollouts, run)
+
+
+def test_a_group_with_two_settings_is_noticed(run: Run) -> None:
+    settings: Any = run.history.all("train")[0]["settings"]
+    alter(run, "train", 0, settings=((settings[0][0], "others"), *settings[1:]))
+    assert violations(invariants.groups_share_their_settings, run)
+
+
+def test_an_iteration_that_is_trained_again_is_noticed(run: Run) -> None:
+    run.history.happenings.append(run.history.all("train")[-1])
+    assert violations(invariants.iterations_are_trained_in_order, run)
+
+
+def test_a_plan_that_changes_is_noticed(run: Run) -> None:
+    others = range(run.scenario.job.samples_per_iteration)
+    alter(run, "denoise", 0, requests=tuple(f"rollout/1/0/{number}" for number in others))
+    assert violations(invariants.plans_outlive_the_coordinator, run)
+
+
+def test_weights_that_do_not_follow_from_those_before_are_noticed(run: Run) -> None:
+    alter(run, "train", 1, weights="0123456789abcdef")
+    assert violations(invariants.weights_follow_from_the_samples, run)
+
+
+def test_a_job_that_ends_for_no_good_reason_is_noticed(run: Run) -> None:
+    run.outcomes.insert(0, ("failed", "the job runner crashed"))
+    assert violations(invariants.jobs_end, run)
+
+
+def test_an_iteration_that_is_not_on_record_is_noticed(run: Run) -> None:
+    metrics = run.run_folder / "metrics.jsonl"
+    lines = metrics.read_text().splitlines(keepends=True)
+    metrics.write_text("".join(line for line in lines if '"iteration": 1,' not in line))
+    assert violations(invariants.records_are_complete, run)
+
+
+def test_a_discarded_sample_is_noticed(run: Run) -> None:
+    assert run.status is not None
+    run.status = msgspec.structs.replace(run.status, discarded=1)
+    assert violations(invariants.nothing_finished_is_discarded, run)
+
+
+def test_a_worker_that_works_before_it_starts_is_noticed(run: Run) -> None:
+    record(run, {"event": "worker_state", "worker": "new/0", "state": "idle"})
+    assert violations(invariants.time_adds_up, run)
+
+
+def test_time_that_goes_back_is_noticed(run: Run) -> None:
+    record(run, {"time_s": 0.0, "event": "phase", "phase": "train"})
+    assert violations(invariants.time_adds_up, run)
+
+
+def test_a_bundle_that_is_left_over_is_noticed(run: Run) -> None:
+    (disk, *_) = run.cluster.stores.all_in_use().values()
+    disk.bundles["samples/left/over"] = b"data"
+    assert violations(invariants.leaves_nothing_in_stores, run)
+
+
+def test_a_sample_that_is_deleted_too_early_is_noticed(run: Run) -> None:
+    run.history.add("trainer_failed", worker="reserved/0", error="get a failed: no such bundle")
+    assert violations(invariants.nothing_needed_is_deleted, run)
+
+
+def test_a_resumed_sample_that_lacks_a_step_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    from spotlight.testing import simulated_member
+
+    real = simulated_member.fetch_bundle
+
+    async def one_step_further(*arguments: Any) -> Any:
+        bundle = await real(*arguments)
+        rows = (msgspec.structs.replace(row, latents=f"{row.latents}+") for row in bundle.rows)
+        partial = bundle.rows[0].step < bundle.rows[0].request.settings.steps
+        return msgspec.structs.replace(bundle, rows=tuple(rows)) if partial else bundle
+
+    monkeypatch.setattr(simulated_member, "fetch_bundle", one_step_further)
+    # A sample must happen to be made twice, once of them resumed.
+    found = everything_found(["kill_node", "notice_then_kill"], seeds=40)
+    assert "samples_are_functions" in found
+
+
+def test_a_leader_that_stays_drained_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    from spotlight.actors.node.node import NodeScheduler
+
+    drain = NodeScheduler._drain
+
+    def never_ends(self: NodeScheduler, workers: tuple[WorkerRefs, ...]) -> None:
+        if self._departure.notice is not None:
+            drain(self, workers)
+
+    monkeypatch.setattr(NodeScheduler, "_drain", never_ends)
+    assert "takes nothing more" in everything_found(["notice_no_kill"])
+
+
+def test_a_commit_that_is_forgotten_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    from spotlight.policies.leases import LeaseBook
+
+    monkeypatch.setattr(LeaseBook, "save", lambda self, number, holder, progress: True)
+    assert "granted without its commit" in everything_found(["kill_node", "notice_then_kill"])
+
+
+def test_a_completion_that_is_forgotten_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    from spotlight.actors.coordinator.job_journal import JobJournal
+
+    monkeypatch.setattr(JobJournal, "save_denoised", lambda self, requests, bundle: None)
+    monkeypatch.setattr(JobJournal, "save_scored", lambda self, results: None)
+    assert "granted after its completion" in everything_found(["coordinator_kill"])
+
+
+def everything_found(kinds: list[FaultKind], seeds: int = 12) -> str:
+    outcomes = [run_seed(seed, kinds)[0] for seed in range(seeds)]
+    return " ".join(what for outcome in outcomes for what in outcome.violations)
+
+
+def record(run: Run, event: dict[str, Any]) -> None:
+    path = run.run_folder / "events.jsonl"
+    last = json.loads(path.read_text().splitlines()[-1])
+    path.write_text(path.read_text() + json.dumps({"time_s": last["time_s"], **event}) + "\n")

@@ -1,0 +1,115 @@
+"""SP groups under faults: they come about, and what goes wrong with them is noticed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotlight.actors.node.regrouping import Grouping
+from spotlight.actors.worker.sp_membership import GroupSeat
+from spotlight.testing import invariants
+from spotlight.testing.chaos import Run, Scenario, chaos_job, silence, simulate
+from spotlight.testing.fake_collectives import InCircle
+from spotlight.testing.faults import Fault
+from spotlight.testing.freezing import FreezableLoop
+from spotlight.testing.processes import NodeSpec
+
+NODES = (
+    NodeSpec("reserved", "reserved", 1),
+    NodeSpec("spot-1", "spot", 4),
+    NodeSpec("spot-2", "spot", 3),
+)
+KILLS = tuple(
+    Fault(8.0 + 9.0 * number, "kill_worker", f"spot-{1 + number % 2}", amount=number % 3)
+    for number in range(6)
+)
+LOSS = Fault(1.0, "loss", lasts_s=60.0, amount=0.3)
+STOP = Fault(12.0, "pause_worker", "spot-1", lasts_s=9.0, amount=1)
+
+
+@pytest.fixture
+def run_job(tmp_path: Path) -> Callable[..., Run]:
+    """Runs a job on nodes of several workers that are to denoise together."""
+
+    def run_it(*faults: Fault, degree: int = 2, seed: int = 0) -> Run:
+        folder = tmp_path / f"{seed}"
+        folder.mkdir()
+        job = chaos_job(folder, degree=degree, iterations=6)
+        made = Scenario(job, NODES, faults, exact_training=False)
+        with silence(), asyncio.Runner(loop_factory=FreezableLoop) as runner:
+            run = runner.run(simulate(seed, made, folder))
+        invariants.check(run)
+        return run
+
+    return run_it
+
+
+@pytest.mark.parametrize("degree", [2, 4])
+def test_members_of_a_node_denoise_together(run_job: Callable[..., Run], degree: int) -> None:
+    run = run_job(degree=degree)
+    assert run.history.violations == []
+    at_work = [circle for circle in run.cluster.plant.circles if circle.arrived]
+    assert max(len(circle.workers) for circle in at_work) == degree
+    steps = sum(len(circle.arrived) for circle in at_work)
+    assert steps * 4 > run.cluster.plant.steps / 2, "most steps are taken by groups"
+
+
+@pytest.mark.parametrize("faults", [KILLS, (STOP,), (LOSS, *KILLS)])
+def test_who_is_left_of_a_group_goes_on(
+    run_job: Callable[..., Run], faults: tuple[Fault, ...]
+) -> None:
+    run = run_job(*faults)
+    assert run.history.violations == []
+    assert any(circle.broken and circle.arrived for circle in run.cluster.plant.circles)
+
+
+def test_an_order_that_nobody_repeats_is_noticed(
+    run_job: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Grouping, "_repeat_order", lambda self, message: None)
+    runs = (run_job(LOSS, *KILLS, seed=seed) for seed in range(12))
+    # The order that matters is lost in some of them only.
+    assert any("is without a group" in " ".join(run.history.violations) for run in runs)
+
+
+def test_a_group_that_waits_for_ever_is_noticed(
+    run_job: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(GroupSeat, "_call", lambda self, message: None)
+    assert "makes no step" in " ".join(run_job().history.violations)
+
+
+def test_a_plan_without_a_worker_is_noticed(
+    run_job: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned = Grouping._planned
+    monkeypatch.setattr(Grouping, "_planned", lambda self: planned(self)[1:])
+    assert "has its workers in groups" in " ".join(run_job().history.violations)
+
+
+def test_an_epoch_that_is_used_twice_is_noticed(
+    run_job: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = Grouping._order
+
+    def same_epoch(self: Grouping, worker: str, group: Any, epoch: int, at_once: bool) -> None:
+        order(self, worker, group, 1, at_once)
+
+    monkeypatch.setattr(Grouping, "_order", same_epoch)
+    assert "names two groups" in " ".join(run_job().history.violations)
+
+
+def test_members_that_follow_with_other_weights_are_noticed(
+    run_job: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follow = InCircle.follow
+
+    async def with_others(self: InCircle, stretch: int, weights: str, step_s: Any) -> int:
+        return await follow(self, stretch, "others", step_s)
+
+    monkeypatch.setattr(InCircle, "follow", with_others)
+    assert "hold different latents" in " ".join(run_job().history.violations)
