@@ -159,7 +159,7 @@ class NodeScheduler(Actor):
 
     def _from_own_worker(self, message: WorkerUp) -> bool:
         refs = message.refs
-        own = (refs.leader, refs.member, refs.reward_worker, refs.trainer_rank)
+        own = (refs.leader, refs.member, refs.trainer_rank)
         is_own = all(ref.address == self.sender_address for ref in own)
         return is_own and message.key == self._keys.get(refs.worker)
 
@@ -200,7 +200,7 @@ class NodeScheduler(Actor):
             self._weights.begin(message.job_id)
             self._grouping.end_job()
         for worker in self._workers.values():
-            for ref in (worker.leader, worker.reward_worker, worker.trainer_rank):
+            for ref in (worker.leader, worker.trainer_rank):
                 try_tell(self, ref, message)
 
     @handles(HoldWeights, only=_from_runner)
@@ -253,7 +253,7 @@ class NodeScheduler(Actor):
         if message.job_id == self._job_id:
             self._grouping.end_job()  # before any of a group has forgotten the model
         for worker in self._workers.values():
-            for ref in (worker.leader, worker.reward_worker, worker.trainer_rank):
+            for ref in (worker.leader, worker.trainer_rank):
                 try_tell(self, ref, message)
         if message.job_id == self._job_id:
             self._job_id = ""

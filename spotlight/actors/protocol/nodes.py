@@ -24,7 +24,6 @@ class WorkerRefs(Record, frozen=True):
     """Differs for every process that ever bears the name."""
     leader: ActorRef
     member: ActorRef
-    reward_worker: ActorRef
     trainer_rank: ActorRef
 
 

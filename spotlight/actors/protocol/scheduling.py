@@ -1,8 +1,8 @@
-"""Pull scheduling: between the dispatcher, group leaders, members and reward workers."""
+"""Pull scheduling: dispatcher, group leaders, members. A leader passes on what is not for itself."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -45,8 +45,9 @@ class Pull(Message, frozen=True):
 
 
 class Grant(Message, frozen=True):
-    """A lease on a batch of requests of one kind, one weights version, the same settings, and the
-    same number of steps taken.
+    """Dispatcher to leader to member: a lease on a batch of requests of one kind, one weights
+    version, the same settings, and the same number of steps taken. Where that is all steps, the
+    images are decoded and scored.
     """
 
     lease: int
@@ -75,70 +76,19 @@ class Recall(Message, frozen=True):
     leases: tuple[int, ...]
 
 
-class Denoise(Message, frozen=True):
-    """Leader to member: do this batch; the fields are those of the `Grant`."""
-
-    lease: int
-    requests: tuple[Request, ...]
-    commits: tuple[Commit | None, ...]
-    commit_every: int
-
-
-class Denoised(Message, frozen=True):
-    """Member to leader: the batch is done; rows of the bundle are in the order of the requests."""
-
-    lease: int
-    bundle: BundleOffer
-    steps: int
-    """Denoising steps taken here."""
-    seconds: float
-    """Time that they took, without waiting and delivery."""
-    members: int = 1
-    """With so many members all these steps were taken; 0 if the group changed on the way."""
-
-
-class StepsCommitted(Message, frozen=True):
-    """Member to leader: the batch's progress after `step` steps is in the sink; rows of the bundle
-    are in the order of the requests.
-    """
-
-    lease: int
-    step: int
-    bundle: BundleOffer
-    cost_s: float
-    """Time for which committing kept the accelerator from denoising."""
-
-
-class Yielded(Message, frozen=True):
-    """Member to leader: the batch was stopped before its end because the node must leave; what was
-    committed of it is told before.
-    """
-
-    lease: int
-
-
-class DenoiseError(Message, frozen=True):
-    """Member to leader: the batch cannot be done here."""
-
-    lease: int
-    error: str
-    bad_commits: bool = False
-    """The commits that came with it cannot be used; nothing else is wrong."""
-    failed: tuple[str, ...] = ()
-    """Ids of the requests that cannot be done, when that is known: the others are only given back.
-    """
-
-
-class DenoiseFailed(Message, frozen=True):
-    """Leader to dispatcher: the batch cannot be done here."""
+class LeaseFailed(Message, frozen=True):
+    """Member to leader to dispatcher: the batch cannot be done here."""
 
     worker: WorkerName
     epoch: int
     lease: int
     error: str
-    bad_commits: bool = False
+    what: Literal["denoising", "commits", "scoring"] = "denoising"
+    """Which part failed; with `commits`, those that came with the lease cannot be used, and nothing
+    else is wrong."""
     failed: tuple[str, ...] = ()
-    """As in `DenoiseError`."""
+    """Ids of the requests that cannot be done, when that is known: the others are only given back.
+    """
 
 
 class CannotServe(Message, frozen=True):
@@ -151,8 +101,10 @@ class CannotServe(Message, frozen=True):
 
 
 class CommitSteps(Message, frozen=True):
-    """Leader to dispatcher: should this group be lost, others go on from here. Answered with a
-    `Receipt` once it is durable.
+    """Member to leader to dispatcher: should this group be lost, others go on from here. Answered
+    with a `Receipt` once it is durable.
+
+    The last step is committed, too: the images then only wait for their rewards.
     """
 
     worker: WorkerName
@@ -160,11 +112,15 @@ class CommitSteps(Message, frozen=True):
     lease: int
     step: int
     bundle: BundleOffer
+    """Its rows are in the order of the lease's requests."""
     cost_s: float
+    """Time for which committing kept the accelerator from denoising."""
 
 
 class ReturnLease(Message, frozen=True):
-    """Leader to dispatcher: another group must do this; it is nobody's failure."""
+    """Member to leader to dispatcher: another group must do this; it is nobody's failure. What was
+    committed of it is told before.
+    """
 
     worker: WorkerName
     epoch: int
@@ -172,18 +128,27 @@ class ReturnLease(Message, frozen=True):
 
 
 class Completed(Message, frozen=True):
-    """Leader to dispatcher: the batch is denoised and its bundle is in the sink."""
+    """Member to leader to dispatcher: the batch is denoised and scored. Answered with a `Receipt`
+    once it is durable.
+    """
 
     worker: WorkerName
     epoch: int
     lease: int
     requests: tuple[str, ...]
-    """Ids, in the order of the bundle's rows."""
+    """Ids, in the order of the bundle's rows and of the rewards."""
     bundle: BundleOffer
+    """That of the commit of the last step."""
+    rewards: tuple[float, ...]
+    """In [0, 1]."""
     steps: int
-    seconds: float
+    """Denoising steps taken here."""
+    seconds: Annotated[float, msgspec.Meta(ge=0)]
+    """Time that they took, without waiting and delivery."""
     members: int = 1
-    """As in `Denoised`."""
+    """With so many members all these steps were taken; 0 if the group changed on the way."""
+    scoring_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    """That scoring took, beside whatever else the worker did."""
 
 
 class Receipt(Message, frozen=True):
@@ -194,44 +159,3 @@ class Receipt(Message, frozen=True):
     accepted: int
     ask_again: bool = False
     """The coordinator has just come back and cannot tell yet: send the same again in a second."""
-
-
-class PullScores(Message, frozen=True):
-    """A reward worker asks for denoised batches to score; sent every few seconds like `Pull`, and
-    renews the leases that it lists.
-    """
-
-    worker: WorkerName
-    epoch: int
-    credits: int
-    leases: tuple[int, ...] = ()
-
-
-class ScoreGrant(Message, frozen=True):
-    """Score these rows of a bundle."""
-
-    lease: int
-    deadline_s: float
-    bundle: BundleOffer
-    rows: tuple[int, ...]
-    prompts: tuple[str, ...]
-
-
-class Scored(Message, frozen=True):
-    """One reward per row, in [0, 1]."""
-
-    worker: WorkerName
-    epoch: int
-    lease: int
-    rewards: tuple[float, ...]
-    seconds: Annotated[float, msgspec.Meta(ge=0)] = 0.0
-    """That scoring took, beside whatever else the worker did."""
-
-
-class ScoreFailed(Message, frozen=True):
-    """The scorer could not score the batch; this is never a reward."""
-
-    worker: WorkerName
-    epoch: int
-    lease: int
-    error: str
