@@ -20,9 +20,9 @@ from typing import Any
 
 import msgspec
 import torch
+from spotlight.actors.coordinator.dispatch_state import DispatchStatistics
 
 from benchmarks.report import arguments, finish
-from spotlight.actors.coordinator.dispatch_state import DispatchStatistics
 from spotlight.actors.coordinator.dispatcher import Dispatcher
 from spotlight.actors.coordinator.job_journal import JobJournal
 from spotlight.actors.coordinator.ledger import Ledger

@@ -25,13 +25,13 @@ from typing import Any
 
 import msgspec
 import torch
+from spotlight.actors.coordinator.denoise_stage import RequestLease
+from spotlight.actors.coordinator.dispatch_state import Worker
 
 from benchmarks.preemption_bound import Record, Saved, loss, most_lost
 from benchmarks.preemption_site import EXAMPLE, Site, make_requests, opened
 from benchmarks.report import arguments, finish, quantile
 from benchmarks.traced_worker import change
-from spotlight.actors.coordinator.denoise_stage import RequestLease
-from spotlight.actors.coordinator.dispatch_state import Worker
 from spotlight.actors.coordinator.request_plans import rollout_settings
 from spotlight.actors.protocol import CommitSteps
 from spotlight.actors.runtime.logs import log_as_json_lines

@@ -16,8 +16,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from benchmarks.traced_worker import TRACE_VARIABLE
 from spotlight.actors.coordinator.dispatch_state import DispatchStatistics
+
+from benchmarks.traced_worker import TRACE_VARIABLE
 from spotlight.actors.coordinator.dispatcher import Dispatcher
 from spotlight.actors.coordinator.job_journal import JobJournal
 from spotlight.actors.coordinator.ledger import Ledger

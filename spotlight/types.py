@@ -4,7 +4,7 @@ that these name. Every room may use these; they use nothing of ours.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -26,6 +26,37 @@ _NO_CONTROLS = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*\Z"
 
 class Record(msgspec.Struct, frozen=True):
     """A part of a message."""
+
+
+class RequestId(NamedTuple):
+    """What the id of a request says: `RequestId("rollout", 3, 3, 0, 123)` is of the seed 123 of
+    prompt group 0 in iteration 3, `rollout/3/3/0/123` as text.
+    """
+
+    kind: RequestKind
+    iteration: int
+    weights_version: int
+    group: int
+    seed: int
+    """Of an evaluation the number of the seed."""
+
+    def __str__(self) -> str:
+        return "/".join(map(str, self))
+
+    @classmethod
+    def parse(cls, text: str) -> RequestId | None:
+        """The inverse of `str`; None for what is no id."""
+        kind, *numbers = text.split("/")
+        if kind not in get_args(RequestKind) or len(numbers) != 4:
+            return None
+        if not all(number.isdecimal() for number in numbers):
+            return None
+        return cls(kind, *map(int, numbers))  # type: ignore[arg-type]
+
+    @staticmethod
+    def prefix(kind: RequestKind, iteration: int) -> str:
+        """With which the ids of an iteration begin."""
+        return f"{kind}/{iteration}/"
 
 
 class SamplingSettings(Record, frozen=True):
@@ -56,6 +87,8 @@ class Request(Record, frozen=True):
     seed: int
     weights_version: int
     settings: SamplingSettings
+    is_probe: bool = False
+    """Regenerated beside the samples, to see what previews are worth; it is not trained on."""
     image_key: str = ""
     """Where the member leaves the image as PNG in the coordinator's store; empty for nowhere."""
 

@@ -24,7 +24,7 @@ from spotlight import failpoints
 from spotlight.errors import JournalError
 from spotlight.store.wal import WalDamaged, torn_bytes
 
-FORMAT = 1
+FORMAT = 2
 """Version of the tables below."""
 LOG_BYTES = 4 << 20
 """A log longer than this is moved into the database before the next write."""

@@ -10,7 +10,6 @@ import msgspec
 from job_kit import STORE, Recorder, offer, recorder, requests, settle
 from runtime_kit import Cluster
 
-from spotlight.actors.coordinator.dispatch_state import Backlog, DispatchStatistics
 from spotlight.actors.coordinator.dispatcher import Dispatcher
 from spotlight.actors.coordinator.job_journal import JobJournal
 from spotlight.actors.coordinator.step_profile import StepProfile
@@ -20,19 +19,19 @@ from spotlight.actors.protocol import (
     Completed,
     Grant,
     HeldLease,
+    LeaseFailed,
     NodeLeaving,
     Pull,
-    PullScores,
     Receipt,
     RequestsFinished,
     RequestsGivenUp,
-    Scored,
-    ScoreFailed,
     SubmitRequests,
     WorkerRefs,
 )
 from spotlight.actors.runtime import Message
 from spotlight.errors import JournalError
+from spotlight.policies.dispatch.matching import Backlog
+from spotlight.policies.dispatch.table import RequestTable
 from spotlight.policies.step_times import StepTimes
 from spotlight.store.journal import Journal
 from spotlight.types import BundleOffer, Request
@@ -61,7 +60,6 @@ class Desk:
     def __init__(self, cluster: Cluster, path: Path) -> None:
         self.cluster = cluster
         self.path = path
-        self.statistics = DispatchStatistics()
         self.discarded: list[BundleOffer] = []
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.workers: dict[str, Recorder] = {}
@@ -81,17 +79,20 @@ class Desk:
         self.lives += 1
         self.file = Journal.open(self.path, "owner")
         self.journal = JobJournal(self.file, STORE, self.failures.append)
+        listen_s = 3.0 if self.lives > 1 else 0.0
+        self.table = RequestTable(
+            profile=self.profile,
+            first_lease=self.journal.first_lease,
+            grants_from=asyncio.get_running_loop().time() + listen_s,
+        )
         self.submitter = await recorder(self.system, f"submitter-{self.lives}")
         self.dispatcher = await self.system.spawn(
             lambda: Dispatcher(
-                statistics=self.statistics,
+                table=self.table,
                 journal=self.journal,
                 discard=self.discarded.append,
                 record=lambda event, **fields: self.events.append((event, fields)),
-                profile=self.profile,
-                backlog_changed=lambda: self.backlogs.append(self.statistics.backlog),
-                score_attempts=3,
-                came_back=self.lives > 1,
+                backlog_changed=lambda: self.backlogs.append(self.table.backlog()),
             ),
             f"dispatcher-{self.lives}",
         )
@@ -102,7 +103,6 @@ class Desk:
         await self.system.stop(self.dispatcher)
         await self.system.wait_stopped(self.dispatcher)
         self.file.close()
-        self.statistics = DispatchStatistics()
         await self.begin()
         if not listening:
             await asyncio.sleep(3.0)
@@ -114,7 +114,7 @@ class Desk:
 
     async def join(self, name: str, epoch: int, pool: str = "spot") -> None:
         """Its node says that it is there."""
-        refs = WorkerRefs(name, epoch, *[self.workers[name].ref] * 4)
+        refs = WorkerRefs(name, epoch, *[self.workers[name].ref] * 3)
         await self.tell(AddWorkers(f"node of {name}", pool, (refs,)))
 
     async def tell(self, message: Message) -> None:
@@ -141,7 +141,6 @@ class Desk:
         self.epochs[name] = epoch
         await self.join(name, epoch, pool)
         await self.pull(name, **pull)
-        await self.pull_scores(name)
         return self.workers[name]
 
     async def pull(
@@ -164,14 +163,12 @@ class Desk:
             Pull(name, epoch, members, credits, batch, *versions, prompts, leases, followers)
         )
 
-    async def pull_scores(self, name: str) -> None:
-        await self.tell(PullScores(name, self.epochs[name], credits=2))
-
     async def deliver(self, name: str, grant: Grant, **changes: Any) -> Receipt:
         """What a leader says when a batch is done, and the answer."""
         epoch = changes.get("epoch", self.epochs[name])
         bundle = images(name, grant, epoch)
-        done = Completed(name, epoch, grant.lease, tuple(ids(grant)), bundle, 2, 2.0)
+        rewards = (0.5,) * len(grant.requests)
+        done = Completed(name, epoch, grant.lease, tuple(ids(grant)), bundle, rewards, 2, 2.0)
         receipt = await self.ask(msgspec.structs.replace(done, **changes))
         assert isinstance(receipt, Receipt)
         return receipt
@@ -200,11 +197,12 @@ class Desk:
         node = f"node of {name}"
         await self.tell(NodeLeaving(node, (name,), "user", 30.0, cancelled))
 
-    async def score(self, name: str, lease: int, *rewards: float) -> None:
-        await self.ask(Scored(name, self.epochs[name], lease, rewards))
-
-    async def fail_score(self, name: str, lease: int) -> None:
-        await self.tell(ScoreFailed(name, self.epochs[name], lease, "the scorer broke"))
+    async def fail_score(self, name: str, grant: Grant, epoch: int | None = None) -> None:
+        """Its scorer broke."""
+        failed = LeaseFailed(
+            name, epoch or self.epochs[name], grant.lease, "the scorer broke", "scoring"
+        )
+        await self.tell(failed)
 
     def finished(self) -> list[str]:
         return [

@@ -17,8 +17,8 @@ import msgspec
 import psutil
 import pytest
 import torch
-
 from spotlight.actors.coordinator.dispatch_state import DispatchStatistics
+
 from spotlight.actors.coordinator.dispatcher import Dispatcher
 from spotlight.actors.coordinator.job_journal import JobJournal
 from spotlight.actors.coordinator.ledger import Ledger

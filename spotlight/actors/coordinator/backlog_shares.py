@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 
-from spotlight.actors.coordinator.dispatch_state import Backlog, DispatchStatistics, micro_batches
 from spotlight.actors.coordinator.roster import Roster
 from spotlight.actors.coordinator.step_profile import StepProfile
 from spotlight.actors.protocol import Demand, DemandClass, JoinNode
 from spotlight.jobs import JobSpec
+from spotlight.policies.dispatch.matching import Backlog, micro_batches
+from spotlight.policies.dispatch.table import RequestTable
 from spotlight.preflight.checkpoint_facts import CheckpointInfo
 from spotlight.types import SamplingSettings
 
@@ -22,7 +23,7 @@ class Demands:
 
     Args:
         checkpoint: the job's model.
-        statistics: what waits, as the dispatcher and the explorer say.
+        table: what waits.
         profile: how long the steps take.
     """
 
@@ -33,21 +34,21 @@ class Demands:
         checkpoint: CheckpointInfo,
         *,
         roster: Roster,
-        statistics: DispatchStatistics,
+        table: RequestTable,
         profile: StepProfile,
     ) -> None:
         self._job = job
         self._job_id = job_id
         self._checkpoint = checkpoint
         self._roster = roster
-        self._statistics = statistics
+        self._table = table
         self._profile = profile
         self._told: dict[str, Hashable] = {}
         """What matters most of the latest demand, by node."""
 
     def groups(self) -> int:
         """Those that may be given requests now."""
-        follows = self._statistics.groups.follows
+        follows = self._table.groups.follows
         return sum(
             not follows(name) for node in self._roster.nodes.values() for name in self._free(node)
         )
@@ -76,13 +77,13 @@ class Demands:
         """Nodes of several workers, each with its micro-batches of every kind that it has."""
         nodes = [self._roster.nodes[name] for name in sorted(self._roster.nodes)]
         workers = sum(len(self._free(node)) for node in nodes)
-        backlog = [(work, self._unclaimed(work)) for work in self._statistics.backlog]
+        backlog = [(work, self._unclaimed(work)) for work in self._table.backlog()]
         before = 0
         for node in nodes:
             after = before + len(self._free(node))
             if len(node.workers) > 1:
                 shares = [
-                    (work, work.leased[node.node] + _part(unclaimed, before, after, workers))
+                    (work, work.leased.get(node.node, 0) + _part(unclaimed, before, after, workers))
                     for work, unclaimed in backlog
                 ]
                 yield node, [(work, batches) for work, batches in shares if batches]
@@ -90,7 +91,7 @@ class Demands:
 
     def _unclaimed(self, work: Backlog) -> int:
         """Micro-batches that nobody has, those included that the explorer has yet to submit."""
-        more = self._statistics.unsubmitted if work.kind == "preview" else 0
+        more = self._table.unsubmitted_previews if work.kind == "preview" else 0
         return micro_batches(work.queued + more, work.settings)
 
     def _demand(

@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from spotlight.actors.coordinator.dispatch_state import DispatchStatistics
 from spotlight.actors.coordinator.request_plans import preview_settings
 from spotlight.actors.protocol import (
     CancelRequests,
@@ -36,6 +35,7 @@ from spotlight.actors.protocol import (
 )
 from spotlight.actors.runtime import Actor, ActorRef, from_this_process, handles
 from spotlight.jobs import JobSpec
+from spotlight.policies.dispatch.table import RequestTable
 from spotlight.policies.exploration.bandit import BanditPlanner
 from spotlight.policies.exploration.fidelity import contrast_at_random, draw_probes
 from spotlight.policies.exploration.planners import (
@@ -48,7 +48,7 @@ from spotlight.policies.exploration.planners import (
     widest,
 )
 from spotlight.policies.exploration.reward_spread import ContinuousRewards
-from spotlight.types import Request
+from spotlight.types import Request, RequestId
 
 log = structlog.get_logger(__name__)
 
@@ -78,7 +78,7 @@ class Explorer(Actor):
 
     Args:
         groups: how many SP groups may preview now.
-        statistics: told how many candidates are still to come.
+        table: told how many candidates are still to come.
     """
 
     def __init__(
@@ -87,12 +87,12 @@ class Explorer(Actor):
         dispatcher: ActorRef,
         *,
         groups: Callable[[], int],
-        statistics: DispatchStatistics,
+        table: RequestTable,
     ) -> None:
         self._job = job
         self._dispatcher = dispatcher
         self._groups = groups
-        self._statistics = statistics
+        self._table = table
         self._now: _Exploration | None = None
         self._late = 0
 
@@ -155,13 +155,13 @@ class Explorer(Actor):
 
     def _top_up(self, exploration: _Exploration) -> None:
         if not self._has_time(exploration):
-            self._statistics.unsubmitted = 0
+            self._table.unsubmitted_previews = 0
             return
         size = self._wanted(exploration)
         chunk = exploration.planner.next_chunk(size)
         exploration.exhausted = size > 0 and not chunk
         exploration.unsubmitted -= len(chunk)
-        self._statistics.unsubmitted = 0 if exploration.exhausted else exploration.unsubmitted
+        self._table.unsubmitted_previews = 0 if exploration.exhausted else exploration.unsubmitted
         if not chunk:
             return
         requests = tuple(self._request(exploration.start, candidate) for candidate in chunk)
@@ -205,7 +205,7 @@ class Explorer(Actor):
             self._rng(start, "probes"),
         )
         self._now = None
-        self._statistics.unsubmitted = 0
+        self._table.unsubmitted_previews = 0
         self.tell(
             exploration.reply_to,
             Explored(
@@ -234,8 +234,15 @@ class Explorer(Actor):
 
     def _request(self, start: StartExploration, candidate: Candidate) -> Request:
         return Request(
-            id=f"preview/{start.iteration}/{start.weights_version}"
-            f"/{candidate.group}/{candidate.seed}",
+            id=str(
+                RequestId(
+                    "preview",
+                    start.iteration,
+                    start.weights_version,
+                    candidate.group,
+                    candidate.seed,
+                )
+            ),
             kind="preview",
             iteration=start.iteration,
             group=candidate.group,

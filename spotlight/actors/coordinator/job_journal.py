@@ -1,33 +1,32 @@
 """What the coordinator writes down before it acknowledges anything, so that it can be killed at any
 instruction.
 
-Samples are kept by the id of their request, on their way from saved steps over a denoised batch to
-a reward; a request that is submitted again after a restart is answered from here. Progress is kept
-per iteration; the checkpoint says where trainers that were lost as well begin again.
+Its requests are the rows of the table of requests: how far each is saved, or how it ended; one that
+is submitted again after a restart is answered from here. Progress is kept per iteration; the
+checkpoint says where trainers that were lost as well begin again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 import msgspec
 
-from spotlight.actors.coordinator.request_plans import weights_version_of
 from spotlight.actors.coordinator.roster import Rank
 from spotlight.actors.protocol import Explored
 from spotlight.errors import JournalError
+from spotlight.policies.dispatch.rows import SavedRow
 from spotlight.policies.exploration.fidelity import Agreement, Gain
 from spotlight.policies.exploration.preview_effort import EffortRecord
 from spotlight.store.journal import Journal
-from spotlight.types import BundleOffer, Commit, RequestKind, Result, StoreEndpoint
+from spotlight.types import BundleOffer, RequestId, RequestKind, StoreEndpoint
 
 StructT = TypeVar("StructT", bound=msgspec.Struct)
-HomedT = TypeVar("HomedT", Commit, "Denoised", "Scored")
 
 TERM_BITS = 32
 """A lease's number holds the term of the coordinator that granted it above these bits."""
-_STAGES = ("commit", "denoised", "scored", "given-up")
+_REQUESTS = "request/"
 
 
 class SavedProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,27 +47,6 @@ class SavedProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What kept seeds promised and brought."""
     earned: EffortRecord | None = None
     """What each effort brought."""
-
-
-class Denoised(msgspec.Struct, frozen=True):
-    """A request whose images wait for their reward."""
-
-    bundle: BundleOffer
-    row: int
-
-
-class Scored(msgspec.Struct, frozen=True):
-    """A request that is finished."""
-
-    bundle: BundleOffer
-    row: int
-    reward: float
-
-
-class GivenUp(msgspec.Struct, frozen=True):
-    """A request that failed too often."""
-
-    reason: str
 
 
 class Publication(msgspec.Struct, frozen=True):
@@ -139,52 +117,24 @@ class JobJournal:
         """
         return msgspec.structs.replace(bundle, store=self._endpoint)
 
-    # --- samples ---
+    # --- requests ---
 
-    def commits(self) -> dict[str, Commit]:
-        """Saved steps by request id."""
-        return {key: self._at_home(record) for key, record in self._all("commit/", Commit)}
+    def requests(self) -> dict[str, SavedRow]:
+        """What is saved of requests, by id."""
+        return {key: self._row_at_home(row) for key, row in self._all(_REQUESTS, SavedRow)}
 
-    def denoised(self) -> dict[str, Denoised]:
-        """Requests that wait for their reward, by id."""
-        return {key: self._at_home(record) for key, record in self._all("denoised/", Denoised)}
+    def save_requests(self, rows: Mapping[str, SavedRow | None]) -> None:
+        """How far these requests are, or how they ended; None of one that nobody wants."""
+        self._write(
+            {
+                f"{_REQUESTS}{key}": None if row is None else _encode(row)
+                for key, row in rows.items()
+            }
+        )
 
-    def scored(self) -> dict[str, Scored]:
-        """Finished requests by id."""
-        return {key: self._at_home(record) for key, record in self._all("scored/", Scored)}
-
-    def given_up(self) -> dict[str, str]:
-        """Why these requests were given up, by id."""
-        return {key: record.reason for key, record in self._all("given-up/", GivenUp)}
-
-    def save_commits(self, commits: Mapping[str, Commit]) -> None:
-        """Steps of these requests need not be done again."""
-        self._write({f"commit/{key}": _encode(commit) for key, commit in commits.items()})
-
-    def save_denoised(self, request_ids: Sequence[str], bundle: BundleOffer) -> None:
-        """These requests are denoised; rows of the bundle are in their order."""
-        changes: dict[str, bytes | None] = {}
-        for row, request_id in enumerate(request_ids):
-            changes[f"commit/{request_id}"] = None
-            changes[f"denoised/{request_id}"] = _encode(Denoised(bundle, row))
-        self._write(changes)
-
-    def save_scored(self, results: Iterable[Result]) -> None:
-        """These requests are finished."""
-        changes: dict[str, bytes | None] = {}
-        for result in results:
-            changes[f"denoised/{result.request.id}"] = None
-            changes[f"scored/{result.request.id}"] = _encode(
-                Scored(result.bundle, result.row, result.reward)
-            )
-        self._write(changes)
-
-    def save_given_up(self, request_ids: Iterable[str], reason: str) -> None:
-        """Nobody will try these again."""
-        changes = _without(request_ids)
-        if changes:
-            record = _encode(GivenUp(reason))
-            self._write(changes | {f"given-up/{key}": record for key in request_ids})
+    def forget_requests(self, kind: RequestKind, iteration: int) -> None:
+        """The requests of a kind and iteration are used up."""
+        self._write({}, drop=(_REQUESTS + RequestId.prefix(kind, iteration),))
 
     def begin_again(self) -> None:
         """Somebody resumes a job that had ended: what was given up is tried again. Trainers that
@@ -192,13 +142,9 @@ class JobJournal:
         need what was published. Recoveries are counted anew.
         """
         known = msgspec.structs.replace(self.trainers(), last_recovery=None)
-        self._write({"trainers": _encode(known)}, drop=("given-up/", "published/"))
-
-    def drop_requests(self, request_ids: Iterable[str]) -> None:
-        """Nobody wants these any more, or they cannot be done."""
-        changes = _without(request_ids)
-        if changes:
-            self._write(changes)
+        again = {key: None for key, row in self.requests().items() if row.given_up}
+        self.save_requests(again)
+        self._write({"trainers": _encode(known)}, drop=("published/",))
 
     # --- progress ---
 
@@ -226,7 +172,7 @@ class JobJournal:
         """An iteration begins; the samples of the one before are not needed again."""
         self._write(
             {f"progress/{progress.completed:06d}": _encode(progress)},
-            drop=tuple(_samples_of("rollout", progress.completed - 1)),
+            drop=(_REQUESTS + RequestId.prefix("rollout", progress.completed - 1),),
         )
 
     def save_checkpoint(self, checkpoint: Checkpoint, validated: tuple[int, ...]) -> None:
@@ -247,10 +193,6 @@ class JobJournal:
         changes: dict[str, bytes | None] = dict.fromkeys(f"published/{key:06d}" for key in gone)
         self._write({**changes, f"published/{version:06d}": _encode(where)})
 
-    def forget_samples(self, kind: RequestKind, iteration: int) -> None:
-        """The samples of a kind and iteration are used up."""
-        self._write({}, drop=tuple(_samples_of(kind, iteration)))
-
     def rewind(self, completed: int) -> None:
         """Trainers begin again after `completed` iterations: drop later progress, all publications,
         and the samples of later weights.
@@ -258,10 +200,10 @@ class JobJournal:
         changes: dict[str, bytes | None] = dict.fromkeys(
             f"progress/{key:06d}" for key in self.progress() if key > completed
         )
-        for stage in _STAGES:
-            for key, _ in self._journal.items(f"{stage}/"):
-                if weights_version_of(key.removeprefix(f"{stage}/")) > completed:
-                    changes[key] = None
+        for key, _ in self._journal.items(_REQUESTS):
+            request = RequestId.parse(key.removeprefix(_REQUESTS))
+            if request is None or request.weights_version > completed:
+                changes[key] = None
         self._write(changes, drop=("published/",))
 
     # --- inside ---
@@ -273,8 +215,11 @@ class JobJournal:
             self._failed(error)
             raise
 
-    def _at_home(self, record: HomedT) -> HomedT:
-        return msgspec.structs.replace(record, bundle=self.at_home(record.bundle))
+    def _row_at_home(self, row: SavedRow) -> SavedRow:
+        if row.commit is None:
+            return row
+        commit = msgspec.structs.replace(row.commit, bundle=self.at_home(row.commit.bundle))
+        return msgspec.structs.replace(row, commit=commit)
 
     def _one(self, key: str, kind: type[StructT]) -> StructT | None:
         found = [body for name, body in self._journal.items(key) if name == key]
@@ -296,14 +241,6 @@ def read_identity(journal: Journal) -> Identity | None:
 def save_identity(journal: Journal, identity: Identity) -> None:
     """Before the job begins."""
     journal.write({"identity": _encode(identity)})
-
-
-def _samples_of(kind: RequestKind, iteration: int) -> list[str]:
-    return [f"{stage}/{kind}/{iteration}/" for stage in _STAGES]
-
-
-def _without(request_ids: Iterable[str]) -> dict[str, bytes | None]:
-    return {f"{stage}/{key}": None for key in request_ids for stage in _STAGES}
 
 
 def _encode(record: msgspec.Struct) -> bytes:

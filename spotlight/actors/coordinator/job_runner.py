@@ -27,7 +27,6 @@ import msgspec
 import structlog
 
 from spotlight.actors.coordinator.backlog_shares import Demands
-from spotlight.actors.coordinator.dispatch_state import DispatchStatistics
 from spotlight.actors.coordinator.dispatcher import Dispatcher
 from spotlight.actors.coordinator.exploration_record import Exploring
 from spotlight.actors.coordinator.explorer import Explorer
@@ -94,6 +93,7 @@ from spotlight.actors.runtime import ESCALATE, Actor, ActorRef, Message, from_th
 from spotlight.errors import RunFolderError
 from spotlight.jobs import JobSpec
 from spotlight.policies import iteration as step
+from spotlight.policies.dispatch.table import RequestTable
 from spotlight.policies.exploration.training_window import WindowPredictor
 from spotlight.policies.iteration import IterationMachine, Schedule
 from spotlight.policies.resume import resume_point
@@ -107,6 +107,9 @@ log = structlog.get_logger(__name__)
 
 _STATUS_PERIOD_S = 0.2
 _REMIND_S = 1.0
+_LISTEN_S = 3.0
+"""How long a runner that came back listens before anything is granted: nodes need a second or two
+to find it, and what they work on must not be given to those that are faster."""
 _REPEAT_EVERY = 5
 """Reminders between two repetitions of what may have been lost."""
 _NEWS_S = 2.0
@@ -163,14 +166,22 @@ class JobRunner(Actor):
         """Of all nodes that ever joined; one that was out of reach comes back with the same."""
         self._validations: list[tuple[int, float, float]] = []
         self._training: dict[str, float] = {}
-        self._statistics = DispatchStatistics()
         self._profile = StepProfile(files.checkpoint.fingerprint, self._record.step_times())
+        listen_s = _LISTEN_S if came_back else 0.0
+        self._table = RequestTable(
+            profile=self._profile,
+            first_lease=self._journal.first_lease,
+            score_attempts=job.reward.attempts,
+            grants_from=asyncio.get_running_loop().time() + listen_s,
+        )
+        self._discarded = 0
+        """Finished samples that were thrown away because newer weights were published."""
         self._demands = Demands(
             job,
             job_id,
             files.checkpoint,
             roster=self._roster,
-            statistics=self._statistics,
+            table=self._table,
             profile=self._profile,
         )
         self._board: dict[str, WorkerStatus] = {}
@@ -253,14 +264,11 @@ class JobRunner(Actor):
             self._write(self._journal.begin_again)
         self._dispatcher = await self.spawn(
             lambda: Dispatcher(
-                statistics=self._statistics,
+                table=self._table,
                 journal=self._journal,
                 discard=self._discard,
                 record=self._event,
-                profile=self._profile,
                 backlog_changed=self._demand,
-                score_attempts=self._job.reward.attempts,
-                came_back=self._came_back,
             ),
             "dispatcher",
             restarts=ESCALATE,
@@ -273,7 +281,7 @@ class JobRunner(Actor):
                 self._job,
                 self._dispatcher,
                 groups=self._demands.groups,
-                statistics=self._statistics,
+                table=self._table,
             ),
             "explorer",
             restarts=ESCALATE,
@@ -541,7 +549,7 @@ class JobRunner(Actor):
             return
         where = Publication(message.rollout, message.evaluation)
         keep = {message.version, message.version - 1, *self._validating}
-        self._statistics.discarded += self._rollout.count_outdated(keep)
+        self._discarded += self._rollout.count_outdated(keep)
         self._publications.add(message.version, where, keep)
         self._write(lambda: self._journal.save_publication(message.version, where, keep))
         self._event("weights_published", version=message.version)
@@ -582,7 +590,8 @@ class JobRunner(Actor):
 
     def _drop_samples(self, results: list[Result]) -> None:
         """Nobody trains on these: whoever resumes the run must not find them either."""
-        self._write(lambda: self._journal.drop_requests([r.request.id for r in results]))
+        gone = [result.request.id for result in results]
+        self._write(lambda: self._journal.save_requests(dict.fromkeys(gone)))
         if not self._over:
             for bundle in {result.bundle for result in results}:
                 self._discard(bundle)
@@ -646,7 +655,7 @@ class JobRunner(Actor):
         # Validation waits behind previews, so the end of the window is left to it.
         validation_s = sum(
             work.batches * work.settings.steps * (self._profile.step_s(work.settings, 1) or 0.0)
-            for work in self._statistics.backlog
+            for work in self._table.backlog()
             if work.kind == "evaluation"
         ) / max(1, self._roster.free_workers())
         window_s = max(0.0, self._window.predict() - validation_s)
@@ -702,7 +711,8 @@ class JobRunner(Actor):
             gain=self._exploring.gain,
             earned=self._exploring.earned,
         )
-        self._figures.scoring_s, self._statistics.scoring_s = self._statistics.scoring_s, 0.0
+        counters = self._table.counters
+        self._figures.scoring_s, counters.scoring_s = counters.scoring_s, 0.0
         self._write(lambda: self._record.iteration(self._figures, self._training))
         self._write(lambda: self._record.save_step_times(self._profile.times))
         self._write(self._record.sync)
@@ -796,7 +806,7 @@ class JobRunner(Actor):
             await asyncio.sleep(_STATUS_PERIOD_S)
 
     def _status(self) -> JobStatus:
-        figures, statistics = self._figures, self._statistics
+        figures, counters = self._figures, self._table.counters
         wanted = self._job.samples_per_iteration if self._phase == "rollout" else 0
         done, made = self._rollout.finished, self._rollout.finished - self._rollout.restored
         seconds = self._phase_seconds() if self._phase == "rollout" else figures.rollout_s
@@ -814,10 +824,10 @@ class JobRunner(Actor):
             validation=tuple((time_s, score) for _, time_s, score in self._validations),
             workers=tuple(self._worker_status(name) for name in sorted(self._board)),
             previews=self._previews,
-            reissued=statistics.reissued,
-            late=statistics.late,
-            discarded=statistics.discarded,
-            quarantined=tuple(statistics.quarantined),
+            reissued=counters.reissued,
+            late=counters.late,
+            discarded=self._discarded,
+            quarantined=tuple(counters.quarantined),
             preemptions=self._attendance.preemptions,
             dead_letters=len(self.system.dead_letters),
             outcome=self._outcome,
@@ -827,7 +837,7 @@ class JobRunner(Actor):
         )
 
     def _worker_status(self, name: str) -> WorkerStatus:
-        leader, members = self._statistics.groups.of(name)
+        leader, members = self._table.groups.of(name)
         return msgspec.structs.replace(
             self._board[name], leader=leader if members > 1 else "", members=members
         )

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from spotlight.actors.protocol import Explored
 from spotlight.jobs import JobSpec
 from spotlight.policies.exploration.planners import (
@@ -18,7 +20,7 @@ from spotlight.policies.exploration.planners import (
     widest,
 )
 from spotlight.policies.exploration.preview_effort import Effort
-from spotlight.types import Request, SamplingSettings
+from spotlight.types import Request, RequestId, SamplingSettings
 
 
 def window_start(job: JobSpec, iteration: int) -> int:
@@ -93,7 +95,7 @@ def rollout_requests(
     settings = rollout_settings(job, iteration)
     return tuple(
         Request(
-            id=f"rollout/{iteration}/{group}/{seed}",
+            id=str(RequestId("rollout", iteration, iteration, group, seed)),
             kind="rollout",
             iteration=iteration,
             group=group,
@@ -121,7 +123,8 @@ def probe_requests(
         SeedChoice(tuple(seed for seed in seeds if seed not in choice.seeds), ())
         for seeds, choice in zip(probes, choices, strict=True)
     ]
-    return rollout_requests(job, iteration, prompts, others)
+    requests = rollout_requests(job, iteration, prompts, others)
+    return tuple(msgspec.structs.replace(request, is_probe=True) for request in requests)
 
 
 def evaluation_requests(job: JobSpec, version: int, prompts: Sequence[str]) -> tuple[Request, ...]:
@@ -129,7 +132,7 @@ def evaluation_requests(job: JobSpec, version: int, prompts: Sequence[str]) -> t
     settings = evaluation_settings(job)
     return tuple(
         Request(
-            id=f"evaluation/{version}/{group}/{number}",
+            id=str(RequestId("evaluation", version, version, group, number)),
             kind="evaluation",
             iteration=version,
             group=group,
@@ -160,11 +163,3 @@ def _settings(job: JobSpec, steps: int, noisy_iteration: int | None) -> Sampling
         width=sampler.width,
         micro_batch=sampler.micro_batch,
     )
-
-
-def weights_version_of(request_id: str) -> int:
-    """The weights version with which a request of this id is denoised: that of its iteration, but
-    for previews, whose ids say it.
-    """
-    kind, iteration, version, *_ = request_id.split("/")
-    return int(version if kind == "preview" else iteration)

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from job_kit import SETTINGS, STORE, job
+from spotlight.actors.coordinator.dispatch_state import Backlog, DispatchStatistics
 
 from spotlight.actors.coordinator.backlog_shares import Demands
-from spotlight.actors.coordinator.dispatch_state import Backlog, DispatchStatistics
 from spotlight.actors.coordinator.roster import Roster
 from spotlight.actors.coordinator.step_profile import StepProfile
 from spotlight.actors.protocol import Demand, JoinNode, Pull, WorkerRefs

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from desk_kit import Desk, ids, steps
 from job_kit import SETTINGS, requests
-
 from spotlight.actors.coordinator.dispatch_state import Backlog
+
 from spotlight.actors.protocol import Grant, Recall, RemoveWorkers, ReturnLease, Revoke
 
 pytestmark = pytest.mark.virtual_time

@@ -10,8 +10,8 @@ from statistics import pvariance
 import pytest
 from job_kit import World, job, offer, recorder, settle
 from runtime_kit import Cluster
-
 from spotlight.actors.coordinator.dispatch_state import DispatchStatistics
+
 from spotlight.actors.coordinator.explorer import Explorer
 from spotlight.actors.coordinator.request_plans import preview_settings
 from spotlight.actors.protocol import (

@@ -1,0 +1,190 @@
+"""What becomes of every request: its row, who wants it, what is saved of it, and how it ended.
+
+Every change adds the instructions that make it durable and known to `out`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from spotlight.policies.dispatch.bundles import BundleUse
+from spotlight.policies.dispatch.instructions import (
+    DeleteBundle,
+    Instruction,
+    Persist,
+    TellFinished,
+    TellGivenUp,
+)
+from spotlight.policies.dispatch.rows import RequestState, Row, SavedRow
+from spotlight.types import BundleOffer, Commit, Request, RequestId, RequestKind, Result
+
+
+@dataclass
+class Counters:
+    """What happened so far; shown to the user."""
+
+    reissued: int = 0
+    late: int = 0
+    """Answers without a valid lease, or of a process that is not there any more."""
+    commits: int = 0
+    scoring_s: float = 0.0
+    """Time that scoring took, all workers together."""
+    quarantined: list[str] = field(default_factory=list)
+
+
+class Accounts:
+    """See the module's docstring."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, Row] = {}
+        self.open: defaultdict[RequestKind, dict[str, Row]] = defaultdict(dict)
+        """Queued or leased."""
+        self.out: list[Instruction] = []
+        self._of_iteration: defaultdict[tuple[RequestKind, int], dict[str, Row]]
+        self._of_iteration = defaultdict(dict)
+        self._remembered: dict[str, SavedRow] = {}
+        """Of an earlier table, until they are submitted again."""
+        self._bundles = BundleUse()
+
+    # --- rows come and go ---
+
+    def remember(self, saved: Mapping[str, SavedRow]) -> None:
+        """Take up what an earlier table left."""
+        self._remembered = dict(saved)
+        for row in saved.values():
+            if row.commit is not None:
+                self._bundles.remember(row.commit)
+
+    def admit(self, request: Request, owner: Hashable, now: float) -> tuple[Row, SavedRow]:
+        """A new row, and what is known of it; its commit is the row's already."""
+        row = self.rows[request.id] = Row(request, owner)
+        saved = self._remembered.pop(request.id, SavedRow())
+        row.commit = saved.commit
+        row.note(now, "submitted")
+        self.open[request.kind][request.id] = row
+        self._of_iteration[request.kind, request.iteration][request.id] = row
+        return row, saved
+
+    def drop(self, rows: Iterable[Row]) -> None:
+        """Nobody wants these any more, finished or not."""
+        rows = list(rows)
+        self.persist(dict.fromkeys(row.request.id for row in rows))
+        for row in rows:
+            self.move(row, None)
+            self._remove(row)
+
+    def forget(self, kind: RequestKind, iteration: int) -> None:
+        """Drop what is over of an iteration. The samples of rollouts stay: who trained on them
+        deletes them."""
+        for row in list(self._of_iteration[kind, iteration].values()):
+            if row.state in (RequestState.DONE, RequestState.GIVEN_UP):
+                self._remove(row)
+        prefix = RequestId.prefix(kind, iteration)
+        for request_id in [key for key in self._remembered if key.startswith(prefix)]:
+            saved = self._remembered.pop(request_id)
+            if saved.commit is not None:
+                self._delete(self._bundles.leave(saved.commit))
+
+    def _remove(self, row: Row) -> None:
+        request = row.request
+        del self.rows[request.id]
+        self.open[request.kind].pop(request.id, None)
+        rows = self._of_iteration[request.kind, request.iteration]
+        del rows[request.id]
+        if not rows:
+            del self._of_iteration[request.kind, request.iteration]
+
+    # --- what is saved ---
+
+    def save(self, rows: Sequence[Row], step: int, bundle: BundleOffer) -> None:
+        """The rows have taken so many steps, and are saved in the rows of a bundle."""
+        commits = [Commit(step, bundle, index) for index in range(len(rows))]
+        self.persist({r.request.id: SavedRow(it) for r, it in zip(rows, commits, strict=True)})
+        for row, commit in zip(rows, commits, strict=True):
+            self.move(row, commit)
+
+    def start_over(self, rows: Sequence[Row]) -> None:
+        """Nothing is saved of these."""
+        self.persist(dict.fromkeys(row.request.id for row in rows))
+        for row in rows:
+            self.move(row, None)
+
+    def move(self, row: Row, commit: Commit | None) -> None:
+        """The row goes on from this commit."""
+        self._delete(self._bundles.move(row, commit))
+
+    def delete_unused(self, bundle: BundleOffer) -> None:
+        """What was delivered does not count, unless it is what counted before."""
+        if not self._bundles.is_used(bundle):
+            self.out.append(DeleteBundle(bundle))
+
+    def persist(self, rows: Mapping[str, SavedRow | None]) -> None:
+        """Have the journal hold these."""
+        if rows:
+            self.out.append(Persist(rows))
+
+    # --- how it ends ---
+
+    def finish(
+        self, rows: Sequence[Row], bundle: BundleOffer, rewards: Sequence[float], now: float
+    ) -> None:
+        """These are done: the rows of the bundle, with their rewards."""
+        commits = [Commit(r.request.settings.steps, bundle, i) for i, r in enumerate(rows)]
+        self.persist(
+            {
+                row.request.id: SavedRow(commit, reward)
+                for row, commit, reward in zip(rows, commits, rewards, strict=True)
+            }
+        )
+        by_owner: defaultdict[Hashable, list[Result]] = defaultdict(list)
+        for row, commit in zip(rows, commits, strict=True):
+            self.move(row, commit)
+        for row, reward in zip(rows, rewards, strict=True):
+            by_owner[row.owner].append(self.end(row, reward, now))
+        self.out += [TellFinished(owner, tuple(results)) for owner, results in by_owner.items()]
+
+    def end(self, row: Row, reward: float, now: float) -> Result:
+        """The row is done. Its samples stay if they are trained on."""
+        assert row.commit is not None, "what is done has a sample"
+        result = Result(row.request, reward, row.commit.bundle, row.commit.row)
+        row.state, row.done_by = RequestState.DONE, row.commit.bundle.key
+        row.note(now, f"done, with a reward of {reward:.4f}")
+        if row.request.kind != "rollout":
+            self._delete(self._bundles.leave(row.commit))
+            row.commit = None
+        del self.open[row.request.kind][row.request.id]
+        return result
+
+    def give_up(self, rows: Sequence[Row], reason: str, now: float) -> None:
+        """These failed for good."""
+        self.persist({row.request.id: SavedRow(given_up=reason) for row in rows})
+        by_owner: defaultdict[Hashable, list[Request]] = defaultdict(list)
+        for row in rows:
+            row.state = RequestState.GIVEN_UP
+            row.note(now, f"given up: {reason}")
+            self.move(row, None)
+            del self.open[row.request.kind][row.request.id]
+            by_owner[row.owner].append(row.request)
+        for owner, requests in by_owner.items():
+            self.out.append(TellGivenUp(owner, tuple(requests), reason))
+
+    def delivered_by(self, request_ids: Sequence[str], bundle: BundleOffer) -> bool:
+        """Whether these are done by that very bundle: it came before."""
+        return bool(request_ids) and all(
+            self._sample_of(request_id) == bundle.key for request_id in request_ids
+        )
+
+    def _sample_of(self, request_id: str) -> str:
+        """The key of the bundle with which a request was done; empty if it is not known."""
+        row, saved = self.rows.get(request_id), self._remembered.get(request_id)
+        if row is not None:
+            return row.done_by
+        return (
+            saved.commit.bundle.key if saved and saved.reward is not None and saved.commit else ""
+        )
+
+    def _delete(self, unused: BundleOffer | None) -> None:
+        if unused is not None:
+            self.out.append(DeleteBundle(unused))

@@ -1,0 +1,99 @@
+"""What the table of requests tells the dispatcher to do, in the order in which it must be done."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from spotlight.policies.dispatch.rows import SavedRow
+from spotlight.types import BundleOffer, Commit, Request, Result
+
+
+@dataclass(frozen=True)
+class Persist:
+    """Write rows to the journal by request id (None removes one) before anything else is done."""
+
+    rows: Mapping[str, SavedRow | None]
+
+
+@dataclass(frozen=True)
+class GrantLease:
+    """Give a worker a batch; tell the table if it cannot be reached."""
+
+    worker: str
+    lease: int
+    requests: tuple[Request, ...]
+    commits: tuple[Commit | None, ...]
+    commit_every: int
+
+
+@dataclass(frozen=True)
+class RevokeLeases:
+    """Nobody wants the results of these leases any more."""
+
+    worker: str
+    leases: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class RecallLeases:
+    """The worker is to commit these and give them back."""
+
+    worker: str
+    leases: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class TellFinished:
+    """These requests are done; `restored` if an earlier coordinator of this run had them done."""
+
+    owner: Hashable
+    results: tuple[Result, ...]
+    restored: bool = False
+
+
+@dataclass(frozen=True)
+class TellGivenUp:
+    """These requests failed for good."""
+
+    owner: Hashable
+    requests: tuple[Request, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class DeleteBundle:
+    """Nobody needs this bundle any more."""
+
+    bundle: BundleOffer
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the worker that delivered something is told: how many requests counted, or that it must
+    ask again in a second."""
+
+    accepted: int
+    ask_again: bool = False
+
+
+@dataclass(frozen=True)
+class Record:
+    """Something happened that a user may want to read about."""
+
+    event: str
+    fields: Mapping[str, Any]
+
+
+Instruction = (
+    Persist
+    | GrantLease
+    | RevokeLeases
+    | RecallLeases
+    | TellFinished
+    | TellGivenUp
+    | DeleteBundle
+    | Answer
+    | Record
+)

@@ -1,0 +1,77 @@
+"""The leases that there are, and when they end."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+
+from spotlight.policies.dispatch.rows import Lease, RequestState, Row
+from spotlight.policies.dispatch.takers import Taker
+
+LEASE_S = 15.0
+
+
+class Leases:
+    """Leases by number, and at their holders. An operation costs the logarithm of their number.
+
+    Args:
+        first: the number of the first one; those of an earlier table of the same job must be below.
+    """
+
+    def __init__(self, first: int) -> None:
+        self._next = first
+        self._by_number: dict[int, Lease] = {}
+        self._deadlines: list[tuple[float, int]] = []
+        """Every lease stands here once, with a deadline that it had."""
+
+    def find(self, number: int, worker: str) -> Lease | None:
+        """This worker's lease of that number, if it has it."""
+        lease = self._by_number.get(number)
+        return lease if lease is not None and lease.worker == worker else None
+
+    def get(self, number: int) -> Lease | None:
+        """The lease of that number, whoever has it."""
+        return self._by_number.get(number)
+
+    def may_adopt(self, number: int) -> bool:
+        """Whether an earlier table may have granted it, and nobody has it now."""
+        return number < self._next and number not in self._by_number
+
+    def open(
+        self, taker: Taker, rows: Iterable[Row], now: float, number: int | None = None
+    ) -> Lease:
+        """A new lease, or one that an earlier table granted."""
+        if number is None:
+            number = self._next
+            self._next += 1
+        lease = Lease(number, taker.name, tuple(rows), now, now + LEASE_S)
+        lease.is_denoised = all(row.is_denoised for row in lease.rows)
+        self._by_number[number] = taker.leases[number] = lease
+        heapq.heappush(self._deadlines, (lease.deadline, number))
+        for row in lease.rows:
+            row.state, row.lease = RequestState.LEASED, number
+        return lease
+
+    def renew(self, lease: Lease, now: float) -> None:
+        """Its holder has it, and its loop turns."""
+        lease.deadline, lease.is_known = now + LEASE_S, True
+
+    def close(self, lease: Lease, taker: Taker) -> None:
+        """It is over, whoever ended it; its rows are in no lease."""
+        del self._by_number[lease.number], taker.leases[lease.number]
+        for row in lease.rows:
+            row.lease = 0
+
+    def expired(self, now: float) -> list[Lease]:
+        """Those past their deadline."""
+        expired = []
+        while self._deadlines and self._deadlines[0][0] <= now:
+            _, number = heapq.heappop(self._deadlines)
+            lease = self._by_number.get(number)
+            if lease is None:
+                continue
+            if lease.deadline > now:
+                heapq.heappush(self._deadlines, (lease.deadline, number))
+            else:
+                expired.append(lease)
+        return expired

@@ -1,0 +1,285 @@
+"""Brings requests that wait and groups that are free together.
+
+Nothing here knows who wants a request, or what of it is saved where: that is the table's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from spotlight.policies.dispatch.instructions import GrantLease, Instruction, RecallLeases
+from spotlight.policies.dispatch.leases import Leases
+from spotlight.policies.dispatch.pace import Pace, Profile
+from spotlight.policies.dispatch.recalls import Recalls
+from spotlight.policies.dispatch.rows import Lease, RequestState, Row
+from spotlight.policies.dispatch.takers import Groups, ReadyTakers, Taker
+from spotlight.policies.dispatch.waiting import Batch, Waiting, WeightsKey
+from spotlight.types import Request, RequestKind, SamplingSettings
+
+
+@dataclass(frozen=True)
+class Backlog:
+    """Work of one kind that is not denoised yet."""
+
+    kind: RequestKind
+    settings: SamplingSettings
+    queued: int
+    """Requests that nobody has."""
+    leased: Mapping[str, int]
+    """Micro-batches by the node that has them."""
+
+    @property
+    def batches(self) -> int:
+        """Micro-batches in all."""
+        return micro_batches(self.queued, self.settings) + sum(self.leased.values())
+
+
+def micro_batches(requests: int, settings: SamplingSettings) -> int:
+    """How many so many requests make."""
+    return -(-requests // settings.micro_batch)
+
+
+class Matching:
+    """See the module's docstring.
+
+    Args:
+        urgency: of a request; smaller goes first. Call `waiting.reorder` when it has changed.
+        first_lease: see `Leases`.
+        grants_from: when the first grant may be made.
+    """
+
+    def __init__(
+        self,
+        *,
+        urgency: Callable[[Request], tuple[int, ...]],
+        profile: Profile,
+        first_lease: int,
+        grants_from: float,
+    ) -> None:
+        self.groups = Groups()
+        self.pace = Pace(profile)
+        self.leases = Leases(first_lease)
+        self.waiting = Waiting(urgency)
+        self.takers: dict[str, Taker] = {}
+        self.recalled = 0
+        self.resumed = 0
+        self._urgency = urgency
+        self._grants_from = grants_from
+        self._recalls = Recalls()
+        self._ready = ReadyTakers()
+        self._barred: frozenset[str] = frozenset()
+        self._pools: Counter[str] = Counter()
+        self._leased: defaultdict[tuple[RequestKind, SamplingSettings], Counter[str]]
+        self._leased = defaultdict(Counter)
+        """Leases that are yet to be denoised, by node."""
+
+    # --- workers ---
+
+    def add(self, taker: Taker) -> None:
+        """A worker is there; it has said nothing yet."""
+        self.takers[taker.name] = taker
+        self._pools[taker.pool] += 1
+
+    def remove(self, taker: Taker) -> None:
+        """A worker is gone; it has no lease any more."""
+        self._ready.drop(taker.name)
+        del self.takers[taker.name]
+        self._pools[taker.pool] -= 1
+        for name in sorted(self.groups.forget(taker.name)):
+            self.refresh(name)
+
+    def refresh(self, name: str) -> None:
+        """What a worker can take may have changed."""
+        taker = self.takers.get(name)
+        if taker is None:
+            return
+        report = taker.report
+        if (
+            report is not None
+            and taker.load < report.credits
+            and not (taker.leaving or taker.silent or name in self._barred)
+            and not self.groups.follows(name)
+        ):
+            self._ready.put(taker)
+        else:
+            self._ready.drop(name)
+
+    def heard(self, taker: Taker, now: float) -> None:
+        """A worker has reported."""
+        assert taker.report is not None
+        for name in sorted(self.groups.record(taker.name, taker.report)):
+            self.refresh(name)
+        self.refresh(taker.name)
+
+    def bar(self, names: Iterable[str]) -> None:
+        """These get nothing; all others may."""
+        before, self._barred = self._barred, frozenset(names)
+        for name in sorted(before ^ self._barred):
+            self.refresh(name)
+
+    def set_leaving(self, taker: Taker, leaving: bool) -> None:
+        """Its node has notice, or is not taken after all."""
+        taker.leaving = leaving
+        for lease in taker.leases.values():
+            if leaving:
+                self._recalls.leaves(lease)
+            else:
+                self._recalls.stays(lease)
+        self.refresh(taker.name)
+
+    def watch_pools(self, seconds: float) -> None:
+        """So much time has passed without the loss of those that are there."""
+        self.pace.watched(self._pools, seconds)
+
+    # --- leases ---
+
+    def open(
+        self, taker: Taker, rows: Iterable[Row], now: float, number: int | None = None
+    ) -> Lease:
+        """A lease on rows that wait: a new one, or that of an earlier table."""
+        rows = tuple(rows)
+        for row in rows:
+            self.waiting.remove(row)
+        lease = self.leases.open(taker, rows, now, number)
+        self._recalls.opened(lease, now)
+        if taker.leaving:
+            self._recalls.leaves(lease)
+        if not lease.is_denoised:
+            self._leased[lease.request.kind, lease.request.settings][taker.node] += 1
+        return lease
+
+    def denoised(self, lease: Lease) -> None:
+        """Its images only wait for their rewards: the group is free for others."""
+        taker = self.takers[lease.worker]
+        self._count_denoised(lease, taker)
+        lease.is_denoised = True
+        self.refresh(taker.name)
+
+    def close(self, lease: Lease) -> None:
+        """A lease is over; its rows are in no lease, and nowhere else."""
+        taker = self.takers[lease.worker]
+        if not lease.is_denoised:
+            self._count_denoised(lease, taker)
+        self._recalls.closed(lease)
+        self.leases.close(lease, taker)
+        self.refresh(taker.name)
+
+    def queue(self, rows: Iterable[Row], *, ahead: bool) -> None:
+        """These wait from now on; `ahead` of their equals they have waited longest."""
+        for row in reversed(tuple(rows)) if ahead else rows:
+            row.state = RequestState.QUEUED
+            self.waiting.add(row, ahead=ahead)
+
+    def _count_denoised(self, lease: Lease, taker: Taker) -> None:
+        key = lease.request.kind, lease.request.settings
+        self._leased[key][taker.node] -= 1
+        if not self._leased[key][taker.node]:
+            del self._leased[key][taker.node]
+        if not self._leased[key]:
+            del self._leased[key]
+
+    # --- who gets what ---
+
+    def match(self, now: float) -> list[Instruction]:
+        """Grant what can be granted, and ask back what others should go on with."""
+        if now < self._grants_from:
+            return []
+        out: list[Instruction] = []
+        while (grant := self._next_grant(now)) is not None:
+            out.append(grant)
+        out += self._ask_back()
+        return out
+
+    def look_for_slow(self, now: float) -> None:
+        """Find leases that take far too long, so that others go on with them."""
+        if len(self.takers) > 1:
+            self._recalls.look(
+                now,
+                lambda lease: self.leases.get(lease.number) is lease,
+                lambda lease: self.pace.slow_from(lease, self.takers[lease.worker]),
+            )
+
+    def _next_grant(self, now: float) -> GrantLease | None:
+        for key in self.waiting.weights():
+            for batch in self.waiting.batches(key):
+                taker = self._first_taker(key, batch)
+                if taker is not None:
+                    return self._grant(taker, batch, now)
+        return None
+
+    def _first_taker(self, key: WeightsKey, batch: Batch) -> Taker | None:
+        everyone = len(batch.failed_at) >= self._leaders
+        for taker in self._ready.holding(key):
+            if taker.load > 0 and not self._queue_is_long(taker):
+                return None  # near the end of a phase nothing waits behind a busy worker
+            if everyone or taker.name not in batch.failed_at:
+                return taker
+        return None
+
+    def _grant(self, taker: Taker, batch: Batch, now: float) -> GrantLease:
+        assert taker.report is not None
+        warm = frozenset(taker.report.prompts)
+        rows = batch.take(taker.report.batch, lambda request: request.prompt in warm)
+        lease = self.open(taker, rows, now)
+        commits = tuple(row.commit for row in rows)
+        self.resumed += sum(commit is not None for commit in commits)
+        self.refresh(taker.name)
+        every = self.pace.commit_every(taker, lease.request.settings)
+        requests = tuple(row.request for row in rows)
+        return GrantLease(taker.name, lease.number, requests, commits, every)
+
+    @property
+    def _leaders(self) -> int:
+        """Workers that nobody pulls for."""
+        return len(self.takers) - self.groups.followers
+
+    def _queue_is_long(self, taker: Taker) -> bool:
+        """Even if every worker takes a batch. Less urgent requests do not count: for their sake
+        nobody takes a second batch of what others could begin at once."""
+        assert taker.report is not None
+        return self.waiting.most_urgent > taker.report.batch * self._leaders
+
+    def _ask_back(self) -> list[Instruction]:
+        recalled: list[Lease] = []
+        for key in self._recalls.weights():
+            if not self.waiting.batches(key):
+                recalled += self._recalls.movable(key, self._ready.idle(key))
+        for key in self.waiting.weights():
+            batches = self.waiting.batches(key)
+            if self._urgency(batches[0].first.request)[0] == 0:  # rollouts
+                rows = sum(len(batch.rows) for batch in batches)
+                wanted = micro_batches(rows, batches[0].first.request.settings)
+                recalled += self._recalls.evaluations(wanted, partial(self._makes_room, key))
+        self.recalled += len(recalled)
+        return [RecallLeases(lease.worker, (lease.number,)) for lease in recalled]
+
+    def _makes_room(self, key: WeightsKey, lease: Lease) -> bool:
+        """Whether its group could go on with what waits, and it is less urgent."""
+        taker = self.takers[lease.worker]
+        less_urgent = self._urgency(lease.request)[0] > 0
+        able = not taker.leaving and taker.name not in self._barred
+        return less_urgent and able and key in taker.weights
+
+    # --- what there is ---
+
+    def backlog(self) -> tuple[Backlog, ...]:
+        """What is not denoised yet, by kind and settings, most urgent kind first."""
+        queued = self.waiting.undenoised
+        order = {"rollout": 0, "preview": 1, "evaluation": 2}
+        kinds = sorted(queued.keys() | self._leased.keys(), key=lambda it: (order[it[0]], it))
+        return tuple(
+            Backlog(*kind, queued[kind], dict(self._leased.get(kind, {}))) for kind in kinds
+        )
+
+    @property
+    def batches_left(self) -> int:
+        """Micro-batches that are not denoised yet."""
+        queued = sum(micro_batches(n, kind[1]) for kind, n in self.waiting.undenoised.items())
+        return queued + sum(nodes.total() for nodes in self._leased.values())
+
+    def kinds_left(self) -> frozenset[tuple[RequestKind, SamplingSettings]]:
+        """Of work that is not denoised yet."""
+        return frozenset(self.waiting.undenoised.keys() | self._leased.keys())

@@ -1,0 +1,92 @@
+"""How fast groups work, how often they are lost, and what follows from that."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict, deque
+from statistics import median
+from typing import Protocol
+
+from spotlight.policies.commit_interval import commit_interval
+from spotlight.policies.dispatch.rows import Lease
+from spotlight.policies.dispatch.takers import Taker
+from spotlight.policies.preemption import LossRate
+from spotlight.types import SamplingSettings
+
+_SLOW = 3.0
+"""A batch that takes so many times longer than it takes others is given to another group."""
+_SMOOTHING = 0.3
+_RECENT = 63
+
+
+class Profile(Protocol):
+    """What is known of the model's steps, from this run and others."""
+
+    def measure(self, settings: SamplingSettings, members: int, step_s: float) -> None:
+        """A step of a micro-batch took so many members so long."""
+
+    def step_s(self, settings: SamplingSettings, members: int) -> float | None:
+        """Measured, or estimated from what is; None when nothing of the model is."""
+
+
+class Pace:
+    """See the module's docstring."""
+
+    def __init__(self, profile: Profile) -> None:
+        self._profile = profile
+        self._recent: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_RECENT))
+        """Seconds of steps, by the members of the group."""
+        self._losses: defaultdict[str, LossRate] = defaultdict(LossRate)
+        """By pool."""
+        self._commit_s = 0.0
+
+    def measure(
+        self, taker: Taker, settings: SamplingSettings, members: int, step_s: float
+    ) -> None:
+        """Its group of so many members took so long for a step; a time that cannot be is passed
+        over."""
+        if not (members > 0 and 0 < step_s < math.inf):
+            return
+        known = taker.step_s.get(members, step_s)
+        taker.step_s[members] = known + _SMOOTHING * (step_s - known)
+        self._recent[members].append(step_s)
+        self._profile.measure(settings, members, step_s)
+
+    def committed(self, cost_s: float) -> None:
+        """A commit kept an accelerator from denoising for so long."""
+        self._commit_s += _SMOOTHING * (cost_s - self._commit_s)
+
+    def lost(self, pool: str) -> None:
+        """A worker of the pool was lost, or has notice."""
+        self._losses[pool].losses += 1
+
+    def watched(self, workers: Counter[str], seconds: float) -> None:
+        """So much time has passed with so many workers in each pool: those that live through it
+        make losses less likely."""
+        for pool, count in workers.items():
+            self._losses[pool].worker_s += seconds * count
+
+    def commit_every(self, taker: Taker, settings: SamplingSettings) -> int:
+        """After how many steps a batch is committed; 0 for only when it must stop."""
+        members = taker.members
+        step_s = taker.step_s.get(members) or self.usual_step_s(settings, members)
+        if step_s is None:
+            return 0  # nothing is known yet: the first batch shows what a step takes
+        return commit_interval(
+            step_s, self._commit_s, self._losses[taker.pool].per_s, settings.steps
+        )
+
+    def usual_step_s(self, settings: SamplingSettings, members: int) -> float | None:
+        """What a step takes groups of so many members; what other sizes took tells it too."""
+        recent = self._recent.get(members)
+        return median(recent) if recent else self._profile.step_s(settings, members)
+
+    def slow_from(self, lease: Lease, taker: Taker) -> float | None:
+        """When a lease will have taken far too long; None if that cannot be told yet."""
+        settings = lease.request.settings
+        usual = self.usual_step_s(settings, taker.members)
+        if usual is None:
+            return None
+        since = max(lease.granted_at, taker.regrouped_at)  # another size, another pace
+        left = settings.steps - lease.rows[0].steps_done
+        return since + _SLOW * max(1, taker.load) * left * usual + 1.0

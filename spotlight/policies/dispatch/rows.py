@@ -1,0 +1,142 @@
+"""What the table of requests keeps of each request, and what of it survives a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from enum import Enum
+
+import msgspec
+
+from spotlight.types import BundleOffer, Commit, Request
+
+_STORY = 32
+"""Of a request's life, so many of the latest events are remembered."""
+
+
+class RequestState(Enum):
+    """Where a request is in its life.
+
+    ```
+                    granted              completed with rewards
+    submitted -> QUEUED ------> LEASED --------------------------> DONE
+                   ^ |            | |
+                   | |            | +-- failed too often, or --> GIVEN_UP
+                   | |            |     lost with too many nodes    ^
+                   | |            |                                 |
+                   +-+------------+ returned, failed, revoked,      |
+                     |              expired, or its worker is gone  |
+                     +----------------------------------------------+
+                       given up by an earlier coordinator of this run
+    ```
+    """
+
+    QUEUED = "queued"
+    LEASED = "leased"
+    DONE = "done"
+    GIVEN_UP = "given up"
+
+
+class SavedRow(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the journal holds of a request: how far it is, or how it ended.
+
+    Example: `SavedRow(commit=Commit(step=10, bundle=..., row=2), reward=0.7)` is a finished one.
+    """
+
+    commit: Commit | None = None
+    """Saved steps; after the last one only the reward is missing."""
+    reward: float | None = None
+    """Of a finished request."""
+    given_up: str = ""
+    """Why nobody tries it again."""
+
+
+@dataclass(eq=False)
+class Row:
+    """One request in the table."""
+
+    request: Request
+    owner: Hashable
+    """Whom to tell when it is over."""
+    state: RequestState = RequestState.QUEUED
+    commit: Commit | None = None
+    lease: int = 0
+    """While it is leased."""
+    failures: int = 0
+    """How often denoising it failed."""
+    score_failures: int = 0
+    failed_at: frozenset[str] = frozenset()
+    """Workers at which it failed; others try it first."""
+    lost_with: set[str] = field(default_factory=set)
+    """Nodes that were lost while they had it."""
+    done_by: str = ""
+    """Key of the bundle that held its sample when it was done."""
+    events: list[tuple[float, str]] = field(default_factory=list)
+
+    @property
+    def steps_done(self) -> int:
+        """Steps that need not be taken again."""
+        return self.commit.step if self.commit is not None else 0
+
+    @property
+    def is_denoised(self) -> bool:
+        """Whether only its reward is missing."""
+        return self.steps_done >= self.request.settings.steps
+
+    def note(self, now: float, what: str) -> None:
+        """Remember an event of its life."""
+        self.events.append((now, what))
+        if len(self.events) > _STORY:
+            del self.events[0]
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """What came of a lease: a bundle whose rows are in the order of its requests, and rewards."""
+
+    lease: int
+    requests: tuple[str, ...]
+    bundle: BundleOffer
+    rewards: tuple[float, ...]
+    steps: int
+    """Steps that were taken for it."""
+    seconds: float
+    members: int
+    """Who took them together; 0 if the group changed on the way."""
+    scoring_s: float
+
+    @property
+    def problem(self) -> str:
+        """Why these cannot be the rewards; empty if they can."""
+        if len(self.rewards) != len(self.requests):
+            return f"{len(self.rewards)} rewards for {len(self.requests)} images"
+        if not all(0.0 <= reward <= 1.0 for reward in self.rewards):
+            return f"rewards outside [0, 1]: {list(self.rewards)}"
+        return ""
+
+
+@dataclass(eq=False)
+class Lease:
+    """The right of `worker` to work on `rows` until `deadline`, in seconds on the table's clock."""
+
+    number: int
+    worker: str
+    rows: tuple[Row, ...]
+    granted_at: float
+    deadline: float
+    is_known: bool = False
+    """Its holder has said that it has it."""
+    is_denoised: bool = False
+    """Its images only wait for their rewards."""
+    recalled: str = ""
+    """Why it was asked back; empty if it was not."""
+
+    @property
+    def request(self) -> Request:
+        """One of its requests: kind, weights version and settings are those of all."""
+        return self.rows[0].request
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Of its requests, in order."""
+        return tuple(row.request.id for row in self.rows)

@@ -1,0 +1,551 @@
+"""The table of requests: who may work on what, until when, and what counts.
+
+Pure: an event goes in through a method, with the time in seconds where it matters; instructions
+come out, to be carried out in their order. The rows are what a journal must hold: a table that is
+given them back, and then the same requests, goes on as if nothing had happened.
+
+What always holds:
+- A request counts once: the first completion wins, every later one is refused and counted as late.
+- It is queued, leased, done or given up (`RequestState`), in one lease at most, and never lost: a
+  lease that expires, fails, is returned or loses its holder puts its requests back at the front,
+  with their commits. Progress never goes back.
+- A lease holds requests of one kind, weights version, settings and number of steps, and of the same
+  failures, so that what cannot be done never takes others with it for long.
+- A request that was held while several nodes were lost is leased alone, and after too many it is
+  given up: it may be what ends them. A node that was lost before it said that it has a lease was
+  not ended by it, and one that was only out of reach was not ended at all.
+- A worker is granted only what it holds the weights for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict, deque
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+
+from spotlight.policies.dispatch.accounts import Accounts, Counters
+from spotlight.policies.dispatch.instructions import (
+    Answer,
+    Instruction,
+    Record,
+    RevokeLeases,
+    TellFinished,
+)
+from spotlight.policies.dispatch.matching import Backlog, Matching
+from spotlight.policies.dispatch.pace import Profile
+from spotlight.policies.dispatch.recalls import SLOW
+from spotlight.policies.dispatch.rows import Delivery, Lease, RequestState, Row, SavedRow
+from spotlight.policies.dispatch.takers import Groups, Report, Taker
+from spotlight.types import BundleOffer, Request, RequestId, RequestKind
+
+_URGENCY: dict[RequestKind, int] = {"rollout": 0, "preview": 1, "evaluation": 2}
+_EVALUATION_WAITS = 2
+"""An evaluation that is so many iterations old is as urgent as a rollout."""
+_MAX_FAILURES = 3
+_QUARANTINE_AFTER = 3
+_AVOID_S = 10.0
+"""A worker at which a request failed gets it again only after so long, while there are others."""
+_UNREACHABLE = 4096
+
+
+class RequestTable:
+    """See the module's docstring.
+
+    Args:
+        profile: of the model's steps; learns more.
+        first_lease: above all that an earlier table of this job granted.
+        score_attempts: how often a request is scored before it is given up.
+        grants_from: when the first grant may be made: groups that work on an earlier table's
+            leases must be heard before.
+    """
+
+    def __init__(
+        self,
+        *,
+        profile: Profile,
+        first_lease: int = 1,
+        score_attempts: int = 3,
+        grants_from: float = -math.inf,
+    ) -> None:
+        self.counters = Counters()
+        self.unsubmitted_previews = 0
+        """Candidates that may yet be previewed: only a few are queued at a time."""
+        self._score_attempts = score_attempts
+        self._accounts = Accounts()
+        self._matching = Matching(
+            urgency=self._urgency,
+            profile=profile,
+            first_lease=first_lease,
+            grants_from=grants_from,
+        )
+        self._unsettled: set[str] = set()
+        """Workers that hold leases on requests which may yet be submitted."""
+        self._unreachable: dict[str, int] = {}
+        """Incarnations of workers that are gone without being known to have ended; the latest."""
+        self._suspects: dict[str, Row] = {}
+        """Requests that were held when a node was lost."""
+        self._avoiding: deque[tuple[float, Row]] = deque()
+        """Rows that failed somewhere, and until when they are kept from there."""
+        self._submitted: set[RequestKind] = set()
+        self._iteration = -1
+        """The latest whose rollouts were submitted."""
+
+    def _urgency(self, request: Request) -> tuple[int, ...]:
+        """Rollouts hold training up, previews are worth something until training ends, evaluations
+        wait, but not for ever; probes go last among rollouts."""
+        urgency = _URGENCY[request.kind]
+        if request.kind == "evaluation" and self._iteration - request.iteration > _EVALUATION_WAITS:
+            urgency = 0
+        return urgency, request.iteration, int(request.is_probe)
+
+    # --- those who want requests done ---
+
+    def remember(self, rows: Mapping[str, SavedRow]) -> None:
+        """Take up what an earlier table of this job left, before anything is submitted."""
+        self._accounts.remember(rows)
+
+    def submit(self, requests: Iterable[Request], owner: Hashable, now: float) -> list[Instruction]:
+        """Queue requests; those that are known get another owner, and those that an earlier table
+        finished or gave up are told."""
+        accounts, finished, fresh = self._accounts, [], []
+        for request in requests:
+            if request.id in accounts.rows:
+                accounts.rows[request.id].owner = owner
+                continue
+            row, saved = accounts.admit(request, owner, now)
+            if saved.given_up:
+                accounts.give_up([row], saved.given_up, now)
+            elif saved.reward is not None and saved.commit is not None:
+                finished.append(accounts.end(row, saved.reward, now))
+            else:
+                fresh.append(row)
+            self._note_phase(request)
+        self._matching.queue(fresh, ahead=False)
+        if finished:
+            accounts.out.append(TellFinished(owner, tuple(finished), restored=True))
+        for name in sorted(self._unsettled):
+            self._settle(self._matching.takers[name], now)
+        return self._instructions(now)
+
+    def cancel(self, kind: RequestKind, now: float) -> list[Instruction]:
+        """Nobody wants the open requests of a kind any more."""
+        rows = list(self._accounts.open[kind].values())
+        revoked: defaultdict[str, list[int]] = defaultdict(list)
+        for number in sorted({row.lease for row in rows if row.lease}):
+            lease = self._matching.leases.get(number)
+            assert lease is not None, "a leased row's lease is there"
+            revoked[lease.worker].append(number)
+            self._matching.takers[lease.worker].revoked.add(number)
+            self._matching.close(lease)
+        for row in rows:
+            if row.state is RequestState.QUEUED:
+                self._matching.waiting.remove(row)
+        self._accounts.drop(rows)
+        for name, numbers in revoked.items():
+            self._accounts.out.append(RevokeLeases(name, tuple(numbers)))
+        return self._instructions(now)
+
+    def forget(self, kind: RequestKind, iteration: int, now: float) -> list[Instruction]:
+        """Finished requests of an iteration that nobody asks for again: the journal may drop them
+        all."""
+        self._accounts.forget(kind, iteration)
+        known = self._accounts.rows
+        self._suspects = {key: row for key, row in self._suspects.items() if key in known}
+        return self._instructions(now)
+
+    # --- workers ---
+
+    def add_worker(
+        self, name: str, epoch: int, node: str, pool: str, now: float
+    ) -> list[Instruction]:
+        """A worker is there, or is back as another process."""
+        known = self._matching.takers.get(name)
+        if known is not None and known.epoch == epoch:
+            return []
+        if known is not None:
+            self._lose(
+                known, "it came back as a new process", blame=known.node, ended=True, now=now
+            )
+        if self._unreachable.pop(name, None) == epoch:
+            for row in self._suspects.values():  # it was only out of reach
+                row.lost_with.discard(node)
+        self._matching.add(Taker(name, epoch, node, pool))
+        return self._instructions(now)
+
+    def lose_worker(
+        self, name: str, reason: str, *, announced: bool, ended: bool, now: float
+    ) -> list[Instruction]:
+        """A worker is gone.
+
+        Args:
+            announced: its node had notice, so nothing that it held is suspected of having ended it.
+            ended: its process is known to have ended; otherwise it is out of reach.
+        """
+        taker = self._matching.takers.get(name)
+        if taker is None:
+            return []
+        blame = "" if announced else taker.node
+        self._lose(taker, reason, blame, ended=ended, now=now)
+        if not ended:
+            self._unreachable[name] = taker.epoch
+            if len(self._unreachable) > _UNREACHABLE:
+                del self._unreachable[next(iter(self._unreachable))]
+        return self._instructions(now)
+
+    def set_leaving(self, names: Iterable[str], *, leaving: bool, now: float) -> list[Instruction]:
+        """These get nothing more, and others go on with what they have; or they stay after all."""
+        for name in names:
+            taker = self._matching.takers.get(name)
+            if taker is not None and taker.leaving != leaving:
+                self._matching.set_leaving(taker, leaving)
+                if leaving:
+                    self._matching.pace.lost(taker.pool)
+        return self._instructions(now)
+
+    def bar(self, names: Collection[str], now: float) -> list[Instruction]:
+        """These workers train and get nothing; all others may."""
+        self._matching.bar(names)
+        return self._instructions(now)
+
+    def report(self, name: str, epoch: int, report: Report, now: float) -> list[Instruction]:
+        """The latest word of a group's leader on what it can take, and on what it holds: that
+        renews its leases."""
+        taker = self._current(name, epoch)
+        if taker is not None:
+            members, taker.report = taker.members, report
+            if taker.members != members:
+                taker.regrouped_at = now
+            self._settle(taker, now)
+            self._matching.heard(taker, now)
+        return self._instructions(now)
+
+    def unreachable(self, name: str, lease: int, now: float) -> list[Instruction]:
+        """A grant could not be sent."""
+        taker = self._matching.takers.get(name)
+        if taker is not None:
+            taker.report = None
+            held = self._matching.leases.find(lease, name)
+            if held is not None:
+                self._take_back(held, "its grant could not be sent", now)
+            self._matching.refresh(name)
+        return self._instructions(now)
+
+    def commit(
+        self,
+        name: str,
+        epoch: int,
+        lease: int,
+        step: int,
+        bundle: BundleOffer,
+        cost_s: float,
+        now: float,
+    ) -> list[Instruction]:
+        """The batch of a lease is saved after `step` steps, in the rows of a bundle."""
+        held = self._matching.leases.find(lease, name) if self._current(name, epoch) else None
+        if held is None or not 0 < step <= held.request.settings.steps:
+            self.counters.late += held is None and name in self._matching.takers
+            self._accounts.delete_unused(bundle)
+            self._accounts.out.append(Answer(0))
+            return self._instructions(now)
+        if any(row.steps_done >= step for row in held.rows):  # told twice, or overtaken
+            self._accounts.delete_unused(bundle)
+            self._accounts.out.append(Answer(len(held.rows)))
+            return self._instructions(now)
+        self._accounts.save(held.rows, step, bundle)
+        for row in held.rows:
+            row.note(now, f"{name} committed step {step}")
+        held.is_known = True
+        self._matching.pace.committed(cost_s)
+        self.counters.commits += 1
+        if step == held.request.settings.steps:
+            self._matching.denoised(held)
+        self._accounts.out.append(Answer(len(held.rows)))
+        return self._instructions(now)
+
+    def complete(self, name: str, epoch: int, done: Delivery, now: float) -> list[Instruction]:
+        """A batch is denoised and scored."""
+        if self._accounts.delivered_by(done.requests, done.bundle):
+            self._accounts.out.append(Answer(len(done.requests)))
+            return self._instructions(now)
+        taker = self._current(name, epoch)
+        lease = self._matching.leases.find(done.lease, name) if taker else None
+        if lease is None and taker is not None:
+            lease = self._adopt(taker, done.lease, done.requests, now)
+        if lease is None and any(map(self._may_come, done.requests)):
+            self._accounts.out.append(Answer(0, ask_again=True))
+        elif taker is None or lease is None or lease.ids != done.requests:
+            self.counters.late += taker is not None
+            self._accounts.delete_unused(done.bundle)
+            self._accounts.out.append(Record("late_results", {"worker": name, "lease": done.lease}))
+            self._accounts.out.append(Answer(0))
+        elif done.problem:
+            self._accounts.delete_unused(done.bundle)
+            self._fail(taker, lease, done.problem, "scoring", (), now)
+            self._accounts.out.append(Answer(0))
+        else:
+            self._finish(taker, lease, done, now)
+            self._accounts.out.append(Answer(len(done.requests)))
+        return self._instructions(now)
+
+    def fail(
+        self,
+        name: str,
+        epoch: int,
+        lease: int,
+        error: str,
+        what: str,
+        failed: tuple[str, ...],
+        now: float,
+    ) -> list[Instruction]:
+        """A batch could not be done there: others try it, or it is given up.
+
+        Args:
+            what: "denoising", "scoring", or "commits": those that came with it cannot be used.
+            failed: ids of the requests that cannot be done, when that is known: nothing is wrong
+                with the others.
+        """
+        taker = self._current(name, epoch)
+        held = self._matching.leases.find(lease, name) if taker else None
+        if taker is not None and held is not None:
+            self._fail(taker, held, error, what, failed, now)
+        elif taker is not None:
+            self.counters.late += 1
+        return self._instructions(now)
+
+    def give_back(self, name: str, epoch: int, lease: int, now: float) -> list[Instruction]:
+        """Another group must do it; one that was too slow with it is the last to get it again."""
+        taker = self._current(name, epoch)
+        held = self._matching.leases.find(lease, name) if taker else None
+        if taker is not None and held is not None:
+            taker.failures += held.recalled == SLOW and not taker.leaving
+            self._take_back(held, f"{name} gave it back", now)
+        return self._instructions(now)
+
+    def tick(self, now: float, seconds: float) -> list[Instruction]:
+        """So many seconds have passed since the last one: leases end, and slow ones move."""
+        self._matching.watch_pools(seconds)
+        expired = self._matching.leases.expired(now)
+        for lease in expired:
+            taker = self._matching.takers[lease.worker]
+            taker.failures += 1
+            taker.silent = True
+            self.counters.reissued += len(lease.rows)
+            self._take_back(lease, f"{taker.name} let its lease expire", now)
+        if expired:
+            items = sum(len(lease.rows) for lease in expired)
+            self._accounts.out.append(Record("leases_expired", {"items": items}))
+        while self._avoiding and self._avoiding[0][0] <= now:
+            row = self._avoiding.popleft()[1]
+            known = self._accounts.rows.get(row.request.id) is row
+            if known and row.failed_at and row.state is RequestState.QUEUED:
+                self._matching.waiting.remove(row)
+                row.failed_at = frozenset()
+                self._matching.queue([row], ahead=True)
+        self._matching.look_for_slow(now)
+        return self._instructions(now)
+
+    # --- what there is ---
+
+    def backlog(self) -> tuple[Backlog, ...]:
+        """What is not denoised yet, by kind and settings, most urgent first."""
+        return self._matching.backlog()
+
+    def backlog_outline(self) -> Hashable:
+        """Its kinds, and once it is less than one batch for everyone, its order of magnitude."""
+        batches = self._matching.batches_left
+        scarce = batches.bit_length() if batches < len(self._matching.takers) else None
+        return scarce, self._matching.kinds_left()
+
+    @property
+    def groups(self) -> Groups:
+        """Who leads whom."""
+        return self._matching.groups
+
+    def story(self, request_id: str) -> str:
+        """A request's life so far, an event a line; for errors and people."""
+        row = self._accounts.rows.get(request_id)
+        if row is None:
+            return f"{request_id}: not known"
+        lines = [f"{request_id}: {row.state.value} after {row.steps_done} steps"]
+        return "\n".join(lines + [f"  {at:.3f} s: {what}" for at, what in row.events])
+
+    def open(self, kind: RequestKind) -> int:
+        """Requests of a kind that are submitted and not over."""
+        return len(self._accounts.open[kind])
+
+    # --- inside ---
+
+    def _instructions(self, now: float) -> list[Instruction]:
+        """What the event led to, and what can be granted since."""
+        out, self._accounts.out = self._accounts.out, []
+        return out + self._matching.match(now)
+
+    def _current(self, name: str, epoch: int) -> Taker | None:
+        """The worker, if that process is the one that is there; it is heard."""
+        taker = self._matching.takers.get(name)
+        if taker is None or taker.epoch != epoch:
+            self.counters.late += 1
+            return None
+        if taker.silent:
+            taker.silent = False
+            self._matching.refresh(name)
+        return taker
+
+    def _note_phase(self, request: Request) -> None:
+        if request.kind != "preview":  # those come bit by bit
+            self._submitted.add(request.kind)
+        if request.kind == "rollout" and request.iteration > self._iteration:
+            self._iteration = request.iteration
+            self._matching.waiting.reorder()
+
+    def _may_come(self, request_id: str) -> bool:
+        """Whether the table is so new that the request may yet be submitted."""
+        if request_id in self._accounts.rows:
+            return False
+        known = RequestId.parse(request_id)
+        if known is None:
+            return False
+        if known.kind == "preview":  # of an iteration whose seeds are not chosen yet
+            return known.iteration > self._iteration
+        return known.kind not in self._submitted
+
+    # --- leases ---
+
+    def _settle(self, taker: Taker, now: float) -> None:
+        """Renew the leases that a group says it holds, and let it keep those that an earlier table
+        granted; it may drop what is done, or is with another group by now."""
+        assert taker.report is not None
+        stale, unknown = [], False
+        held_now = {held.lease for held in taker.report.leases}
+        taker.revoked &= held_now
+        for held in taker.report.leases:
+            lease = self._matching.leases.find(held.lease, taker.name)
+            if lease is not None:
+                self._matching.leases.renew(lease, now)
+            elif held.lease in taker.revoked:
+                stale.append(held.lease)
+            elif self._adopt(taker, held.lease, held.requests, now) is None:
+                if any(map(self._may_come, held.requests)):
+                    unknown = True
+                else:
+                    stale.append(held.lease)
+        if stale:
+            taker.revoked.update(stale)
+            self._accounts.out.append(RevokeLeases(taker.name, tuple(stale)))
+        if unknown:
+            self._unsettled.add(taker.name)
+        else:
+            self._unsettled.discard(taker.name)
+
+    def _adopt(
+        self, taker: Taker, number: int, request_ids: Sequence[str], now: float
+    ) -> Lease | None:
+        """Let a worker keep a lease that an earlier table granted, or that expired, if all its
+        requests wait here."""
+        rows = [self._accounts.rows.get(request_id) for request_id in request_ids]
+        waiting = [row for row in rows if row is not None and row.state is RequestState.QUEUED]
+        if (
+            not rows
+            or len(waiting) < len(rows)
+            or len(set(request_ids)) < len(rows)
+            or not self._matching.leases.may_adopt(number)
+        ):
+            return None
+        lease = self._matching.open(taker, waiting, now, number)
+        lease.is_known = True
+        for row in lease.rows:
+            row.note(now, f"{taker.name} goes on with it under lease {number}")
+        return lease
+
+    def _take_back(self, lease: Lease, why: str, now: float) -> None:
+        """The lease is over, and its requests wait again, before others."""
+        self._matching.close(lease)
+        for row in lease.rows:
+            row.note(now, why)
+        self._matching.queue(lease.rows, ahead=True)
+
+    def _lose(self, taker: Taker, reason: str, blame: str, *, ended: bool, now: float) -> None:
+        """A worker is gone with all it held. Unless it is known to have ended, only what it is
+        known to have held is suspected of having ended it."""
+        leases, poisonous = list(taker.leases.values()), []
+        kinds: Counter[str] = Counter()
+        for lease in leases:
+            if blame and (ended or lease.is_known):
+                for row in lease.rows:
+                    row.lost_with.add(blame)
+                    self._suspects[row.request.id] = row
+            self._matching.close(lease)
+        for lease in leases:
+            lost = [row for row in lease.rows if len(row.lost_with) >= _QUARANTINE_AFTER]
+            poisonous += lost
+            kept = [row for row in lease.rows if row not in lost]
+            for row in kept:
+                row.note(now, f"{taker.name} is gone: {reason}")
+            kinds.update(row.request.kind for row in kept)
+            self._matching.queue(kept, ahead=True)
+        self._matching.remove(taker)
+        self._unsettled.discard(taker.name)
+        if not taker.leaving:
+            self._matching.pace.lost(taker.pool)
+        self.counters.reissued += kinds.total()
+        fields = {
+            "worker": taker.name,
+            "node": taker.node,
+            "pool": taker.pool,
+            "reason": reason,
+            "requests_reissued": dict(kinds),
+        }
+        self._accounts.out.append(Record("worker_lost", fields))
+        for row in poisonous:
+            request = row.request
+            self.counters.quarantined.append(request.id)
+            fields = {"request": request.id, "prompt": request.prompt}
+            self._accounts.out.append(Record("request_quarantined", fields))
+        if poisonous:
+            reason = "every node that took it was lost; it is quarantined"
+            self._accounts.give_up(poisonous, reason, now)
+
+    def _finish(self, taker: Taker, lease: Lease, done: Delivery, now: float) -> None:
+        self._matching.close(lease)
+        self._accounts.finish(lease.rows, done.bundle, done.rewards, now)
+        self.counters.scoring_s += done.scoring_s
+        for request_id in lease.ids:
+            self._suspects.pop(request_id, None)
+        if done.steps > 0:
+            step_s = done.seconds / done.steps
+            self._matching.pace.measure(taker, lease.request.settings, done.members, step_s)
+
+    def _fail(
+        self,
+        taker: Taker,
+        lease: Lease,
+        error: str,
+        what: str,
+        failed: Collection[str],
+        now: float,
+    ) -> None:
+        fields = {"worker": taker.name, "requests": list(failed), "error": error}
+        if what == "scoring":
+            fields = {"worker": taker.name, "request": lease.request.id, "error": error}
+        event = "scorer_failed" if what == "scoring" else "denoise_failed"
+        self._accounts.out.append(Record(event, fields))
+        if what == "commits" and any(row.commit is not None for row in lease.rows):
+            self._accounts.start_over(lease.rows)
+            self._take_back(lease, f"its commits could not be used: {error}", now)
+            return
+        taker.failures += 1
+        self._matching.close(lease)
+        blamed = [row for row in lease.rows if row.request.id in failed] or list(lease.rows)
+        for row in blamed:
+            row.failures += what != "scoring"
+            row.score_failures += what == "scoring"
+            row.failed_at |= {taker.name}
+            row.note(now, f"{what} failed at {taker.name}: {error}")
+            self._avoiding.append((now + _AVOID_S, row))
+        given_up = [row for row in blamed if self._failed_too_often(row)]
+        self._matching.queue([row for row in lease.rows if row not in given_up], ahead=True)
+        if given_up:
+            self._accounts.give_up(given_up, error, now)
+
+    def _failed_too_often(self, row: Row) -> bool:
+        return row.failures >= _MAX_FAILURES or row.score_failures >= self._score_attempts

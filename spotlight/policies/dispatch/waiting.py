@@ -1,0 +1,159 @@
+"""Requests that wait, in batches that may share a lease, most urgent first.
+
+Every operation costs the logarithm of the number of batches, or less.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import NamedTuple
+
+from spotlight.policies.dispatch.rows import Row
+from spotlight.types import Request, RequestKind, SamplingSettings
+
+_SUSPECT_AFTER = 2
+"""A request that was held when so many nodes were lost is leased alone."""
+_LOOK_AHEAD = 256
+
+
+class WeightsKey(NamedTuple):
+    """The weights that a worker must hold."""
+
+    version: int
+    evaluation: bool
+
+
+def weights_of(request: Request) -> WeightsKey:
+    """Those with which a request is denoised."""
+    return WeightsKey(request.weights_version, request.kind == "evaluation")
+
+
+@dataclass(eq=False)
+class Batch:
+    """Rows that may share a lease: of one kind, weights version, settings and number of steps
+    taken, and with the same failures, so that what cannot be done takes no others with it.
+    """
+
+    rank: tuple[int, ...]
+    key: Hashable
+    failed_at: frozenset[str]
+    rows: OrderedDict[str, Row] = field(default_factory=OrderedDict)
+
+    def __lt__(self, other: Batch) -> bool:
+        return self.rank < other.rank
+
+    @property
+    def first(self) -> Row:
+        """The row that goes first."""
+        return next(iter(self.rows.values()))
+
+    def take(self, most: int, prefers: Callable[[Request], bool]) -> list[Row]:
+        """Up to so many of its rows: those that the taker prefers, then the oldest."""
+        near = list(islice(self.rows.values(), _LOOK_AHEAD))
+        near.sort(key=lambda row: not prefers(row.request))
+        return near[:most]
+
+
+class Waiting:
+    """See the module's docstring.
+
+    Args:
+        urgency: of a request; smaller goes first. Call `reorder` when it has changed.
+    """
+
+    def __init__(self, urgency: Callable[[Request], tuple[int, ...]]) -> None:
+        self._urgency = urgency
+        self._batches: dict[Hashable, Batch] = {}
+        self._ranked: dict[WeightsKey, list[Batch]] = {}
+        """Batches by the weights that they need, most urgent first; none is empty."""
+        self._batch_of: dict[str, Batch] = {}
+        self._made = 0
+        self._urgent: Counter[tuple[int, ...]] = Counter()
+        """Rows by urgency."""
+        self.undenoised: Counter[tuple[RequestKind, SamplingSettings]] = Counter()
+        """Rows that are yet to be denoised."""
+
+    def __len__(self) -> int:
+        return len(self._batch_of)
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._batch_of
+
+    def add(self, row: Row, *, ahead: bool) -> None:
+        """At the end of its equals, or `ahead` of them: it has waited longest."""
+        request = row.request
+        alone = request.id if len(row.lost_with) >= _SUSPECT_AFTER else ""
+        failures = row.failures, row.score_failures, row.failed_at
+        settings = request.kind, request.weights_version, request.settings, request.is_probe
+        key = (settings, row.steps_done, failures, alone)
+        batch = self._batches.get(key)
+        if batch is None:
+            self._made += 1
+            turn = -self._made if ahead else self._made
+            batch = self._batches[key] = Batch(self._rank(row, turn), key, row.failed_at)
+            insort(self._ranked.setdefault(weights_of(request), []), batch)
+        batch.rows[request.id] = row
+        if ahead:
+            batch.rows.move_to_end(request.id, last=False)
+        self._batch_of[request.id] = batch
+        self._count(row, 1)
+
+    def remove(self, row: Row) -> None:
+        """It waits no more."""
+        batch = self._batch_of.pop(row.request.id)
+        del batch.rows[row.request.id]
+        if not batch.rows:
+            del self._batches[batch.key]
+            key = weights_of(row.request)
+            ranked = self._ranked[key]
+            del ranked[bisect_left(ranked, batch)]  # no two have the same rank
+            if not ranked:
+                del self._ranked[key]
+        self._count(row, -1)
+
+    def reorder(self) -> None:
+        """Urgency has changed for some."""
+        for ranked in self._ranked.values():
+            for batch in ranked:
+                batch.rank = self._rank(batch.first, batch.rank[-1])
+            ranked.sort()
+        self._urgent.clear()
+        for batch in self._batches.values():
+            self._urgent[self._urgency(batch.first.request)] += len(batch.rows)
+
+    def weights(self) -> list[WeightsKey]:
+        """That something waits for; those of the most urgent batch first."""
+        return sorted(self._ranked, key=lambda key: self._ranked[key][0].rank)
+
+    def batches(self, key: WeightsKey) -> Sequence[Batch]:
+        """Those that need such weights, most urgent first."""
+        return self._ranked.get(key, ())
+
+    @property
+    def most_urgent(self) -> int:
+        """Rows that are as urgent as any that wait."""
+        return self._urgent[min(self._urgent)] if self._urgent else 0
+
+    def _rank(self, row: Row, turn: int) -> tuple[int, ...]:
+        return (*self._urgency(row.request), int(not row.steps_done), -_work(row.request), turn)
+
+    def _count(self, row: Row, by: int) -> None:
+        urgency = self._urgency(row.request)
+        self._urgent[urgency] += by
+        if not self._urgent[urgency]:
+            del self._urgent[urgency]
+        if not row.is_denoised:
+            kind = row.request.kind, row.request.settings
+            self.undenoised[kind] += by
+            if not self.undenoised[kind]:
+                del self.undenoised[kind]
+
+
+def _work(request: Request) -> int:
+    settings = request.settings
+    passes = 2 if settings.guidance > 1 else 1
+    return settings.steps * settings.height * settings.width * passes
