@@ -12,7 +12,7 @@ import msgspec
 
 from spotlight.actors.worker.batch_member import Batch
 from spotlight.testing import fingerprints
-from spotlight.testing.ack_log import Witness
+from spotlight.testing.ack_log import AckLog
 from spotlight.testing.fake_collectives import Circles, State
 from spotlight.testing.history import History
 from spotlight.testing.memory_store import Stores
@@ -57,7 +57,7 @@ class Plant:
     rng: random.Random
     history: History
     stores: Stores
-    witness: Witness
+    acks: AckLog
     kill: Callable[[str], object]
     """Kills the worker process of that name."""
     numerics: Numerics = field(default_factory=Fingerprints)

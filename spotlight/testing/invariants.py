@@ -69,7 +69,7 @@ def samples_count_once(run: Run) -> Iterable[str]:
         yield from (f"{each} is trained {n} times" for each, n in Counter(ids).items() if n > 1)
         groups: Counter[str] = Counter()
         for each in ids:
-            kind, iteration, group, _ = each.split("/")
+            kind, iteration, _, group, _ = each.split("/")
             groups[group] += 1
             if (kind, int(iteration)) != ("rollout", train["iteration"]):
                 yield f"iteration {train['iteration']} trains {each}"
@@ -88,7 +88,7 @@ def advantages_come_from_these_rollouts(run: Run) -> Iterable[str]:
         rows = train["samples"]
         expected = group_advantages(
             [fingerprints.reward(row[3]) for row in rows],
-            [int(row[0].split("/")[2]) for row in rows],
+            [int(row[0].split("/")[3]) for row in rows],
             std=training.advantage_std,
             clip=training.advantage_clip,
         )

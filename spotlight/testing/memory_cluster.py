@@ -28,7 +28,7 @@ from spotlight.actors.worker.group_leader import GroupLeader
 from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.errors import SpotlightError
 from spotlight.policies.notices import Notice
-from spotlight.testing.ack_log import Witness
+from spotlight.testing.ack_log import AckLog
 from spotlight.testing.addresses import address_of, is_spared
 from spotlight.testing.fake_hardware import Plant, Timings
 from spotlight.testing.freezing import FreezableLoop, context_of, current_process
@@ -106,7 +106,7 @@ class Cluster:
             rng=self.rng("plant"),
             history=self.history,
             stores=self.stores,
-            witness=Witness(self.history),
+            acks=AckLog(self.history),
             kill=self.kill_process,
             numerics=self.numerics,
             timings=self.timings,
@@ -125,7 +125,7 @@ class Cluster:
 
     async def __aenter__(self) -> Cluster:
         self._watching = ExitStack()
-        self._watching.enter_context(self.plant.witness.watching())
+        self._watching.enter_context(self.plant.acks.watching())
         failpoints.install(self._reached)
         self.loop.set_exception_handler(self._on_loop_error)
         self._user = ActorSystem(self.network.transport("user"), rng=self.rng("user"))

@@ -152,7 +152,7 @@ class SimulatedMember(BatchMember[SimulatedBatch, Company]):
     async def _begin(self, batch: SimulatedBatch, weights: str) -> list[str]:
         message, plant = batch.message, self._plant
         commits = [commit for commit in message.commits if commit is not None]
-        plant.witness.check(message)
+        plant.acks.check(message)
         plant.history.add(
             "denoise",
             worker=self._context.name,
