@@ -13,20 +13,21 @@ import torch
 from job_kit import SETTINGS, Recorder, job, recorder, request
 from msgspec.structs import replace
 from runtime_kit import Cluster
+from scorer_kit import use_scorer
 
 from spotlight.actors.protocol import (
-    Denoise,
-    Denoised,
-    DenoiseError,
+    CommitSteps,
+    Completed,
     Drain,
     EndJob,
+    Grant,
     HoldWeights,
+    LeaseFailed,
     Membership,
     PrepareJob,
     Recall,
+    ReturnLease,
     Revoke,
-    StepsCommitted,
-    Yielded,
     delivery,
 )
 from spotlight.actors.runtime import ActorRef, ActorSystem, Message
@@ -114,7 +115,7 @@ class Worker:
         self, requests: tuple[Request, ...], commits: tuple[Commit | None, ...] = (), every: int = 0
     ) -> None:
         self.leases += 1
-        self.tell(Denoise(self.leases, requests, commits or (None,) * len(requests), every))
+        self.tell(Grant(self.leases, 15.0, requests, commits or (None,) * len(requests), every))
 
     async def hears(self, count: int) -> list[Message]:
         """The leader's inbox once it has so many messages."""
@@ -124,18 +125,24 @@ class Worker:
     async def done(self) -> Tensors:
         """The samples of the batch that runs."""
         inbox = self.leader.inbox
-        await until(lambda: bool(inbox) and isinstance(inbox[-1], Denoised | DenoiseError))
+        await until(lambda: bool(inbox) and isinstance(inbox[-1], Completed | LeaseFailed))
         last = inbox[-1]
-        assert isinstance(last, Denoised), last
+        assert isinstance(last, Completed), last
         return unpack(await fetch(last.bundle))
 
     def committed(self, step: int) -> BundleOffer:
-        (found,) = [m.bundle for m in self.leader.all(StepsCommitted) if m.step == step]
+        (found,) = [m.bundle for m in self.leader.all(CommitSteps) if m.step == step]
         return found
+
+    def returned(self, lease: int) -> ReturnLease:
+        return ReturnLease(self.context.name, 1, lease)
 
 
 @pytest.fixture
-async def workers(weights: Tensors, tmp_path: Path) -> AsyncIterator[tuple[Worker, Worker]]:
+async def workers(
+    weights: Tensors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[Worker, Worker]]:
+    use_scorer(monkeypatch)
     async with Cluster() as cluster:
         store = BundleStore(tmp_path / "store", token="token")
         await store.start()
@@ -189,7 +196,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
 
 
 def rows(tensors: Tensors, *indices: int) -> Tensors:
-    return {name: tensor[list(indices)] for name, tensor in tensors.items()}
+    return {name: tensor[list(indices)] for name, tensor in tensors.items() if tensor.dim()}
 
 
 def assert_same_bits(left: Tensors, right: Tensors) -> None:
@@ -212,7 +219,7 @@ async def test_another_member_goes_on_from_any_step_to_the_same_bits(
     commits = tuple(Commit(step, first.committed(step), row) for row in range(3))
     second.denoise(wanted(1, 2, 3, settings=settings), commits)
     assert_same_bits(await second.done(), whole)
-    last = second.leader.last(Denoised)
+    last = second.leader.last(Completed)
     assert last.steps == STEPS - step
     assert last.seconds > 0.0
 
@@ -250,7 +257,7 @@ async def test_a_batch_that_is_stopped_at_every_step_comes_to_the_same_bits(
         await worker.ask(Drain(0.0))
         gate.open(1)
         committed, _ = await worker.hears(2)
-        assert isinstance(committed, StepsCommitted)
+        assert isinstance(committed, CommitSteps)
         assert committed.step == turn + 1
         commits = tuple(Commit(committed.step, committed.bundle, row) for row in range(2))
         await worker.ask(Drain(None))
@@ -296,8 +303,8 @@ async def refusal(
 ) -> str:
     worker.denoise(requests, commits)
     (answer,) = await worker.hears(1)
-    assert isinstance(answer, DenoiseError), answer
-    assert answer.bad_commits
+    assert isinstance(answer, LeaseFailed), answer
+    assert answer.what == "commits"
     return answer.error
 
 
@@ -387,7 +394,7 @@ async def test_after_a_refusal_the_same_request_is_done_from_its_first_step(
     worker.leader.inbox.clear()
     worker.denoise(requests)
     await worker.done()
-    assert worker.leader.last(Denoised).steps == STEPS
+    assert worker.leader.last(Completed).steps == STEPS
 
 
 # --- when it commits ---
@@ -418,10 +425,10 @@ def sink(monkeypatch: pytest.MonkeyPatch) -> SlowSink:
 
 
 def steps_of(worker: Worker) -> list[int]:
-    return [message.step for message in worker.leader.all(StepsCommitted)]
+    return [message.step for message in worker.leader.all(CommitSteps)]
 
 
-async def test_it_commits_every_so_many_steps_but_not_after_the_last(
+async def test_it_commits_every_so_many_steps_and_after_the_last(
     workers: tuple[Worker, Worker], gate: Gate
 ) -> None:
     worker = workers[0]
@@ -431,14 +438,16 @@ async def test_it_commits_every_so_many_steps_but_not_after_the_last(
         await until(lambda done=(step - 1) // 2: len(steps_of(worker)) == done)
         gate.open(1)
     await worker.done()
-    assert steps_of(worker) == [2, 4]
-    assert all(message.cost_s > 0.0 for message in worker.leader.all(StepsCommitted))
+    assert steps_of(worker) == [2, 4, STEPS]
+    assert all(message.cost_s > 0.0 for message in worker.leader.all(CommitSteps))
 
 
-async def test_without_an_interval_it_does_not_commit(workers: tuple[Worker, Worker]) -> None:
+async def test_without_an_interval_it_commits_only_after_the_last_step(
+    workers: tuple[Worker, Worker],
+) -> None:
     workers[0].denoise(wanted(1), every=0)
     await workers[0].done()
-    assert steps_of(workers[0]) == []
+    assert steps_of(workers[0]) == [STEPS]
 
 
 async def test_it_denoises_while_a_commit_is_delivered_and_then_delivers_the_latest(
@@ -469,7 +478,7 @@ async def test_a_commit_that_is_not_delivered_by_the_end_is_dropped(
     await until(lambda: any("samples/" in key for key in sink.keys))
     sink.free.set()
     await worker.done()
-    assert steps_of(worker) == []
+    assert steps_of(worker) == [STEPS]
 
 
 # --- draining ---
@@ -488,7 +497,7 @@ async def test_told_to_drain_it_commits_at_the_next_step_and_goes_on(
         await until(lambda so_far=list(range(1, step + 1)): steps_of(worker) == so_far)
     gate.open()
     await worker.done()
-    assert worker.leader.all(Yielded) == []
+    assert worker.leader.all(ReturnLease) == []
 
 
 async def test_at_the_time_to_stop_it_commits_and_yields(
@@ -500,9 +509,9 @@ async def test_at_the_time_to_stop_it_commits_and_yields(
     await gate.reached(3)
     await worker.ask(Drain(0.0))
     gate.open(1)
-    committed, yielded = await worker.hears(2)
-    assert isinstance(committed, StepsCommitted)
-    assert (committed.step, yielded) == (3, Yielded(1))
+    committed, returned = await worker.hears(2)
+    assert isinstance(committed, CommitSteps)
+    assert (committed.step, returned) == (3, worker.returned(1))
 
 
 async def test_the_last_commit_waits_for_the_one_under_way(
@@ -520,7 +529,7 @@ async def test_the_last_commit_waits_for_the_one_under_way(
     sink.free.set()
     await worker.hears(3)
     assert steps_of(worker) == [1, 3]
-    assert worker.leader.inbox[-1] == Yielded(1)
+    assert worker.leader.inbox[-1] == worker.returned(1)
 
 
 async def test_what_has_not_begun_is_given_back_at_once(
@@ -532,12 +541,12 @@ async def test_what_has_not_begun_is_given_back_at_once(
     worker.denoise(wanted(2))
     await worker.prepare(worker.store)  # after it: a notice overtakes what is ordinary
     await worker.ask(Drain(1000.0))
-    assert worker.leader.inbox == [Yielded(2)]
+    assert worker.leader.inbox == [worker.returned(2)]
     worker.denoise(wanted(3))
-    assert (await worker.hears(2))[1] == Yielded(3)
+    assert (await worker.hears(2))[1] == worker.returned(3)
     gate.open()
     await worker.done()
-    assert worker.leader.last(Denoised).lease == 1
+    assert worker.leader.last(Completed).lease == 1
 
 
 async def test_a_withdrawn_notice_lets_it_go_on(workers: tuple[Worker, Worker], gate: Gate) -> None:
@@ -548,9 +557,9 @@ async def test_a_withdrawn_notice_lets_it_go_on(workers: tuple[Worker, Worker], 
     await worker.ask(Drain(None))
     gate.open()
     await worker.done()
-    assert steps_of(worker) == []
+    assert steps_of(worker) == [STEPS]
     worker.denoise(wanted(2))
-    await until(lambda: len(worker.leader.all(Denoised)) == 2)
+    await until(lambda: len(worker.leader.all(Completed)) == 2)
 
 
 async def test_a_batch_that_is_stopped_before_its_first_step_leaves_no_commit(
@@ -563,7 +572,7 @@ async def test_a_batch_that_is_stopped_before_its_first_step_leaves_no_commit(
         worker.denoise(wanted(1), (held,))
         await worker.prepare(worker.store)
         await worker.ask(Drain(0.0))
-    assert await worker.hears(1) == [Yielded(1)]
+    assert await worker.hears(1) == [worker.returned(1)]
 
 
 async def test_a_revoked_batch_stops_and_says_nothing(
@@ -577,8 +586,8 @@ async def test_a_revoked_batch_stops_and_says_nothing(
     await worker.ask(Revoke((1,)))
     gate.open()
     worker.denoise(wanted(2))
-    await until(lambda: worker.leader.all(Denoised) != [])
-    assert worker.leader.last(Denoised).lease == 2
+    await until(lambda: worker.leader.all(Completed) != [])
+    assert worker.leader.last(Completed).lease == 2
     assert gate.begun == 2 + STEPS
 
 
@@ -592,11 +601,11 @@ async def test_a_recalled_batch_commits_at_the_next_step_and_yields_and_others_g
     worker.denoise(wanted(2))
     await worker.ask(Recall((1, 7)))
     gate.open()
-    await until(lambda: worker.leader.all(Denoised) != [])
-    committed, yielded, done = worker.leader.inbox
-    assert isinstance(committed, StepsCommitted)
-    assert (committed.step, yielded) == (2, Yielded(1))
-    assert isinstance(done, Denoised)
+    await until(lambda: worker.leader.all(Completed) != [])
+    committed, returned, _, done = worker.leader.inbox
+    assert isinstance(committed, CommitSteps)
+    assert (committed.step, returned) == (2, worker.returned(1))
+    assert isinstance(done, Completed)
     assert done.lease == 2
 
 
@@ -608,10 +617,10 @@ async def test_a_batch_that_is_recalled_before_it_begins_is_given_back_at_once(
     await gate.reached(1)
     worker.denoise(wanted(2))
     await worker.ask(Recall((2,)))
-    assert worker.leader.inbox == [Yielded(2)]
+    assert worker.leader.inbox == [worker.returned(2)]
     gate.open()
     await worker.done()
-    assert steps_of(worker) == []
+    assert steps_of(worker) == [STEPS]
 
 
 async def test_a_batch_that_its_revocation_overtook_is_not_begun(
@@ -623,7 +632,7 @@ async def test_a_batch_that_its_revocation_overtook_is_not_begun(
     worker.denoise(wanted(2))
     gate.open()
     await worker.done()
-    assert worker.leader.last(Denoised).lease == 2
+    assert worker.leader.last(Completed).lease == 2
     assert gate.begun == STEPS
 
 
@@ -647,7 +656,7 @@ async def test_latents_that_are_not_finite_are_not_committed(
     await worker.hold({name: tensor * torch.nan for name, tensor in weights.items()})
     worker.denoise(wanted(1, 2), every=1)
     (answer,) = await worker.hears(1)
-    assert isinstance(answer, DenoiseError)
+    assert isinstance(answer, LeaseFailed)
     assert len(answer.failed) == 2
 
 
@@ -668,7 +677,7 @@ async def test_results_go_to_the_sink_of_the_coordinator_that_comes_back(
         await worker.store.aclose()
         await worker.prepare(successor)
         await worker.done()
-        assert worker.leader.last(Denoised).bundle.store == successor.endpoint
+        assert worker.leader.last(Completed).bundle.store == successor.endpoint
     finally:
         await successor.aclose()
 
@@ -681,8 +690,8 @@ async def test_a_sink_that_stays_away_is_an_error_in_the_end(
     sink.fails = True
     worker.denoise(wanted(1), every=1)
     (answer,) = await worker.hears(1)
-    assert isinstance(answer, DenoiseError)
-    assert not answer.bad_commits
+    assert isinstance(answer, LeaseFailed)
+    assert answer.what == "denoising"
 
 
 async def test_the_end_of_the_job_ends_the_waiting(
