@@ -12,7 +12,7 @@ import pytest
 import torch
 from job_kit import Recorder, job, recorder, requests
 from runtime_kit import Cluster
-from scorer_kit import use_scorer
+from scorer_kit import FakeScorer, use_scorer
 
 from spotlight.actors.protocol import (
     CommitSteps,
@@ -67,6 +67,7 @@ class Bench:
     system: ActorSystem
     store: BundleStore
     leader: Recorder
+    scorer: FakeScorer
 
     async def ask(self, message: Message) -> Message:
         return await self.system.ask(self.member, message, timeout_s=60.0)
@@ -103,9 +104,9 @@ class Bench:
 
 @pytest.fixture
 async def bench(weights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
-    use_scorer(monkeypatch)
     async with Cluster() as cluster:
         bench = Bench()
+        bench.scorer = use_scorer(monkeypatch)
         bench.weights = weights
         bench.system = await cluster.system("worker")
         bench.store = BundleStore(tmp_path / "store", token="token")
@@ -211,6 +212,7 @@ async def test_latents_that_are_not_finite_are_an_error_and_never_a_black_pictur
     assert answer.failed == tuple(request.id for request in wanted)
     assert answer.what == "denoising"
     assert not (tmp_path / "store" / "validation").exists()
+    assert bench.scorer.asked == []
 
 
 async def test_only_the_samples_that_are_not_finite_are_blamed(

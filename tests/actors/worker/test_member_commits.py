@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from job_kit import SETTINGS, Recorder, job, recorder, request
+from member_kit import (
+    NOISY,
+    PLAIN,
+    STEPS,
+    Gate,
+    SlowSink,
+    Tensors,
+    Worker,
+    assert_same_bits,
+    one_thread,
+    rows,
+    steps_of,
+    tiny_weights,
+    two_workers,
+    until,
+    wanted,
+)
 from msgspec.structs import replace
-from runtime_kit import Cluster
 from scorer_kit import use_scorer
 
 from spotlight.actors.protocol import (
@@ -20,122 +34,26 @@ from spotlight.actors.protocol import (
     Completed,
     Drain,
     EndJob,
-    Grant,
-    HoldWeights,
     LeaseFailed,
-    Membership,
-    PrepareJob,
     Recall,
     ReturnLease,
     Revoke,
     delivery,
 )
-from spotlight.actors.runtime import ActorRef, ActorSystem, Message
-from spotlight.actors.worker import member as member_module
-from spotlight.actors.worker.member import Member
-from spotlight.actors.worker.worker_state import WorkerContext
-from spotlight.diffusion.checkpoints import load_model
-from spotlight.diffusion.samplers import Denoising
-from spotlight.errors import TransferFailed
-from spotlight.transport.tensors import BundleStore, fetch, upload
+from spotlight.transport.tensors import BundleStore, fetch
 from spotlight.transport.tensors.bundles import metadata_of, pack, unpack
-from spotlight.types import BundleOffer, Commit, Request, StoreEndpoint
-
-STEPS = 5
-NOISY = replace(SETTINGS, kind="flow_sde", steps=STEPS, noise_level=0.7, window=(1, 2))
-PLAIN = replace(SETTINGS, steps=STEPS)
-
-Tensors = dict[str, torch.Tensor]
-
-
-def wanted(*numbers: int, settings: Any = NOISY) -> tuple[Request, ...]:
-    """Requests with prompts of their own."""
-    return tuple(
-        replace(request(n, group=n), prompt=f'the number "{n}{n}"', settings=settings)
-        for n in numbers
-    )
+from spotlight.types import Commit, Request
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+def quiet() -> Iterator[None]:
+    with one_thread():
+        yield
 
 
 @pytest.fixture(scope="module")
 def weights() -> Tensors:
-    state = load_model(job().model).trainable_state()
-    return {name: tensor.detach().clone() for name, tensor in state.items()}
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """What threads do takes real time."""
-    async with asyncio.timeout(60.0):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.002)
-
-
-class Worker:
-    """A member in a process of its own, with a recorder as its leader."""
-
-    system: ActorSystem
-    leader: Recorder
-    member: ActorRef
-    context: WorkerContext
-
-    def __init__(self, store: BundleStore) -> None:
-        self.store = store
-        self.leases = 0
-
-    async def open(self, cluster: Cluster, name: str, weights: Tensors) -> None:
-        self.system = await cluster.system(name)
-        self.leader = await recorder(self.system, "leader")
-        self.context = WorkerContext(name, 1, "")
-        self.member = await self.system.spawn(lambda: Member(self.context), "member")
-        await self.prepare(self.store)
-        await self.hold(weights)
-
-    async def prepare(self, sink: BundleStore, job_id: str = "job") -> None:
-        membership = Membership(*[self.leader.ref] * 3, sink.writable_by("node"))
-        await self.ask(PrepareJob(job_id, job(), membership))
-
-    async def hold(self, weights: Tensors, job_id: str = "job") -> None:
-        offer = self.store.put("weights/0", pack(weights))
-        await self.ask(HoldWeights(job_id, 0, offer, None, (0,)))
-
-    async def ask(self, message: Message) -> Message:
-        return await self.leader.ask(self.member, message, timeout_s=60.0)
-
-    def tell(self, message: Message) -> None:
-        self.leader.tell(self.member, message)
-
-    def denoise(
-        self, requests: tuple[Request, ...], commits: tuple[Commit | None, ...] = (), every: int = 0
-    ) -> None:
-        self.leases += 1
-        self.tell(Grant(self.leases, 15.0, requests, commits or (None,) * len(requests), every))
-
-    async def hears(self, count: int) -> list[Message]:
-        """The leader's inbox once it has so many messages."""
-        await until(lambda: len(self.leader.inbox) >= count)
-        return self.leader.inbox
-
-    async def done(self) -> Tensors:
-        """The samples of the batch that runs."""
-        inbox = self.leader.inbox
-        await until(lambda: bool(inbox) and isinstance(inbox[-1], Completed | LeaseFailed))
-        last = inbox[-1]
-        assert isinstance(last, Completed), last
-        return unpack(await fetch(last.bundle))
-
-    def committed(self, step: int) -> BundleOffer:
-        (found,) = [m.bundle for m in self.leader.all(CommitSteps) if m.step == step]
-        return found
-
-    def returned(self, lease: int) -> ReturnLease:
-        return ReturnLease(self.context.name, 1, lease)
+    return tiny_weights()
 
 
 @pytest.fixture
@@ -143,49 +61,8 @@ async def workers(
     weights: Tensors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[tuple[Worker, Worker]]:
     use_scorer(monkeypatch)
-    async with Cluster() as cluster:
-        store = BundleStore(tmp_path / "store", token="token")
-        await store.start()
-        pair = Worker(store), Worker(store)
-        for index, worker in enumerate(pair):
-            await worker.open(cluster, f"w{index}", weights)
+    async with two_workers(weights, tmp_path / "store") as pair:
         yield pair
-        await store.aclose()
-        for worker in pair:
-            worker.context.close()
-
-
-class Gate:
-    """Lets denoising take one step for every permit."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._permits = threading.Semaphore(0)
-        self.begun = 0
-        take_step = Denoising.step
-
-        def step(denoising: Denoising) -> None:
-            self.begun += 1
-            assert self._permits.acquire(timeout=60.0)
-            take_step(denoising)
-
-        monkeypatch.setattr(Denoising, "step", step)
-
-    def open(self, steps: int = 1000) -> None:
-        self._permits.release(steps)
-
-    async def run(self, worker: Worker, requests: tuple[Request, ...], step: int) -> Tensors:
-        """Samples, and a commit after `step`, for whose delivery the next step waits."""
-        before = self.begun
-        worker.denoise(requests, every=step)
-        self.open(step)
-        await self.reached(before + step + 1)
-        await until(lambda: step in steps_of(worker))
-        self.open(STEPS - step)
-        return await worker.done()
-
-    async def reached(self, step: int) -> None:
-        """Until so many steps have begun, in all."""
-        await until(lambda: self.begun >= step)
 
 
 @pytest.fixture
@@ -195,14 +72,9 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     gate.open()
 
 
-def rows(tensors: Tensors, *indices: int) -> Tensors:
-    return {name: tensor[list(indices)] for name, tensor in tensors.items() if tensor.dim()}
-
-
-def assert_same_bits(left: Tensors, right: Tensors) -> None:
-    assert left.keys() == right.keys()
-    for name in left:
-        assert torch.equal(left[name], right[name]), name
+@pytest.fixture
+def sink(monkeypatch: pytest.MonkeyPatch) -> SlowSink:
+    return SlowSink(monkeypatch)
 
 
 # --- going on ---
@@ -398,34 +270,6 @@ async def test_after_a_refusal_the_same_request_is_done_from_its_first_step(
 
 
 # --- when it commits ---
-
-
-class SlowSink:
-    """Uploads wait until they may go on; they may fail."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.free = asyncio.Event()
-        self.free.set()
-        self.fails = False
-        self.keys: list[str] = []
-        monkeypatch.setattr(member_module, "upload", self)
-        monkeypatch.setattr(delivery, "RETRY_PAUSE_S", 0.005)
-
-    async def __call__(self, store: StoreEndpoint, key: str, data: bytes) -> BundleOffer:
-        self.keys.append(key)
-        await self.free.wait()
-        if self.fails:
-            raise TransferFailed("nobody is there")
-        return await upload(store, key, data)
-
-
-@pytest.fixture
-def sink(monkeypatch: pytest.MonkeyPatch) -> SlowSink:
-    return SlowSink(monkeypatch)
-
-
-def steps_of(worker: Worker) -> list[int]:
-    return [message.step for message in worker.leader.all(CommitSteps)]
 
 
 async def test_it_commits_every_so_many_steps_and_after_the_last(
