@@ -3,7 +3,7 @@
 Images per second of one real worker process that pulls from a real dispatcher over ZeroMQ and
 delivers to a real store, divided by those of the same sampler called in a plain loop, in one
 process, with the same batches, latents decoded in both. Rounds of the two alternate; scoring is
-left out of both.
+left out of both: the worker gives every image the same reward.
 """
 
 from __future__ import annotations
@@ -56,19 +56,19 @@ EXAMPLE = Path(__file__).parent.parent / "examples" / "ocr-tiny.yaml"
 
 
 class _CountingDispatcher(Dispatcher):
-    """A dispatcher that also says when so many requests are denoised."""
+    """A dispatcher that also says when so many requests are done."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
-        self.denoised = 0
+        self.counted = 0
         self.target = 0
         self.reached = asyncio.Event()
 
     @handles(Completed)
     async def on_completed(self, message: Completed) -> Any:
         receipt = await super().on_completed(message)
-        self.denoised += receipt.accepted
-        if self.denoised >= self.target:
+        self.counted += receipt.accepted
+        if self.counted >= self.target:
             self.reached.set()
         return receipt
 
@@ -141,7 +141,7 @@ async def _measure(count: int, rounds: int) -> dict[str, Any]:
         ledger = await system.spawn(
             lambda: Ledger(record=lambda event, **fields: None, board={}), "ledger"
         )
-        argv = [sys.executable, "-m", "spotlight.actors.worker.process", "--name", "worker"]
+        argv = [sys.executable, "-m", "benchmarks.unscored_worker", "--name", "worker"]
         argv += ["--node", system.address, "--host", "127.0.0.1", "--parent", str(os.getpid())]
         process = await LocalLauncher().start(
             argv, {**os.environ, "OMP_NUM_THREADS": "1"}, "worker", Path(folder) / "worker.log"
@@ -158,7 +158,7 @@ async def _measure(count: int, rounds: int) -> dict[str, Any]:
             for number in range(rounds + 1):
                 requests = _requests(job, count, number)
                 speed = await asyncio.to_thread(_plain, model, requests)
-                dispatcher.target = dispatcher.denoised + count
+                dispatcher.target = dispatcher.counted + count
                 dispatcher.reached.clear()
                 started = asyncio.get_running_loop().time()
                 system.tell(dispatcher_ref, SubmitRequests(requests, dispatcher_ref))

@@ -34,7 +34,7 @@ from spotlight.transport.collectives import Group
 TRACE_VARIABLE = "SPOTLIGHT_STEP_TRACE"
 
 _Note = Callable[..., None]
-Delivery = Coroutine[Any, Any, None]
+Upload = Coroutine[Any, Any, Any]
 
 
 def main() -> None:
@@ -70,17 +70,17 @@ def _trace_steps(note: _Note) -> None:
 
 
 def _trace_commits(note: _Note) -> None:
-    def traced(deliver: Callable[..., Delivery]) -> Callable[..., Delivery]:
-        def traced_deliver(
+    def traced(upload: Callable[..., Upload]) -> Callable[..., Upload]:
+        def traced_upload(
             member: Member, job: Any, origin: Any, batch: Batch, taken: Taken
-        ) -> Delivery:
+        ) -> Upload:
             seeds = [request.seed for request in batch.message.requests]
             note(commit=taken.progress.step, seeds=seeds)
-            return deliver(member, job, origin, batch, taken)
+            return upload(member, job, origin, batch, taken)
 
-        return traced_deliver
+        return traced_upload
 
-    change(Member, "_deliver_commit", traced)
+    change(Member, "_upload_progress", traced)
 
 
 def _trace_groups(note: _Note) -> None:

@@ -1,5 +1,5 @@
 """A whole cluster on one event loop: the real coordinator, nodes and group leaders, with simulated
-members, reward workers and trainer ranks.
+members and trainer ranks.
 
 Every process is an actor system of its own on a memory network. It can be killed, stopped and cut
 off like one, and whatever it started goes with it.
@@ -37,7 +37,6 @@ from spotlight.testing.memory_store import SimulatedStore, Stores
 from spotlight.testing.numerics import Fingerprints, Numerics
 from spotlight.testing.processes import NodeSpec, Process
 from spotlight.testing.simulated_member import SimulatedMember
-from spotlight.testing.simulated_scorer import SimulatedRewardWorker
 from spotlight.testing.simulated_trainer import SimulatedTrainerRank
 from spotlight.transport.control import MemoryNetwork
 from spotlight.transport.control.memory import Faults
@@ -211,9 +210,8 @@ class Cluster:
             plant = self.plant
             member = await spawn(lambda: SimulatedMember(context, node.name, plant), "member")
             leader = await spawn(lambda: GroupLeader(context, member), "leader")
-            reward = await spawn(lambda: SimulatedRewardWorker(context, plant), "reward-worker")
             trainer = await spawn(lambda: SimulatedTrainerRank(context, plant), "trainer-rank")
-            refs = WorkerRefs(name, context.epoch, leader, member, reward, trainer)
+            refs = WorkerRefs(name, context.epoch, leader, member, trainer)
             system.tell(system.well_known(node_address, "node"), WorkerUp(refs, key))
 
         booting = self.loop.create_task(boot(), context=context_of(process.identity))

@@ -4,28 +4,33 @@ time, and holds fingerprints in place of tensors."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from spotlight.actors.protocol import (
     Acknowledged,
-    Denoise,
-    Denoised,
+    Completed,
     Drain,
     EndJob,
     Follow,
+    Grant,
     HoldWeights,
     PrepareJob,
-    StepsCommitted,
+    ReturnLease,
     WeightsHeld,
-    Yielded,
 )
 from spotlight.actors.runtime import ActorRef, handles
-from spotlight.actors.worker.batch_member import STATES, BatchMember, Unwanted
+from spotlight.actors.worker.batch_member import (
+    STATES,
+    BatchMember,
+    Scored,
+    StepsTaken,
+    Unwanted,
+)
 from spotlight.actors.worker.worker_state import WorkerContext
-from spotlight.errors import CommitRefused, TransferFailed, WrongWeights
+from spotlight.errors import CommitRefused, ScoringError, TransferFailed, WrongWeights
 from spotlight.testing import fingerprints
 from spotlight.testing.fake_collectives import Company, Connector, InCircle
 from spotlight.testing.fake_hardware import Plant, SimulatedBatch, fetch_bundle, fetch_weights
@@ -104,7 +109,7 @@ class SimulatedMember(BatchMember[SimulatedBatch, Company]):
 
     # --- batches ---
 
-    def _make_batch(self, message: Denoise, leader: ActorRef) -> SimulatedBatch:
+    def _make_batch(self, message: Grant, leader: ActorRef) -> SimulatedBatch:
         return SimulatedBatch(message, leader)
 
     async def on_drain(self, message: Drain) -> None:
@@ -112,7 +117,7 @@ class SimulatedMember(BatchMember[SimulatedBatch, Company]):
             self._plant.drains[self._node] += 1
         await super().on_drain(message)
 
-    async def _denoise(self, batch: SimulatedBatch) -> Denoised | Yielded:
+    async def _carry_out(self, batch: SimulatedBatch) -> Completed | ReturnLease:
         job, message = self._job, batch.message
         if job is None:
             raise WrongWeights("no job is prepared on this member")
@@ -140,14 +145,14 @@ class SimulatedMember(BatchMember[SimulatedBatch, Company]):
         if not done:
             if batch.committed < batch.step:
                 await self._commit(job, batch, batch.step, tuple(batch.latents))
-            return Yielded(message.lease)
-        for request in message.requests:
-            if request.image_key:
-                await self._upload(job, batch, request.image_key, b"picture")
-        key = f"samples/{self._context.name}/{self._context.epoch}-{message.lease}"
-        bundle = await self._upload(job, batch, key, _packed(batch, batch.step, batch.latents))
+            return self._returned(batch)
         members = batch.degrees.pop() if len(batch.degrees) == 1 else 0
-        return Denoised(message.lease, bundle, batch.step - batch.first, batch.seconds, members)
+        return await self._complete(
+            batch,
+            StepsTaken(batch.step - batch.first, batch.seconds, members),
+            deliver=lambda: self._deliver(job, batch),
+            score=lambda: self._score(batch),
+        )
 
     async def _begin(self, batch: SimulatedBatch, weights: str) -> list[str]:
         message, plant = batch.message, self._plant
@@ -203,29 +208,55 @@ class SimulatedMember(BatchMember[SimulatedBatch, Company]):
             raise WrongWeights(f"version {version[0]} is not held here")
         return weights
 
+    async def _score(self, batch: SimulatedBatch) -> Scored:
+        plant, requests = self._plant, batch.message.requests
+        await asyncio.sleep(plant.timings.score_s)
+        if any(plant.scorer_fails(request) for request in requests):
+            worker = self._context.name
+            plant.history.took_effect("scorer_error", worker=worker, request=requests[0].id)
+            raise ScoringError("the scorer is out of order")
+        rewards = plant.numerics.rewards(_rows(batch, batch.step, batch.latents))
+        return Scored(rewards, plant.timings.score_s)
+
     # --- delivery ---
+
+    async def _deliver(self, job: _Job, batch: SimulatedBatch) -> BundleOffer:
+        """The pictures that are asked for, and the last commit, unless it was told already."""
+        for request in batch.message.requests:
+            if request.image_key:
+                await self._upload(job, batch, request.image_key, b"picture")
+        bundle = await self._upload_progress(job, batch, batch.step, tuple(batch.latents))
+        if batch.first < batch.step:
+            self._tell(batch, batch.step, bundle)
+        return bundle
 
     async def _commit(
         self, job: _Job, batch: SimulatedBatch, step: int, latents: tuple[str, ...]
     ) -> None:
-        lease = batch.message.lease
-        key = f"commits/{self._context.name}/{self._context.epoch}-{lease}-{step}"
         try:
-            bundle = await self._upload(job, batch, key, _packed(batch, step, latents))
+            bundle = await self._upload_progress(job, batch, step, latents)
         except (TransferFailed, Unwanted):
             return
+        self._tell(batch, step, bundle)
+
+    def _tell(self, batch: SimulatedBatch, step: int, bundle: BundleOffer) -> None:
         if self._is_wanted(batch):
             batch.told = step
-            self.tell(batch.leader, StepsCommitted(lease, step, bundle, self._plant.timings.copy_s))
+        self._tell_commit(batch, step, bundle, self._plant.timings.copy_s)
+
+    async def _upload_progress(
+        self, job: _Job, batch: SimulatedBatch, step: int, latents: tuple[str, ...]
+    ) -> BundleOffer:
+        data = msgspec.msgpack.encode(fingerprints.Bundle(_rows(batch, step, latents)))
+        return await self._upload(job, batch, self._key(batch, step), data)
 
     async def _upload(self, job: _Job, batch: SimulatedBatch, key: str, data: bytes) -> BundleOffer:
         stores = self._plant.stores
         return await self._until_uploaded(batch, key, lambda: stores.upload(job.sink, key, data))
 
 
-def _packed(batch: SimulatedBatch, step: int, latents: list[str] | tuple[str, ...]) -> bytes:
-    rows = (
+def _rows(batch: SimulatedBatch, step: int, latents: Sequence[str]) -> tuple[fingerprints.Row, ...]:
+    return tuple(
         fingerprints.Row(request, batch.weights, step, each)
         for request, each in zip(batch.message.requests, latents, strict=True)
     )
-    return msgspec.msgpack.encode(fingerprints.Bundle(tuple(rows)))

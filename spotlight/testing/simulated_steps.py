@@ -52,7 +52,7 @@ class Steps:
         self._stop_at = stop_at
         self._is_wanted = is_wanted
         self._delivery: asyncio.Task[None] | None = None
-        self._last = batch.message.requests[0].settings.steps
+        self._last = batch.steps
 
     async def take(self) -> bool:
         """Whether the batch came to its end. Raises `Unwanted`."""
@@ -70,7 +70,7 @@ class Steps:
                 self._delivery.cancel()
             raise
         if self._delivery is not None:
-            self._delivery.cancel()  # the images come instead
+            self._delivery.cancel()  # the last step is delivered instead
         return True
 
     def _require_wanted(self) -> None:

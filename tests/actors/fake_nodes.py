@@ -4,7 +4,6 @@ that their world says."""
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from spotlight.actors.protocol import (
     HeldLease,
     HoldWeights,
     JoinNode,
+    LeaseFailed,
     NodeJoined,
     NodeLeaving,
     NodeLeft,
@@ -33,14 +33,10 @@ from spotlight.actors.protocol import (
     Publish,
     Published,
     Pull,
-    PullScores,
     Recall,
     ReturnLease,
     Revoke,
     SaveCheckpoint,
-    Scored,
-    ScoreFailed,
-    ScoreGrant,
     StartTrainer,
     StateChanged,
     Train,
@@ -71,8 +67,8 @@ class FakeTrainer:
 
 
 class FakeWorker(Actor):
-    """A whole worker in one actor: leader, member, reward worker and trainer rank. It outlives the
-    coordinator, as real ones do."""
+    """A whole worker in one actor: leader, member and trainer rank. It outlives the coordinator, as
+    real ones do."""
 
     def __init__(self, name: str, epoch: int, world: World) -> None:
         self.name, self.epoch, self.world = name, epoch, world
@@ -128,9 +124,7 @@ class FakeWorker(Actor):
             leases=tuple(HeldLease(lease, _ids(grant)) for lease, grant in self.leases.items()),
             followers=self.followers,
         )
-        scores = PullScores(self.name, self.epoch, credits=2)
-        for message in (pull, scores):
-            try_tell(self, self.job.membership.dispatcher, message)
+        try_tell(self, self.job.membership.dispatcher, pull)
 
     @handles(Grant)
     async def on_grant(self, message: Grant) -> None:
@@ -140,7 +134,7 @@ class FakeWorker(Actor):
         resumed = zip(message.requests, message.commits, strict=True)
         self.world.resumed += [wanted.id for wanted, commit in resumed if commit is not None]
         self.leases[message.lease] = message
-        self.run_task(self._denoise(message))
+        self.run_task(self._carry_out(message))
         self._pull()
 
     @handles(Revoke, Recall)
@@ -165,11 +159,12 @@ class FakeWorker(Actor):
             returned = ReturnLease(self.name, self.epoch, lease)
             try_tell(self, self.job.membership.dispatcher, returned)
 
-    async def _denoise(self, grant: Grant) -> None:
-        """Step by step; with a commit when it was asked for."""
+    async def _carry_out(self, grant: Grant) -> None:
+        """Step by step; with a commit when it was asked for, and after the last one. Then the
+        rewards, while others are denoised.
+        """
         steps = grant.requests[0].settings.steps
         begin = grant.commits[0].step if grant.commits[0] is not None else 0
-        key = f"{self.name}/{self.epoch}-{grant.lease}"
         async with self._accelerator:
             for step in range(begin + 1, steps + 1):
                 if grant.lease not in self.leases:
@@ -179,14 +174,46 @@ class FakeWorker(Actor):
                     await self.system.abort()
                 every = grant.commit_every
                 if every and (step - begin) % every == 0 and step < steps:
-                    there = offer(f"commits/{key}-{step}")
-                    commit = CommitSteps(self.name, self.epoch, grant.lease, step, there, 0.0)
-                    self.run_task(self._report(grant.lease, commit))
-        there, seconds = offer(f"samples/{key}"), self.world.denoise_s
-        self.world.bundles[there.key] = grant.requests
-        done = (grant.lease, _ids(grant), there, steps - begin, seconds * (steps - begin) / steps)
-        members = 1 + len(self.followers)
-        await self._report(grant.lease, Completed(self.name, self.epoch, *done, members))
+                    self.run_task(self._commit(grant, step))
+        if begin < steps:
+            await self._commit(grant, steps)
+        await self._score(grant, steps - begin)
+
+    async def _commit(self, grant: Grant, step: int) -> None:
+        there = self._bundle(grant, step)
+        commit = CommitSteps(self.name, self.epoch, grant.lease, step, there, 0.0)
+        await self._report(grant.lease, commit)
+
+    def _bundle(self, grant: Grant, step: int) -> BundleOffer:
+        key = f"{self.name}/{self.epoch}-{grant.lease}"
+        is_last = step == grant.requests[0].settings.steps
+        return offer(f"samples/{key}" if is_last else f"commits/{key}-{step}")
+
+    async def _score(self, grant: Grant, taken: int) -> None:
+        """After so many steps here."""
+        await asyncio.sleep(self.world.score_s)
+        if grant.lease not in self.leases:
+            return
+        steps = grant.requests[0].settings.steps
+        if self.world.fails(self.name, grant.requests):
+            failed = LeaseFailed(self.name, self.epoch, grant.lease, "no luck", what="scoring")
+            try_tell(self, self._dispatcher(), failed)
+        else:
+            rewards = tuple(self.world.reward(each) for each in grant.requests)
+            self.world.scored.update(zip(_ids(grant), rewards, strict=True))
+            completed = Completed(
+                self.name,
+                self.epoch,
+                grant.lease,
+                _ids(grant),
+                self._bundle(grant, steps),
+                rewards,
+                taken,
+                self.world.denoise_s * taken / steps,
+                1 + len(self.followers),
+                self.world.score_s,
+            )
+            await self._report(grant.lease, completed)
         self.leases.pop(grant.lease, None)
         self._pull()
 
@@ -197,24 +224,6 @@ class FakeWorker(Actor):
     def _dispatcher(self) -> ActorRef:
         assert self.job is not None
         return self.job.membership.dispatcher
-
-    @handles(ScoreGrant)
-    async def on_score(self, message: ScoreGrant) -> None:
-        self.run_task(self._score(message, self._dispatcher()))
-
-    async def _score(self, grant: ScoreGrant, dispatcher: ActorRef) -> None:
-        await asyncio.sleep(self.world.score_s)
-        batch = self.world.bundles[grant.bundle.key]
-        scored = tuple(batch[row] for row in grant.rows)
-        if self.world.fails(self.name, scored):
-            failed = ScoreFailed(self.name, self.epoch, grant.lease, "no luck")
-            try_tell(self, dispatcher, failed)
-            return
-        rewards = tuple(self.world.reward(each) for each in scored)
-        self.world.scored.update(zip((each.id for each in scored), rewards, strict=True))
-        answer = Scored(self.name, self.epoch, grant.lease, rewards)
-        with suppress(ActorError):  # another coordinator will ask for them again
-            await self.ask(dispatcher, answer, timeout_s=10.0)
 
     @handles(GetTrainer)
     async def on_get(self, message: GetTrainer) -> TrainerAt:
@@ -329,7 +338,7 @@ class FakeNode(Actor):
         name, epoch = f"{self.name}/0", self.system.rng.getrandbits(40)
         spawn = self._apart.spawn if self._apart is not None else self.spawn
         self.worker = await spawn(lambda: FakeWorker(name, epoch, self.world), "worker")
-        refs = WorkerRefs(name, epoch, *[self.worker] * 4)
+        refs = WorkerRefs(name, epoch, *[self.worker] * 3)
         self.joining = JoinNode(self.name, self.pool, self.ref, (refs,), STORE)
         if self._patient:
             self.run_task(self._join())

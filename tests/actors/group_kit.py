@@ -20,16 +20,19 @@ import torch
 from job_kit import SETTINGS, Recorder, job, recorder, request
 from msgspec.structs import replace
 from runtime_kit import Cluster
+from scorer_kit import use_scorer
 
 from spotlight.actors.protocol import (
-    Denoise,
-    Denoised,
+    Completed,
     FormGroup,
+    Grant,
     GroupFailed,
     GroupReady,
     HoldWeights,
+    LeaseFailed,
     Membership,
     PrepareJob,
+    ReturnLease,
     Seat,
 )
 from spotlight.actors.runtime import ActorRef, ActorSystem, Message
@@ -202,6 +205,7 @@ class GroupCrew:
 
     async def open(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
         """All workers, with the job and its weights."""
+        use_scorer(monkeypatch)
         plain = iter(list(self._models))
         monkeypatch.setattr(member_module, "load_model", lambda spec: next(plain))
         for number in range(len(self._models)):
@@ -291,18 +295,18 @@ class GroupCrew:
         """Give a batch to a worker; returns the lease."""
         self.leases += 1
         commits = commits or (None,) * len(requests)
-        worker.tell(Denoise(self.leases, requests, commits, every))
+        worker.tell(Grant(self.leases, 15.0, requests, commits, every))
         return self.leases
 
     async def answer(self, worker: Crewman, lease: int) -> Message:
         """How a batch ended."""
 
         def ends() -> list[Message]:
-            kinds = ("Denoised", "Yielded", "DenoiseError")
+            said = worker.leader.inbox
             return [
                 m
-                for m in worker.leader.inbox
-                if type(m).__name__ in kinds and getattr(m, "lease", 0) == lease
+                for m in said
+                if isinstance(m, Completed | ReturnLease | LeaseFailed) and m.lease == lease
             ]
 
         await until(lambda: bool(ends()))
@@ -312,7 +316,7 @@ class GroupCrew:
     async def samples(self, worker: Crewman, lease: int) -> Tensors:
         """Those of a batch that must have been completed."""
         done = await self.answer(worker, lease)
-        assert isinstance(done, Denoised), done
+        assert isinstance(done, Completed), done
         return unpack(await fetch(done.bundle))
 
 

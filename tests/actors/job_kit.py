@@ -118,7 +118,6 @@ class World:
         self.published: list[int] = []
         self.freed: list[str] = []
         """Workers whose job was ended."""
-        self.bundles: dict[str, tuple[Request, ...]] = {}
 
     @staticmethod
     def reward(wanted: Request) -> float:

@@ -11,20 +11,18 @@ from spotlight.actors.protocol import (
     Acknowledged,
     CommitSteps,
     Completed,
-    Denoised,
-    DenoiseError,
     Grant,
     GroupFailed,
     GroupReady,
     HoldWeights,
+    LeaseFailed,
     Membership,
     PrepareJob,
     Pull,
     Recall,
     Receipt,
+    ReturnLease,
     Revoke,
-    StepsCommitted,
-    Yielded,
 )
 from spotlight.actors.runtime import Actor, Message, handles
 from spotlight.actors.worker.group_leader import GroupLeader
@@ -32,7 +30,7 @@ from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.errors import CheckpointError, TransferFailed
 from spotlight.types import Commit
 
-_MEMBERS_WORDS = (StepsCommitted, Denoised, Yielded, DenoiseError, GroupReady, GroupFailed)
+_MEMBERS_WORDS = (CommitSteps, Completed, ReturnLease, LeaseFailed, GroupReady, GroupFailed)
 
 
 class SlowMember(Recorder):
@@ -131,18 +129,14 @@ class Crew:
         return tuple(lease.lease for lease in self.dispatcher.last(Pull).leases)
 
 
-def denoised(lease: int) -> Denoised:
-    return Denoised(lease, offer(f"samples/{lease}"), 5, 1.5)
-
-
 def completed(lease: int, count: int = 1) -> Completed:
     ids = tuple(each.id for each in requests(count))
-    return Completed("w", 7, lease, ids, offer(f"samples/{lease}"), 5, 1.5)
+    return Completed("w", 7, lease, ids, offer(f"samples/{lease}"), (0.5,) * count, 5, 1.5)
 
 
-def committed(lease: int, step: int) -> StepsCommitted:
-    return StepsCommitted(lease, step, offer(f"commits/{lease}-{step}"), 0.25)
-
-
-def saved(lease: int, step: int) -> CommitSteps:
+def committed(lease: int, step: int) -> CommitSteps:
     return CommitSteps("w", 7, lease, step, offer(f"commits/{lease}-{step}"), 0.25)
+
+
+def returned(lease: int) -> ReturnLease:
+    return ReturnLease("w", 7, lease)

@@ -1,14 +1,15 @@
-"""What every member does, whatever it denoises with: it keeps track of the batches that are wanted,
-stops them in time, and takes its seat in an SP group.
+"""What every member does, whatever it denoises and scores with: it keeps track of the batches that
+are wanted, stops them in time, and takes its seat in an SP group.
 
-Messages in: FormGroup, Denoise, Revoke, Recall, Drain (its leader); Introduce, Follow, CannotFollow
+Messages in: FormGroup, Grant, Revoke, Recall, Drain (its leader); Introduce, Follow, CannotFollow
 (other members).
-Messages out: GroupReady, GroupFailed, and at the end of a batch Denoised, Yielded or DenoiseError
-(its leader); Introduce, Follow, CannotFollow (other members).
+Messages out: GroupReady, GroupFailed, CommitSteps, and at the end of a batch Completed, ReturnLease
+or LeaseFailed (its leader); Introduce, Follow, CannotFollow (other members).
 
-When its node must leave, batches that have not begun are given back at once, and those that run
-when the time is up. The member of rank 0 works on batches, the others follow it; one that loses
-rank 0 gives back what it has.
+A batch that is denoised is committed once more, and scored while that is delivered: whoever takes
+it over only scores it. When its node must leave, batches that have not begun are given back at
+once, and those in work when the time is up. The member of rank 0 works on batches, the others
+follow it; one that loses rank 0 gives back what it denoises, and scores what is denoised.
 """
 
 from __future__ import annotations
@@ -17,23 +18,24 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 import structlog
 
 from spotlight.actors.protocol import (
     CannotFollow,
-    Denoise,
-    Denoised,
-    DenoiseError,
+    CommitSteps,
+    Completed,
     Drain,
     Follow,
     FormGroup,
+    Grant,
     Introduce,
+    LeaseFailed,
     Recall,
+    ReturnLease,
     Revoke,
     WorkerState,
-    Yielded,
 )
 from spotlight.actors.protocol.delivery import until_transferred
 from spotlight.actors.runtime import (
@@ -49,6 +51,7 @@ from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.errors import (
     CommitRefused,
     NotFinite,
+    ScoringError,
     SpotlightError,
     WrongWeights,
 )
@@ -68,10 +71,43 @@ _REVOKED_LEASES = 1024
 class Batch:
     """A batch at a member; subclasses add how far it is."""
 
-    message: Denoise
+    message: Grant
     leader: ActorRef
     begun: bool = False
     recalled: bool = False
+    scoring: asyncio.Timeout | None = None
+    """Ends its scoring when the time is up, or nobody wants it any more."""
+
+    @property
+    def steps(self) -> int:
+        """Those that denoising it takes in all."""
+        return self.message.requests[0].settings.steps
+
+    def score_until(self, when: float | None) -> None:
+        """Should it be scored now, give that up at this time on the loop's clock."""
+        if self.scoring is not None and not self.scoring.expired():
+            self.scoring.reschedule(when)
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What scoring a batch gave."""
+
+    rewards: tuple[float, ...]
+    """In [0, 1], in the order of the requests."""
+    seconds: float
+
+
+@dataclass(frozen=True)
+class StepsTaken:
+    """The denoising steps of a batch that were taken here; the fields are those of `Completed`."""
+
+    steps: int
+    seconds: float
+    members: int
+
+
+NO_STEPS = StepsTaken(0, 0.0, 0)
 
 
 class Unwanted(Exception):
@@ -97,13 +133,14 @@ class BatchMember(Actor, ABC, Generic[BatchT, CompanyT]):
     # --- what a subclass knows ---
 
     @abstractmethod
-    def _make_batch(self, message: Denoise, leader: ActorRef) -> BatchT:
+    def _make_batch(self, message: Grant, leader: ActorRef) -> BatchT:
         """One that has not begun."""
 
     @abstractmethod
-    async def _denoise(self, batch: BatchT) -> Denoised | Yielded:
-        """Work on it until it is done, or must be given back; raises `Unwanted` when nobody wants
-        it any more, and other errors of ours, `ValueError` or `RuntimeError` when it fails.
+    async def _carry_out(self, batch: BatchT) -> Completed | ReturnLease:
+        """Denoise and score it until it is done, or must be given back; raises `Unwanted` when
+        nobody wants it any more, and other errors of ours, `ValueError` or `RuntimeError` when it
+        fails.
         """
 
     @abstractmethod
@@ -153,69 +190,142 @@ class BatchMember(Actor, ABC, Generic[BatchT, CompanyT]):
 
     # --- batches ---
 
-    @handles(Denoise, only=from_this_process)
-    async def on_denoise(self, message: Denoise) -> None:
+    @handles(Grant, only=from_this_process)
+    async def on_grant(self, message: Grant) -> None:
         """Work on a batch; the answer is a message."""
         assert self.sender is not None
         if message.lease in self._revoked:  # which may have come before it
             return
+        batch = self._make_batch(message, self.sender)
         if self._stop_at is not None or not self._seat.leads:
-            self.tell(self.sender, Yielded(message.lease))
+            self.tell(self.sender, self._returned(batch))
             return
-        batch = self._wanted[message.lease] = self._make_batch(message, self.sender)
+        self._wanted[message.lease] = batch
         self.run_task(self._work(batch))
 
     @handles(Revoke, only=from_this_process)
     async def on_revoke(self, message: Revoke) -> None:
-        """Nobody wants these any more: stop before the next step."""
+        """Nobody wants these any more: stop before the next step, or while they are scored."""
         for lease in message.leases:
-            self._wanted.pop(lease, None)
             self._revoked.add(lease)
+            batch = self._wanted.pop(lease, None)
+            if batch is not None:
+                batch.score_until(asyncio.get_running_loop().time())
 
     @handles(Recall, only=from_this_process)
     async def on_recall(self, message: Recall) -> None:
-        """Commit and give back what others are free to go on with."""
+        """Commit and give back what others are free to go on with; what is denoised is done
+        sooner here.
+        """
         self._recall([self._wanted[lease] for lease in message.leases if lease in self._wanted])
 
     @handles(Drain, only=from_this_process)
     async def on_drain(self, message: Drain) -> None:
         """Commit what runs, give back what has not begun, and stop in time; or go on as before."""
-        if message.stop_in_s is None:
-            self._stop_at = None
-            return
-        self._stop_at = asyncio.get_running_loop().time() + message.stop_in_s
+        now, left_s = asyncio.get_running_loop().time(), message.stop_in_s
+        self._stop_at = now + left_s if left_s is not None else None
         for batch in list(self._wanted.values()):
-            if not batch.begun:
-                self._end(batch, Yielded(batch.message.lease))
+            batch.score_until(self._stop_at)
+            if self._stop_at is not None and not batch.begun:
+                self._end(batch, self._returned(batch))
 
     def _recall(self, batches: list[BatchT]) -> None:
         for batch in batches:
             batch.recalled = True
             if not batch.begun:
-                self._end(batch, Yielded(batch.message.lease))
+                self._end(batch, self._returned(batch))
 
     async def _work(self, batch: BatchT) -> None:
-        lease = batch.message.lease
         try:
-            self._end(batch, await self._denoise(batch))
+            self._end(batch, await self._carry_out(batch))
         except Unwanted:
             return
         except (SpotlightError, ValueError, RuntimeError) as error:
-            reason = f"{type(error).__name__}: {error}"
-            requests = batch.message.requests
-            rows = error.rows if isinstance(error, NotFinite) else ()
-            failed = tuple(requests[row].id for row in rows)
-            refused = isinstance(error, CommitRefused)
-            if self._end(batch, DenoiseError(lease, reason, refused, failed)):
-                log.warning("denoise_error", lease=lease, error=reason)
+            failed = self._failed(batch, error)
+            if self._end(batch, failed):
+                log.warning("lease_failed", lease=failed.lease, what=failed.what, error=str(error))
 
-    def _end(self, batch: BatchT, answer: Denoised | Yielded | DenoiseError) -> bool:
+    def _failed(self, batch: BatchT, error: Exception) -> LeaseFailed:
+        requests = batch.message.requests
+        rows = error.rows if isinstance(error, NotFinite) else ()
+        return LeaseFailed(
+            self._context.name,
+            self._context.epoch,
+            batch.message.lease,
+            f"{type(error).__name__}: {error}",
+            _part_of(error),
+            tuple(requests[row].id for row in rows),
+        )
+
+    def _returned(self, batch: BatchT) -> ReturnLease:
+        return ReturnLease(self._context.name, self._context.epoch, batch.message.lease)
+
+    def _end(self, batch: BatchT, answer: Completed | ReturnLease | LeaseFailed) -> bool:
         """Tell the leader how the batch ended, unless nobody wants to know."""
         if not self._is_wanted(batch):
             return False
         del self._wanted[batch.message.lease]
         self.tell(batch.leader, answer)
         return True
+
+    async def _complete(
+        self,
+        batch: BatchT,
+        taken: StepsTaken,
+        *,
+        deliver: Callable[[], Awaitable[BundleOffer]],
+        score: Callable[[], Awaitable[Scored]],
+    ) -> Completed | ReturnLease:
+        """Deliver and score what is denoised, at the same time. Whatever becomes of the rewards,
+        the delivery is not given up for it: the next one needs only score.
+        """
+        bundle, scored = await asyncio.gather(
+            deliver(), self._score_in_time(batch, score), return_exceptions=True
+        )
+        if isinstance(bundle, BaseException):
+            raise bundle
+        if isinstance(scored, BaseException):
+            raise scored
+        if scored is None:
+            return self._returned(batch)
+        return Completed(
+            self._context.name,
+            self._context.epoch,
+            batch.message.lease,
+            tuple(request.id for request in batch.message.requests),
+            bundle,
+            scored.rewards,
+            taken.steps,
+            taken.seconds,
+            taken.members,
+            scored.seconds,
+        )
+
+    async def _score_in_time(
+        self, batch: BatchT, score: Callable[[], Awaitable[Scored]]
+    ) -> Scored | None:
+        """None if the time was up before; raises `Unwanted`."""
+        try:
+            async with asyncio.timeout_at(self._stop_at) as batch.scoring:
+                self._require_wanted(batch)
+                with self._context.busy("score", f"{len(batch.message.requests)} images"):
+                    return await score()
+        except TimeoutError:
+            self._require_wanted(batch)
+            return None
+        finally:
+            batch.scoring = None
+
+    def _tell_commit(self, batch: BatchT, step: int, bundle: BundleOffer, cost_s: float) -> None:
+        """To the leader, unless nobody wants to know."""
+        if self._is_wanted(batch):
+            name, epoch, lease = self._context.name, self._context.epoch, batch.message.lease
+            self.tell(batch.leader, CommitSteps(name, epoch, lease, step, bundle, cost_s))
+
+    def _key(self, batch: BatchT, step: int) -> str:
+        """Of the bundle with the batch's progress after so many steps."""
+        stem = f"{self._context.name}/{self._context.epoch}-{batch.message.lease}"
+        return f"samples/{stem}" if step == batch.steps else f"commits/{stem}-{step}"
 
     def _is_wanted(self, batch: BatchT) -> bool:
         return self._wanted.get(batch.message.lease) is batch
@@ -225,7 +335,10 @@ class BatchMember(Actor, ABC, Generic[BatchT, CompanyT]):
             raise Unwanted
 
     def _forget_batches(self) -> None:
+        forgotten = list(self._wanted.values())
         self._wanted.clear()
+        for batch in forgotten:
+            batch.score_until(asyncio.get_running_loop().time())
         self._revoked = Recent(_REVOKED_LEASES)
 
     async def _until_uploaded(
@@ -237,3 +350,10 @@ class BatchMember(Actor, ABC, Generic[BatchT, CompanyT]):
         return await until_transferred(
             upload, key, require_wanted=lambda: self._require_wanted(batch)
         )
+
+
+def _part_of(error: Exception) -> Literal["denoising", "commits", "scoring"]:
+    """Which part of the work an error is of."""
+    if isinstance(error, CommitRefused):
+        return "commits"
+    return "scoring" if isinstance(error, ScoringError) else "denoising"

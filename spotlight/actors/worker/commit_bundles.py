@@ -3,7 +3,7 @@ on from it.
 
 A commit says of what it is the progress: the job, the weights (by their checksum too, for a version
 that is trained again may differ), the step, and the whole request of every row. It is used for
-exactly these requests or not at all.
+exactly these requests or not at all. That of the last step is what training needs of a batch.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def _require_consistent(
             raise CommitRefused(
                 f"{key}: {name} is {tensor.dtype} {tuple(tensor.shape)}, not float32 {wanted}"
             )
-    if progress.step != record.step or not 0 < progress.step < settings.steps:
+    if progress.step != record.step or not 0 < progress.step <= settings.steps:
         raise CommitRefused(
             f"{key}: its tensors are of step {progress.step}, its record of {record.step}, of"
             f" {settings.steps}"

@@ -1,21 +1,23 @@
-"""A group leader: pulls requests for an SP group, and delivers what it denoised.
+"""A group leader: pulls requests for an SP group, and delivers what became of them.
 
 Messages in: PrepareJob, HoldWeights, FormGroup, EndJob, Drain, AreYouThere (node); Grant, Revoke,
-Recall (dispatcher); StepsCommitted, Denoised, Yielded, DenoiseError, GroupReady, GroupFailed (its
+Recall (dispatcher); CommitSteps, Completed, ReturnLease, LeaseFailed, GroupReady, GroupFailed (its
 member); HeldVersions (leaders of its followers).
-Messages out: Pull, CommitSteps, Completed, ReturnLease, DenoiseFailed (dispatcher); CannotServe
-(job runner); PrepareJob, HoldWeights, FormGroup, Denoise, Revoke, Recall, Drain, EndJob (member);
-Drained, Alive, GroupFailed (node); HeldVersions (the leader of rank 0).
+Messages out: Pull, CommitSteps, Completed, ReturnLease, LeaseFailed (dispatcher); CannotServe (job
+runner); PrepareJob, HoldWeights, FormGroup, Grant, Revoke, Recall, Drain, EndJob (member); Drained,
+Alive, GroupFailed (node); HeldVersions (the leader of rank 0).
 
 Every worker has a leader. The one whose member has rank 0 pulls for the group; the others say what
-their members hold, and take nothing.
+their members hold, and take nothing. What dispatcher and member say to each other is passed on as
+it is.
 
 Invariants:
 - It pulls only once the group has formed and all its members have acknowledged a weights version,
   and names exactly the versions that all of them hold.
 - Its pulls renew its leases, so only while this loop turns.
-- What is denoised or committed is delivered until the dispatcher acknowledges it, to the one that
+- What is completed or committed is delivered until the dispatcher acknowledges it, to the one that
   the latest `PrepareJob` of the job names; a coordinator may be away for two minutes.
+- Before a lease is given back, its latest commit is delivered.
 - A lease begins once: a grant that comes twice, or after its revocation, changes nothing.
 - No handler waits, so it always answers its node.
 """
@@ -34,10 +36,6 @@ from spotlight.actors.protocol import (
     CannotServe,
     CommitSteps,
     Completed,
-    Denoise,
-    Denoised,
-    DenoiseError,
-    DenoiseFailed,
     Drain,
     Drained,
     EndJob,
@@ -48,6 +46,7 @@ from spotlight.actors.protocol import (
     HeldLease,
     HeldVersions,
     HoldWeights,
+    LeaseFailed,
     Membership,
     PrepareJob,
     Pull,
@@ -55,9 +54,7 @@ from spotlight.actors.protocol import (
     ReturnLease,
     Revoke,
     StateChanged,
-    StepsCommitted,
     WorkerState,
-    Yielded,
 )
 from spotlight.actors.protocol.delivery import insist, try_tell
 from spotlight.actors.runtime import Actor, ActorRef, Message, handles
@@ -79,9 +76,9 @@ _CLOSED_LEASES = 1024
 class _Lease:
     number: int
     requests: tuple[str, ...]
-    unsaved: StepsCommitted | None = None
+    unsaved: CommitSteps | None = None
     """The latest commit that the dispatcher has not acknowledged."""
-    end: Denoised | Yielded | None = None
+    end: Completed | ReturnLease | LeaseFailed | None = None
     delivering: bool = False
 
 
@@ -259,9 +256,7 @@ class GroupLeader(Actor):
         job.leases[number] = _Lease(number, tuple(request.id for request in message.requests))
         for request in message.requests:
             job.prompts.add(request.prompt)
-        self.tell(
-            self._member, Denoise(number, message.requests, message.commits, message.commit_every)
-        )
+        self.tell(self._member, message)
         self._pull(job)  # should this batch end the process, it is known who had it
 
     @handles(Revoke, only=_from_dispatcher)
@@ -282,8 +277,8 @@ class GroupLeader(Actor):
         if self._job is not None:
             self.tell(self._member, message)
 
-    @handles(StepsCommitted, only=_from_member)
-    async def on_steps_committed(self, message: StepsCommitted) -> None:
+    @handles(CommitSteps, only=_from_member)
+    async def on_commit_steps(self, message: CommitSteps) -> None:
         """Make the commit known, so that others can go on from it."""
         job = self._job
         if job is not None and message.lease in job.leases:
@@ -291,30 +286,16 @@ class GroupLeader(Actor):
             lease.unsaved = message
             self._deliver(job, lease)
 
-    @handles(Denoised, Yielded, only=_from_member)
-    async def on_end(self, message: Denoised | Yielded) -> None:
+    @handles(Completed, ReturnLease, LeaseFailed, only=_from_member)
+    async def on_end(self, message: Completed | ReturnLease | LeaseFailed) -> None:
         """Deliver, or give back what others must go on with."""
         job = self._job
         if job is not None and message.lease in job.leases:
             lease = job.leases[message.lease]
             lease.end = message
+            if not _leaves_commits(message):
+                lease.unsaved = None
             self._deliver(job, lease)
-
-    @handles(DenoiseError, only=_from_member)
-    async def on_denoise_error(self, message: DenoiseError) -> None:
-        """Give the lease back, with the reason."""
-        job = self._job
-        if job is not None and message.lease in job.leases:
-            failed = DenoiseFailed(
-                self._context.name,
-                self._context.epoch,
-                message.lease,
-                message.error,
-                message.bad_commits,
-                message.failed,
-            )
-            try_tell(self, job.membership.dispatcher, failed)
-            self._close(job, message.lease)
 
     def _deliver(self, job: _Job, lease: _Lease) -> None:
         if not lease.delivering:
@@ -322,51 +303,23 @@ class GroupLeader(Actor):
             self.run_task(self._deliver_all(job, lease))
 
     async def _deliver_all(self, job: _Job, lease: _Lease) -> None:
-        """One after the other: the latest commit, or what makes it pointless."""
+        """One after the other: the latest commit, and what ends the lease."""
         while self._holds(job, lease):
-            if isinstance(lease.end, Denoised):
-                await self._complete(job, lease, lease.end)
-                self._close(job, lease.number)
-            elif lease.unsaved is not None:
+            if lease.unsaved is not None:
                 await self._save(job, lease, lease.unsaved)
+            elif isinstance(lease.end, Completed):
+                await self._insist(job, lease.end, lambda: self._holds(job, lease))
+                self._close(job, lease.number)
             elif lease.end is not None:
-                self._give_back(job, lease.number)
+                try_tell(self, job.membership.dispatcher, lease.end)
+                self._close(job, lease.number)
             else:
                 break
         lease.delivering = False
 
-    async def _complete(self, job: _Job, lease: _Lease, done: Denoised) -> None:
-        completed = Completed(
-            self._context.name,
-            self._context.epoch,
-            lease.number,
-            lease.requests,
-            done.bundle,
-            done.steps,
-            done.seconds,
-            done.members,
-        )
-        await self._insist(job, completed, lambda: self._holds(job, lease))
-
-    async def _save(self, job: _Job, lease: _Lease, saved: StepsCommitted) -> None:
-        commit = CommitSteps(
-            self._context.name,
-            self._context.epoch,
-            lease.number,
-            saved.step,
-            saved.bundle,
-            saved.cost_s,
-        )
-        await self._insist(
-            job,
-            commit,
-            lambda: (
-                self._holds(job, lease)
-                and lease.unsaved is saved
-                and not isinstance(lease.end, Denoised)
-            ),
-        )
-        if lease.unsaved is saved:
+    async def _save(self, job: _Job, lease: _Lease, commit: CommitSteps) -> None:
+        await self._insist(job, commit, lambda: self._holds(job, lease) and lease.unsaved is commit)
+        if lease.unsaved is commit:
             lease.unsaved = None
 
     async def _insist(self, job: _Job, message: Message, wanted: Callable[[], bool]) -> None:
@@ -449,3 +402,10 @@ class GroupLeader(Actor):
             await asyncio.sleep(_PULL_S)
             if self._job is not None:
                 self._pull(self._job)
+
+
+def _leaves_commits(end: Completed | ReturnLease | LeaseFailed) -> bool:
+    """Whether others go on from the last commit after this."""
+    if isinstance(end, LeaseFailed):
+        return end.what == "scoring"
+    return isinstance(end, ReturnLease)

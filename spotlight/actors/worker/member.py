@@ -1,19 +1,21 @@
-"""A member: executes denoising on its accelerator, with exactly the weights that a request names.
+"""A member: denoises on its accelerator with exactly the weights that a request names, and scores
+what was denoised.
 
 Messages in: PrepareJob, HoldWeights (asks of its leader), EndJob (its leader), and those of every
 `BatchMember`.
-Messages out: StepsCommitted (its leader), and those of every `BatchMember`.
+Messages out: those of every `BatchMember`.
 
 The model stays loaded between jobs' iterations; weights versions are kept as tensors and copied in
-when a request needs another one. Batches run one after the other on the accelerator, while the
-bundle of the last one is uploaded. A batch goes on from the commits that come with it, and commits
-while it runs, and before it is given back. Steps are taken with those who are in the member's SP
-group at the time.
+when a request needs another one. Batches run one after the other on the accelerator, while the last
+one is scored and its bundle is uploaded; its pixels stay here. A batch goes on from the commits
+that come with it, and commits while it runs, and before it is given back. Steps are taken with
+those who are in the member's SP group at the time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import threading
 import weakref
@@ -22,24 +24,30 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
+import numpy as np
 import structlog
-import torch
 from torch import Tensor
 
 from spotlight.actors.protocol import (
     Acknowledged,
-    Denoise,
-    Denoised,
+    Completed,
     EndJob,
     Follow,
+    Grant,
     HoldWeights,
     PrepareJob,
-    StepsCommitted,
+    ReturnLease,
     WeightsHeld,
-    Yielded,
 )
 from spotlight.actors.runtime import ActorRef, from_this_process, handles
-from spotlight.actors.worker.batch_member import STATES, Batch, BatchMember, Unwanted
+from spotlight.actors.worker.batch_member import (
+    NO_STEPS,
+    STATES,
+    Batch,
+    BatchMember,
+    StepsTaken,
+    Unwanted,
+)
 from spotlight.actors.worker.commit_bundles import (
     Origin,
     fetch_bundles,
@@ -48,13 +56,14 @@ from spotlight.actors.worker.commit_bundles import (
     unpack_commits,
 )
 from spotlight.actors.worker.group_connector import GroupConnector
-from spotlight.actors.worker.step_loop import StepLoop, Taken
+from spotlight.actors.worker.scoring import Scoring
+from spotlight.actors.worker.step_loop import StepLoop, Taken, take
 from spotlight.actors.worker.worker_state import Turn, WorkerContext
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.lockstep import Company, Lockstep
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.png import to_png
-from spotlight.diffusion.samplers import Denoising, Progress, SampleBatch, resume, start
+from spotlight.diffusion.samplers import Denoising, Progress, resume, start
 from spotlight.errors import (
     CommitRefused,
     NotFinite,
@@ -62,16 +71,14 @@ from spotlight.errors import (
     TransferFailed,
     WrongWeights,
 )
-from spotlight.jobs import ModelSpec
+from spotlight.jobs import ModelSpec, RewardSpec
 from spotlight.transport.tensors import fetch, upload
-from spotlight.transport.tensors.bundles import map_copy, pack, touch, unpack
-from spotlight.types import BundleOffer, StoreEndpoint
+from spotlight.transport.tensors.bundles import map_copy, touch, unpack
+from spotlight.types import BundleOffer, Request, StoreEndpoint
 
 log = structlog.get_logger(__name__)
 
 _Version = tuple[int, bool]
-_Images = tuple[dict[str, Tensor], dict[str, bytes]]
-"""Tensors of a batch, and pictures by key for those requests that ask for one."""
 
 
 @dataclass(frozen=True)
@@ -85,10 +92,20 @@ class _Weights:
 class _Job:
     id: str
     model: DiffusionModel
+    reward: RewardSpec
     sink: StoreEndpoint
     """Of the coordinator that is there now."""
     fingerprint: str
     """The same in all members that have this job and this model."""
+
+
+@dataclass(frozen=True)
+class _Finished:
+    """A batch after its last step."""
+
+    taken: Taken
+    images: np.ndarray
+    """uint8 [B, H, W, 3]."""
 
 
 @dataclass(eq=False)
@@ -103,6 +120,7 @@ class Member(BatchMember[_Batch, Company]):
     def __init__(self, context: WorkerContext, host: str = "127.0.0.1") -> None:
         self._connector = GroupConnector(context, host, self._loaded_model)
         super().__init__(context, self._connector)
+        self._scoring = Scoring(context)
         self._loading = threading.Lock()
         """A thread that was left behind may still copy weights."""
         self._job: _Job | None = None
@@ -132,7 +150,9 @@ class Member(BatchMember[_Batch, Company]):
                 model = await self._context.on_accelerator(lambda: load_model(spec))
             self._warm = (spec, model)
         fingerprint = f"{message.job_id}/{zlib.crc32(msgspec.json.encode(spec)):08x}"
-        self._job = _Job(message.job_id, self._warm[1], message.membership.sink, fingerprint)
+        reward, sink = message.job.reward, message.membership.sink
+        self._job = _Job(message.job_id, self._warm[1], reward, sink, fingerprint)
+        self.run_task(self._scoring.prepare(reward))
         return Acknowledged()
 
     @handles(HoldWeights, only=from_this_process)
@@ -196,13 +216,13 @@ class Member(BatchMember[_Batch, Company]):
 
     # --- batches ---
 
-    def _make_batch(self, message: Denoise, leader: ActorRef) -> _Batch:
+    def _make_batch(self, message: Grant, leader: ActorRef) -> _Batch:
         return _Batch(message, leader, job=self._job)
 
     def _must_stop_at(self, batch: _Batch) -> float | None:
         return asyncio.get_running_loop().time() if batch.recalled else self._stop_at
 
-    async def _denoise(self, batch: _Batch) -> Denoised | Yielded:
+    async def _carry_out(self, batch: _Batch) -> Completed | ReturnLease:
         job, message = batch.job, batch.message
         if job is None:
             raise SpotlightError("no job is prepared on this member")
@@ -210,22 +230,36 @@ class Member(BatchMember[_Batch, Company]):
         weights = self._held((first.weights_version, first.kind == "evaluation"))
         origin = Origin(job.id, weights.checksum)
         progress = await self._progress(job, origin, message)
-        detail = f"{len(message.requests)} images of iteration {first.iteration}"
+        if progress is not None and progress.step == batch.steps:
+            finished = await self._decoded(job, batch, progress)
+            return await self._finish(job, origin, batch, finished, NO_STEPS)
         rest: Taken | None = None
         async with self._context.accelerator_turn() as turn:
             self._require_wanted(batch)
-            with self._context.busy(STATES[first.kind], detail):
+            with self._context.busy(STATES[first.kind], _detail(message)):
                 steps = self._step_loop(job, origin, batch, weights, progress, turn)
                 done = await steps.run(lambda: self._require_wanted(batch))
                 if done is None:
                     rest = await steps.take_rest()
         if done is not None:
-            bundle = await self._deliver(job, batch, *done)
-            return Denoised(message.lease, bundle, steps.steps, steps.seconds, steps.members)
+            taken = StepsTaken(steps.steps, steps.seconds, steps.members)
+            return await self._finish(job, origin, batch, done, taken)
         await steps.delivered()
         if rest is not None:
             await self._deliver_commit(job, origin, batch, rest)
-        return Yielded(message.lease)
+        return self._returned(batch)
+
+    async def _decoded(self, job: _Job, batch: _Batch, progress: Progress) -> _Finished:
+        """What others have denoised."""
+        message = batch.message
+        async with self._context.accelerator_turn():
+            self._require_wanted(batch)
+            batch.begun = True
+            with self._context.busy(STATES[message.requests[0].kind], _detail(message)):
+                images = await self._context.in_turn(
+                    lambda: _decode(job.model, message.requests, progress)
+                )
+        return _Finished(Taken(progress, 0.0), images)
 
     def _step_loop(
         self,
@@ -235,7 +269,7 @@ class Member(BatchMember[_Batch, Company]):
         weights: _Weights,
         progress: Progress | None,
         turn: Turn,
-    ) -> StepLoop[_Images]:
+    ) -> StepLoop[_Finished]:
         message = batch.message
         return StepLoop(
             self._context,
@@ -243,7 +277,7 @@ class Member(BatchMember[_Batch, Company]):
             stretch=lambda: self._seat.lead(message.requests, weights.checksum),
             prepare=lambda: self._load(job.model, weights),
             begin=lambda: self._begin(job.model, batch, progress),
-            finish=lambda denoising: _decode(job.model, message, denoising.result()),
+            finish=lambda denoising: _finished(job.model, message.requests, denoising),
             commit_every=message.commit_every,
             deliver=lambda taken: self._deliver_commit(job, origin, batch, taken),
             stop_at=lambda: self._must_stop_at(batch),
@@ -257,7 +291,7 @@ class Member(BatchMember[_Batch, Company]):
             start=self.run_task,
         )
 
-    async def _progress(self, job: _Job, origin: Origin, message: Denoise) -> Progress | None:
+    async def _progress(self, job: _Job, origin: Origin, message: Grant) -> Progress | None:
         """Where the batch goes on; None from its first step."""
         commits = [commit for commit in message.commits if commit is not None]
         if not commits:
@@ -299,59 +333,74 @@ class Member(BatchMember[_Batch, Company]):
 
     # --- delivery ---
 
-    async def _deliver_commit(self, job: _Job, origin: Origin, batch: _Batch, taken: Taken) -> None:
-        """A commit that cannot be delivered is no reason to stop: the next one may be."""
-        message, step = batch.message, taken.progress.step
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        try:
-            data = await self._context.on_packer(
-                lambda: pack_commit(origin, message.requests, taken.progress)
-            )
-            bundle = await self._upload(job, batch, f"commits/{self._stem(batch)}-{step}", data)
-        except (NotFinite, TransferFailed) as error:
-            log.warning("commit_not_delivered", lease=message.lease, error=str(error))
-            return
-        except Unwanted:
-            return
-        cost_s = taken.cost_s
-        if job.model.device.type == "cpu":
-            cost_s += loop.time() - began  # delivery and denoising share the processor
-        if self._is_wanted(batch):
-            self.tell(batch.leader, StepsCommitted(message.lease, step, bundle, cost_s))
+    async def _finish(
+        self, job: _Job, origin: Origin, batch: _Batch, finished: _Finished, taken: StepsTaken
+    ) -> Completed | ReturnLease:
+        """Score what is denoised, and deliver it meanwhile."""
+        prompts = [request.prompt for request in batch.message.requests]
+        return await self._complete(
+            batch,
+            taken,
+            deliver=lambda: self._deliver(job, origin, batch, finished, is_new=taken.steps > 0),
+            score=lambda: self._scoring.score(job.reward, finished.images, prompts),
+        )
 
     async def _deliver(
-        self, job: _Job, batch: _Batch, tensors: dict[str, Tensor], images: dict[str, bytes]
+        self, job: _Job, origin: Origin, batch: _Batch, finished: _Finished, *, is_new: bool
     ) -> BundleOffer:
-        for key, picture in images.items():
-            await self._upload(job, batch, key, picture)
-        data = await self._context.on_packer(lambda: pack(tensors))
-        return await self._upload(job, batch, f"samples/{self._stem(batch)}", data)
+        """The pictures that are asked for, and the last commit, unless it was told already."""
+        for request, image in zip(batch.message.requests, finished.images, strict=True):
+            if request.image_key:
+                picture = await self._context.on_packer(functools.partial(to_png, image))
+                await self._upload(job, batch, request.image_key, picture)
+        bundle, cost_s = await self._upload_progress(job, origin, batch, finished.taken)
+        if is_new:
+            self._tell_commit(batch, batch.steps, bundle, cost_s)
+        return bundle
 
-    def _stem(self, batch: _Batch) -> str:
-        return f"{self._context.name}/{self._context.epoch}-{batch.message.lease}"
+    async def _deliver_commit(self, job: _Job, origin: Origin, batch: _Batch, taken: Taken) -> None:
+        """A commit that cannot be delivered is no reason to stop: the next one may be."""
+        try:
+            bundle, cost_s = await self._upload_progress(job, origin, batch, taken)
+        except (NotFinite, TransferFailed) as error:
+            log.warning("commit_not_delivered", lease=batch.message.lease, error=str(error))
+        except Unwanted:
+            return
+        else:
+            self._tell_commit(batch, taken.progress.step, bundle, cost_s)
+
+    async def _upload_progress(
+        self, job: _Job, origin: Origin, batch: _Batch, taken: Taken
+    ) -> tuple[BundleOffer, float]:
+        """The bundle, and for how long making it kept the accelerator from denoising."""
+        progress, loop = taken.progress, asyncio.get_running_loop()
+        began = loop.time()
+        data = await self._context.on_packer(
+            lambda: pack_commit(origin, batch.message.requests, progress)
+        )
+        bundle = await self._upload(job, batch, self._key(batch, progress.step), data)
+        # Without an accelerator delivery and denoising share the processor.
+        shared_s = loop.time() - began if job.model.device.type == "cpu" else 0.0
+        return bundle, taken.cost_s + shared_s
 
     async def _upload(self, job: _Job, batch: _Batch, key: str, data: bytes) -> BundleOffer:
         return await self._until_uploaded(batch, key, lambda: upload(job.sink, key, data))
 
 
-def _decode(
-    model: DiffusionModel, message: Denoise, samples: SampleBatch
-) -> tuple[dict[str, Tensor], dict[str, bytes]]:
-    """In the accelerator's thread: what is delivered, and PNGs for those requests that ask for
-    one.
-    """
-    requests, first = message.requests, message.requests[0]
-    images = model.decode(samples.latents, first.settings.height, first.settings.width)
-    tensors = {"images": torch.from_numpy(images)}
-    if first.kind == "rollout":
-        tensors["latents"] = samples.latents
-        if samples.window_states is not None and samples.log_probs is not None:
-            tensors["window_states"] = samples.window_states
-            tensors["log_probs"] = samples.log_probs
-    pictures = {
-        request.image_key: to_png(image)
-        for request, image in zip(requests, images, strict=True)
-        if request.image_key
-    }
-    return tensors, pictures
+def _detail(message: Grant) -> str:
+    return f"{len(message.requests)} images of iteration {message.requests[0].iteration}"
+
+
+def _finished(
+    model: DiffusionModel, requests: tuple[Request, ...], denoising: Denoising
+) -> _Finished:
+    """In the accelerator's thread."""
+    denoising.result()  # raises `NotFinite`, before anything is decoded
+    taken = take(denoising)
+    return _Finished(taken, _decode(model, requests, taken.progress))
+
+
+def _decode(model: DiffusionModel, requests: tuple[Request, ...], progress: Progress) -> np.ndarray:
+    """In the accelerator's thread."""
+    settings = requests[0].settings
+    return model.decode(progress.latents, settings.height, settings.width)

@@ -35,7 +35,6 @@ async def _serve(arguments: argparse.Namespace) -> None:
     from spotlight.actors.runtime import ESCALATE, Actor, ActorRef, ActorSystem
     from spotlight.actors.worker.group_leader import GroupLeader
     from spotlight.actors.worker.member import Member
-    from spotlight.actors.worker.reward_worker import RewardWorker
     from spotlight.actors.worker.trainer_rank import TrainerRank
     from spotlight.actors.worker.worker_state import WorkerContext
     from spotlight.transport.control import ZeroMQTransport
@@ -55,9 +54,8 @@ async def _serve(arguments: argparse.Namespace) -> None:
 
         member = await spawn(lambda: Member(context, reached), "member")
         leader = await spawn(lambda: GroupLeader(context, member), "leader")
-        reward = await spawn(lambda: RewardWorker(context), "reward-worker")
         trainer = await spawn(lambda: TrainerRank(context, reached), "trainer-rank")
-        refs = WorkerRefs(arguments.name, context.epoch, leader, member, reward, trainer)
+        refs = WorkerRefs(arguments.name, context.epoch, leader, member, trainer)
         key = os.environ.get(WORKER_KEY, "")
         system.tell(system.well_known(arguments.node, "node"), WorkerUp(refs, key))
         await until_told(system)

@@ -155,7 +155,7 @@ class StepLoop(Generic[ResultT]):
             if finished is not None:
                 require_wanted()
                 if self._delivery is not None:
-                    self._delivery.cancel()  # the images come instead
+                    self._delivery.cancel()  # the last step is delivered instead
                 return finished
 
     async def _run_stretch(self, stretch: Stretch, *, passes_on: bool) -> ResultT | None:
@@ -198,7 +198,7 @@ class StepLoop(Generic[ResultT]):
         if denoising.done:
             return self._finish(denoising)
         if not self._goes_on():
-            work.taken = _take(denoising)  # at once, whatever is queued here by now
+            work.taken = take(denoising)  # at once, whatever is queued here by now
         return None
 
     def _runs_to_the_end(self) -> bool:
@@ -241,7 +241,7 @@ class StepLoop(Generic[ResultT]):
         assert denoising is not None
         if taken is None or taken.progress.step != denoising.steps_taken:
             await self._turn.regain()
-            taken = await self._accelerator.in_turn(lambda: _take(denoising))
+            taken = await self._accelerator.in_turn(lambda: take(denoising))
         self._committed = taken.progress.step
         return taken
 
@@ -252,7 +252,8 @@ def _step(company: Company, denoising: Denoising, work: _Work) -> None:
     work.seconds += time.perf_counter() - began
 
 
-def _take(denoising: Denoising) -> Taken:
+def take(denoising: Denoising) -> Taken:
+    """In the accelerator's thread: a copy of what is done so far."""
     began = time.perf_counter()
     progress = denoising.progress()
     return Taken(progress, time.perf_counter() - began)

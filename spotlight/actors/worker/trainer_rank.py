@@ -352,7 +352,8 @@ def _assemble(message: Train, bundles: dict[str, dict[str, Tensor]]) -> Training
     def rows(name: str) -> Tensor:
         return torch.stack([bundles[s.bundle.key][name][s.row] for s in message.samples])
 
-    stochastic = all("window_states" in bundle for bundle in bundles.values())
+    # Without a window of noise there are states of no step.
+    stochastic = all(bundle["window_states"].shape[1] for bundle in bundles.values())
     return TrainingBatch(
         prompts=[sample.prompt for sample in message.samples],
         latents=rows("latents"),

@@ -120,7 +120,7 @@ class Site:
 
     async def up(self, name: str, wait_s: float = 0.1) -> None:
         self.epochs += 1
-        refs = WorkerRefs(name, self.epochs, *[self.worker.ref] * 4)
+        refs = WorkerRefs(name, self.epochs, *[self.worker.ref] * 3)
         self.system.tell(self.node, WorkerUp(refs, self.launcher.keys.get(name, "")))
         await asyncio.sleep(wait_s)
 
@@ -500,7 +500,7 @@ async def test_workers_do_not_compute_for_ever_without_a_coordinator(warm: Site)
     assert warm.worker.all(EndJob) == []
     await asyncio.sleep(60.0)
     assert set(warm.worker.all(EndJob)) == {EndJob("job")}
-    assert len(warm.worker.all(EndJob)) == 6
+    assert len(warm.worker.all(EndJob)) == 4
     assert len(warm.launcher.started) == 2, "the workers stay warm"
 
 
@@ -527,7 +527,7 @@ async def test_what_only_others_may_say_is_refused_from_strangers(warm: Site) ->
         GroupFailed(1, "no"),
         Alive("n/0", 1, "job"),
         Drained("n/0", 1),
-        WorkerUp(WorkerRefs("n/0", 99, *[stranger.ref] * 4), "guessed"),
+        WorkerUp(WorkerRefs("n/0", 99, *[stranger.ref] * 3), "guessed"),
     ]
     for word in words:
         stranger.tell(warm.node, word)
@@ -547,7 +547,7 @@ async def test_a_worker_that_is_not_the_nodes_does_not_come_up(site: Site) -> No
 
 async def test_a_worker_speaks_for_its_own_actors_only(site: Site) -> None:
     elsewhere = await recorder(await site.cluster.system("elsewhere"), "leader")
-    refs = WorkerRefs("n/0", 1, elsewhere.ref, *[site.worker.ref] * 3)
+    refs = WorkerRefs("n/0", 1, elsewhere.ref, *[site.worker.ref] * 2)
     site.system.tell(site.node, WorkerUp(refs, site.launcher.keys["n/0"]))
     await asyncio.sleep(0.1)
     assert site.system.dead_letters.counts["not_allowed"] == 1

@@ -46,7 +46,7 @@ class Plan:
         self.starts += 1
         leader = await recorder(self.system, f"leader-{worker}-{self.starts}")
         self.leaders[worker] = leader
-        refs = WorkerRefs(worker, self.starts, leader.ref, leader.ref, leader.ref, leader.ref)
+        refs = WorkerRefs(worker, self.starts, leader.ref, leader.ref, leader.ref)
         self.grouping.add(refs)
         await self.hear(worker, 0, job)
 

@@ -1,4 +1,4 @@
-"""The group leader: it pulls only with acknowledged weights, and delivers what it denoised."""
+"""The group leader: it pulls only with acknowledged weights, and delivers what its member says."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 from job_kit import STORE, job, offer, recorder, requests, settle
-from leader_kit import Crew, committed, completed, denoised, saved
+from leader_kit import Crew, committed, completed, returned
 from runtime_kit import Cluster
 
 from spotlight.actors.protocol import (
@@ -17,10 +17,6 @@ from spotlight.actors.protocol import (
     CannotServe,
     CommitSteps,
     Completed,
-    Denoise,
-    Denoised,
-    DenoiseError,
-    DenoiseFailed,
     Drain,
     Drained,
     EndJob,
@@ -29,6 +25,7 @@ from spotlight.actors.protocol import (
     GroupFailed,
     HeldLease,
     HoldWeights,
+    LeaseFailed,
     Membership,
     PrepareJob,
     Pull,
@@ -38,7 +35,6 @@ from spotlight.actors.protocol import (
     Revoke,
     Seat,
     StateChanged,
-    Yielded,
 )
 from spotlight.actors.protocol.delivery import AWAY_LIMIT_S
 from spotlight.types import Commit
@@ -110,16 +106,16 @@ async def test_a_new_job_starts_without_weights(crew: Crew) -> None:
 async def test_a_grant_goes_to_the_member_and_the_result_to_the_dispatcher(crew: Crew) -> None:
     await crew.prepare()
     commit = Commit(3, offer("commits/1"), 0)
-    await crew.grant(4, 2, commit)
-    assert crew.member.last(Denoise) == Denoise(4, requests(2), (commit, commit), 3)
-    await crew.tell(denoised(4))
+    grant = await crew.grant(4, 2, commit)
+    assert crew.member.last(Grant) == grant
+    await crew.tell(completed(4, 2))
     assert crew.dispatcher.all(Completed) == [completed(4, 2)]
 
 
 async def test_a_completion_is_delivered_again_until_it_is_acknowledged(crew: Crew) -> None:
     await crew.working(4)
     crew.receipt = None
-    await crew.tell(denoised(4))
+    await crew.tell(completed(4))
     await asyncio.sleep(2.5)
     crew.receipt = Receipt(1)
     await asyncio.sleep(60.0)
@@ -131,7 +127,7 @@ async def test_a_completion_is_sent_again_while_the_coordinator_cannot_tell_yet(
 ) -> None:
     await crew.working(4)
     crew.receipt = NOT_NOW
-    await crew.tell(denoised(4))
+    await crew.tell(completed(4))
     await asyncio.sleep(AWAY_LIMIT_S * 2)
     crew.receipt = None  # it was there just now, so it is not given up for an error
     await asyncio.sleep(AWAY_LIMIT_S / 2)
@@ -153,7 +149,7 @@ async def test_leases_are_renewed_by_name_while_they_are_held(crew: Crew) -> Non
     assert len(crew.dispatcher.all(Pull)) == pulls + 3
     ids = tuple(each.id for each in requests(2))
     assert crew.dispatcher.last(Pull).leases == (HeldLease(4, ids), HeldLease(5, ids[:1]))
-    await crew.tell(denoised(4))
+    await crew.tell(completed(4))
     assert crew.held() == (5,)
 
 
@@ -178,9 +174,9 @@ async def test_without_weights_there_is_no_pull(crew: Crew) -> None:
 
 async def test_a_grant_that_comes_twice_is_taken_once(crew: Crew) -> None:
     await crew.working(4, 4)
-    await crew.tell(denoised(4))
+    await crew.tell(completed(4))
     await crew.grant(4)
-    assert len(crew.member.all(Denoise)) == 1
+    assert len(crew.member.all(Grant)) == 1
     assert crew.held() == ()
 
 
@@ -188,7 +184,7 @@ async def test_a_grant_that_its_revocation_overtook_is_not_taken(crew: Crew) -> 
     await crew.prepare()
     await crew.tell(Revoke((4,)))
     await crew.grant(4)
-    assert crew.member.all(Denoise) == []
+    assert crew.member.all(Grant) == []
     assert crew.held() == ()
 
 
@@ -197,28 +193,28 @@ async def test_a_grant_of_a_dispatcher_that_is_not_the_jobs_is_not_taken(crew: C
     stranger = await recorder(crew.coordinator, "stranger")
     stranger.tell(crew.leader, Grant(4, 15.0, requests(1), (None,), 0))
     await asyncio.sleep(1.0)
-    assert crew.member.all(Denoise) == []
+    assert crew.member.all(Grant) == []
 
 
 async def test_lease_numbers_of_another_job_mean_nothing(crew: Crew) -> None:
     await crew.working(4)
-    await crew.tell(denoised(4))
+    await crew.tell(completed(4))
     await crew.prepare(job_id="next")
     await crew.grant(4)
-    assert len(crew.member.all(Denoise)) == 2
+    assert len(crew.member.all(Grant)) == 2
 
 
 async def test_what_the_member_cannot_do_is_given_back(crew: Crew) -> None:
     await crew.working(4, 5)
-    await crew.tell(DenoiseError(4, "out of memory"))
-    await crew.tell(DenoiseError(5, "damaged", bad_commits=True))
-    await crew.working(6)
-    await crew.tell(DenoiseError(6, "NaN", failed=("rollout/0/0/1",)))
-    assert crew.dispatcher.all(DenoiseFailed) == [
-        DenoiseFailed("w", 7, 4, "out of memory"),
-        DenoiseFailed("w", 7, 5, "damaged", bad_commits=True),
-        DenoiseFailed("w", 7, 6, "NaN", failed=("rollout/0/0/1",)),
+    failures = [
+        LeaseFailed("w", 7, 4, "out of memory"),
+        LeaseFailed("w", 7, 5, "damaged", what="commits"),
+        LeaseFailed("w", 7, 6, "NaN", failed=("rollout/0/0/1",)),
     ]
+    await crew.grant(6)
+    for failed in failures:
+        await crew.tell(failed)
+    assert crew.dispatcher.all(LeaseFailed) == failures
     assert crew.held() == ()
 
 
@@ -227,7 +223,7 @@ async def test_a_revoked_lease_is_neither_renewed_nor_delivered(crew: Crew) -> N
     await crew.tell(Revoke((4,)))
     assert crew.member.last(Revoke) == Revoke((4,))
     await crew.tell(committed(4, 2))
-    await crew.tell(denoised(4))
+    await crew.tell(completed(4))
     await asyncio.sleep(30.0)
     assert crew.dispatcher.all(Completed) == crew.dispatcher.all(CommitSteps) == []
     assert crew.held() == ()
@@ -236,17 +232,17 @@ async def test_a_revoked_lease_is_neither_renewed_nor_delivered(crew: Crew) -> N
 async def test_after_the_end_of_the_job_nothing_is_delivered(crew: Crew) -> None:
     await crew.working(4)
     await crew.tell(EndJob("job"))
-    await crew.tell(denoised(4))
+    await crew.tell(completed(4))
     await crew.grant(5)
     assert crew.dispatcher.all(Completed) == []
     assert crew.member.last(EndJob) == EndJob("job")
-    assert [message.lease for message in crew.member.all(Denoise)] == [4]
+    assert [message.lease for message in crew.member.all(Grant)] == [4]
 
 
 async def test_the_end_of_the_job_ends_a_delivery(crew: Crew) -> None:
     await crew.working(4)
     crew.receipt = None
-    await crew.tell(denoised(4))
+    await crew.tell(completed(4))
     await crew.tell(EndJob("job"))
     tried = len(crew.dispatcher.all(Completed))
     await asyncio.sleep(60.0)
@@ -259,7 +255,7 @@ async def test_the_end_of_the_job_ends_a_delivery(crew: Crew) -> None:
 async def test_a_commit_is_made_known_to_the_dispatcher(crew: Crew) -> None:
     await crew.working(4)
     await crew.tell(committed(4, 2))
-    assert crew.dispatcher.all(CommitSteps) == [saved(4, 2)]
+    assert crew.dispatcher.all(CommitSteps) == [committed(4, 2)]
     await asyncio.sleep(5.0)
     assert crew.held() == (4,)
 
@@ -272,31 +268,50 @@ async def test_only_the_latest_commit_is_sent_again(crew: Crew) -> None:
     await crew.tell(committed(4, 5))
     crew.receipt = Receipt(1)
     await asyncio.sleep(10.0)
-    assert crew.dispatcher.all(CommitSteps) == [saved(4, 2), saved(4, 5)]
+    assert crew.dispatcher.all(CommitSteps) == [committed(4, 2), committed(4, 5)]
 
 
 async def test_a_commit_of_what_is_done_is_not_sent_again(crew: Crew) -> None:
     await crew.working(4)
     crew.receipt = None
     await crew.tell(committed(4, 2))
-    await crew.tell(denoised(4))
+    await crew.tell(completed(4))
     crew.receipt = Receipt(1)
     await asyncio.sleep(10.0)
-    assert crew.dispatcher.all(CommitSteps) == [saved(4, 2)]
+    assert crew.dispatcher.all(CommitSteps) == [committed(4, 2)]
     assert crew.dispatcher.all(Completed) == [completed(4)]
 
 
-async def test_a_yielded_lease_is_returned_after_its_commit_is_safe(crew: Crew) -> None:
+@pytest.mark.parametrize(
+    "end",
+    [returned(4), LeaseFailed("w", 7, 4, "no scorer", what="scoring")],
+    ids=["returned", "not scored"],
+)
+async def test_what_others_go_on_with_is_given_back_after_its_commit_is_safe(
+    crew: Crew, end: ReturnLease | LeaseFailed
+) -> None:
     await crew.working(4)
     crew.receipt = None
     await crew.tell(committed(4, 2))
-    await crew.tell(Yielded(4))
-    assert crew.dispatcher.all(ReturnLease) == []
+    await crew.tell(end)
+    assert end not in crew.dispatcher.inbox
     crew.receipt = Receipt(1)
     await asyncio.sleep(2.0)
-    told = [m for m in crew.dispatcher.inbox if isinstance(m, CommitSteps | ReturnLease)]
-    assert told == [saved(4, 2), saved(4, 2), ReturnLease("w", 7, 4)]
+    told = [m for m in crew.dispatcher.inbox if isinstance(m, CommitSteps | type(end))]
+    assert told == [committed(4, 2), committed(4, 2), end]
     assert crew.held() == ()
+
+
+async def test_a_commit_of_what_failed_to_denoise_is_not_sent_again(crew: Crew) -> None:
+    await crew.working(4)
+    crew.receipt = None
+    await crew.tell(committed(4, 2))
+    failed = LeaseFailed("w", 7, 4, "out of memory")
+    await crew.tell(failed)
+    crew.receipt = Receipt(1)
+    await asyncio.sleep(10.0)
+    assert crew.dispatcher.all(CommitSteps) == [committed(4, 2)]
+    assert crew.dispatcher.all(LeaseFailed) == [failed]
 
 
 async def test_a_recalled_lease_is_returned_once_its_commit_is_safe(crew: Crew) -> None:
@@ -305,9 +320,9 @@ async def test_a_recalled_lease_is_returned_once_its_commit_is_safe(crew: Crew) 
     assert crew.member.last(Recall).leases in ((4,), (4, 9))
     assert crew.dispatcher.all(ReturnLease) == []
     await crew.tell(committed(4, 2))
-    await crew.tell(Yielded(4))
-    assert crew.dispatcher.last(CommitSteps) == saved(4, 2)
-    assert crew.dispatcher.all(ReturnLease) == [ReturnLease("w", 7, 4)]
+    await crew.tell(returned(4))
+    assert crew.dispatcher.last(CommitSteps) == committed(4, 2)
+    assert crew.dispatcher.all(ReturnLease) == [returned(4)]
     assert crew.held() == (5,)
 
 
@@ -320,19 +335,19 @@ async def test_while_it_drains_it_takes_nothing_and_says_when_nothing_is_left(cr
     assert crew.member.last(Drain) == Drain(20.0)
     assert crew.dispatcher.last(Pull).credits == 0
     await crew.grant(6)
-    assert crew.dispatcher.last(ReturnLease) == ReturnLease("w", 7, 6)
-    await crew.tell(Yielded(5))
+    assert crew.dispatcher.last(ReturnLease) == returned(6)
+    await crew.tell(returned(5))
     assert crew.node.all(Drained) == []
-    await crew.tell(denoised(4))
+    await crew.tell(completed(4))
     assert set(crew.node.all(Drained)) == {Drained("w", 7)}
-    assert [message.lease for message in crew.member.all(Denoise)] == [4, 5]
+    assert [message.lease for message in crew.member.all(Grant)] == [4, 5]
 
 
 async def test_it_has_not_drained_before_the_dispatcher_knows(crew: Crew) -> None:
     await crew.working(4)
     crew.receipt = None
     await crew.tell(Drain(20.0), crew.node)
-    await crew.tell(denoised(4))
+    await crew.tell(completed(4))
     assert crew.node.all(Drained) == []
     crew.receipt = Receipt(1)
     await asyncio.sleep(2.0)
@@ -368,7 +383,7 @@ async def test_a_result_waits_for_the_coordinator_that_comes_back(crew: Crew) ->
     await crew.working(4, 5)
     await crew.coordinator.abort()
     await crew.tell(committed(5, 3))
-    await crew.tell(denoised(4))
+    await crew.tell(completed(4))
     await asyncio.sleep(30.0)
 
     await crew.open_coordinator()
@@ -380,10 +395,10 @@ async def test_a_result_waits_for_the_coordinator_that_comes_back(crew: Crew) ->
     await asyncio.sleep(10.0)
 
     assert crew.dispatcher.all(Completed) == [completed(4)]
-    assert crew.dispatcher.all(CommitSteps) == [saved(5, 3)]
+    assert crew.dispatcher.all(CommitSteps) == [committed(5, 3)]
     assert crew.held() == (5,)
     await crew.grant(6)
-    assert crew.member.last(Denoise).lease == 6
+    assert crew.member.last(Grant).lease == 6
 
 
 async def test_what_the_same_runner_says_again_leaves_the_weights(crew: Crew) -> None:
@@ -415,7 +430,7 @@ async def test_a_node_that_joined_again_changes_nothing(crew: Crew) -> None:
 async def test_a_result_is_given_up_when_the_coordinator_stays_away(crew: Crew) -> None:
     await crew.working(4)
     await crew.coordinator.abort()
-    await crew.tell(denoised(4))
+    await crew.tell(completed(4))
     await asyncio.sleep(AWAY_LIMIT_S + 30.0)
     await crew.open_coordinator()
     await crew.tell(PrepareJob("job", job(), crew.membership))
@@ -462,8 +477,8 @@ async def test_what_only_others_may_say_is_refused_from_strangers(crew: Crew) ->
         Grant(2, 15.0, requests(1), (None,), 0),
         Revoke((1,)),
         Recall((1,)),
-        Denoised(1, offer(), 1, 1.0),
-        DenoiseError(1, "no"),
+        completed(1),
+        LeaseFailed("w", 7, 1, "no"),
         GroupFailed(0, "no"),
     ]
     for word in words:

@@ -24,6 +24,7 @@ from group_kit import alone as made_alone
 from job_kit import job, recorder
 from node_kit import FakeLauncher
 from runtime_kit import Cluster
+from scorer_kit import use_scorer
 
 from spotlight.actors.node import node, regrouping
 from spotlight.actors.node.node import NodeScheduler, NodeSettings
@@ -119,7 +120,7 @@ class Town:
         leader = await system.spawn(lambda: GroupLeader(context, member), "leader")
         self.leaders[name] = leader
         other = await recorder(system, "other")
-        refs = WorkerRefs(name, 1, leader, member, other.ref, other.ref)
+        refs = WorkerRefs(name, 1, leader, member, other.ref)
         system.tell(self.node, WorkerUp(refs, self.launcher.keys[name]))
 
     def _lose_on(self, transport: MemoryTransport) -> None:
@@ -217,6 +218,7 @@ async def town(
         (node, "_ASK_GROUPED_S", 0.1),
     ):
         monkeypatch.setattr(module, name, seconds)
+    use_scorer(monkeypatch)
     loaded = iter(models)
     monkeypatch.setattr(member_module, "load_model", lambda spec: next(loaded))
     async with Cluster() as cluster:

@@ -7,24 +7,23 @@ from collections.abc import AsyncIterator
 
 import pytest
 from job_kit import Recorder, recorder
-from leader_kit import Crew, committed
+from leader_kit import Crew, committed, returned
 from runtime_kit import Cluster
 
 from spotlight.actors.protocol import (
     Alive,
     AreYouThere,
     CommitSteps,
-    Denoise,
     Drain,
     Drained,
     FormGroup,
+    Grant,
     GroupFailed,
     GroupReady,
     HeldVersions,
     Pull,
     ReturnLease,
     Seat,
-    Yielded,
 )
 
 pytestmark = pytest.mark.virtual_time
@@ -121,8 +120,8 @@ async def test_a_grant_for_one_that_follows_goes_back(crew: Company) -> None:
     await crew.prepare()
     await crew.form(1, "x", "w")
     await crew.grant(4)
-    assert crew.dispatcher.all(ReturnLease) == [ReturnLease("w", 7, 4)]
-    assert crew.member.all(Denoise) == []
+    assert crew.dispatcher.all(ReturnLease) == [returned(4)]
+    assert crew.member.all(Grant) == []
 
 
 async def test_what_one_that_follows_still_holds_is_saved_and_goes_back(crew: Company) -> None:
@@ -130,9 +129,9 @@ async def test_what_one_that_follows_still_holds_is_saved_and_goes_back(crew: Co
     await crew.form(1, "x", "w")
     assert crew.held() == (4,)
     await crew.tell(committed(4, 3), sender=crew.member)
-    await crew.tell(Yielded(4), sender=crew.member)
+    await crew.tell(returned(4), sender=crew.member)
     assert [commit.step for commit in crew.dispatcher.all(CommitSteps)] == [3]
-    assert crew.dispatcher.all(ReturnLease) == [ReturnLease("w", 7, 4)]
+    assert crew.dispatcher.all(ReturnLease) == [returned(4)]
     assert crew.held() == ()
 
 

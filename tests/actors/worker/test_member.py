@@ -12,13 +12,15 @@ import pytest
 import torch
 from job_kit import Recorder, job, recorder, requests
 from runtime_kit import Cluster
+from scorer_kit import FakeScorer, use_scorer
 
 from spotlight.actors.protocol import (
-    Denoise,
-    Denoised,
-    DenoiseError,
+    CommitSteps,
+    Completed,
     EndJob,
+    Grant,
     HoldWeights,
+    LeaseFailed,
     Membership,
     PrepareJob,
     Revoke,
@@ -55,8 +57,8 @@ def batch(
     wanted: tuple[Request, ...],
     commits: tuple[Commit | None, ...] = (),
     every: int = 0,
-) -> Denoise:
-    return Denoise(lease, wanted, commits or (None,) * len(wanted), every)
+) -> Grant:
+    return Grant(lease, 15.0, wanted, commits or (None,) * len(wanted), every)
 
 
 class Bench:
@@ -65,6 +67,7 @@ class Bench:
     system: ActorSystem
     store: BundleStore
     leader: Recorder
+    scorer: FakeScorer
 
     async def ask(self, message: Message) -> Message:
         return await self.system.ask(self.member, message, timeout_s=60.0)
@@ -82,24 +85,28 @@ class Bench:
         self.system.tell(self.member, message, sender=self.leader.ref)
 
     async def answered(self, count: int = 1) -> list[Message]:
-        """The leader's inbox once it has so many messages."""
-        while len(self.leader.inbox) < count:
+        """What ended batches, once there are so many."""
+        while len(self.ends()) < count:
             await self.arrived()
-        return self.leader.inbox
+        return self.ends()
+
+    def ends(self) -> list[Message]:
+        return [each for each in self.leader.inbox if not isinstance(each, CommitSteps)]
 
     async def arrived(self) -> None:
         # Each ask is a turn of the loop and of the accelerator's queue.
         await self.ask(PrepareJob("job", job(), self.membership))
         await self.context.on_accelerator(lambda: None)
 
-    async def images(self, bundle: BundleOffer) -> torch.Tensor:
-        return unpack(await fetch(bundle))["images"]
+    async def latents(self, bundle: BundleOffer) -> torch.Tensor:
+        return unpack(await fetch(bundle))["latents"]
 
 
 @pytest.fixture
-async def bench(weights, tmp_path: Path) -> AsyncIterator[Bench]:
+async def bench(weights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
     async with Cluster() as cluster:
         bench = Bench()
+        bench.scorer = use_scorer(monkeypatch)
         bench.weights = weights
         bench.system = await cluster.system("worker")
         bench.store = BundleStore(tmp_path / "store", token="token")
@@ -118,16 +125,16 @@ async def test_it_denoises_and_leaves_the_bundle_in_the_sink(bench: Bench) -> No
     await bench.hold(0)
     await bench.denoise(1, count=2)
     (done,) = await bench.answered()
-    assert isinstance(done, Denoised), done
-    images = await bench.images(done.bundle)
-    assert (images.shape, images.dtype) == ((2, 32, 64, 3), torch.uint8)
+    assert isinstance(done, Completed), done
+    latents = await bench.latents(done.bundle)
+    assert (len(latents), latents.dtype) == (2, torch.float32)
 
 
 async def test_it_refuses_a_version_that_it_does_not_hold(bench: Bench) -> None:
     await bench.hold(0)
     await bench.denoise(1, version=1)
     (refused,) = await bench.answered()
-    assert isinstance(refused, DenoiseError)
+    assert isinstance(refused, LeaseFailed)
     assert "WrongWeights: version 1 is not held here; held: [0]" in refused.error
 
 
@@ -136,7 +143,7 @@ async def test_it_refuses_a_version_that_it_was_told_to_drop(bench: Bench) -> No
     await bench.hold(1, keep=(1,))
     await bench.denoise(1, version=0)
     (refused,) = await bench.answered()
-    assert isinstance(refused, DenoiseError)
+    assert isinstance(refused, LeaseFailed)
 
 
 async def test_it_uses_exactly_the_version_that_is_named(bench: Bench) -> None:
@@ -145,7 +152,7 @@ async def test_it_uses_exactly_the_version_that_is_named(bench: Bench) -> None:
     for lease, version in enumerate((0, 1, 0)):
         await bench.denoise(lease, version=version)
         await bench.answered(lease + 1)
-    first, other, again = [await bench.images(m.bundle) for m in bench.leader.all(Denoised)]
+    first, other, again = [await bench.latents(m.bundle) for m in bench.leader.all(Completed)]
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
@@ -162,7 +169,7 @@ async def test_what_is_revoked_is_neither_delivered_nor_an_error(bench: Bench) -
     gate.set()
     await busy
     (answer,) = await bench.answered()
-    assert isinstance(answer, Denoised)
+    assert isinstance(answer, Completed)
     assert answer.lease == 2
 
 
@@ -174,8 +181,8 @@ async def test_work_of_an_ended_job_is_not_taken_for_that_of_the_next(bench: Ben
     await bench.hold(0)
     await bench.denoise(1, count=3)
     (answer,) = await bench.answered()
-    assert isinstance(answer, Denoised)
-    assert len(await bench.images(answer.bundle)) == 3
+    assert isinstance(answer, Completed)
+    assert len(await bench.latents(answer.bundle)) == 3
 
 
 async def test_without_a_job_it_says_so(bench: Bench) -> None:
@@ -183,7 +190,7 @@ async def test_without_a_job_it_says_so(bench: Bench) -> None:
     await bench.denoise(1)
     await bench.ask(EndJob("job"))
     (refused,) = await bench.answered()
-    assert isinstance(refused, DenoiseError)
+    assert isinstance(refused, LeaseFailed)
     assert "no job is prepared" in refused.error
 
 
@@ -199,12 +206,13 @@ async def test_latents_that_are_not_finite_are_an_error_and_never_a_black_pictur
     )
     bench.tell(batch(1, wanted))
     (answer,) = await bench.answered()
-    assert isinstance(answer, DenoiseError)
+    assert isinstance(answer, LeaseFailed)
     assert "NotFinite: 2 of 2 samples are NaN or infinite" in answer.error
     assert f"{wanted[1].prompt!r}, seed {wanted[1].seed}" in answer.error
     assert answer.failed == tuple(request.id for request in wanted)
-    assert not answer.bad_commits
+    assert answer.what == "denoising"
     assert not (tmp_path / "store" / "validation").exists()
+    assert bench.scorer.asked == []
 
 
 async def test_only_the_samples_that_are_not_finite_are_blamed(
@@ -221,7 +229,7 @@ async def test_only_the_samples_that_are_not_finite_are_blamed(
     await bench.hold(0)
     await bench.denoise(1, count=3)
     (answer,) = await bench.answered()
-    assert isinstance(answer, DenoiseError)
+    assert isinstance(answer, LeaseFailed)
     assert answer.failed == (requests(3)[1].id,)
 
 

@@ -3,182 +3,66 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from job_kit import SETTINGS, Recorder, job, recorder, request
+from member_kit import (
+    NOISY,
+    PLAIN,
+    STEPS,
+    Gate,
+    SlowSink,
+    Tensors,
+    Worker,
+    assert_same_bits,
+    one_thread,
+    rows,
+    steps_of,
+    tiny_weights,
+    two_workers,
+    until,
+    wanted,
+)
 from msgspec.structs import replace
-from runtime_kit import Cluster
+from scorer_kit import use_scorer
 
 from spotlight.actors.protocol import (
-    Denoise,
-    Denoised,
-    DenoiseError,
+    CommitSteps,
+    Completed,
     Drain,
     EndJob,
-    HoldWeights,
-    Membership,
-    PrepareJob,
+    LeaseFailed,
     Recall,
+    ReturnLease,
     Revoke,
-    StepsCommitted,
-    Yielded,
     delivery,
 )
-from spotlight.actors.runtime import ActorRef, ActorSystem, Message
-from spotlight.actors.worker import member as member_module
-from spotlight.actors.worker.member import Member
-from spotlight.actors.worker.worker_state import WorkerContext
-from spotlight.diffusion.checkpoints import load_model
-from spotlight.diffusion.samplers import Denoising
-from spotlight.errors import TransferFailed
-from spotlight.transport.tensors import BundleStore, fetch, upload
+from spotlight.transport.tensors import BundleStore, fetch
 from spotlight.transport.tensors.bundles import metadata_of, pack, unpack
-from spotlight.types import BundleOffer, Commit, Request, StoreEndpoint
-
-STEPS = 5
-NOISY = replace(SETTINGS, kind="flow_sde", steps=STEPS, noise_level=0.7, window=(1, 2))
-PLAIN = replace(SETTINGS, steps=STEPS)
-
-Tensors = dict[str, torch.Tensor]
-
-
-def wanted(*numbers: int, settings: Any = NOISY) -> tuple[Request, ...]:
-    """Requests with prompts of their own."""
-    return tuple(
-        replace(request(n, group=n), prompt=f'the number "{n}{n}"', settings=settings)
-        for n in numbers
-    )
+from spotlight.types import Commit, Request
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+def quiet() -> Iterator[None]:
+    with one_thread():
+        yield
 
 
 @pytest.fixture(scope="module")
 def weights() -> Tensors:
-    state = load_model(job().model).trainable_state()
-    return {name: tensor.detach().clone() for name, tensor in state.items()}
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """What threads do takes real time."""
-    async with asyncio.timeout(60.0):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.002)
-
-
-class Worker:
-    """A member in a process of its own, with a recorder as its leader."""
-
-    system: ActorSystem
-    leader: Recorder
-    member: ActorRef
-    context: WorkerContext
-
-    def __init__(self, store: BundleStore) -> None:
-        self.store = store
-        self.leases = 0
-
-    async def open(self, cluster: Cluster, name: str, weights: Tensors) -> None:
-        self.system = await cluster.system(name)
-        self.leader = await recorder(self.system, "leader")
-        self.context = WorkerContext(name, 1, "")
-        self.member = await self.system.spawn(lambda: Member(self.context), "member")
-        await self.prepare(self.store)
-        await self.hold(weights)
-
-    async def prepare(self, sink: BundleStore, job_id: str = "job") -> None:
-        membership = Membership(*[self.leader.ref] * 3, sink.writable_by("node"))
-        await self.ask(PrepareJob(job_id, job(), membership))
-
-    async def hold(self, weights: Tensors, job_id: str = "job") -> None:
-        offer = self.store.put("weights/0", pack(weights))
-        await self.ask(HoldWeights(job_id, 0, offer, None, (0,)))
-
-    async def ask(self, message: Message) -> Message:
-        return await self.leader.ask(self.member, message, timeout_s=60.0)
-
-    def tell(self, message: Message) -> None:
-        self.leader.tell(self.member, message)
-
-    def denoise(
-        self, requests: tuple[Request, ...], commits: tuple[Commit | None, ...] = (), every: int = 0
-    ) -> None:
-        self.leases += 1
-        self.tell(Denoise(self.leases, requests, commits or (None,) * len(requests), every))
-
-    async def hears(self, count: int) -> list[Message]:
-        """The leader's inbox once it has so many messages."""
-        await until(lambda: len(self.leader.inbox) >= count)
-        return self.leader.inbox
-
-    async def done(self) -> Tensors:
-        """The samples of the batch that runs."""
-        inbox = self.leader.inbox
-        await until(lambda: bool(inbox) and isinstance(inbox[-1], Denoised | DenoiseError))
-        last = inbox[-1]
-        assert isinstance(last, Denoised), last
-        return unpack(await fetch(last.bundle))
-
-    def committed(self, step: int) -> BundleOffer:
-        (found,) = [m.bundle for m in self.leader.all(StepsCommitted) if m.step == step]
-        return found
+    return tiny_weights()
 
 
 @pytest.fixture
-async def workers(weights: Tensors, tmp_path: Path) -> AsyncIterator[tuple[Worker, Worker]]:
-    async with Cluster() as cluster:
-        store = BundleStore(tmp_path / "store", token="token")
-        await store.start()
-        pair = Worker(store), Worker(store)
-        for index, worker in enumerate(pair):
-            await worker.open(cluster, f"w{index}", weights)
+async def workers(
+    weights: Tensors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[Worker, Worker]]:
+    use_scorer(monkeypatch)
+    async with two_workers(weights, tmp_path / "store") as pair:
         yield pair
-        await store.aclose()
-        for worker in pair:
-            worker.context.close()
-
-
-class Gate:
-    """Lets denoising take one step for every permit."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._permits = threading.Semaphore(0)
-        self.begun = 0
-        take_step = Denoising.step
-
-        def step(denoising: Denoising) -> None:
-            self.begun += 1
-            assert self._permits.acquire(timeout=60.0)
-            take_step(denoising)
-
-        monkeypatch.setattr(Denoising, "step", step)
-
-    def open(self, steps: int = 1000) -> None:
-        self._permits.release(steps)
-
-    async def run(self, worker: Worker, requests: tuple[Request, ...], step: int) -> Tensors:
-        """Samples, and a commit after `step`, for whose delivery the next step waits."""
-        before = self.begun
-        worker.denoise(requests, every=step)
-        self.open(step)
-        await self.reached(before + step + 1)
-        await until(lambda: step in steps_of(worker))
-        self.open(STEPS - step)
-        return await worker.done()
-
-    async def reached(self, step: int) -> None:
-        """Until so many steps have begun, in all."""
-        await until(lambda: self.begun >= step)
 
 
 @pytest.fixture
@@ -188,14 +72,9 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     gate.open()
 
 
-def rows(tensors: Tensors, *indices: int) -> Tensors:
-    return {name: tensor[list(indices)] for name, tensor in tensors.items()}
-
-
-def assert_same_bits(left: Tensors, right: Tensors) -> None:
-    assert left.keys() == right.keys()
-    for name in left:
-        assert torch.equal(left[name], right[name]), name
+@pytest.fixture
+def sink(monkeypatch: pytest.MonkeyPatch) -> SlowSink:
+    return SlowSink(monkeypatch)
 
 
 # --- going on ---
@@ -212,7 +91,7 @@ async def test_another_member_goes_on_from_any_step_to_the_same_bits(
     commits = tuple(Commit(step, first.committed(step), row) for row in range(3))
     second.denoise(wanted(1, 2, 3, settings=settings), commits)
     assert_same_bits(await second.done(), whole)
-    last = second.leader.last(Denoised)
+    last = second.leader.last(Completed)
     assert last.steps == STEPS - step
     assert last.seconds > 0.0
 
@@ -250,7 +129,7 @@ async def test_a_batch_that_is_stopped_at_every_step_comes_to_the_same_bits(
         await worker.ask(Drain(0.0))
         gate.open(1)
         committed, _ = await worker.hears(2)
-        assert isinstance(committed, StepsCommitted)
+        assert isinstance(committed, CommitSteps)
         assert committed.step == turn + 1
         commits = tuple(Commit(committed.step, committed.bundle, row) for row in range(2))
         await worker.ask(Drain(None))
@@ -296,8 +175,8 @@ async def refusal(
 ) -> str:
     worker.denoise(requests, commits)
     (answer,) = await worker.hears(1)
-    assert isinstance(answer, DenoiseError), answer
-    assert answer.bad_commits
+    assert isinstance(answer, LeaseFailed), answer
+    assert answer.what == "commits"
     return answer.error
 
 
@@ -387,41 +266,13 @@ async def test_after_a_refusal_the_same_request_is_done_from_its_first_step(
     worker.leader.inbox.clear()
     worker.denoise(requests)
     await worker.done()
-    assert worker.leader.last(Denoised).steps == STEPS
+    assert worker.leader.last(Completed).steps == STEPS
 
 
 # --- when it commits ---
 
 
-class SlowSink:
-    """Uploads wait until they may go on; they may fail."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.free = asyncio.Event()
-        self.free.set()
-        self.fails = False
-        self.keys: list[str] = []
-        monkeypatch.setattr(member_module, "upload", self)
-        monkeypatch.setattr(delivery, "RETRY_PAUSE_S", 0.005)
-
-    async def __call__(self, store: StoreEndpoint, key: str, data: bytes) -> BundleOffer:
-        self.keys.append(key)
-        await self.free.wait()
-        if self.fails:
-            raise TransferFailed("nobody is there")
-        return await upload(store, key, data)
-
-
-@pytest.fixture
-def sink(monkeypatch: pytest.MonkeyPatch) -> SlowSink:
-    return SlowSink(monkeypatch)
-
-
-def steps_of(worker: Worker) -> list[int]:
-    return [message.step for message in worker.leader.all(StepsCommitted)]
-
-
-async def test_it_commits_every_so_many_steps_but_not_after_the_last(
+async def test_it_commits_every_so_many_steps_and_after_the_last(
     workers: tuple[Worker, Worker], gate: Gate
 ) -> None:
     worker = workers[0]
@@ -431,14 +282,16 @@ async def test_it_commits_every_so_many_steps_but_not_after_the_last(
         await until(lambda done=(step - 1) // 2: len(steps_of(worker)) == done)
         gate.open(1)
     await worker.done()
-    assert steps_of(worker) == [2, 4]
-    assert all(message.cost_s > 0.0 for message in worker.leader.all(StepsCommitted))
+    assert steps_of(worker) == [2, 4, STEPS]
+    assert all(message.cost_s > 0.0 for message in worker.leader.all(CommitSteps))
 
 
-async def test_without_an_interval_it_does_not_commit(workers: tuple[Worker, Worker]) -> None:
+async def test_without_an_interval_it_commits_only_after_the_last_step(
+    workers: tuple[Worker, Worker],
+) -> None:
     workers[0].denoise(wanted(1), every=0)
     await workers[0].done()
-    assert steps_of(workers[0]) == []
+    assert steps_of(workers[0]) == [STEPS]
 
 
 async def test_it_denoises_while_a_commit_is_delivered_and_then_delivers_the_latest(
@@ -469,7 +322,7 @@ async def test_a_commit_that_is_not_delivered_by_the_end_is_dropped(
     await until(lambda: any("samples/" in key for key in sink.keys))
     sink.free.set()
     await worker.done()
-    assert steps_of(worker) == []
+    assert steps_of(worker) == [STEPS]
 
 
 # --- draining ---
@@ -488,7 +341,7 @@ async def test_told_to_drain_it_commits_at_the_next_step_and_goes_on(
         await until(lambda so_far=list(range(1, step + 1)): steps_of(worker) == so_far)
     gate.open()
     await worker.done()
-    assert worker.leader.all(Yielded) == []
+    assert worker.leader.all(ReturnLease) == []
 
 
 async def test_at_the_time_to_stop_it_commits_and_yields(
@@ -500,9 +353,9 @@ async def test_at_the_time_to_stop_it_commits_and_yields(
     await gate.reached(3)
     await worker.ask(Drain(0.0))
     gate.open(1)
-    committed, yielded = await worker.hears(2)
-    assert isinstance(committed, StepsCommitted)
-    assert (committed.step, yielded) == (3, Yielded(1))
+    committed, returned = await worker.hears(2)
+    assert isinstance(committed, CommitSteps)
+    assert (committed.step, returned) == (3, worker.returned(1))
 
 
 async def test_the_last_commit_waits_for_the_one_under_way(
@@ -520,7 +373,7 @@ async def test_the_last_commit_waits_for_the_one_under_way(
     sink.free.set()
     await worker.hears(3)
     assert steps_of(worker) == [1, 3]
-    assert worker.leader.inbox[-1] == Yielded(1)
+    assert worker.leader.inbox[-1] == worker.returned(1)
 
 
 async def test_what_has_not_begun_is_given_back_at_once(
@@ -532,12 +385,12 @@ async def test_what_has_not_begun_is_given_back_at_once(
     worker.denoise(wanted(2))
     await worker.prepare(worker.store)  # after it: a notice overtakes what is ordinary
     await worker.ask(Drain(1000.0))
-    assert worker.leader.inbox == [Yielded(2)]
+    assert worker.leader.inbox == [worker.returned(2)]
     worker.denoise(wanted(3))
-    assert (await worker.hears(2))[1] == Yielded(3)
+    assert (await worker.hears(2))[1] == worker.returned(3)
     gate.open()
     await worker.done()
-    assert worker.leader.last(Denoised).lease == 1
+    assert worker.leader.last(Completed).lease == 1
 
 
 async def test_a_withdrawn_notice_lets_it_go_on(workers: tuple[Worker, Worker], gate: Gate) -> None:
@@ -548,9 +401,9 @@ async def test_a_withdrawn_notice_lets_it_go_on(workers: tuple[Worker, Worker], 
     await worker.ask(Drain(None))
     gate.open()
     await worker.done()
-    assert steps_of(worker) == []
+    assert steps_of(worker) == [STEPS]
     worker.denoise(wanted(2))
-    await until(lambda: len(worker.leader.all(Denoised)) == 2)
+    await until(lambda: len(worker.leader.all(Completed)) == 2)
 
 
 async def test_a_batch_that_is_stopped_before_its_first_step_leaves_no_commit(
@@ -563,7 +416,7 @@ async def test_a_batch_that_is_stopped_before_its_first_step_leaves_no_commit(
         worker.denoise(wanted(1), (held,))
         await worker.prepare(worker.store)
         await worker.ask(Drain(0.0))
-    assert await worker.hears(1) == [Yielded(1)]
+    assert await worker.hears(1) == [worker.returned(1)]
 
 
 async def test_a_revoked_batch_stops_and_says_nothing(
@@ -577,8 +430,8 @@ async def test_a_revoked_batch_stops_and_says_nothing(
     await worker.ask(Revoke((1,)))
     gate.open()
     worker.denoise(wanted(2))
-    await until(lambda: worker.leader.all(Denoised) != [])
-    assert worker.leader.last(Denoised).lease == 2
+    await until(lambda: worker.leader.all(Completed) != [])
+    assert worker.leader.last(Completed).lease == 2
     assert gate.begun == 2 + STEPS
 
 
@@ -592,11 +445,11 @@ async def test_a_recalled_batch_commits_at_the_next_step_and_yields_and_others_g
     worker.denoise(wanted(2))
     await worker.ask(Recall((1, 7)))
     gate.open()
-    await until(lambda: worker.leader.all(Denoised) != [])
-    committed, yielded, done = worker.leader.inbox
-    assert isinstance(committed, StepsCommitted)
-    assert (committed.step, yielded) == (2, Yielded(1))
-    assert isinstance(done, Denoised)
+    await until(lambda: worker.leader.all(Completed) != [])
+    committed, returned, _, done = worker.leader.inbox
+    assert isinstance(committed, CommitSteps)
+    assert (committed.step, returned) == (2, worker.returned(1))
+    assert isinstance(done, Completed)
     assert done.lease == 2
 
 
@@ -608,10 +461,10 @@ async def test_a_batch_that_is_recalled_before_it_begins_is_given_back_at_once(
     await gate.reached(1)
     worker.denoise(wanted(2))
     await worker.ask(Recall((2,)))
-    assert worker.leader.inbox == [Yielded(2)]
+    assert worker.leader.inbox == [worker.returned(2)]
     gate.open()
     await worker.done()
-    assert steps_of(worker) == []
+    assert steps_of(worker) == [STEPS]
 
 
 async def test_a_batch_that_its_revocation_overtook_is_not_begun(
@@ -623,7 +476,7 @@ async def test_a_batch_that_its_revocation_overtook_is_not_begun(
     worker.denoise(wanted(2))
     gate.open()
     await worker.done()
-    assert worker.leader.last(Denoised).lease == 2
+    assert worker.leader.last(Completed).lease == 2
     assert gate.begun == STEPS
 
 
@@ -647,7 +500,7 @@ async def test_latents_that_are_not_finite_are_not_committed(
     await worker.hold({name: tensor * torch.nan for name, tensor in weights.items()})
     worker.denoise(wanted(1, 2), every=1)
     (answer,) = await worker.hears(1)
-    assert isinstance(answer, DenoiseError)
+    assert isinstance(answer, LeaseFailed)
     assert len(answer.failed) == 2
 
 
@@ -668,7 +521,7 @@ async def test_results_go_to_the_sink_of_the_coordinator_that_comes_back(
         await worker.store.aclose()
         await worker.prepare(successor)
         await worker.done()
-        assert worker.leader.last(Denoised).bundle.store == successor.endpoint
+        assert worker.leader.last(Completed).bundle.store == successor.endpoint
     finally:
         await successor.aclose()
 
@@ -681,8 +534,8 @@ async def test_a_sink_that_stays_away_is_an_error_in_the_end(
     sink.fails = True
     worker.denoise(wanted(1), every=1)
     (answer,) = await worker.hears(1)
-    assert isinstance(answer, DenoiseError)
-    assert not answer.bad_commits
+    assert isinstance(answer, LeaseFailed)
+    assert answer.what == "denoising"
 
 
 async def test_the_end_of_the_job_ends_the_waiting(

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from group_kit import (
     STEPS,
+    Crewman,
     GroupCrew,
     Steps,
     Tensors,
@@ -28,16 +29,16 @@ from group_kit import (
 from runtime_kit import Cluster
 
 from spotlight.actors.protocol import (
-    Denoised,
-    DenoiseError,
+    CommitSteps,
+    Completed,
     Drain,
     EndJob,
     Follow,
     GroupFailed,
+    LeaseFailed,
     Recall,
+    ReturnLease,
     Revoke,
-    StepsCommitted,
-    Yielded,
 )
 from spotlight.actors.worker import sp_membership
 from spotlight.diffusion.lockstep import Lockstep
@@ -48,6 +49,11 @@ from spotlight.types import Commit
 
 BATCH = wanted(1, 2, 3)
 OTHER = wanted(4, 5)
+
+
+def returned(worker: Crewman, lease: int) -> ReturnLease:
+    """What a worker says that gives a batch back."""
+    return ReturnLease(worker.name, 1, lease)
 
 
 @pytest.fixture(autouse=True)
@@ -106,7 +112,7 @@ async def test_a_group_makes_the_images_of_one_process_and_all_ranks_agree(
     await crew.form(*workers)
     lease = crew.denoise(workers[0], BATCH)
     assert_same(await crew.samples(workers[0], lease), expected)
-    done = workers[0].leader.last(Denoised)
+    done = workers[0].leader.last(Completed)
     assert (done.steps, done.members) == (STEPS, degree)
     assert len(steps.taken) == STEPS * degree
     assert steps.disagreements() == []
@@ -124,7 +130,7 @@ async def test_commits_of_a_group_are_good_for_one_who_is_alone(
     first, _, _, last = crew.workers
     await crew.form(*crew.workers[:2])
     await crew.samples(first, crew.denoise(first, BATCH, every=2))
-    committed = first.leader.all(StepsCommitted)[0]
+    committed = first.leader.all(CommitSteps)[0]
     commits = tuple(Commit(committed.step, committed.bundle, row) for row in range(3))
     lease = crew.denoise(last, BATCH, commits)
     assert_same(await crew.samples(last, lease), expected)
@@ -170,7 +176,7 @@ async def test_a_batch_goes_on_in_another_group_from_its_last_step(
     assert steps.repeated() == []
     assert steps.disagreements() == []
     assert [members for _, _, members in steps.led()][-1] == after
-    done = first.leader.last(Denoised)
+    done = first.leader.last(Completed)
     assert (done.steps, done.members) == (STEPS, 0)
 
 
@@ -256,9 +262,9 @@ async def test_a_member_that_loses_rank_0_commits_and_gives_its_batches_back(
     await steps.reached(3)
     epoch = crew.tell(second, first, at_once=True)
     await until(lambda: first.formed(epoch) and second.formed(epoch))
-    assert await crew.answer(first, running) == Yielded(running)
-    assert await crew.answer(first, queued) == Yielded(queued)
-    committed = first.leader.last(StepsCommitted)
+    assert await crew.answer(first, running) == returned(first, running)
+    assert await crew.answer(first, queued) == returned(first, queued)
+    committed = first.leader.last(CommitSteps)
     assert committed.step == 3
     steps.go_on()
     commits = tuple(Commit(3, committed.bundle, row) for row in range(3))
@@ -270,7 +276,7 @@ async def test_a_member_that_loses_rank_0_commits_and_gives_its_batches_back(
 async def test_a_batch_for_a_member_that_follows_is_given_back(crew: GroupCrew) -> None:
     await crew.form(*crew.workers[:2])
     lease = crew.denoise(crew.workers[1], BATCH)
-    assert await crew.answer(crew.workers[1], lease) == Yielded(lease)
+    assert await crew.answer(crew.workers[1], lease) == returned(crew.workers[1], lease)
 
 
 async def test_the_group_that_breaks_while_images_are_decoded_costs_nothing(
@@ -370,7 +376,7 @@ async def test_a_step_that_fails_on_rank_0_breaks_the_group_and_alone_it_is_an_e
     crew.tell(first, at_once=True)
     crew.tell(second, at_once=True)
     error = await crew.answer(first, lease)
-    assert isinstance(error, DenoiseError)
+    assert isinstance(error, LeaseFailed)
     assert "out of memory" in error.error
     steps.fails = lambda rank, denoising: None
     await crew.samples(first, crew.denoise(first, BATCH))
@@ -417,8 +423,8 @@ async def test_without_any_order_after_a_failure_the_batch_is_committed_and_give
     steps.fails = fails
     await crew.form(first, second)
     lease = crew.denoise(first, BATCH)
-    assert await crew.answer(first, lease) == Yielded(lease)
-    committed = first.leader.last(StepsCommitted)
+    assert await crew.answer(first, lease) == returned(first, lease)
+    committed = first.leader.last(CommitSteps)
     assert committed.step == 3
     steps.fails = lambda rank, denoising: None
     await crew.form(first, at_once=True)
@@ -536,8 +542,8 @@ async def test_a_batch_that_is_recalled_is_committed_and_the_followers_are_let_g
     await steps.reached(2)
     await first.ask(Recall((lease,)))
     steps.go_on()
-    assert await crew.answer(first, lease) == Yielded(lease)
-    committed = first.leader.last(StepsCommitted)
+    assert await crew.answer(first, lease) == returned(first, lease)
+    committed = first.leader.last(CommitSteps)
     commits = tuple(Commit(committed.step, committed.bundle, row) for row in range(3))
     lease = crew.denoise(first, BATCH, commits)
     assert_same(await crew.samples(first, lease), expected)
@@ -555,13 +561,13 @@ async def test_a_group_whose_node_must_leave_goes_on_until_the_time_is_up(
     for worker in (first, second):
         await worker.ask(Drain(1000.0))
     steps.hold_after(3)
-    await until(lambda: bool(first.leader.all(StepsCommitted)))
+    await until(lambda: bool(first.leader.all(CommitSteps)))
     for worker in (first, second):
         await worker.ask(Drain(0.0))
     steps.go_on()
-    assert await crew.answer(first, lease) == Yielded(lease)
+    assert await crew.answer(first, lease) == returned(first, lease)
     taken = steps.led()[-1][1]
-    assert first.leader.last(StepsCommitted).step == taken
+    assert first.leader.last(CommitSteps).step == taken
     assert {members for _, _, members in steps.led()} == {2}
 
 

@@ -37,6 +37,7 @@ from spotlight.actors.runtime import ActorRef, ActorSystem
 from spotlight.actors.worker import trainer_rank
 from spotlight.actors.worker.trainer_rank import TrainerRank
 from spotlight.actors.worker.worker_state import WorkerContext
+from spotlight.diffusion.samplers import Progress
 from spotlight.errors import TrainingDiverged, TransferFailed, TransportError
 from spotlight.transport.tensors import BundleStore
 from spotlight.transport.tensors.bundles import pack
@@ -111,8 +112,16 @@ class Gym:
         assert isinstance(answer, TrainerAt)
         return answer.completed
 
+    def sample(self, *, noisy: int = 0) -> None:
+        """Two bundles of two samples each, denoised with so many noisy steps."""
+        for n in (1.0, 2.0):
+            latents = torch.tensor([[n], [n + 0.5]])
+            states = latents.unsqueeze(1).repeat(1, noisy + 1 if noisy else 0, 1)
+            progress = Progress(5, latents, states, latents.repeat(1, noisy))
+            self.bundles.append(self.store.put(f"samples/{n}", pack(progress.tensors())))
+
     def batch(self, iteration: int) -> Train:
-        a, b = self.bundles
+        a, b = self.bundles[-2:]
         rows = (("p", b, 1, 0.5), ("q", a, 0, -0.5), ("p", b, 0, 0.25))
         return Train(iteration, 0, tuple(TrainingSample(*row) for row in rows))
 
@@ -143,17 +152,14 @@ async def gym(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[
         return store.put(key, data)
 
     monkeypatch.setattr(trainer_rank, "upload", upload)
-    gym.bundles = [
-        store.put(f"samples/{n}", pack({"latents": torch.tensor([[n + 0.0], [n + 0.5]])}))
-        for n in (1, 2)
-    ]
+    gym.store, gym.bundles = store, []
+    gym.sample()
     async with Cluster() as cluster:
         system = await cluster.system("worker")
         elsewhere = await cluster.system("coordinator")
         gym.runner = await recorder(elsewhere, "runner")
         gym.elsewhere = cluster.system
         gym.system = system
-        gym.store = store
         gym.context = WorkerContext("w", 1, gym.system.address)
         gym.rank = await system.spawn(lambda: TrainerRank(gym.context, "127.0.0.1"), "trainer-rank")
         await gym.prepare(gym.runner)
@@ -242,6 +248,24 @@ async def test_it_trains_on_the_rows_in_the_order_of_the_message(gym: Gym) -> No
     assert batch.latents.flatten().tolist() == [2.5, 1.0, 2.0]
     assert batch.advantages.tolist() == [0.5, -0.5, 0.25]
     assert gym.runner.last(Trained).metrics == {"loss": 1.0}
+
+
+async def test_samples_of_steps_without_noise_have_no_states_to_train_on(gym: Gym) -> None:
+    await gym.start()
+    await gym.tell(gym.batch(0))
+    ((_, batch),) = gym.trainer.batches
+    assert batch.window_states is batch.log_probs is None
+
+
+async def test_the_states_of_noisy_steps_are_trained_on_in_the_order_of_the_message(
+    gym: Gym,
+) -> None:
+    gym.sample(noisy=2)
+    await gym.start()
+    await gym.tell(gym.batch(0))
+    ((_, batch),) = gym.trainer.batches
+    assert batch.window_states.squeeze(2).tolist() == [[2.5] * 3, [1.0] * 3, [2.0] * 3]
+    assert batch.log_probs.tolist() == [[2.5] * 2, [1.0] * 2, [2.0] * 2]
 
 
 async def test_a_repeated_train_is_answered_from_memory(gym: Gym) -> None:

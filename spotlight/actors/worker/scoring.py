@@ -1,0 +1,62 @@
+"""What a member scores with: built scorers, in the scorer's thread, and nothing but rewards."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import structlog
+
+from spotlight.actors.worker.batch_member import Scored
+from spotlight.actors.worker.worker_state import WorkerContext
+from spotlight.errors import ScoringError
+from spotlight.jobs import RewardSpec
+from spotlight.rewards.base import Scorer, build_scorer
+
+log = structlog.get_logger(__name__)
+
+
+class Scoring:
+    """Owns the scorers of a worker; they stay built between jobs. Whatever one raises, or answers
+    that is no reward, is a `ScoringError`.
+    """
+
+    def __init__(self, context: WorkerContext) -> None:
+        self._context = context
+        self._scorers: dict[RewardSpec, Scorer] = {}
+        """Touched in the scorer's thread only."""
+
+    async def prepare(self, reward: RewardSpec) -> None:
+        """Build the scorer of a job. One that cannot be built costs every batch an attempt, not the
+        worker: it may be there for the next one.
+        """
+        try:
+            await self._context.on_scorer(lambda: self._scorer(reward))
+        except Exception as error:
+            log.error("scorer_not_built", reason=f"{type(error).__name__}: {error}")
+
+    async def score(self, reward: RewardSpec, images: np.ndarray, prompts: Sequence[str]) -> Scored:
+        """One reward per image. Raises `ScoringError`."""
+        try:
+            return await self._context.on_scorer(lambda: self._score(reward, images, prompts))
+        except ScoringError:
+            raise
+        except Exception as error:  # whatever a scorer raises costs an attempt, not the worker
+            raise ScoringError(f"{type(error).__name__}: {error}") from error
+
+    def _scorer(self, reward: RewardSpec) -> Scorer:
+        if reward not in self._scorers:
+            self._scorers[reward] = build_scorer(reward)
+        return self._scorers[reward]
+
+    def _score(self, reward: RewardSpec, images: np.ndarray, prompts: Sequence[str]) -> Scored:
+        scorer = self._scorer(reward)
+        began = time.perf_counter()
+        rewards = scorer.score(images, prompts)
+        seconds = time.perf_counter() - began
+        if len(rewards) != len(prompts) or not all(0.0 <= each <= 1.0 for each in rewards):
+            raise ScoringError(
+                f"the scorer gave {rewards} for {len(prompts)} images; rewards must be in [0, 1]"
+            )
+        return Scored(tuple(float(each) for each in rewards), seconds)

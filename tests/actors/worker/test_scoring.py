@@ -1,0 +1,108 @@
+"""What a member scores with: a failure is an error, and never a reward."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from job_kit import job
+from scorer_kit import FakeScorer, use_scorer
+
+from spotlight.actors.worker import scoring as scoring_module
+from spotlight.actors.worker.scoring import Scoring
+from spotlight.actors.worker.worker_state import WorkerContext
+from spotlight.errors import MissingDependency, ScoringError
+
+REWARD = job().reward
+IMAGES = np.stack([np.full((4, 4, 3), grey, dtype=np.uint8) for grey in (255, 0, 51)])
+PROMPTS = ("white", "black", "grey")
+
+
+@pytest.fixture
+def context() -> Iterator[WorkerContext]:
+    context = WorkerContext("w", 7, "")
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def scorer(monkeypatch: pytest.MonkeyPatch) -> FakeScorer:
+    return use_scorer(monkeypatch)
+
+
+async def test_rewards_are_in_the_order_of_the_images(
+    context: WorkerContext, scorer: FakeScorer
+) -> None:
+    scored = await Scoring(context).score(REWARD, IMAGES, PROMPTS)
+    assert scored.rewards == (1.0, 0.0, 0.2)
+    assert scored.seconds > 0.0
+    assert [prompts for _, prompts in scorer.asked] == [PROMPTS]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        ScoringError("gone"),
+        AttributeError("bug"),
+        TimeoutError("slow"),
+        7,
+        [0.5],
+        [0.5, 0.5, 2.0],
+        [0.5, 0.5, -0.1],
+        [0.5, 0.5, float("nan")],
+    ],
+    ids=repr,
+)
+async def test_a_failure_or_nonsense_is_never_a_reward(
+    context: WorkerContext, scorer: FakeScorer, answer: object
+) -> None:
+    scorer.answer = answer
+    with pytest.raises(ScoringError):
+        await Scoring(context).score(REWARD, IMAGES, PROMPTS)
+
+
+class Builder:
+    """Builds scorers, or fails."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self.threads: list[str] = []
+        """Those in which it was asked to."""
+
+    def build(self, spec: object) -> FakeScorer:
+        self.threads.append(threading.current_thread().name)
+        if self.error is not None:
+            raise self.error
+        return FakeScorer()
+
+
+@pytest.fixture
+def builder(monkeypatch: pytest.MonkeyPatch) -> Builder:
+    builder = Builder()
+    monkeypatch.setattr(scoring_module, "build_scorer", builder.build)
+    return builder
+
+
+async def test_a_scorer_is_built_once_for_all_jobs_and_beside_everything_else(
+    context: WorkerContext, builder: Builder
+) -> None:
+    scoring = Scoring(context)
+    await scoring.prepare(REWARD)
+    await scoring.prepare(REWARD)
+    await scoring.score(REWARD, IMAGES, PROMPTS)
+    (thread,) = builder.threads
+    assert thread.startswith("scorer")
+
+
+async def test_a_scorer_that_cannot_be_built_fails_its_batches_until_it_can(
+    context: WorkerContext, builder: Builder
+) -> None:
+    scoring = Scoring(context)
+    builder.error = MissingDependency("rapidocr is not installed here")
+    await scoring.prepare(REWARD)
+    with pytest.raises(ScoringError, match="rapidocr is not installed here"):
+        await scoring.score(REWARD, IMAGES, PROMPTS)
+    builder.error = None
+    assert (await scoring.score(REWARD, IMAGES, PROMPTS)).rewards == (1.0, 0.0, 0.2)
