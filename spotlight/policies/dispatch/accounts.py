@@ -80,6 +80,8 @@ class Accounts:
         deletes them."""
         for row in list(self._of_iteration[kind, iteration].values()):
             if row.state in (RequestState.DONE, RequestState.GIVEN_UP):
+                if row.commit is not None:
+                    self._bundles.leave(row.commit)
                 self._remove(row)
         prefix = RequestId.prefix(kind, iteration)
         for request_id in [key for key in self._remembered if key.startswith(prefix)]:

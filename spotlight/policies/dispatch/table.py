@@ -86,6 +86,7 @@ class RequestTable:
         """Requests that were held when a node was lost."""
         self._avoiding: deque[tuple[float, Row]] = deque()
         """Rows that failed somewhere, and until when they are kept from there."""
+        self._submitted_any = False
         self._submitted: set[RequestKind] = set()
         self._iteration = -1
         """The latest whose rollouts were submitted."""
@@ -107,6 +108,7 @@ class RequestTable:
     def submit(self, requests: Iterable[Request], owner: Hashable, now: float) -> list[Instruction]:
         """Queue requests; those that are known get another owner, and those that an earlier table
         finished or gave up are told."""
+        self._submitted_any = True
         accounts, finished, fresh = self._accounts, [], []
         for request in requests:
             if request.id in accounts.rows:
@@ -242,6 +244,9 @@ class RequestTable:
     ) -> list[Instruction]:
         """The batch of a lease is saved after `step` steps, in the rows of a bundle."""
         held = self._matching.leases.find(lease, name) if self._current(name, epoch) else None
+        if not self._submitted_any:  # what earlier rows need is not known yet
+            self._accounts.out.append(Answer(0, ask_again=True))
+            return self._instructions(now)
         if held is None or not 0 < step <= held.request.settings.steps:
             self.counters.late += held is None and name in self._matching.takers
             self._accounts.delete_unused(bundle)
@@ -264,6 +269,9 @@ class RequestTable:
 
     def complete(self, name: str, epoch: int, done: Delivery, now: float) -> list[Instruction]:
         """A batch is denoised and scored."""
+        if not self._submitted_any:  # what earlier rows need is not known yet
+            self._accounts.out.append(Answer(0, ask_again=True))
+            return self._instructions(now)
         if self._accounts.delivered_by(done.requests, done.bundle):
             self._accounts.out.append(Answer(len(done.requests)))
             return self._instructions(now)
