@@ -31,6 +31,7 @@ from spotlight.actors.protocol import (
 from spotlight.actors.runtime import Message
 from spotlight.errors import JournalError
 from spotlight.policies.dispatch.matching import Backlog
+from spotlight.policies.dispatch.pace import Pace
 from spotlight.policies.dispatch.table import RequestTable
 from spotlight.policies.step_times import StepTimes
 from spotlight.store.journal import Journal
@@ -81,7 +82,7 @@ class Desk:
         self.journal = JobJournal(self.file, STORE, self.failures.append)
         listen_s = 3.0 if self.lives > 1 else 0.0
         self.table = RequestTable(
-            profile=self.profile,
+            pace=Pace(self.profile),
             first_lease=self.journal.first_lease,
             grants_from=asyncio.get_running_loop().time() + listen_s,
         )

@@ -11,7 +11,7 @@ from spotlight.actors.protocol import GetStatus, JobStatus, StartTrainer, Train
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, Message, handles
 from spotlight.jobs import JobSpec, job_from_data
 from spotlight.policies.exploration.planners import derived_seed
-from spotlight.types import BundleOffer, Request, SamplingSettings, StoreEndpoint
+from spotlight.types import BundleOffer, Request, RequestId, SamplingSettings, StoreEndpoint
 
 MessageT = TypeVar("MessageT", bound=Message)
 
@@ -51,8 +51,7 @@ def request(
     number: int, kind: Any = "rollout", *, iteration: int = 0, version: int = 0, group: int = 0
 ) -> Request:
     """A request; its id and seed follow from its kind and number."""
-    where = f"{iteration}/{version}" if kind == "preview" else f"{iteration}"
-    name = f"{kind}/{where}/{group}/{number}"
+    name = str(RequestId(kind, iteration, version, group, number))
     return Request(name, kind, iteration, group, f'"{group}"', number, version, SETTINGS)
 
 

@@ -93,6 +93,7 @@ from spotlight.actors.runtime import ESCALATE, Actor, ActorRef, Message, from_th
 from spotlight.errors import RunFolderError
 from spotlight.jobs import JobSpec
 from spotlight.policies import iteration as step
+from spotlight.policies.dispatch.pace import Pace
 from spotlight.policies.dispatch.table import RequestTable
 from spotlight.policies.exploration.training_window import WindowPredictor
 from spotlight.policies.iteration import IterationMachine, Schedule
@@ -169,7 +170,7 @@ class JobRunner(Actor):
         self._profile = StepProfile(files.checkpoint.fingerprint, self._record.step_times())
         listen_s = _LISTEN_S if came_back else 0.0
         self._table = RequestTable(
-            profile=self._profile,
+            pace=Pace(self._profile),
             first_lease=self._journal.first_lease,
             score_attempts=job.reward.attempts,
             grants_from=asyncio.get_running_loop().time() + listen_s,

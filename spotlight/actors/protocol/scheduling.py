@@ -1,4 +1,4 @@
-"""Pull scheduling: dispatcher, group leaders, members; a leader passes on what is not for itself."""
+"""Pull scheduling: dispatcher, leaders, members; a leader passes on what is not for itself."""
 
 from __future__ import annotations
 

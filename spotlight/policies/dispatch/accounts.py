@@ -75,19 +75,22 @@ class Accounts:
             self.move(row, None)
             self._remove(row)
 
-    def forget(self, kind: RequestKind, iteration: int) -> None:
-        """Drop what is over of an iteration. The samples of rollouts stay: who trained on them
-        deletes them."""
+    def forget(self, kind: RequestKind, iteration: int) -> list[str]:
+        """Drop what is over of an iteration; returns the ids. The samples of rollouts stay: who
+        trained on them deletes them."""
+        over = []
         for row in list(self._of_iteration[kind, iteration].values()):
             if row.state in (RequestState.DONE, RequestState.GIVEN_UP):
                 if row.commit is not None:
                     self._bundles.leave(row.commit)
                 self._remove(row)
+                over.append(row.request.id)
         prefix = RequestId.prefix(kind, iteration)
         for request_id in [key for key in self._remembered if key.startswith(prefix)]:
             saved = self._remembered.pop(request_id)
             if saved.commit is not None:
                 self._delete(self._bundles.leave(saved.commit))
+        return over
 
     def _remove(self, row: Row) -> None:
         request = row.request

@@ -33,6 +33,10 @@ class Leases:
         """The lease of that number, whoever has it."""
         return self._by_number.get(number)
 
+    def all(self) -> list[Lease]:
+        """Oldest first."""
+        return list(self._by_number.values())
+
     def may_adopt(self, number: int) -> bool:
         """Whether an earlier table may have granted it, and nobody has it now."""
         return number < self._next and number not in self._by_number

@@ -12,7 +12,7 @@ from functools import partial
 
 from spotlight.policies.dispatch.instructions import GrantLease, Instruction, RecallLeases
 from spotlight.policies.dispatch.leases import Leases
-from spotlight.policies.dispatch.pace import Pace, Profile
+from spotlight.policies.dispatch.pace import Pace
 from spotlight.policies.dispatch.recalls import Recalls
 from spotlight.policies.dispatch.rows import Lease, RequestState, Row
 from spotlight.policies.dispatch.takers import Groups, ReadyTakers, Taker
@@ -55,12 +55,12 @@ class Matching:
         self,
         *,
         urgency: Callable[[Request], tuple[int, ...]],
-        profile: Profile,
+        pace: Pace,
         first_lease: int,
         grants_from: float,
     ) -> None:
         self.groups = Groups()
-        self.pace = Pace(profile)
+        self.pace = pace
         self.leases = Leases(first_lease)
         self.waiting = Waiting(urgency)
         self.takers: dict[str, Taker] = {}
@@ -172,6 +172,14 @@ class Matching:
         for row in reversed(tuple(rows)) if ahead else rows:
             row.state = RequestState.QUEUED
             self.waiting.add(row, ahead=ahead)
+
+    def pardon(self, row: Row) -> None:
+        """No worker is kept from it any more."""
+        if self.waiting.holds(row):
+            self.waiting.remove(row)
+            row.failed_at = frozenset()
+            self.waiting.add(row, ahead=True)
+        row.failed_at = frozenset()
 
     def _count_denoised(self, lease: Lease, taker: Taker) -> None:
         key = lease.request.kind, lease.request.settings

@@ -20,10 +20,12 @@ What always holds:
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict, deque
+from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
 from spotlight.policies.dispatch.accounts import Accounts, Counters
+from spotlight.policies.dispatch.blame import Blame
+from spotlight.policies.dispatch.endings import Endings
 from spotlight.policies.dispatch.instructions import (
     Answer,
     Instruction,
@@ -32,19 +34,13 @@ from spotlight.policies.dispatch.instructions import (
     TellFinished,
 )
 from spotlight.policies.dispatch.matching import Backlog, Matching
-from spotlight.policies.dispatch.pace import Profile
+from spotlight.policies.dispatch.pace import Pace
+from spotlight.policies.dispatch.phases import Phases
 from spotlight.policies.dispatch.recalls import SLOW
-from spotlight.policies.dispatch.rows import Delivery, Lease, RequestState, Row, SavedRow
+from spotlight.policies.dispatch.rows import Delivery, Lease, RequestState, SavedRow
 from spotlight.policies.dispatch.takers import Groups, Report, Taker
-from spotlight.types import BundleOffer, Request, RequestId, RequestKind
+from spotlight.types import BundleOffer, Request, RequestKind
 
-_URGENCY: dict[RequestKind, int] = {"rollout": 0, "preview": 1, "evaluation": 2}
-_EVALUATION_WAITS = 2
-"""An evaluation that is so many iterations old is as urgent as a rollout."""
-_MAX_FAILURES = 3
-_QUARANTINE_AFTER = 3
-_AVOID_S = 10.0
-"""A worker at which a request failed gets it again only after so long, while there are others."""
 _UNREACHABLE = 4096
 
 
@@ -52,7 +48,7 @@ class RequestTable:
     """See the module's docstring.
 
     Args:
-        profile: of the model's steps; learns more.
+        pace: what is known of how fast groups work; learns more.
         first_lease: above all that an earlier table of this job granted.
         score_attempts: how often a request is scored before it is given up.
         grants_from: when the first grant may be made: groups that work on an earlier table's
@@ -62,7 +58,7 @@ class RequestTable:
     def __init__(
         self,
         *,
-        profile: Profile,
+        pace: Pace,
         first_lease: int = 1,
         score_attempts: int = 3,
         grants_from: float = -math.inf,
@@ -70,34 +66,20 @@ class RequestTable:
         self.counters = Counters()
         self.unsubmitted_previews = 0
         """Candidates that may yet be previewed: only a few are queued at a time."""
-        self._score_attempts = score_attempts
+        self._phases = Phases()
+        self._blame = Blame(score_attempts)
         self._accounts = Accounts()
         self._matching = Matching(
-            urgency=self._urgency,
-            profile=profile,
+            urgency=self._phases.urgency,
+            pace=pace,
             first_lease=first_lease,
             grants_from=grants_from,
         )
+        self._endings = Endings(self._accounts, self._matching, self._blame, self.counters)
         self._unsettled: set[str] = set()
         """Workers that hold leases on requests which may yet be submitted."""
         self._unreachable: dict[str, int] = {}
         """Incarnations of workers that are gone without being known to have ended; the latest."""
-        self._suspects: dict[str, Row] = {}
-        """Requests that were held when a node was lost."""
-        self._avoiding: deque[tuple[float, Row]] = deque()
-        """Rows that failed somewhere, and until when they are kept from there."""
-        self._submitted_any = False
-        self._submitted: set[RequestKind] = set()
-        self._iteration = -1
-        """The latest whose rollouts were submitted."""
-
-    def _urgency(self, request: Request) -> tuple[int, ...]:
-        """Rollouts hold training up, previews are worth something until training ends, evaluations
-        wait, but not for ever; probes go last among rollouts."""
-        urgency = _URGENCY[request.kind]
-        if request.kind == "evaluation" and self._iteration - request.iteration > _EVALUATION_WAITS:
-            urgency = 0
-        return urgency, request.iteration, int(request.is_probe)
 
     # --- those who want requests done ---
 
@@ -108,7 +90,6 @@ class RequestTable:
     def submit(self, requests: Iterable[Request], owner: Hashable, now: float) -> list[Instruction]:
         """Queue requests; those that are known get another owner, and those that an earlier table
         finished or gave up are told."""
-        self._submitted_any = True
         accounts, finished, fresh = self._accounts, [], []
         for request in requests:
             if request.id in accounts.rows:
@@ -121,7 +102,8 @@ class RequestTable:
                 finished.append(accounts.end(row, saved.reward, now))
             else:
                 fresh.append(row)
-            self._note_phase(request)
+            if self._phases.note(request):
+                self._matching.waiting.reorder()
         self._matching.queue(fresh, ahead=False)
         if finished:
             accounts.out.append(TellFinished(owner, tuple(finished), restored=True))
@@ -150,9 +132,7 @@ class RequestTable:
     def forget(self, kind: RequestKind, iteration: int, now: float) -> list[Instruction]:
         """Finished requests of an iteration that nobody asks for again: the journal may drop them
         all."""
-        self._accounts.forget(kind, iteration)
-        known = self._accounts.rows
-        self._suspects = {key: row for key, row in self._suspects.items() if key in known}
+        self._blame.forget(self._accounts.forget(kind, iteration))
         return self._instructions(now)
 
     # --- workers ---
@@ -165,12 +145,11 @@ class RequestTable:
         if known is not None and known.epoch == epoch:
             return []
         if known is not None:
-            self._lose(
+            self._endings.lose(
                 known, "it came back as a new process", blame=known.node, ended=True, now=now
             )
         if self._unreachable.pop(name, None) == epoch:
-            for row in self._suspects.values():  # it was only out of reach
-                row.lost_with.discard(node)
+            self._blame.absolve(node)
         self._matching.add(Taker(name, epoch, node, pool))
         return self._instructions(now)
 
@@ -187,7 +166,8 @@ class RequestTable:
         if taker is None:
             return []
         blame = "" if announced else taker.node
-        self._lose(taker, reason, blame, ended=ended, now=now)
+        self._unsettled.discard(name)
+        self._endings.lose(taker, reason, blame, ended=ended, now=now)
         if not ended:
             self._unreachable[name] = taker.epoch
             if len(self._unreachable) > _UNREACHABLE:
@@ -228,7 +208,7 @@ class RequestTable:
             taker.report = None
             held = self._matching.leases.find(lease, name)
             if held is not None:
-                self._take_back(held, "its grant could not be sent", now)
+                self._endings.take_back(held, "its grant could not be sent", now)
             self._matching.refresh(name)
         return self._instructions(now)
 
@@ -244,7 +224,7 @@ class RequestTable:
     ) -> list[Instruction]:
         """The batch of a lease is saved after `step` steps, in the rows of a bundle."""
         held = self._matching.leases.find(lease, name) if self._current(name, epoch) else None
-        if not self._submitted_any:  # what earlier rows need is not known yet
+        if not self._phases.begun:  # what earlier rows need is not known yet
             self._accounts.out.append(Answer(0, ask_again=True))
             return self._instructions(now)
         if held is None or not 0 < step <= held.request.settings.steps:
@@ -269,7 +249,7 @@ class RequestTable:
 
     def complete(self, name: str, epoch: int, done: Delivery, now: float) -> list[Instruction]:
         """A batch is denoised and scored."""
-        if not self._submitted_any:  # what earlier rows need is not known yet
+        if not self._phases.begun:  # what earlier rows need is not known yet
             self._accounts.out.append(Answer(0, ask_again=True))
             return self._instructions(now)
         if self._accounts.delivered_by(done.requests, done.bundle):
@@ -288,10 +268,10 @@ class RequestTable:
             self._accounts.out.append(Answer(0))
         elif done.problem:
             self._accounts.delete_unused(done.bundle)
-            self._fail(taker, lease, done.problem, "scoring", (), now)
+            self._endings.fail(taker, lease, done.problem, "scoring", (), now)
             self._accounts.out.append(Answer(0))
         else:
-            self._finish(taker, lease, done, now)
+            self._endings.finish(taker, lease, done, now)
             self._accounts.out.append(Answer(len(done.requests)))
         return self._instructions(now)
 
@@ -315,7 +295,7 @@ class RequestTable:
         taker = self._current(name, epoch)
         held = self._matching.leases.find(lease, name) if taker else None
         if taker is not None and held is not None:
-            self._fail(taker, held, error, what, failed, now)
+            self._endings.fail(taker, held, error, what, failed, now)
         elif taker is not None:
             self.counters.late += 1
         return self._instructions(now)
@@ -326,7 +306,7 @@ class RequestTable:
         held = self._matching.leases.find(lease, name) if taker else None
         if taker is not None and held is not None:
             taker.failures += held.recalled == SLOW and not taker.leaving
-            self._take_back(held, f"{name} gave it back", now)
+            self._endings.take_back(held, f"{name} gave it back", now)
         return self._instructions(now)
 
     def tick(self, now: float, seconds: float) -> list[Instruction]:
@@ -338,17 +318,12 @@ class RequestTable:
             taker.failures += 1
             taker.silent = True
             self.counters.reissued += len(lease.rows)
-            self._take_back(lease, f"{taker.name} let its lease expire", now)
+            self._endings.take_back(lease, f"{taker.name} let its lease expire", now)
         if expired:
             items = sum(len(lease.rows) for lease in expired)
             self._accounts.out.append(Record("leases_expired", {"items": items}))
-        while self._avoiding and self._avoiding[0][0] <= now:
-            row = self._avoiding.popleft()[1]
-            known = self._accounts.rows.get(row.request.id) is row
-            if known and row.failed_at and row.state is RequestState.QUEUED:
-                self._matching.waiting.remove(row)
-                row.failed_at = frozenset()
-                self._matching.queue([row], ahead=True)
+        for row in self._blame.pardoned(now):
+            self._matching.pardon(row)
         self._matching.look_for_slow(now)
         return self._instructions(now)
 
@@ -377,6 +352,15 @@ class RequestTable:
         lines = [f"{request_id}: {row.state.value} after {row.steps_done} steps"]
         return "\n".join(lines + [f"  {at:.3f} s: {what}" for at, what in row.events])
 
+    def leases(self) -> list[Lease]:
+        """Those that there are, oldest first; nobody else may change them."""
+        return self._matching.leases.all()
+
+    def steps_done(self, request_id: str) -> int:
+        """Steps of a request that need not be taken again; 0 if it is not known."""
+        row = self._accounts.rows.get(request_id)
+        return row.steps_done if row is not None else 0
+
     def open(self, kind: RequestKind) -> int:
         """Requests of a kind that are submitted and not over."""
         return len(self._accounts.open[kind])
@@ -399,23 +383,9 @@ class RequestTable:
             self._matching.refresh(name)
         return taker
 
-    def _note_phase(self, request: Request) -> None:
-        if request.kind != "preview":  # those come bit by bit
-            self._submitted.add(request.kind)
-        if request.kind == "rollout" and request.iteration > self._iteration:
-            self._iteration = request.iteration
-            self._matching.waiting.reorder()
-
     def _may_come(self, request_id: str) -> bool:
-        """Whether the table is so new that the request may yet be submitted."""
-        if request_id in self._accounts.rows:
-            return False
-        known = RequestId.parse(request_id)
-        if known is None:
-            return False
-        if known.kind == "preview":  # of an iteration whose seeds are not chosen yet
-            return known.iteration > self._iteration
-        return known.kind not in self._submitted
+        known = request_id in self._accounts.rows
+        return not known and self._phases.may_come(request_id)
 
     # --- leases ---
 
@@ -464,96 +434,3 @@ class RequestTable:
         for row in lease.rows:
             row.note(now, f"{taker.name} goes on with it under lease {number}")
         return lease
-
-    def _take_back(self, lease: Lease, why: str, now: float) -> None:
-        """The lease is over, and its requests wait again, before others."""
-        self._matching.close(lease)
-        for row in lease.rows:
-            row.note(now, why)
-        self._matching.queue(lease.rows, ahead=True)
-
-    def _lose(self, taker: Taker, reason: str, blame: str, *, ended: bool, now: float) -> None:
-        """A worker is gone with all it held. Unless it is known to have ended, only what it is
-        known to have held is suspected of having ended it."""
-        leases, poisonous = list(taker.leases.values()), []
-        kinds: Counter[str] = Counter()
-        for lease in leases:
-            if blame and (ended or lease.is_known):
-                for row in lease.rows:
-                    row.lost_with.add(blame)
-                    self._suspects[row.request.id] = row
-            self._matching.close(lease)
-        for lease in leases:
-            lost = [row for row in lease.rows if len(row.lost_with) >= _QUARANTINE_AFTER]
-            poisonous += lost
-            kept = [row for row in lease.rows if row not in lost]
-            for row in kept:
-                row.note(now, f"{taker.name} is gone: {reason}")
-            kinds.update(row.request.kind for row in kept)
-            self._matching.queue(kept, ahead=True)
-        self._matching.remove(taker)
-        self._unsettled.discard(taker.name)
-        if not taker.leaving:
-            self._matching.pace.lost(taker.pool)
-        self.counters.reissued += kinds.total()
-        fields = {
-            "worker": taker.name,
-            "node": taker.node,
-            "pool": taker.pool,
-            "reason": reason,
-            "requests_reissued": dict(kinds),
-        }
-        self._accounts.out.append(Record("worker_lost", fields))
-        for row in poisonous:
-            request = row.request
-            self.counters.quarantined.append(request.id)
-            fields = {"request": request.id, "prompt": request.prompt}
-            self._accounts.out.append(Record("request_quarantined", fields))
-        if poisonous:
-            reason = "every node that took it was lost; it is quarantined"
-            self._accounts.give_up(poisonous, reason, now)
-
-    def _finish(self, taker: Taker, lease: Lease, done: Delivery, now: float) -> None:
-        self._matching.close(lease)
-        self._accounts.finish(lease.rows, done.bundle, done.rewards, now)
-        self.counters.scoring_s += done.scoring_s
-        for request_id in lease.ids:
-            self._suspects.pop(request_id, None)
-        if done.steps > 0:
-            step_s = done.seconds / done.steps
-            self._matching.pace.measure(taker, lease.request.settings, done.members, step_s)
-
-    def _fail(
-        self,
-        taker: Taker,
-        lease: Lease,
-        error: str,
-        what: str,
-        failed: Collection[str],
-        now: float,
-    ) -> None:
-        fields = {"worker": taker.name, "requests": list(failed), "error": error}
-        if what == "scoring":
-            fields = {"worker": taker.name, "request": lease.request.id, "error": error}
-        event = "scorer_failed" if what == "scoring" else "denoise_failed"
-        self._accounts.out.append(Record(event, fields))
-        if what == "commits" and any(row.commit is not None for row in lease.rows):
-            self._accounts.start_over(lease.rows)
-            self._take_back(lease, f"its commits could not be used: {error}", now)
-            return
-        taker.failures += 1
-        self._matching.close(lease)
-        blamed = [row for row in lease.rows if row.request.id in failed] or list(lease.rows)
-        for row in blamed:
-            row.failures += what != "scoring"
-            row.score_failures += what == "scoring"
-            row.failed_at |= {taker.name}
-            row.note(now, f"{what} failed at {taker.name}: {error}")
-            self._avoiding.append((now + _AVOID_S, row))
-        given_up = [row for row in blamed if self._failed_too_often(row)]
-        self._matching.queue([row for row in lease.rows if row not in given_up], ahead=True)
-        if given_up:
-            self._accounts.give_up(given_up, error, now)
-
-    def _failed_too_often(self, row: Row) -> bool:
-        return row.failures >= _MAX_FAILURES or row.score_failures >= self._score_attempts

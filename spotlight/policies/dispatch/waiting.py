@@ -80,8 +80,10 @@ class Waiting:
     def __len__(self) -> int:
         return len(self._batch_of)
 
-    def __contains__(self, request_id: str) -> bool:
-        return request_id in self._batch_of
+    def holds(self, row: Row) -> bool:
+        """Whether this very row waits."""
+        batch = self._batch_of.get(row.request.id)
+        return batch is not None and batch.rows[row.request.id] is row
 
     def add(self, row: Row, *, ahead: bool) -> None:
         """At the end of its equals, or `ahead` of them: it has waited longest."""

@@ -209,7 +209,7 @@ async def test_what_the_member_cannot_do_is_given_back(crew: Crew) -> None:
     failures = [
         LeaseFailed("w", 7, 4, "out of memory"),
         LeaseFailed("w", 7, 5, "damaged", what="commits"),
-        LeaseFailed("w", 7, 6, "NaN", failed=("rollout/0/0/1",)),
+        LeaseFailed("w", 7, 6, "NaN", failed=("rollout/0/0/0/1",)),
     ]
     await crew.grant(6)
     for failed in failures:
@@ -487,4 +487,4 @@ async def test_what_only_others_may_say_is_refused_from_strangers(crew: Crew) ->
     assert crew.system.dead_letters.counts["not_allowed"] == len(words)
     assert len(crew.dispatcher.inbox) == before
     await asyncio.sleep(5.0)
-    assert crew.dispatcher.last(Pull).leases == (HeldLease(1, ("rollout/0/0/0",)),)
+    assert crew.dispatcher.last(Pull).leases == (HeldLease(1, ("rollout/0/0/0/0",)),)

@@ -1,0 +1,69 @@
+"""What requests may be the cause of: failures at workers, and the loss of nodes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from spotlight.policies.dispatch.rows import Lease, Row
+
+_MAX_FAILURES = 3
+_QUARANTINE_AFTER = 3
+_AVOID_S = 10.0
+"""A worker at which a request failed gets it again only after so long, while there are others."""
+
+
+class Blame:
+    """See the module's docstring.
+
+    Args:
+        score_attempts: how often a request is scored before it is given up.
+    """
+
+    def __init__(self, score_attempts: int) -> None:
+        self._score_attempts = score_attempts
+        self._suspects: dict[str, Row] = {}
+        """Requests that were held when a node was lost."""
+        self._avoiding: deque[tuple[float, Row]] = deque()
+        """Rows that failed somewhere, and until when they are kept from there."""
+
+    def failed(self, rows: Iterable[Row], worker: str, what: str, now: float) -> list[Row]:
+        """Denoising or scoring these failed there; returns those that failed too often."""
+        too_often = []
+        for row in rows:
+            row.failures += what != "scoring"
+            row.score_failures += what == "scoring"
+            row.failed_at |= {worker}
+            self._avoiding.append((now + _AVOID_S, row))
+            if row.failures >= _MAX_FAILURES or row.score_failures >= self._score_attempts:
+                too_often.append(row)
+        return too_often
+
+    def pardoned(self, now: float) -> list[Row]:
+        """Rows that have kept away from workers for long enough."""
+        rows = []
+        while self._avoiding and self._avoiding[0][0] <= now:
+            row = self._avoiding.popleft()[1]
+            if row.failed_at:
+                rows.append(row)
+        return rows
+
+    def lost(self, leases: Sequence[Lease], node: str, *, ended: bool) -> list[Row]:
+        """A worker of the node is gone with these leases; returns the rows that were lost with too
+        many nodes. Unless it is known to have ended, only what it is known to have held counts.
+        """
+        rows = [row for it in leases if ended or it.is_known for row in it.rows]
+        for row in rows:
+            row.lost_with.add(node)
+            self._suspects[row.request.id] = row
+        return [row for row in rows if len(row.lost_with) >= _QUARANTINE_AFTER]
+
+    def absolve(self, node: str) -> None:
+        """The node was not lost, but out of reach."""
+        for row in self._suspects.values():
+            row.lost_with.discard(node)
+
+    def forget(self, request_ids: Iterable[str]) -> None:
+        """These are over."""
+        for request_id in request_ids:
+            self._suspects.pop(request_id, None)

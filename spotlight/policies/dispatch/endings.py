@@ -1,0 +1,110 @@
+"""How a lease ends: done, failed, given back, or with the loss of its worker."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+
+from spotlight.policies.dispatch.accounts import Accounts, Counters
+from spotlight.policies.dispatch.blame import Blame
+from spotlight.policies.dispatch.instructions import Record
+from spotlight.policies.dispatch.matching import Matching
+from spotlight.policies.dispatch.rows import Delivery, Lease
+from spotlight.policies.dispatch.takers import Taker
+
+
+class Endings:
+    """See the module's docstring."""
+
+    def __init__(
+        self, accounts: Accounts, matching: Matching, blame: Blame, counters: Counters
+    ) -> None:
+        self._accounts = accounts
+        self._matching = matching
+        self._blame = blame
+        self._counters = counters
+
+    def take_back(self, lease: Lease, why: str, now: float) -> None:
+        """The lease is over, and its requests wait again, before others."""
+        self._matching.close(lease)
+        for row in lease.rows:
+            row.note(now, why)
+        self._matching.queue(lease.rows, ahead=True)
+
+    def lose(self, taker: Taker, reason: str, blame: str, *, ended: bool, now: float) -> None:
+        """A worker is gone with all it held, perhaps because of that, unless nothing is to be
+        blamed."""
+        leases = list(taker.leases.values())
+        poisonous = self._blame.lost(leases, blame, ended=ended) if blame else []
+        for lease in leases:
+            self._matching.close(lease)
+        kinds: Counter[str] = Counter()
+        for lease in leases:
+            kept = [row for row in lease.rows if row not in poisonous]
+            for row in kept:
+                row.note(now, f"{taker.name} is gone: {reason}")
+            kinds.update(row.request.kind for row in kept)
+            self._matching.queue(kept, ahead=True)
+        self._matching.remove(taker)
+        if not taker.leaving:
+            self._matching.pace.lost(taker.pool)
+        self._counters.reissued += kinds.total()
+        fields = {
+            "worker": taker.name,
+            "node": taker.node,
+            "pool": taker.pool,
+            "reason": reason,
+            "requests_reissued": dict(kinds),
+        }
+        self._accounts.out.append(Record("worker_lost", fields))
+        for row in poisonous:
+            self._counters.quarantined.append(row.request.id)
+            fields = {"request": row.request.id, "prompt": row.request.prompt}
+            self._accounts.out.append(Record("request_quarantined", fields))
+        if poisonous:
+            why = "every node that took it was lost; it is quarantined"
+            self._accounts.give_up(poisonous, why, now)
+
+    def finish(self, taker: Taker, lease: Lease, done: Delivery, now: float) -> None:
+        """Its requests are done."""
+        self._matching.close(lease)
+        self._accounts.finish(lease.rows, done.bundle, done.rewards, now)
+        self._counters.scoring_s += done.scoring_s
+        self._blame.forget(lease.ids)
+        if done.steps > 0:
+            step_s = done.seconds / done.steps
+            self._matching.pace.measure(taker, lease.request.settings, done.members, step_s)
+
+    def fail(
+        self,
+        taker: Taker,
+        lease: Lease,
+        error: str,
+        what: str,
+        failed: Collection[str],
+        now: float,
+    ) -> None:
+        """It could not be done there: its requests are tried again, or given up.
+
+        Args:
+            what: "denoising", "scoring", or "commits": those that came with it cannot be used.
+            failed: ids of the requests that cannot be done; of all, if none is named.
+        """
+        fields = {"worker": taker.name, "requests": list(failed), "error": error}
+        if what == "scoring":
+            fields = {"worker": taker.name, "request": lease.request.id, "error": error}
+        event = "scorer_failed" if what == "scoring" else "denoise_failed"
+        self._accounts.out.append(Record(event, fields))
+        if what == "commits" and any(row.commit is not None for row in lease.rows):
+            self._accounts.start_over(lease.rows)
+            self.take_back(lease, f"its commits could not be used: {error}", now)
+            return
+        taker.failures += 1
+        self._matching.close(lease)
+        blamed = [row for row in lease.rows if row.request.id in failed] or list(lease.rows)
+        for row in blamed:
+            row.note(now, f"{what} failed at {taker.name}: {error}")
+        given_up = self._blame.failed(blamed, taker.name, what, now)
+        self._matching.queue([row for row in lease.rows if row not in given_up], ahead=True)
+        if given_up:
+            self._accounts.give_up(given_up, error, now)
