@@ -188,7 +188,7 @@ class Desk:
         """What a leader says when progress is in the sink, and the answer."""
         epoch = changes.get("epoch", self.epochs[name])
         bundle = steps_of(name, grant, step, epoch)
-        said = CommitSteps(name, epoch, grant.lease, step, bundle, 0.1)
+        said = CommitSteps(name, epoch, grant.lease, tuple(ids(grant)), step, bundle, 0.1)
         receipt = await self.ask(msgspec.structs.replace(said, **changes))
         assert isinstance(receipt, Receipt)
         return receipt

@@ -113,11 +113,12 @@ class FakeWorker(Actor):
     def _pull(self) -> None:
         if self.job is None or self.follows:
             return
+        takes = self.node is None and self.name not in self.world.only_train
         pull = Pull(
             self.name,
             self.epoch,
             members=1 + len(self.followers),
-            credits=0 if self.node is not None else 2,
+            credits=2 if takes else 0,
             batch=4,
             rollout_versions=tuple(sorted(self.versions[False])),
             evaluation_versions=tuple(sorted(self.versions[True])),
@@ -181,7 +182,8 @@ class FakeWorker(Actor):
 
     async def _commit(self, grant: Grant, step: int) -> None:
         there = self._bundle(grant, step)
-        commit = CommitSteps(self.name, self.epoch, grant.lease, step, there, 0.0)
+        who = self.name, self.epoch, grant.lease
+        commit = CommitSteps(*who, _ids(grant), step, there, 0.0)
         await self._report(grant.lease, commit)
 
     def _bundle(self, grant: Grant, step: int) -> BundleOffer:

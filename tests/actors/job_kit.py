@@ -106,6 +106,8 @@ class World:
         """Whether a worker's scorer fails on these."""
         self.ends: Callable[[str, tuple[Request, ...]], bool] = lambda worker, requests: False
         """Whether a worker's process dies of denoising these."""
+        self.only_train: set[str] = set()
+        """Workers that denoise nothing."""
         self.drains = True
         """Whether workers that have notice give back what they hold, so that their node leaves."""
         self.granted: list[tuple[str, Request]] = []

@@ -135,7 +135,7 @@ def completed(lease: int, count: int = 1) -> Completed:
 
 
 def committed(lease: int, step: int) -> CommitSteps:
-    return CommitSteps("w", 7, lease, step, offer(f"commits/{lease}-{step}"), 0.25)
+    return CommitSteps("w", 7, lease, (), step, offer(f"commits/{lease}-{step}"), 0.25)
 
 
 def returned(lease: int) -> ReturnLease:

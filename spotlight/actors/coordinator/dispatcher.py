@@ -16,7 +16,9 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from contextlib import suppress
+from typing import TypeVar
 
+import msgspec
 import structlog
 
 from spotlight import failpoints
@@ -58,7 +60,6 @@ from spotlight.policies.dispatch.instructions import (
     TellGivenUp,
 )
 from spotlight.policies.dispatch.leases import LEASE_S
-from spotlight.policies.dispatch.rows import Delivery
 from spotlight.policies.dispatch.table import RequestTable
 from spotlight.transport.control import ActorRef
 from spotlight.types import BundleOffer
@@ -67,6 +68,7 @@ log = structlog.get_logger(__name__)
 
 _TICK_S = 1.0
 
+DeliveryT = TypeVar("DeliveryT", CommitSteps, Completed)
 _FromLeader = Pull | CommitSteps | Completed | LeaseFailed | ReturnLease
 
 
@@ -180,12 +182,8 @@ class Dispatcher(Actor):
         """Steps that need not be done again should the group be lost."""
         if not _is_own(message, "commits", "samples"):
             return self._refuse_bundle(message)
-        # It may have been uploaded to an earlier coordinator.
-        bundle = self._journal.at_home(message.bundle)
-        who = message.worker, message.epoch, message.lease
-        now = self._now()
         answer = self._carry_out(
-            self._table.commit(*who, message.step, bundle, message.cost_s, now)
+            self._table.commit(message.worker, message.epoch, self._at_home(message), self._now())
         )
         failpoints.reach("dispatcher.before_ack")
         return answer
@@ -195,18 +193,8 @@ class Dispatcher(Actor):
         """A batch is denoised and scored: its requests are finished."""
         if not _is_own(message, "samples"):
             return self._refuse_bundle(message)
-        done = Delivery(
-            message.lease,
-            message.requests,
-            self._journal.at_home(message.bundle),
-            message.rewards,
-            message.steps,
-            message.seconds,
-            message.members,
-            message.scoring_s,
-        )
         answer = self._carry_out(
-            self._table.complete(message.worker, message.epoch, done, self._now())
+            self._table.complete(message.worker, message.epoch, self._at_home(message), self._now())
         )
         failpoints.reach("dispatcher.before_ack")
         return answer
@@ -267,6 +255,10 @@ class Dispatcher(Actor):
         if outline != self._outline:
             self._outline = outline
             self._backlog_changed()
+
+    def _at_home(self, message: DeliveryT) -> DeliveryT:
+        """It may have been uploaded to an earlier coordinator."""
+        return msgspec.structs.replace(message, bundle=self._journal.at_home(message.bundle))
 
     def _refuse_bundle(self, message: CommitSteps | Completed) -> Receipt:
         """Nothing of another one's is taken, nor deleted."""

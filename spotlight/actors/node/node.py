@@ -57,7 +57,7 @@ from spotlight.actors.protocol.delivery import try_tell
 from spotlight.actors.runtime import Actor, ActorRef, Down, Message, handles
 from spotlight.actors.runtime.launcher import WORKER_KEY, ProcessHandle, ProcessLauncher
 from spotlight.errors import ActorError, TransferFailed
-from spotlight.policies.departure import OUTLIVED_AFTER_S, Departure
+from spotlight.policies.departure import OUTLIVED_AFTER_S, Departure, Standing
 from spotlight.policies.notices import Notice
 from spotlight.transport.tensors import BundleStore
 
@@ -306,7 +306,9 @@ class NodeScheduler(Actor):
     def _go_on_leaving(self) -> None:
         self._tell_leaving()
         self._drain(tuple(self._workers.values()))
-        self.run_task(self._stay_if_outlived())
+        notice = self._departure.notice
+        assert notice is not None, "the node leaves for a reason"
+        self.run_task(self._stay_if_outlived(notice))
         self._leave_if_drained()
 
     def _drain(self, workers: tuple[WorkerRefs, ...]) -> None:
@@ -323,9 +325,8 @@ class NodeScheduler(Actor):
         if self._departure.left and self._must_end:
             self._left("")
 
-    async def _stay_if_outlived(self) -> None:
-        notice, loop = self._departure.notice, asyncio.get_running_loop()
-        assert notice is not None
+    async def _stay_if_outlived(self, notice: Standing) -> None:
+        loop = asyncio.get_running_loop()
         await asyncio.sleep(notice.deadline + OUTLIVED_AFTER_S - loop.time())
         if self._departure.notice == notice:
             self._stay("outlived")

@@ -110,9 +110,10 @@ class CommitSteps(Message, frozen=True):
     worker: WorkerName
     epoch: int
     lease: int
+    requests: tuple[str, ...]
+    """Ids, in the order of the bundle's rows."""
     step: int
     bundle: BundleOffer
-    """Its rows are in the order of the lease's requests."""
     cost_s: float
     """Time for which committing kept the accelerator from denoising."""
 

@@ -320,7 +320,8 @@ class BatchMember(Actor, ABC, Generic[BatchT, CompanyT]):
         """To the leader, unless nobody wants to know."""
         if self._is_wanted(batch):
             name, epoch, lease = self._context.name, self._context.epoch, batch.message.lease
-            self.tell(batch.leader, CommitSteps(name, epoch, lease, step, bundle, cost_s))
+            ids = tuple(request.id for request in batch.message.requests)
+            self.tell(batch.leader, CommitSteps(name, epoch, lease, ids, step, bundle, cost_s))
 
     def _key(self, batch: BatchT, step: int) -> str:
         """Of the bundle with the batch's progress after so many steps."""

@@ -7,9 +7,10 @@ from collections.abc import Collection
 
 from spotlight.policies.dispatch.accounts import Accounts, Counters
 from spotlight.policies.dispatch.blame import Blame
+from spotlight.policies.dispatch.events import FinishedBatch
 from spotlight.policies.dispatch.instructions import Record
 from spotlight.policies.dispatch.matching import Matching
-from spotlight.policies.dispatch.rows import Delivery, Lease
+from spotlight.policies.dispatch.rows import Lease
 from spotlight.policies.dispatch.takers import Taker
 
 
@@ -65,7 +66,7 @@ class Endings:
             why = "every node that took it was lost; it is quarantined"
             self._accounts.give_up(poisonous, why, now)
 
-    def finish(self, taker: Taker, lease: Lease, done: Delivery, now: float) -> None:
+    def finish(self, taker: Taker, lease: Lease, done: FinishedBatch, now: float) -> None:
         """Its requests are done."""
         self._matching.close(lease)
         self._accounts.finish(lease.rows, done.bundle, done.rewards, now)

@@ -22,7 +22,7 @@ class Leases:
         self._next = first
         self._by_number: dict[int, Lease] = {}
         self._deadlines: list[tuple[float, int]] = []
-        """Every lease stands here once, with a deadline that it had."""
+        """Every lease stands here, with a deadline that it had."""
 
     def find(self, number: int, worker: str) -> Lease | None:
         """This worker's lease of that number, if it has it."""
@@ -68,7 +68,7 @@ class Leases:
 
     def expired(self, now: float) -> list[Lease]:
         """Those past their deadline."""
-        expired = []
+        expired: dict[int, Lease] = {}  # one that was adopted under its old number stands twice
         while self._deadlines and self._deadlines[0][0] <= now:
             _, number = heapq.heappop(self._deadlines)
             lease = self._by_number.get(number)
@@ -77,5 +77,5 @@ class Leases:
             if lease.deadline > now:
                 heapq.heappush(self._deadlines, (lease.deadline, number))
             else:
-                expired.append(lease)
-        return expired
+                expired[number] = lease
+        return list(expired.values())

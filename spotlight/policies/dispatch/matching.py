@@ -149,6 +149,7 @@ class Matching:
             self._recalls.leaves(lease)
         if not lease.is_denoised:
             self._leased[lease.request.kind, lease.request.settings][taker.node] += 1
+        self.refresh(taker.name)
         return lease
 
     def denoised(self, lease: Lease) -> None:
@@ -234,7 +235,6 @@ class Matching:
         lease = self.open(taker, rows, now)
         commits = tuple(row.commit for row in rows)
         self.resumed += sum(commit is not None for commit in commits)
-        self.refresh(taker.name)
         every = self.pace.commit_every(taker, lease.request.settings)
         requests = tuple(row.request for row in rows)
         return GrantLease(taker.name, lease.number, requests, commits, every)

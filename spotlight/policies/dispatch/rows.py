@@ -8,7 +8,7 @@ from enum import Enum
 
 import msgspec
 
-from spotlight.types import BundleOffer, Commit, Request
+from spotlight.types import Commit, Request
 
 _STORY = 32
 """Of a request's life, so many of the latest events are remembered."""
@@ -88,31 +88,6 @@ class Row:
         self.events.append((now, what))
         if len(self.events) > _STORY:
             del self.events[0]
-
-
-@dataclass(frozen=True)
-class Delivery:
-    """What came of a lease: a bundle whose rows are in the order of its requests, and rewards."""
-
-    lease: int
-    requests: tuple[str, ...]
-    bundle: BundleOffer
-    rewards: tuple[float, ...]
-    steps: int
-    """Steps that were taken for it."""
-    seconds: float
-    members: int
-    """Who took them together; 0 if the group changed on the way."""
-    scoring_s: float
-
-    @property
-    def problem(self) -> str:
-        """Why these cannot be the rewards; empty if they can."""
-        if len(self.rewards) != len(self.requests):
-            return f"{len(self.rewards)} rewards for {len(self.requests)} images"
-        if not all(0.0 <= reward <= 1.0 for reward in self.rewards):
-            return f"rewards outside [0, 1]: {list(self.rewards)}"
-        return ""
 
 
 @dataclass(eq=False)

@@ -26,6 +26,13 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from spotlight.policies.dispatch.accounts import Accounts, Counters
 from spotlight.policies.dispatch.blame import Blame
 from spotlight.policies.dispatch.endings import Endings
+from spotlight.policies.dispatch.events import (
+    BatchEvent,
+    CommittedBatch,
+    FinishedBatch,
+    Report,
+    problem_with,
+)
 from spotlight.policies.dispatch.instructions import (
     Answer,
     Instruction,
@@ -37,9 +44,9 @@ from spotlight.policies.dispatch.matching import Backlog, Matching
 from spotlight.policies.dispatch.pace import Pace
 from spotlight.policies.dispatch.phases import Phases
 from spotlight.policies.dispatch.recalls import SLOW
-from spotlight.policies.dispatch.rows import Delivery, Lease, RequestState, SavedRow
-from spotlight.policies.dispatch.takers import Groups, Report, Taker
-from spotlight.types import BundleOffer, Request, RequestKind
+from spotlight.policies.dispatch.rows import Lease, RequestState, SavedRow
+from spotlight.policies.dispatch.takers import Groups, Taker
+from spotlight.types import Request, RequestKind
 
 _UNREACHABLE = 4096
 
@@ -212,67 +219,35 @@ class RequestTable:
             self._matching.refresh(name)
         return self._instructions(now)
 
-    def commit(
-        self,
-        name: str,
-        epoch: int,
-        lease: int,
-        step: int,
-        bundle: BundleOffer,
-        cost_s: float,
-        now: float,
-    ) -> list[Instruction]:
-        """The batch of a lease is saved after `step` steps, in the rows of a bundle."""
-        held = self._matching.leases.find(lease, name) if self._current(name, epoch) else None
-        if not self._phases.begun:  # what earlier rows need is not known yet
-            self._accounts.out.append(Answer(0, ask_again=True))
-            return self._instructions(now)
-        if held is None or not 0 < step <= held.request.settings.steps:
-            self.counters.late += held is None and name in self._matching.takers
-            self._accounts.delete_unused(bundle)
-            self._accounts.out.append(Answer(0))
-            return self._instructions(now)
-        if any(row.steps_done >= step for row in held.rows):  # told twice, or overtaken
-            self._accounts.delete_unused(bundle)
-            self._accounts.out.append(Answer(len(held.rows)))
-            return self._instructions(now)
-        self._accounts.save(held.rows, step, bundle)
-        for row in held.rows:
-            row.note(now, f"{name} committed step {step}")
-        held.is_known = True
-        self._matching.pace.committed(cost_s)
-        self.counters.commits += 1
-        if step == held.request.settings.steps:
-            self._matching.denoised(held)
-        self._accounts.out.append(Answer(len(held.rows)))
+    def commit(self, name: str, epoch: int, batch: CommittedBatch, now: float) -> list[Instruction]:
+        """The requests of a lease are saved after so many steps."""
+        taker = self._current(name, epoch)
+        lease = self._lease_of(taker, batch, now)
+        if lease is not None and 0 < batch.step <= lease.request.settings.steps:
+            if any(row.steps_done >= batch.step for row in lease.rows):  # told twice, or overtaken
+                self._accounts.delete_unused(batch.bundle)
+            else:
+                self._save(name, lease, batch, now)
+            self._accounts.out.append(Answer(len(lease.rows)))
         return self._instructions(now)
 
-    def complete(self, name: str, epoch: int, done: Delivery, now: float) -> list[Instruction]:
+    def complete(
+        self, name: str, epoch: int, batch: FinishedBatch, now: float
+    ) -> list[Instruction]:
         """A batch is denoised and scored."""
-        if not self._phases.begun:  # what earlier rows need is not known yet
-            self._accounts.out.append(Answer(0, ask_again=True))
-            return self._instructions(now)
-        if self._accounts.delivered_by(done.requests, done.bundle):
-            self._accounts.out.append(Answer(len(done.requests)))
+        if self._phases.begun and self._accounts.delivered_by(batch.requests, batch.bundle):
+            self._accounts.out.append(Answer(len(batch.requests)))
             return self._instructions(now)
         taker = self._current(name, epoch)
-        lease = self._matching.leases.find(done.lease, name) if taker else None
-        if lease is None and taker is not None:
-            lease = self._adopt(taker, done.lease, done.requests, now)
-        if lease is None and any(map(self._may_come, done.requests)):
-            self._accounts.out.append(Answer(0, ask_again=True))
-        elif taker is None or lease is None or lease.ids != done.requests:
-            self.counters.late += taker is not None
-            self._accounts.delete_unused(done.bundle)
-            self._accounts.out.append(Record("late_results", {"worker": name, "lease": done.lease}))
-            self._accounts.out.append(Answer(0))
-        elif done.problem:
-            self._accounts.delete_unused(done.bundle)
-            self._endings.fail(taker, lease, done.problem, "scoring", (), now)
-            self._accounts.out.append(Answer(0))
-        else:
-            self._endings.finish(taker, lease, done, now)
-            self._accounts.out.append(Answer(len(done.requests)))
+        lease = self._lease_of(taker, batch, now)
+        if taker is not None and lease is not None:
+            problem = problem_with(batch)
+            if problem:
+                self._accounts.delete_unused(batch.bundle)
+                self._endings.fail(taker, lease, problem, "scoring", (), now)
+            else:
+                self._endings.finish(taker, lease, batch, now)
+                self._accounts.out.append(Answer(len(batch.requests)))
         return self._instructions(now)
 
     def fail(
@@ -434,3 +409,37 @@ class RequestTable:
         for row in lease.rows:
             row.note(now, f"{taker.name} goes on with it under lease {number}")
         return lease
+
+    def _lease_of(self, taker: Taker | None, batch: BatchEvent, now: float) -> Lease | None:
+        """The lease under which a worker has done something; without one it is told to ask again,
+        while the requests may yet be submitted, or to drop it."""
+        number = batch.lease
+        if not self._phases.begun:  # nor is it known what earlier requests need
+            self._accounts.out.append(Answer(0, ask_again=True))
+            return None
+        lease = self._matching.leases.find(number, taker.name) if taker is not None else None
+        if lease is None and taker is not None and number not in taker.revoked:
+            lease = self._adopt(taker, number, batch.requests, now)
+        if lease is not None and lease.ids == batch.requests:
+            return lease
+        if lease is None and any(map(self._may_come, batch.requests)):
+            self._accounts.out.append(Answer(0, ask_again=True))
+            return None
+        if taker is not None and lease is None:
+            self.counters.late += 1
+            taker.revoked.add(number)
+            self._accounts.out.append(RevokeLeases(taker.name, (number,)))
+        self._accounts.delete_unused(batch.bundle)
+        name = taker.name if taker is not None else ""
+        self._accounts.out.append(Record("late_results", {"worker": name, "lease": number}))
+        return None
+
+    def _save(self, name: str, lease: Lease, batch: CommittedBatch, now: float) -> None:
+        self._accounts.save(lease.rows, batch.step, batch.bundle)
+        for row in lease.rows:
+            row.note(now, f"{name} committed step {batch.step}")
+        lease.is_known = True
+        self._matching.pace.committed(batch.cost_s)
+        self.counters.commits += 1
+        if batch.step == lease.request.settings.steps:
+            self._matching.denoised(lease)

@@ -3,60 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
 
+from spotlight.policies.dispatch.events import Report
 from spotlight.policies.dispatch.rows import Lease
 from spotlight.policies.dispatch.waiting import WeightsKey
-
-
-class HeldLease(Protocol):
-    """A lease as its holder knows it."""
-
-    @property
-    def lease(self) -> int:
-        """Its number."""
-
-    @property
-    def requests(self) -> tuple[str, ...]:
-        """Ids of its requests, in the order of the grant."""
-
-
-class Report(Protocol):
-    """What the leader of an SP group says of it."""
-
-    @property
-    def members(self) -> int:
-        """Of the group; 0 of a worker that follows another."""
-
-    @property
-    def followers(self) -> tuple[str, ...]:
-        """Workers of the other members."""
-
-    @property
-    def credits(self) -> int:
-        """Leases it can take now, in all."""
-
-    @property
-    def batch(self) -> int:
-        """Requests that fit one lease."""
-
-    @property
-    def rollout_versions(self) -> tuple[int, ...]:
-        """Weights that all members hold."""
-
-    @property
-    def evaluation_versions(self) -> tuple[int, ...]:
-        """Weights for evaluations that all members hold."""
-
-    @property
-    def prompts(self) -> tuple[str, ...]:
-        """Denoised lately: their embeddings are still there."""
-
-    @property
-    def leases(self) -> Sequence[HeldLease]:
-        """What it holds."""
 
 
 @dataclass(eq=False)

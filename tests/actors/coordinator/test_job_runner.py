@@ -336,7 +336,7 @@ async def test_a_crash_of_the_dispatcher_fails_the_job(
     def explode(*_: Any) -> None:
         raise LookupError("a bug")
 
-    monkeypatch.setattr("spotlight.actors.coordinator.dispatcher.Dispatcher._serve", explode)
+    monkeypatch.setattr("spotlight.policies.dispatch.table.RequestTable.report", explode)
     await town.submit(job())
     await town.wait(lambda now: now.outcome == "failed")
 
@@ -373,7 +373,7 @@ async def test_thousands_of_workers_may_be_there_when_a_job_begins(town: Town) -
 
     async def join(number: int) -> None:
         workers = tuple(
-            WorkerRefs(f"n{number}/{index}", 1 + number * 64 + index, *[crowd.ref] * 4)
+            WorkerRefs(f"n{number}/{index}", 1 + number * 64 + index, *[crowd.ref] * 3)
             for index in range(64)
         )
         node = JoinNode(f"n{number}", "spot", crowd.ref, workers, STORE)
@@ -435,7 +435,7 @@ async def test_a_node_speaks_of_its_own_workers_only(town: Town) -> None:
     await town.submit(job())
     stranger = await recorder(await town.cluster.system("stranger"), "node")
     stolen = tuple(
-        WorkerRefs(name, number, *[stranger.ref] * 4)
+        WorkerRefs(name, number, *[stranger.ref] * 3)
         for number, name in enumerate(("reserved/0", "spot/0"))
     )
     with pytest.raises(RemoteError, match="may not send JoinNode"):
@@ -451,7 +451,7 @@ async def test_a_node_speaks_of_its_own_workers_only(town: Town) -> None:
 
 def test_a_node_of_too_many_workers_is_refused_as_it_is_read() -> None:
     ref = ActorRef("memory://n", "node", 1)
-    workers = tuple(WorkerRefs(f"n/{number}", number, *[ref] * 4) for number in range(20_000))
+    workers = tuple(WorkerRefs(f"n/{number}", number, *[ref] * 3) for number in range(20_000))
     frame = encode_message(JoinNode("n", "spot", ref, workers, STORE))
     with pytest.raises(BadInput, match="length"):
         decode_message(frame)

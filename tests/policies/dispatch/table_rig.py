@@ -21,7 +21,7 @@ from spotlight.policies.dispatch.instructions import (
     TellGivenUp,
 )
 from spotlight.policies.dispatch.pace import Pace
-from spotlight.policies.dispatch.rows import Delivery, SavedRow
+from spotlight.policies.dispatch.rows import SavedRow
 from spotlight.policies.dispatch.table import RequestTable
 from spotlight.types import BundleOffer, Request, RequestId, SamplingSettings, StoreEndpoint
 
@@ -96,6 +96,31 @@ class GroupReport:
     evaluation_versions: tuple[int, ...] = (0,)
     prompts: tuple[str, ...] = ()
     leases: tuple[Held, ...] = ()
+
+
+@dataclass(frozen=True)
+class Committed:
+    """What a leader says of saved steps."""
+
+    lease: int
+    requests: tuple[str, ...]
+    bundle: BundleOffer
+    step: int
+    cost_s: float = 0.1
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a leader says of a batch that is done."""
+
+    lease: int
+    requests: tuple[str, ...]
+    bundle: BundleOffer
+    rewards: tuple[float, ...]
+    steps: int = STEPS
+    seconds: float = 4.0
+    members: int = 1
+    scoring_s: float = 0.1
 
 
 class Profile:
@@ -195,19 +220,17 @@ class Rig:
         self.carry_out(self.table.forget(kind, iteration, self.now))
 
     def commit(self, grant: GrantLease, step: int, cost_s: float = 0.1, **who: Any) -> Answer:
-        where = saved_steps(grant, step)
-        said = self.table.commit(*self._of(grant, **who), step, where, cost_s, self.now)
-        return self.carry_out(said)
+        name, epoch, lease = self._of(grant, **who)
+        saved = Committed(lease, tuple(ids(grant)), saved_steps(grant, step), step, cost_s)
+        return self.carry_out(self.table.commit(name, epoch, saved, self.now))
 
     def complete(self, grant: GrantLease, *rewards: float, **changes: Any) -> Answer:
         """Deliver a batch; every reward is 0.5 unless some are given."""
         who = {key: changes.pop(key) for key in ("name", "epoch") if key in changes}
         name, epoch, lease = self._of(grant, **who)
-        rewards = rewards or (0.5,) * len(grant.requests)
-        rewards = changes.pop("rewards", rewards)
-        done = {"steps": STEPS, "seconds": 4.0, "members": 1, "scoring_s": 0.1, **changes}
-        delivery = Delivery(lease, tuple(ids(grant)), images(grant), rewards, **done)
-        return self.carry_out(self.table.complete(name, epoch, delivery, self.now))
+        rewards = changes.pop("rewards", rewards or (0.5,) * len(grant.requests))
+        done = Finished(lease, tuple(ids(grant)), images(grant), rewards, **changes)
+        return self.carry_out(self.table.complete(name, epoch, done, self.now))
 
     def fail(self, grant: GrantLease, *failed: str, what: str = "denoising", **who: Any) -> None:
         said = self.table.fail(*self._of(grant, **who), "broken", what, failed, self.now)
