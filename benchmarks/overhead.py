@@ -20,7 +20,6 @@ from typing import Any
 
 import msgspec
 import torch
-from spotlight.actors.coordinator.dispatch_state import DispatchStatistics
 
 from benchmarks.report import arguments, finish
 from spotlight.actors.coordinator.dispatcher import Dispatcher
@@ -30,10 +29,10 @@ from spotlight.actors.coordinator.request_plans import rollout_settings
 from spotlight.actors.coordinator.step_profile import StepProfile
 from spotlight.actors.protocol import (
     AddWorkers,
-    Completed,
     HoldWeights,
     Membership,
     PrepareJob,
+    RequestsFinished,
     SubmitRequests,
     WorkerRefs,
     WorkerUp,
@@ -45,32 +44,31 @@ from spotlight.actors.runtime.loop import run
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.samplers import SamplerSettings, sample
 from spotlight.jobs import JobSpec, load_job
+from spotlight.policies.dispatch.pace import Pace
+from spotlight.policies.dispatch.table import RequestTable
 from spotlight.policies.step_times import StepTimes
 from spotlight.store.journal import Journal
 from spotlight.transport.control import ZeroMQTransport
 from spotlight.transport.tensors import BundleStore
 from spotlight.transport.tensors.bundles import pack
-from spotlight.types import Request
+from spotlight.types import Request, RequestId
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "ocr-tiny.yaml"
 
 
-class _CountingDispatcher(Dispatcher):
-    """A dispatcher that also says when so many requests are done."""
+class _Submitter(Actor):
+    """Hears when so many requests are done."""
 
-    def __init__(self, **arguments: Any) -> None:
-        super().__init__(**arguments)
+    def __init__(self) -> None:
         self.counted = 0
         self.target = 0
         self.reached = asyncio.Event()
 
-    @handles(Completed)
-    async def on_completed(self, message: Completed) -> Any:
-        receipt = await super().on_completed(message)
-        self.counted += receipt.accepted
+    @handles(RequestsFinished)
+    async def on_finished(self, message: RequestsFinished) -> None:
+        self.counted += len(message.results)
         if self.counted >= self.target:
             self.reached.set()
-        return receipt
 
 
 class _Parent(Actor):
@@ -88,7 +86,7 @@ def _requests(job: JobSpec, count: int, round_number: int) -> tuple[Request, ...
     settings = rollout_settings(job, 0)
     return tuple(
         Request(
-            id=f"rollout/{round_number}/0/{seed}",
+            id=str(RequestId("rollout", round_number, 0, 0, seed)),
             kind="rollout",
             iteration=round_number,
             group=0,
@@ -128,14 +126,15 @@ async def _measure(count: int, rounds: int) -> dict[str, Any]:
         await system.start()
         up: asyncio.Future[WorkerRefs] = asyncio.get_running_loop().create_future()
         await system.spawn(lambda: _Parent(up), "node")
-        dispatcher = _CountingDispatcher(
-            statistics=DispatchStatistics(),
+        submitter = _Submitter()
+        submitter_ref = await system.spawn(lambda: submitter, "submitter")
+        profile = StepProfile("benchmark", StepTimes())
+        dispatcher = Dispatcher(
+            table=RequestTable(pace=Pace(profile), score_attempts=1),
             journal=JobJournal(journal, sink, _fail),
             discard=lambda bundle: store.delete(bundle.key),
             record=lambda event, **fields: None,
-            profile=StepProfile("benchmark", StepTimes()),
             backlog_changed=lambda: None,
-            score_attempts=1,
         )
         dispatcher_ref = await system.spawn(lambda: dispatcher, "dispatcher")
         ledger = await system.spawn(
@@ -158,11 +157,11 @@ async def _measure(count: int, rounds: int) -> dict[str, Any]:
             for number in range(rounds + 1):
                 requests = _requests(job, count, number)
                 speed = await asyncio.to_thread(_plain, model, requests)
-                dispatcher.target = dispatcher.counted + count
-                dispatcher.reached.clear()
+                submitter.target = submitter.counted + count
+                submitter.reached.clear()
                 started = asyncio.get_running_loop().time()
-                system.tell(dispatcher_ref, SubmitRequests(requests, dispatcher_ref))
-                await asyncio.wait_for(dispatcher.reached.wait(), 300)
+                system.tell(dispatcher_ref, SubmitRequests(requests, submitter_ref))
+                await asyncio.wait_for(submitter.reached.wait(), 300)
                 seconds = asyncio.get_running_loop().time() - started
                 if number > 0:  # the first round warms both up
                     plain.append(speed)

@@ -17,27 +17,23 @@ import logging
 import random
 import statistics
 import tempfile
-import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import torch
-from spotlight.actors.coordinator.denoise_stage import RequestLease
-from spotlight.actors.coordinator.dispatch_state import Worker
+from msgspec.structs import replace
 
-from benchmarks.preemption_bound import Record, Saved, loss, most_lost
+from benchmarks.preemption_bound import Record, loss, most_lost
 from benchmarks.preemption_site import EXAMPLE, Site, make_requests, opened
 from benchmarks.report import arguments, finish, quantile
-from benchmarks.traced_worker import change
 from spotlight.actors.coordinator.request_plans import rollout_settings
-from spotlight.actors.protocol import CommitSteps
 from spotlight.actors.runtime.logs import log_as_json_lines
 from spotlight.actors.runtime.loop import run
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.jobs import load_job
+from spotlight.policies.dispatch.rows import Lease
 from spotlight.types import Request, SamplingSettings
 
 NODES = 3
@@ -46,9 +42,6 @@ STEPS = 240
 NOTICE_S = 10.0
 RESTART_PAUSE_S = 12.0
 """Between two kills, so that no node's worker ends more often than a node allows."""
-
-_Policy = Callable[[Worker, RequestLease], int]
-"""After how many steps to commit."""
 
 
 class _Trials:
@@ -64,10 +57,6 @@ class _Trials:
         self.submitted = 0
         self.undisturbed: dict[int, str] = {}
         self.equal: list[bool] = []
-        self.every: dict[int, int] = {}
-        """What each grant said, by lease."""
-        self.saved: defaultdict[str, list[Saved]] = defaultdict(list)
-        """Commits that count, by request."""
         self.intervals: list[int] = []
         """Of the leases that were lost to a kill."""
         self.repeated: list[int] = []
@@ -78,36 +67,13 @@ class _Trials:
         self.leave_ms: list[float] = []
         self.requeue_ms: list[float] = []
         self.reissue_ms: list[float] = []
-        self.record_commits()
 
-    def record_commits(self) -> None:
-        """Keep what the policy says at each grant, and when a commit counts."""
-        stage = self.at.dispatcher._denoising
-
-        def noting(policy: _Policy) -> _Policy:
-            def noted(worker: Worker, lease: RequestLease) -> int:
-                self.every[lease.number] = policy(worker, lease)
-                return self.every[lease.number]
-
-            return noted
-
-        def saving(save: Callable[[CommitSteps], int]) -> Callable[[CommitSteps], int]:
-            def saved(message: CommitSteps) -> int:
-                lease, count = stage.book.find(message.lease, message.worker), save(message)
-                commit = Saved(message.lease, message.step, time.monotonic())
-                for item in lease.items if lease is not None and count else ():
-                    self.saved[item.id].append(commit)
-                return count
-
-            return saved
-
-        change(stage, "_commit_every", noting)
-        change(stage, "commit", saving)
-
-    def begin(self, batches: int) -> tuple[tuple[Request, ...], int]:
+    def begin(self, batches: int, *, images: bool = True) -> tuple[tuple[Request, ...], int]:
         """Submit a round; returns its requests and where its steps begin in the trace."""
         self.number += 1
         requests = make_requests(self.settings, self.number, batches * self.settings.micro_batch)
+        if images:
+            requests = tuple(replace(r, image_key=f"images/{r.id}.png") for r in requests)
         offset = self.at.trace.stat().st_size
         self.submitted += len(requests)
         self.at.submit(requests)
@@ -122,16 +88,16 @@ class _Trials:
         """The undisturbed run, twice: the first warms up."""
         for _ in range(2):
             requests, _ = self.begin(BATCHES)
-            started = await self.at.until(lambda: bool(self.at.leases()))
+            started = await self.at.until(lambda: bool(self.at.denoising()))
             self.undisturbed = await self.end(requests)
             self.batch_s = asyncio.get_running_loop().time() - started
 
     async def disturb(self, *, notice: bool) -> None:
         """One round with a kill or a notice somewhere in it."""
         requests, offset = self.begin(BATCHES)
-        await self.at.until(lambda: len(self.at.leases()) >= BATCHES)
+        await self.at.until(lambda: len(self.at.denoising()) >= BATCHES)
         await asyncio.sleep(self.rng.uniform(0.1, 0.8) * self.batch_s)
-        held = self.at.leases()
+        held = self.at.denoising()
         if not held:
             self.compare(await self.end(requests))
             return
@@ -147,16 +113,16 @@ class _Trials:
         if notice:
             self.at.left.clear()
             self.at.notice(worker.partition("/")[0], 0.0, cancel=True)
-        await self.at.until(lambda: len(self.at.ready()) == NODES)
+        await self.at.until(self.at.up)
 
     def count_steps(
-        self, leases: list[RequestLease], pid: int, trace: Sequence[Record], *, notice: bool
+        self, leases: list[Lease], pid: int, trace: Sequence[Record], *, notice: bool
     ) -> None:
         """How often each step of the requests that the process had was taken, by whomever."""
         of_process = [record for record in trace if record["pid"] == pid]
         for lease in leases:
-            every = self.every[lease.number]
-            for request in lease.items:
+            every = self.at.pace.every[lease.number]
+            for request in (row.request for row in lease.rows):
                 taken = Counter(
                     record["step"]
                     for record in trace
@@ -166,7 +132,8 @@ class _Trials:
                 if notice:
                     self.repeated_after_notice.append(again)
                     continue
-                it = loss(request.seed, lease.number, of_process, self.saved[request.id])
+                saved = self.at.table.saved[request.id]
+                it = loss(request.seed, lease.number, of_process, saved)
                 self.intervals.append(every)
                 self.repeated.append(again)
                 self.on_the_way.append(it.on_the_way)
@@ -176,42 +143,35 @@ class _Trials:
         """With the undisturbed run."""
         self.equal += [found.get(seed) == digest for seed, digest in self.undisturbed.items()]
 
-    async def kill(self, worker: str, leases: list[Any]) -> None:
+    async def kill(self, worker: str, leases: list[Lease]) -> None:
         """And see when others have its work."""
-        book = self.at.dispatcher._denoising.book
+        table = self.at.table
         numbers = {lease.number for lease in leases}
-        ids = {item.id for lease in leases for item in lease.items}
+        ids = {request_id for lease in leases for request_id in lease.ids}
+
+        def taken_on() -> set[str]:
+            leased = {request_id for lease in table.leases() for request_id in lease.ids}
+            return leased | {request_id for request_id in ids if self.at.finished[request_id]}
+
         now = asyncio.get_running_loop().time()
         self.at.kill(worker)
         self.kills[worker] += 1
-        gone = await self.at.until(lambda: not numbers & {e.number for e in book.leases()})
+        gone = await self.at.until(lambda: not numbers & {it.number for it in table.leases()})
         self.requeue_ms.append(1000 * (gone - now))
-        again = await self.at.until(
-            lambda: (
-                ids <= {item.id for e in book.leases() for item in e.items}
-                or all(self.at.finished[request_id] for request_id in ids)
-            )
-        )
+        again = await self.at.until(lambda: ids <= taken_on())
         self.reissue_ms.append(1000 * (again - now))
         await asyncio.sleep(RESTART_PAUSE_S)
 
-    async def give_notice(self, worker: str, leases: list[Any]) -> None:
+    async def give_notice(self, worker: str, leases: list[Lease]) -> None:
         """And see when nothing can be lost any more."""
-        book = self.at.dispatcher._denoising.book
+        table = self.at.table
         node = worker.partition("/")[0]
-        before = {
-            item.id: saved.step if (saved := book.saved(item.id)) else 0
-            for lease in leases
-            for item in lease.items
-        }
+        before = {it: table.steps_done(it) for lease in leases for it in lease.ids}
         numbers = {lease.number for lease in leases}
 
         def is_safe() -> bool:
-            mine = [e for e in book.leases() if e.number in numbers]
-            steps = [
-                (book.saved(item.id), before[item.id]) for lease in mine for item in lease.items
-            ]
-            return all(saved is not None and saved.step > step for saved, step in steps)
+            mine = [lease for lease in table.leases() if lease.number in numbers]
+            return all(table.steps_done(it) > before[it] for lease in mine for it in lease.ids)
 
         now = asyncio.get_running_loop().time()
         self.at.notice(node, NOTICE_S)
@@ -222,13 +182,12 @@ class _Trials:
 
 async def _overhead(trials: _Trials, every: int, rounds: int, batches: int) -> list[float]:
     """Seconds with commits over seconds without, per pair of rounds."""
-    stage = trials.at.dispatcher._denoising
     ratios = []
     for number in range(rounds):
         seconds = {}
         for commits in (True, False) if number % 2 else (False, True):
-            change(stage, "_commit_every", _always(every if commits else 0))
-            requests, _ = trials.begin(batches)
+            trials.at.pace.fixed = every if commits else 0
+            requests, _ = trials.begin(batches, images=False)
             started = asyncio.get_running_loop().time()
             await trials.end(requests)
             seconds[commits] = asyncio.get_running_loop().time() - started
@@ -236,22 +195,18 @@ async def _overhead(trials: _Trials, every: int, rounds: int, batches: int) -> l
     return ratios
 
 
-def _always(every: int) -> Callable[[_Policy], _Policy]:
-    return lambda policy: lambda worker, lease: every
-
-
 async def _measure(kills: int, notices: int, rounds: int) -> dict[str, Any]:
     job = load_job(EXAMPLE)
     model = load_model(job.model)
-    settings = msgspec.structs.replace(rollout_settings(job, 0), steps=STEPS)
+    settings = replace(rollout_settings(job, 0), steps=STEPS)
     with tempfile.TemporaryDirectory() as folder:
         async with opened(Site(Path(folder)), job, model, NODES) as at:
-            losses = at.dispatcher._denoising._losses["spot"]
             trials = _Trials(at, settings)
             await trials.learn()
             # The pool's rate as this benchmark makes it, as if it had been watched for an hour.
-            losses.losses = int(3600 / (NODES * RESTART_PAUSE_S))
-            losses.worker_s = 3600.0
+            at.pace.watched(Counter(spot=1), 3600.0)
+            for _ in range(int(3600 / (NODES * RESTART_PAUSE_S))):
+                at.pace.lost("spot")
             await trials.learn()
             for _ in range(kills):
                 await trials.disturb(notice=False)
@@ -261,7 +216,7 @@ async def _measure(kills: int, notices: int, rounds: int) -> dict[str, Any]:
             ratios = await _overhead(trials, interval, rounds, batches=2 * NODES)
             finished, twice = at.finished, sum(count > 1 for count in at.finished.values())
             lost = trials.submitted - len(finished)
-            commits, resumed = at.statistics.commits, at.statistics.resumed
+            commits = {it for every in at.table.saved.values() for it in every if it.step < STEPS}
     return {
         "requests": trials.submitted,
         "requests_lost": lost,
@@ -284,8 +239,8 @@ async def _measure(kills: int, notices: int, rounds: int) -> dict[str, Any]:
         "kill_to_reissue_ms_max": max(trials.reissue_ms),
         "kills": len(trials.reissue_ms),
         "notices": len(trials.commit_ms),
-        "commits": commits,
-        "requests_resumed": resumed,
+        "commits": len(commits),
+        "requests_resumed": at.pace.resumed,
     }
 
 

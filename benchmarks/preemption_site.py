@@ -16,8 +16,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from spotlight.actors.coordinator.dispatch_state import DispatchStatistics
-
+from benchmarks.noted_table import NotedPace, NotedTable
 from benchmarks.traced_worker import TRACE_VARIABLE
 from spotlight.actors.coordinator.dispatcher import Dispatcher
 from spotlight.actors.coordinator.job_journal import JobJournal
@@ -44,12 +43,13 @@ from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, handles
 from spotlight.actors.runtime.launcher import LocalLauncher, LocalProcess
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.jobs import JobSpec
+from spotlight.policies.dispatch.rows import Lease
 from spotlight.policies.step_times import StepTimes
 from spotlight.store.journal import Journal
 from spotlight.transport.control import ZeroMQTransport
 from spotlight.transport.tensors import BundleStore, fetch
 from spotlight.transport.tensors.bundles import pack, unpack
-from spotlight.types import BundleOffer, Request, Result, SamplingSettings
+from spotlight.types import BundleOffer, Request, RequestId, Result, SamplingSettings
 
 LIMIT_S = 300.0
 EXAMPLE = Path(__file__).parent.parent / "examples" / "ocr-tiny.yaml"
@@ -60,7 +60,7 @@ def make_requests(settings: SamplingSettings, round_number: int, count: int) -> 
     """So many requests; those of another round differ in nothing but their ids."""
     return tuple(
         Request(
-            id=f"rollout/{round_number}/0/{seed}",
+            id=str(RequestId("rollout", round_number, 0, 0, seed)),
             kind="rollout",
             iteration=round_number,
             group=0,
@@ -143,7 +143,6 @@ class _Coordinator(Actor):
 class Site:
     """Nodes of `workers` each; opened by `opened`."""
 
-    dispatcher: Dispatcher
     dispatcher_ref: ActorRef
     prepare: PrepareJob
     weights: HoldWeights
@@ -154,7 +153,8 @@ class Site:
         self.trace = folder / "steps.jsonl"
         self.trace.touch()
         self.launcher = _TracedLauncher(self.trace)
-        self.statistics = DispatchStatistics()
+        self.pace = NotedPace(StepProfile("benchmark", StepTimes()))
+        self.table = NotedTable(pace=self.pace)
         self.nodes: dict[str, ActorRef] = {}
         self.systems: list[ActorSystem] = []
         self.stores: list[BundleStore] = []
@@ -171,16 +171,14 @@ class Site:
         self._journal = Journal.open(self._folder / "journal.sqlite", "benchmark")
         self.system = ActorSystem(ZeroMQTransport(), rng=random.Random(0))
         await self.system.start()
-        self.dispatcher = Dispatcher(
-            statistics=self.statistics,
+        dispatcher = Dispatcher(
+            table=self.table,
             journal=JobJournal(self._journal, sink, _fail),
             discard=lambda bundle: self.store.delete(bundle.key),
             record=lambda event, **fields: None,
-            profile=StepProfile("benchmark", StepTimes()),
             backlog_changed=lambda: None,
-            score_attempts=3,
         )
-        self.dispatcher_ref = await self.system.spawn(lambda: self.dispatcher, "dispatcher")
+        self.dispatcher_ref = await self.system.spawn(lambda: dispatcher, "dispatcher")
         ledger = await self.system.spawn(
             lambda: Ledger(record=lambda event, **fields: None, board={}), "ledger"
         )
@@ -196,7 +194,7 @@ class Site:
 
     def up(self) -> bool:
         """Whether every worker pulls."""
-        return len(self.ready()) == self._workers * len(self.nodes)
+        return len(self.table.able) == self._workers * len(self.nodes)
 
     def joined(self, message: JoinNode) -> None:
         """A node has joined, perhaps again, and knows the job and its weights."""
@@ -231,19 +229,12 @@ class Site:
             await store.aclose()
         self._journal.close()
 
-    def ready(self) -> list[str]:
-        """Workers that could be granted something."""
-        return [
-            name
-            for name, worker in self.dispatcher._workers.items()
-            if worker.usable and worker.pull is not None and worker.pull.rollout_versions
-        ]
-
-    def leases(self) -> dict[str, list[Any]]:
-        """Leases by holder."""
-        held: dict[str, list[Any]] = {}
-        for lease in self.dispatcher._denoising.book.leases():
-            held.setdefault(lease.holder, []).append(lease)
+    def denoising(self) -> dict[str, list[Lease]]:
+        """Leases by holder, without those whose images only wait for their rewards."""
+        held: dict[str, list[Lease]] = {}
+        for lease in self.table.leases():
+            if not lease.is_denoised:
+                held.setdefault(lease.worker, []).append(lease)
         return held
 
     def submit(self, requests: tuple[Request, ...]) -> None:
@@ -268,7 +259,9 @@ class Site:
             return [json.loads(line) for line in file]
 
     async def fingerprints(self, requests: tuple[Request, ...]) -> dict[int, str]:
-        """A hash of all tensors of each finished sample, by seed; their bundles are dropped."""
+        """A hash of all tensors of each finished sample, and of its image where that was asked for,
+        by seed; both are dropped.
+        """
         found: dict[int, str] = {}
         bundles: dict[str, BundleOffer] = {}
         for request in requests:
@@ -280,6 +273,9 @@ class Site:
             digest = hashlib.sha256()
             for name in sorted(tensors.keys() - {"step"}):
                 digest.update(name.encode() + tensors[name][result.row].numpy().tobytes())
+            if request.image_key:
+                digest.update((self._folder / "artifacts" / request.image_key).read_bytes())
+                self.store.delete(request.image_key)
             found[request.seed] = digest.hexdigest()
         for bundle in bundles.values():
             self.store.delete(bundle.key)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from benchmarks.traced_worker import change
 from spotlight.actors.worker import process, scoring
 
 
@@ -19,7 +20,7 @@ class _Constant:
 
 def main() -> None:
     """Entry point of the process."""
-    scoring.build_scorer = lambda spec: _Constant()
+    change(scoring, "build_scorer", lambda build: lambda spec: _Constant())
     process.main()
 
 

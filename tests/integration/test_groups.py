@@ -17,7 +17,6 @@ import msgspec
 import psutil
 import pytest
 import torch
-from spotlight.actors.coordinator.dispatch_state import DispatchStatistics
 
 from spotlight.actors.coordinator.dispatcher import Dispatcher
 from spotlight.actors.coordinator.job_journal import JobJournal
@@ -46,12 +45,14 @@ from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.samplers import sample
 from spotlight.jobs import job_from_data
+from spotlight.policies.dispatch.pace import Pace
+from spotlight.policies.dispatch.table import RequestTable
 from spotlight.policies.step_times import StepTimes
 from spotlight.store.journal import Journal
 from spotlight.transport.control import ZeroMQTransport
 from spotlight.transport.tensors import BundleStore, fetch
 from spotlight.transport.tensors.bundles import pack, unpack
-from spotlight.types import Request, Result, SamplingSettings
+from spotlight.types import Request, RequestId, Result, SamplingSettings
 
 WORKERS = 3
 TOLERANCE = 1e-3
@@ -123,8 +124,8 @@ class _Site:
         """More requests."""
         first = len(self.requests)
         more = tuple(
-            Request(f"r/{n}", "rollout", 0, 0, f'the number "{n}"', n, 0, self.settings)
-            for n in range(first, first + count)
+            Request(str(it), it.kind, 0, 0, f'the number "{it.seed}"', it.seed, 0, self.settings)
+            for it in (RequestId("rollout", 0, 0, 0, seed) for seed in range(first, first + count))
         )
         self.requests += more
         self.system.tell(self.dispatcher_ref, SubmitRequests(more, self.coordinator.ref))
@@ -209,13 +210,11 @@ async def _site(folder: Path) -> AsyncIterator[_Site]:
     try:
         site.dispatcher_ref = await site.system.spawn(
             lambda: Dispatcher(
-                statistics=DispatchStatistics(),
+                table=RequestTable(pace=Pace(StepProfile("test", StepTimes()))),
                 journal=JobJournal(journal, sink, fail),
                 discard=lambda bundle: sink_store.delete(bundle.key),
                 record=lambda event, **fields: None,
-                profile=StepProfile("test", StepTimes()),
                 backlog_changed=lambda: None,
-                score_attempts=3,
             ),
             "dispatcher",
         )

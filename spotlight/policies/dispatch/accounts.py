@@ -94,6 +94,8 @@ class Accounts:
 
     def _remove(self, row: Row) -> None:
         request = row.request
+        for bundle in row.refused:
+            self.delete_unused(bundle)
         del self.rows[request.id]
         self.open[request.kind].pop(request.id, None)
         rows = self._of_iteration[request.kind, request.iteration]
@@ -103,12 +105,13 @@ class Accounts:
 
     # --- what is saved ---
 
-    def save(self, rows: Sequence[Row], step: int, bundle: BundleOffer) -> None:
-        """The rows have taken so many steps, and are saved in the rows of a bundle."""
-        commits = [Commit(step, bundle, index) for index in range(len(rows))]
-        self.persist({r.request.id: SavedRow(it) for r, it in zip(rows, commits, strict=True)})
-        for row, commit in zip(rows, commits, strict=True):
-            self.move(row, commit)
+    def save(self, rows: Mapping[int, Row], step: int, bundle: BundleOffer) -> None:
+        """Requests have taken so many steps, and are saved in these rows of a bundle."""
+        self.persist(
+            {row.request.id: SavedRow(Commit(step, bundle, index)) for index, row in rows.items()}
+        )
+        for index, row in rows.items():
+            self.move(row, Commit(step, bundle, index))
 
     def start_over(self, rows: Sequence[Row]) -> None:
         """Nothing is saved of these."""
@@ -124,6 +127,14 @@ class Accounts:
         """What was delivered does not count, unless it is what counted before."""
         if not self._bundles.is_used(bundle):
             self.out.append(DeleteBundle(bundle))
+
+    def refuse(self, request_ids: Sequence[str], bundle: BundleOffer) -> None:
+        """It came without a lease: it does not count."""
+        row = next((self.rows[key] for key in request_ids if key in self.rows), None)
+        if row is None:
+            self.delete_unused(bundle)
+        elif bundle not in row.refused:
+            row.refused.append(bundle)
 
     def persist(self, rows: Mapping[str, SavedRow | None]) -> None:
         """Have the journal hold these."""

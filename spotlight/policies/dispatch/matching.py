@@ -100,6 +100,7 @@ class Matching:
         if (
             report is not None
             and taker.load < report.credits
+            and len(taker.leases) < 2 * report.credits  # or scoring falls ever further behind
             and not (taker.leaving or taker.silent or name in self._barred)
             and not self.groups.follows(name)
         ):
@@ -220,11 +221,15 @@ class Matching:
         return None
 
     def _first_taker(self, key: WeightsKey, batch: Batch) -> Taker | None:
-        everyone = len(batch.failed_at) >= self._leaders
+        failed = [name for name in batch.failed_at if name in self.takers]
+        everyone = sum(not self.groups.follows(name) for name in failed) >= self._leaders
         for taker in self._ready.holding(key):
             if taker.load > 0 and not self._queue_is_long(taker):
                 return None  # near the end of a phase nothing waits behind a busy worker
-            if everyone or taker.name not in batch.failed_at:
+            if not everyone and taker.name in batch.failed_at:
+                continue
+            assert taker.report is not None
+            if not batch.first.is_denoised or len(taker.leases) < taker.report.credits:
                 return taker
         return None
 
@@ -274,10 +279,9 @@ class Matching:
     # --- what there is ---
 
     def backlog(self) -> tuple[Backlog, ...]:
-        """What is not denoised yet, by kind and settings, most urgent kind first."""
+        """What is not denoised yet, by kind and settings."""
         queued = self.waiting.undenoised
-        order = {"rollout": 0, "preview": 1, "evaluation": 2}
-        kinds = sorted(queued.keys() | self._leased.keys(), key=lambda it: (order[it[0]], it))
+        kinds = sorted(queued.keys() | self._leased.keys(), key=_in_order)
         return tuple(
             Backlog(*kind, queued[kind], dict(self._leased.get(kind, {}))) for kind in kinds
         )
@@ -291,3 +295,7 @@ class Matching:
     def kinds_left(self) -> frozenset[tuple[RequestKind, SamplingSettings]]:
         """Of work that is not denoised yet."""
         return frozenset(self.waiting.undenoised.keys() | self._leased.keys())
+
+
+def _in_order(work: tuple[RequestKind, SamplingSettings]) -> tuple[int, str]:
+    return ("rollout", "preview", "evaluation").index(work[0]), repr(work[1])

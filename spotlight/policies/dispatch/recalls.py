@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 from spotlight.policies.dispatch.rows import Lease
 from spotlight.policies.dispatch.waiting import WeightsKey, weights_of
@@ -30,13 +31,14 @@ class Recalls:
         """Leases that were asked back for groups with nothing to do."""
         self._urgent = 0
         self._checks: list[tuple[float, int, Lease]] = []
-        """When to look whether a lease is slow."""
+        """When to look whether a lease is slow; the number tells equals apart."""
+        self._looks = 0
 
     def opened(self, lease: Lease, now: float) -> None:
         """A lease begins."""
         if lease.request.kind == "evaluation":
             self._evaluations[lease.number] = lease
-        heapq.heappush(self._checks, (now, lease.number, lease))
+        self._check(lease, now)
 
     def closed(self, lease: Lease) -> None:
         """A lease is over."""
@@ -65,14 +67,17 @@ class Recalls:
     ) -> None:
         """Find those that have become too slow."""
         while self._checks and self._checks[0][0] <= now:
-            _, number, lease = heapq.heappop(self._checks)
+            lease = heapq.heappop(self._checks)[2]
             if not is_there(lease) or lease.is_denoised or lease.recalled:
                 continue
             due = slow_from(lease)
             if due is not None and due < now:
-                self._movable[weights_of(lease.request)][number] = (lease, SLOW)
-                due = now + _ASK_AGAIN_S
-            heapq.heappush(self._checks, (max(due or 0.0, now + _ASK_AGAIN_S), number, lease))
+                self._movable[weights_of(lease.request)][lease.number] = (lease, SLOW)
+            self._check(lease, max(due or 0.0, now + _ASK_AGAIN_S))
+
+    def _check(self, lease: Lease, at: float) -> None:
+        self._looks += 1
+        heapq.heappush(self._checks, (at, self._looks, lease))
 
     def weights(self) -> list[WeightsKey]:
         """That a group needs which could go on with something."""
@@ -89,7 +94,7 @@ class Recalls:
     def evaluations(self, wanted: int, suits: Callable[[Lease], bool]) -> Iterator[Lease]:
         """Up to so many evaluations that make room, those asked already included; each is marked as
         asked back."""
-        for lease in list(self._evaluations.values())[:_LOOK_AHEAD]:
+        for lease in list(islice(self._evaluations.values(), _LOOK_AHEAD)):
             if self._urgent >= wanted:
                 return
             if not lease.recalled and not lease.is_denoised and suits(lease):

@@ -8,7 +8,7 @@ from enum import Enum
 
 import msgspec
 
-from spotlight.types import Commit, Request
+from spotlight.types import BundleOffer, Commit, Request
 
 _STORY = 32
 """Of a request's life, so many of the latest events are remembered."""
@@ -71,6 +71,9 @@ class Row:
     """Nodes that were lost while they had it."""
     done_by: str = ""
     """Key of the bundle that held its sample when it was done."""
+    refused: list[BundleOffer] = field(default_factory=list)
+    """Delivered without a lease. A table after this one may take them, so they stay until the
+    request is forgotten."""
     events: list[tuple[float, str]] = field(default_factory=list)
 
     @property

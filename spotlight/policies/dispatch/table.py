@@ -152,6 +152,7 @@ class RequestTable:
         if known is not None and known.epoch == epoch:
             return []
         if known is not None:
+            self._unsettled.discard(name)
             self._endings.lose(
                 known, "it came back as a new process", blame=known.node, ended=True, now=now
             )
@@ -213,6 +214,7 @@ class RequestTable:
         taker = self._matching.takers.get(name)
         if taker is not None:
             taker.report = None
+            self._unsettled.discard(name)
             held = self._matching.leases.find(lease, name)
             if held is not None:
                 self._endings.take_back(held, "its grant could not be sent", now)
@@ -222,12 +224,9 @@ class RequestTable:
     def commit(self, name: str, epoch: int, batch: CommittedBatch, now: float) -> list[Instruction]:
         """The requests of a lease are saved after so many steps."""
         taker = self._current(name, epoch)
-        lease = self._lease_of(taker, batch, now)
+        lease = self._lease_of(name, taker, batch, now)
         if lease is not None and 0 < batch.step <= lease.request.settings.steps:
-            if any(row.steps_done >= batch.step for row in lease.rows):  # told twice, or overtaken
-                self._accounts.delete_unused(batch.bundle)
-            else:
-                self._save(name, lease, batch, now)
+            self._save(name, lease, batch, now)
             self._accounts.out.append(Answer(len(lease.rows)))
         return self._instructions(now)
 
@@ -239,7 +238,7 @@ class RequestTable:
             self._accounts.out.append(Answer(len(batch.requests)))
             return self._instructions(now)
         taker = self._current(name, epoch)
-        lease = self._lease_of(taker, batch, now)
+        lease = self._lease_of(name, taker, batch, now)
         if taker is not None and lease is not None:
             problem = problem_with(batch)
             if problem:
@@ -292,6 +291,7 @@ class RequestTable:
             taker = self._matching.takers[lease.worker]
             taker.failures += 1
             taker.silent = True
+            self._unsettled.discard(taker.name)
             self.counters.reissued += len(lease.rows)
             self._endings.take_back(lease, f"{taker.name} let its lease expire", now)
         if expired:
@@ -305,7 +305,7 @@ class RequestTable:
     # --- what there is ---
 
     def backlog(self) -> tuple[Backlog, ...]:
-        """What is not denoised yet, by kind and settings, most urgent first."""
+        """What is not denoised yet, by kind and settings."""
         return self._matching.backlog()
 
     def backlog_outline(self) -> Hashable:
@@ -410,7 +410,9 @@ class RequestTable:
             row.note(now, f"{taker.name} goes on with it under lease {number}")
         return lease
 
-    def _lease_of(self, taker: Taker | None, batch: BatchEvent, now: float) -> Lease | None:
+    def _lease_of(
+        self, name: str, taker: Taker | None, batch: BatchEvent, now: float
+    ) -> Lease | None:
         """The lease under which a worker has done something; without one it is told to ask again,
         while the requests may yet be submitted, or to drop it."""
         number = batch.lease
@@ -422,24 +424,29 @@ class RequestTable:
             lease = self._adopt(taker, number, batch.requests, now)
         if lease is not None and lease.ids == batch.requests:
             return lease
-        if lease is None and any(map(self._may_come, batch.requests)):
+        revoked = taker is not None and number in taker.revoked
+        if lease is None and not revoked and any(map(self._may_come, batch.requests)):
             self._accounts.out.append(Answer(0, ask_again=True))
             return None
         if taker is not None and lease is None:
             self.counters.late += 1
             taker.revoked.add(number)
             self._accounts.out.append(RevokeLeases(taker.name, (number,)))
-        self._accounts.delete_unused(batch.bundle)
-        name = taker.name if taker is not None else ""
+        self._accounts.refuse(batch.requests, batch.bundle)
         self._accounts.out.append(Record("late_results", {"worker": name, "lease": number}))
         return None
 
     def _save(self, name: str, lease: Lease, batch: CommittedBatch, now: float) -> None:
-        self._accounts.save(lease.rows, batch.step, batch.bundle)
-        for row in lease.rows:
+        """Of those requests that are not further already: it may be told twice, or overtaken."""
+        behind = {i: row for i, row in enumerate(lease.rows) if row.steps_done < batch.step}
+        if not behind:
+            self._accounts.delete_unused(batch.bundle)
+            return
+        self._accounts.save(behind, batch.step, batch.bundle)
+        for row in behind.values():
             row.note(now, f"{name} committed step {batch.step}")
         lease.is_known = True
         self._matching.pace.committed(batch.cost_s)
         self.counters.commits += 1
-        if batch.step == lease.request.settings.steps:
+        if all(row.is_denoised for row in lease.rows):
             self._matching.denoised(lease)

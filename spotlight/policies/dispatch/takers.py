@@ -103,18 +103,22 @@ class Groups:
         return len(self._leader) - len(self._members)
 
 
+_Rank = tuple[int, int, int]
+"""Leases to denoise, leases in all, failures."""
+
+
 class ReadyTakers:
     """Workers that can take a batch now, by the weights that they hold: the least loaded first,
     then those that failed least, then those that have waited longest.
     """
 
     def __init__(self) -> None:
-        self._by_weights: dict[WeightsKey, dict[tuple[int, int], dict[str, Taker]]] = {}
-        self._places: dict[str, tuple[tuple[int, int], tuple[WeightsKey, ...]]] = {}
+        self._by_weights: dict[WeightsKey, dict[_Rank, dict[str, Taker]]] = {}
+        self._places: dict[str, tuple[_Rank, tuple[WeightsKey, ...]]] = {}
 
     def put(self, taker: Taker) -> None:
         """It can take a batch; known already, it keeps its place unless something has changed."""
-        place = (taker.load, taker.failures), taker.weights
+        place = (taker.load, len(taker.leases), taker.failures), taker.weights
         if self._places.get(taker.name) == place:
             return
         self.drop(taker.name)
@@ -124,7 +128,7 @@ class ReadyTakers:
 
     def drop(self, name: str) -> None:
         """It cannot any more."""
-        rank, weights = self._places.pop(name, ((0, 0), ()))
+        rank, weights = self._places.pop(name, ((0, 0, 0), ()))
         for key in weights:
             ranks = self._by_weights[key]
             del ranks[rank][name]
@@ -147,4 +151,4 @@ class ReadyTakers:
     def idle(self, key: WeightsKey) -> int:
         """How many of them have nothing to do."""
         ranks = self._by_weights.get(key, {})
-        return sum(len(takers) for (load, _), takers in ranks.items() if not load)
+        return sum(len(takers) for (load, _, _), takers in ranks.items() if not load)

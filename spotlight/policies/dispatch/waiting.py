@@ -90,7 +90,13 @@ class Waiting:
         request = row.request
         alone = request.id if len(row.lost_with) >= _SUSPECT_AFTER else ""
         failures = row.failures, row.score_failures, row.failed_at
-        settings = request.kind, request.weights_version, request.settings, request.is_probe
+        settings = (
+            request.kind,
+            request.iteration,
+            request.weights_version,
+            request.settings,
+            request.is_probe,
+        )
         key = (settings, row.steps_done, failures, alone)
         batch = self._batches.get(key)
         if batch is None:

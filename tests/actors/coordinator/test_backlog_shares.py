@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import msgspec
@@ -10,13 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from job_kit import SETTINGS, STORE, job
-from spotlight.actors.coordinator.dispatch_state import Backlog, DispatchStatistics
 
 from spotlight.actors.coordinator.backlog_shares import Demands
 from spotlight.actors.coordinator.roster import Roster
 from spotlight.actors.coordinator.step_profile import StepProfile
 from spotlight.actors.protocol import Demand, JoinNode, Pull, WorkerRefs
 from spotlight.actors.runtime import ActorRef
+from spotlight.policies.dispatch.matching import Backlog
+from spotlight.policies.dispatch.takers import Groups
 from spotlight.policies.step_times import StepTimes
 from spotlight.preflight.checkpoint_facts import inspect_checkpoint
 
@@ -24,8 +24,20 @@ REF = ActorRef("somewhere", "actor", 1)
 
 
 def node(name: str, workers: int, epoch: int = 1) -> JoinNode:
-    refs = (WorkerRefs(f"{name}/{n}", epoch + n, REF, REF, REF, REF) for n in range(workers))
+    refs = (WorkerRefs(f"{name}/{n}", epoch + n, REF, REF, REF) for n in range(workers))
     return JoinNode(name, "spot", REF, tuple(refs), STORE)
+
+
+class Waiting:
+    """As much of a table of requests as demands are made from."""
+
+    def __init__(self) -> None:
+        self.groups = Groups()
+        self.unsubmitted_previews = 0
+        self.work: list[Backlog] = []
+
+    def backlog(self) -> tuple[Backlog, ...]:
+        return tuple(self.work)
 
 
 class Office:
@@ -36,21 +48,20 @@ class Office:
         self.roster = Roster()
         for each in nodes:
             self.roster.join(each)
-        self.statistics = DispatchStatistics()
+        self.table: Any = Waiting()
         self.profile = StepProfile("model", StepTimes())
         self.demands = Demands(
             spec,
             "job-1",
             inspect_checkpoint(spec.model),
             roster=self.roster,
-            statistics=self.statistics,
+            table=self.table,
             profile=self.profile,
         )
 
     def wait(self, kind: Any, queued: int = 0, **leased: int) -> None:
         """That much waits."""
-        work = Backlog(kind, SETTINGS, queued, Counter(leased))
-        self.statistics.backlog += (work,)
+        self.table.work.append(Backlog(kind, SETTINGS, queued, leased))
 
     def told(
         self, *apart: str, seconds_left: float | None = None, again: bool = True
@@ -125,7 +136,7 @@ def test_previews_that_are_yet_to_be_submitted_wait_too() -> None:
     office = Office(node("a", 2), node("b", 2))
     office.wait("preview", 4, a=1)
     office.wait("evaluation", 8)
-    office.statistics.unsubmitted = 36
+    office.table.unsubmitted_previews = 36
     assert office.batches() == {
         "a": {"preview": 5 + 1, "evaluation": 1},
         "b": {"preview": 5, "evaluation": 1},
@@ -163,7 +174,7 @@ def test_a_demand_is_told_again_only_when_it_changed_much() -> None:
     office.wait("rollout", 100)
     assert set(office.told(again=False)) == {"a", "b"}
     assert office.told(again=False) == {}
-    office.statistics.backlog = ()
+    office.table.work.clear()
     office.wait("rollout", 90)
     assert office.told(again=False) == {}, "there is enough for everybody, as before"
     assert set(office.told(again=True)) == {"a", "b"}
@@ -182,7 +193,7 @@ def test_a_great_change_is_told_at_once(change: str) -> None:
     apart = []
     match change:
         case "scarce":
-            office.statistics.backlog = ()
+            office.table.work.clear()
             office.wait("preview", 4)
         case "another kind":
             office.wait("rollout", 8)
@@ -211,10 +222,9 @@ def test_groups_are_counted_where_they_may_be_given_requests() -> None:
     office = Office(node("a", 4), node("b", 4), node("c", 4))
     assert office.demands.groups() == 12
     pull = Pull("a/0", 1, 4, 2, 4, (0,), (), followers=("a/1", "a/2", "a/3"))
-    office.statistics.groups.hear(pull)
-    office.statistics.groups.hear(
-        msgspec.structs.replace(pull, worker="c/0", followers=("c/1", "c/2", "c/3"))
-    )
+    office.table.groups.record("a/0", pull)
+    pull = msgspec.structs.replace(pull, worker="c/0", followers=("c/1", "c/2", "c/3"))
+    office.table.groups.record("c/0", pull)
     assert office.demands.groups() == 1 + 4 + 1
     office.roster.barred = frozenset({"b/0"})
     office.roster.leaving.add("c")

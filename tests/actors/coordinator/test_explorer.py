@@ -10,10 +10,10 @@ from statistics import pvariance
 import pytest
 from job_kit import World, job, offer, recorder, settle
 from runtime_kit import Cluster
-from spotlight.actors.coordinator.dispatch_state import DispatchStatistics
 
 from spotlight.actors.coordinator.explorer import Explorer
 from spotlight.actors.coordinator.request_plans import preview_settings
+from spotlight.actors.coordinator.step_profile import StepProfile
 from spotlight.actors.protocol import (
     CancelRequests,
     Explored,
@@ -24,9 +24,12 @@ from spotlight.actors.protocol import (
     SubmitRequests,
 )
 from spotlight.actors.runtime import Message
+from spotlight.policies.dispatch.pace import Pace
+from spotlight.policies.dispatch.table import RequestTable
 from spotlight.policies.exploration.preview_effort import Effort
 from spotlight.policies.exploration.prompt_population import Population
 from spotlight.policies.exploration.reward_spread import Evidence, Knowledge
+from spotlight.policies.step_times import StepTimes
 from spotlight.types import Request, Result
 
 pytestmark = pytest.mark.virtual_time
@@ -46,7 +49,7 @@ class Expedition:
         self.groups = 1
         self.categories = ("", "")
         self.reward: Callable[[Request], float] = World.reward
-        self.statistics = DispatchStatistics()
+        self.table = RequestTable(pace=Pace(StepProfile("model", StepTimes())))
 
     async def open(
         self, budget: str, mode: str = "uniform", prompt_pool: int = 1, per_iteration: int = 2
@@ -62,7 +65,7 @@ class Expedition:
                 spec,
                 self.dispatcher.ref,
                 groups=lambda: self.groups,
-                statistics=self.statistics,
+                table=self.table,
             ),
             "explorer",
         )
@@ -123,19 +126,19 @@ async def test_only_a_little_is_queued_at_a_time(expedition: Expedition) -> None
 async def test_it_says_how_many_candidates_are_still_to_come(expedition: Expedition) -> None:
     await expedition.open("window")
     await expedition.start(window_s=10.0)
-    assert expedition.statistics.unsubmitted == CANDIDATES - 8
+    assert expedition.table.unsubmitted_previews == CANDIDATES - 8
     await expedition.finish(expedition.submitted()[:3])
-    assert expedition.statistics.unsubmitted == CANDIDATES - 11
+    assert expedition.table.unsubmitted_previews == CANDIDATES - 11
     await asyncio.sleep(20.0)
     await expedition.finish(expedition.submitted()[3:4])
-    assert expedition.statistics.unsubmitted == 0, "there is no time for them"
+    assert expedition.table.unsubmitted_previews == 0, "there is no time for them"
 
 
 async def test_nothing_is_still_to_come_once_seeds_are_chosen(expedition: Expedition) -> None:
     await expedition.open("window")
     await expedition.start(window_s=10.0)
     await expedition.tell(StopExploration(1))
-    assert expedition.statistics.unsubmitted == 0
+    assert expedition.table.unsubmitted_previews == 0
 
 
 async def test_previews_name_the_weights_and_settings_of_the_iteration(

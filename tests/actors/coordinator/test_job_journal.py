@@ -14,12 +14,10 @@ from job_kit import STORE, offer, request, requests
 from spotlight import failpoints
 from spotlight.actors.coordinator.job_journal import (
     Checkpoint,
-    Denoised,
     Identity,
     JobJournal,
     Publication,
     SavedProgress,
-    Scored,
     Trainers,
     read_identity,
     save_identity,
@@ -28,12 +26,13 @@ from spotlight.actors.coordinator.roster import Rank
 from spotlight.actors.protocol import Explored, WorkerRefs
 from spotlight.actors.runtime import ActorRef
 from spotlight.errors import JournalError
+from spotlight.policies.dispatch.rows import SavedRow
 from spotlight.store.journal import Journal
-from spotlight.types import Commit, Request, Result, StoreEndpoint
+from spotlight.types import Commit, Request, StoreEndpoint
 
 REF = ActorRef("somewhere", "actor", 1)
 TRAINERS = Trainers(
-    tuple(Rank(WorkerRefs(f"a/{n}", 11 + n, REF, REF, REF, REF), "a", STORE) for n in range(2)),
+    tuple(Rank(WorkerRefs(f"a/{n}", 11 + n, REF, REF, REF), "a", STORE) for n in range(2)),
     last_recovery=(2, 5),
 )
 
@@ -66,55 +65,42 @@ def progress(completed: int, **changes: object) -> SavedProgress:
     return msgspec.structs.replace(saved, **changes)
 
 
-def commit(wanted: Request, step: int = 1) -> dict[str, Commit]:
-    return {wanted.id: Commit(step, offer(f"commits/{wanted.seed}-{step}"), 0)}
+def begun(*wanted: Request, step: int = 1) -> dict[str, SavedRow]:
+    """Saved after so many steps."""
+    saved = {one.id: offer(f"commits/{one.seed}-{step}") for one in wanted}
+    return {key: SavedRow(Commit(step, bundle, 0)) for key, bundle in saved.items()}
 
 
-def score(*wanted: Request) -> list[Result]:
-    return [Result(each, 0.5, offer(), row) for row, each in enumerate(wanted)]
+def done(*wanted: Request) -> dict[str, SavedRow]:
+    """With a reward."""
+    commits = [Commit(one.settings.steps, offer(), row) for row, one in enumerate(wanted)]
+    return {one.id: SavedRow(commit, 0.5) for one, commit in zip(wanted, commits, strict=True)}
 
 
-def holdings(journal: JobJournal) -> dict[str, list[str]]:
-    """Which requests are in which stage."""
-    return {
-        "commits": sorted(journal.commits()),
-        "denoised": sorted(journal.denoised()),
-        "scored": sorted(journal.scored()),
-        "given up": sorted(journal.given_up()),
-    }
+def given_up(wanted: Request) -> dict[str, SavedRow]:
+    return {wanted.id: SavedRow(given_up="no luck")}
 
 
-def nothing() -> dict[str, list[str]]:
-    return {"commits": [], "denoised": [], "scored": [], "given up": []}
-
-
-def test_a_request_goes_from_stage_to_stage(path: Path) -> None:
-    (wanted,) = requests(1)
+def test_what_is_saved_of_a_request_replaces_what_was_before(path: Path) -> None:
+    one, two, three = requests(3)
     with opened(path) as journal:
-        journal.save_commits(commit(wanted))
-        assert holdings(journal) == {**nothing(), "commits": [wanted.id]}
-        journal.save_denoised([wanted.id], offer())
-        assert holdings(journal) == {**nothing(), "denoised": [wanted.id]}
-        journal.save_scored(score(wanted))
-        assert holdings(journal) == {**nothing(), "scored": [wanted.id]}
+        journal.save_requests(begun(one, two, three))
+        journal.save_requests(begun(two, step=2))
+        journal.save_requests({**done(three), one.id: None})
+        assert journal.requests() == {**begun(two, step=2), **done(three)}
 
 
 def test_everything_is_there_when_the_journal_is_opened_again(path: Path) -> None:
-    one, two, three, four = requests(4)
+    one, two, three = requests(3)
+    rows = {**begun(one, step=7), **done(two), **given_up(three)}
     with opened(path) as journal:
-        journal.save_commits(commit(one, 7))
-        journal.save_denoised([four.id, two.id], offer("samples/b"))
-        journal.save_scored([Result(three, 0.625, offer("samples/c"), 5)])
-        journal.save_given_up([four.id], "out of memory")
+        journal.save_requests(rows)
         journal.save_progress(progress(4))
         journal.save_checkpoint(Checkpoint(4, "checkpoints/x"), (0,))
         journal.save_trainers(TRAINERS)
         journal.save_publication(4, Publication(offer("w"), None), {4})
     with opened(path) as journal:
-        assert journal.commits() == commit(one, 7)
-        assert journal.denoised() == {two.id: Denoised(offer("samples/b"), 1)}
-        assert journal.scored() == {three.id: Scored(offer("samples/c"), 5, 0.625)}
-        assert journal.given_up() == {four.id: "out of memory"}
+        assert journal.requests() == rows
         assert journal.progress() == {4: progress(4, validated=(0,))}
         assert journal.checkpoint() == Checkpoint(4, "checkpoints/x")
         assert journal.trainers() == TRAINERS
@@ -123,21 +109,18 @@ def test_everything_is_there_when_the_journal_is_opened_again(path: Path) -> Non
 
 def test_a_new_journal_is_empty(path: Path) -> None:
     with opened(path) as journal:
-        assert holdings(journal) == nothing()
+        assert journal.requests() == {}
         assert (journal.progress(), journal.checkpoint(), journal.publications()) == ({}, None, {})
         assert journal.trainers() == Trainers()
 
 
 def test_bundles_of_the_run_folder_are_offered_where_its_store_is_now(path: Path) -> None:
-    one, two, three = requests(3)
     with opened(path) as journal:
-        journal.save_commits(commit(one))
-        journal.save_denoised([two.id], offer())
-        journal.save_scored(score(three))
+        journal.save_requests({**begun(requests(2)[0]), **done(requests(2)[1])})
     moved = StoreEndpoint("127.0.0.1", 99, "token", "machine", "/elsewhere")
     with opened(path, moved) as journal:
-        for records in (journal.commits(), journal.denoised(), journal.scored()):
-            assert [record.bundle.store for record in records.values()] == [moved]
+        stores = [row.commit.bundle.store for row in journal.requests().values() if row.commit]
+        assert stores == [moved] * 2
 
 
 def test_every_opening_has_leases_above_all_before(path: Path) -> None:
@@ -150,42 +133,30 @@ def test_every_opening_has_leases_above_all_before(path: Path) -> None:
     assert all(later - earlier > 10**9 for earlier, later in pairwise(firsts))
 
 
-def test_dropped_requests_leave_nothing(path: Path) -> None:
-    one, two, three, four = requests(4)
-    with opened(path) as journal:
-        journal.save_commits(commit(one) | commit(four))
-        journal.save_denoised([two.id], offer())
-        journal.save_scored(score(three))
-        journal.drop_requests([one.id, two.id, three.id])
-        assert holdings(journal) == {**nothing(), "commits": [four.id]}
-
-
-def test_the_samples_of_a_kind_and_iteration_are_forgotten_alone(path: Path) -> None:
+def test_the_requests_of_a_kind_and_iteration_are_forgotten_alone(path: Path) -> None:
     kept = [request(1), request(1, iteration=10), request(1, "evaluation", iteration=1)]
     with opened(path) as journal:
-        for each in (request(1, iteration=1), *kept):
-            journal.save_scored(score(each))
-        journal.save_commits(commit(request(2, iteration=1)))
-        journal.save_given_up([request(3, iteration=1).id], "no luck")
-        journal.forget_samples("rollout", 1)
-        assert holdings(journal) == {**nothing(), "scored": sorted(each.id for each in kept)}
+        journal.save_requests(done(request(1, iteration=1), *kept))
+        journal.save_requests(begun(request(2, iteration=1)))
+        journal.save_requests(given_up(request(3, iteration=1)))
+        journal.forget_requests("rollout", 1)
+        assert sorted(journal.requests()) == sorted(each.id for each in kept)
 
 
 def test_a_job_that_begins_again_tries_what_was_given_up(path: Path) -> None:
     one, two = requests(2)
     with opened(path) as journal:
-        journal.save_given_up([one.id], "no luck")
-        journal.save_scored(score(two))
+        journal.save_requests({**given_up(one), **done(two)})
         journal.begin_again()
-        assert holdings(journal) == {**nothing(), "scored": [two.id]}
+        assert journal.requests() == done(two)
 
 
 def test_an_iteration_that_begins_takes_the_samples_of_the_one_before_with_it(path: Path) -> None:
     before, evaluation = request(1, iteration=1), request(1, "evaluation", iteration=1)
     with opened(path) as journal:
-        journal.save_scored(score(before, evaluation))
+        journal.save_requests(done(before, evaluation))
         journal.save_progress(progress(2))
-        assert holdings(journal) == {**nothing(), "scored": [evaluation.id]}
+        assert list(journal.requests()) == [evaluation.id]
         assert list(journal.progress()) == [2]
 
 
@@ -211,24 +182,26 @@ def test_publications_that_are_not_kept_are_gone(path: Path) -> None:
 
 
 def test_going_back_drops_what_was_made_with_later_weights(path: Path) -> None:
-    kept = [request(1, iteration=2), request(1, "preview", iteration=3, version=2)]
-    gone = [request(1, iteration=3), request(1, "preview", iteration=4, version=3)]
-    validations = [request(1, "evaluation", iteration=version) for version in (2, 3)]
+    kept = [
+        request(1, iteration=2, version=2),
+        request(1, "preview", iteration=3, version=2),
+        request(1, "evaluation", iteration=2, version=2),
+    ]
+    gone = [
+        request(1, iteration=3, version=3),
+        request(1, "preview", iteration=4, version=3),
+        request(1, "evaluation", iteration=3, version=3),
+    ]
     with opened(path) as journal:
         for completed in (2, 3, 4):
             journal.save_progress(progress(completed))
             journal.save_publication(completed, Publication(offer("w"), None), {2, 3, 4})
-        journal.save_scored(score(*kept, *gone))
-        journal.save_denoised([each.id for each in validations], offer())
+        journal.save_requests(done(*kept, *gone))
         journal.save_checkpoint(Checkpoint(2, "checkpoints/2"), ())
         journal.rewind(2)
         assert sorted(journal.progress()) == [2]
         assert journal.publications() == {}
-        assert holdings(journal) == {
-            **nothing(),
-            "scored": sorted(each.id for each in kept),
-            "denoised": [validations[0].id],
-        }
+        assert sorted(journal.requests()) == sorted(each.id for each in kept)
         assert journal.checkpoint() == Checkpoint(2, "checkpoints/2")
 
 

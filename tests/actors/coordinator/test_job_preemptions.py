@@ -13,7 +13,7 @@ from runtime_kit import Cluster
 from town_kit import Town, events, iterations, trained_samples
 
 from spotlight.actors.protocol import Acknowledged, JobStatus, NodeUnknown, PreemptNode
-from spotlight.types import Request
+from spotlight.types import Request, RequestId
 
 pytestmark = pytest.mark.virtual_time
 
@@ -198,5 +198,5 @@ async def test_a_request_that_ends_every_process_costs_its_group_and_not_the_job
     (dropped,) = events(end.run_folder, "group_dropped")
     assert dropped["iteration"] == 1
     assert "quarantined" in dropped["reason"]
-    print(end.quarantined, lines(end.run_folder, "events.jsonl")); assert all(name.startswith("rollout/1/0/") for name in end.quarantined)
-    assert end.quarantined
+    quarantined = [RequestId.parse(name) for name in end.quarantined]
+    assert {(it.iteration, it.group) for it in quarantined if it is not None} == {(1, 0)}

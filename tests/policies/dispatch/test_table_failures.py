@@ -160,6 +160,17 @@ def test_what_failed_at_one_worker_and_came_back_from_another_is_not_kept_away_f
     assert rig.last().worker == holder
 
 
+def test_what_failed_at_workers_that_are_gone_is_tried_by_others_first(rig: Rig) -> None:
+    two(rig)
+    rig.add("c", credits=0)
+    rig.fail(rig.last())
+    gone = rig.last().worker
+    rig.fail(rig.last())
+    rig.lose(gone)
+    rig.wait(3)
+    assert len(rig.grants()) == 2
+
+
 # --- what may have ended its worker ---
 
 

@@ -83,6 +83,17 @@ def test_nothing_is_left_of_previews_that_are_not_submitted_again(rig: Rig) -> N
     assert sorted(rig.deleted()) == [saved_steps(half, 1).key, images(done).key]
 
 
+def test_batches_of_which_only_the_rewards_are_missing_are_shared_out(rig: Rig) -> None:
+    begun(rig, *requests(40), credits=1)
+    for _ in range(10):
+        rig.commit(rig.last(), STEPS)
+    rig.restart()
+    rig.add("b")
+    rig.add("c")
+    rig.submit(*requests(40))
+    assert len(rig.grants("b")) == len(rig.grants("c")) == 2
+
+
 # --- leases that groups still work on ---
 
 
@@ -242,3 +253,59 @@ def test_previews_that_are_submitted_bit_by_bit_are_waited_for(rig: Rig) -> None
     rig.submit(*previews[2:])
     assert rig.complete(second) == Answer(2)
     assert ids(first) == ids(previews[:2])
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "is another process",
+        "is lost",
+        "cannot be reached",
+        "is silent",
+    ],
+)
+def test_one_that_waits_for_what_is_not_submitted_yet_may_be_gone_when_it_is(
+    rig: Rig, what: str
+) -> None:
+    grant = begun(rig)
+    rig.restart()
+    rig.join("a")
+    rig.submit(request(0, "evaluation"))
+    rig.report("a", grant)
+    match what:
+        case "is another process":
+            rig.join("a", epoch=2)
+        case "is lost":
+            rig.lose("a")
+        case "cannot be reached":
+            rig.carry_out(rig.table.unreachable("a", rig.last().lease, rig.now))
+        case "is silent":
+            rig.wait(15)
+    rig.submit(*requests(2))
+    rig.add("b", evaluation_versions=())
+    assert rig.last("b").requests == requests(2)
+    assert rig.complete(rig.last("b")) == Answer(2)
+
+
+def test_a_commit_that_is_overtaken_for_one_request_is_kept_for_the_others(rig: Rig) -> None:
+    grant = begun(rig)
+    rig.wait(15)
+    rig.add("b", batch=1, credits=1)
+    rig.commit(rig.last("b"), 3)
+    rig.lose("b")
+    rig.report("a", grant)
+    assert rig.commit(grant, 2) == Answer(2)
+    assert sorted(rig.saved().values()) == [2, 3]
+
+
+@pytest.mark.parametrize("later", [0.0, 0.5])
+def test_a_lease_that_goes_on_under_its_old_number_expires_once(rig: Rig, later: float) -> None:
+    grant = begun(rig)
+    rig.lose("a")
+    rig.join("a")
+    rig.now += later
+    rig.report("a", grant)
+    rig.wait(15)
+    assert rig.events("leases_expired") == [{"items": 2}]
+    rig.report("a", grant)
+    assert rig.complete(grant) == Answer(2)
