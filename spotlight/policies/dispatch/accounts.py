@@ -128,10 +128,12 @@ class Accounts:
         if not self._bundles.is_used(bundle):
             self.out.append(DeleteBundle(bundle))
 
-    def refuse(self, request_ids: Sequence[str], bundle: BundleOffer) -> None:
-        """It came without a lease: it does not count."""
+    def refuse(
+        self, request_ids: Sequence[str], bundle: BundleOffer, step: int | None = None
+    ) -> None:
+        """It came without a lease, so it does not count; `step` of a commit."""
         row = next((self.rows[key] for key in request_ids if key in self.rows), None)
-        if row is None:
+        if row is None or (step is not None and step < row.request.settings.steps):
             self.delete_unused(bundle)
         elif bundle not in row.refused:
             row.refused.append(bundle)

@@ -224,7 +224,7 @@ class RequestTable:
     def commit(self, name: str, epoch: int, batch: CommittedBatch, now: float) -> list[Instruction]:
         """The requests of a lease are saved after so many steps."""
         taker = self._current(name, epoch)
-        lease = self._lease_of(name, taker, batch, now)
+        lease = self._lease_of(name, taker, batch, now, batch.step)
         if lease is not None and 0 < batch.step <= lease.request.settings.steps:
             self._save(name, lease, batch, now)
             self._accounts.out.append(Answer(len(lease.rows)))
@@ -411,7 +411,12 @@ class RequestTable:
         return lease
 
     def _lease_of(
-        self, name: str, taker: Taker | None, batch: BatchEvent, now: float
+        self,
+        name: str,
+        taker: Taker | None,
+        batch: BatchEvent,
+        now: float,
+        step: int | None = None,
     ) -> Lease | None:
         """The lease under which a worker has done something; without one it is told to ask again,
         while the requests may yet be submitted, or to drop it."""
@@ -432,7 +437,7 @@ class RequestTable:
             self.counters.late += 1
             taker.revoked.add(number)
             self._accounts.out.append(RevokeLeases(taker.name, (number,)))
-        self._accounts.refuse(batch.requests, batch.bundle)
+        self._accounts.refuse(batch.requests, batch.bundle, step)
         self._accounts.out.append(Record("late_results", {"worker": name, "lease": number}))
         return None
 
