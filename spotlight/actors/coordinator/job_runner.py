@@ -198,7 +198,8 @@ class JobRunner(Actor):
         self._progress = known or SavedProgress(0, unexplored(self._job, 0), ())
         checkpoint = self._journal.checkpoint()
         validated = frozenset(self._progress.validated)
-        self._publications = Publications(self._journal.publications() if self._came_back else {})
+        published = self._journal.publications() if self._came_back else {}
+        self._publications = Publications(published, self._roster)
         self._machine = IterationMachine(
             Schedule(
                 self._job.iterations,
@@ -335,6 +336,7 @@ class JobRunner(Actor):
                 self._store.revoke(message.node)  # another process had that token
             self._schedulers[message.node] = message.scheduler
             self._attendance.join(message)
+            self._publications.look_at(message.node)
             self._watch.joined(message)
             self._inform(message)
             await self._assemble()
@@ -346,6 +348,7 @@ class JobRunner(Actor):
         if message.announced:
             self._store.revoke(message.node)
         self._attendance.leave(message)
+        self._publications.look_at(message.node)
         self._watch.out_of_reach(message.node, message.reason)
         self._spread()
 
@@ -354,6 +357,7 @@ class JobRunner(Actor):
         """A node will be taken, or is not taken after all."""
         if self._attendance.heed(message):
             self.tell(self._dispatcher, message)
+            self._publications.look_at(message.node)
             self._spread()
 
     @handles(CannotServe, only=_from_its_leader)
@@ -391,8 +395,7 @@ class JobRunner(Actor):
         if self._over:
             return
         names, now = [node.node for node in again], asyncio.get_running_loop().time()
-        directions = self._publications.directions(self._job_id, self._roster, now, names)
-        for node, message in directions:
+        for node, message in self._publications.directions(self._job_id, now, names):
             self._attendance.inform((node,), (message,))
 
     def _demand(self, *, again: bool = False) -> None:
