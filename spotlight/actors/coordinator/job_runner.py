@@ -214,7 +214,10 @@ class JobRunner(Actor):
             - validated,
         )
         self._window = WindowPredictor(self._progress.training_seconds)
-        self._exploring = Exploring(self._job, self._progress, self._categories, self._event)
+        learnt = self._journal.knowledge(completed)
+        self._exploring = Exploring(
+            self._job, self._progress, learnt, self._categories, self._event
+        )
         self._figures = IterationFigures(completed)
 
     # --- who may say what ---
@@ -561,7 +564,7 @@ class JobRunner(Actor):
         self._figures.explore_s = self._lasted.pop("explore", 0.0)
         exploring = self._exploring
         if self._job.exploration.mode == "none":
-            exploring.latest = unexplored(self._job, iteration)
+            exploring.take(unexplored(self._job, iteration))
         self._figures.previews = exploring.latest.previews
         self._figures.previews_late = exploring.latest.late
         self._bar(frozenset())
@@ -667,7 +670,7 @@ class JobRunner(Actor):
     @handles(Explored, only=from_this_process)
     async def on_explored(self, message: Explored) -> None:
         """The next iteration's seeds are chosen."""
-        self._exploring.latest = message
+        self._exploring.take(message)
         self._previews += message.previews
         self._carry_out(self._machine.explored(message.iteration))
         self.tell(self._dispatcher, ForgetRequests("preview", message.iteration))
