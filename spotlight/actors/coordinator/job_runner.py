@@ -106,6 +106,7 @@ from spotlight.types import BundleOffer, Result
 log = structlog.get_logger(__name__)
 
 _STATUS_PERIOD_S = 0.2
+_STATUS_LINES_PER_S = 2000
 _REMIND_S = 1.0
 _REPEAT_EVERY = 5
 """Reminders between two repetitions of what may have been lost."""
@@ -799,7 +800,7 @@ class JobRunner(Actor):
     async def _report_status(self) -> None:
         while not self._over:
             self.tell(self._coordinator, self._status())
-            await asyncio.sleep(_STATUS_PERIOD_S)
+            await asyncio.sleep(status_pause_s(len(self._board) + len(self._validations)))
 
     def _status(self) -> JobStatus:
         figures, statistics = self._figures, self._statistics
@@ -837,6 +838,13 @@ class JobRunner(Actor):
         return msgspec.structs.replace(
             self._board[name], leader=leader if members > 1 else "", members=members
         )
+
+
+def status_pause_s(lines: int) -> float:
+    """Seconds between two statuses of so many workers and validations: the more it says, the less
+    often it is said.
+    """
+    return max(_STATUS_PERIOD_S, lines / _STATUS_LINES_PER_S)
 
 
 def _explores(job: JobSpec) -> step.Exploration:
