@@ -103,7 +103,7 @@ def _speed(quick: bool) -> dict[str, float | int]:
         start = time.perf_counter()
         planner.choose()
         choices.append(time.perf_counter() - start)
-        known = planner.knowledge()
+        known = known.after(planner.learnt())
     return {
         "prompts": prompts,
         "groups": groups,
@@ -250,7 +250,7 @@ def _explored(scenario: _Scenario, name: str, seed: int) -> _Explored:
         scored = _explore(planner, rewards)
         explored.contrast += sum(best_contrast(sorted(group), KEEP) for group in scored)
         if isinstance(planner, BanditPlanner):
-            knowledge = planner.knowledge()
+            knowledge = knowledge.after(planner.learnt())
             explored.covered += [
                 covers(planner.belief(group), parameter)
                 for group, parameter in enumerate(parameters)

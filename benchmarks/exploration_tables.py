@@ -98,7 +98,7 @@ def _cell(table: Table, keep: int, each: int, together: int, shuffles: int) -> _
             drawn = _explore(planner, [row for row, _ in some])
             bandit[-1] += sum(best_contrast(sorted(group), keep) for group in drawn)
             covered += [covers(planner.belief(group), std) for group, (_, std) in enumerate(some)]
-            knowledge = planner.knowledge()
+            knowledge = knowledge.after(planner.learnt())
         uniform.append(sum(best_contrast(sorted(row[: keep * each]), keep) for row, _ in rows))
     ratio = sum(bandit) / sum(uniform)
     rest = [got - ratio * base for got, base in zip(bandit, uniform, strict=True)]

@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 
-from spotlight.report.metrics import Lane, lanes, summarise
+from spotlight.report.lanes import WorkerStates
+from spotlight.report.metrics import summarise
 from spotlight.report.run_reading import PhaseEvent, RunRecord, read_run
 
 _NOTHING_S = 0.5
@@ -102,10 +103,7 @@ def measure(folder: Path, scores: Mapping[int, float], *, steps: int, real_s: fl
             ),
             delay_s=round(sum(delays), 3),
             delayed=sum(delay >= _NOTHING_S for delay in delays),
-            spot_idle_share=_idle_share(
-                [lane for lane in lanes(record) if lane.pool == "spot"],
-                trainings[:-1],
-            ),
+            spot_idle_share=_idle_share(record, trainings[:-1]),
             previews=summary["previews"],
             previews_late=summary["previews_late"],
             steps=steps,
@@ -121,14 +119,14 @@ def _spans(record: RunRecord) -> Iterator[tuple[PhaseEvent, float, float]]:
         yield phase, phase.time_s, end
 
 
-def _idle_share(workers: Sequence[Lane], spans: Sequence[tuple[float, float]]) -> float:
+def _idle_share(record: RunRecord, spans: Sequence[tuple[float, float]]) -> float:
+    """Of spot workers."""
     idle = present = 0.0
-    for lane in workers:
-        for state in lane.intervals:
-            for begin, end in spans:
-                seconds = max(0.0, min(end, state.end) - max(begin, state.start))
-                present += seconds
-                idle += seconds if state.state == "idle" else 0.0
+    for worker, state in WorkerStates(record):
+        for begin, end in spans if worker.pool == "spot" else ():
+            seconds = max(0.0, min(end, state.end) - max(begin, state.start))
+            present += seconds
+            idle += seconds if state.state == "idle" else 0.0
     return round(idle / present, 4) if present else 0.0
 
 

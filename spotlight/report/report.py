@@ -11,7 +11,8 @@ from pathlib import Path
 
 from spotlight.errors import RunFolderError
 from spotlight.report import sections
-from spotlight.report.metrics import summarise
+from spotlight.report.lanes import lanes
+from spotlight.report.metrics import summarise, typical_iteration
 from spotlight.report.page import page
 from spotlight.report.run_reading import RunRecord, read_run
 from spotlight.report.timeline import time_section
@@ -35,14 +36,16 @@ def write_report(folder: Path) -> Path:
 
 def render_report(record: RunRecord) -> str:
     """The whole page."""
-    summary = summarise(record)
+    span = typical_iteration(record)
+    workers = lanes(record, close_up=None if span is None else (span.start, span.end))
+    summary = summarise(record, workers)
     return page(
         f"{record.job.name} - Spotlight",
         (
             sections.header(record, summary),
             sections.progress(record),
             sections.pictures(record),
-            time_section(record, summary),
+            time_section(record, summary, workers),
             sections.happenings(record),
             sections.job_text(record),
             sections.footer(record),

@@ -4,15 +4,20 @@ The coordinator appends to the files while it runs and may be killed at any inst
 line of a file may be torn: it is dropped and said in `RunRecord.notes`. Anything else that is wrong
 raises `RunFolderError` with the file, the line and what is wrong.
 
+What workers did is most of a run's events, and is not kept but read again as often as it is asked
+for.
+
 Where a resumed run wrote an iteration or a validation again, the later line counts.
 """
 
 from __future__ import annotations
 
+import heapq
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -20,6 +25,9 @@ from spotlight.errors import JobError, RunFolderError, UnreadableFile
 from spotlight.files import open_file, read_text
 from spotlight.jobs import LARGEST_JOB_FILE, JobSpec, parse_job
 
+_EVENTS = "events.jsonl"
+_STATE = b"worker_state"
+_WINDOW = 4096
 T = TypeVar("T")
 State = Literal[
     "starting", "loading", "rollout", "explore", "evaluate", "score", "train", "idle", "gone"
@@ -79,7 +87,7 @@ class ValidationRecord(msgspec.Struct, frozen=True, kw_only=True):
     images: int = 0
 
 
-class WorkerEvent(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="worker_state"):
     """A worker is in `state` from `time_s` on."""
 
     time_s: float
@@ -87,6 +95,9 @@ class WorkerEvent(msgspec.Struct, frozen=True, kw_only=True):
     state: State
     node: str = ""
     pool: str = ""
+
+
+_DECODER = msgspec.json.Decoder(WorkerEvent)
 
 
 class PhaseEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,9 +146,13 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     job_yaml: str
     iterations: tuple[IterationRecord, ...]
     validations: tuple[ValidationRecord, ...]
-    worker_events: tuple[WorkerEvent, ...]
     phases: tuple[PhaseEvent, ...]
     events: tuple[Event, ...]
+    """All but phases and what workers said."""
+    last_event_s: float
+    """When the last event was, of any kind."""
+    events_end: int
+    """Up to this byte events.jsonl was read."""
     galleries: tuple[Gallery, ...]
     """Of the first and of the latest validated weights version, as far as they are there."""
     notes: tuple[str, ...]
@@ -150,11 +165,31 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
             0.0,
             *(iteration.time_s for iteration in self.iterations),
             *(validation.time_s for validation in self.validations),
-            *(event.time_s for event in self.worker_events),
-            *(phase.time_s for phase in self.phases),
-            *(event.time_s for event in self.events),
-            0.0,
+            self.last_event_s,
         )
+
+    def worker_events(self) -> Iterator[WorkerEvent]:
+        """What workers said, in order of time as far as that is in question for `_WINDOW` lines."""
+        window: list[tuple[float, int, WorkerEvent]] = []
+        for number, event in enumerate(self._worker_events()):
+            entry = (event.time_s, number, event)
+            if len(window) < _WINDOW:
+                heapq.heappush(window, entry)
+            else:
+                yield heapq.heappushpop(window, entry)[-1]
+        yield from (event for _, _, event in sorted(window))
+
+    def _worker_events(self) -> Iterator[WorkerEvent]:
+        """As they were written."""
+        for line in _lines(self.folder / _EVENTS, self.events_end):
+            if _STATE not in line.text:
+                continue
+            try:
+                yield _DECODER.decode(line.text)
+            except msgspec.MsgspecError:  # it speaks of one, or has a number that is none
+                value = _json_object(line)
+                if value.get("event") == "worker_state":
+                    yield _convert(value, WorkerEvent, line.where)
 
     def events_named(self, *names: str) -> tuple[Event, ...]:
         """The events with one of these names."""
@@ -174,7 +209,7 @@ def read_run(folder: Path) -> RunRecord:
         raise RunFolderError(f"{folder / 'config.yaml'}: is not a job: {error}") from error
     iterations: dict[int, IterationRecord] = {}
     validations: dict[int, ValidationRecord] = {}
-    for where, line in _json_lines(folder / "metrics.jsonl", notes):
+    for where, line, _ in _json_lines(folder / "metrics.jsonl", notes):
         kind = line.get("kind")
         if kind == "iteration":
             iteration = _convert(line, IterationRecord, where)
@@ -184,32 +219,36 @@ def read_run(folder: Path) -> RunRecord:
             validations[validation.weights_version] = validation
         else:
             raise RunFolderError(f"{where}: `kind` must be iteration or validation, not {kind!r}")
-    worker_events: list[WorkerEvent] = []
     phases: list[PhaseEvent] = []
     events: list[Event] = []
-    for where, line in _json_lines(folder / "events.jsonl", notes):
+    last_event_s, events_end = 0.0, 0
+    for where, line, end in _json_lines(folder / _EVENTS, notes):
         match line.get("event"):
             case "worker_state":
-                worker_events.append(_convert(line, WorkerEvent, where))
+                event: WorkerEvent | PhaseEvent | Event = _convert(line, WorkerEvent, where)
             case "phase":
-                phases.append(_convert(line, PhaseEvent, where))
+                event = _convert(line, PhaseEvent, where)
+                phases.append(event)
             case _:
-                events.append(_event(line, where))
+                event = _event(line, where)
+                events.append(event)
+        last_event_s, events_end = max(last_event_s, event.time_s), end
     return RunRecord(
         folder=folder,
         job=job,
         job_yaml=job_yaml,
         iterations=tuple(iterations[key] for key in sorted(iterations)),
         validations=tuple(sorted(validations.values(), key=_time)),
-        worker_events=tuple(sorted(worker_events, key=_time)),
         phases=tuple(sorted(phases, key=_time)),
         events=tuple(sorted(events, key=_time)),
+        last_event_s=last_event_s,
+        events_end=events_end,
         galleries=_read_galleries(folder / "validation"),
         notes=tuple(notes),
     )
 
 
-def _time(record: ValidationRecord | WorkerEvent | PhaseEvent | Event) -> float:
+def _time(record: ValidationRecord | PhaseEvent | Event) -> float:
     return record.time_s
 
 
@@ -220,38 +259,54 @@ def _read_config(path: Path) -> str:
         raise RunFolderError(f"{path}: {error.problem}; give the folder of a run") from error
 
 
-def _json_lines(path: Path, notes: list[str]) -> list[tuple[str, dict[str, Any]]]:
-    """(`file, line n`, object) of each line; none when the file is not there yet."""
+class _Line(NamedTuple):
+    where: str
+    """`file, line n`."""
+    text: bytes
+    end: int
+    """Of the line in the file."""
+
+
+def _lines(path: Path, end: int | None = None) -> Iterator[_Line]:
+    """Of a file up to a byte, one by one; none when the file is not there yet."""
     if not path.exists():
-        return []
+        return
     try:
         with open_file(path) as file:  # it may grow meanwhile
-            raw = file.read()
+            position = 0
+            for number, text in enumerate(file, start=1):
+                position += len(text)
+                if end is not None and position > end:
+                    return
+                yield _Line(f"{path}, line {number}", text, position)
     except UnreadableFile as error:
         raise RunFolderError(f"{path}: {error.problem}; give the folder of a run") from error
-    lines = raw.split(b"\n")
-    torn = lines.pop() if lines[-1] else b""
-    parsed = []
-    for number, line in enumerate(lines, start=1):
-        where = f"{path}, line {number}"
-        if line.strip():
-            parsed.append((where, _json_object(line, where)))
-    if torn:
-        where = f"{path}, line {len(lines) + 1}"
+
+
+def _json_lines(path: Path, notes: list[str]) -> Iterator[tuple[str, dict[str, Any], int]]:
+    """(`file, line n`, object, end) of each line that says something."""
+    for line in _lines(path):
+        if not line.text.strip():
+            continue
         try:
-            parsed.append((where, _json_object(torn, where)))
+            value = _json_object(line)
         except RunFolderError:
+            if line.text.endswith(b"\n"):
+                raise
             notes.append(f"{path.name}: the last line is torn and was left out")
-    return parsed
+        else:
+            yield line.where, value, line.end
 
 
-def _json_object(text: bytes, where: str) -> dict[str, Any]:
+def _json_object(line: _Line) -> dict[str, Any]:
     try:
-        value = json.loads(text)
+        value = json.loads(line.text)
     except (ValueError, RecursionError) as error:
-        raise RunFolderError(f"{where}: is not JSON ({error}); mend or remove the line") from error
+        raise RunFolderError(
+            f"{line.where}: is not JSON ({error}); mend or remove the line"
+        ) from error
     if not isinstance(value, dict):
-        raise RunFolderError(f"{where}: must be a JSON object; mend or remove the line")
+        raise RunFolderError(f"{line.where}: must be a JSON object; mend or remove the line")
     # A loss can become NaN; for a reader it is a value that is not there.
     return {key: None if _not_finite(item) else item for key, item in value.items()}
 

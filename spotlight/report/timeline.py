@@ -8,27 +8,16 @@ from typing import Any
 
 from spotlight.report import charts, formatting
 from spotlight.report.charts import Axis, Segment
-from spotlight.report.metrics import (
-    STATES,
-    Interval,
-    Lane,
-    Span,
-    coarsened,
-    iteration_spans,
-    lanes,
-    resumptions,
-    typical_iteration,
-)
+from spotlight.report.lanes import STATES, Interval, Lane, resumptions
+from spotlight.report.metrics import Span, iteration_spans, typical_iteration
 from spotlight.report.run_reading import Event, RunRecord
 
-_BINS = 1600
 _LABELLED = 400
 _DENSE_FROM = 24  # lanes
 
 
-def time_section(record: RunRecord, summary: dict[str, Any]) -> str:
-    """Shares of time by pool, every worker's timeline, and one iteration up close."""
-    workers = lanes(record)
+def time_section(record: RunRecord, summary: dict[str, Any], workers: Sequence[Lane]) -> str:
+    """Shares of time by pool, every worker's timeline, and the typical iteration up close."""
     if not workers:
         return ""
     present = _present(workers)
@@ -55,8 +44,7 @@ def _scoring(summary: dict[str, Any]) -> str:
 
 
 def _present(workers: Sequence[Lane]) -> list[str]:
-    seen = {interval.state for lane in workers for interval in lane.intervals}
-    return [state for state in STATES if state in seen]
+    return [state for state in STATES if any(lane.seconds[state] for lane in workers)]
 
 
 def _shares(summary: dict[str, Any], workers: Sequence[Lane]) -> str:
@@ -86,7 +74,7 @@ def _overview(record: RunRecord, workers: Sequence[Lane]) -> str:
         (
             lane,
             charts.lane_chart(
-                _segments(lane, coarsened(lane.intervals, _BINS)),
+                _segments(lane),
                 axis,
                 description=f"states of {lane.worker} over the run",
                 height=9 if len(workers) >= _DENSE_FROM else 26,
@@ -125,7 +113,7 @@ def _close_up(record: RunRecord, workers: Sequence[Lane]) -> str:
     rows = [
         (lane, _close_lane(lane, inside, axis, span))
         for lane in workers
-        if (inside := _clipped(lane.intervals, span))
+        if (inside := _clipped(lane.close, span))
     ]
     phases = charts.labelled_lane(
         _phases(record, span), axis, description="phases of the iteration", height=24
@@ -158,9 +146,7 @@ def _close_lane(lane: Lane, inside: Sequence[Interval], axis: Axis, span: Span) 
 
 def _clipped(intervals: Iterable[Interval], span: Span) -> list[Interval]:
     return [
-        Interval(one.state, max(one.start, span.start), min(one.end, span.end))
-        for one in intervals
-        if one.end > span.start and one.start < span.end
+        Interval(one.state, max(one.start, span.start), min(one.end, span.end)) for one in intervals
     ]
 
 
@@ -182,19 +168,17 @@ def _phases(record: RunRecord, span: Span) -> list[Segment]:
     ]
 
 
-def _segments(lane: Lane, intervals: Iterable[Interval]) -> list[Segment]:
-    total = sum(one.end - one.start for one in lane.intervals)
-    seconds = dict.fromkeys(STATES, 0.0)
-    for one in lane.intervals:
-        seconds[one.state] += one.end - one.start
+def _segments(lane: Lane) -> list[Segment]:
+    total = sum(lane.seconds.values())
     titles = {
         state: f"{lane.worker}\n"
         f"{state} {formatting.duration(time)}, {formatting.percent(time / total)}"
-        for state, time in seconds.items()
+        for state, time in lane.seconds.items()
         if time
     }
     return [
-        Segment(one.start, one.end, one.state, one.state, titles[one.state]) for one in intervals
+        Segment(one.start, one.end, one.state, one.state, titles[one.state])
+        for one in lane.intervals
     ]
 
 

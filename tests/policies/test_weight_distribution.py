@@ -1,9 +1,11 @@
 import math
 import random
+from collections.abc import Collection, Mapping
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from spread_from_nothing import SpreadFromNothing
 
 from spotlight.policies.weight_distribution import (
     FED_AT_ONCE,
@@ -25,8 +27,40 @@ def places(count: int, machines: int | None = None, zones: int = 1) -> dict[str,
     }
 
 
-def spread(origin: Place = TRAINER) -> Spread:
-    return Spread(origin, PATIENCE_S)
+class Told:
+    """A `Spread` that is told all there is before every plan, and adds up what its plans change."""
+
+    def __init__(self, origin: Place = TRAINER) -> None:
+        self._spread = Spread(origin, PATIENCE_S)
+        self._known: set[str] = set()
+        self._sources: dict[str, str] = {}
+        self.failed = self._spread.failed
+
+    def plan(
+        self,
+        nodes: Mapping[str, Place],
+        holders: Collection[str],
+        feeders: Collection[str],
+        now: float,
+    ) -> dict[str, str]:
+        for name in sorted(self._known - nodes.keys()):
+            self._spread.gone(name)
+        self._known = set(nodes)
+        for name, place in nodes.items():
+            if name in holders:
+                self._spread.holds(name, place, feeds=name in feeders)
+            else:
+                self._spread.needs(name, place, now)
+        for name, source in self._spread.plan(now).items():
+            self._sources.pop(name, None)
+            if source is not None:
+                self._sources[name] = source
+        assert all(self._spread.source_of(name) == it for name, it in self._sources.items())
+        return dict(self._sources)
+
+
+def spread(origin: Place = TRAINER) -> Told:
+    return Told(origin)
 
 
 def over_the_network(plan: dict[str, str], nodes: dict[str, Place], origin: Place) -> list[str]:
@@ -203,6 +237,38 @@ def test_a_larger_bundle_may_take_longer(first, second):
     assert 10.0 <= transfer_limit_s(smaller) <= transfer_limit_s(larger)
 
 
+# --- what it costs ---
+
+
+class CountedPlace(Place):
+    """Counts how often anyone asks how far it is from elsewhere."""
+
+    asked = 0
+
+    def distance(self, other: Place) -> int:
+        CountedPlace.asked += 1
+        return super().distance(other)
+
+
+def asked_per_node(count: int) -> float:
+    """How many distances are looked at until `count` nodes hold the version, one by one."""
+    rng, it = random.Random(0), Spread(TRAINER, PATIENCE_S)
+    where = {f"n{i:04}": CountedPlace(f"machine-{i}", f"zone-{i % 7}") for i in range(count)}
+    for name, place in where.items():
+        it.needs(name, place, 0.0)
+    CountedPlace.asked, pulling, now = 0, list(it.plan(0.0)), 0.0
+    while pulling:
+        done, now = pulling.pop(rng.randrange(len(pulling))), now + 0.001
+        it.holds(done, where[done], feeds=True)
+        pulling += [name for name, source in it.plan(now).items() if source is not None]
+    assert CountedPlace.asked >= count
+    return CountedPlace.asked / count
+
+
+def test_what_a_copy_costs_does_not_grow_with_the_number_of_nodes():
+    assert asked_per_node(800) <= 1.2 * asked_per_node(50)
+
+
 # --- whatever fails ---
 
 
@@ -214,7 +280,8 @@ class World:
         self.all = places(count, machines, zones=3)
         self.origin = Place("machine-0", "zone-0")
         self.present = dict(self.all)
-        self.spread = Spread(self.origin, PATIENCE_S)
+        self.spread = Told(self.origin)
+        self.from_nothing = SpreadFromNothing(self.origin, PATIENCE_S)
         self.held: set[str] = set()
         self.barren = {name for name in self.all if self.rng.random() < failing}
         """These feed nobody, whatever they say."""
@@ -229,6 +296,8 @@ class World:
         holders = self.held & self.present.keys()
         leaving = {h for h in sorted(holders) if not calm and self.rng.random() < 0.1}
         plan = self.spread.plan(self.present, holders, holders - leaving, self.now)
+        same = self.from_nothing.plan(self.present, holders, holders - leaving, self.now)
+        assert plan == same
         self._check(plan, holders, leaving)
         self.began = {
             name: before
@@ -244,6 +313,7 @@ class World:
                 self.held.add(name)
             elif self.rng.random() < 0.5:  # else the word is lost, and it takes all the time it may
                 self.spread.failed(name, source, self.now)
+                self.from_nothing.failed(name, source, self.now)
 
     def _come_and_go(self) -> None:
         for name in self.all:

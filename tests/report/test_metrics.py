@@ -7,18 +7,12 @@ import random
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from sample_run import RESERVED, SPOT, RunWriter
 
 from spotlight.report.metrics import (
-    STATES,
     Gain,
-    Interval,
-    coarsened,
     exploration_gain,
     iteration_spans,
-    lanes,
     read_run,
     summarise,
     typical_iteration,
@@ -123,16 +117,6 @@ def test_a_lost_worker_does_nothing_more_even_if_it_never_said_so(
     assert summarise(read_run(run.folder))["workers"]["spot-0/0"]["seconds"] == 2.0
 
 
-def test_workers_of_a_killed_run_end_where_it_is_resumed(run: RunWriter) -> None:
-    run.event("run_started", 0.0)
-    run.state(RESERVED, 1.0, "train")
-    run.event("run_started", 5.0, resumed_from_iteration=1)
-    run.state(RESERVED, 6.0, "starting")
-    run.event("run_finished", 8.0, outcome="finished")
-    (lane,) = lanes(read_run(run.folder))
-    assert lane.intervals == (Interval("train", 1.0, 5.0), Interval("starting", 6.0, 8.0))
-
-
 def test_samples_from_before_a_restart_make_no_rollout_fast(run: RunWriter) -> None:
     run.metric("iteration", 5.0, iteration=0, samples=64, rollout_s=4.0, scoring_s=1.5)
     run.metric(
@@ -163,21 +147,6 @@ def test_requests_reissued_may_be_given_by_kind(run: RunWriter) -> None:
     run.event("worker_lost", 1.0, worker="a", requests_reissued={"rollout": 3, "preview": 2})
     run.event("requests_lost", 2.0, requests_reissued=4)
     assert summarise(read_run(run.folder))["requests_reissued"] == 9
-
-
-def test_the_reserved_pool_comes_first(finished_run: Path) -> None:
-    assert [lane.worker for lane in lanes(read_run(finished_run))] == [
-        "reserved-0/0",
-        "spot-0/0",
-        "spot-1/0",
-    ]
-
-
-def test_workers_are_in_the_order_that_people_count(run: RunWriter) -> None:
-    for number in (10, 2, 1):
-        run.state({**SPOT, "worker": f"spot-{number}/0"}, 0.0, "idle")
-    names = [lane.worker for lane in lanes(read_run(run.folder))]
-    assert names == ["spot-1/0", "spot-2/0", "spot-10/0"]
 
 
 def _phases(run: RunWriter, *phases: tuple[float, int, str]) -> None:
@@ -212,26 +181,3 @@ def test_the_typical_iteration_has_the_median_length_and_is_not_the_first(run: R
 def test_nothing_is_typical_before_the_first_iteration_is_over(run: RunWriter) -> None:
     _phases(run, (1, 0, "rollout"))
     assert typical_iteration(read_run(run.folder)) is None
-
-
-@given(
-    st.lists(
-        st.tuples(st.sampled_from(STATES), st.integers(1, 50)),
-        min_size=1,
-        max_size=80,
-    ),
-    st.integers(1, 40),
-)
-def test_coarse_intervals_are_few_in_order_and_inside(
-    pieces: list[tuple[str, int]], bins: int
-) -> None:
-    intervals, now = [], 3.0
-    for state, length in pieces:
-        intervals.append(Interval(state, now, now + length))
-        now += length
-    coarse = coarsened(intervals, bins)
-    assert len(coarse) <= max(bins, 1)
-    assert {one.state for one in coarse} <= {one.state for one in intervals}
-    edges = [edge for one in coarse for edge in (one.start, one.end)]
-    assert edges == sorted(edges)
-    assert edges[0] >= 3.0 and edges[-1] <= now + 1e-6

@@ -112,7 +112,7 @@ def test_events_of_workers_and_phases_are_kept_apart(run: RunWriter) -> None:
     run.event("phase", 2.0, iteration=0, phase="rollout")
     run.event("weights_published", 3.0, version=1)
     record = read_run(run.folder)
-    assert [event.state for event in record.worker_events] == ["idle"]
+    assert [event.state for event in record.worker_events()] == ["idle"]
     assert [phase.phase for phase in record.phases] == ["rollout"]
     assert [(event.name, event.fields) for event in record.events] == [
         ("weights_published", {"version": 1})

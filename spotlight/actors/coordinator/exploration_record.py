@@ -23,6 +23,7 @@ from spotlight.policies.exploration.fidelity import (
 from spotlight.policies.exploration.planners import SeedChoice
 from spotlight.policies.exploration.preview_effort import EffortRecord, choose_effort, new_record
 from spotlight.policies.exploration.ranking import median_or_none, spearman
+from spotlight.policies.exploration.reward_spread import Knowledge
 from spotlight.types import Result
 
 
@@ -31,6 +32,7 @@ class Exploring:
 
     Args:
         progress: what the iteration begins with.
+        known: what the iterations before taught.
         categories: of training prompts.
         event: writes an event down.
     """
@@ -39,6 +41,7 @@ class Exploring:
         self,
         job: JobSpec,
         progress: SavedProgress,
+        known: Knowledge,
         categories: Mapping[str, str],
         event: Callable[..., Any],
     ) -> None:
@@ -46,11 +49,19 @@ class Exploring:
         self._categories = categories
         self._event = event
         self._efforts = efforts(job)
+        self._prompts_known = dict(known.prompts)
+        self._categories_known = dict(known.categories)
         self.latest: Explored = progress.explored
         """Of the iteration."""
         self.agreement: Agreement = progress.agreement
         self.gain: Gain = progress.gain
         self.earned: EffortRecord = progress.earned or new_record(self._efforts)
+
+    def take(self, explored: Explored) -> None:
+        """The seeds of the next iteration are chosen."""
+        self.latest = explored
+        self._prompts_known |= explored.knowledge.prompts
+        self._categories_known |= explored.knowledge.categories
 
     @property
     def choices(self) -> list[SeedChoice]:
@@ -79,7 +90,10 @@ class Exploring:
             categories,
             window_s,
             effort,
-            self.latest.knowledge,
+            Knowledge(
+                {p: self._prompts_known[p] for p in explored if p in self._prompts_known},
+                dict(self._categories_known),
+            ),
             share,
         )
 

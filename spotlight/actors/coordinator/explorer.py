@@ -47,7 +47,7 @@ from spotlight.policies.exploration.planners import (
     derived_seed,
     widest,
 )
-from spotlight.policies.exploration.reward_spread import ContinuousRewards
+from spotlight.policies.exploration.reward_spread import ContinuousRewards, Knowledge
 from spotlight.types import Request, RequestId
 
 log = structlog.get_logger(__name__)
@@ -214,7 +214,7 @@ class Explorer(Actor):
                 (*(choice.preview_rewards for choice in choices), *nothing),
                 exploration.previews,
                 dropped,
-                planner.knowledge() if isinstance(planner, BanditPlanner) else start.knowledge,
+                planner.learnt() if isinstance(planner, BanditPlanner) else Knowledge(),
                 (*(probe.seeds for probe in probes), *nothing),
                 (*(probe.rewards for probe in probes), *nothing),
                 contrast_at_random(

@@ -3,7 +3,9 @@ instruction.
 
 Its requests are the rows of the table of requests: how far each is saved, or how it ended; one that
 is submitted again after a restart is answered from here. Progress is kept per iteration; the
-checkpoint says where trainers that were lost as well begin again.
+checkpoint says where trainers that were lost as well begin again. What an iteration taught of its
+prompts is in its progress, and up to the checkpoint in a record per prompt, so that no write grows
+with the number of prompts that are known.
 """
 
 from __future__ import annotations
@@ -19,14 +21,17 @@ from spotlight.errors import JournalError
 from spotlight.policies.dispatch.rows import SavedRow
 from spotlight.policies.exploration.fidelity import Agreement, Gain
 from spotlight.policies.exploration.preview_effort import EffortRecord
+from spotlight.policies.exploration.prompt_population import Population
+from spotlight.policies.exploration.reward_spread import Evidence, Knowledge
 from spotlight.store.journal import Journal
 from spotlight.types import BundleOffer, RequestId, RequestKind, StoreEndpoint
 
-StructT = TypeVar("StructT", bound=msgspec.Struct)
+RecordT = TypeVar("RecordT", bound=msgspec.Struct | Evidence | Population)
 
 TERM_BITS = 32
 """A lease's number holds the term of the coordinator that granted it above these bits."""
 _REQUESTS = "request/"
+_OF_PROMPT, _OF_CATEGORY = "known/prompt/", "known/category/"
 
 
 class SavedProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -152,6 +157,13 @@ class JobJournal:
         """Where an iteration began, by the number of iterations completed; since the checkpoint."""
         return {int(key): record for key, record in self._all("progress/", SavedProgress)}
 
+    def knowledge(self, completed: int) -> Knowledge:
+        """What so many iterations, of which the last ones' progress is there, taught of prompts."""
+        known = Knowledge(
+            dict(self._all(_OF_PROMPT, Evidence)), dict(self._all(_OF_CATEGORY, Population))
+        )
+        return known.after(_taught(self.progress(), completed))
+
     def checkpoint(self) -> Checkpoint | None:
         """The newest that may be resumed from."""
         return self._one("checkpoint", Checkpoint)
@@ -177,14 +189,19 @@ class JobJournal:
 
     def save_checkpoint(self, checkpoint: Checkpoint, validated: tuple[int, ...]) -> None:
         """Lost trainers begin again here, with these versions on record; earlier progress is not
-        needed.
+        needed, and what it taught is moved to where it is found prompt by prompt.
         """
         progress = self.progress()
         changes: dict[str, bytes | None] = dict.fromkeys(
             f"progress/{key:06d}" for key in progress if key < checkpoint.completed
         )
-        here = msgspec.structs.replace(progress[checkpoint.completed], validated=validated)
+        here = progress[checkpoint.completed]
+        explored = msgspec.structs.replace(here.explored, knowledge=Knowledge())
+        here = msgspec.structs.replace(here, validated=validated, explored=explored)
         changes[f"progress/{checkpoint.completed:06d}"] = _encode(here)
+        taught = _taught(progress, checkpoint.completed)
+        changes |= {_OF_PROMPT + key: _encode(each) for key, each in taught.prompts.items()}
+        changes |= {_OF_CATEGORY + key: _encode(each) for key, each in taught.categories.items()}
         self._write({**changes, "checkpoint": _encode(checkpoint)})
 
     def save_publication(self, version: int, where: Publication, keep: set[int]) -> None:
@@ -221,11 +238,11 @@ class JobJournal:
         commit = msgspec.structs.replace(row.commit, bundle=self.at_home(row.commit.bundle))
         return msgspec.structs.replace(row, commit=commit)
 
-    def _one(self, key: str, kind: type[StructT]) -> StructT | None:
+    def _one(self, key: str, kind: type[RecordT]) -> RecordT | None:
         found = [body for name, body in self._journal.items(key) if name == key]
         return _decode(key, found[0], kind) if found else None
 
-    def _all(self, prefix: str, kind: type[StructT]) -> list[tuple[str, StructT]]:
+    def _all(self, prefix: str, kind: type[RecordT]) -> list[tuple[str, RecordT]]:
         return [
             (key.removeprefix(prefix), _decode(key, body, kind))
             for key, body in self._journal.items(prefix)
@@ -243,11 +260,21 @@ def save_identity(journal: Journal, identity: Identity) -> None:
     journal.write({"identity": _encode(identity)})
 
 
-def _encode(record: msgspec.Struct) -> bytes:
+def _taught(progress: Mapping[int, SavedProgress], completed: int) -> Knowledge:
+    """What these iterations taught, each by numbers that take the place of those before."""
+    prompts: dict[str, Evidence] = {}
+    categories: dict[str, Population] = {}
+    for each in (progress[key].explored.knowledge for key in sorted(progress) if key <= completed):
+        prompts |= each.prompts
+        categories |= each.categories
+    return Knowledge(prompts, categories)
+
+
+def _encode(record: msgspec.Struct | Evidence | Population) -> bytes:
     return msgspec.json.encode(record)
 
 
-def _decode(key: str, body: bytes, kind: type[StructT]) -> StructT:
+def _decode(key: str, body: bytes, kind: type[RecordT]) -> RecordT:
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.MsgspecError as error:

@@ -107,6 +107,7 @@ from spotlight.types import BundleOffer, Result
 log = structlog.get_logger(__name__)
 
 _STATUS_PERIOD_S = 0.2
+_STATUS_LINES_PER_S = 2000
 _REMIND_S = 1.0
 _LISTEN_S = 3.0
 """How long a runner that came back listens before anything is granted: nodes need a second or two
@@ -210,7 +211,8 @@ class JobRunner(Actor):
         self._progress = known or SavedProgress(0, unexplored(self._job, 0), ())
         checkpoint = self._journal.checkpoint()
         validated = frozenset(self._progress.validated)
-        self._publications = Publications(self._journal.publications() if self._came_back else {})
+        published = self._journal.publications() if self._came_back else {}
+        self._publications = Publications(published, self._roster)
         self._machine = IterationMachine(
             Schedule(
                 self._job.iterations,
@@ -225,7 +227,10 @@ class JobRunner(Actor):
             - validated,
         )
         self._window = WindowPredictor(self._progress.training_seconds)
-        self._exploring = Exploring(self._job, self._progress, self._categories, self._event)
+        learnt = self._journal.knowledge(completed)
+        self._exploring = Exploring(
+            self._job, self._progress, learnt, self._categories, self._event
+        )
         self._figures = IterationFigures(completed)
 
     # --- who may say what ---
@@ -344,6 +349,7 @@ class JobRunner(Actor):
                 self._store.revoke(message.node)  # another process had that token
             self._schedulers[message.node] = message.scheduler
             self._attendance.join(message)
+            self._publications.look_at(message.node)
             self._watch.joined(message)
             self._inform(message)
             await self._assemble()
@@ -355,6 +361,7 @@ class JobRunner(Actor):
         if message.announced:
             self._store.revoke(message.node)
         self._attendance.leave(message)
+        self._publications.look_at(message.node)
         self._watch.out_of_reach(message.node, message.reason)
         self._spread()
 
@@ -363,6 +370,7 @@ class JobRunner(Actor):
         """A node will be taken, or is not taken after all."""
         if self._attendance.heed(message):
             self.tell(self._dispatcher, message)
+            self._publications.look_at(message.node)
             self._spread()
 
     @handles(CannotServe, only=_from_its_leader)
@@ -400,8 +408,7 @@ class JobRunner(Actor):
         if self._over:
             return
         names, now = [node.node for node in again], asyncio.get_running_loop().time()
-        directions = self._publications.directions(self._job_id, self._roster, now, names)
-        for node, message in directions:
+        for node, message in self._publications.directions(self._job_id, now, names):
             self._attendance.inform((node,), (message,))
 
     def _demand(self, *, again: bool = False) -> None:
@@ -567,7 +574,7 @@ class JobRunner(Actor):
         self._figures.explore_s = self._lasted.pop("explore", 0.0)
         exploring = self._exploring
         if self._job.exploration.mode == "none":
-            exploring.latest = unexplored(self._job, iteration)
+            exploring.take(unexplored(self._job, iteration))
         self._figures.previews = exploring.latest.previews
         self._figures.previews_late = exploring.latest.late
         self._bar(frozenset())
@@ -674,7 +681,7 @@ class JobRunner(Actor):
     @handles(Explored, only=from_this_process)
     async def on_explored(self, message: Explored) -> None:
         """The next iteration's seeds are chosen."""
-        self._exploring.latest = message
+        self._exploring.take(message)
         self._previews += message.previews
         self._carry_out(self._machine.explored(message.iteration))
         self.tell(self._dispatcher, ForgetRequests("preview", message.iteration))
@@ -804,7 +811,7 @@ class JobRunner(Actor):
     async def _report_status(self) -> None:
         while not self._over:
             self.tell(self._coordinator, self._status())
-            await asyncio.sleep(_STATUS_PERIOD_S)
+            await asyncio.sleep(status_pause_s(len(self._board) + len(self._validations)))
 
     def _status(self) -> JobStatus:
         figures, counters = self._figures, self._table.counters
@@ -842,6 +849,13 @@ class JobRunner(Actor):
         return msgspec.structs.replace(
             self._board[name], leader=leader if members > 1 else "", members=members
         )
+
+
+def status_pause_s(lines: int) -> float:
+    """Seconds between two statuses of so many workers and validations: the more it says, the less
+    often it is said.
+    """
+    return max(_STATUS_PERIOD_S, lines / _STATUS_LINES_PER_S)
 
 
 def _explores(job: JobSpec) -> step.Exploration:

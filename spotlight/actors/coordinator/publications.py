@@ -7,7 +7,7 @@ said twice, they are sent where the plan says now.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 
 import msgspec
@@ -20,12 +20,16 @@ from spotlight.types import BundleOffer, StoreEndpoint
 
 
 class Publications:
-    """By version, oldest first."""
+    """By version, oldest first.
 
-    def __init__(self, known: Mapping[int, Publication]) -> None:
-        self._known = {version: _Version(where) for version, where in sorted(known.items())}
-        self._told: dict[tuple[str, int], HoldWeights] = {}
-        """The latest, by node and version."""
+    Args:
+        known: versions that nodes can pull.
+        roster: the job's nodes. Whoever changes it says so with `look_at`.
+    """
+
+    def __init__(self, known: Mapping[int, Publication], roster: Roster) -> None:
+        self._roster = roster
+        self._known = {v: _Version(v, where, roster) for v, where in sorted(known.items())}
 
     def __contains__(self, version: int) -> bool:
         return version in self._known
@@ -43,7 +47,12 @@ class Publications:
     def add(self, version: int, where: Publication, keep: Collection[int]) -> None:
         """A new version is there; of the others only those in `keep` are still needed."""
         self._known = {v: kept for v, kept in self._known.items() if v in keep}
-        self._known[version] = _Version(where)
+        self._known[version] = _Version(version, where, self._roster)
+
+    def look_at(self, name: str) -> None:
+        """A node came, went, will be taken or is another process by now."""
+        for known in self._known.values():
+            known.look_at(name)
 
     def copied(self, message: WeightsCopied) -> bool:
         """A node holds a version, and others may pull it from there; False if that is not new."""
@@ -55,76 +64,102 @@ class Publications:
             self._known[message.version].missed(message, now)
 
     def directions(
-        self, job_id: str, roster: Roster, now: float, again: Collection[str] = ()
+        self, job_id: str, now: float, again: Iterable[str] = ()
     ) -> list[tuple[JoinNode, HoldWeights]]:
         """What nodes must be told: whatever is new for them, and to those in `again` everything."""
-        keep = tuple(self._known)
-        told, due = {}, []
-        for version, known in self._known.items():
-            for name, where in known.sources(roster, now).items():
-                last = self._told.get((name, version))
-                if where is None and last is not None:  # it holds what it was told to pull
-                    message = msgspec.structs.replace(last, keep=keep)
-                else:
-                    where = where or known.where
-                    message = HoldWeights(job_id, version, where.rollout, where.evaluation, keep)
-                told[name, version] = message
-                if name in again or message != last:
-                    due.append((roster.nodes[name], message))
-        self._told = told
-        return due
+        keep, to_all_of = tuple(self._known), dict.fromkeys(again)
+        return [
+            (self._roster.nodes[name], message)
+            for known in self._known.values()
+            for name, message in known.directions(job_id, keep, now, to_all_of)
+        ]
 
 
 class _Version:
     """One version: where its trainer left it, which nodes hold it, and who pulls it from whom."""
 
-    def __init__(self, where: Publication) -> None:
-        self.where = where
+    def __init__(self, version: int, where: Publication, roster: Roster) -> None:
+        self._version = version
+        self._where = where
+        self._roster = roster
         nbytes = [offer.nbytes for offer in (where.rollout, where.evaluation) if offer is not None]
         # A node says itself what it could not get in time; this is for words that are lost.
         patience_s = sum(2 * transfer_limit_s(each) for each in nbytes)
         self._spread = Spread(_place(where.rollout.store), patience_s)
         self._copies: dict[str, WeightsCopied] = {}
-        self._stores: dict[str, StoreEndpoint] = {}
-        """Of the sources of the latest plan."""
+        self._told: dict[str, HoldWeights] = {}
+        """The latest, by node; nothing of those that wait."""
+        self._keep: tuple[int, ...] = ()
+        """What was told to be kept."""
+        self._news: dict[str, None] = dict.fromkeys(roster.nodes)
+        """Nodes that something is new of since the latest directions."""
+
+    def look_at(self, name: str) -> None:
+        self._news[name] = None
 
     def copied(self, message: WeightsCopied) -> bool:
-        where = self.where
+        where = self._where
         if not _same(message.rollout, where.rollout):
             return False  # it was trained again since
         if not _same(message.evaluation, where.evaluation):
             return False
         known, self._copies[message.node] = self._copies.get(message.node), message
-        return known != message
+        if known == message:
+            return False
+        self._news |= dict.fromkeys((message.node, *self._spread.fed_by(message.node)))
+        return True
 
     def missed(self, message: WeightsMissed, now: float) -> None:
-        for source, store in self._stores.items():
-            if store == message.store:
-                self._spread.failed(message.node, source, now)
+        source = self._spread.source_of(message.node)
+        if source is not None and self._at(source).rollout.store == message.store:
+            self._spread.failed(message.node, source, now)
 
-    def sources(self, roster: Roster, now: float) -> dict[str, Publication | None]:
-        """By node: where it pulls from; None if it holds the version. Others wait."""
-        nodes = roster.nodes
-        self._copies = {
-            name: copy
-            for name, copy in self._copies.items()
-            # Else it is another process by now, with a store of its own.
-            if name in nodes and nodes[name].store.place == copy.rollout.store.place
-        }
-        origin = self.where.rollout.store
-        feeders = {
-            name: copy
-            for name, copy in self._copies.items()
-            if name not in roster.leaving and nodes[name].store.place != origin.place
-        }
-        places = {name: _place(node.store) for name, node in nodes.items()}
-        plan = self._spread.plan(places, self._copies.keys(), feeders.keys(), now)
-        self._stores = {name: copy.rollout.store for name, copy in feeders.items()}
-        self._stores[ORIGIN] = origin
-        where = {name: Publication(copy.rollout, copy.evaluation) for name, copy in feeders.items()}
-        where[ORIGIN] = self.where
-        pulling = {name: where[source] for name, source in plan.items()}
-        return {**dict.fromkeys(self._copies), **pulling}
+    def directions(
+        self, job_id: str, keep: tuple[int, ...], now: float, again: dict[str, None]
+    ) -> Iterator[tuple[str, HoldWeights]]:
+        news, self._news = self._news, {}
+        for name in news:
+            self._take_in(name, now)
+        news |= dict.fromkeys(self._spread.plan(now))
+        if keep != self._keep:
+            self._keep = keep
+            news |= dict.fromkeys(self._told)
+        for name in news | again:
+            last = self._told.pop(name, None)
+            message = self._direction(job_id, name, last)
+            if message is None:
+                continue
+            self._told[name] = message
+            if name in again or message != last:
+                yield name, message
+
+    def _direction(self, job_id: str, name: str, last: HoldWeights | None) -> HoldWeights | None:
+        source = self._spread.source_of(name)
+        if source is None and name not in self._copies:
+            return None  # it waits, or is gone
+        if source is None and last is not None:  # it holds what it was told to pull
+            return msgspec.structs.replace(last, keep=self._keep)
+        where = self._where if source is None else self._at(source)
+        return HoldWeights(job_id, self._version, where.rollout, where.evaluation, self._keep)
+
+    def _take_in(self, name: str, now: float) -> None:
+        """Tell the plan what is so now."""
+        node, copy = self._roster.nodes.get(name), self._copies.get(name)
+        if copy is not None and (node is None or node.store.place != copy.rollout.store.place):
+            # It is another process by now, with a store of its own.
+            del self._copies[name]
+            copy = None
+        if node is None:
+            self._spread.gone(name)
+        elif copy is None:
+            self._spread.needs(name, _place(node.store), now)
+        else:
+            is_origins = node.store.place == self._where.rollout.store.place
+            feeds = name not in self._roster.leaving and not is_origins
+            self._spread.holds(name, _place(node.store), feeds=feeds)
+
+    def _at(self, source: str) -> Publication | WeightsCopied:
+        return self._where if source == ORIGIN else self._copies[source]
 
 
 def _same(copy: BundleOffer | None, offer: BundleOffer | None) -> bool:

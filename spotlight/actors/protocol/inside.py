@@ -101,7 +101,7 @@ class StartExploration(Message, frozen=True):
     effort: Effort
     """How previews are made."""
     knowledge: Knowledge = Knowledge()
-    """What earlier iterations taught about the prompts."""
+    """What earlier iterations taught of these prompts and of all categories."""
     share: float = 1.0
     """Of the previews that the job allows."""
 
@@ -122,7 +122,7 @@ class Explored(Message, frozen=True):
     previews: int
     late: int
     knowledge: Knowledge = Knowledge()
-    """What is known about the prompts now."""
+    """What is known now of the prompts and categories that were explored."""
     probe_seeds: tuple[tuple[int, ...], ...] = ()
     """Seeds to regenerate even if they are not chosen, per prompt group, and their preview
     rewards."""

@@ -102,7 +102,7 @@ class BanditPlanner:
             describes.
         categories: one per group; a prompt that was never met is taken to be like its category.
         costs: of one candidate, one per group, in any unit (GPU-seconds); equal by default.
-        knowledge: what earlier iterations taught.
+        knowledge: what earlier iterations taught of these prompts and of all categories.
         uniform_every: one pull in so many goes round the groups, whatever is believed of them.
 
     Raises `ValueError` when a number is out of range or the sequences differ in length.
@@ -220,8 +220,9 @@ class BanditPlanner:
                 chooser.record(Candidate(group, seed), combined(rewards, weights))
         return chooser.choose()
 
-    def knowledge(self) -> Knowledge:
-        """What the iterations before and the scores of this one taught, for the next one."""
+    def learnt(self) -> Knowledge:
+        """What is known now of the prompts and categories of this iteration, for the next one;
+        nothing new is known of others."""
         weights = self._weights_now()
         old = self._before
         prompts = {arm.prompt: _own(old, arm.prompt) for arm in self._arms}
@@ -230,7 +231,7 @@ class BanditPlanner:
             values = _values(arm, weights)
             prompts[arm.prompt] += self._kind.evidence(values)
             categories[arm.category] += self._kind.visit(values)
-        return Knowledge({**old.prompts, **prompts}, {**old.categories, **categories})
+        return Knowledge(prompts, categories)
 
     def belief(self, group: int) -> Evidence:
         """What is believed of the spread of a group's rewards, by what was scored before the latest

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import pstdev
 from typing import Protocol
 
@@ -175,5 +176,10 @@ def draw_prompts(job_seed: int, iteration: int, available: int, wanted: int) -> 
     return [permutations[epoch][offset] for epoch, offset in positions]
 
 
-def _permutation(job_seed: int, epoch: int, length: int) -> Sequence[int]:
-    return sorted(range(length), key=lambda index: derived_seed(job_seed, "prompts", epoch, index))
+@lru_cache(maxsize=2)  # where one pass ends, another begins
+def _permutation(job_seed: int, epoch: int, length: int) -> tuple[int, ...]:
+    # Whoever is first depends on all of them, so they are sorted once per pass, not per iteration.
+    def drawn(index: int) -> int:
+        return derived_seed(job_seed, "prompts", epoch, index)
+
+    return tuple(sorted(range(length), key=drawn))

@@ -66,11 +66,17 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Knowledge:
-    """What all iterations so far taught: plain numbers by prompt and by category, for the caller to
+    """What iterations so far taught: plain numbers by prompt and by category, for the caller to
     keep."""
 
     prompts: Mapping[str, Evidence] = field(default_factory=dict)
     categories: Mapping[str, Population] = field(default_factory=dict)
+
+    def after(self, learnt: Knowledge) -> Knowledge:
+        """With what an iteration taught since."""
+        return Knowledge(
+            {**self.prompts, **learnt.prompts}, {**self.categories, **learnt.categories}
+        )
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,22 @@
 """Finds connections that send parts of a message without end.
 
 libzmq hands on a message when its last part has come, limits the size of each part, and counts only
-whole messages against the high-water mark: nothing bounds the parts of one message. So every
-connection is looked at now and then: how much has it received since its last whole message?
+whole messages against the high-water mark: nothing bounds the parts of one message. So connections
+are looked at in turn: how much has one received since its last whole message? The system must be
+asked for every one, so only so many are looked at at a time, however many there are.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from itertools import islice
 
 from spotlight.transport.control.tcp import Connections
 
 PERIOD_S = 0.25
+LOOKS = 256
+"""Connections whose turn it is in a period; beyond so many, each has its turn less often."""
 _HEARTBEAT_BYTES = 64
 """Allowed in each period for heartbeats, which no message accounts for."""
 
@@ -36,29 +40,32 @@ class Hoarding:
         self._hear = hear
         self._found = found
         self._loop = asyncio.get_running_loop()
-        self._settled: dict[int, int] = {}
+        self._settled: dict[int, tuple[int, int]] = {}
+        """Bytes, and the period in which that was so; whoever is next comes first."""
+        self._period = 0
         self._delivered: set[int] = set()
-        """Connections with a whole message since the last look."""
-        self._suspects: set[int] = set()
+        """Connections with a whole message since they were looked at."""
+        self._suspects: dict[int, None] = {}
         """Over their limit at the last look. A loop that had stalled may not have come to read what
-        they sent; by the next look it has."""
+        they sent; by the next look, one period later, it has."""
         self._timer: asyncio.TimerHandle | None = None
 
     def arrived(self, descriptor: int) -> None:
         """A connection was accepted."""
         self.gone(descriptor)
-        self._settled[descriptor] = 0
+        self._settled[descriptor] = (0, self._period)
         if self._timer is None:
             self._timer = self._loop.call_later(PERIOD_S, self._look)
 
     def delivered(self, descriptor: int) -> None:
         """A whole message came."""
-        self._delivered.add(descriptor)
+        if descriptor in self._settled:
+            self._delivered.add(descriptor)
 
     def gone(self, descriptor: int) -> None:
         """A connection ended."""
         self._settled.pop(descriptor, None)
-        self._suspects.discard(descriptor)
+        self._suspects.pop(descriptor, None)
         self._delivered.discard(descriptor)
 
     def close(self) -> None:
@@ -69,23 +76,29 @@ class Hoarding:
     def _look(self) -> None:
         self._timer = None
         self._hear()
-        suspects, self._suspects = self._suspects, set()
-        for descriptor in list(self._settled):
-            received = self._connections.bytes_received(descriptor)
-            if received is None:
-                continue
-            if descriptor in self._delivered:
-                self._settled[descriptor] = received
-            elif received - self._settled[descriptor] > self._limit_of(descriptor):
-                if descriptor in suspects:
-                    self._settled[descriptor] = received
-                    self._found(descriptor)
-                else:
-                    self._suspects.add(descriptor)
-            else:
-                self._settled[descriptor] = min(
-                    received, self._settled[descriptor] + _HEARTBEAT_BYTES
-                )
-        self._delivered.clear()
+        self._period += 1
+        suspects, self._suspects = self._suspects, {}
+        for descriptor in suspects | dict.fromkeys(islice(self._settled, LOOKS)):
+            if descriptor in self._settled:  # else it ended meanwhile
+                self._look_at(descriptor, again=descriptor in suspects)
         if self._settled:
             self._timer = self._loop.call_later(PERIOD_S, self._look)
+
+    def _look_at(self, descriptor: int, *, again: bool) -> None:
+        before, period = self._settled.pop(descriptor)
+        settled = before + _HEARTBEAT_BYTES * (self._period - period)
+        received = self._connections.bytes_received(descriptor)
+        has_delivered = descriptor in self._delivered
+        self._delivered.discard(descriptor)
+        self._settled[descriptor] = (before, period)
+        if received is None:
+            return
+        if has_delivered:
+            self._settled[descriptor] = (received, self._period)
+        elif received - before <= self._limit_of(descriptor):
+            self._settled[descriptor] = (min(received, settled), self._period)
+        elif again:
+            self._settled[descriptor] = (received, self._period)
+            self._found(descriptor)
+        else:
+            self._suspects[descriptor] = None

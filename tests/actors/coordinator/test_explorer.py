@@ -330,11 +330,11 @@ async def test_what_was_learned_is_handed_on(expedition: Expedition) -> None:
     assert knowledge.prompts["b"].total > SPREAD.prompts["b"].total
 
 
-async def test_a_planner_that_does_not_learn_forgets_nothing(expedition: Expedition) -> None:
+async def test_a_planner_that_does_not_learn_has_nothing_to_hand_on(expedition: Expedition) -> None:
     await expedition.open("window")
     await expedition.start(knowledge=SPREAD)
     await expedition.tell(StopExploration(1))
-    assert expedition.explored().knowledge == SPREAD
+    assert expedition.explored().knowledge == NOTHING
 
 
 async def test_rewards_that_are_all_the_same_hold_up_nothing(expedition: Expedition) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -27,6 +27,8 @@ from spotlight.actors.protocol import Explored, WorkerRefs
 from spotlight.actors.runtime import ActorRef
 from spotlight.errors import JournalError
 from spotlight.policies.dispatch.rows import SavedRow
+from spotlight.policies.exploration.prompt_population import Population
+from spotlight.policies.exploration.reward_spread import Evidence, Knowledge
 from spotlight.store.journal import Journal
 from spotlight.types import Commit, Request, StoreEndpoint
 
@@ -171,6 +173,54 @@ def test_progress_is_kept_back_to_the_checkpoint(path: Path) -> None:
             3: (0,),
             4: (0,),
         }
+
+
+def taught(completed: int, **totals: float) -> SavedProgress:
+    """An iteration that taught this of prompts, and its category."""
+    learnt = Knowledge(
+        {key: Evidence(completed, total) for key, total in totals.items()},
+        {"all": Population(completed)},
+    )
+    explored = msgspec.structs.replace(progress(completed).explored, knowledge=learnt)
+    return progress(completed, explored=explored)
+
+
+def test_what_iterations_taught_adds_up_from_checkpoint_to_checkpoint(path: Path) -> None:
+    taught_by = {1: {"a": 0.1, "b": 0.2}, 2: {"b": 0.3}, 3: {"a": 0.4, "c/d": 0.5}, 4: {"b": 0.6}}
+    known = {0: Knowledge()}
+    for completed, totals in taught_by.items():
+        learnt = taught(completed, **totals).explored.knowledge
+        known[completed] = known[completed - 1].after(learnt)
+    with opened(path) as journal:
+        for completed, totals in taught_by.items():
+            journal.save_progress(taught(completed, **totals))
+        assert [journal.knowledge(completed) for completed in known] == list(known.values())
+        for completed in (2, 3):
+            journal.save_checkpoint(Checkpoint(completed, "checkpoints/x"), ())
+            assert journal.knowledge(completed) == known[completed]
+            assert journal.knowledge(4) == known[4]
+        journal.rewind(3)
+    with opened(path) as journal:
+        assert journal.knowledge(4) == known[3]
+
+
+def test_what_an_iteration_writes_does_not_grow_with_what_is_known(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[int] = []
+    plain = Journal.write
+
+    def write(self: Journal, changes: Mapping[str, bytes | None], drop: Iterable[str] = ()) -> None:
+        written.append(sum(len(key) + len(body or b"") for key, body in changes.items()))
+        plain(self, changes, drop)
+
+    monkeypatch.setattr(Journal, "write", write)
+    with opened(path) as journal:
+        for completed in range(1, 40):
+            journal.save_progress(taught(completed, **{f"{completed:03}/{n}": 0.5 for n in "abcd"}))
+            journal.save_checkpoint(Checkpoint(completed, "checkpoints/x"), ())
+        assert len(journal.knowledge(39).prompts) == 4 * 39
+    assert max(written[-4:]) < 1.1 * max(written[:4])
 
 
 def test_publications_that_are_not_kept_are_gone(path: Path) -> None:

@@ -15,6 +15,7 @@ from job_kit import STORE, World, job, offer, recorder
 from runtime_kit import Cluster
 from town_kit import Town, events, iterations, lines, trained_samples
 
+from spotlight.actors.coordinator.job_runner import status_pause_s
 from spotlight.actors.protocol import (
     CancelJob,
     CheckpointSaved,
@@ -505,3 +506,9 @@ async def test_a_restart_does_not_make_images_per_second_faster_than_they_were(t
     assert max(r["images_per_s"] for r in recorded) <= 2 * max(calm)
     assert recorded[1]["samples_restored"] > 0
     assert recorded[1]["samples"] == spec.samples_per_iteration
+
+
+def test_a_status_is_said_the_less_often_the_more_it_says() -> None:
+    pauses = [status_pause_s(lines) for lines in (0, 4, 400, 1000, 4000, 100_000)]
+    assert pauses == sorted(pauses) and pauses[0] == pauses[2] > 0
+    assert 100_000 / pauses[-1] == 1000 / pauses[3], "as many lines per second"

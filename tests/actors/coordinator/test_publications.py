@@ -33,7 +33,7 @@ class Site:
     def __init__(self, *names: str) -> None:
         self.now = 0.0
         self.roster = Roster()
-        self.publications = Publications({})
+        self.publications = Publications({}, self.roster)
         self.origin = store("trainer")
         for name in names:
             self.join(name)
@@ -41,6 +41,15 @@ class Site:
     def join(self, name: str, **where: Any) -> None:
         node = JoinNode(name, "spot", REF, (), store(name, **where))
         self.roster.join(node)
+        self.publications.look_at(name)
+
+    def leave(self, name: str) -> None:
+        self.roster.leave(name)
+        self.publications.look_at(name)
+
+    def notice(self, name: str) -> None:
+        self.roster.leaving.add(name)
+        self.publications.look_at(name)
 
     def publish(self, version: int, *keep: int, evaluation: bool = False) -> None:
         where = Publication(
@@ -51,7 +60,7 @@ class Site:
 
     def told(self, *again: str) -> dict[tuple[str, int], str]:
         """Who is told to get which version where (the machine)."""
-        directions = self.publications.directions("job", self.roster, self.now, again)
+        directions = self.publications.directions("job", self.now, again)
         return {(n.node, m.version): m.rollout.store.machine for n, m in directions}
 
     def copied(self, name: str, version: int = 0, **changes: Any) -> bool:
@@ -106,10 +115,10 @@ def test_all_nodes_hear_which_versions_are_kept() -> None:
     site.told()
     site.copied("a")
     site.publish(1, 0)
-    directions = site.publications.directions("job", site.roster, 0.0)
+    directions = site.publications.directions("job", 0.0)
     assert [(m.version, m.keep) for _, m in directions] == [(0, (0, 1)), (1, (0, 1))]
     site.publish(2, 1)
-    directions = site.publications.directions("job", site.roster, 0.0)
+    directions = site.publications.directions("job", 0.0)
     assert [(m.version, m.keep) for _, m in directions] == [(1, (1, 2)), (2, (1, 2))]
 
 
@@ -150,6 +159,17 @@ def test_a_version_with_evaluation_weights_is_held_when_both_are() -> None:
     assert site.told() == {("c", 0): "a"}
 
 
+def test_those_that_pull_from_a_copy_that_is_another_one_now_are_sent_there() -> None:
+    site = Site("a", "b", "c")
+    site.publish(0)
+    site.told()
+    site.copied("a")
+    assert site.told() == {("c", 0): "a"}
+    moved = msgspec.structs.replace(bundle(0, store("a")), key="weights/elsewhere")
+    assert site.copied("a", rollout=moved)
+    assert site.told() == {("c", 0): "a"}
+
+
 def test_a_node_that_is_gone_or_leaves_feeds_nobody() -> None:
     site = Site(*"abcdef")
     site.publish(0)
@@ -158,8 +178,8 @@ def test_a_node_that_is_gone_or_leaves_feeds_nobody() -> None:
     assert site.told() == {("c", 0): "a", ("d", 0): "a", ("e", 0): "trainer"}
     site.copied("b")
     assert site.told() == {("f", 0): "b"}
-    site.roster.leave("a")
-    site.roster.leaving.add("b")
+    site.leave("a")
+    site.notice("b")
     assert site.told() == {("c", 0): "trainer"}
 
 
@@ -188,7 +208,7 @@ def test_one_that_could_not_get_it_is_sent_elsewhere_or_there_again_later() -> N
     site.missed("a", "trainer")  # a word that is late
     assert site.told("a") == {("a", 0): "b"}
     site.missed("a", "b")
-    site.roster.leave("b")
+    site.leave("b")
     site.now += 2.0
     assert site.told() == {("a", 0): "trainer"}
 
@@ -229,7 +249,7 @@ def test_nodes_of_one_machine_or_subnet_pull_from_each_other() -> None:
 def test_what_an_earlier_coordinator_published_can_be_pulled() -> None:
     site = Site("a")
     known = {v: Publication(bundle(v, STORE), None) for v in (4, 3)}
-    site.publications = Publications(known)
+    site.publications = Publications(known, site.roster)
     assert site.told() == {("a", 3): "machine", ("a", 4): "machine"}
     assert (site.publications.newest, site.publications.versions) == (4, {3, 4})
 

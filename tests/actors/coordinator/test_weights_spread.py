@@ -51,7 +51,7 @@ class Site:
         self.stores: dict[str, CountingStore] = {}
         self.copies: dict[str, WeightsCopies] = {}
         self.roster = Roster()
-        self.publications = Publications({})
+        self.publications = Publications({}, self.roster)
         self.running: set[asyncio.Task[None]] = set()
         self.key = ""
         """Of the copies."""
@@ -64,10 +64,11 @@ class Site:
         self.copies[name] = WeightsCopies(store)
         self.copies[name].begin("job")
         self.roster.join(JoinNode(name, "spot", REF, (), store.endpoint))
+        self.publications.look_at(name)
 
     def direct(self) -> None:
         now = asyncio.get_running_loop().time()
-        for node, message in self.publications.directions("job", self.roster, now):
+        for node, message in self.publications.directions("job", now):
             task = asyncio.ensure_future(self._pull(node.node, message))
             self.running.add(task)
             task.add_done_callback(self.running.discard)

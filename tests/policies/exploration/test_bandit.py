@@ -246,7 +246,7 @@ def test_the_order_in_which_scores_of_a_chunk_arrive_changes_nothing(data, kind,
                 plan.record(candidate, scores[candidate])
     assert plans[1].next_chunk(1) == []
     assert plans[0].choose() == plans[1].choose()
-    assert plans[0].knowledge() == plans[1].knowledge()
+    assert plans[0].learnt() == plans[1].learnt()
 
 
 def test_nor_does_it_among_many_groups():
@@ -268,7 +268,7 @@ def test_looking_at_the_choice_changes_no_decision():
                 rng = random.Random(candidate.seed)
                 plan.record(candidate, (rng.random(), rng.random()))
         plans[0].choose()
-        plans[0].knowledge()
+        plans[0].learnt()
 
 
 def test_a_large_chunk_does_not_pile_onto_the_widest_prompt():
@@ -556,7 +556,7 @@ def test_old_evidence_fades_whenever_its_prompt_or_category_is_met():
         {"prompt 0": Evidence(10, 5), "elsewhere": Evidence(4, 4)},
         {"": Population(100, 50), "other": Population(7, 7)},
     )
-    after = planner(knowledge=before).knowledge()
+    after = before.after(planner(knowledge=before).learnt())
     assert after.prompts["prompt 0"] == Evidence(10 * FADING, 5 * FADING)
     assert after.prompts["elsewhere"] == Evidence(4, 4)
     assert after.categories == {
@@ -570,7 +570,7 @@ def test_evidence_stays_bounded_over_many_visits():
     for iteration in range(30):
         plan = planner(iteration=iteration, knowledge=known)
         explore(plan, normal([1.0] * 4))
-        known = plan.knowledge()
+        known = known.after(plan.learnt())
     assert all(evidence.count <= 31 / (1 - FADING) for evidence in known.prompts.values())
 
 
@@ -579,7 +579,7 @@ def test_a_prompt_whose_spread_changed_is_believed_within_a_few_visits():
     for iteration in range(5):
         plan = planner(iteration=iteration, knowledge=known)
         explore(plan, normal([0.1, 1.0, 1.0, 1.0]))
-        known = plan.knowledge()
+        known = known.after(plan.learnt())
     evidence = known.prompts["prompt 0"]
     assert evidence.total / evidence.count < 0.5
 
@@ -587,7 +587,7 @@ def test_a_prompt_whose_spread_changed_is_believed_within_a_few_visits():
 def test_one_prompt_in_several_groups_adds_up_its_evidence():
     plan = planner(prompts=["same", "same"], rewards=PASS_FAIL)
     explore(plan, lambda candidate: float(candidate.group))
-    learnt = plan.knowledge().prompts["same"]
+    learnt = plan.learnt().prompts["same"]
     assert learnt.count == 24
     assert 4 <= learnt.total <= 20
 

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spotlight.policies.exploration import planners
 from spotlight.policies.exploration.planners import (
     UniformPlanner,
     chunk_size,
@@ -149,6 +150,37 @@ def test_all_prompts_are_met_equally_often(available, wanted, seed):
 def test_no_prompt_comes_twice_in_one_pass():
     drawn = draw_prompts(3, 0, 40, 16) + draw_prompts(3, 1, 40, 16) + draw_prompts(3, 2, 40, 16)
     assert sorted(drawn[:40]) == list(range(40))
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    iteration=st.integers(0, 100),
+    available=st.integers(1, 60),
+    wanted=st.integers(1, 100),
+)
+def test_prompts_are_those_of_sorted_passes_one_after_the_other(seed, iteration, available, wanted):
+    first = iteration * wanted
+    passes = [
+        sorted(range(available), key=lambda index: derived_seed(seed, "prompts", epoch, index))
+        for epoch in range(first // available, (first + wanted) // available + 1)
+    ]
+    start = first % available
+    expected = [index for one in passes for index in one][start : start + wanted]
+    assert draw_prompts(seed, iteration, available, wanted) == expected
+
+
+def test_all_iterations_of_a_pass_hash_every_prompt_once(monkeypatch):
+    hashed = []
+
+    def counted(*parts):
+        hashed.append(parts)
+        return derived_seed(*parts)
+
+    monkeypatch.setattr(planners, "derived_seed", counted)
+    for iteration in range(16):  # two jobs take turns
+        draw_prompts(1001, iteration, 64, 4)
+        draw_prompts(1002, iteration, 64, 4)
+    assert len(hashed) == 2 * 64
 
 
 def test_each_pass_and_each_job_has_its_own_order():

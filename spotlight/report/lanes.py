@@ -1,0 +1,254 @@
+"""What every worker did, as far as it is drawn: its time by state, and no more intervals than can
+be seen, however long the run was.
+
+Worker events are read one by one, twice: the first time to see how long each worker was there, the
+second time to draw it. Invariant: the seconds of a worker's states add up exactly to the worker's
+total. For that, times are rounded to 1/1024 s: sums of such numbers are exact in floating point, in
+any order.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
+
+from spotlight.report.formatting import natural_order
+from spotlight.report.run_reading import Event, RunRecord, WorkerEvent
+
+STATES = ("rollout", "explore", "train", "score", "evaluate", "idle", "loading", "starting")
+"""What a worker can be doing, useful work first."""
+MOST_INTERVALS = 1600
+"""Of a lane: what is shorter than a pixel would not be seen."""
+
+_TICKS_PER_SECOND = 1024
+
+
+class Interval(msgspec.Struct, frozen=True):
+    """A worker's state over a span of run time, in seconds."""
+
+    state: str
+    start: float
+    end: float
+
+
+class Lane(msgspec.Struct, frozen=True):
+    """What one worker did; gaps are times when it was not there."""
+
+    worker: str
+    node: str
+    pool: str
+    seconds: dict[str, float]
+    """In each of `STATES`."""
+    intervals: tuple[Interval, ...]
+    """All of them, or `MOST_INTERVALS` equal parts of the time, each with the state that fills most
+    of it."""
+    close: tuple[Interval, ...]
+    """Those that touch the time that is wanted up close."""
+
+
+def on_tick(seconds: float) -> float:
+    """The nearest time of which sums are exact."""
+    return round(seconds * _TICKS_PER_SECOND) / _TICKS_PER_SECOND
+
+
+def resumptions(record: RunRecord) -> tuple[Event, ...]:
+    """The starts of the run after the first one."""
+    return record.events_named("run_started")[1:]
+
+
+@dataclass
+class Worker:
+    """One worker, as far as its events were read."""
+
+    name: str
+    node: str = ""
+    pool: str = ""
+    nodes: dict[str, None] = field(default_factory=dict)
+    latest: WorkerEvent | None = None
+    interval: Interval | None = None
+    """Not known to be over."""
+
+    def hear(self, event: WorkerEvent) -> None:
+        """Its next event."""
+        self.node, self.pool = event.node or self.node, event.pool or self.pool
+        self.nodes[event.node] = None
+        self.latest = event
+
+
+class WorkerStates:
+    """One reading of all worker events of a run."""
+
+    def __init__(self, record: RunRecord) -> None:
+        self._record = record
+        self.workers: dict[str, Worker] = {}
+        """Whoever was met so far."""
+        self._ends = _Ends(record)
+
+    def __iter__(self) -> Iterator[tuple[Worker, Interval]]:
+        """Every worker's intervals, of each worker in order of time, as soon as they are over;
+        neighbours with the same state are one interval.
+        """
+        for event in self._record.worker_events():
+            worker = self.workers.setdefault(event.worker, Worker(event.worker))
+            before = worker.latest
+            if before is not None:
+                if event.time_s < before.time_s:  # too late to be put in order
+                    event = msgspec.structs.replace(event, time_s=before.time_s)
+                yield from self._end(worker, event.time_s)
+            worker.hear(event)
+        for worker in self.workers.values():
+            yield from self._end(worker, self._record.run_seconds)
+            if worker.interval is not None:
+                yield worker, worker.interval
+
+    def _end(self, worker: Worker, next_s: float) -> Iterator[tuple[Worker, Interval]]:
+        """Its latest state is over, at the latest at `next_s`."""
+        event = worker.latest
+        if event is None or event.state == "gone":
+            return
+        start = on_tick(event.time_s)
+        end = on_tick(self._ends.first(worker, event.time_s, next_s))
+        if end <= start:
+            return
+        known = worker.interval
+        if known is not None and (known.state, known.end) == (event.state, start):
+            start = known.start
+        elif known is not None:
+            yield worker, known
+        worker.interval = Interval(event.state, start, end)
+
+
+class _Ends:
+    """When workers were certainly gone, whatever they said last: lost, or left by a dead run."""
+
+    def __init__(self, record: RunRecord) -> None:
+        self._all = [event.time_s for event in resumptions(record)]
+        self._lost: defaultdict[tuple[Literal["worker", "node"], str], list[float]]
+        self._lost = defaultdict(list)
+        for event in record.events_named("worker_lost", "node_lost"):
+            self._lost["worker", str(event.fields.get("worker"))].append(event.time_s)
+            if event.name == "node_lost":
+                self._lost["node", str(event.fields.get("node"))].append(event.time_s)
+
+    def first(self, worker: Worker, after_s: float, next_s: float) -> float:
+        """The first within these times, `next_s` if there is none."""
+        times = [self._all, self._lost.get(("worker", worker.name), [])]
+        times += [self._lost.get(("node", node), []) for node in worker.nodes]
+        places = [(each, bisect_right(each, after_s)) for each in times]
+        firsts = (each[place] for each, place in places if place < len(each))
+        return min([next_s, *firsts])
+
+
+@dataclass
+class _Extent:
+    """What must be known of a lane before it is drawn."""
+
+    start: float
+    end: float = 0.0
+    count: int = 0
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STATES, 0.0))
+
+    def add(self, interval: Interval) -> None:
+        self.end = interval.end
+        self.count += 1
+        self.seconds[interval.state] += interval.end - interval.start
+
+
+class Coarse:
+    """At most `bins` intervals over a time, each with the state that fills most of it, from
+    intervals that are added in order.
+    """
+
+    def __init__(self, start: float, end: float, bins: int) -> None:
+        self._start, self._bins = start, bins
+        self._width = (end - start) / bins
+        self._index = 0
+        self._share: dict[str, float] = {}
+        """Seconds by state of the bin that is being filled."""
+        self._done: list[Interval] = []
+
+    def add(self, interval: Interval) -> None:
+        """The next one."""
+        first, last = self._bin(interval.start), self._bin(interval.end)
+        for index in range(first, last + 1):
+            if index != self._index:
+                self._finish(index)
+            left, right = self._edges(index)
+            seconds = min(interval.end, right) - max(interval.start, left)
+            self._share[interval.state] = self._share.get(interval.state, 0.0) + max(0.0, seconds)
+
+    def result(self) -> tuple[Interval, ...]:
+        """When all are added."""
+        self._finish(self._index)
+        return tuple(self._done)
+
+    def _bin(self, time_s: float) -> int:
+        return min(self._bins - 1, int((time_s - self._start) / self._width))
+
+    def _edges(self, index: int) -> tuple[float, float]:
+        return self._start + index * self._width, self._start + (index + 1) * self._width
+
+    def _finish(self, following: int) -> None:
+        share, self._share = self._share, {}
+        if share and sum(share.values()) > self._width / 2:
+            self._done.append(
+                Interval(max(share, key=share.__getitem__), *self._edges(self._index))
+            )
+        self._index = following
+
+
+def lanes(record: RunRecord, close_up: tuple[float, float] | None = None) -> tuple[Lane, ...]:
+    """What each worker did, reserved pool first, then by name.
+
+    Args:
+        close_up: the time, from and to, of which every interval is wanted.
+    """
+    extents: dict[str, _Extent] = {}
+    states = WorkerStates(record)
+    for worker, interval in states:
+        extents.setdefault(worker.name, _Extent(interval.start)).add(interval)
+    drawn: dict[str, list[Interval]] = defaultdict(list)
+    close: dict[str, list[Interval]] = defaultdict(list)
+    coarse = {
+        name: Coarse(extent.start, extent.end, MOST_INTERVALS)
+        for name, extent in extents.items()
+        if extent.count > MOST_INTERVALS
+    }
+    for worker, interval in WorkerStates(record):
+        if worker.name in coarse:
+            coarse[worker.name].add(interval)
+        else:
+            drawn[worker.name].append(interval)
+        if close_up and interval.end > close_up[0] and interval.start < close_up[1]:
+            close[worker.name].append(interval)
+    drawn |= {name: list(each.result()) for name, each in coarse.items()}
+    built = [
+        Lane(
+            worker=name,
+            node=worker.node,
+            pool=worker.pool,
+            seconds=extents.get(name, _Extent(0.0)).seconds,
+            intervals=tuple(drawn[name]),
+            close=tuple(close[name]),
+        )
+        for name, worker in states.workers.items()
+    ]
+    return tuple(
+        sorted(
+            built, key=lambda lane: (lane.pool != "reserved", lane.pool, natural_order(lane.worker))
+        )
+    )
+
+
+def state_seconds(workers: Iterable[Lane]) -> dict[str, float]:
+    """Seconds in each of `STATES`, summed over workers."""
+    seconds = dict.fromkeys(STATES, 0.0)
+    for lane in workers:
+        for state, one in lane.seconds.items():
+            seconds[state] += one
+    return seconds

@@ -1,0 +1,39 @@
+"""What the job runner knows of prompts, and hands on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from job_kit import job
+
+from spotlight.actors.coordinator.exploration_record import Exploring
+from spotlight.actors.coordinator.job_journal import SavedProgress
+from spotlight.actors.coordinator.request_plans import unexplored
+from spotlight.actors.protocol import Explored
+from spotlight.policies.exploration.prompt_population import Population
+from spotlight.policies.exploration.reward_spread import Evidence, Knowledge
+
+CATEGORIES = {"a": "x", "b": "y", "c": "x"}
+
+
+def exploring(known: Knowledge) -> Exploring:
+    spec = job(exploration={"mode": "bandit"}, prompts={"per_iteration": 2})
+    progress = SavedProgress(0, unexplored(spec, 0), ())
+
+    def event(*args: Any, **fields: Any) -> None:
+        """Nobody reads it."""
+
+    return Exploring(spec, progress, known, CATEGORIES, event)
+
+
+def test_an_iteration_is_told_what_is_known_of_its_prompts_and_of_all_categories() -> None:
+    known = Knowledge(
+        {"a": Evidence(1), "c": Evidence(3)}, {"x": Population(1), "y": Population(2)}
+    )
+    it = exploring(known)
+    told = it.start(0, 0, ["a", "b"], 1.0, 1.0).knowledge
+    assert told == Knowledge({"a": Evidence(1)}, dict(known.categories))
+    it.take(Explored(0, (), (), 0, 0, Knowledge({"b": Evidence(5)}, {"x": Population(9)})))
+    assert it.start(1, 1, ["c", "b"], 1.0, 1.0).knowledge == Knowledge(
+        {"c": Evidence(3), "b": Evidence(5)}, {"x": Population(9), "y": Population(2)}
+    )
