@@ -57,6 +57,8 @@ class RememberedPopen(subprocess.Popen):  # type: ignore[type-arg]
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # For torch, here and below: threads that wait for each other take the cores from other tests.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     config.addinivalue_line("markers", "virtual_time: runs on a loop whose clock never waits")
     config.addinivalue_line("markers", "both_loops: runs on asyncio and on uvloop")
     subprocess.Popen = RememberedPopen  # type: ignore[misc]
@@ -88,7 +90,7 @@ def pytest_asyncio_loop_factories(
 @pytest.fixture(autouse=True)
 def leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail a test that leaves tasks, threads, child processes or shared memory."""
-    threads, children, segments = _threads(), _children(), _segments()
+    threads, children, segments = _threads(), _children(), memory_segments()
     if inspect.iscoroutinefunction(getattr(request, "function", None)):
         request.getfixturevalue("leaves_no_task")
     yield
@@ -96,7 +98,7 @@ def leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     leaked = {
         "threads": [str(thread) for thread in _remaining(_threads, threads, deadline)],
         "child processes": [_end(child) for child in _remaining(_children, children, deadline)],
-        "shared memory": [path.name for path in _remaining(_segments, segments, deadline)],
+        "shared memory": [path.name for path in _remaining(memory_segments, segments, deadline)],
     }
     found = {kind: names for kind, names in leaked.items() if names}
     assert not found, f"the test left behind {found}"
@@ -163,8 +165,8 @@ def _end(child: psutil.Process) -> str:
     return name
 
 
-def _segments() -> set[Path]:
-    """Ours are named `spotlight-PID-...`."""
+def memory_segments() -> set[Path]:
+    """Folders in shared memory of our processes; they are named `spotlight-PID-...`."""
     if not SHARED_MEMORY.exists():
         return set()
     ours = {str(pid) for pid in OURS}

@@ -58,7 +58,7 @@ def test_exploration_that_is_waited_for_shows_as_delay() -> None:
 
 
 def test_every_second_version_is_validated_when_it_is_published() -> None:
-    points = run(small("rollouts", 3)).validation
+    points = run(small("rollouts", 3, **FEW)).validation
     assert [point.version for point in points] == [0, 2, 3]
     assert [point.time_s for point in points] == sorted(point.time_s for point in points)
 
