@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,13 +23,23 @@ from spotlight.testing.history import Happening
 Invariant = Callable[[Run], Iterable[str]]
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Iterator[Run]:
-    """One that nothing has disturbed, of a job whose training is exact."""
-    made = scenario(4, tmp_path, kinds=())
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run that nothing has disturbed, of a job whose training is exact."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    made = scenario(4, folder, kinds=())
     made = msgspec.structs.replace(made, exact_training=True)
     with silence(), asyncio.Runner(loop_factory=FreezableLoop) as runner:
-        yield runner.run(simulate(4, made, tmp_path))
+        return runner.run(simulate(4, made, folder))
+
+
+@pytest.fixture
+def run(undisturbed: Run, tmp_path: Path) -> Iterator[Run]:
+    """It, for a test to alter."""
+    shutil.copytree(undisturbed.folder, tmp_path, dirs_exist_ok=True)
+    happenings = list(undisturbed.history.happenings)
+    yield dataclasses.replace(undisturbed, folder=tmp_path, outcomes=list(undisturbed.outcomes))
+    undisturbed.history.happenings[:] = happenings
 
 
 def violations(invariant: Invariant, run: Run) -> list[str]:
@@ -140,9 +152,9 @@ def test_time_that_goes_back_is_noticed(run: Run) -> None:
     assert violations(invariants.time_adds_up, run)
 
 
-def test_a_bundle_that_is_left_over_is_noticed(run: Run) -> None:
+def test_a_bundle_that_is_left_over_is_noticed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     (disk, *_) = run.cluster.stores.all_in_use().values()
-    disk.bundles["samples/left/over"] = b"data"
+    monkeypatch.setitem(disk.bundles, "samples/left/over", b"data")
     assert violations(invariants.leaves_nothing_in_stores, run)
 
 
