@@ -96,10 +96,11 @@ def test_a_run_that_loses_spot_nodes_trains_the_same() -> None:
 
 
 def test_a_job_that_fails_is_an_error_with_its_reason() -> None:
-    numerics = RealNumerics(small("rollouts", 1, **QUICK))
+    job = small("rollouts", 1, **QUICK, **FEW)
+    numerics = RealNumerics(job)
+    run(job, numerics=numerics)
     with pytest.raises(RunFailed, match="trained with other samples"):
-        run(small("rollouts", 1, **QUICK), numerics=numerics)
-        run(small("rollouts", 1, **QUICK, group_size=8), numerics=numerics)
+        run(small("rollouts", 1, **QUICK, **{**FEW, "group_size": 8}), numerics=numerics)
 
 
 @pytest.fixture(autouse=True)
