@@ -18,7 +18,7 @@ demo: setup
 	$(BIN)/spotlight run examples/ocr-tiny.yaml
 
 test: setup
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadfile
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow

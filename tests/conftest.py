@@ -8,8 +8,11 @@ and on uvloop with `@pytest.mark.both_loops`.
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -32,11 +35,44 @@ ALLOWED_THREADS = (
 """Beginnings of the names, or of the types, of threads that libraries keep."""
 ALLOWED_CHILDREN = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 SHARED_MEMORY = Path("/dev/shm")
+OURS = {os.getpid()}
+"""Ids of this process and of those below it, living or not, as far as they were noticed. Others may
+run tests at the same time; what they make is not looked at."""
+MANY_MODULES = 200
+"""As many are loaded with torch, diffusers or their like."""
+
+
+class Frozen:
+    """How many modules were loaded when the garbage collector was last told to pass them over."""
+
+    modules = 0
+
+
+class RememberedPopen(subprocess.Popen):  # type: ignore[type-arg]
+    """Notes its process among ours, since one that has ended no longer says whose child it was."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        OURS.add(self.pid)
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # For torch, here and below: threads that wait for each other take the cores from other tests.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     config.addinivalue_line("markers", "virtual_time: runs on a loop whose clock never waits")
     config.addinivalue_line("markers", "both_loops: runs on asyncio and on uvloop")
+    subprocess.Popen = RememberedPopen  # type: ignore[misc]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Large libraries consist of some 400,000 objects that stay; looking at all of them at each
+    collection of garbage took a third of the time of the suite.
+    """
+    if len(sys.modules) > Frozen.modules + MANY_MODULES:
+        gc.collect()
+        gc.freeze()
+        Frozen.modules = len(sys.modules)
 
 
 def pytest_asyncio_loop_factories(
@@ -54,14 +90,15 @@ def pytest_asyncio_loop_factories(
 @pytest.fixture(autouse=True)
 def leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail a test that leaves tasks, threads, child processes or shared memory."""
-    threads, children, segments = _threads(), _children(), _segments()
+    threads, children, segments = _threads(), _children(), memory_segments()
     if inspect.iscoroutinefunction(getattr(request, "function", None)):
         request.getfixturevalue("leaves_no_task")
     yield
+    deadline = time.monotonic() + 2.0
     leaked = {
-        "threads": [thread.name for thread in _remaining(_threads, threads)],
-        "child processes": [_end(child) for child in _remaining(_children, children)],
-        "shared memory": [path.name for path in _remaining(_segments, segments)],
+        "threads": [str(thread) for thread in _remaining(_threads, threads, deadline)],
+        "child processes": [_end(child) for child in _remaining(_children, children, deadline)],
+        "shared memory": [path.name for path in _remaining(memory_segments, segments, deadline)],
     }
     found = {kind: names for kind, names in leaked.items() if names}
     assert not found, f"the test left behind {found}"
@@ -77,9 +114,8 @@ async def leaves_no_task() -> AsyncIterator[None]:
     assert not leaked, f"the test left tasks behind: {leaked}"
 
 
-def _remaining(look: Callable[[], set[Any]], before: set[Any]) -> set[Any]:
-    """What is new, after giving it a moment to end."""
-    deadline = time.monotonic() + 2.0
+def _remaining(look: Callable[[], set[Any]], before: set[Any], deadline: float) -> set[Any]:
+    """What is new, after giving it until the deadline to end."""
     while (new := look() - before) and time.monotonic() < deadline:
         time.sleep(0.02)
     return new
@@ -95,7 +131,9 @@ def _threads() -> set[threading.Thread]:
 
 
 def _children() -> set[psutil.Process]:
-    children = set()
+    children: set[psutil.Process] = set()
+    if not _has_children():
+        return children
     for child in psutil.Process().children(recursive=True):
         try:
             command = " ".join(child.cmdline())
@@ -105,7 +143,17 @@ def _children() -> set[psutil.Process]:
             continue
         if not any(allowed in command for allowed in ALLOWED_CHILDREN):
             children.add(child)
+            OURS.add(child.pid)
     return children
+
+
+def _has_children() -> bool:
+    """Asks the kernel, since psutil looks at all processes of the machine."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def _end(child: psutil.Process) -> str:
@@ -117,14 +165,9 @@ def _end(child: psutil.Process) -> str:
     return name
 
 
-def _segments() -> set[Path]:
-    """Our segments are named `spotlight-PID-...`; those of a living process that is not us are its
-    own affair."""
+def memory_segments() -> set[Path]:
+    """Folders in shared memory of our processes; they are named `spotlight-PID-...`."""
     if not SHARED_MEMORY.exists():
         return set()
-    found = set()
-    for path in SHARED_MEMORY.glob("spotlight*"):
-        owner = next((int(part) for part in path.name.split("-") if part.isdigit()), None)
-        if owner is None or owner == os.getpid() or not psutil.pid_exists(owner):
-            found.add(path)
-    return found
+    ours = {str(pid) for pid in OURS}
+    return {path for path in SHARED_MEMORY.glob("spotlight-*-*") if path.name.split("-")[1] in ours}

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from fake_nodes import FakeNode
 from job_kit import World, job, recorder, rng, status
@@ -166,11 +167,19 @@ def trained_samples(trained: list[Train]) -> list[list[tuple[str, float]]]:
     return [[(s.prompt, s.advantage) for s in train.samples] for train in trained]
 
 
+CALM: dict[bytes, list[Train]] = {}
+"""What undisturbed runs have trained, by their jobs."""
+
+
 async def calm(town: Town, spec: JobSpec) -> list[Train]:
-    """What an undisturbed run trains; the world has forgotten it afterwards."""
-    assert (await town.run(spec)).outcome == "finished"
-    trained = town.world.trained
-    fresh = World()
-    for name in ("trained", "started", "published", "granted", "resumed", "freed", "scored"):
-        setattr(town.world, name, getattr(fresh, name))
-    return trained
+    """What an undisturbed run trains, which depends on the job alone; the world has forgotten it
+    afterwards.
+    """
+    key = msgspec.json.encode(spec)
+    if key not in CALM:
+        assert (await town.run(spec)).outcome == "finished"
+        CALM[key] = town.world.trained
+        fresh = World()
+        for name in ("trained", "started", "published", "granted", "resumed", "freed", "scored"):
+            setattr(town.world, name, getattr(fresh, name))
+    return CALM[key]

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from typing import Any
 import psutil
 import pytest
 import yaml
+
+from tests.conftest import OURS, memory_segments
 
 LIMIT_S = 120.0
 SPOTLIGHT = [sys.executable, "-m", "spotlight.cli"]
@@ -73,14 +76,24 @@ class Workplace:
 
     def spotlight(self, *arguments: str | Path) -> Finished:
         """Run a command to its end."""
-        done = subprocess.run(
+        process = subprocess.Popen(
             [*SPOTLIGHT, *map(str, arguments)],
             cwd=self.folder,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=LIMIT_S,
         )
-        return Finished(done.returncode, done.stdout, done.stderr)
+        self.started.append(process)
+        deadline = time.monotonic() + LIMIT_S
+        while True:
+            OURS.update(child.pid for child in descendants(process.pid))
+            try:
+                output, errors = process.communicate(timeout=0.5)
+            except subprocess.TimeoutExpired:
+                assert time.monotonic() < deadline, f"{arguments} did not end"
+            else:
+                self.started.remove(process)
+                return Finished(process.returncode, output, errors)
 
     def start(self, *argv: str | Path, **options: Any) -> subprocess.Popen[str]:
         """Start a command; it is ended with the test."""
@@ -139,19 +152,29 @@ def wait_for_phase(run: Path, phase: str, iteration: int) -> None:
     )
 
 
-@pytest.fixture
-def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workplace]:
-    """An empty folder with a small job; no daemon asks a real cloud."""
-    monkeypatch.setenv("SPOTLIGHT_METADATA_URL", "http://127.0.0.1:9")
-    place = Workplace(tmp_path)
-    yield place
+@contextmanager
+def open_workplace(folder: Path) -> Iterator[Workplace]:
+    """An empty folder with a small job; no daemon asks a real cloud, and all are ended."""
+    before = memory_segments()
+    place = Workplace(folder)
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("SPOTLIGHT_METADATA_URL", "http://127.0.0.1:9")
+        yield place
     for process in reversed(place.started):
         process.terminate()
         process.communicate(timeout=LIMIT_S)
     wait_until(
-        lambda: not [p for p in psutil.process_iter(["cmdline"]) if _is_ours(p, tmp_path)],
+        lambda: not [p for p in psutil.process_iter(["cmdline"]) if _is_ours(p, folder)],
         "the end of all processes of the test",
     )
+    assert memory_segments() <= before
+
+
+@pytest.fixture
+def workplace(tmp_path: Path) -> Iterator[Workplace]:
+    """One of this test alone."""
+    with open_workplace(tmp_path) as place:
+        yield place
 
 
 def _is_ours(process: psutil.Process, folder: Path) -> bool:

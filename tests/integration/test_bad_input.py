@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
+from spotlight.cli.app import main
 from tests.integration.conftest import Finished, Workplace
 
 
@@ -49,9 +52,20 @@ def _is_one_clear_line(done: Finished, *words: str) -> None:
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else "",
 )
 def test_a_wrong_field_is_named(
-    workplace: Workplace, changes: dict[str, Any], words: tuple[str, ...]
+    workplace: Workplace,
+    changes: dict[str, Any],
+    words: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    done = workplace.spotlight("run", workplace.job(**changes), "--run-folder", "run")
+    """In this process, to be quick; the other tests start the command."""
+    command = ["spotlight", "run", str(workplace.job(**changes)), "--run-folder", "run"]
+    monkeypatch.chdir(workplace.folder)
+    monkeypatch.setattr(sys, "argv", command)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    structlog.reset_defaults()
+    done = Finished(ended.value.code, *capfd.readouterr())
 
     _is_one_clear_line(done, *words)
     assert not (workplace.folder / "run").exists()
@@ -95,16 +109,6 @@ def test_a_key_with_a_line_end_does_not_make_two_lines(workplace: Workplace) -> 
 
 def test_a_missing_job_file_is_named(workplace: Workplace) -> None:
     _is_one_clear_line(workplace.spotlight("run", "absent.yaml"), "absent.yaml")
-
-
-def test_a_run_folder_that_holds_a_run_is_not_overwritten(workplace: Workplace) -> None:
-    job = workplace.job(iterations=1)
-    assert workplace.spotlight("run", job, "--run-folder", "run").code == 0
-    before = (workplace.folder / "run" / "metrics.jsonl").read_bytes()
-
-    _is_one_clear_line(workplace.spotlight("run", job, "--run-folder", "run"), "run", "--resume")
-
-    assert (workplace.folder / "run" / "metrics.jsonl").read_bytes() == before
 
 
 def test_resuming_a_folder_that_is_no_run_is_refused(workplace: Workplace) -> None:

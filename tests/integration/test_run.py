@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.integration.conftest import Workplace, events, metrics
+from tests.integration.conftest import Finished, Workplace, events, metrics, open_workplace
 
 
-def test_a_run_trains_validates_reports_and_leaves_nothing_running(workplace: Workplace) -> None:
-    run = workplace.folder / "run"
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workplace]:
+    """Where all tests look at one run."""
+    with open_workplace(tmp_path_factory.mktemp("place")) as place:
+        yield place
 
-    done = workplace.spotlight("run", workplace.job(), "--run-folder", run)
 
+@pytest.fixture(scope="module")
+def done(place: Workplace) -> Finished:
+    """What its command said."""
+    return place.spotlight("run", place.job(), "--run-folder", "run")
+
+
+@pytest.fixture
+def run(place: Workplace, done: Finished) -> Path:
+    """Its folder."""
+    return place.folder / "run"
+
+
+def test_a_run_trains_validates_and_reports(run: Path, done: Finished) -> None:
     assert done.code == 0, done.errors + done.output
     assert [line["iteration"] for line in metrics(run, "iteration")] == [0, 1]
     assert [line["samples"] for line in metrics(run, "iteration")] == [8, 8]
@@ -29,15 +46,12 @@ def test_a_run_trains_validates_reports_and_leaves_nothing_running(workplace: Wo
     assert events(run)[-1]["outcome"] == "finished"
 
 
-def test_the_export_is_what_was_validated_and_diffusers_loads_it(workplace: Workplace) -> None:
+def test_the_export_is_what_was_validated_and_diffusers_loads_it(run: Path) -> None:
     from diffusers import QwenImageTransformer2DModel
-
-    run = workplace.folder / "run"
-    assert workplace.spotlight("run", workplace.job(iterations=1), "--run-folder", run).code == 0
 
     exported = QwenImageTransformer2DModel.from_pretrained(run / "export")
 
-    checkpoint = load_file(run / "checkpoints" / "iteration-000001.safetensors")
+    checkpoint = load_file(run / "checkpoints" / "iteration-000002.safetensors")
     validated = {
         name.removeprefix("ema/"): tensor
         for name, tensor in checkpoint.items()
@@ -48,15 +62,20 @@ def test_the_export_is_what_was_validated_and_diffusers_loads_it(workplace: Work
         assert torch.equal(tensor, validated[name]), name
 
 
-def test_report_prints_the_figures_of_a_run_as_json(workplace: Workplace) -> None:
-    run = workplace.folder / "run"
-    assert workplace.spotlight("run", workplace.job(iterations=1), "--run-folder", run).code == 0
+def test_another_run_does_not_overwrite_it(place: Workplace, run: Path) -> None:
+    before = (run / "metrics.jsonl").read_bytes()
 
-    done = workplace.spotlight("report", run, "--json")
+    refused = place.spotlight("run", place.job(), "--run-folder", "run")
 
-    figures = json.loads(done.output)
+    assert refused.code == 2
+    assert "holds a run already; go on with it by --resume" in refused.errors
+    assert (run / "metrics.jsonl").read_bytes() == before
+
+
+def test_report_prints_the_figures_of_a_run_as_json(place: Workplace, run: Path) -> None:
+    figures = json.loads(place.spotlight("report", run, "--json").output)
     assert figures["outcome"] == "finished"
-    assert figures["samples"] == 8
+    assert figures["samples"] == 16
     assert figures["validation_end"] == metrics(run, "validation")[-1]["score"]
     for worker in figures["workers"].values():
         assert sum(worker["states"].values()) == worker["seconds"]

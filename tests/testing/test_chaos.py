@@ -54,9 +54,14 @@ def test_without_faults_nothing_is_done_twice(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_of_fault_changes_something_and_harms_nothing(kind: FaultKind) -> None:
-    outcomes = [run_seed(seed, [kind])[0] for seed in range(5)]
-    assert [outcome.violations for outcome in outcomes] == [()] * 5
-    assert sum(outcome.effective.get(kind, 0) for outcome in outcomes) > 0
+    effects = 0
+    for seed in range(5):
+        outcome, _ = run_seed(seed, [kind])
+        assert outcome.violations == ()
+        effects += outcome.effective.get(kind, 0)
+        if effects and seed >= 2:
+            return
+    pytest.fail(f"{kind} changed nothing")
 
 
 def test_jobs_survive_all_faults_together() -> None:

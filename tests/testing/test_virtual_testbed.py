@@ -58,7 +58,7 @@ def test_exploration_that_is_waited_for_shows_as_delay() -> None:
 
 
 def test_every_second_version_is_validated_when_it_is_published() -> None:
-    points = run(small("rollouts", 3)).validation
+    points = run(small("rollouts", 3, **FEW)).validation
     assert [point.version for point in points] == [0, 2, 3]
     assert [point.time_s for point in points] == sorted(point.time_s for point in points)
 
@@ -96,10 +96,11 @@ def test_a_run_that_loses_spot_nodes_trains_the_same() -> None:
 
 
 def test_a_job_that_fails_is_an_error_with_its_reason() -> None:
-    numerics = RealNumerics(small("rollouts", 1, **QUICK))
+    job = small("rollouts", 1, **QUICK, **FEW)
+    numerics = RealNumerics(job)
+    run(job, numerics=numerics)
     with pytest.raises(RunFailed, match="trained with other samples"):
-        run(small("rollouts", 1, **QUICK), numerics=numerics)
-        run(small("rollouts", 1, **QUICK, group_size=8), numerics=numerics)
+        run(small("rollouts", 1, **QUICK, **{**FEW, "group_size": 8}), numerics=numerics)
 
 
 @pytest.fixture(autouse=True)

@@ -343,7 +343,7 @@ from spotlight.transport.control import codec
 codec.PROTOCOL_VERSION += 1
 from spotlight.actors.runtime import remote
 from spotlight.transport.control import links, wire, zeromq
-for module in (post, links, wire, zeromq):
+for module in (remote, links, wire, zeromq):
     module.PROTOCOL_VERSION = codec.PROTOCOL_VERSION
 from spotlight.actors.runtime.envelopes import Done
 from spotlight.actors.runtime import ActorSystem
