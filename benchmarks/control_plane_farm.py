@@ -1,0 +1,261 @@
+"""A process full of nodes for `benchmarks.control_plane`: they say what real ones say, and hold
+what they are granted until they are told to complete it.
+
+Run as `python -m benchmarks.control_plane_farm CONFIG`; a line on its standard input is an order
+("complete", "end"), and what it has seen goes to its standard output as JSON lines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+import sys
+import threading
+from typing import Any
+
+import msgspec
+
+from spotlight.actors.protocol import (
+    Completed,
+    GetTrainer,
+    Grant,
+    HeldLease,
+    HoldWeights,
+    JoinNode,
+    Membership,
+    NodeJoined,
+    PrepareJob,
+    Publish,
+    Published,
+    Pull,
+    StartTrainer,
+    TrainerAt,
+    TrainerReady,
+    WeightsCopied,
+    WorkerRefs,
+)
+from spotlight.actors.protocol.delivery import insist, try_tell
+from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, Message, handles
+from spotlight.actors.runtime.logs import log_as_json_lines
+from spotlight.actors.runtime.loop import run
+from spotlight.transport.control import ZeroMQTransport
+from spotlight.types import BundleOffer, StoreEndpoint
+
+_STORE = StoreEndpoint("127.0.0.1", 1, "token", "farm", "/farm")
+_COMPLETE_WITHIN_S = 20.0
+_ASK_LIMIT_S = 120.0
+
+
+class Config(msgspec.Struct, frozen=True):
+    """What a farm holds."""
+
+    coordinator: str
+    nodes: tuple[str, ...]
+    workers: int
+    """Of each node."""
+    pull_s: float
+    """Between two reports of a worker."""
+    pool: str = "spot"
+
+
+def offer(key: str) -> BundleOffer:
+    """Of a bundle that nobody fetches."""
+    return BundleOffer(key, 1, 1, _STORE)
+
+
+class Farm:
+    """What all workers of the process have in common."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.rng = random.Random(config.nodes[0])
+        self.completing = False
+        self.reports = 0
+        self.held = 0
+        self.grant_ms: list[float] = []
+
+
+class Leader(Actor):
+    """Leads an SP group of one: takes a batch, and holds it."""
+
+    def __init__(self, name: str, epoch: int, farm: Farm) -> None:
+        self._name, self._epoch, self._farm = name, epoch, farm
+        self._membership: Membership | None = None
+        self._version: tuple[int, ...] = ()
+        self._leases: dict[int, Grant] = {}
+        self._completed_at: float | None = None
+        """When a batch was completed after which no other has come."""
+
+    async def started(self) -> None:
+        """Report regularly, not all at the same moment."""
+        self.run_task(self._keep_reporting())
+
+    @handles(PrepareJob)
+    async def on_prepare(self, message: PrepareJob) -> None:
+        self._membership = message.membership
+
+    @handles(HoldWeights)
+    async def on_weights(self, message: HoldWeights) -> None:
+        self._version = (message.version,)
+        self._report()
+
+    @handles(Grant)
+    async def on_grant(self, message: Grant) -> None:
+        self._leases[message.lease] = message
+        self._farm.held += 1
+        if self._completed_at is not None:
+            waited = asyncio.get_running_loop().time() - self._completed_at
+            self._farm.grant_ms.append(1000 * waited)
+            self._completed_at = None
+        self._report()
+
+    async def complete(self) -> None:
+        """Deliver what is held, at some time soon."""
+        await asyncio.sleep(self._farm.rng.uniform(0, _COMPLETE_WITHIN_S))
+        for lease, grant in list(self._leases.items()):
+            ids = tuple(request.id for request in grant.requests)
+            done = Completed(
+                self._name,
+                self._epoch,
+                lease,
+                ids,
+                offer(f"samples/{self._name}/{self._epoch}-{lease}"),
+                (0.5,) * len(ids),
+                grant.requests[0].settings.steps,
+                1.0,
+            )
+            del self._leases[lease]
+            self._farm.held -= 1
+            self._completed_at = asyncio.get_running_loop().time()
+            await insist(self, self._dispatcher, done, wanted=lambda: True)
+            self._report()
+
+    def _dispatcher(self) -> ActorRef:
+        assert self._membership is not None
+        return self._membership.dispatcher
+
+    def _report(self) -> None:
+        if self._membership is None or not self._version:
+            return
+        self._farm.reports += 1
+        held = tuple(
+            HeldLease(lease, tuple(request.id for request in grant.requests))
+            for lease, grant in self._leases.items()
+        )
+        pull = Pull(self._name, self._epoch, 1, 1, 2, self._version, (), (), held)
+        try_tell(self, self._dispatcher(), pull)
+
+    async def _keep_reporting(self) -> None:
+        period = self._farm.config.pull_s
+        await asyncio.sleep(self._farm.rng.uniform(0, period))
+        while True:
+            self._report()
+            await asyncio.sleep(period)
+
+
+class Node(Actor):
+    """A node and, where it trains, its trainer rank, which trains without end."""
+
+    def __init__(self, name: str, farm: Farm) -> None:
+        self._name, self._farm = name, farm
+        self.leaders: list[Leader] = []
+        self._refs: tuple[WorkerRefs, ...] = ()
+
+    async def started(self) -> None:
+        """Start the workers."""
+        for index in range(self._farm.config.workers):
+            name, epoch = f"{self._name}/{index}", self._farm.rng.getrandbits(40)
+            leader = Leader(name, epoch, self._farm)
+            self.leaders.append(leader)
+            ref = await self.spawn(lambda leader=leader: leader, f"leader-{index}")  # type: ignore[misc]
+            trainer = self.ref if self._farm.config.pool == "reserved" else ref
+            self._refs += (WorkerRefs(name, epoch, ref, ref, trainer),)
+
+    async def join(self) -> None:
+        """Return when the coordinator has said yes."""
+        config = self._farm.config
+        coordinator: ActorRef = self.system.well_known(config.coordinator, "coordinator")
+        pool: Any = config.pool
+        joining = JoinNode(self._name, pool, self.ref, self._refs, _STORE)
+        answer = await self.ask(coordinator, joining, timeout_s=_ASK_LIMIT_S)
+        assert isinstance(answer, NodeJoined), answer
+        self.watch(answer.coordinator)
+
+    @handles(PrepareJob)
+    async def on_prepare(self, message: PrepareJob) -> None:
+        for refs in self._refs:
+            self.tell(refs.leader, message)
+
+    @handles(HoldWeights)
+    async def on_weights(self, message: HoldWeights) -> None:
+        assert self.sender is not None
+        held = msgspec.structs.replace(message.rollout, store=_STORE)
+        self.tell(self.sender, WeightsCopied(self._name, message.version, held, None))
+        for refs in self._refs:
+            self.tell(refs.leader, message)
+
+    @handles(GetTrainer)
+    async def on_get(self, message: GetTrainer) -> TrainerAt:
+        return TrainerAt(-1)
+
+    @handles(StartTrainer)
+    async def on_start(self, message: StartTrainer) -> None:
+        assert self.sender is not None
+        self.tell(self.sender, TrainerReady(message.rank))
+
+    @handles(Publish)
+    async def on_publish(self, message: Publish) -> None:
+        assert self.sender is not None
+        weights = offer(f"weights/{message.version:06d}-rollout")
+        evaluation = offer(f"weights/{message.version:06d}-evaluation")
+        said = Published(message.version, weights, evaluation if message.evaluation else None)
+        self.tell(self.sender, said)
+
+    @handles(Message)
+    async def on_other(self, message: Message) -> Message | None:
+        return None
+
+
+async def _serve(config: Config) -> None:
+    farm = Farm(config)
+    system = ActorSystem(ZeroMQTransport("tcp://127.0.0.1:0"), rng=random.Random(config.nodes[0]))
+    await system.start()
+    orders: asyncio.Queue[str] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+
+    def listen() -> None:
+        for line in sys.stdin:
+            loop.call_soon_threadsafe(orders.put_nowait, line.strip())
+        loop.call_soon_threadsafe(orders.put_nowait, "end")
+
+    threading.Thread(target=listen, daemon=True).start()
+    try:
+        nodes = [Node(name, farm) for name in config.nodes]
+        for node in nodes:
+            await system.spawn(lambda node=node: node, f"node-{config.nodes[nodes.index(node)]}")  # type: ignore[misc]
+        _say(ready=True)
+        while (order := await orders.get()) != "end":
+            if order == "join":
+                began = loop.time()
+                await asyncio.gather(*(node.join() for node in nodes))
+                _say(joined_s=loop.time() - began)
+            elif order == "complete":
+                leaders = [leader for node in nodes for leader in node.leaders]
+                await asyncio.gather(*(leader.complete() for leader in leaders))
+                _say(grant_ms=farm.grant_ms)
+            else:
+                _say(reports=farm.reports, held=farm.held)
+    finally:
+        await system.aclose()
+
+
+def _say(**fields: Any) -> None:
+    sys.stdout.write(json.dumps(fields) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    log_as_json_lines(logging.ERROR)  # to the standard error: the standard output is the driver's
+    run(_serve(msgspec.json.decode(sys.argv[1].encode(), type=Config)))
