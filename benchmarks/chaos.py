@@ -6,19 +6,45 @@ The real coordinator, nodes and group leaders run on virtual time; every history
 the invariants of `spotlight.testing.invariants`. A fault counts only where it changed something.
 
 Figures: `violations` are seeds whose history breaks an invariant, `fewest_effective_faults` is the
-count of the rarest kind of fault.
+count of the rarest kind of fault. `virtual_per_cpu_second_N` is how fast an undisturbed job goes by
+on N members, in virtual seconds per second of processor time.
 """
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
 
 from benchmarks.report import Figure, arguments, finish
-from spotlight.testing.chaos import run_seeds, total_effects
+from spotlight.testing.chaos import (
+    Scenario,
+    chaos_job,
+    run_seeds,
+    scratch_folder,
+    silence,
+    simulate,
+    total_effects,
+)
+from spotlight.testing.freezing import FreezableLoop
+from spotlight.testing.processes import NodeSpec
 
 SEEDS = 2000
 QUICK_SEEDS = 40
+
+
+def virtual_per_cpu_second(members: int) -> float:
+    """Of a job whose rollouts keep every member busy, one batch each."""
+    spot = [NodeSpec(f"spot-{number}", "spot", 8) for number in range(members // 8)]
+    with scratch_folder() as folder, silence():
+        job = chaos_job(folder, degree=1, group_size=2 * members)
+        made = Scenario(job, (NodeSpec("reserved", "reserved", 1), *spot), (), False)
+        began = time.process_time()
+        with asyncio.Runner(loop_factory=FreezableLoop) as runner:
+            run = runner.run(simulate(0, made, folder))
+        used_s = time.process_time() - began
+    assert [outcome for outcome, _ in run.outcomes] == ["finished"], run.outcomes
+    return run.history.happenings[-1].time_s / used_s
 
 
 def main() -> None:
@@ -37,6 +63,8 @@ def main() -> None:
         "fewest_effective_faults": min(effects.values()),
         "virtual_hours": round(sum(outcome.virtual_s for outcome in outcomes) / 3600, 1),
     }
+    for members in (16,) if options.quick else (96, 1000):
+        figures[f"virtual_per_cpu_second_{members}"] = round(virtual_per_cpu_second(members), 2)
     figures |= {f"effective_{kind}": effect for kind, effect in effects.items()}
     for seed in bad:
         print(f"replay with: spotlight chaos --seed {seed}", file=sys.stderr)
