@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from spotlight.report.lanes import WorkerStates
+from spotlight.report.lanes import Interval, Worker, WorkerStates
 from spotlight.report.metrics import summarise
 from spotlight.report.run_reading import PhaseEvent, RunRecord, read_run
 
@@ -103,7 +103,7 @@ def measure(folder: Path, scores: Mapping[int, float], *, steps: int, real_s: fl
             ),
             delay_s=round(sum(delays), 3),
             delayed=sum(delay >= _NOTHING_S for delay in delays),
-            spot_idle_share=_idle_share(record, trainings[:-1]),
+            spot_idle_share=idle_share(WorkerStates(record), trainings[:-1]),
             previews=summary["previews"],
             previews_late=summary["previews_late"],
             steps=steps,
@@ -119,10 +119,12 @@ def _spans(record: RunRecord) -> Iterator[tuple[PhaseEvent, float, float]]:
         yield phase, phase.time_s, end
 
 
-def _idle_share(record: RunRecord, spans: Sequence[tuple[float, float]]) -> float:
-    """Of spot workers."""
+def idle_share(
+    states: Iterable[tuple[Worker, Interval]], spans: Sequence[tuple[float, float]]
+) -> float:
+    """Of spot workers, in these spans of time."""
     idle = present = 0.0
-    for worker, state in WorkerStates(record):
+    for worker, state in states:
         for begin, end in spans if worker.pool == "spot" else ():
             seconds = max(0.0, min(end, state.end) - max(begin, state.start))
             present += seconds

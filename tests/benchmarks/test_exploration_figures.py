@@ -1,8 +1,8 @@
 import pytest
 
 from benchmarks.speedups import Run, compare, median_ratio, ratio
-from benchmarks.testbed_figures import _idle_share
-from spotlight.report.metrics import Interval, Lane
+from benchmarks.testbed_figures import idle_share
+from spotlight.report.lanes import Interval, Worker
 
 
 def test_a_speedup_is_over_the_fastest_rival() -> None:
@@ -59,12 +59,13 @@ def test_the_better_end_without_exploration_is_the_target_of_all() -> None:
 
 
 def test_only_idle_time_inside_the_spans_counts_as_idle() -> None:
-    worker = Lane(
-        "spot-0/0",
-        "spot-0",
-        "spot",
-        (Interval("rollout", 0, 10), Interval("idle", 10, 14), Interval("explore", 14, 30)),
-    )
-    assert _idle_share([worker], [(12, 22)]) == pytest.approx(0.2)
-    assert _idle_share([worker], [(0, 10)]) == 0.0
-    assert _idle_share([], [(0, 10)]) == 0.0
+    worker = Worker("spot-0/0")
+    worker.pool = "spot"
+    states = [
+        (worker, Interval("rollout", 0, 10)),
+        (worker, Interval("idle", 10, 14)),
+        (worker, Interval("explore", 14, 30)),
+    ]
+    assert idle_share(states, [(12, 22)]) == pytest.approx(0.2)
+    assert idle_share(states, [(0, 10)]) == 0.0
+    assert idle_share([], [(0, 10)]) == 0.0

@@ -139,9 +139,9 @@ def test_a_journal_of_another_format_is_refused(path):
     with opened(path):
         pass
     connection = sqlite3.connect(path)
-    connection.execute("PRAGMA user_version = 2")
+    connection.execute("PRAGMA user_version = 1")
     connection.close()
-    with pytest.raises(JournalError, match="has format 2 and this Spotlight reads format 1"):
+    with pytest.raises(JournalError, match="has format 1 and this Spotlight reads format 2"):
         Journal.open(path, OWNER)
 
 
@@ -439,7 +439,7 @@ def test_a_file_that_is_no_journal_is_refused_and_kept(path, content):
 def test_a_database_of_something_else_is_refused(path):
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA user_version = 1")
+    connection.execute("PRAGMA user_version = 2")
     connection.execute("CREATE TABLE state (whatever)")
     connection.close()
     with pytest.raises(JournalError, match="its tables are not a journal's"):

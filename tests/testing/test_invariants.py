@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,13 @@ import msgspec
 import pytest
 
 from spotlight.actors.protocol import WorkerRefs
+from spotlight.policies.dispatch.rows import Row, SavedRow
 from spotlight.testing import invariants
 from spotlight.testing.chaos import Run, run_seed, scenario, silence, simulate
 from spotlight.testing.faults import FaultKind
 from spotlight.testing.freezing import FreezableLoop
 from spotlight.testing.history import Happening
+from spotlight.types import BundleOffer, Commit
 
 Invariant = Callable[[Run], Iterable[str]]
 
@@ -93,7 +95,7 @@ def test_a_sample_of_another_iteration_is_noticed(run: Run) -> None:
 
 def test_a_prompt_group_that_is_missing_without_a_word_is_noticed(run: Run) -> None:
     rows: Any = run.history.all("train")[0]["samples"]
-    alter(run, "train", 0, samples=tuple(row for row in rows if "/0/0/" in row[0]))
+    alter(run, "train", 0, samples=tuple(row for row in rows if "/0/0/0/" in row[0]))
     assert violations(invariants.samples_count_once, run)
 
 
@@ -193,17 +195,21 @@ def test_a_leader_that_stays_drained_is_caught(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_commit_that_is_forgotten_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    from spotlight.policies.leases import LeaseBook
+    from spotlight.policies.dispatch.accounts import Accounts
 
-    monkeypatch.setattr(LeaseBook, "save", lambda self, number, holder, progress: True)
+    persist = Accounts.persist
+
+    def save(self: Accounts, rows: Mapping[int, Row], step: int, bundle: BundleOffer) -> None:
+        persist(self, {r.request.id: SavedRow(Commit(step, bundle, i)) for i, r in rows.items()})
+
+    monkeypatch.setattr(Accounts, "save", save)
     assert is_found("granted without its commit", ["kill_node", "notice_then_kill"])
 
 
 def test_a_completion_that_is_forgotten_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     from spotlight.actors.coordinator.job_journal import JobJournal
 
-    monkeypatch.setattr(JobJournal, "save_denoised", lambda self, requests, bundle: None)
-    monkeypatch.setattr(JobJournal, "save_scored", lambda self, results: None)
+    monkeypatch.setattr(JobJournal, "requests", lambda self: {})
     assert is_found("granted after its completion", ["coordinator_kill"])
 
 

@@ -14,7 +14,7 @@ REF = ActorRef("somewhere", "actor", 1)
 
 
 def worker(name: str, epoch: int) -> WorkerRefs:
-    return WorkerRefs(name, epoch, REF, REF, REF, REF)
+    return WorkerRefs(name, epoch, REF, REF, REF)
 
 
 def node(name: str, *epochs: int, pool: Any = "spot") -> JoinNode:

@@ -53,7 +53,7 @@ class School:
 
             self.ranks.append(await recorder(system, "trainer", answer=answer))
         self.workers = [
-            WorkerRefs(f"reserved/{rank}", 10 + rank, *[trainer.ref] * 4)
+            WorkerRefs(f"reserved/{rank}", 10 + rank, *[trainer.ref] * 3)
             for rank, trainer in enumerate(self.ranks)
         ]
         self.team.ranks = tuple(Rank(worker, "reserved", STORE) for worker in self.workers)
