@@ -131,7 +131,8 @@ class Accounts:
     def refuse(
         self, request_ids: Sequence[str], bundle: BundleOffer, step: int | None = None
     ) -> None:
-        """It came without a lease, so it does not count; `step` of a commit."""
+        """It does not count: it came without a lease, or is a commit of a `step` that others have
+        taken. That of the last step may yet be what is completed."""
         row = next((self.rows[key] for key in request_ids if key in self.rows), None)
         if row is None or (step is not None and step < row.request.settings.steps):
             self.delete_unused(bundle)

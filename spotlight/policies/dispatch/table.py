@@ -445,7 +445,7 @@ class RequestTable:
         """Of those requests that are not further already: it may be told twice, or overtaken."""
         behind = {i: row for i, row in enumerate(lease.rows) if row.steps_done < batch.step}
         if not behind:
-            self._accounts.delete_unused(batch.bundle)
+            self._accounts.refuse(batch.requests, batch.bundle, batch.step)
             return
         self._accounts.save(behind, batch.step, batch.bundle)
         for row in behind.values():
