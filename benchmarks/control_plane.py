@@ -8,7 +8,8 @@ each, where a real node and each of its workers have their own.
 - `report_cpu_growth`: processor time of the coordinator per report with the most workers, over that
   with the fewest, at the same number of reports per second.
 - `idle_share_N`: share of one core for the reports and renewals of N workers that all hold a lease.
-- `grant_p99_ms`: from a completed batch to the grant of the next, while all complete theirs.
+- `grant_p99_ms`: from a completed batch to the grant of the next, for workers that complete theirs
+  while all others go on reporting.
 - `heartbeat_p99_ms`: how long a question to the coordinator takes meanwhile.
 - `join_seconds`: until the last of all nodes that join at once has its answer.
 - `publication_cpu_s_1000`: of who pulls a weights version from whom, among 1,000 nodes.
@@ -47,6 +48,7 @@ from spotlight.types import Commit, RequestId
 _ROOT = Path(__file__).parent.parent
 _WORKERS = 8
 _FARMS = 4
+_GROUP_SIZE, _BATCH = 32, 2
 _REPORTS_PER_S = 2000.0
 """As many as 8,000 workers send that report every four seconds."""
 _WINDOW_S = 15.0
@@ -128,9 +130,17 @@ async def _farm(config: Config, stack: AsyncExitStack) -> _Process:
     return process
 
 
+def _groups(workers: int) -> int:
+    """Prompt groups of rollouts for all workers, and of some more that wait."""
+    return min(512, max(8, workers // 14))
+
+
+def _waiting(workers: int) -> int:
+    """Batches that wait while every worker holds one."""
+    return _groups(workers) * _GROUP_SIZE // _BATCH - workers
+
+
 def _job(workers: int) -> Any:
-    """With rollouts for all workers, and some more that wait."""
-    groups = max(8, workers // 8 + workers // 40)
     return job_from_data(
         {
             "name": "control-plane",
@@ -138,10 +148,10 @@ def _job(workers: int) -> Any:
             "prompts": {
                 "train": "builtin:ocr-tiny/train",
                 "validation": "builtin:ocr-tiny/validation",
-                "per_iteration": min(1024, groups),
+                "per_iteration": _groups(workers),
             },
-            "sampler": {"height": 32, "width": 64, "steps": 10, "micro_batch": 2, "degree": 1},
-            "group_size": 16,
+            "sampler": {"height": 32, "width": 64, "steps": 10, "micro_batch": _BATCH, "degree": 1},
+            "group_size": _GROUP_SIZE,
             "iterations": 1,
             "exploration": {"mode": "none"},
         }
@@ -200,7 +210,7 @@ async def _cluster(workers: int, window_s: float) -> dict[str, float]:
         heartbeat_ms = await asked
         memory = coordinator.info.memory_info().rss - empty
         for farm in farms:
-            farm.order("complete")
+            farm.order(f"complete {_waiting(workers) // len(farms)}")
         grant_ms = [ms for farm in farms for ms in (await farm.answer())["grant_ms"]]
     reports = after[0] - before[0]
     return {

@@ -1,8 +1,9 @@
 """A process full of nodes for `benchmarks.control_plane`: they say what real ones say, and hold
 what they are granted until they are told to complete it.
 
-Run as `python -m benchmarks.control_plane_farm CONFIG`; a line on its standard input is an order
-("complete", "end"), and what it has seen goes to its standard output as JSON lines.
+Run as `python -m benchmarks.control_plane_farm CONFIG`. A line on its standard input is an order:
+"join", "count", "complete N" (so many workers complete what they hold), or "end". What it has seen
+goes to its standard output as JSON lines.
 """
 
 from __future__ import annotations
@@ -241,8 +242,9 @@ async def _serve(config: Config) -> None:
                 began = loop.time()
                 await asyncio.gather(*(node.join() for node in nodes))
                 _say(joined_s=loop.time() - began)
-            elif order == "complete":
+            elif order.startswith("complete"):
                 leaders = [leader for node in nodes for leader in node.leaders]
+                leaders = farm.rng.sample(leaders, int(order.split()[1]))
                 await asyncio.gather(*(leader.complete() for leader in leaders))
                 _say(grant_ms=farm.grant_ms)
             else:

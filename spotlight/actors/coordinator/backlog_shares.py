@@ -6,7 +6,8 @@ have nothing to plan and are told nothing.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
+from functools import cache
 
 from spotlight.actors.coordinator.roster import Roster
 from spotlight.actors.coordinator.step_profile import StepProfile
@@ -62,8 +63,9 @@ class Demands:
             apart: workers that train.
             seconds_left: until previews are worth nothing any more, where that is known.
         """
+        step_s = cache(self._step_s)  # most nodes have as many workers as others
         demands = [
-            (node, self._demand(node, shares, apart, seconds_left))
+            (node, self._demand(node, shares, apart, seconds_left, step_s))
             for node, shares in self._shares()
         ]
         told, self._told = self._told, {n.node: _outline(n, demand) for n, demand in demands}
@@ -100,6 +102,7 @@ class Demands:
         shares: list[tuple[Backlog, int]],
         apart: frozenset[str],
         seconds_left: float | None,
+        step_s: Callable[[SamplingSettings, int], dict[int, float]],
     ) -> Demand:
         names = [worker.worker for worker in node.workers]
         alone = tuple(name for name in names if name in apart)
@@ -108,13 +111,15 @@ class Demands:
                 work.kind,
                 batches,
                 work.settings.steps,
-                self._step_s(work.settings, len(names) - len(alone)),
+                step_s(work.settings, len(names) - len(alone)),
             )
             for work, batches in shares
         )
         # Previews alone have a deadline, and a mere guess of their pace is not held against it.
         hurry = any(one.kind == "preview" for one in classes)
-        hurry &= all(self._profile.step_s(work.settings, 1) is not None for work, _ in shares)
+        hurry = hurry and all(
+            self._profile.step_s(work.settings, 1) is not None for work, _ in shares
+        )
         return Demand(
             self._job_id,
             self._checkpoint.heads,

@@ -109,6 +109,8 @@ log = structlog.get_logger(__name__)
 _STATUS_PERIOD_S = 0.2
 _STATUS_LINES_PER_S = 2000
 _REMIND_S = 1.0
+_MOST_REPORTS = 32_768
+"""That wait at the dispatcher: thousands of workers may speak while it writes its journal."""
 _LISTEN_S = 3.0
 """How long a runner that came back listens before anything is granted: nodes need a second or two
 to find it, and what they work on must not be given to those that are faster."""
@@ -278,6 +280,7 @@ class JobRunner(Actor):
             ),
             "dispatcher",
             restarts=ESCALATE,
+            capacity=_MOST_REPORTS,
         )
         self._ledger = await self.spawn(
             lambda: Ledger(record=self._event, board=self._board), "ledger", restarts=ESCALATE
