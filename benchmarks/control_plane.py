@@ -220,7 +220,8 @@ async def _cluster(workers: int, window_s: float) -> dict[str, float]:
         "cpu_us_per_report": 1e6 * used_s / max(1, reports),
         "idle_share": used_s / took_s,
         "heartbeat_p99_ms": quantile(heartbeat_ms, 0.99),
-        "grant_p99_ms": quantile(grant_ms, 0.99) if grant_ms else -1.0,
+        "grant_median_ms": quantile(grant_ms, 0.5),
+        "grant_p99_ms": quantile(grant_ms, 0.99),
         "grants": len(grant_ms),
         "bytes_per_worker": memory / workers,
     }
@@ -283,6 +284,7 @@ async def _measure(sizes: tuple[int, ...], window_s: float) -> dict[str, Any]:
     figures: dict[str, Any] = {
         "workers": max(sizes),
         "report_cpu_growth": most["cpu_us_per_report"] / fewest["cpu_us_per_report"],
+        "grant_median_ms": most["grant_median_ms"],
         "grant_p99_ms": most["grant_p99_ms"],
         "heartbeat_p99_ms": most["heartbeat_p99_ms"],
         "join_seconds": most["join_seconds"],

@@ -280,7 +280,7 @@ class JobRunner(Actor):
             ),
             "dispatcher",
             restarts=ESCALATE,
-            capacity=_MOST_REPORTS,
+            mailbox=_MOST_REPORTS,
         )
         self._ledger = await self.spawn(
             lambda: Ledger(record=self._event, board=self._board), "ledger", restarts=ESCALATE
