@@ -64,8 +64,6 @@ class Matching:
         self.leases = Leases(first_lease)
         self.waiting = Waiting(urgency)
         self.takers: dict[str, Taker] = {}
-        self.recalled = 0
-        self.resumed = 0
         self._urgency = urgency
         self._grants_from = grants_from
         self._recalls = Recalls()
@@ -239,7 +237,6 @@ class Matching:
         rows = batch.take(taker.report.batch, lambda request: request.prompt in warm)
         lease = self.open(taker, rows, now)
         commits = tuple(row.commit for row in rows)
-        self.resumed += sum(commit is not None for commit in commits)
         every = self.pace.commit_every(taker, lease.request.settings)
         requests = tuple(row.request for row in rows)
         return GrantLease(taker.name, lease.number, requests, commits, every)
@@ -266,7 +263,6 @@ class Matching:
                 rows = sum(len(batch.rows) for batch in batches)
                 wanted = micro_batches(rows, batches[0].first.request.settings)
                 recalled += self._recalls.evaluations(wanted, partial(self._makes_room, key))
-        self.recalled += len(recalled)
         return [RecallLeases(lease.worker, (lease.number,)) for lease in recalled]
 
     def _makes_room(self, key: WeightsKey, lease: Lease) -> bool:

@@ -21,13 +21,13 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping
 
 from spotlight.policies.dispatch.accounts import Accounts, Counters
 from spotlight.policies.dispatch.blame import Blame
+from spotlight.policies.dispatch.deliveries import Deliveries
 from spotlight.policies.dispatch.endings import Endings
 from spotlight.policies.dispatch.events import (
-    BatchEvent,
     CommittedBatch,
     FinishedBatch,
     Report,
@@ -83,6 +83,7 @@ class RequestTable:
             grants_from=grants_from,
         )
         self._endings = Endings(self._accounts, self._matching, self._blame, self.counters)
+        self._deliveries = Deliveries(self._accounts, self._matching, self._phases, self.counters)
         self._unsettled: set[str] = set()
         """Workers that hold leases on requests which may yet be submitted."""
         self._unreachable: dict[str, int] = {}
@@ -224,9 +225,9 @@ class RequestTable:
     def commit(self, name: str, epoch: int, batch: CommittedBatch, now: float) -> list[Instruction]:
         """The requests of a lease are saved after so many steps."""
         taker = self._current(name, epoch)
-        lease = self._lease_of(name, taker, batch, now, batch.step)
+        lease = self._deliveries.lease_of(name, taker, batch, now, batch.step)
         if lease is not None and 0 < batch.step <= lease.request.settings.steps:
-            self._save(name, lease, batch, now)
+            self._deliveries.save(name, lease, batch, now)
             self._accounts.out.append(Answer(len(lease.rows)))
         return self._instructions(now)
 
@@ -238,7 +239,7 @@ class RequestTable:
             self._accounts.out.append(Answer(len(batch.requests)))
             return self._instructions(now)
         taker = self._current(name, epoch)
-        lease = self._lease_of(name, taker, batch, now)
+        lease = self._deliveries.lease_of(name, taker, batch, now)
         if taker is not None and lease is not None:
             problem = problem_with(batch)
             if problem:
@@ -358,10 +359,6 @@ class RequestTable:
             self._matching.refresh(name)
         return taker
 
-    def _may_come(self, request_id: str) -> bool:
-        known = request_id in self._accounts.rows
-        return not known and self._phases.may_come(request_id)
-
     # --- leases ---
 
     def _settle(self, taker: Taker, now: float) -> None:
@@ -377,8 +374,8 @@ class RequestTable:
                 self._matching.leases.renew(lease, now)
             elif held.lease in taker.revoked:
                 stale.append(held.lease)
-            elif self._adopt(taker, held.lease, held.requests, now) is None:
-                if any(map(self._may_come, held.requests)):
+            elif self._deliveries.adopt(taker, held.lease, held.requests, now) is None:
+                if any(map(self._deliveries.may_come, held.requests)):
                     unknown = True
                 else:
                     stale.append(held.lease)
@@ -389,69 +386,3 @@ class RequestTable:
             self._unsettled.add(taker.name)
         else:
             self._unsettled.discard(taker.name)
-
-    def _adopt(
-        self, taker: Taker, number: int, request_ids: Sequence[str], now: float
-    ) -> Lease | None:
-        """Let a worker keep a lease that an earlier table granted, or that expired, if all its
-        requests wait here."""
-        rows = [self._accounts.rows.get(request_id) for request_id in request_ids]
-        waiting = [row for row in rows if row is not None and row.state is RequestState.QUEUED]
-        if (
-            not rows
-            or len(waiting) < len(rows)
-            or len(set(request_ids)) < len(rows)
-            or not self._matching.leases.may_adopt(number)
-        ):
-            return None
-        lease = self._matching.open(taker, waiting, now, number)
-        lease.is_known = True
-        for row in lease.rows:
-            row.note(now, f"{taker.name} goes on with it under lease {number}")
-        return lease
-
-    def _lease_of(
-        self,
-        name: str,
-        taker: Taker | None,
-        batch: BatchEvent,
-        now: float,
-        step: int | None = None,
-    ) -> Lease | None:
-        """The lease under which a worker has done something; without one it is told to ask again,
-        while the requests may yet be submitted, or to drop it."""
-        number = batch.lease
-        if not self._phases.begun:  # nor is it known what earlier requests need
-            self._accounts.out.append(Answer(0, ask_again=True))
-            return None
-        lease = self._matching.leases.find(number, taker.name) if taker is not None else None
-        if lease is None and taker is not None and number not in taker.revoked:
-            lease = self._adopt(taker, number, batch.requests, now)
-        if lease is not None and lease.ids == batch.requests:
-            return lease
-        revoked = taker is not None and number in taker.revoked
-        if lease is None and not revoked and any(map(self._may_come, batch.requests)):
-            self._accounts.out.append(Answer(0, ask_again=True))
-            return None
-        if taker is not None and lease is None:
-            self.counters.late += 1
-            taker.revoked.add(number)
-            self._accounts.out.append(RevokeLeases(taker.name, (number,)))
-        self._accounts.refuse(batch.requests, batch.bundle, step)
-        self._accounts.out.append(Record("late_results", {"worker": name, "lease": number}))
-        return None
-
-    def _save(self, name: str, lease: Lease, batch: CommittedBatch, now: float) -> None:
-        """Of those requests that are not further already: it may be told twice, or overtaken."""
-        behind = {i: row for i, row in enumerate(lease.rows) if row.steps_done < batch.step}
-        if not behind:
-            self._accounts.refuse(batch.requests, batch.bundle, batch.step)
-            return
-        self._accounts.save(behind, batch.step, batch.bundle)
-        for row in behind.values():
-            row.note(now, f"{name} committed step {batch.step}")
-        lease.is_known = True
-        self._matching.pace.committed(batch.cost_s)
-        self.counters.commits += 1
-        if all(row.is_denoised for row in lease.rows):
-            self._matching.denoised(lease)
