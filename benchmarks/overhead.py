@@ -127,7 +127,7 @@ async def _measure(count: int, rounds: int) -> dict[str, Any]:
         up: asyncio.Future[WorkerRefs] = asyncio.get_running_loop().create_future()
         await system.spawn(lambda: _Parent(up), "node")
         submitter = _Submitter()
-        submitter_ref = await system.spawn(lambda: submitter, "submitter")
+        await system.spawn(lambda: submitter, "submitter")
         profile = StepProfile("benchmark", StepTimes())
         dispatcher = Dispatcher(
             table=RequestTable(pace=Pace(profile), score_attempts=1),
@@ -160,7 +160,7 @@ async def _measure(count: int, rounds: int) -> dict[str, Any]:
                 submitter.target = submitter.counted + count
                 submitter.reached.clear()
                 started = asyncio.get_running_loop().time()
-                system.tell(dispatcher_ref, SubmitRequests(requests, submitter_ref))
+                submitter.tell(dispatcher_ref, SubmitRequests(requests))
                 await asyncio.wait_for(submitter.reached.wait(), 300)
                 seconds = asyncio.get_running_loop().time() - started
                 if number > 0:  # the first round warms both up

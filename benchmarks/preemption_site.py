@@ -239,10 +239,7 @@ class Site:
 
     def submit(self, requests: tuple[Request, ...]) -> None:
         """Have them denoised and scored."""
-        coordinator = self.system.well_known(self.system.address, "coordinator")
-        reply_to = self.system.find(coordinator)
-        assert reply_to is not None
-        self.system.tell(self.dispatcher_ref, SubmitRequests(requests, reply_to.ref))
+        self.coordinator.tell(self.dispatcher_ref, SubmitRequests(requests))
 
     def kill(self, worker: str) -> None:
         """SIGKILL, without notice."""

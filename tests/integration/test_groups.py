@@ -128,7 +128,7 @@ class _Site:
             for it in (RequestId("rollout", 0, 0, 0, seed) for seed in range(first, first + count))
         )
         self.requests += more
-        self.system.tell(self.dispatcher_ref, SubmitRequests(more, self.coordinator.ref))
+        self.coordinator.tell(self.dispatcher_ref, SubmitRequests(more))
 
     async def goes_on(self) -> None:
         """Until one batch more is completed."""

@@ -7,10 +7,10 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from spotlight.actors.coordinator.exploration import ExplorationPlan, Explored
 from spotlight.actors.coordinator.job_journal import SavedProgress
 from spotlight.actors.coordinator.request_plans import efforts
 from spotlight.actors.coordinator.run_record import IterationFigures
-from spotlight.actors.protocol import Explored, StartExploration
 from spotlight.jobs import JobSpec
 from spotlight.policies.exploration.fidelity import (
     Agreement,
@@ -71,9 +71,9 @@ class Exploring:
             SeedChoice(*pair) for pair in zip(latest.seeds, latest.preview_rewards, strict=True)
         ]
 
-    def start(
+    def plan(
         self, iteration: int, version: int, prompts: Sequence[str], window_s: float, share: float
-    ) -> StartExploration:
+    ) -> ExplorationPlan:
         """What to explore for an iteration, with the weights of a version.
 
         Args:
@@ -83,7 +83,7 @@ class Exploring:
         effort = self._efforts[choose_effort(self._efforts, self.earned)]
         explored = tuple(prompts[: effort.prompt_pool * self._job.prompts.per_iteration])
         categories = tuple(self._categories[prompt] for prompt in explored)
-        return StartExploration(
+        return ExplorationPlan(
             iteration,
             version,
             explored,
