@@ -1,11 +1,12 @@
 """The job runner: carries out one job, as the iteration state machine says.
 
 Messages in: JoinNode, NodeDown, NodeLeaving, CancelJob (coordinator); WeightsCopied, WeightsMissed
-(nodes); RequestsFinished, RequestsGivenUp (dispatcher); TrainerListens, TrainerReady, Trained,
-Published, CheckpointSaved, TrainerFailed (trainer ranks); Remind (itself).
+(nodes); CannotServe, StateChanged (group leaders); RequestsFinished, RequestsGivenUp (dispatcher);
+TrainerListens, TrainerReady, Trained, Published, CheckpointSaved, TrainerFailed (trainer ranks);
+Remind (itself).
 Messages out: PrepareJob, HoldWeights, Demand, EndJob (nodes); SubmitRequests, CancelRequests,
-ForgetRequests, BarWorkers, NodeLeaving (dispatcher); AddWorkers, RemoveWorkers (dispatcher,
-ledger); those of the trainer team; JobStatus, JobEnded, RunAgain (coordinator).
+ForgetRequests, BarWorkers, AddWorkers, RemoveWorkers, NodeLeaving (dispatcher); those of the
+trainer team; JobStatus, JobEnded, RunAgain (coordinator).
 
 It is the only one that ends an iteration. It decides nothing itself: `IterationMachine` says what
 follows. What it needs to go on after a kill is in the journal before it acts on it; a runner that
@@ -75,6 +76,7 @@ from spotlight.actors.protocol import (
     RequestsFinished,
     RequestsGivenUp,
     RunAgain,
+    StateChanged,
     SubmitRequests,
     Trained,
     TrainerFailed,
@@ -82,7 +84,6 @@ from spotlight.actors.protocol import (
     TrainerReady,
     WeightsCopied,
     WeightsMissed,
-    WorkerStatus,
 )
 from spotlight.actors.protocol.delivery import try_tell
 from spotlight.actors.runtime import ESCALATE, Actor, ActorRef, Message, from_this_process, handles
@@ -183,7 +184,7 @@ class JobRunner(Actor):
         )
         self._explorer = Explorer(job, groups=self._demands.groups)
         self._validator = Validator(job, files.validation.items)
-        self._board: dict[str, WorkerStatus] = {}
+        self._ledger = Ledger(self._event)
         self._to_do: deque[step.Instruction] = deque()
         """What the machine said; the first is being done."""
         self._rollout = Rollout()
@@ -244,6 +245,9 @@ class JobRunner(Actor):
         workers = (worker for node in self._roster.nodes.values() for worker in node.workers)
         return any((it.worker, it.leader) == (message.worker, self.sender) for it in workers)
 
+    def _from_the_worker(self, message: StateChanged) -> bool:
+        return self._ledger.is_spoken_for(message.worker, self.sender)
+
     def _from_dispatcher(self, message: Message) -> bool:
         return self.sender == self._dispatcher
 
@@ -277,14 +281,12 @@ class JobRunner(Actor):
             "dispatcher",
             restarts=ESCALATE,
         )
-        self._ledger = await self.spawn(
-            lambda: Ledger(record=self._event, board=self._board), "ledger", restarts=ESCALATE
-        )
         self._attendance = Attendance(
             self,
             self._roster,
             coordinator=self._coordinator,
-            followers=(self._dispatcher, self._ledger),
+            dispatcher=self._dispatcher,
+            ledger=self._ledger,
             event=self._event,
         )
         self._enter("preparing")
@@ -362,13 +364,18 @@ class JobRunner(Actor):
         log.error("worker_cannot_serve", worker=message.worker, reason=message.reason)
         self._event("worker_cannot_serve", worker=message.worker, reason=message.reason)
 
+    @handles(StateChanged, only=_from_the_worker)
+    async def on_state(self, message: StateChanged) -> None:
+        """The worker is in this state from now on."""
+        self._ledger.note(message)
+
     def _inform(self, *nodes: JoinNode) -> None:
         """Say which job and which weights there are, and who trains."""
         if self._over:
             return
         for node in nodes:
             sink = self._store.writable_by(node.node)
-            membership = Membership(self.ref, self._dispatcher, self._ledger, sink)
+            membership = Membership(self.ref, self._dispatcher, sink)
             prepare = PrepareJob(self._job_id, self._job, membership)
             self._attendance.inform((node,), (prepare,))
             self._team.dismiss_others(node)
@@ -818,7 +825,7 @@ class JobRunner(Actor):
     async def _report_status(self) -> None:
         while not self._over:
             self.tell(self._coordinator, self._status())
-            await asyncio.sleep(status_pause_s(len(self._board) + len(self._validations)))
+            await asyncio.sleep(status_pause_s(len(self._ledger) + len(self._validations)))
 
     def _status(self) -> JobStatus:
         figures, counters = self._figures, self._table.counters
@@ -837,7 +844,7 @@ class JobRunner(Actor):
             images_per_s=made / seconds if seconds > 0 else 0.0,
             reward_mean=figures.reward_mean if figures.samples else None,
             validation=tuple((time_s, score) for _, time_s, score in self._validations),
-            workers=tuple(self._worker_status(name) for name in sorted(self._board)),
+            workers=self._ledger.statuses(self._table.groups.of),
             previews=self._previews,
             reissued=counters.reissued,
             late=counters.late,
@@ -849,12 +856,6 @@ class JobRunner(Actor):
             reason=self._reason,
             run_folder=str(self._record.path),
             note=self._watch.note(),
-        )
-
-    def _worker_status(self, name: str) -> WorkerStatus:
-        leader, members = self._table.groups.of(name)
-        return msgspec.structs.replace(
-            self._board[name], leader=leader if members > 1 else "", members=members
         )
 
 

@@ -1,4 +1,4 @@
-"""Inside the coordinator: job runner, dispatcher and ledger."""
+"""Inside the coordinator: job runner and dispatcher."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Remind(Message, frozen=True):
 
 
 class StateChanged(Message, frozen=True):
-    """Worker to ledger: what it does from now on."""
+    """Worker to job runner: what it does from now on."""
 
     worker: WorkerName
     state: WorkerState

@@ -1,5 +1,5 @@
-"""Whole lives of a job on virtual time: the real coordinator, job runner, dispatcher, explorer,
-validator and ledger, with fake nodes."""
+"""Whole lives of a job on virtual time: the real coordinator, job runner and
+dispatcher, with fake nodes."""
 
 from __future__ import annotations
 
