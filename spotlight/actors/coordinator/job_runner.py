@@ -587,15 +587,8 @@ class JobRunner(Actor):
         self._explore(self._explorer.finished(message.of("preview"), self._now()))
         self._judge(self._validator.finished(message.of("evaluation")))
         if samples := message.of("rollout"):
-            self._take_samples(samples, restored=message.restored)
-
-    def _take_samples(self, results: list[Result], *, restored: bool) -> None:
-        for result in results:
-            self._rollout.take(result, restored=restored)
-        kept = self._rollout.bundles()
-        unwanted = [result for result in results if result.bundle not in kept]
-        self._drop_samples(unwanted)  # of dropped prompt groups only
-        self._end_rollout_if_complete()
+            self._drop_samples(self._rollout.take(samples, restored=message.restored))
+            self._end_rollout_if_complete()
 
     def _drop_samples(self, results: list[Result]) -> None:
         """Nobody trains on these: whoever resumes the run must not find them either."""
@@ -671,17 +664,12 @@ class JobRunner(Actor):
             self._open_figures(iteration)
             self._bar(frozenset())
         # Validation waits behind previews, so the end of the window is left to it.
-        validation_s = sum(
-            work.batches * work.settings.steps * (self._profile.step_s(work.settings, 1) or 0.0)
-            for work in self._table.backlog()
-            if work.kind == "evaluation"
-        ) / max(1, self._roster.free_workers())
-        window_s = max(0.0, self._window.predict() - validation_s)
+        window_s = max(0.0, self._window.predict() - self._demands.seconds_of("evaluation"))
         self._figures.window_s = window_s if window_s < math.inf else None
         prompts = prompts_of(self._job, iteration, self._train_prompts)
-        share = self._figures.exploration_share = self._exploring.share(iteration)
         version = iteration if fresh else iteration - 1
-        plan = self._exploring.plan(iteration, version, prompts, window_s, share)
+        plan = self._exploring.plan(iteration, version, prompts, window_s)
+        self._figures.exploration_share = plan.share
         self._explore(self._explorer.start(plan, self._now()))
 
     def _open_figures(self, iteration: int) -> None:

@@ -32,6 +32,7 @@ from spotlight.actors.protocol import (
     Remind,
     RequestsGivenUp,
     RunAgain,
+    StateChanged,
     Trained,
     TrainerFailed,
     TrainerReady,
@@ -414,10 +415,11 @@ async def test_nobody_but_its_runner_ends_a_job(town: Town) -> None:
         Remind(),
         RequestsGivenUp((), "no"),
         WeightsMissed("reserved", 0, STORE),
+        StateChanged("reserved/0", "idle"),
     ):
         stranger.tell(runner, word)
     await asyncio.sleep(1.0)
-    assert town.system.dead_letters.counts["not_allowed"] == 15
+    assert town.system.dead_letters.counts["not_allowed"] == 16
     assert (await town.ended()).outcome == "finished"
 
 
