@@ -487,6 +487,7 @@ class JobRunner(Actor):
 
     def _carry_out(self, instructions: Iterable[step.Instruction]) -> None:
         """Do them in order; what follows from one comes after all that were there before."""
+        evaluation: list[Request] = []
         busy = bool(self._to_do)
         self._to_do += instructions
         while self._to_do and not busy and not self._over:
@@ -504,7 +505,7 @@ class JobRunner(Actor):
                 case step.BeginValidation(version):
                     if version == self._job.iterations:
                         self._bar(frozenset())
-                    self._submit(self._validator.start(version))
+                    evaluation += self._validator.start(version)
                 case step.RecordIteration(iteration):
                     self._record_iteration(iteration)
                 case step.SaveProgress(completed):
@@ -514,6 +515,7 @@ class JobRunner(Actor):
                 case step.Finish():
                     self._end("finished", "")
             self._to_do.popleft()
+        self._submit(tuple(evaluation))  # the least urgent: it must not be planned for alone
 
     @handles(TrainerListens, only=_from_rank_0)
     async def on_trainer_listens(self, message: TrainerListens) -> None:
