@@ -24,7 +24,6 @@ import torch
 from benchmarks.report import arguments, finish
 from spotlight.actors.coordinator.dispatcher import Dispatcher
 from spotlight.actors.coordinator.job_journal import JobJournal
-from spotlight.actors.coordinator.ledger import Ledger
 from spotlight.actors.coordinator.request_plans import rollout_settings
 from spotlight.actors.coordinator.step_profile import StepProfile
 from spotlight.actors.protocol import (
@@ -33,6 +32,7 @@ from spotlight.actors.protocol import (
     Membership,
     PrepareJob,
     RequestsFinished,
+    StateChanged,
     SubmitRequests,
     WorkerRefs,
     WorkerUp,
@@ -69,6 +69,10 @@ class _Submitter(Actor):
         self.counted += len(message.results)
         if self.counted >= self.target:
             self.reached.set()
+
+    @handles(StateChanged)
+    async def on_state(self, message: StateChanged) -> None:
+        """Of no interest here."""
 
 
 class _Parent(Actor):
@@ -137,9 +141,6 @@ async def _measure(count: int, rounds: int) -> dict[str, Any]:
             backlog_changed=lambda: None,
         )
         dispatcher_ref = await system.spawn(lambda: dispatcher, "dispatcher")
-        ledger = await system.spawn(
-            lambda: Ledger(record=lambda event, **fields: None, board={}), "ledger"
-        )
         argv = [sys.executable, "-m", "benchmarks.unscored_worker", "--name", "worker"]
         argv += ["--node", system.address, "--host", "127.0.0.1", "--parent", str(os.getpid())]
         process = await LocalLauncher().start(
@@ -147,9 +148,7 @@ async def _measure(count: int, rounds: int) -> dict[str, Any]:
         )
         try:
             refs = await asyncio.wait_for(up, 300)
-            membership = Membership(
-                dispatcher_ref, dispatcher_ref, ledger, store.writable_by("node")
-            )
+            membership = Membership(submitter_ref, dispatcher_ref, store.writable_by("node"))
             system.tell(dispatcher_ref, AddWorkers("node", "spot", (refs,)))
             await system.ask(refs.leader, PrepareJob("job", job, membership), timeout_s=300)
             weights = store.put("weights/0", pack(model.trainable_state()))
@@ -160,7 +159,7 @@ async def _measure(count: int, rounds: int) -> dict[str, Any]:
                 submitter.target = submitter.counted + count
                 submitter.reached.clear()
                 started = asyncio.get_running_loop().time()
-                system.tell(dispatcher_ref, SubmitRequests(requests, submitter_ref))
+                submitter.tell(dispatcher_ref, SubmitRequests(requests))
                 await asyncio.wait_for(submitter.reached.wait(), 300)
                 seconds = asyncio.get_running_loop().time() - started
                 if number > 0:  # the first round warms both up

@@ -20,7 +20,6 @@ from benchmarks.noted_table import NotedPace, NotedTable
 from benchmarks.traced_worker import TRACE_VARIABLE
 from spotlight.actors.coordinator.dispatcher import Dispatcher
 from spotlight.actors.coordinator.job_journal import JobJournal
-from spotlight.actors.coordinator.ledger import Ledger
 from spotlight.actors.coordinator.step_profile import StepProfile
 from spotlight.actors.node.node import NodeScheduler, NodeSettings
 from spotlight.actors.protocol import (
@@ -36,6 +35,7 @@ from spotlight.actors.protocol import (
     RemoveWorkers,
     RequestsFinished,
     RequestsGivenUp,
+    StateChanged,
     SubmitRequests,
     WorkerRefs,
 )
@@ -134,6 +134,10 @@ class _Coordinator(Actor):
     async def on_given_up(self, message: RequestsGivenUp) -> None:
         self._site.given_up += [request.id for request in message.requests]
 
+    @handles(StateChanged)
+    async def on_state(self, message: StateChanged) -> None:
+        """Of no interest here."""
+
     def _remove(self, workers: list[WorkerRefs], *, announced: bool) -> None:
         names = tuple(worker.worker for worker in workers)
         removed = RemoveWorkers(names, "its process ended", announced)
@@ -179,15 +183,12 @@ class Site:
             backlog_changed=lambda: None,
         )
         self.dispatcher_ref = await self.system.spawn(lambda: dispatcher, "dispatcher")
-        ledger = await self.system.spawn(
-            lambda: Ledger(record=lambda event, **fields: None, board={}), "ledger"
-        )
+        coordinator = await self.system.spawn(lambda: self.coordinator, "coordinator")
         weights = self.store.put("weights/0", pack(model.trainable_state()))
         sink = self.store.writable_by("site")
-        membership = Membership(self.dispatcher_ref, self.dispatcher_ref, ledger, sink)
+        membership = Membership(coordinator, self.dispatcher_ref, sink)
         self.prepare = PrepareJob("job", job, membership)
         self.weights = HoldWeights("job", 0, weights, None, (0,))
-        await self.system.spawn(lambda: self.coordinator, "coordinator")
         for number in range(nodes):
             await self._add_node(f"node-{number}")
         await self.until(self.up)
@@ -239,10 +240,7 @@ class Site:
 
     def submit(self, requests: tuple[Request, ...]) -> None:
         """Have them denoised and scored."""
-        coordinator = self.system.well_known(self.system.address, "coordinator")
-        reply_to = self.system.find(coordinator)
-        assert reply_to is not None
-        self.system.tell(self.dispatcher_ref, SubmitRequests(requests, reply_to.ref))
+        self.coordinator.tell(self.dispatcher_ref, SubmitRequests(requests))
 
     def kill(self, worker: str) -> None:
         """SIGKILL, without notice."""

@@ -133,7 +133,8 @@ class Desk:
         return answer
 
     async def submit(self, *wanted: Request) -> None:
-        await self.tell(SubmitRequests(wanted, self.submitter.ref))
+        self.submitter.tell(self.dispatcher, SubmitRequests(wanted))
+        await settle()
 
     async def add(self, name: str, epoch: int = 1, pool: str = "spot", **pull: Any) -> Recorder:
         """A worker that pulls both kinds of work; its earlier self's inbox is kept."""

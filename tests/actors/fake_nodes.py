@@ -93,7 +93,7 @@ class FakeWorker(Actor):
             self.versions = {False: set(), True: set()}
             self.leases.clear()
         if known is None or known.membership != message.membership:
-            self.tell(message.membership.ledger, StateChanged(self.name, "idle"))
+            self.tell(message.membership.runner, StateChanged(self.name, "idle"))
         self._pull()
 
     @handles(HoldWeights)

@@ -250,7 +250,7 @@ class GroupCrew:
         await worker.ask(PrepareJob("job", job(**changes), self.membership(worker)))
 
     def membership(self, worker: Crewman) -> Membership:
-        return Membership(*[worker.leader.ref] * 3, self.store.writable_by(worker.name))
+        return Membership(*[worker.leader.ref] * 2, self.store.writable_by(worker.name))
 
     async def hold(self, worker: Crewman, version: int = 0, factor: float = 1.0) -> None:
         state = {name: tensor * factor for name, tensor in self.weights.items()}

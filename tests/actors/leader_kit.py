@@ -78,10 +78,8 @@ class Crew:
         """The first, or one that came back: new incarnations at the same address."""
         self.coordinator, self.transport = await self.cluster.process("coordinator")
         self.dispatcher = await recorder(self.coordinator, "dispatcher", answer=self._receipt)
-        self.ledger = await recorder(self.coordinator, "ledger")
-        self.membership = Membership(
-            self.dispatcher.ref, self.dispatcher.ref, self.ledger.ref, STORE
-        )
+        self.runner = await recorder(self.coordinator, "runner")
+        self.membership = Membership(self.runner.ref, self.dispatcher.ref, STORE)
 
     def _receipt(self, message: Message) -> Message | None:
         if isinstance(message, Completed | CommitSteps):

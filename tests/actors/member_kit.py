@@ -82,7 +82,7 @@ class Worker:
         await self.hold(weights)
 
     async def prepare(self, sink: BundleStore, job_id: str = "job", **changes: Any) -> None:
-        membership = Membership(*[self.leader.ref] * 3, sink.writable_by("node"))
+        membership = Membership(*[self.leader.ref] * 2, sink.writable_by("node"))
         await self.ask(PrepareJob(job_id, job(**changes), membership))
 
     async def hold(self, weights: Tensors, job_id: str = "job") -> None:

@@ -20,7 +20,6 @@ import torch
 
 from spotlight.actors.coordinator.dispatcher import Dispatcher
 from spotlight.actors.coordinator.job_journal import JobJournal
-from spotlight.actors.coordinator.ledger import Ledger
 from spotlight.actors.coordinator.request_plans import rollout_settings
 from spotlight.actors.coordinator.step_profile import StepProfile
 from spotlight.actors.node.node import NodeScheduler, NodeSettings
@@ -35,6 +34,7 @@ from spotlight.actors.protocol import (
     PrepareJob,
     RemoveWorkers,
     RequestsFinished,
+    StateChanged,
     SubmitRequests,
     WorkerRefs,
 )
@@ -68,6 +68,14 @@ class _Launcher(LocalLauncher):
     ) -> LocalProcess:
         self.processes[name] = await super().start(argv, env, name, log_path)
         return self.processes[name]
+
+
+class _Runner(Actor):
+    """As far as workers say what they do."""
+
+    @handles(StateChanged)
+    async def on_state(self, message: StateChanged) -> None:
+        """Of no interest here."""
 
 
 class _Coordinator(Actor):
@@ -128,7 +136,7 @@ class _Site:
             for it in (RequestId("rollout", 0, 0, 0, seed) for seed in range(first, first + count))
         )
         self.requests += more
-        self.system.tell(self.dispatcher_ref, SubmitRequests(more, self.coordinator.ref))
+        self.coordinator.tell(self.dispatcher_ref, SubmitRequests(more))
 
     async def goes_on(self) -> None:
         """Until one batch more is completed."""
@@ -218,16 +226,14 @@ async def _site(folder: Path) -> AsyncIterator[_Site]:
             ),
             "dispatcher",
         )
-        ledger = await site.system.spawn(
-            lambda: Ledger(record=lambda event, **fields: None, board={}), "ledger"
-        )
+        runner = await site.system.spawn(_Runner, "runner")
         weights = sink_store.put("weights/0", pack(model.trainable_state()))
         site.coordinator = _Coordinator(
             site.dispatcher_ref,
             PrepareJob(
                 "job",
                 job,
-                Membership(*[site.dispatcher_ref] * 2, ledger, sink_store.writable_by("node")),
+                Membership(runner, site.dispatcher_ref, sink_store.writable_by("node")),
             ),
             HoldWeights("job", 0, weights, None, (0,)),
         )

@@ -16,7 +16,7 @@ from spotlight.jobs import JobSpec
 from spotlight.policies.dispatch.matching import Backlog, micro_batches
 from spotlight.policies.dispatch.table import RequestTable
 from spotlight.preflight.checkpoint_facts import CheckpointInfo
-from spotlight.types import SamplingSettings
+from spotlight.types import RequestKind, SamplingSettings
 
 
 class Demands:
@@ -53,6 +53,14 @@ class Demands:
         return sum(
             not follows(name) for node in self._roster.nodes.values() for name in self._free(node)
         )
+
+    def seconds_of(self, kind: RequestKind) -> float:
+        """Those that all free workers need for what waits of a kind."""
+        return sum(
+            work.batches * work.settings.steps * (self._profile.step_s(work.settings, 1) or 0.0)
+            for work in self._table.backlog()
+            if work.kind == kind
+        ) / max(1, self._roster.free_workers())
 
     def due(
         self, apart: frozenset[str], seconds_left: float | None, *, again: bool

@@ -67,6 +67,8 @@ _READ_LIMIT_S = 45.0
 may be slow. Shorter than `SUBMIT_ANSWER_S`, and than an actor may take to start."""
 _DISMISSALS = 4
 _DISMISSAL_PAUSE_S = 3.0
+_RUNNER_MAILBOX = 8192
+"""Thousands of workers tell the job runner what they do, at times all at once."""
 
 
 class Coordinator(Actor):
@@ -301,6 +303,7 @@ class Coordinator(Actor):
                     files=submission.files,
                 ),
                 f"job-{identity.job_id}",
+                mailbox=_RUNNER_MAILBOX,
             )
             undo.pop_all()  # it is the runner's to close now
         self._runner, self._end = runner, end

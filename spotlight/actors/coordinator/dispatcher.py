@@ -116,10 +116,11 @@ class Dispatcher(Actor):
     @handles(SubmitRequests, only=from_this_process)
     async def on_submit(self, message: SubmitRequests) -> None:
         """Queue requests, hand them to whoever waits, and answer what is finished already."""
+        assert self.sender is not None
         if not self._remembers:  # only now is it settled from where the run goes on
             self._remembers = True
             self._table.remember(self._journal.requests())
-        self._carry_out(self._table.submit(message.requests, message.reply_to, self._now()))
+        self._carry_out(self._table.submit(message.requests, self.sender, self._now()))
 
     @handles(CancelRequests, only=from_this_process)
     async def on_cancel(self, message: CancelRequests) -> None:

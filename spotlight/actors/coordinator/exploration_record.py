@@ -7,10 +7,10 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from spotlight.actors.coordinator.exploration import ExplorationPlan, Explored
 from spotlight.actors.coordinator.job_journal import SavedProgress
 from spotlight.actors.coordinator.request_plans import efforts
 from spotlight.actors.coordinator.run_record import IterationFigures
-from spotlight.actors.protocol import Explored, StartExploration
 from spotlight.jobs import JobSpec
 from spotlight.policies.exploration.fidelity import (
     Agreement,
@@ -71,19 +71,18 @@ class Exploring:
             SeedChoice(*pair) for pair in zip(latest.seeds, latest.preview_rewards, strict=True)
         ]
 
-    def start(
-        self, iteration: int, version: int, prompts: Sequence[str], window_s: float, share: float
-    ) -> StartExploration:
+    def plan(
+        self, iteration: int, version: int, prompts: Sequence[str], window_s: float
+    ) -> ExplorationPlan:
         """What to explore for an iteration, with the weights of a version.
 
         Args:
             prompts: as many as the job's prompt pool holds.
-            share: of the job's previews.
         """
         effort = self._efforts[choose_effort(self._efforts, self.earned)]
         explored = tuple(prompts[: effort.prompt_pool * self._job.prompts.per_iteration])
         categories = tuple(self._categories[prompt] for prompt in explored)
-        return StartExploration(
+        return ExplorationPlan(
             iteration,
             version,
             explored,
@@ -94,7 +93,7 @@ class Exploring:
                 {p: self._prompts_known[p] for p in explored if p in self._prompts_known},
                 dict(self._categories_known),
             ),
-            share,
+            self._share(iteration),
         )
 
     def judge(self, results: Sequence[Result], figures: IterationFigures) -> None:
@@ -140,7 +139,7 @@ class Exploring:
             figures.realised_share = one.realised_share
             self.gain = self.gain.faded() + one
 
-    def share(self, iteration: int) -> float:
+    def _share(self, iteration: int) -> float:
         """How much of the previews for an iteration are worth making; says so when it is less."""
         share = exploration_share(self.agreement, self.gain, iteration)
         if share < 1:

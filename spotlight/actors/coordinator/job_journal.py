@@ -15,8 +15,8 @@ from typing import TypeVar
 
 import msgspec
 
+from spotlight.actors.coordinator.exploration import Explored
 from spotlight.actors.coordinator.roster import Rank
-from spotlight.actors.protocol import Explored
 from spotlight.errors import JournalError
 from spotlight.policies.dispatch.rows import SavedRow
 from spotlight.policies.exploration.fidelity import Agreement, Gain

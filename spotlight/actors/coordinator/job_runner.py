@@ -1,13 +1,12 @@
 """The job runner: carries out one job, as the iteration state machine says.
 
 Messages in: JoinNode, NodeDown, NodeLeaving, CancelJob (coordinator); WeightsCopied, WeightsMissed
-(nodes); RequestsFinished, RequestsGivenUp (dispatcher); Explored (explorer); ValidationDone,
-ValidationFailed (validator); TrainerListens, TrainerReady, Trained, Published, CheckpointSaved,
-TrainerFailed (trainer ranks); Remind (itself).
-Messages out: PrepareJob, HoldWeights, Demand, EndJob (nodes); SubmitRequests, ForgetRequests,
-BarWorkers, AddWorkers, RemoveWorkers, NodeLeaving (dispatcher, ledger); StartExploration,
-StopExploration (explorer); StartValidation (validator); those of the trainer team; JobStatus,
-JobEnded, RunAgain (coordinator).
+(nodes); CannotServe, StateChanged (group leaders); RequestsFinished, RequestsGivenUp (dispatcher);
+TrainerListens, TrainerReady, Trained, Published, CheckpointSaved, TrainerFailed (trainer ranks);
+Remind (itself).
+Messages out: PrepareJob, HoldWeights, Demand, EndJob (nodes); SubmitRequests, CancelRequests,
+ForgetRequests, BarWorkers, AddWorkers, RemoveWorkers, NodeLeaving (dispatcher); those of the
+trainer team; JobStatus, JobEnded, RunAgain (coordinator).
 
 It is the only one that ends an iteration. It decides nothing itself: `IterationMachine` says what
 follows. What it needs to go on after a kill is in the journal before it acts on it; a runner that
@@ -20,7 +19,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -29,7 +30,7 @@ import structlog
 from spotlight.actors.coordinator.backlog_shares import Demands
 from spotlight.actors.coordinator.dispatcher import Dispatcher
 from spotlight.actors.coordinator.exploration_record import Exploring
-from spotlight.actors.coordinator.explorer import Explorer
+from spotlight.actors.coordinator.explorer import Explorer, Orders
 from spotlight.actors.coordinator.job_journal import (
     Checkpoint,
     JobJournal,
@@ -53,14 +54,14 @@ from spotlight.actors.coordinator.run_record import IterationFigures, RunRecord,
 from spotlight.actors.coordinator.step_profile import StepProfile
 from spotlight.actors.coordinator.trainer_team import TrainerTeam
 from spotlight.actors.coordinator.trainer_watch import TrainerWatch
-from spotlight.actors.coordinator.validator import Validator
+from spotlight.actors.coordinator.validator import Validated, Validator
 from spotlight.actors.protocol import (
     BarWorkers,
     CancelJob,
+    CancelRequests,
     CannotServe,
     CheckpointSaved,
     EndJob,
-    Explored,
     ForgetRequests,
     JobEnded,
     JobStatus,
@@ -75,18 +76,14 @@ from spotlight.actors.protocol import (
     RequestsFinished,
     RequestsGivenUp,
     RunAgain,
-    StartValidation,
-    StopExploration,
+    StateChanged,
     SubmitRequests,
     Trained,
     TrainerFailed,
     TrainerListens,
     TrainerReady,
-    ValidationDone,
-    ValidationFailed,
     WeightsCopied,
     WeightsMissed,
-    WorkerStatus,
 )
 from spotlight.actors.protocol.delivery import try_tell
 from spotlight.actors.runtime import ESCALATE, Actor, ActorRef, Message, from_this_process, handles
@@ -102,7 +99,7 @@ from spotlight.policies.trainer_ranks import MOST_RECOVERIES, next_recovery
 from spotlight.preflight.checks import JobFiles
 from spotlight.store.run_folder import RunFolder, checkpoint_path
 from spotlight.transport.tensors import ArtifactStore
-from spotlight.types import BundleOffer, Result
+from spotlight.types import BundleOffer, Request, Result
 
 log = structlog.get_logger(__name__)
 
@@ -152,7 +149,6 @@ class JobRunner(Actor):
         self._came_back = came_back
         self._store = store
         self._train_prompts = files.train.items
-        self._validation_prompts = files.validation.items
         self._categories = files.categories
         self._roster = Roster()
         self._team = TrainerTeam(self, job, job_id, str(folder.path), self._journal.term)
@@ -188,9 +184,12 @@ class JobRunner(Actor):
             table=self._table,
             profile=self._profile,
         )
-        self._board: dict[str, WorkerStatus] = {}
+        self._explorer = Explorer(job, groups=self._demands.groups)
+        self._validator = Validator(job, files.validation.items)
+        self._ledger = Ledger(self._event)
+        self._to_do: deque[step.Instruction] = deque()
+        """What the machine said; the first is being done."""
         self._rollout = Rollout()
-        self._validating: set[int] = set()
         self._trained: dict[int, Trained] = {}
         self._phase = "preparing"
         self._phase_began = 0.0
@@ -248,6 +247,9 @@ class JobRunner(Actor):
         workers = (worker for node in self._roster.nodes.values() for worker in node.workers)
         return any((it.worker, it.leader) == (message.worker, self.sender) for it in workers)
 
+    def _from_the_worker(self, message: StateChanged) -> bool:
+        return self._ledger.is_spoken_for(message.worker, self.sender)
+
     def _from_dispatcher(self, message: Message) -> bool:
         return self.sender == self._dispatcher
 
@@ -282,29 +284,12 @@ class JobRunner(Actor):
             restarts=ESCALATE,
             mailbox=_MOST_REPORTS,
         )
-        self._ledger = await self.spawn(
-            lambda: Ledger(record=self._event, board=self._board), "ledger", restarts=ESCALATE
-        )
-        self._explorer = await self.spawn(
-            lambda: Explorer(
-                self._job,
-                self._dispatcher,
-                groups=self._demands.groups,
-                table=self._table,
-            ),
-            "explorer",
-            restarts=ESCALATE,
-        )
-        self._validator = await self.spawn(
-            lambda: Validator(self._job, self._dispatcher, self._validation_prompts),
-            "validator",
-            restarts=ESCALATE,
-        )
         self._attendance = Attendance(
             self,
             self._roster,
             coordinator=self._coordinator,
-            followers=(self._dispatcher, self._ledger),
+            dispatcher=self._dispatcher,
+            ledger=self._ledger,
             event=self._event,
         )
         self._enter("preparing")
@@ -382,13 +367,18 @@ class JobRunner(Actor):
         log.error("worker_cannot_serve", worker=message.worker, reason=message.reason)
         self._event("worker_cannot_serve", worker=message.worker, reason=message.reason)
 
+    @handles(StateChanged, only=_from_the_worker)
+    async def on_state(self, message: StateChanged) -> None:
+        """The worker is in this state from now on."""
+        self._ledger.note(message)
+
     def _inform(self, *nodes: JoinNode) -> None:
         """Say which job and which weights there are, and who trains."""
         if self._over:
             return
         for node in nodes:
             sink = self._store.writable_by(node.node)
-            membership = Membership(self.ref, self._dispatcher, self._ledger, sink)
+            membership = Membership(self.ref, self._dispatcher, sink)
             prepare = PrepareJob(self._job_id, self._job, membership)
             self._attendance.inform((node,), (prepare,))
             self._team.dismiss_others(node)
@@ -403,15 +393,15 @@ class JobRunner(Actor):
     @handles(WeightsMissed, only=_from_its_node)
     async def on_weights_missed(self, message: WeightsMissed) -> None:
         """A node could not get a version: it is sent elsewhere, or there again a little later."""
-        self._publications.missed(message, asyncio.get_running_loop().time())
+        self._publications.missed(message, self._now())
         self._spread()
 
     def _spread(self, *again: JoinNode) -> None:
         """Tell nodes where they pull weights from, if that is new, or `again`."""
         if self._over:
             return
-        names, now = [node.node for node in again], asyncio.get_running_loop().time()
-        for node, message in self._publications.directions(self._job_id, now, names):
+        names = [node.node for node in again]
+        for node, message in self._publications.directions(self._job_id, self._now(), names):
             self._attendance.inform((node,), (message,))
 
     def _demand(self, *, again: bool = False) -> None:
@@ -498,11 +488,13 @@ class JobRunner(Actor):
             self._save(machine.completed)
         self._carry_out(self._machine.start())
 
-    def _carry_out(self, instructions: list[step.Instruction]) -> None:
-        for instruction in instructions:
-            if self._over:
-                return
-            match instruction:
+    def _carry_out(self, instructions: Iterable[step.Instruction]) -> None:
+        """Do them in order; what follows from one comes after all that were there before."""
+        evaluation: list[Request] = []
+        busy = bool(self._to_do)
+        self._to_do += instructions
+        while self._to_do and not busy and not self._over:
+            match self._to_do[0]:
                 case step.PublishWeights(version, validated):
                     self._publish(version, validated)
                 case step.BeginRollout(iteration):
@@ -512,12 +504,11 @@ class JobRunner(Actor):
                 case step.BeginExploration(iteration):
                     self._begin_exploration(iteration)
                 case step.EndExploration(iteration):
-                    self.tell(self._explorer, StopExploration(iteration))
+                    self._explore(self._explorer.stop(iteration, self._now()))
                 case step.BeginValidation(version):
                     if version == self._job.iterations:
                         self._bar(frozenset())
-                    self._validating.add(version)
-                    self.tell(self._validator, StartValidation(version))
+                    evaluation += self._validator.start(version)
                 case step.RecordIteration(iteration):
                     self._record_iteration(iteration)
                 case step.SaveProgress(completed):
@@ -526,6 +517,8 @@ class JobRunner(Actor):
                     self._commit(completed)
                 case step.Finish():
                     self._end("finished", "")
+            self._to_do.popleft()
+        self._submit(tuple(evaluation))  # the least urgent: it must not be planned for alone
 
     @handles(TrainerListens, only=_from_rank_0)
     async def on_trainer_listens(self, message: TrainerListens) -> None:
@@ -559,7 +552,7 @@ class JobRunner(Actor):
         if not self._team.answered("publish", message.version, 0):
             return
         where = Publication(message.rollout, message.evaluation)
-        keep = {message.version, message.version - 1, *self._validating}
+        keep = {message.version, message.version - 1, *self._validator.versions}
         self._discarded += self._rollout.count_outdated(keep)
         self._publications.add(message.version, where, keep)
         self._write(lambda: self._journal.save_publication(message.version, where, keep))
@@ -587,17 +580,20 @@ class JobRunner(Actor):
         probe_seeds = exploring.latest.probe_seeds
         probes = probe_requests(self._job, iteration, prompts, choices, probe_seeds)
         self._rollout = Rollout(requests, probes)
-        self.tell(self._dispatcher, SubmitRequests((*requests, *probes), self.ref))
+        self._submit((*requests, *probes))
+
+    def _submit(self, requests: tuple[Request, ...]) -> None:
+        if requests:
+            self.tell(self._dispatcher, SubmitRequests(requests))
 
     @handles(RequestsFinished, only=_from_dispatcher)
     async def on_finished(self, message: RequestsFinished) -> None:
-        """Samples come in, in any order, each once."""
-        for result in message.results:
-            self._rollout.take(result, restored=message.restored)
-        kept = self._rollout.bundles()
-        unwanted = [result for result in message.results if result.bundle not in kept]
-        self._drop_samples(unwanted)  # of dropped prompt groups only
-        self._end_rollout_if_complete()
+        """Images come in, in any order, each once."""
+        self._explore(self._explorer.finished(message.of("preview"), self._now()))
+        self._judge(self._validator.finished(message.of("evaluation")))
+        if samples := message.of("rollout"):
+            self._drop_samples(self._rollout.take(samples, restored=message.restored))
+            self._end_rollout_if_complete()
 
     def _drop_samples(self, results: list[Result]) -> None:
         """Nobody trains on these: whoever resumes the run must not find them either."""
@@ -609,14 +605,23 @@ class JobRunner(Actor):
 
     @handles(RequestsGivenUp, only=_from_dispatcher)
     async def on_given_up(self, message: RequestsGivenUp) -> None:
-        """What could not be denoised or scored costs its prompt group, or the job."""
-        self._rollout.drop_probes(message.requests)
-        failed = [request for request in message.requests if self._rollout.expects(request)]
+        """Images that could not be denoised or scored."""
+        if previews := message.of("preview"):
+            log.warning("previews_given_up", count=len(previews), reason=message.reason)
+            self._explore(self._explorer.given_up(previews, self._now()))
+        self._judge(self._validator.given_up(message.of("evaluation")))
+        if samples := message.of("rollout"):
+            self._give_up_samples(samples, message.reason)
+
+    def _give_up_samples(self, requests: list[Request], reason: str) -> None:
+        """Each costs its prompt group, or the job."""
+        self._rollout.drop_probes(requests)
+        failed = [request for request in requests if self._rollout.expects(request)]
         if failed and self._job.reward.on_failure == "stop":
-            self._end("failed", f"{failed[0].id} failed: {message.reason}")
+            self._end("failed", f"{failed[0].id} failed: {reason}")
             return
         for iteration, group, prompt in sorted({(r.iteration, r.group, r.prompt) for r in failed}):
-            self._event("group_dropped", iteration=iteration, prompt=prompt, reason=message.reason)
+            self._event("group_dropped", iteration=iteration, prompt=prompt, reason=reason)
             self._rollout.drop_group(group)
         self._end_rollout_if_complete()
 
@@ -664,50 +669,45 @@ class JobRunner(Actor):
             self._open_figures(iteration)
             self._bar(frozenset())
         # Validation waits behind previews, so the end of the window is left to it.
-        validation_s = sum(
-            work.batches * work.settings.steps * (self._profile.step_s(work.settings, 1) or 0.0)
-            for work in self._table.backlog()
-            if work.kind == "evaluation"
-        ) / max(1, self._roster.free_workers())
-        window_s = max(0.0, self._window.predict() - validation_s)
+        window_s = max(0.0, self._window.predict() - self._demands.seconds_of("evaluation"))
         self._figures.window_s = window_s if window_s < math.inf else None
         prompts = prompts_of(self._job, iteration, self._train_prompts)
-        share = self._figures.exploration_share = self._exploring.share(iteration)
         version = iteration if fresh else iteration - 1
-        explore = self._exploring.start(iteration, version, prompts, window_s, share)
-        self.tell(self._explorer, explore)
+        plan = self._exploring.plan(iteration, version, prompts, window_s)
+        self._figures.exploration_share = plan.share
+        self._explore(self._explorer.start(plan, self._now()))
 
     def _open_figures(self, iteration: int) -> None:
         if self._figures.iteration != iteration:
             self._figures = IterationFigures(iteration)
 
-    @handles(Explored, only=from_this_process)
-    async def on_explored(self, message: Explored) -> None:
-        """The next iteration's seeds are chosen."""
-        self._exploring.take(message)
-        self._previews += message.previews
-        self._carry_out(self._machine.explored(message.iteration))
-        self.tell(self._dispatcher, ForgetRequests("preview", message.iteration))
+    def _explore(self, orders: Orders) -> None:
+        self._table.unsubmitted_previews = self._explorer.unsubmitted
+        self._submit(orders.requests)
+        for kind in orders.cancel:
+            self.tell(self._dispatcher, CancelRequests(kind))
+        if orders.explored is not None:
+            self._exploring.take(orders.explored)
+            self._previews += orders.explored.previews
+            iteration = orders.explored.iteration
+            self._carry_out(self._machine.explored(iteration))
+            self.tell(self._dispatcher, ForgetRequests("preview", iteration))
 
-    @handles(ValidationDone, only=from_this_process)
-    async def on_validation_done(self, message: ValidationDone) -> None:
-        """Write the score down."""
-        self._validating.discard(message.version)
-        self._validations.append((message.version, self._record.time_s(), message.score))
-        self._write(
-            lambda: self._record.validation(message.version, message.score, message.results)
-        )
-        self._store.delete(f"validation/v{message.version:06d}")  # the pictures are elsewhere now
-        validated = tuple(sorted({*self._progress.validated, message.version}))
-        self._progress = msgspec.structs.replace(self._progress, validated=validated)
-        self._write(lambda: self._journal.save_progress(self._progress))
-        self.tell(self._dispatcher, ForgetRequests("evaluation", message.version))
-        self._carry_out(self._machine.validation_done(message.version))
-
-    @handles(ValidationFailed, only=from_this_process)
-    async def on_validation_failed(self, message: ValidationFailed) -> None:
-        """A run that cannot be judged is not worth going on with."""
-        self._end("failed", f"no validation image of version {message.version} could be scored")
+    def _judge(self, ended: list[Validated]) -> None:
+        """Write scores down; a run that cannot be judged is not worth going on with."""
+        for validated in ended:
+            version, score = validated.version, validated.score
+            if score is None:
+                self._end("failed", f"no validation image of version {version} could be scored")
+                continue
+            self._validations.append((version, self._record.time_s(), score))
+            self._write(partial(self._record.validation, version, score, validated.results))
+            self._store.delete(f"validation/v{version:06d}")  # the pictures are elsewhere now
+            known = tuple(sorted({*self._progress.validated, version}))
+            self._progress = msgspec.structs.replace(self._progress, validated=known)
+            self._write(lambda: self._journal.save_progress(self._progress))
+            self.tell(self._dispatcher, ForgetRequests("evaluation", version))
+            self._carry_out(self._machine.validation_done(version))
 
     # --- progress ---
 
@@ -770,6 +770,10 @@ class JobRunner(Actor):
         """Whether this runner has nothing more to do."""
         return bool(self._outcome) or self._replaced
 
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
+
     def _write(self, write: Callable[[], None]) -> None:
         """A run folder that cannot be written ends the job with the reason, and nothing that
         would have come after is written.
@@ -814,7 +818,7 @@ class JobRunner(Actor):
     async def _report_status(self) -> None:
         while not self._over:
             self.tell(self._coordinator, self._status())
-            await asyncio.sleep(status_pause_s(len(self._board) + len(self._validations)))
+            await asyncio.sleep(status_pause_s(len(self._ledger) + len(self._validations)))
 
     def _status(self) -> JobStatus:
         figures, counters = self._figures, self._table.counters
@@ -833,7 +837,7 @@ class JobRunner(Actor):
             images_per_s=made / seconds if seconds > 0 else 0.0,
             reward_mean=figures.reward_mean if figures.samples else None,
             validation=tuple((time_s, score) for _, time_s, score in self._validations),
-            workers=tuple(self._worker_status(name) for name in sorted(self._board)),
+            workers=self._ledger.statuses(self._table.groups.of),
             previews=self._previews,
             reissued=counters.reissued,
             late=counters.late,
@@ -845,12 +849,6 @@ class JobRunner(Actor):
             reason=self._reason,
             run_folder=str(self._record.path),
             note=self._watch.note(),
-        )
-
-    def _worker_status(self, name: str) -> WorkerStatus:
-        leader, members = self._table.groups.of(name)
-        return msgspec.structs.replace(
-            self._board[name], leader=leader if members > 1 else "", members=members
         )
 
 

@@ -1,64 +1,74 @@
 """The ledger: which worker was in which state for how long.
 
-Messages in: StateChanged (workers), AddWorkers, RemoveWorkers (job runner). It writes each change
-to the run folder; a worker is in exactly one state at any time, so the states of a worker add up to
-its time exactly.
+It writes each change to the run folder; a worker is in exactly one state at any time, so the states
+of a worker add up to its time exactly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
-from spotlight.actors.protocol import AddWorkers, RemoveWorkers, StateChanged, WorkerStatus
-from spotlight.actors.runtime import Actor, ActorRef, from_this_process, handles
+from spotlight.actors.protocol import StateChanged, WorkerRefs, WorkerStatus
+from spotlight.actors.runtime import ActorRef
 
 
-class Ledger(Actor):
+class Ledger:
     """See the module's docstring.
 
     Args:
         record: writes an event with the present run time.
-        board: what every worker does now, kept up to date for the job's status.
     """
 
-    def __init__(self, *, record: Callable[..., None], board: dict[str, WorkerStatus]) -> None:
+    def __init__(self, record: Callable[..., None]) -> None:
         self._record = record
-        self._board = board
+        self._statuses: dict[str, WorkerStatus] = {}
         self._leaders: dict[str, ActorRef] = {}
 
-    def _from_the_worker(self, message: StateChanged) -> bool:
-        leader = self._leaders.get(message.worker)
-        return leader is None or self.sender == leader  # of one that is gone nothing is noted
+    def __len__(self) -> int:
+        return len(self._statuses)
 
-    @handles(AddWorkers, only=from_this_process)
-    async def on_add(self, message: AddWorkers) -> None:
+    def is_spoken_for(self, worker: str, speaker: ActorRef | None) -> bool:
+        """Whether the speaker may say what a worker does: its leader may. Of one that is gone
+        nothing is noted, whoever speaks.
+        """
+        return self._leaders.get(worker, speaker) == speaker
+
+    def add(self, node: str, pool: str, workers: Iterable[WorkerRefs]) -> None:
         """Their time counts from here."""
-        for worker in message.workers:
+        for worker in workers:
             self._leaders[worker.worker] = worker.leader
-            status = WorkerStatus(worker.worker, message.node, message.pool, "starting", "")
-            self._enter(status)
+            self._enter(WorkerStatus(worker.worker, node, pool, "starting", ""))
 
-    @handles(RemoveWorkers, only=from_this_process)
-    async def on_remove(self, message: RemoveWorkers) -> None:
+    def remove(self, workers: Iterable[str]) -> None:
         """Their time ends here."""
-        for name in message.workers:
+        for name in workers:
             self._leaders.pop(name, None)
-            known = self._board.pop(name, None)
+            known = self._statuses.pop(name, None)
             if known is not None:
                 self._write(msgspec.structs.replace(known, state="gone"))
 
-    @handles(StateChanged, only=_from_the_worker)
-    async def on_state(self, message: StateChanged) -> None:
+    def note(self, message: StateChanged) -> None:
         """The worker is in this state from now on."""
-        known = self._board.get(message.worker)
+        known = self._statuses.get(message.worker)
         if known is not None:
             self._enter(msgspec.structs.replace(known, state=message.state, detail=message.detail))
 
+    def statuses(self, group_of: Callable[[str], tuple[str, int]]) -> tuple[WorkerStatus, ...]:
+        """What every worker does, by name; `group_of` says who leads its group and how many are
+        in it.
+        """
+        found = []
+        for name in sorted(self._statuses):
+            leader, members = group_of(name)
+            together = {"leader": leader if members > 1 else "", "members": members}
+            found.append(msgspec.structs.replace(self._statuses[name], **together))
+        return tuple(found)
+
     def _enter(self, status: WorkerStatus) -> None:
-        known = self._board.get(status.name)
-        self._board[status.name] = status
+        known = self._statuses.get(status.name)
+        self._statuses[status.name] = status
         if known is None or known.state != status.state:
             self._write(status)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+from spotlight.actors.coordinator.ledger import Ledger
 from spotlight.actors.coordinator.roster import Roster
 from spotlight.actors.protocol import (
     AddWorkers,
@@ -27,7 +28,7 @@ class Attendance:
     Args:
         actor: the job runner, which tells on its behalf.
         coordinator: told when a node that had to wait may join.
-        followers: the actors that hear of every worker.
+        dispatcher, ledger: hear of every worker.
         event: writes an event to the run folder.
     """
 
@@ -37,13 +38,15 @@ class Attendance:
         roster: Roster,
         *,
         coordinator: ActorRef,
-        followers: Sequence[ActorRef],
+        dispatcher: ActorRef,
+        ledger: Ledger,
         event: Callable[..., None],
     ) -> None:
         self._actor = actor
         self._roster = roster
         self._coordinator = coordinator
-        self._followers = followers
+        self._dispatcher = dispatcher
+        self._ledger = ledger
         self._event = event
         self._backoff = JoinBackoff()
         self.preemptions = 0
@@ -67,11 +70,13 @@ class Attendance:
         came, went = self._roster.join(node)
         names = tuple(worker.worker for worker in went)
         if names:
-            self._tell_all(RemoveWorkers(names, "its process ended", ended=True))
+            self._remove(RemoveWorkers(names, "its process ended", ended=True))
         for worker in came:
             self._event("worker_joined", worker=worker.worker, node=node.node, pool=node.pool)
         if came:
-            self._tell_all(AddWorkers(node.node, node.pool, tuple(came)))
+            self._ledger.add(node.node, node.pool, came)
+            added = AddWorkers(node.node, node.pool, tuple(came))
+            self._actor.tell(self._dispatcher, added)
 
     def leave(self, message: NodeDown) -> None:
         """A node is gone."""
@@ -83,7 +88,7 @@ class Attendance:
         self._event("node_lost", node=node.node, pool=node.pool, reason=message.reason)
         self.preemptions += not had_notice
         names = tuple(worker.worker for worker in node.workers)
-        self._tell_all(RemoveWorkers(names, message.reason, message.announced))
+        self._remove(RemoveWorkers(names, message.reason, message.announced))
 
     def heed(self, message: NodeLeaving) -> bool:
         """A node will be taken, or is not taken after all; False if it is not there."""
@@ -104,9 +109,9 @@ class Attendance:
             for message in news:
                 try_tell(self._actor, node.scheduler, message)
 
-    def _tell_all(self, message: AddWorkers | RemoveWorkers) -> None:
-        for follower in self._followers:
-            self._actor.tell(follower, message)
+    def _remove(self, message: RemoveWorkers) -> None:
+        self._ledger.remove(message.workers)
+        self._actor.tell(self._dispatcher, message)
 
     async def _admit_later(self, name: str, wait_s: float) -> None:
         await asyncio.sleep(wait_s)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from spotlight.actors.protocol import Explored
+from spotlight.actors.coordinator.exploration import Explored
 from spotlight.jobs import JobSpec
 from spotlight.policies.exploration.planners import (
     SeedChoice,

@@ -45,15 +45,17 @@ class Rollout:
         """Open requests that nobody could denoise any more with these weights versions."""
         return sum(request.weights_version not in kept_versions for request in self._open.values())
 
-    def take(self, result: Result, *, restored: bool = False) -> None:
-        """A sample is scored, perhaps by an earlier coordinator; one that is not open (dropped, or
-        of another iteration) changes nothing.
+    def take(self, results: Sequence[Result], *, restored: bool = False) -> list[Result]:
+        """Samples are scored, perhaps by an earlier coordinator; those that are not open (dropped,
+        or of another iteration) change nothing. Returns those whose bundles nobody needs.
         """
-        if self._open.pop(result.request.id, None) is not None:
-            self._results[result.request.id] = result
-            self._bundles.add(result.bundle)
-            if restored:
-                self._restored.add(result.request.id)
+        for result in results:
+            if self._open.pop(result.request.id, None) is not None:
+                self._results[result.request.id] = result
+                self._bundles.add(result.bundle)
+                if restored:
+                    self._restored.add(result.request.id)
+        return [result for result in results if result.bundle not in self._bundles]
 
     def drop_group(self, group: int) -> list[Result]:
         """Give a prompt group up; returns those of its samples that were finished."""

@@ -1,7 +1,4 @@
-"""The validator: scores a weights version on the held-out prompts, beside whatever else goes on.
-
-Messages in: StartValidation (job runner), RequestsFinished, RequestsGivenUp (dispatcher).
-Messages out: SubmitRequests (dispatcher), ValidationDone or ValidationFailed (job runner).
+"""The validator: scores weights versions on the held-out prompts, beside whatever else goes on.
 
 An image that could not be scored is left out of the mean and counted; a version without any scored
 image has failed.
@@ -9,74 +6,76 @@ image has failed.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from spotlight.actors.coordinator.request_plans import evaluation_requests
-from spotlight.actors.protocol import (
-    RequestsFinished,
-    RequestsGivenUp,
-    StartValidation,
-    SubmitRequests,
-    ValidationDone,
-    ValidationFailed,
-)
-from spotlight.actors.runtime import Actor, ActorRef, from_this_process, handles
 from spotlight.jobs import JobSpec
 from spotlight.types import Request, Result
+
+
+@dataclass(frozen=True)
+class Validated:
+    """A version of which no image is open any more."""
+
+    version: int
+    results: tuple[Result, ...]
+    """The images that could be scored."""
+
+    @property
+    def score(self) -> float | None:
+        """Their mean reward; None if there are none."""
+        rewards = [result.reward for result in self.results]
+        return sum(rewards) / len(rewards) if rewards else None
 
 
 @dataclass
 class _Validation:
     open: set[str]
-    reply_to: ActorRef
     results: list[Result] = field(default_factory=list)
 
 
-class Validator(Actor):
+class Validator:
     """See the module's docstring."""
 
-    def __init__(self, job: JobSpec, dispatcher: ActorRef, prompts: list[str]) -> None:
+    def __init__(self, job: JobSpec, prompts: list[str]) -> None:
         self._job = job
-        self._dispatcher = dispatcher
         self._prompts = prompts
         self._running: dict[int, _Validation] = {}
 
-    @handles(StartValidation, only=from_this_process)
-    async def on_start(self, message: StartValidation) -> None:
-        """Submit the version's images."""
-        assert self.sender is not None
-        if message.version in self._running:
-            return
-        requests = evaluation_requests(self._job, message.version, self._prompts)
-        self._running[message.version] = _Validation({r.id for r in requests}, self.sender)
-        self.tell(self._dispatcher, SubmitRequests(requests, self.ref))
+    @property
+    def versions(self) -> frozenset[int]:
+        """Those that are being validated."""
+        return frozenset(self._running)
 
-    @handles(RequestsFinished, only=from_this_process)
-    async def on_finished(self, message: RequestsFinished) -> None:
-        """Images of any running validation."""
-        for result in message.results:
-            self._close(result.request, result)
+    def start(self, version: int) -> tuple[Request, ...]:
+        """The images of a version, unless they were asked for already."""
+        if version in self._running:
+            return ()
+        requests = evaluation_requests(self._job, version, self._prompts)
+        self._running[version] = _Validation({request.id for request in requests})
+        return requests
 
-    @handles(RequestsGivenUp, only=from_this_process)
-    async def on_given_up(self, message: RequestsGivenUp) -> None:
-        """Images that nobody could make or score."""
-        for request in message.requests:
-            self._close(request, None)
+    def finished(self, results: Iterable[Result]) -> list[Validated]:
+        """Images of any running validation; returns what is over."""
+        ended = [self._close(result.request, [result]) for result in results]
+        return [validated for validated in ended if validated is not None]
 
-    def _close(self, request: Request, result: Result | None) -> None:
+    def given_up(self, requests: Iterable[Request]) -> list[Validated]:
+        """Images that nobody could make or score; returns what is over."""
+        ended = [self._close(request, []) for request in requests]
+        return [validated for validated in ended if validated is not None]
+
+    def _close(self, request: Request, results: list[Result]) -> Validated | None:
         version = request.weights_version
         validation = self._running.get(version)
         if validation is None or request.id not in validation.open:
-            return
+            return None
         validation.open.discard(request.id)
-        if result is not None:
-            validation.results.append(result)
+        validation.results += results
         if validation.open:
-            return
+            return None
         del self._running[version]
-        results = sorted(validation.results, key=lambda entry: entry.request.id)
-        if not results:
-            self.tell(validation.reply_to, ValidationFailed(version))
-            return
-        score = sum(entry.reward for entry in results) / len(results)
-        self.tell(validation.reply_to, ValidationDone(version, score, tuple(results)))
+        return Validated(
+            version, tuple(sorted(validation.results, key=lambda result: result.request.id))
+        )

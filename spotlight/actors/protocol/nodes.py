@@ -86,9 +86,8 @@ class Membership(Record, frozen=True):
     """Who runs a job, whom its workers pull from and tell what they do, and where results go."""
 
     runner: ActorRef
-    """Whom trainer ranks obey."""
+    """Whom trainer ranks obey, and who hears what workers do."""
     dispatcher: ActorRef
-    ledger: ActorRef
     sink: StoreEndpoint
 
 

@@ -143,7 +143,7 @@ class GroupLeader(Actor):
         job.membership = membership
 
         def report(state: WorkerState, detail: str) -> None:
-            try_tell(self, membership.ledger, StateChanged(self._context.name, state, detail))
+            try_tell(self, membership.runner, StateChanged(self._context.name, state, detail))
 
         self._context.report_to(report)
         self._pull(job)

@@ -6,10 +6,10 @@ from typing import Any
 
 from job_kit import job
 
+from spotlight.actors.coordinator.exploration import Explored
 from spotlight.actors.coordinator.exploration_record import Exploring
 from spotlight.actors.coordinator.job_journal import SavedProgress
 from spotlight.actors.coordinator.request_plans import unexplored
-from spotlight.actors.protocol import Explored
 from spotlight.policies.exploration.prompt_population import Population
 from spotlight.policies.exploration.reward_spread import Evidence, Knowledge
 
@@ -31,9 +31,9 @@ def test_an_iteration_is_told_what_is_known_of_its_prompts_and_of_all_categories
         {"a": Evidence(1), "c": Evidence(3)}, {"x": Population(1), "y": Population(2)}
     )
     it = exploring(known)
-    told = it.start(0, 0, ["a", "b"], 1.0, 1.0).knowledge
+    told = it.plan(0, 0, ["a", "b"], 1.0).knowledge
     assert told == Knowledge({"a": Evidence(1)}, dict(known.categories))
     it.take(Explored(0, (), (), 0, 0, Knowledge({"b": Evidence(5)}, {"x": Population(9)})))
-    assert it.start(1, 1, ["c", "b"], 1.0, 1.0).knowledge == Knowledge(
+    assert it.plan(1, 1, ["c", "b"], 1.0).knowledge == Knowledge(
         {"c": Evidence(3), "b": Evidence(5)}, {"x": Population(9), "y": Population(2)}
     )

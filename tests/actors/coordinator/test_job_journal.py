@@ -12,6 +12,7 @@ import pytest
 from job_kit import STORE, offer, request, requests
 
 from spotlight import failpoints
+from spotlight.actors.coordinator.exploration import Explored
 from spotlight.actors.coordinator.job_journal import (
     Checkpoint,
     Identity,
@@ -23,7 +24,7 @@ from spotlight.actors.coordinator.job_journal import (
     save_identity,
 )
 from spotlight.actors.coordinator.roster import Rank
-from spotlight.actors.protocol import Explored, WorkerRefs
+from spotlight.actors.protocol import WorkerRefs
 from spotlight.actors.runtime import ActorRef
 from spotlight.errors import JournalError
 from spotlight.policies.dispatch.rows import SavedRow

@@ -1,5 +1,5 @@
-"""Whole lives of a job on virtual time: the real coordinator, job runner, dispatcher, explorer,
-validator and ledger, with fake nodes."""
+"""Whole lives of a job on virtual time: the real coordinator, job runner and
+dispatcher, with fake nodes."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ from spotlight.actors.protocol import (
     Remind,
     RequestsGivenUp,
     RunAgain,
+    StateChanged,
     Trained,
     TrainerFailed,
     TrainerReady,
@@ -414,10 +415,11 @@ async def test_nobody_but_its_runner_ends_a_job(town: Town) -> None:
         Remind(),
         RequestsGivenUp((), "no"),
         WeightsMissed("reserved", 0, STORE),
+        StateChanged("reserved/0", "idle"),
     ):
         stranger.tell(runner, word)
     await asyncio.sleep(1.0)
-    assert town.system.dead_letters.counts["not_allowed"] == 15
+    assert town.system.dead_letters.counts["not_allowed"] == 16
     assert (await town.ended()).outcome == "finished"
 
 

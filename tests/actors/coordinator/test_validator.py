@@ -2,89 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 
 import pytest
-from job_kit import Recorder, job, offer, recorder, settle
-from runtime_kit import Cluster
+from job_kit import job, offer
 
-from spotlight.actors.coordinator.validator import Validator
-from spotlight.actors.protocol import (
-    RequestsFinished,
-    RequestsGivenUp,
-    StartValidation,
-    SubmitRequests,
-    ValidationDone,
-    ValidationFailed,
-)
-from spotlight.actors.runtime import Message
+from spotlight.actors.coordinator.validator import Validated, Validator
 from spotlight.types import Request, Result
-
-pytestmark = pytest.mark.virtual_time
-
-
-class Panel:
-    runner: Recorder
-    dispatcher: Recorder
-
-    async def tell(self, message: Message) -> None:
-        self.runner.tell(self.validator, message)
-        await settle()
-
-    async def start(self, version: int) -> tuple[Request, ...]:
-        await self.tell(StartValidation(version))
-        return self.dispatcher.last(SubmitRequests).requests
-
-    async def finish(self, wanted: Sequence[Request], *rewards: float) -> None:
-        results = [Result(r, x, offer(), 0) for r, x in zip(wanted, rewards, strict=True)]
-        await self.tell(RequestsFinished(tuple(results)))
 
 
 @pytest.fixture
-async def panel() -> AsyncIterator[Panel]:
-    async with Cluster() as cluster:
-        panel = Panel()
-        system = await cluster.system("coordinator")
-        panel.runner = await recorder(system, "runner")
-        panel.dispatcher = await recorder(system, "dispatcher")
-        panel.validator = await system.spawn(
-            lambda: Validator(job(), panel.dispatcher.ref, ["a", "b", "c"]), "validator"
-        )
-        yield panel
+def validator() -> Validator:
+    return Validator(job(), ["a", "b", "c"])
 
 
-async def test_the_score_is_the_mean_of_all_images(panel: Panel) -> None:
-    wanted = await panel.start(5)
+def finish(validator: Validator, wanted: Sequence[Request], *rewards: float) -> list[Validated]:
+    results = [Result(r, x, offer(), 0) for r, x in zip(wanted, rewards, strict=True)]
+    return validator.finished(results)
+
+
+def test_the_score_is_the_mean_of_all_images(validator: Validator) -> None:
+    wanted = validator.start(5)
     assert {(r.kind, r.weights_version) for r in wanted} == {("evaluation", 5)}
-    await panel.finish(wanted[1:], 0.5, 1.0)
-    assert panel.runner.inbox == []
-    await panel.finish(wanted[:1], 0.0)
-    done = panel.runner.last(ValidationDone)
+    assert finish(validator, wanted[1:], 0.5, 1.0) == []
+    (done,) = finish(validator, wanted[:1], 0.0)
     assert (done.version, done.score, len(done.results)) == (5, 0.5, 3)
 
 
-async def test_every_version_has_the_same_seeds(panel: Panel) -> None:
-    first, second = await panel.start(0), await panel.start(5)
+def test_every_version_has_the_same_seeds(validator: Validator) -> None:
+    first, second = validator.start(0), validator.start(5)
     assert [(r.prompt, r.seed) for r in first] == [(r.prompt, r.seed) for r in second]
 
 
-async def test_an_image_without_a_score_is_left_out_of_the_mean(panel: Panel) -> None:
-    wanted = await panel.start(0)
-    await panel.finish(wanted[:2], 0.5, 1.0)
-    await panel.tell(RequestsGivenUp(wanted[2:], "no luck"))
-    done = panel.runner.last(ValidationDone)
+def test_a_version_that_is_being_validated_is_not_started_again(validator: Validator) -> None:
+    wanted = validator.start(0)
+    finish(validator, wanted[:1], 0.5)
+    assert validator.start(0) == ()
+    assert validator.versions == {0}
+    assert [done.version for done in finish(validator, wanted[1:], 0.5, 0.5)] == [0]
+    assert validator.versions == set()
+
+
+def test_an_image_without_a_score_is_left_out_of_the_mean(validator: Validator) -> None:
+    wanted = validator.start(0)
+    finish(validator, wanted[:2], 0.5, 1.0)
+    (done,) = validator.given_up(wanted[2:])
     assert (done.score, len(done.results)) == (0.75, 2)
 
 
-async def test_a_version_without_any_score_has_failed(panel: Panel) -> None:
-    wanted = await panel.start(0)
-    await panel.tell(RequestsGivenUp(wanted, "no luck"))
-    assert panel.runner.inbox == [ValidationFailed(0)]
+def test_a_version_without_any_score_has_failed(validator: Validator) -> None:
+    (failed,) = validator.given_up(validator.start(0))
+    assert (failed.version, failed.score) == (0, None)
 
 
-async def test_two_versions_may_be_validated_at_once_and_images_count_once(panel: Panel) -> None:
-    first, second = await panel.start(0), await panel.start(5)
-    await panel.finish([*second, *second], *(0.25,) * 6)
-    assert [(m.version, m.score) for m in panel.runner.all(ValidationDone)] == [(5, 0.25)]
-    await panel.finish(first, 0.5, 0.5, 0.5)
-    assert [(m.version, m.score) for m in panel.runner.all(ValidationDone)][1:] == [(0, 0.5)]
+def test_two_versions_may_be_validated_at_once_and_images_count_once(validator: Validator) -> None:
+    first, second = validator.start(0), validator.start(5)
+    over = finish(validator, [*second, *second], *(0.25,) * 6)
+    assert [(done.version, done.score) for done in over] == [(5, 0.25)]
+    over = finish(validator, first, 0.5, 0.5, 0.5)
+    assert [(done.version, done.score) for done in over] == [(0, 0.5)]

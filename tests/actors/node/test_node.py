@@ -129,7 +129,7 @@ class Site:
         await asyncio.sleep(1.0)  # it starts again after a pause
 
     async def prepare(self) -> None:
-        membership = Membership(*[self.worker.ref] * 3, STORE)
+        membership = Membership(*[self.worker.ref] * 2, STORE)
         await self.tell(PrepareJob("job", job(), membership))
 
     async def hold(self, version: int, *keep: int, job_id: str = "job") -> None:
@@ -297,7 +297,7 @@ async def test_weights_that_come_after_their_runner_has_gone_are_not_passed_on(
     monkeypatch.setattr(site.store, "copy", slow)
     await site.tell(HoldWeights("job", 0, published, None, (0,)))
     successor = await recorder(site.coordinator_system, "successor")
-    membership = Membership(*[successor.ref] * 3, STORE)
+    membership = Membership(*[successor.ref] * 2, STORE)
     successor.tell(site.node, PrepareJob("job", job(), membership))
     await asyncio.sleep(0.1)
     arrived.set()
@@ -519,7 +519,7 @@ async def test_what_only_others_may_say_is_refused_from_strangers(warm: Site) ->
     stranger = await recorder(await warm.cluster.system("stranger"), "coordinator")
     before, dead = len(warm.worker.inbox), warm.system.dead_letters
     words = [
-        PrepareJob("another", job(), Membership(*[stranger.ref] * 3, STORE)),
+        PrepareJob("another", job(), Membership(*[stranger.ref] * 2, STORE)),
         HoldWeights("job", 9, offer(), None, (9,)),
         Demand("job", 4, (), None, None, ()),
         EndJob("job"),

@@ -409,7 +409,7 @@ async def test_what_the_same_runner_says_again_leaves_the_weights(crew: Crew) ->
     assert crew.dispatcher.last(Pull).rollout_versions == (0,)
 
 
-async def test_the_member_hears_of_the_new_sink_and_the_ledger_of_the_state(crew: Crew) -> None:
+async def test_the_member_hears_of_the_new_sink_and_the_runner_of_the_state(crew: Crew) -> None:
     await crew.working(4)
     await crew.coordinator.abort()
     await asyncio.sleep(5.0)
@@ -417,7 +417,7 @@ async def test_the_member_hears_of_the_new_sink_and_the_ledger_of_the_state(crew
     again = PrepareJob("job", job(), crew.membership)
     await crew.tell(again)
     assert crew.member.all(PrepareJob)[-1] == again
-    assert [message.state for message in crew.ledger.all(StateChanged)] == ["idle"]
+    assert [message.state for message in crew.runner.all(StateChanged)] == ["idle"]
 
 
 async def test_a_node_that_joined_again_changes_nothing(crew: Crew) -> None:
@@ -455,7 +455,7 @@ async def test_a_model_that_cannot_be_loaded_is_reported_to_the_runner_and_ends_
     crew.member.has_model = False
     await crew.prepare(version=None)
     await asyncio.sleep(0.1)
-    (cannot,) = crew.dispatcher.all(CannotServe)
+    (cannot,) = crew.runner.all(CannotServe)
     assert cannot.worker == "w"
     assert "proj_out.weight" in cannot.reason
     assert crew.dispatcher.all(Pull) == []
@@ -469,7 +469,7 @@ async def test_what_only_others_may_say_is_refused_from_strangers(crew: Crew) ->
     elsewhere = await crew.cluster.system("stranger")
     stranger = await recorder(elsewhere, "node")
     words = [
-        PrepareJob("another", job(), Membership(*[stranger.ref] * 3, STORE)),
+        PrepareJob("another", job(), Membership(*[stranger.ref] * 2, STORE)),
         HoldWeights("job", 9, offer(), None, (9,)),
         EndJob("job"),
         Drain(0.0),

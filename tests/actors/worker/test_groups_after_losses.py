@@ -100,7 +100,7 @@ class Town:
             await self._add_worker(cluster, f"n/{number}")
         await until(lambda: bool(self.coordinator.all(JoinNode)))
         sink = self.store.writable_by("node")
-        membership = Membership(*[self.dispatcher.ref] * 3, sink)
+        membership = Membership(*[self.dispatcher.ref] * 2, sink)
         offer = self.store.put("weights/0", pack(weights))
         self.coordinator.tell(self.node, PrepareJob("job", job(), membership))
         self.coordinator.tell(self.node, HoldWeights("job", 0, offer, None, (0,)))

@@ -114,7 +114,7 @@ async def bench(weights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asy
         bench.leader = await recorder(bench.system, "leader")
         bench.context = WorkerContext("w", 1, bench.system.address)
         bench.member = await bench.system.spawn(lambda: Member(bench.context), "member")
-        bench.membership = Membership(*[bench.leader.ref] * 3, bench.store.writable_by("node"))
+        bench.membership = Membership(*[bench.leader.ref] * 2, bench.store.writable_by("node"))
         await bench.ask(PrepareJob("job", job(), bench.membership))
         yield bench
         await bench.store.aclose()

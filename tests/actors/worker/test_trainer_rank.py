@@ -94,7 +94,7 @@ class Gym:
 
     async def prepare(self, runner: Recorder) -> None:
         """The node says whose orders count."""
-        membership = Membership(*[runner.ref] * 3, self.store.writable_by("node"))
+        membership = Membership(*[runner.ref] * 2, self.store.writable_by("node"))
         self.system.tell(self.rank, PrepareJob("job", job(), membership))
         await settle()
 
@@ -442,7 +442,7 @@ async def test_a_strangers_orders_are_refused(gym: Gym) -> None:
 
 async def test_only_the_node_says_whose_orders_count(gym: Gym) -> None:
     stranger = await recorder(await gym.elsewhere("stranger"), "stranger")
-    membership = Membership(*[stranger.ref] * 3, gym.store.writable_by("node"))
+    membership = Membership(*[stranger.ref] * 2, gym.store.writable_by("node"))
     stranger.tell(gym.rank, PrepareJob("job", job(), membership))
     stranger.tell(gym.rank, StartTrainer("job", job(), 0, 1, "", str(gym.run_folder), 0, 9))
     await settle()

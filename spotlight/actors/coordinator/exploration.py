@@ -1,0 +1,51 @@
+"""What is to be explored for an iteration, and what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spotlight.policies.exploration.preview_effort import Effort
+from spotlight.policies.exploration.reward_spread import Knowledge
+from spotlight.types import Record
+
+
+@dataclass(frozen=True)
+class ExplorationPlan:
+    """Explore the prompts of an iteration with the weights that members hold, for the time that
+    training takes.
+    """
+
+    iteration: int
+    weights_version: int
+    prompts: tuple[str, ...]
+    categories: tuple[str, ...]
+    """Of the prompts: those of one category are about as hard."""
+    window_s: float
+    """Predicted training time; ignored when the budget is fixed."""
+    effort: Effort
+    """How previews are made."""
+    knowledge: Knowledge
+    """What earlier iterations taught of these prompts and of all categories."""
+    share: float
+    """Of the previews that the job allows."""
+
+
+class Explored(Record, frozen=True, tag=True):
+    """The seeds to regenerate for each prompt group; the journal keeps it."""
+
+    iteration: int
+    seeds: tuple[tuple[int, ...], ...]
+    preview_rewards: tuple[tuple[float | None, ...], ...]
+    """Preview reward of each chosen seed; None where exploration did not reach."""
+    previews: int
+    late: int
+    knowledge: Knowledge = Knowledge()
+    """What is known now of the prompts and categories that were explored."""
+    probe_seeds: tuple[tuple[int, ...], ...] = ()
+    """Seeds to regenerate even if they are not chosen, per prompt group, and their preview
+    rewards."""
+    probe_rewards: tuple[tuple[float, ...], ...] = ()
+    contrast_at_random: float = 0.0
+    """That as many previewed seeds would have, had any been taken, of any prompts."""
+    effort: Effort | None = None
+    """How previews were made; None where none were to be made."""
