@@ -244,7 +244,7 @@ async def _serve(config: Config) -> None:
                 _say(joined_s=loop.time() - began)
             elif order.startswith("complete"):
                 leaders = [leader for node in nodes for leader in node.leaders]
-                leaders = farm.rng.sample(leaders, int(order.split()[1]))
+                leaders = farm.rng.sample(leaders, min(int(order.split()[1]), len(leaders)))
                 await asyncio.gather(*(leader.complete() for leader in leaders))
                 _say(grant_ms=farm.grant_ms)
             else:
