@@ -24,9 +24,9 @@ from spotlight.actors.protocol import GroupFailed, GroupReady
 from spotlight.actors.worker import group_connector, process
 from spotlight.actors.worker.batch_member import Batch
 from spotlight.actors.worker.member import Member
-from spotlight.actors.worker.sp_membership import GroupSeat
+from spotlight.actors.worker.sp_membership import SPMembership
 from spotlight.actors.worker.step_loop import Taken
-from spotlight.diffusion.lockstep import Alone, Lockstep
+from spotlight.diffusion.lockstep import GroupSteps, SoloSteps
 from spotlight.diffusion.qwen_image import QwenImageModel
 from spotlight.diffusion.samplers import Denoising
 from spotlight.transport.collectives import Group
@@ -65,8 +65,8 @@ def _trace_steps(note: _Note) -> None:
 
         return traced_step
 
-    change(Alone, "step", traced)
-    change(Lockstep, "step", traced)
+    change(SoloSteps, "step", traced)
+    change(GroupSteps, "step", traced)
 
 
 def _trace_commits(note: _Note) -> None:
@@ -85,7 +85,7 @@ def _trace_commits(note: _Note) -> None:
 
 def _trace_groups(note: _Note) -> None:
     def tells(tell: Callable[..., None]) -> Callable[..., None]:
-        def traced_tell(seat: GroupSeat[Any], message: GroupReady | GroupFailed) -> None:
+        def traced_tell(seat: SPMembership[Any], message: GroupReady | GroupFailed) -> None:
             if isinstance(message, GroupReady):
                 company: Any = seat._company
                 company.epoch = message.epoch
@@ -108,7 +108,7 @@ def _trace_groups(note: _Note) -> None:
 
         return traced_meet
 
-    change(GroupSeat, "_tell_leader", tells)
+    change(SPMembership, "_tell_leader", tells)
     change(group_connector, "meet", meets)
 
 

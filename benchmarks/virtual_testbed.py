@@ -36,7 +36,7 @@ from spotlight.errors import ActorError, SpotlightError
 from spotlight.jobs import JobSpec, ValidationSpec
 from spotlight.testing import fingerprints
 from spotlight.testing.chaos import scratch_folder, silence
-from spotlight.testing.fault_injector import Disturbance
+from spotlight.testing.fault_injector import FaultInjector
 from spotlight.testing.faults import Fault
 from spotlight.testing.freezing import FreezableLoop
 from spotlight.testing.history import History
@@ -89,7 +89,7 @@ def run_on_testbed(
     async def simulate() -> tuple[Path, int]:
         cluster = Cluster(job.seed, folder, nodes, timings=profile.timings(job), numerics=numerics)
         async with cluster:
-            disturbing = asyncio.create_task(Disturbance(cluster, faults).run())
+            disturbing = asyncio.create_task(FaultInjector(cluster, faults).run())
             try:
                 run = await _have_it_done(cluster, _unvalidated(job, folder), validation)
                 return run, cluster.plant.steps

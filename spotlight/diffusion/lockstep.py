@@ -28,13 +28,13 @@ from spotlight.errors import TransportError
 from spotlight.transport.collectives import Group
 
 
-class _Word(IntEnum):
+class _Command(IntEnum):
     END = 0
     BEGIN = 1
     STEP = 2
 
 
-class Company(Protocol):
+class StepGroup(Protocol):
     """With whom a rank that decides denoises."""
 
     @property
@@ -60,7 +60,7 @@ class Company(Protocol):
         ...
 
 
-class Alone:
+class SoloSteps:
     """The company of a group of one."""
 
     members = 1
@@ -68,19 +68,19 @@ class Alone:
 
     @contextmanager
     def lead(self, stretch: int) -> Iterator[None]:
-        """See `Company.lead`."""
+        """See `StepGroup.lead`."""
         yield
 
     def begin(self, denoising: Denoising) -> None:
-        """See `Company.begin`."""
+        """See `StepGroup.begin`."""
 
     def step(self, denoising: Denoising) -> None:
-        """See `Company.step`."""
+        """See `StepGroup.step`."""
         denoising.step()
         _synchronize()
 
 
-class Lockstep:
+class GroupSteps:
     """One rank's end of a group that denoises together; all methods run in the accelerator's
     thread.
 
@@ -107,7 +107,7 @@ class Lockstep:
 
     @contextmanager
     def lead(self, stretch: int) -> Iterator[None]:
-        """See `Company.lead`."""
+        """See `StepGroup.lead`."""
         self._stretch, self._between_steps = stretch, True
         self.inside = True
         try:
@@ -115,20 +115,20 @@ class Lockstep:
                 yield
             finally:
                 if self._between_steps:
-                    self._say(_Word.END)
+                    self._say(_Command.END)
         finally:
             self.inside = False
 
     def begin(self, denoising: Denoising) -> None:
-        """See `Company.begin`."""
-        self._say(_Word.BEGIN, denoising.steps_taken)
+        """See `StepGroup.begin`."""
+        self._say(_Command.BEGIN, denoising.steps_taken)
         self._between_steps = False
         self.group.broadcast(denoising.latents.contiguous())
         self._between_steps = True
 
     def step(self, denoising: Denoising) -> None:
-        """See `Company.step`."""
-        self._say(_Word.STEP)
+        """See `StepGroup.step`."""
+        self._say(_Command.STEP)
         self._between_steps = False
         try:
             self._step(denoising)
@@ -141,7 +141,7 @@ class Lockstep:
             ) from error
         self._between_steps = True
 
-    def _say(self, word: _Word, step: int = 0) -> None:
+    def _say(self, word: _Command, step: int = 0) -> None:
         self._between_steps = False  # should it fail, nobody listens any more
         self.group.broadcast(torch.tensor([self._stretch, word, step], device=self._device))
         self._between_steps = True
@@ -177,7 +177,7 @@ class Lockstep:
         prepare: Callable[[], None],
     ) -> int:
         word, step = self._hear(stretch)
-        if word is _Word.END:
+        if word is _Command.END:
             return 0
         prepare()
         shape = (len(seeds), *model.latent_shape(settings.height, settings.width))
@@ -187,11 +187,11 @@ class Lockstep:
             step, latents, torch.zeros(len(seeds), 0, *shape[1:]), torch.zeros(len(seeds), 0)
         )
         denoising = resume(model, prompts, seeds, settings, nothing)
-        while self._hear(stretch)[0] is _Word.STEP:
+        while self._hear(stretch)[0] is _Command.STEP:
             self._step(denoising)
         return denoising.steps_taken - step
 
-    def _hear(self, stretch: int) -> tuple[_Word, int]:
+    def _hear(self, stretch: int) -> tuple[_Command, int]:
         heard = torch.zeros(3, dtype=torch.int64, device=self._device)
         self.group.broadcast(heard)
         number, word, step = heard.tolist()
@@ -200,7 +200,7 @@ class Lockstep:
                 f"rank 0 leads stretch {number}, but rank {self.group.rank} is in {stretch};"
                 " make a new group"
             )
-        return _Word(word), step
+        return _Command(word), step
 
     def _step(self, denoising: Denoising) -> None:
         ahead = copy.copy(denoising)

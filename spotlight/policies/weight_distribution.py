@@ -154,7 +154,7 @@ class _Sources:
             yield self._free_near.setdefault(source.place.neighbourhood, [])
 
 
-class Spread:
+class WeightDistribution:
     """How one version spreads.
 
     A node keeps its source until it holds the version, its source feeds nobody any more or failed

@@ -22,7 +22,7 @@ import structlog
 from spotlight.actors.protocol import GetStatus, JobAccepted, JobStatus, SubmitJob
 from spotlight.errors import ActorError
 from spotlight.jobs import JobSpec, job_from_data
-from spotlight.testing.fault_injector import Disturbance
+from spotlight.testing.fault_injector import FaultInjector
 from spotlight.testing.faults import KINDS, Fault, FaultKind, draw_faults
 from spotlight.testing.freezing import FreezableLoop
 from spotlight.testing.group_watch import GroupWatch
@@ -216,7 +216,7 @@ async def simulate(seed: int, made: Scenario, folder: Path) -> Run:
     cluster = Cluster(seed, folder, made.nodes, exact_training=made.exact_training)
     run = Run(made, cluster, folder)
     async with cluster:
-        disturbance = Disturbance(cluster, made.faults)
+        disturbance = FaultInjector(cluster, made.faults)
         disturbing = asyncio.create_task(disturbance.run())
         try:
             await _have_it_done(run)

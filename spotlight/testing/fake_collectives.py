@@ -37,18 +37,18 @@ class State:
         return State(self.weights, self.step + 1, latents)
 
 
-_Word: TypeAlias = "tuple[int, State | bool]"
+_Command: TypeAlias = "tuple[int, State | bool]"
 """Number of the stretch, and where it begins, or whether another step is taken."""
 
 
 @dataclass(eq=False)
-class Circle:
+class FakeGroup:
     """What the ranks of one group share."""
 
     workers: tuple[str, ...]
     history: History
     broken: str = ""
-    words: list[_Word] = field(default_factory=list)
+    words: list[_Command] = field(default_factory=list)
     """All that rank 0 has said."""
     arrived: dict[int, list[State]] = field(default_factory=dict)
     """By the number of the step; what each rank has made of it."""
@@ -63,12 +63,12 @@ class Circle:
         """Whether somebody who is still there waits for another."""
         return bool(self.waiting) and not self.broken and not self.gone.issuperset(self.workers)
 
-    def say(self, word: _Word) -> None:
+    def say(self, word: _Command) -> None:
         """Rank 0 goes on whether or not the others listen."""
         self.words.append(word)
         self._wake()
 
-    async def hear(self, number: int) -> _Word:
+    async def hear(self, number: int) -> _Command:
         """The word of that number."""
         while len(self.words) <= number:
             await self._change()
@@ -108,7 +108,7 @@ class Circle:
                 future.set_result(None)
 
 
-class Company:
+class StepGroup:
     """A group of one; the others are the same with more members."""
 
     members = 1
@@ -125,26 +125,26 @@ class Company:
         """No more of this stretch."""
 
 
-class InCircle(Company):
+class InFakeGroup(StepGroup):
     """One rank's end of a group."""
 
-    def __init__(self, circle: Circle) -> None:
+    def __init__(self, circle: FakeGroup) -> None:
         self.members = len(circle.workers)
         self.circle = circle
         self._stretch = self._heard = self._steps = 0
 
     def begin(self, stretch: int, state: State) -> None:
-        """See `Company.begin`."""
+        """See `StepGroup.begin`."""
         self._stretch = stretch
         self.circle.say((stretch, state))
 
     async def step(self, state: State, seconds: float) -> State:
-        """See `Company.step`."""
+        """See `StepGroup.step`."""
         self.circle.say((self._stretch, True))
         return await self._step(state, seconds)
 
     def end(self) -> None:
-        """See `Company.end`."""
+        """See `StepGroup.end`."""
         self.circle.say((self._stretch, False))
 
     async def follow(self, stretch: int, weights: str, step_s: Callable[[], float]) -> int:
@@ -171,20 +171,20 @@ class InCircle(Company):
         return after
 
 
-class Circles:
+class FakeCollectives:
     """All groups of a cluster that simulated members have begun to form."""
 
     def __init__(self, history: History) -> None:
         self._history = history
-        self._circles: dict[object, Circle] = {}
+        self._circles: dict[object, FakeGroup] = {}
 
-    def of(self, order: FormGroup) -> Circle:
+    def of(self, order: FormGroup) -> FakeGroup:
         """The one that an order is about; the same for all its ranks."""
         seats = tuple((seat.worker, seat.worker_epoch) for seat in order.seats)
         workers = tuple(seat.worker for seat in order.seats)
-        return self._circles.setdefault((order.epoch, seats), Circle(workers, self._history))
+        return self._circles.setdefault((order.epoch, seats), FakeGroup(workers, self._history))
 
-    def __iter__(self) -> Iterator[Circle]:
+    def __iter__(self) -> Iterator[FakeGroup]:
         return iter(self._circles.values())
 
     def lose(self, worker: str, *, seen: bool) -> None:
@@ -199,31 +199,31 @@ class Circles:
 class Connector:
     """See `group_seat.Connector`. `fingerprint` is that of the member's job."""
 
-    def __init__(self, circles: Circles, fingerprint: Callable[[], str | None]) -> None:
+    def __init__(self, circles: FakeCollectives, fingerprint: Callable[[], str | None]) -> None:
         self._circles = circles
         self.fingerprint = fingerprint
-        self.alone = Company()
+        self.alone = StepGroup()
 
-    def meet(self, order: FormGroup, rank: int, send: Callable[[str, bytes], None]) -> _Encounter:
+    def meet(self, order: FormGroup, rank: int, send: Callable[[str, bytes], None]) -> _Arrival:
         """See `Connector.meet`."""
         names = [f"rank {number}" for number in range(len(order.seats))]
-        return _Encounter(self._circles, self._circles.of(order), names, names[rank], send)
+        return _Arrival(self._circles, self._circles.of(order), names, names[rank], send)
 
-    def leave(self, company: Company) -> None:
+    def leave(self, company: StepGroup) -> None:
         """See `Connector.leave`."""
-        if isinstance(company, InCircle):
+        if isinstance(company, InFakeGroup):
             company.circle.break_up("a member has left")
 
     leave_behind = leave
 
 
-class _Encounter:
+class _Arrival:
     """See `group_seat.Encounter`."""
 
     def __init__(
         self,
-        circles: Circles,
-        circle: Circle,
+        circles: FakeCollectives,
+        circle: FakeGroup,
         names: Sequence[str],
         own: str,
         send: Callable[[str, bytes], None],
@@ -237,18 +237,18 @@ class _Encounter:
         self._changed = asyncio.Event()
 
     def deliver(self, key: str, value: bytes) -> None:
-        """See `Encounter.deliver`."""
+        """See `Arrival.deliver`."""
         self._absent.discard(key)
         if not self._absent:
             self._changed.set()
 
     def close(self, reason: str) -> None:
-        """See `Encounter.close`."""
+        """See `Arrival.close`."""
         self._closed = reason
         self._changed.set()
 
-    async def company(self) -> InCircle:
-        """See `Encounter.company`."""
+    async def company(self) -> InFakeGroup:
+        """See `Arrival.company`."""
         self._send(self._own, b"here")
         try:
             async with asyncio.timeout(_MEET_LIMIT_S):
@@ -258,4 +258,4 @@ class _Encounter:
         if self._closed:
             raise TransportError(self._closed)
         await asyncio.sleep(_MEET_S)
-        return InCircle(self._circle)
+        return InFakeGroup(self._circle)

@@ -13,7 +13,7 @@ import msgspec
 from spotlight.actors.worker.batch_member import Batch
 from spotlight.testing import fingerprints
 from spotlight.testing.ack_log import AckLog
-from spotlight.testing.fake_collectives import Circles, State
+from spotlight.testing.fake_collectives import FakeCollectives, State
 from spotlight.testing.history import History
 from spotlight.testing.memory_store import Stores
 from spotlight.testing.numerics import Fingerprints, Numerics
@@ -51,7 +51,7 @@ class Timings:
 
 
 @dataclass
-class Plant:
+class FakeHardware:
     """What the workers of a cluster share: chance, time, stores, and what is wrong with them."""
 
     rng: random.Random
@@ -83,7 +83,7 @@ class Plant:
     _chances: dict[tuple[str, int, int], str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.circles = Circles(self.history)
+        self.circles = FakeCollectives(self.history)
 
     def step_s(self, node: str, members: int) -> float:
         """Time of a denoising step of a group on a node now."""
@@ -139,11 +139,11 @@ class SimulatedBatch(Batch):
         return State(self.weights, self.step, tuple(self.latents))
 
 
-async def fetch_bundle(plant: Plant, offer: BundleOffer) -> fingerprints.Bundle:
+async def fetch_bundle(plant: FakeHardware, offer: BundleOffer) -> fingerprints.Bundle:
     """Samples or a commit."""
     return msgspec.msgpack.decode(await plant.stores.fetch(offer), type=fingerprints.Bundle)
 
 
-async def fetch_weights(plant: Plant, offer: BundleOffer) -> fingerprints.Weights:
+async def fetch_weights(plant: FakeHardware, offer: BundleOffer) -> fingerprints.Weights:
     """A weights version."""
     return msgspec.msgpack.decode(await plant.stores.fetch(offer), type=fingerprints.Weights)

@@ -16,7 +16,7 @@ _ARMED_S = 30.0
 """How long a fault at a failpoint waits for it to be reached."""
 
 
-class Disturbance:
+class FaultInjector:
     """The faults of one run. A node that was killed is started again, as its provider would; so is
     the coordinator."""
 

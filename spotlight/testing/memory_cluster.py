@@ -30,7 +30,7 @@ from spotlight.errors import SpotlightError
 from spotlight.policies.notices import Notice
 from spotlight.testing.ack_log import AckLog
 from spotlight.testing.addresses import address_of, is_spared
-from spotlight.testing.fake_hardware import Plant, Timings
+from spotlight.testing.fake_hardware import FakeHardware, Timings
 from spotlight.testing.freezing import FreezableLoop, context_of, current_process
 from spotlight.testing.history import History
 from spotlight.testing.memory_store import SimulatedStore, Stores
@@ -101,7 +101,7 @@ class Cluster:
             transfer_s=self.timings.transfer_s,
             missed=lambda reader, key: self.history.add("missed", reader=reader, key=key),
         )
-        self.plant = Plant(
+        self.plant = FakeHardware(
             rng=self.rng("plant"),
             history=self.history,
             stores=self.stores,

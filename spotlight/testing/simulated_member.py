@@ -32,8 +32,13 @@ from spotlight.actors.worker.batch_member import (
 from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.errors import CommitRefused, ScoringError, TransferFailed, WrongWeights
 from spotlight.testing import fingerprints
-from spotlight.testing.fake_collectives import Company, Connector, InCircle
-from spotlight.testing.fake_hardware import Plant, SimulatedBatch, fetch_bundle, fetch_weights
+from spotlight.testing.fake_collectives import Connector, InFakeGroup, StepGroup
+from spotlight.testing.fake_hardware import (
+    FakeHardware,
+    SimulatedBatch,
+    fetch_bundle,
+    fetch_weights,
+)
 from spotlight.testing.simulated_steps import Steps, apart, checksum
 from spotlight.types import BundleOffer, StoreEndpoint
 
@@ -44,10 +49,10 @@ class _Job:
     sink: StoreEndpoint
 
 
-class SimulatedMember(BatchMember[SimulatedBatch, Company]):
+class SimulatedMember(BatchMember[SimulatedBatch, StepGroup]):
     """Stands where a `Member` does."""
 
-    def __init__(self, context: WorkerContext, node: str, plant: Plant) -> None:
+    def __init__(self, context: WorkerContext, node: str, plant: FakeHardware) -> None:
         connector = Connector(plant.circles, lambda: self._job.id if self._job else None)
         super().__init__(context, connector)
         self._node = node
@@ -91,14 +96,14 @@ class SimulatedMember(BatchMember[SimulatedBatch, Company]):
 
     # --- what it does in its group ---
 
-    def _follower(self, message: Follow) -> Callable[[Company], asyncio.Future[int]]:
+    def _follower(self, message: Follow) -> Callable[[StepGroup], asyncio.Future[int]]:
         first = message.requests[0]
         weights = self._held((first.weights_version, first.kind == "evaluation"))
         if checksum(weights) != message.checksum:
             raise WrongWeights(f"version {first.weights_version} is not the same here")
 
-        def take_steps(company: Company) -> asyncio.Future[int]:
-            assert isinstance(company, InCircle), "nobody follows in a group of one"
+        def take_steps(company: StepGroup) -> asyncio.Future[int]:
+            assert isinstance(company, InFakeGroup), "nobody follows in a group of one"
             work = company.follow(message.stretch, weights, lambda: step_s(company.members))
             return apart(self, work)
 

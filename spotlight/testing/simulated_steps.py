@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 
 from spotlight.actors.runtime import Actor
 from spotlight.actors.worker.batch_member import Unwanted
-from spotlight.actors.worker.sp_membership import GroupSeat
+from spotlight.actors.worker.sp_membership import SPMembership
 from spotlight.errors import TransportError
 from spotlight.policies.commit_interval import commit_due, must_stop
-from spotlight.testing.fake_collectives import Company
-from spotlight.testing.fake_hardware import Plant, SimulatedBatch
+from spotlight.testing.fake_collectives import StepGroup
+from spotlight.testing.fake_hardware import FakeHardware, SimulatedBatch
 
 ResultT = TypeVar("ResultT")
 
@@ -34,8 +34,8 @@ class Steps:
         actor: Actor,
         worker: str,
         node: str,
-        plant: Plant,
-        seat: GroupSeat[Company],
+        plant: FakeHardware,
+        seat: SPMembership[StepGroup],
         batch: SimulatedBatch,
         *,
         commit: Callable[[], Coroutine[Any, Any, None]],
@@ -107,7 +107,7 @@ class Steps:
             stretch.over(broke)
         return True
 
-    async def _advance(self, company: Company, stretch: int) -> None:
+    async def _advance(self, company: StepGroup, stretch: int) -> None:
         """Steps until something is to be decided."""
         clock, plant, batch = asyncio.get_running_loop().time, self._plant, self._batch
         company.begin(stretch, batch.state)

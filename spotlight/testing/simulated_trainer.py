@@ -33,7 +33,7 @@ from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.errors import SpotlightError, TransportError
 from spotlight.store.run_folder import checkpoint_path
 from spotlight.testing import fingerprints
-from spotlight.testing.fake_hardware import Plant, fetch_bundle
+from spotlight.testing.fake_hardware import FakeHardware, fetch_bundle
 from spotlight.testing.numerics import Update
 from spotlight.types import BundleOffer
 
@@ -56,7 +56,7 @@ class _Training:
 class SimulatedTrainerRank(ObedientTrainer):
     """Stands where a `TrainerRank` does. Ranks need not meet: each comes to the same weights."""
 
-    def __init__(self, context: WorkerContext, plant: Plant) -> None:
+    def __init__(self, context: WorkerContext, plant: FakeHardware) -> None:
         super().__init__(context)
         self._plant = plant
         self._training: _Training | None = None

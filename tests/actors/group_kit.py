@@ -41,7 +41,7 @@ from spotlight.actors.worker.commit_bundles import settings_of
 from spotlight.actors.worker.member import Member
 from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.diffusion.checkpoints import load_model
-from spotlight.diffusion.lockstep import Alone, Lockstep
+from spotlight.diffusion.lockstep import GroupSteps, SoloSteps
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.samplers import Denoising, sample
 from spotlight.transport.control import MemoryTransport
@@ -93,21 +93,21 @@ class Steps:
         """Called before a step of a rank; may raise or wait."""
         self._allowed = 1_000_000
         self._changed = threading.Condition()
-        alone, lockstep = Alone.step, Lockstep._step
+        alone, lockstep = SoloSteps.step, GroupSteps._step
 
-        def step_alone(company: Alone, denoising: Denoising) -> None:
+        def step_alone(company: SoloSteps, denoising: Denoising) -> None:
             self._before(0, denoising)
             alone(company, denoising)
             self._after(0, 1, denoising)
 
-        def step_together(company: Lockstep, denoising: Denoising) -> None:
+        def step_together(company: GroupSteps, denoising: Denoising) -> None:
             rank = company.group.rank
             self._before(rank, denoising)
             lockstep(company, denoising)
             self._after(rank, company.members, denoising)
 
-        monkeypatch.setattr(Alone, "step", step_alone)
-        monkeypatch.setattr(Lockstep, "_step", step_together)
+        monkeypatch.setattr(SoloSteps, "step", step_alone)
+        monkeypatch.setattr(GroupSteps, "_step", step_together)
 
     def hold_after(self, steps: int) -> None:
         """Let rank 0 begin no step once so many were taken in all."""

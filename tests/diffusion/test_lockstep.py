@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from spotlight.diffusion.checkpoints import load_model
-from spotlight.diffusion.lockstep import Alone, Lockstep
+from spotlight.diffusion.lockstep import GroupSteps, SoloSteps
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.samplers import Denoising, SamplerSettings, resume, sample, start
 from spotlight.diffusion.sequence_parallel import SequenceParallel
@@ -37,7 +37,7 @@ class Pair:
         self.groups: list[Group] = [init_group(0, 2, listener=listener, timeout_s=LIMIT_S)]
         self.groups.append(joining.result(LIMIT_S))
         self.first, self.second = (
-            Lockstep(group, SequenceParallel(model.transformer), ring=1)
+            GroupSteps(group, SequenceParallel(model.transformer), ring=1)
             for group, model in zip(self.groups, models, strict=True)
         )
 
@@ -70,7 +70,7 @@ def pair(models: list[DiffusionModel]) -> Iterator[Pair]:
     pair.close()
 
 
-def lead(company: Alone | Lockstep, stretch: int, denoising: Denoising, steps: int) -> None:
+def lead(company: SoloSteps | GroupSteps, stretch: int, denoising: Denoising, steps: int) -> None:
     with company.lead(stretch):
         company.begin(denoising)
         for _ in range(steps):
@@ -95,7 +95,7 @@ def test_a_stretch_goes_on_where_the_last_one_ended_in_whatever_company(pair: Pa
     following = pair.follow(1)
     lead(pair.first, 1, denoising, 1)
     assert following.result(LIMIT_S) == 1
-    lead(Alone(), 1, denoising, 1)
+    lead(SoloSteps(), 1, denoising, 1)
     denoising = resume(pair.models[0], PROMPTS, SEEDS, SETTINGS, denoising.progress())
     following = pair.follow(2)
     lead(pair.first, 2, denoising, STEPS - 2)

@@ -1,5 +1,5 @@
 """The definition of who pulls a weights version from whom: every plan looks at everyone. Slow, and
-what `Spread` must agree with.
+what `WeightDistribution` must agree with.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class _Need:
 
 
 class SpreadFromNothing:
-    """See `Spread`: which nodes there are, hold the version and may feed others is handed in."""
+    """See `WeightDistribution`: which nodes there are, hold the version and may feed others is
+    handed in."""
 
     def __init__(self, origin: Place, patience_s: float) -> None:
         self._origin = origin

@@ -11,7 +11,7 @@ from spotlight.policies.weight_distribution import (
     FED_AT_ONCE,
     ORIGIN,
     Place,
-    Spread,
+    WeightDistribution,
     transfer_limit_s,
 )
 
@@ -28,10 +28,11 @@ def places(count: int, machines: int | None = None, zones: int = 1) -> dict[str,
 
 
 class Told:
-    """A `Spread` that is told all there is before every plan, and adds up what its plans change."""
+    """A `WeightDistribution` that is told all there is before every plan, and adds up what its
+    plans change."""
 
     def __init__(self, origin: Place = TRAINER) -> None:
-        self._spread = Spread(origin, PATIENCE_S)
+        self._spread = WeightDistribution(origin, PATIENCE_S)
         self._known: set[str] = set()
         self._sources: dict[str, str] = {}
         self.failed = self._spread.failed
@@ -252,7 +253,7 @@ class CountedPlace(Place):
 
 def asked_per_node(count: int) -> float:
     """How many distances are looked at until `count` nodes hold the version, one by one."""
-    rng, it = random.Random(0), Spread(TRAINER, PATIENCE_S)
+    rng, it = random.Random(0), WeightDistribution(TRAINER, PATIENCE_S)
     where = {f"n{i:04}": CountedPlace(f"machine-{i}", f"zone-{i % 7}") for i in range(count)}
     for name, place in where.items():
         it.needs(name, place, 0.0)

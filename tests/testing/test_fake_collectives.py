@@ -11,7 +11,13 @@ import pytest
 from spotlight.actors.protocol import FormGroup, Seat
 from spotlight.actors.runtime import ActorRef
 from spotlight.errors import TransportError
-from spotlight.testing.fake_collectives import Circle, Circles, Connector, InCircle, State
+from spotlight.testing.fake_collectives import (
+    Connector,
+    FakeCollectives,
+    FakeGroup,
+    InFakeGroup,
+    State,
+)
 from spotlight.testing.history import History
 
 pytestmark = pytest.mark.virtual_time
@@ -20,13 +26,13 @@ NOBODY = ActorRef("memory://w", "actor", 1)
 START = State("weights", 2, ("a", "b"))
 
 
-def circle_of(members: int) -> Circle:
+def circle_of(members: int) -> FakeGroup:
     workers = tuple(f"n/{number}" for number in range(members))
-    return Circle(workers, History(asyncio.get_running_loop().time))
+    return FakeGroup(workers, History(asyncio.get_running_loop().time))
 
 
-def follower(circle: Circle, stretch: int = 1, weights: str = "weights") -> asyncio.Task[int]:
-    return start(InCircle(circle).follow(stretch, weights, lambda: 1.0))
+def follower(circle: FakeGroup, stretch: int = 1, weights: str = "weights") -> asyncio.Task[int]:
+    return start(InFakeGroup(circle).follow(stretch, weights, lambda: 1.0))
 
 
 def start(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
@@ -36,7 +42,7 @@ def start(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
 async def test_all_ranks_take_the_steps_of_rank_0() -> None:
     circle = circle_of(3)
     followers = [follower(circle), follower(circle)]
-    rank_0 = InCircle(circle)
+    rank_0 = InFakeGroup(circle)
     rank_0.begin(1, START)
     after = await rank_0.step(START, 1.0)
     after = await rank_0.step(after, 1.0)
@@ -48,7 +54,7 @@ async def test_all_ranks_take_the_steps_of_rank_0() -> None:
 
 async def test_a_step_ends_when_the_last_has_come() -> None:
     circle, loop = circle_of(2), asyncio.get_running_loop()
-    rank_0 = InCircle(circle)
+    rank_0 = InFakeGroup(circle)
     rank_0.begin(1, START)
     step = start(rank_0.step(START, 1.0))
     await asyncio.sleep(7.0)
@@ -61,7 +67,7 @@ async def test_a_step_ends_when_the_last_has_come() -> None:
 
 async def test_who_waits_for_one_that_left_fails() -> None:
     circle = circle_of(2)
-    rank_0 = InCircle(circle)
+    rank_0 = InFakeGroup(circle)
     rank_0.begin(1, START)
     step = start(rank_0.step(START, 1.0))
     await asyncio.sleep(2.0)
@@ -75,19 +81,19 @@ async def test_who_waits_for_one_that_left_fails() -> None:
 async def test_nobody_waits_for_ever() -> None:
     circle = circle_of(2)
     with pytest.raises(TransportError, match="too long"):
-        await InCircle(circle).follow(1, "weights", lambda: 1.0)
+        await InFakeGroup(circle).follow(1, "weights", lambda: 1.0)
 
 
 async def test_who_follows_another_stretch_fails() -> None:
     circle = circle_of(2)
-    InCircle(circle).begin(2, START)
+    InFakeGroup(circle).begin(2, START)
     with pytest.raises(TransportError, match="leads stretch 2, not 1"):
         await follower(circle, stretch=1)
 
 
 async def test_ranks_with_other_weights_are_noticed() -> None:
     circle = circle_of(2)
-    rank_0 = InCircle(circle)
+    rank_0 = InFakeGroup(circle)
     rank_0.begin(1, START)
     following = follower(circle, weights="others")
     await rank_0.step(START, 1.0)
@@ -96,7 +102,7 @@ async def test_ranks_with_other_weights_are_noticed() -> None:
 
 
 async def test_a_group_forms_once_all_have_come() -> None:
-    circles = Circles(History(asyncio.get_running_loop().time))
+    circles = FakeCollectives(History(asyncio.get_running_loop().time))
     seats = tuple(Seat(f"n/{number}", number, NOBODY, NOBODY) for number in range(2))
     order = FormGroup(3, seats, 1, False)
     connector = Connector(circles, lambda: "job")
@@ -112,7 +118,7 @@ async def test_a_group_forms_once_all_have_come() -> None:
 
 @pytest.mark.parametrize("closed", [True, False])
 async def test_a_group_that_does_not_form_is_an_error(closed: bool) -> None:
-    circles = Circles(History(asyncio.get_running_loop().time))
+    circles = FakeCollectives(History(asyncio.get_running_loop().time))
     seats = tuple(Seat(f"n/{number}", number, NOBODY, NOBODY) for number in range(2))
     connector = Connector(circles, lambda: "job")
     encounter = connector.meet(FormGroup(3, seats, 1, False), 0, lambda key, value: None)
@@ -123,7 +129,7 @@ async def test_a_group_that_does_not_form_is_an_error(closed: bool) -> None:
 
 
 async def test_a_group_is_awaited_while_one_of_it_is_left_who_does_not_know() -> None:
-    circles = Circles(History(asyncio.get_running_loop().time))
+    circles = FakeCollectives(History(asyncio.get_running_loop().time))
     seats = tuple(Seat(f"n/{number}", 1, NOBODY, NOBODY) for number in range(2))
     circle = circles.of(FormGroup(1, seats, 1, False))
     following = follower(circle)

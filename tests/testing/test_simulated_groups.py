@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from spotlight.actors.node.regrouping import Grouping
-from spotlight.actors.worker.sp_membership import GroupSeat
+from spotlight.actors.worker.sp_membership import SPMembership
 from spotlight.testing import invariants
 from spotlight.testing.chaos import Run, Scenario, chaos_job, silence, simulate
-from spotlight.testing.fake_collectives import InCircle
+from spotlight.testing.fake_collectives import InFakeGroup
 from spotlight.testing.faults import Fault
 from spotlight.testing.freezing import FreezableLoop
 from spotlight.testing.processes import NodeSpec
@@ -79,7 +79,7 @@ def test_an_order_that_nobody_repeats_is_noticed(
 def test_a_group_that_waits_for_ever_is_noticed(
     run_job: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(GroupSeat, "_call", lambda self, message: None)
+    monkeypatch.setattr(SPMembership, "_call", lambda self, message: None)
     assert "makes no step" in " ".join(run_job().history.violations)
 
 
@@ -106,10 +106,10 @@ def test_an_epoch_that_is_used_twice_is_noticed(
 def test_members_that_follow_with_other_weights_are_noticed(
     run_job: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    follow = InCircle.follow
+    follow = InFakeGroup.follow
 
-    async def with_others(self: InCircle, stretch: int, weights: str, step_s: Any) -> int:
+    async def with_others(self: InFakeGroup, stretch: int, weights: str, step_s: Any) -> int:
         return await follow(self, stretch, "others", step_s)
 
-    monkeypatch.setattr(InCircle, "follow", with_others)
+    monkeypatch.setattr(InFakeGroup, "follow", with_others)
     assert "hold different latents" in " ".join(run_job().history.violations)

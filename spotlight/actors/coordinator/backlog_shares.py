@@ -19,7 +19,7 @@ from spotlight.preflight.checkpoint_facts import CheckpointInfo
 from spotlight.types import RequestKind, SamplingSettings
 
 
-class Demands:
+class BacklogShares:
     """See the module's docstring.
 
     Args:

@@ -27,7 +27,7 @@ from spotlight.policies.exploration.reward_spread import Knowledge
 from spotlight.types import Result
 
 
-class Exploring:
+class ExplorationRecord:
     """See the module's docstring.
 
     Args:

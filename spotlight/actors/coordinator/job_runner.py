@@ -27,9 +27,9 @@ from typing import Any
 import msgspec
 import structlog
 
-from spotlight.actors.coordinator.backlog_shares import Demands
+from spotlight.actors.coordinator.backlog_shares import BacklogShares
 from spotlight.actors.coordinator.dispatcher import Dispatcher
-from spotlight.actors.coordinator.exploration_record import Exploring
+from spotlight.actors.coordinator.exploration_record import ExplorationRecord
 from spotlight.actors.coordinator.explorer import Explorer, Orders
 from spotlight.actors.coordinator.job_journal import (
     Checkpoint,
@@ -39,7 +39,7 @@ from spotlight.actors.coordinator.job_journal import (
     Trainers,
 )
 from spotlight.actors.coordinator.ledger import Ledger
-from spotlight.actors.coordinator.membership import Attendance
+from spotlight.actors.coordinator.membership import NodeMembership
 from spotlight.actors.coordinator.publications import Publications
 from spotlight.actors.coordinator.request_plans import (
     probe_requests,
@@ -176,7 +176,7 @@ class JobRunner(Actor):
         )
         self._discarded = 0
         """Finished samples that were thrown away because newer weights were published."""
-        self._demands = Demands(
+        self._demands = BacklogShares(
             job,
             job_id,
             files.checkpoint,
@@ -229,7 +229,7 @@ class JobRunner(Actor):
         )
         self._window = WindowPredictor(self._progress.training_seconds)
         learnt = self._journal.knowledge(completed)
-        self._exploring = Exploring(
+        self._exploring = ExplorationRecord(
             self._job, self._progress, learnt, self._categories, self._event
         )
         self._figures = IterationFigures(completed)
@@ -284,7 +284,7 @@ class JobRunner(Actor):
             restarts=ESCALATE,
             mailbox=_MOST_REPORTS,
         )
-        self._attendance = Attendance(
+        self._attendance = NodeMembership(
             self,
             self._roster,
             coordinator=self._coordinator,
@@ -332,7 +332,7 @@ class JobRunner(Actor):
     @handles(JoinNode, only=from_this_process)
     async def on_join(self, message: JoinNode) -> None:
         """A node is there, or its workers have changed."""
-        if self._attendance.admits(message):
+        if self._attendance.may_join(message):
             if self._schedulers.get(message.node) != message.scheduler:
                 self._store.revoke(message.node)  # another process had that token
             self._schedulers[message.node] = message.scheduler
@@ -356,7 +356,7 @@ class JobRunner(Actor):
     @handles(NodeLeaving, only=_from_coordinator)
     async def on_node_leaving(self, message: NodeLeaving) -> None:
         """A node will be taken, or is not taken after all."""
-        if self._attendance.heed(message):
+        if self._attendance.accept_notice(message):
             self.tell(self._dispatcher, message)
             self._publications.look_at(message.node)
             self._spread()

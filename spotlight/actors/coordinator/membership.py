@@ -22,7 +22,7 @@ from spotlight.actors.runtime import Actor, ActorRef, Message
 from spotlight.policies.preemption import JoinBackoff
 
 
-class Attendance:
+class NodeMembership:
     """See the module's docstring.
 
     Args:
@@ -52,7 +52,7 @@ class Attendance:
         self.preemptions = 0
         """Nodes that had notice, or were lost without."""
 
-    def admits(self, node: JoinNode) -> bool:
+    def may_join(self, node: JoinNode) -> bool:
         """Whether a node may join now; one that keeps coming and going must wait."""
         if node.node in self._roster.nodes:
             return True
@@ -90,7 +90,7 @@ class Attendance:
         names = tuple(worker.worker for worker in node.workers)
         self._remove(RemoveWorkers(names, message.reason, message.announced))
 
-    def heed(self, message: NodeLeaving) -> bool:
+    def accept_notice(self, message: NodeLeaving) -> bool:
         """A node will be taken, or is not taken after all; False if it is not there."""
         if message.node not in self._roster.nodes:
             return False

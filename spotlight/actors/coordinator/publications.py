@@ -15,7 +15,12 @@ import msgspec
 from spotlight.actors.coordinator.job_journal import Publication
 from spotlight.actors.coordinator.roster import Roster
 from spotlight.actors.protocol import HoldWeights, JoinNode, WeightsCopied, WeightsMissed
-from spotlight.policies.weight_distribution import ORIGIN, Place, Spread, transfer_limit_s
+from spotlight.policies.weight_distribution import (
+    ORIGIN,
+    Place,
+    WeightDistribution,
+    transfer_limit_s,
+)
 from spotlight.types import BundleOffer, StoreEndpoint
 
 
@@ -85,7 +90,7 @@ class _Version:
         nbytes = [offer.nbytes for offer in (where.rollout, where.evaluation) if offer is not None]
         # A node says itself what it could not get in time; this is for words that are lost.
         patience_s = sum(2 * transfer_limit_s(each) for each in nbytes)
-        self._spread = Spread(_place(where.rollout.store), patience_s)
+        self._spread = WeightDistribution(_place(where.rollout.store), patience_s)
         self._copies: dict[str, WeightsCopied] = {}
         self._told: dict[str, HoldWeights] = {}
         """The latest, by node; nothing of those that wait."""

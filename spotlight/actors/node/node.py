@@ -213,7 +213,7 @@ class NodeScheduler(Actor):
     async def on_demand(self, message: Demand) -> None:
         """What the SP groups should be good for."""
         if message.job_id == self._job_id:
-            self._grouping.heed(message)
+            self._grouping.accept_notice(message)
 
     @handles(GroupFailed, only=_from_leader)
     async def on_group_failed(self, message: GroupFailed) -> None:

@@ -104,7 +104,7 @@ class Grouping:
             self._plan()
         self._repeat_order(message)
 
-    def heed(self, demand: Demand) -> None:
+    def accept_notice(self, demand: Demand) -> None:
         """What the groups should be good for; numbers that cannot be change nothing."""
         try:
             self._work = [WorkClass(it.batches, it.steps, it.step_s) for it in demand.classes]

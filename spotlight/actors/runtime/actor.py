@@ -25,7 +25,7 @@ from spotlight.actors.runtime.supervision import NEVER, RestartPolicy
 from spotlight.transport.control import ActorRef, Message
 
 if TYPE_CHECKING:
-    from spotlight.actors.runtime.actor_context import Cell
+    from spotlight.actors.runtime.actor_context import ActorContext
     from spotlight.actors.runtime.system import ActorSystem
 
 Reply = Message | asyncio.Task[Any] | None
@@ -78,7 +78,7 @@ class Actor:
 
     _handlers: ClassVar[Mapping[type[Message], Handler]] = {}
     _guards: ClassVar[Mapping[type[Message], Guard]] = {}
-    _cell: Cell
+    _cell: ActorContext
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

@@ -1,4 +1,4 @@
-"""One actor at work: `Cell` is one incarnation, `Supervisor` its life through restarts.
+"""One actor at work: `ActorContext` is one incarnation, `Supervisor` its life through restarts.
 
 Order of an ending: the ref is dead at once (later messages are dead letters, asks fail with
 `ActorDied`); the handler that runs may finish within the grace time, or is cancelled at once after
@@ -40,7 +40,7 @@ _GREATEST_TRACEBACK = 16_000
 _DONE = Done()
 
 
-class Cell:
+class ActorContext:
     """One incarnation of an actor."""
 
     def __init__(self, system: ActorSystem, ref: ActorRef, capacity: int) -> None:
@@ -222,7 +222,7 @@ class Supervisor:
     def __init__(
         self,
         system: ActorSystem,
-        parent: Cell | None,
+        parent: ActorContext | None,
         factory: Callable[[], Actor],
         name: str,
         capacity: int,
@@ -236,7 +236,7 @@ class Supervisor:
         self._policy = policy
         loop = asyncio.get_running_loop()
         self._stop: asyncio.Future[None] = loop.create_future()
-        self._cell: Cell | None = None
+        self._cell: ActorContext | None = None
         self.first_start: asyncio.Future[ActorRef] = loop.create_future()
         """The first reference, or the error that kept the actor from starting."""
         self.task = loop.create_task(self._run(), name=f"actor {name}")

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 KeyT = TypeVar("KeyT", bound=Hashable)
 
 
-class Recent(Generic[KeyT]):
+class BoundedSet(Generic[KeyT]):
     """The `limit` keys that were added last, oldest first."""
 
     def __init__(self, limit: int) -> None:

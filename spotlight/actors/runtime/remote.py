@@ -1,8 +1,8 @@
 """Messages to and from other processes: the half of an actor system that knows frames.
 
-Going out: `Post` makes frames and hands them to the transport. Coming in: it checks what arrives,
-keeps tells of a process in order and at most once, answers duplicates of asks from a cache, and
-gives the rest to the system to deliver.
+Going out: `RemoteDelivery` makes frames and hands them to the transport. Coming in: it checks what
+arrives, keeps tells of a process in order and at most once, answers duplicates of asks from a
+cache, and gives the rest to the system to deliver.
 
 Invariants: whatever a peer sends, nothing here raises into the transport; a peer that sends what
 cannot be decoded is cut off, since no process of ours does; and a peer speaks only for itself: a
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import structlog
 
-from spotlight.actors.runtime.actor_context import Cell
+from spotlight.actors.runtime.actor_context import ActorContext
 from spotlight.actors.runtime.envelopes import Down, Ended, Failure, PushedBack, Unwatch, Watch
 from spotlight.actors.runtime.log_limiter import LogLimiter
 from spotlight.actors.runtime.mailbox import Delivery
@@ -53,7 +53,7 @@ _UNREACHED_LOG_S = 600.0
 """That an address cannot be reached is said once in so long, however often it is tried."""
 
 
-class Post:
+class RemoteDelivery:
     """Carries an actor system's messages over its transport."""
 
     def __init__(self, system: ActorSystem, transport: ControlTransport) -> None:
@@ -150,7 +150,7 @@ class Post:
 
     # --- push-back --------------------------------------------------------------------
 
-    def push_back(self, cell: Cell, addressed_as: ActorRef, address: str) -> None:
+    def push_back(self, cell: ActorContext, addressed_as: ActorRef, address: str) -> None:
         """A tell from another process found a full mailbox: ask that process to slow down."""
         now = _now()
         if now - cell.pushed_back_at.get(address, -PUSH_BACK_S) >= PUSH_BACK_S / 2:

@@ -21,13 +21,13 @@ from collections.abc import Callable
 import structlog
 
 from spotlight.actors.runtime.actor import Actor
-from spotlight.actors.runtime.actor_context import Cell, Supervisor
+from spotlight.actors.runtime.actor_context import ActorContext, Supervisor
 from spotlight.actors.runtime.asks import PendingAsks
 from spotlight.actors.runtime.dead_letters import DeadLetter, DeadLetters, Reason
 from spotlight.actors.runtime.envelopes import Down, EndReason, Failure
 from spotlight.actors.runtime.log_limiter import LogLimiter
 from spotlight.actors.runtime.mailbox import Delivery
-from spotlight.actors.runtime.remote import Post
+from spotlight.actors.runtime.remote import RemoteDelivery
 from spotlight.actors.runtime.supervision import NEVER, RestartPolicy
 from spotlight.actors.runtime.system_counters import MailboxStatistics, Statistics
 from spotlight.actors.runtime.watches import Watches, lives_in
@@ -75,9 +75,9 @@ class ActorSystem:
         """The crash that stopped the whole system, if one did."""
         self.asks = PendingAsks()
         self.watches = Watches(self, watch_renewal_s)
-        self.post = Post(self, transport)
+        self.post = RemoteDelivery(self, transport)
         self._force_codec = force_codec
-        self.cells: dict[str, Cell] = {}
+        self.cells: dict[str, ActorContext] = {}
         """The actors that are there, by name. For the parts of the runtime."""
         self._roots: dict[str, Supervisor] = {}
         self._supervisors: dict[Supervisor, None] = {}
@@ -161,7 +161,7 @@ class ActorSystem:
 
     async def spawn_child(
         self,
-        parent: Cell,
+        parent: ActorContext,
         factory: Callable[[], Actor],
         name: str,
         *,
@@ -173,7 +173,7 @@ class ActorSystem:
 
     async def _spawn(
         self,
-        parent: Cell | None,
+        parent: ActorContext | None,
         factory: Callable[[], Actor],
         name: str,
         mailbox: int,
@@ -229,14 +229,14 @@ class ActorSystem:
 
     # --- called by cells and supervisors ----------------------------------------------
 
-    def open_cell(self, name: str, capacity: int) -> Cell:
+    def open_cell(self, name: str, capacity: int) -> ActorContext:
         """Make the next incarnation of a name; messages reach it from now on."""
         incarnation = actor_incarnation(self.post.transport.incarnation, next(self._actors_opened))
-        cell = Cell(self, ActorRef(self.address, name, incarnation), capacity)
+        cell = ActorContext(self, ActorRef(self.address, name, incarnation), capacity)
         self.cells[name] = cell
         return cell
 
-    def close_cell(self, cell: Cell, reason: EndReason) -> None:
+    def close_cell(self, cell: ActorContext, reason: EndReason) -> None:
         """An incarnation is over: answer what was queued and tell those who watch."""
         if self.cells.get(cell.ref.name) is cell:
             del self.cells[cell.ref.name]
@@ -251,11 +251,11 @@ class ActorSystem:
         if not cell.ended.done():
             cell.ended.set_result(reason)
 
-    def watch(self, cell: Cell, ref: ActorRef) -> None:
+    def watch(self, cell: ActorContext, ref: ActorRef) -> None:
         """Called by `Actor.watch`."""
         self.watches.place(cell, ref)
 
-    def unwatch(self, cell: Cell, ref: ActorRef) -> None:
+    def unwatch(self, cell: ActorContext, ref: ActorRef) -> None:
         """Called by `Actor.unwatch`."""
         self.watches.lift(cell, ref)
 
@@ -357,12 +357,12 @@ class ActorSystem:
     def _through_codec(self, message: Message) -> Message:
         return decode_message(encode_message(message)) if self._force_codec else message
 
-    def find(self, ref: ActorRef) -> Cell | None:
+    def find(self, ref: ActorRef) -> ActorContext | None:
         """The cell that a message to `ref` reaches now."""
         cell = self.find_open(ref)
         return cell if cell is not None and cell.accepts else None
 
-    def find_open(self, ref: ActorRef) -> Cell | None:
+    def find_open(self, ref: ActorRef) -> ActorContext | None:
         cell = self.cells.get(ref.name)
         if cell is not None and ref.incarnation in (0, cell.ref.incarnation):
             return cell

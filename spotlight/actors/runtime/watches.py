@@ -21,7 +21,7 @@ from spotlight.errors import MailboxFull, PeerUnreachable
 from spotlight.transport.control import ActorRef, Kind
 
 if TYPE_CHECKING:
-    from spotlight.actors.runtime.actor_context import Cell
+    from spotlight.actors.runtime.actor_context import ActorContext
     from spotlight.actors.runtime.system import ActorSystem
 
 log = structlog.get_logger(__name__)
@@ -48,7 +48,7 @@ class Watches:
 
     # --- watches that actors here place -----------------------------------------------
 
-    def place(self, cell: Cell, ref: ActorRef) -> None:
+    def place(self, cell: ActorContext, ref: ActorRef) -> None:
         """Have exactly one `Down` for `ref` delivered to an actor. Placing twice is placing
         once."""
         if ref in cell.watching:
@@ -64,7 +64,7 @@ class Watches:
         else:
             target.watchers[(cell.ref, ref)] = None
 
-    def lift(self, cell: Cell, ref: ActorRef) -> None:
+    def lift(self, cell: ActorContext, ref: ActorRef) -> None:
         """Undo a watch."""
         if not _remove(cell, ref):
             return
@@ -84,11 +84,11 @@ class Watches:
         if cell is not None:
             self._deliver(cell, watched_as, reason)
 
-    def _deliver(self, cell: Cell, ref: ActorRef, reason: EndReason) -> None:
+    def _deliver(self, cell: ActorContext, ref: ActorRef, reason: EndReason) -> None:
         if _remove(cell, ref) and cell.accepts:
             cell.mailbox.force(Delivery(Down(ref, reason), ref, Kind.TELL, 0, None))
 
-    def _send(self, cell: Cell, address: str, refs: tuple[ActorRef, ...]) -> None:
+    def _send(self, cell: ActorContext, address: str, refs: tuple[ActorRef, ...]) -> None:
         try:
             self._system.post.tell_runtime(address, Watch(cell.ref, refs))
         except PeerUnreachable:
@@ -131,7 +131,7 @@ class Watches:
         if target is not None:
             target.watchers.pop((watcher, ref), None)
 
-    def end(self, cell: Cell, reason: EndReason) -> None:
+    def end(self, cell: ActorContext, reason: EndReason) -> None:
         """An actor is over: tell its watchers, and lift its own watches."""
         for watcher, watched_as in cell.watchers:
             self.report(watcher, watched_as, reason)
@@ -164,7 +164,7 @@ def lives_in(ref: ActorRef, address: str, process: int) -> bool:
     return ref.address == address and (not process or not ref.process or ref.process == process)
 
 
-def _remove(cell: Cell, ref: ActorRef) -> bool:
+def _remove(cell: ActorContext, ref: ActorRef) -> bool:
     """Take a watch out of its cell; False if it was not there."""
     if ref not in cell.watching:
         return False

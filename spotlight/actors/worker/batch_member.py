@@ -45,8 +45,8 @@ from spotlight.actors.runtime import (
     from_this_process,
     handles,
 )
-from spotlight.actors.runtime.bounded_set import Recent
-from spotlight.actors.worker.sp_membership import CompanyT, Connector, GroupSeat
+from spotlight.actors.runtime.bounded_set import BoundedSet
+from spotlight.actors.worker.sp_membership import Connector, SPMembership, StepGroupT
 from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.errors import (
     CommitRefused,
@@ -117,17 +117,17 @@ class Unwanted(Exception):
 BatchT = TypeVar("BatchT", bound=Batch)
 
 
-class BatchMember(Actor, ABC, Generic[BatchT, CompanyT]):
+class BatchMember(Actor, ABC, Generic[BatchT, StepGroupT]):
     """See the module's docstring."""
 
-    def __init__(self, context: WorkerContext, connector: Connector[CompanyT]) -> None:
+    def __init__(self, context: WorkerContext, connector: Connector[StepGroupT]) -> None:
         self._context = context
-        self._seat = GroupSeat(self, context.name, connector)
+        self._seat = SPMembership(self, context.name, connector)
         self._wanted: dict[int, BatchT] = {}
         """Batches whose results are wanted, by lease. Leases of different jobs may bear the same
         number.
         """
-        self._revoked: Recent[int] = Recent(_REVOKED_LEASES)
+        self._revoked: BoundedSet[int] = BoundedSet(_REVOKED_LEASES)
         self._stop_at: float | None = None
 
     # --- what a subclass knows ---
@@ -144,7 +144,7 @@ class BatchMember(Actor, ABC, Generic[BatchT, CompanyT]):
         """
 
     @abstractmethod
-    def _follower(self, message: Follow) -> Callable[[CompanyT], asyncio.Future[int]]:
+    def _follower(self, message: Follow) -> Callable[[StepGroupT], asyncio.Future[int]]:
         """How to take part in the steps that rank 0 leads; raises `WrongWeights`."""
 
     # --- the group ---
@@ -340,7 +340,7 @@ class BatchMember(Actor, ABC, Generic[BatchT, CompanyT]):
         self._wanted.clear()
         for batch in forgotten:
             batch.score_until(asyncio.get_running_loop().time())
-        self._revoked = Recent(_REVOKED_LEASES)
+        self._revoked = BoundedSet(_REVOKED_LEASES)
 
     async def _until_uploaded(
         self, batch: BatchT, key: str, upload: Callable[[], Awaitable[BundleOffer]]

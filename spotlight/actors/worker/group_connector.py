@@ -11,7 +11,7 @@ from functools import partial
 from spotlight.actors.protocol import FormGroup
 from spotlight.actors.runtime.abandonable_thread import AbandonableThread
 from spotlight.actors.worker.worker_state import WorkerContext
-from spotlight.diffusion.lockstep import Alone, Company, Lockstep
+from spotlight.diffusion.lockstep import GroupSteps, SoloSteps, StepGroup
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.sequence_parallel import SequenceParallel
 from spotlight.errors import TransportError
@@ -44,14 +44,14 @@ class GroupConnector:
         self._host = host
         self._model = model
         self._parallel: SequenceParallel | None = None
-        self.alone: Company = Alone()
+        self.alone: StepGroup = SoloSteps()
 
     def fingerprint(self) -> str | None:
         """See `Connector.fingerprint`."""
         loaded = self._model()
         return loaded[1] if loaded is not None else None
 
-    def meet(self, order: FormGroup, rank: int, send: Callable[[str, bytes], None]) -> _Encounter:
+    def meet(self, order: FormGroup, rank: int, send: Callable[[str, bytes], None]) -> _Arrival:
         """See `Connector.meet`."""
         loaded = self._model()
         if loaded is None:
@@ -68,26 +68,26 @@ class GroupConnector:
             timeout_s=_COLLECTIVE_LIMIT_S,
             backend="nccl" if loaded[0].device.type == "cuda" else "gloo",
         )
-        return _Encounter(begin, self._parallel, order.ring, send)
+        return _Arrival(begin, self._parallel, order.ring, send)
 
     def forget(self) -> None:
         """Let go of the model: another is going to be loaded."""
         self._parallel = None
 
-    def leave(self, company: Company) -> None:
+    def leave(self, company: StepGroup) -> None:
         """See `Connector.leave`."""
-        if isinstance(company, Lockstep):
+        if isinstance(company, GroupSteps):
             company.group.close()
 
-    def leave_behind(self, company: Company) -> None:
+    def leave_behind(self, company: StepGroup) -> None:
         """See `Connector.leave_behind`."""
-        if isinstance(company, Lockstep):
+        if isinstance(company, GroupSteps):
             company.group.abandon()
             if company.inside:
                 self._context.abandon_accelerator()
 
 
-class _Encounter:
+class _Arrival:
     """See `group_seat.Encounter`. `begin` makes the group, in a thread of its own."""
 
     def __init__(
@@ -109,8 +109,8 @@ class _Encounter:
         self.deliver = self._rendezvous.deliver
         self.close = self._rendezvous.close
 
-    async def company(self) -> Lockstep:
-        """See `Encounter.company`."""
+    async def company(self) -> GroupSteps:
+        """See `Arrival.company`."""
         thread = AbandonableThread("rendezvous")  # it may hang with a peer that does
         try:
             async with asyncio.timeout(_CONNECT_LIMIT_S):
@@ -121,4 +121,4 @@ class _Encounter:
             raise TransportError(f"not connected after {_CONNECT_LIMIT_S:g} s") from error
         finally:
             thread.close()
-        return Lockstep(group, self._parallel, self._ring)
+        return GroupSteps(group, self._parallel, self._ring)

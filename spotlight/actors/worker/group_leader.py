@@ -58,8 +58,8 @@ from spotlight.actors.protocol import (
 )
 from spotlight.actors.protocol.delivery import insist, try_tell
 from spotlight.actors.runtime import Actor, ActorRef, Message, handles
-from spotlight.actors.runtime.bounded_set import Recent
-from spotlight.actors.worker.sp_group_view import GroupStanding
+from spotlight.actors.runtime.bounded_set import BoundedSet
+from spotlight.actors.worker.sp_group_view import SPGroupView
 from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.errors import ActorError
 
@@ -90,9 +90,9 @@ class _Job:
     rollout_versions: set[int] = field(default_factory=set)
     evaluation_versions: set[int] = field(default_factory=set)
     leases: dict[int, _Lease] = field(default_factory=dict)
-    closed: Recent[int] = field(default_factory=lambda: Recent(_CLOSED_LEASES))
+    closed: BoundedSet[int] = field(default_factory=lambda: BoundedSet(_CLOSED_LEASES))
     """Leases that are over, or were revoked before they came."""
-    prompts: Recent[str] = field(default_factory=lambda: Recent(_PROMPTS))
+    prompts: BoundedSet[str] = field(default_factory=lambda: BoundedSet(_PROMPTS))
 
 
 class GroupLeader(Actor):
@@ -102,7 +102,7 @@ class GroupLeader(Actor):
         self._context = context
         self._member = member
         self._job: _Job | None = None
-        self._group = GroupStanding(context.name)
+        self._group = SPGroupView(context.name)
         self._node: ActorRef | None = None
         self._draining_for: ActorRef | None = None
         """The node that wants to hear when nothing is left here."""

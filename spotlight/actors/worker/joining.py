@@ -28,7 +28,7 @@ class Entries(Protocol):
         """Whoever waits for the group fails with this reason."""
 
 
-class Meeting:
+class JoiningGroup:
     """One member's end of it.
 
     Args:

@@ -60,7 +60,7 @@ from spotlight.actors.worker.scoring import Scoring
 from spotlight.actors.worker.step_loop import StepLoop, Taken, take
 from spotlight.actors.worker.worker_state import Turn, WorkerContext
 from spotlight.diffusion.checkpoints import load_model
-from spotlight.diffusion.lockstep import Company, Lockstep
+from spotlight.diffusion.lockstep import GroupSteps, StepGroup
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.png import to_png
 from spotlight.diffusion.samplers import Denoising, Progress, resume, start
@@ -114,7 +114,7 @@ class _Batch(Batch):
     """That it came for."""
 
 
-class Member(BatchMember[_Batch, Company]):
+class Member(BatchMember[_Batch, StepGroup]):
     """See the module's docstring."""
 
     def __init__(self, context: WorkerContext, host: str = "127.0.0.1") -> None:
@@ -187,7 +187,7 @@ class Member(BatchMember[_Batch, Company]):
         self._weights.clear()
         self._loaded = None
 
-    def _follower(self, message: Follow) -> Callable[[Company], asyncio.Future[int]]:
+    def _follower(self, message: Follow) -> Callable[[StepGroup], asyncio.Future[int]]:
         first = message.requests[0]
         weights = self._held((first.weights_version, first.kind == "evaluation"))
         if self._job is None or weights.checksum != message.checksum:
@@ -196,8 +196,8 @@ class Member(BatchMember[_Batch, Company]):
         prompts = [request.prompt for request in message.requests]
         seeds = [request.seed for request in message.requests]
 
-        def take_steps(company: Company) -> asyncio.Future[int]:
-            assert isinstance(company, Lockstep), "nobody follows in a group of one"
+        def take_steps(company: StepGroup) -> asyncio.Future[int]:
+            assert isinstance(company, GroupSteps), "nobody follows in a group of one"
             return self._context.in_turn(
                 lambda: company.follow(
                     message.stretch,

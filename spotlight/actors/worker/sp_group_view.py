@@ -9,7 +9,7 @@ Versions = tuple[frozenset[int], frozenset[int]]
 """Held for rollouts, and for evaluations."""
 
 
-class GroupStanding:
+class SPGroupView:
     """A group of one before the first order.
 
     Invariant: a group serves what all its members have said that they hold, and nothing before it

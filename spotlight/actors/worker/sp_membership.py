@@ -30,13 +30,13 @@ from spotlight.actors.protocol import (
 )
 from spotlight.actors.protocol.delivery import try_tell
 from spotlight.actors.runtime import Actor, ActorRef
-from spotlight.actors.worker.joining import Entries, Meeting
+from spotlight.actors.worker.joining import Entries, JoiningGroup
 from spotlight.errors import CannotShard, SpotlightError, TransportError
 from spotlight.types import Request
 
 log = structlog.get_logger(__name__)
 
-CompanyT = TypeVar("CompanyT")
+StepGroupT = TypeVar("StepGroupT")
 """With whom steps are taken: as the connector makes it."""
 CompanyT_co = TypeVar("CompanyT_co", covariant=True)
 
@@ -49,7 +49,7 @@ _REPEAT_S = 1.0
 _EARLY = 64
 
 
-class Encounter(Entries, Protocol[CompanyT_co]):
+class Arrival(Entries, Protocol[CompanyT_co]):
     """One end of a group that forms."""
 
     async def company(self) -> CompanyT_co:
@@ -57,10 +57,10 @@ class Encounter(Entries, Protocol[CompanyT_co]):
         ...
 
 
-class Connector(Protocol[CompanyT]):
+class Connector(Protocol[StepGroupT]):
     """How a member comes together with others, and parts from them."""
 
-    alone: CompanyT
+    alone: StepGroupT
 
     def fingerprint(self) -> str | None:
         """The same in all members that have this job and this model; None without a job."""
@@ -68,25 +68,25 @@ class Connector(Protocol[CompanyT]):
 
     def meet(
         self, order: FormGroup, rank: int, send: Callable[[str, bytes], None]
-    ) -> Encounter[CompanyT]:
+    ) -> Arrival[StepGroupT]:
         """Begin to form a group; `send` hands an entry to all others."""
         ...
 
-    def leave(self, company: CompanyT) -> None:
+    def leave(self, company: StepGroupT) -> None:
         """Part from a group in which nobody waits."""
 
-    def leave_behind(self, company: CompanyT) -> None:
+    def leave_behind(self, company: StepGroupT) -> None:
         """Part from one in which steps may be stuck: they are nothing to us any more."""
 
 
 @dataclass(eq=False)
-class _Stretch(Generic[CompanyT]):
+class _StepRun(Generic[StepGroupT]):
     """See `step_loop.Stretch`."""
 
-    seat: GroupSeat[CompanyT]
+    seat: SPMembership[StepGroupT]
     epoch: int
     number: int
-    company: CompanyT
+    company: StepGroupT
     broken: asyncio.Future[None]
     call: Follow | None = None
     """With which the others were called, if this member leads."""
@@ -97,7 +97,7 @@ class _Stretch(Generic[CompanyT]):
         self.seat.end(self, error)
 
 
-class GroupSeat(Generic[CompanyT]):
+class SPMembership(Generic[StepGroupT]):
     """See the module's docstring; a member in a group of one to begin with.
 
     Args:
@@ -105,21 +105,21 @@ class GroupSeat(Generic[CompanyT]):
         worker: its name.
     """
 
-    def __init__(self, actor: Actor, worker: str, connector: Connector[CompanyT]) -> None:
+    def __init__(self, actor: Actor, worker: str, connector: Connector[StepGroupT]) -> None:
         self._actor = actor
         self._worker = worker
         self._connector = connector
         self._order: FormGroup | None = None
         self._leader: ActorRef | None = None
         self._forming: asyncio.Task[None] | None = None
-        self._meeting: Meeting | None = None
+        self._joining: JoiningGroup | None = None
         self._repeating: asyncio.Task[None] | None = None
         self._early: list[tuple[Introduce, ActorRef]] = []
         self._company = connector.alone
         self._formed = asyncio.Event()
         self._formed.set()
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._open: dict[_Stretch[CompanyT], None] = {}
+        self._open: dict[_StepRun[StepGroupT], None] = {}
         self._quiet = asyncio.Event()
         self._quiet.set()
         self._stretches = 0
@@ -151,9 +151,9 @@ class GroupSeat(Generic[CompanyT]):
         self._stop_repeating()
         if self._forming is not None:
             self._forming.cancel()
-        if self._meeting is not None:
-            self._meeting.close("a newer group was planned")
-            self._meeting = None
+        if self._joining is not None:
+            self._joining.close("a newer group was planned")
+            self._joining = None
         if order.at_once:
             self._leave_behind()
         self._forming = self._actor.run_task(self._form(order))
@@ -163,11 +163,11 @@ class GroupSeat(Generic[CompanyT]):
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
-            meeting = self._begin_to_meet(order) if len(order.seats) > 1 else None
+            joining = self._begin_to_join(order) if len(order.seats) > 1 else None
             await self._leave()
-            company = await self._meet(order, meeting) if meeting else self._connector.alone
+            company = await self._meet(order, joining) if joining else self._connector.alone
         except TransportError as error:
-            known = self._meeting.culprits if self._meeting is not None else (self._worker,)
+            known = self._joining.culprits if self._joining is not None else (self._worker,)
             self._fail(str(error), known)
             return
         except CannotShard as error:
@@ -179,7 +179,7 @@ class GroupSeat(Generic[CompanyT]):
         self._formed.set()
         self._tell_leader(GroupReady(order.epoch, loop.time() - began))
 
-    def _begin_to_meet(self, order: FormGroup) -> Meeting:
+    def _begin_to_join(self, order: FormGroup) -> JoiningGroup:
         fingerprint = self._connector.fingerprint()
         if fingerprint is None:
             raise TransportError("no job is prepared on this member")
@@ -187,13 +187,13 @@ class GroupSeat(Generic[CompanyT]):
         def tell(seat: Seat, message: Introduce) -> None:
             try_tell(self._actor, seat.member, message)
 
-        meeting = self._meeting = Meeting(order, self._rank(), fingerprint, tell)
-        meeting.introduce()
-        self._repeating = self._actor.run_task(self._repeat(meeting))
+        joining = self._joining = JoiningGroup(order, self._rank(), fingerprint, tell)
+        joining.introduce()
+        self._repeating = self._actor.run_task(self._repeat(joining))
         early, self._early = self._early, []
         for message, sender in early:
             self.hear(message, sender)
-        return meeting
+        return joining
 
     async def _leave(self) -> None:
         """Steps under way end by themselves, unless the group is broken already."""
@@ -206,33 +206,33 @@ class GroupSeat(Generic[CompanyT]):
         self._connector.leave(self._company)
         self._company = self._connector.alone
 
-    async def _meet(self, order: FormGroup, meeting: Meeting) -> CompanyT:
-        await meeting.all_heard()
-        encounter = self._connector.meet(order, self._rank(), meeting.say)
-        meeting.read(encounter)
+    async def _meet(self, order: FormGroup, joining: JoiningGroup) -> StepGroupT:
+        await joining.all_heard()
+        encounter = self._connector.meet(order, self._rank(), joining.say)
+        joining.read(encounter)
         return await encounter.company()
 
     def hear(self, message: Introduce, sender: ActorRef) -> None:
         """A member introduces itself, or sets an entry of the rendezvous."""
         if message.epoch < self.epoch:
             self._refuse_old(message.epoch)
-        elif message.epoch > self.epoch or self._meeting is None:
+        elif message.epoch > self.epoch or self._joining is None:
             self._early = [*self._early[-_EARLY:], (message, sender)]  # our order is on its way
         elif self._has_rank(sender, message.rank):
-            self._meeting.hear(message)
+            self._joining.hear(message)
         else:
             self._refuse_stranger(message, sender)
 
-    async def _repeat(self, meeting: Meeting) -> None:
+    async def _repeat(self, joining: JoiningGroup) -> None:
         """Anything that we said may be lost."""
         loop = asyncio.get_running_loop()
         hear_until = loop.time() + _HEAR_LIMIT_S
         while True:
             await asyncio.sleep(_REPEAT_S)
             if not self._formed.is_set():
-                meeting.introduce()
+                joining.introduce()
                 if loop.time() >= hear_until:
-                    meeting.give_up_absent()
+                    joining.give_up_absent()
             for stretch in self._open:
                 self._call(stretch)
 
@@ -243,7 +243,9 @@ class GroupSeat(Generic[CompanyT]):
 
     # --- steps ---
 
-    async def lead(self, requests: tuple[Request, ...], checksum: int) -> _Stretch[CompanyT] | None:
+    async def lead(
+        self, requests: tuple[Request, ...], checksum: int
+    ) -> _StepRun[StepGroupT] | None:
         """Call the group together for some steps of a batch, once it has formed; None if this
         member does not lead it, or no group forms for long.
         """
@@ -256,7 +258,7 @@ class GroupSeat(Generic[CompanyT]):
         self._call(stretch)
         return stretch
 
-    def _call(self, stretch: _Stretch[CompanyT]) -> None:
+    def _call(self, stretch: _StepRun[StepGroupT]) -> None:
         if stretch.call is not None:
             for seat in stretch.others:
                 try_tell(self._actor, seat.member, stretch.call)
@@ -293,7 +295,7 @@ class GroupSeat(Generic[CompanyT]):
         self,
         message: Follow,
         rank_0: ActorRef,
-        take_steps: Callable[[CompanyT], asyncio.Future[int]],
+        take_steps: Callable[[StepGroupT], asyncio.Future[int]],
     ) -> None:
         """Take part in a stretch that rank 0 leads; the caller has the accelerator's turn."""
         company = self._company
@@ -342,7 +344,7 @@ class GroupSeat(Generic[CompanyT]):
 
     def end(
         self,
-        stretch: _Stretch[CompanyT],
+        stretch: _StepRun[StepGroupT],
         error: TransportError | None,
         culprits: tuple[str, ...] = (),
     ) -> None:
@@ -356,8 +358,8 @@ class GroupSeat(Generic[CompanyT]):
         if error is not None and stretch.epoch == self.epoch and self._formed.is_set():
             self._fail(str(error), culprits)
 
-    def _begin(self, number: int) -> _Stretch[CompanyT]:
-        stretch = _Stretch(self, self.epoch, number, self._company, self._broken)
+    def _begin(self, number: int) -> _StepRun[StepGroupT]:
+        stretch = _StepRun(self, self.epoch, number, self._company, self._broken)
         self._open[stretch] = None
         self._quiet.clear()
         return stretch

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from spotlight.actors.worker.worker_state import Turn
-from spotlight.diffusion.lockstep import Company
+from spotlight.diffusion.lockstep import StepGroup
 from spotlight.diffusion.samplers import Denoising, Progress
 from spotlight.errors import TransportError
 from spotlight.policies.commit_interval import commit_due, must_stop
@@ -32,11 +32,11 @@ class Accelerator(Protocol):
         """Queue torch work."""
 
 
-class Stretch(Protocol):
+class StepRun(Protocol):
     """Leave to take some steps with those who are in one's SP group now."""
 
     number: int
-    company: Company
+    company: StepGroup
     broken: asyncio.Future[None]
     """Done when the group is no more: its accelerator thread may be stuck."""
 
@@ -93,7 +93,7 @@ class StepLoop(Generic[ResultT]):
         accelerator: Accelerator,
         turn: Turn,
         *,
-        stretch: Callable[[], Coroutine[Any, Any, Stretch | None]],
+        stretch: Callable[[], Coroutine[Any, Any, StepRun | None]],
         prepare: Callable[[], None],
         begin: Callable[[], Denoising],
         finish: Callable[[Denoising], ResultT],
@@ -158,7 +158,7 @@ class StepLoop(Generic[ResultT]):
                     self._delivery.cancel()  # the last step is delivered instead
                 return finished
 
-    async def _run_stretch(self, stretch: Stretch, *, passes_on: bool) -> ResultT | None:
+    async def _run_stretch(self, stretch: StepRun, *, passes_on: bool) -> ResultT | None:
         work = self._work
         steps = self._accelerator.in_turn(lambda: self._advance(stretch, work))
         if passes_on and self._runs_to_the_end():
@@ -176,7 +176,7 @@ class StepLoop(Generic[ResultT]):
             stretch.over(broke)
         return None
 
-    def _advance(self, stretch: Stretch, work: _Work) -> ResultT | None:
+    def _advance(self, stretch: StepRun, work: _Work) -> ResultT | None:
         """In the accelerator's thread: one step, and those after it until a commit is due. The trip
         to the loop and back costs as much as a step of a small model.
         """
@@ -246,7 +246,7 @@ class StepLoop(Generic[ResultT]):
         return taken
 
 
-def _step(company: Company, denoising: Denoising, work: _Work) -> None:
+def _step(company: StepGroup, denoising: Denoising, work: _Work) -> None:
     began = time.perf_counter()  # the loop's clock may stand while its thread sleeps
     company.step(denoising)
     work.seconds += time.perf_counter() - began

@@ -21,7 +21,7 @@ _HEARTBEAT_BYTES = 64
 """Allowed in each period for heartbeats, which no message accounts for."""
 
 
-class Hoarding:
+class PartialMessageGuard:
     """Connections by the number of their descriptor, and what they had received when they were last
     known to owe nothing."""
 

@@ -26,7 +26,7 @@ _QUIET_S = 60.0
 TurnedAway = Literal["no_greeting", "silent", "too_many_waiting", "no_room"]
 
 
-class Doorway:
+class PendingConnections:
     """Connections by the number of their descriptor."""
 
     def __init__(

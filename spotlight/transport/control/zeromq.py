@@ -6,7 +6,7 @@ behind NAT needs no way in.
 
 Whoever says what no process of ours does is told why and not heard any more: its connection ends,
 and its incarnation is refused from then on (`CutOffs`). Whoever says nothing is bounded in number
-and time (`Doorway`), and so is whom we connect to (`Dials`).
+and time (`PendingConnections`), and so is whom we connect to (`Dials`).
 
 Why the options are what they are (`ZeroMQSettings.apply`): without ROUTER_MANDATORY a send to an
 unknown peer succeeds and the message is gone; without heartbeats a frozen peer is never noticed;
@@ -34,8 +34,8 @@ from spotlight.transport.control.base import TransportListener
 from spotlight.transport.control.codec import FRAME_LIMIT, PROTOCOL_VERSION
 from spotlight.transport.control.dials import Dials
 from spotlight.transport.control.links import AcceptedLink, DialedLink, Link
-from spotlight.transport.control.partial_message_guard import Hoarding
-from spotlight.transport.control.pending_connections import Doorway, TurnedAway
+from spotlight.transport.control.partial_message_guard import PartialMessageGuard
+from spotlight.transport.control.pending_connections import PendingConnections, TurnedAway
 from spotlight.transport.control.reader import SocketReader, open_monitor, receive_message
 from spotlight.transport.control.tcp import Connections
 from spotlight.transport.control.zeromq_settings import ZeroMQSettings
@@ -131,7 +131,7 @@ class ZeroMQTransport:
             self.address = re.sub(r":0\Z", f":{port}", self._advertise)
         self._listener = listener
         self._connections = Connections(int(port))
-        self._doorway = Doorway(
+        self._doorway = PendingConnections(
             self._connections,
             limit=self.settings.connections,
             strangers=self.settings.strangers,
@@ -140,7 +140,7 @@ class ZeroMQTransport:
             hear=self._hear,
             turned_away=self._turned_away,
         )
-        self._hoarding = Hoarding(
+        self._hoarding = PartialMessageGuard(
             self._connections,
             limit_of=lambda descriptor: (
                 _STRANGER_BYTES if self._doorway.may_greet(descriptor) else 2 * wire.MESSAGE_LIMIT

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from job_kit import SETTINGS, STORE, job
 
-from spotlight.actors.coordinator.backlog_shares import Demands
+from spotlight.actors.coordinator.backlog_shares import BacklogShares
 from spotlight.actors.coordinator.roster import Roster
 from spotlight.actors.coordinator.step_profile import StepProfile
 from spotlight.actors.protocol import Demand, JoinNode, Pull, WorkerRefs
@@ -50,7 +50,7 @@ class Office:
             self.roster.join(each)
         self.table: Any = Waiting()
         self.profile = StepProfile("model", StepTimes())
-        self.demands = Demands(
+        self.demands = BacklogShares(
             spec,
             "job-1",
             inspect_checkpoint(spec.model),

@@ -7,7 +7,7 @@ from typing import Any
 from job_kit import job
 
 from spotlight.actors.coordinator.exploration import Explored
-from spotlight.actors.coordinator.exploration_record import Exploring
+from spotlight.actors.coordinator.exploration_record import ExplorationRecord
 from spotlight.actors.coordinator.job_journal import SavedProgress
 from spotlight.actors.coordinator.request_plans import unexplored
 from spotlight.policies.exploration.prompt_population import Population
@@ -16,14 +16,14 @@ from spotlight.policies.exploration.reward_spread import Evidence, Knowledge
 CATEGORIES = {"a": "x", "b": "y", "c": "x"}
 
 
-def exploring(known: Knowledge) -> Exploring:
+def exploring(known: Knowledge) -> ExplorationRecord:
     spec = job(exploration={"mode": "bandit"}, prompts={"per_iteration": 2})
     progress = SavedProgress(0, unexplored(spec, 0), ())
 
     def event(*args: Any, **fields: Any) -> None:
         """Nobody reads it."""
 
-    return Exploring(spec, progress, known, CATEGORIES, event)
+    return ExplorationRecord(spec, progress, known, CATEGORIES, event)
 
 
 def test_an_iteration_is_told_what_is_known_of_its_prompts_and_of_all_categories() -> None:

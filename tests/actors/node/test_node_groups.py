@@ -63,7 +63,7 @@ class Plan:
         """The user wants groups of this degree."""
         steps = {1: 1.0, 2: 0.6, 4: 0.4}
         waiting = DemandClass("rollout", batches, 20, steps)
-        self.grouping.heed(Demand(job, 4, (waiting,), None, degree, apart))
+        self.grouping.accept_notice(Demand(job, 4, (waiting,), None, degree, apart))
         await settle()
 
     async def fail(self, *culprits: str, epoch: int | None = None, wait_s: float = 0.2) -> None:

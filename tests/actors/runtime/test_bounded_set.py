@@ -1,8 +1,8 @@
-from spotlight.actors.runtime.bounded_set import Recent
+from spotlight.actors.runtime.bounded_set import BoundedSet
 
 
 def test_the_latest_keys_are_remembered_oldest_first():
-    recent: Recent[int] = Recent(3)
+    recent: BoundedSet[int] = BoundedSet(3)
     for key in (1, 2, 3, 1, 4):
         recent.add(key)
     assert list(recent) == [3, 1, 4]

@@ -8,7 +8,7 @@ import pytest
 
 from spotlight.actors.protocol import FormGroup, Introduce, Seat
 from spotlight.actors.runtime import ActorRef
-from spotlight.actors.worker.joining import Meeting
+from spotlight.actors.worker.joining import JoiningGroup
 from spotlight.errors import TransportError
 
 MODEL = "job/1"
@@ -38,7 +38,7 @@ class Table:
         self.deaf: set[int] = set()
         self.said: list[tuple[int, Introduce]] = []
         self.members = [
-            Meeting(
+            JoiningGroup(
                 order, rank, model, lambda seat, message: self._tell(seats.index(seat), message)
             )
             for rank, model in enumerate(models)
@@ -50,7 +50,7 @@ class Table:
             self.members[rank].hear(message)
 
 
-async def settled(meeting: Meeting) -> bool:
+async def settled(meeting: JoiningGroup) -> bool:
     """Whether it need not wait for the others."""
     try:
         async with asyncio.timeout(0.01):

@@ -29,7 +29,7 @@ from spotlight.actors.protocol import (
 pytestmark = pytest.mark.virtual_time
 
 
-class Company(Crew):
+class StepGroup(Crew):
     """With another worker's leader, who only records."""
 
     other: Recorder
@@ -58,14 +58,14 @@ class Company(Crew):
 
 
 @pytest.fixture
-async def crew() -> AsyncIterator[Company]:
+async def crew() -> AsyncIterator[StepGroup]:
     async with Cluster() as cluster:
-        crew = Company()
+        crew = StepGroup()
         await crew.open(cluster)
         yield crew
 
 
-async def test_it_takes_nothing_before_the_group_has_formed(crew: Company) -> None:
+async def test_it_takes_nothing_before_the_group_has_formed(crew: StepGroup) -> None:
     await crew.prepare()
     assert crew.pull().credits > 0
     order = crew.order(1, "w")
@@ -76,7 +76,7 @@ async def test_it_takes_nothing_before_the_group_has_formed(crew: Company) -> No
     assert (crew.pull().credits, crew.pull().rollout_versions) == (2, (0,))
 
 
-async def test_it_pulls_for_all_with_what_all_hold(crew: Company) -> None:
+async def test_it_pulls_for_all_with_what_all_hold(crew: StepGroup) -> None:
     await crew.prepare()
     await crew.hold(1, keep=(0, 1))
     await crew.form(1, "w", "x")
@@ -88,7 +88,7 @@ async def test_it_pulls_for_all_with_what_all_hold(crew: Company) -> None:
 
 
 async def test_what_a_stranger_or_an_old_group_holds_does_not_count(
-    crew: Company, capsys: pytest.CaptureFixture[str]
+    crew: StepGroup, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await crew.prepare()
     await crew.form(2, "w", "x")
@@ -98,7 +98,7 @@ async def test_what_a_stranger_or_an_old_group_holds_does_not_count(
     assert capsys.readouterr().out.count("old_epoch_refused") == 2
 
 
-async def test_one_that_follows_takes_nothing_and_says_what_it_holds(crew: Company) -> None:
+async def test_one_that_follows_takes_nothing_and_says_what_it_holds(crew: StepGroup) -> None:
     await crew.prepare()
     await crew.form(1, "x", "w")
     assert (crew.pull().members, crew.pull().credits) == (0, 0)
@@ -108,7 +108,7 @@ async def test_one_that_follows_takes_nothing_and_says_what_it_holds(crew: Compa
     assert crew.pull().credits == 0
 
 
-async def test_what_it_holds_is_said_again_for_it_may_be_lost(crew: Company) -> None:
+async def test_what_it_holds_is_said_again_for_it_may_be_lost(crew: StepGroup) -> None:
     await crew.prepare()
     await crew.form(1, "x", "w")
     crew.other.inbox.clear()
@@ -116,7 +116,7 @@ async def test_what_it_holds_is_said_again_for_it_may_be_lost(crew: Company) -> 
     assert crew.other.all(HeldVersions) == [HeldVersions(1, "w", (0,), ())]
 
 
-async def test_a_grant_for_one_that_follows_goes_back(crew: Company) -> None:
+async def test_a_grant_for_one_that_follows_goes_back(crew: StepGroup) -> None:
     await crew.prepare()
     await crew.form(1, "x", "w")
     await crew.grant(4)
@@ -124,7 +124,7 @@ async def test_a_grant_for_one_that_follows_goes_back(crew: Company) -> None:
     assert crew.member.all(Grant) == []
 
 
-async def test_what_one_that_follows_still_holds_is_saved_and_goes_back(crew: Company) -> None:
+async def test_what_one_that_follows_still_holds_is_saved_and_goes_back(crew: StepGroup) -> None:
     await crew.working(4)
     await crew.form(1, "x", "w")
     assert crew.held() == (4,)
@@ -135,7 +135,7 @@ async def test_what_one_that_follows_still_holds_is_saved_and_goes_back(crew: Co
     assert crew.held() == ()
 
 
-async def test_leases_are_kept_while_it_leads_in_whatever_group(crew: Company) -> None:
+async def test_leases_are_kept_while_it_leads_in_whatever_group(crew: StepGroup) -> None:
     await crew.working(4)
     await crew.form(1, "w", "x")
     await crew.form(2, "w")
@@ -144,7 +144,7 @@ async def test_leases_are_kept_while_it_leads_in_whatever_group(crew: Company) -
 
 
 async def test_an_old_order_changes_nothing_and_is_logged(
-    crew: Company, capsys: pytest.CaptureFixture[str]
+    crew: StepGroup, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await crew.prepare()
     await crew.form(5, "w")
@@ -155,7 +155,7 @@ async def test_an_old_order_changes_nothing_and_is_logged(
     assert capsys.readouterr().out.count("old_epoch_refused") == 2
 
 
-async def test_a_group_that_failed_takes_nothing_and_its_node_hears_of_it(crew: Company) -> None:
+async def test_a_group_that_failed_takes_nothing_and_its_node_hears_of_it(crew: StepGroup) -> None:
     await crew.prepare()
     await crew.form(1, "w", "x")
     await crew.hears(1, 0)
@@ -167,7 +167,7 @@ async def test_a_group_that_failed_takes_nothing_and_its_node_hears_of_it(crew: 
     assert crew.pull().credits == 2
 
 
-async def test_a_failure_is_said_again_until_there_is_another_order(crew: Company) -> None:
+async def test_a_failure_is_said_again_until_there_is_another_order(crew: StepGroup) -> None:
     await crew.prepare()
     await crew.form(1, "w", "x")
     await crew.tell(GroupFailed(1, "it broke"), sender=crew.member)
@@ -179,7 +179,7 @@ async def test_a_failure_is_said_again_until_there_is_another_order(crew: Compan
     assert len(crew.node.all(GroupFailed)) == 3
 
 
-async def test_a_failure_of_an_old_group_is_not_passed_on(crew: Company) -> None:
+async def test_a_failure_of_an_old_group_is_not_passed_on(crew: StepGroup) -> None:
     await crew.prepare()
     await crew.form(2, "w")
     await crew.tell(GroupFailed(1, "late"), sender=crew.member)
@@ -188,7 +188,7 @@ async def test_a_failure_of_an_old_group_is_not_passed_on(crew: Company) -> None
 
 
 async def test_its_node_hears_what_it_is_ready_for_and_of_which_order_it_knows(
-    crew: Company,
+    crew: StepGroup,
 ) -> None:
     assert await crew.system.ask(crew.leader, AreYouThere(), timeout_s=1.0) == Alive("w", 0, "")
     await crew.tell(crew.order(3, "w"), sender=crew.node)
@@ -206,7 +206,7 @@ async def test_its_node_hears_what_it_is_ready_for_and_of_which_order_it_knows(
     assert await crew.system.ask(crew.leader, AreYouThere(), timeout_s=1.0) == Alive("w", 3, "job")
 
 
-async def test_one_that_follows_has_drained_when_it_holds_nothing(crew: Company) -> None:
+async def test_one_that_follows_has_drained_when_it_holds_nothing(crew: StepGroup) -> None:
     await crew.prepare()
     await crew.form(1, "x", "w")
     await crew.tell(Drain(30.0), sender=crew.node)

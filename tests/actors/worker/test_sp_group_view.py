@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spotlight.actors.protocol import FormGroup, GroupFailed, HeldVersions, Seat
 from spotlight.actors.runtime import ActorRef
-from spotlight.actors.worker.sp_group_view import GroupStanding
+from spotlight.actors.worker.sp_group_view import SPGroupView
 
 _NOTHING = (frozenset[int](), frozenset[int]())
 
@@ -19,13 +19,13 @@ def _order(epoch: int, *workers: str) -> FormGroup:
 
 
 def test_a_worker_that_was_told_nothing_is_alone_and_serves_what_it_holds() -> None:
-    standing = GroupStanding("a")
+    standing = SPGroupView("a")
     assert (standing.epoch, standing.first, standing.followers) == (0, None, ())
     assert standing.serves({1, 2}, {2}) == ({1, 2}, {2})
 
 
 def test_a_group_serves_nothing_before_it_has_formed() -> None:
-    standing = GroupStanding("a")
+    standing = SPGroupView("a")
     assert standing.take(_order(1, "a"))
     assert standing.serves({1}, set()) == _NOTHING
     assert standing.form(1)
@@ -33,7 +33,7 @@ def test_a_group_serves_nothing_before_it_has_formed() -> None:
 
 
 def test_a_group_serves_what_all_its_members_hold() -> None:
-    standing = GroupStanding("a")
+    standing = SPGroupView("a")
     standing.take(_order(1, "a", "b", "c"))
     standing.form(1)
     assert standing.hear(HeldVersions(1, "b", (1, 2, 3), (1, 2)), _seat("b").leader)
@@ -43,7 +43,7 @@ def test_a_group_serves_what_all_its_members_hold() -> None:
 
 
 def test_a_follower_serves_nothing_and_knows_its_leader() -> None:
-    standing = GroupStanding("b")
+    standing = SPGroupView("b")
     standing.take(_order(1, "a", "b"))
     standing.form(1)
     assert standing.first == _seat("a")
@@ -52,7 +52,7 @@ def test_a_follower_serves_nothing_and_knows_its_leader() -> None:
 
 
 def test_an_old_order_changes_nothing() -> None:
-    standing = GroupStanding("a")
+    standing = SPGroupView("a")
     assert standing.take(_order(5, "a", "b"))
     assert not standing.take(_order(4, "a"))
     assert not standing.take(_order(5, "a"))
@@ -60,7 +60,7 @@ def test_an_old_order_changes_nothing() -> None:
 
 
 def test_what_belongs_to_an_old_epoch_changes_nothing() -> None:
-    standing = GroupStanding("a")
+    standing = SPGroupView("a")
     standing.take(_order(1, "a", "b"))
     standing.take(_order(2, "a", "b"))
     assert not standing.form(1)
@@ -73,13 +73,13 @@ def test_what_belongs_to_an_old_epoch_changes_nothing() -> None:
 
 
 def test_a_stranger_cannot_say_what_the_group_holds() -> None:
-    standing = GroupStanding("a")
+    standing = SPGroupView("a")
     standing.take(_order(1, "a", "b"))
     assert not standing.hear(HeldVersions(1, "x", (1,), ()), _seat("x").leader)
 
 
 def test_a_group_that_failed_serves_nothing_until_another_has_formed() -> None:
-    standing = GroupStanding("a")
+    standing = SPGroupView("a")
     standing.take(_order(1, "a"))
     standing.form(1)
     failure = GroupFailed(1, "a collective broke")
@@ -93,7 +93,7 @@ def test_a_group_that_failed_serves_nothing_until_another_has_formed() -> None:
 
 
 def test_what_followers_held_is_forgotten_with_the_group() -> None:
-    standing = GroupStanding("a")
+    standing = SPGroupView("a")
     standing.take(_order(1, "a", "b"))
     standing.form(1)
     standing.hear(HeldVersions(1, "b", (1,), ()), _seat("b").leader)

@@ -41,7 +41,7 @@ from spotlight.actors.protocol import (
     Revoke,
 )
 from spotlight.actors.worker import sp_membership
-from spotlight.diffusion.lockstep import Lockstep
+from spotlight.diffusion.lockstep import GroupSteps
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.samplers import Denoising
 from spotlight.errors import CannotShard
@@ -314,9 +314,9 @@ async def test_a_thread_that_was_left_behind_loads_no_weights(
     loads, free, follows = threading.Event(), threading.Event(), threading.Event()
     load = models[0].load_trainable_state
     loaded: list[object] = []
-    hear = Lockstep._hear
+    hear = GroupSteps._hear
 
-    def heard(company: Lockstep, stretch: int) -> Any:
+    def heard(company: GroupSteps, stretch: int) -> Any:
         follows.set()
         return hear(company, stretch)
 
@@ -327,7 +327,7 @@ async def test_a_thread_that_was_left_behind_loads_no_weights(
 
     monkeypatch.setattr(models[0], "load_trainable_state", slow)
     monkeypatch.setattr(models[1], "load_trainable_state", loaded.append)
-    monkeypatch.setattr(Lockstep, "_hear", heard)
+    monkeypatch.setattr(GroupSteps, "_hear", heard)
     await crew.form(first, second)
     lease = crew.denoise(first, BATCH)
     await until(lambda: loads.is_set() and follows.is_set())

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from spotlight.transport.control.partial_message_guard import LOOKS, PERIOD_S, Hoarding
+from spotlight.transport.control.partial_message_guard import LOOKS, PERIOD_S, PartialMessageGuard
 
 pytestmark = pytest.mark.virtual_time
 
@@ -34,7 +34,7 @@ class Guarded:
     def __init__(self, count: int) -> None:
         self.wires = Wires()
         self.found: list[int] = []
-        self.hoarding = Hoarding(
+        self.hoarding = PartialMessageGuard(
             self.wires, limit_of=lambda _: LIMIT, hear=lambda: None, found=self.found.append
         )
         for descriptor in range(count):

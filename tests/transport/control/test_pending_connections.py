@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from spotlight.transport.control.pending_connections import Doorway, TurnedAway
+from spotlight.transport.control.pending_connections import PendingConnections, TurnedAway
 from spotlight.transport.control.tcp import Connections
 
 pytestmark = pytest.mark.virtual_time
@@ -29,7 +29,7 @@ class Port:
     def __init__(self) -> None:
         self.connections = FakeConnections()
         self.away: list[tuple[int, TurnedAway]] = []
-        self.doorway = Doorway(
+        self.doorway = PendingConnections(
             self.connections,
             limit=8,
             strangers=4,
