@@ -1,5 +1,6 @@
 """Where the ranks of a group meet: a store of torch.distributed whose entries travel over the
-control channel, which is authenticated, rather than through a server of its own.
+control channel, from members whom the group's plan names, rather than through a server of its own
+that takes entries from anybody.
 
 Every rank has one and sees what the others set. `get` blocks the thread that forms the group until
 the entry arrives, at most `timeout_s`.

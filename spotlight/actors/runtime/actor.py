@@ -140,10 +140,6 @@ class Actor:
         watching once."""
         self.system.watch(self._cell, ref)
 
-    def unwatch(self, ref: ActorRef) -> None:
-        """Receive no `Down` for `ref` after all, unless it is in the mailbox already."""
-        self.system.unwatch(self._cell, ref)
-
     def run_task(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run a task that belongs to this actor: it is cancelled when the actor ends, and its crash
         is the actor's."""

@@ -255,10 +255,6 @@ class ActorSystem:
         """Called by `Actor.watch`."""
         self.watches.place(cell, ref)
 
-    def unwatch(self, cell: ActorContext, ref: ActorRef) -> None:
-        """Called by `Actor.unwatch`."""
-        self.watches.lift(cell, ref)
-
     def forget(self, supervisor: Supervisor) -> None:
         """A supervisor is over."""
         self._supervisors.pop(supervisor, None)

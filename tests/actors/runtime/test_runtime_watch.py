@@ -74,18 +74,6 @@ async def test_watching_twice_is_watching_once(there: str) -> None:
         assert watcher.reasons == ["stopped"]
 
 
-async def test_after_unwatch_there_is_no_down(there: str) -> None:
-    async with Cluster() as cluster:
-        a, b = await systems(cluster, there)
-        ref = await b.spawn(Accountant, "accountant")
-        watcher = await watch(a, ref)
-        watcher.unwatch(ref)
-        await asyncio.sleep(0.1)
-        await b.stop(ref)
-        await asyncio.sleep(60.0)
-        assert watcher.downs == []
-
-
 async def test_a_watch_of_a_well_known_name_is_answered_under_that_reference(there: str) -> None:
     async with Cluster() as cluster:
         a, b = await systems(cluster, there)
