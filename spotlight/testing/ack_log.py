@@ -3,25 +3,28 @@ it is lost or done again."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from spotlight.actors.coordinator.job_journal import JobJournal
 from spotlight.actors.protocol import Grant
-from spotlight.policies.dispatch.rows import SavedRow
+from spotlight.policies.dispatch.leases import Leases
+from spotlight.policies.dispatch.rows import Lease, SavedRow
 from spotlight.testing.history import History
-from spotlight.types import BundleOffer
 
 
 class AckLog:
-    """Commits and completions by request, each with the lease under which it was accepted."""
+    """Commits and completions by request, each with the newest lease that there was when it was
+    accepted: only later grants can be expected to know of it."""
 
     def __init__(self, history: History) -> None:
         self._history = history
         self._committed: dict[str, tuple[int, int]] = {}
-        """Step and lease."""
+        """Step and newest lease."""
         self._completed: dict[str, int] = {}
+        self._newest = 0
+        """Lease."""
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -33,7 +36,13 @@ class AckLog:
             JobJournal.rewind,
             JobJournal.begin_again,
         )
+        open_lease = Leases.open
         acks = self
+
+        def opening(self: Leases, *of: Any, **more: Any) -> Lease:
+            lease = open_lease(self, *of, **more)
+            acks._newest = max(acks._newest, lease.number)
+            return lease
 
         def saving(self: JobJournal, rows: Mapping[str, SavedRow | None]) -> None:
             acks._take_back(rows)
@@ -49,23 +58,24 @@ class AckLog:
             retry(self)
 
         seams = (
-            ("save_requests", saving, save),
-            ("rewind", rewinding, rewind),
-            ("begin_again", retrying, retry),
+            (JobJournal, "save_requests", saving, save),
+            (JobJournal, "rewind", rewinding, rewind),
+            (JobJournal, "begin_again", retrying, retry),
+            (Leases, "open", opening, open_lease),
         )
-        for name, replacement, _ in seams:
-            setattr(JobJournal, name, replacement)
+        for owner, name, replacement, _ in seams:
+            setattr(owner, name, replacement)
         try:
             yield
         finally:
-            for name, _, real in seams:
-                setattr(JobJournal, name, real)
+            for owner, name, _, real in seams:
+                setattr(owner, name, real)
 
     def check(self, granted: Grant) -> None:
         """A member begins a batch: what was accepted before its grant must not be done again."""
         for request, saved in zip(granted.requests, granted.commits, strict=True):
-            step, lease = self._committed.get(request.id, (0, 0))
-            if lease < granted.lease and (saved.step if saved is not None else 0) < step:
+            step, newest = self._committed.get(request.id, (0, 0))
+            if newest < granted.lease and (saved.step if saved is not None else 0) < step:
                 self._history.violation(
                     f"{request.id} is granted without its commit of step {step}"
                 )
@@ -82,21 +92,13 @@ class AckLog:
         for request_id, row in rows.items():
             if row is None or row.commit is None:
                 continue
-            lease = _lease_of(row.commit.bundle)
             if row.reward is None:
-                self._committed[request_id] = (row.commit.step, lease)
+                self._committed[request_id] = (row.commit.step, self._newest)
             elif request_id in self._completed:
                 self._history.violation(f"{request_id} counts twice")
             else:
-                self._completed[request_id] = lease
+                self._completed[request_id] = self._newest
 
     def _forget(self) -> None:
         self._committed.clear()
         self._completed.clear()
-
-
-def _lease_of(bundle: BundleOffer) -> int:
-    """Under which a bundle was left: `commits/worker/0/EPOCH-LEASE-STEP`, or `samples/...`."""
-    found = re.search(r"/\d+-(\d+)(-\d+)?\Z", bundle.key)
-    assert found is not None, bundle.key
-    return int(found[1])
