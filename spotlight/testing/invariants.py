@@ -120,6 +120,15 @@ def iterations_are_trained_in_order(run: Run) -> Iterable[str]:
             following = int(happening["iteration"]) + 1
 
 
+def little_is_denoised_again(run: Run) -> Iterable[str]:
+    """A worker that is lost costs no more steps than there are between two commits, and the one
+    that it takes, unless a commit was on its way."""
+    for lost in run.history.all("lost_work"):
+        again = int(lost["step"]) - int(lost["told"])
+        if lost["every"] and not lost["on_its_way"] and again > int(lost["every"]) + 1:
+            yield f"{lost['worker']} loses {again} steps, though it commits every {lost['every']}"
+
+
 def plans_outlive_the_coordinator(run: Run) -> Iterable[str]:
     """The rollouts of an iteration are decided once, until trainers begin again before it."""
     built = [(trainer["term"], trainer["completed"]) for trainer in run.history.all("trainer")]
@@ -263,6 +272,7 @@ INVARIANTS: tuple[Callable[[Run], Iterable[str]], ...] = (
     advantages_come_from_these_rollouts,
     groups_share_their_settings,
     iterations_are_trained_in_order,
+    little_is_denoised_again,
     plans_outlive_the_coordinator,
     weights_follow_from_the_samples,
     faults_change_nothing,

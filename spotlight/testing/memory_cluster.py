@@ -346,6 +346,7 @@ class Cluster:
                 begun_at=batch.first,
                 step=batch.step,
                 told=batch.told,
+                on_its_way=batch.committed > batch.told,
                 every=batch.message.commit_every,
                 requests=tuple(request.id for request in batch.message.requests),
             )

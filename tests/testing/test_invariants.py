@@ -104,6 +104,17 @@ def test_an_advantage_that_is_not_of_the_rollouts_is_noticed(run: Run) -> None:
     assert violations(invariants.advantages_come_from_these_rollouts, run)
 
 
+@pytest.mark.parametrize(
+    ("told", "on_its_way", "noticed"), [(3, False, True), (3, True, False), (4, False, False)]
+)
+def test_a_loss_of_more_steps_than_commits_leave_open_is_noticed(
+    run: Run, told: int, on_its_way: bool, noticed: bool
+) -> None:
+    lost = {"worker": "w", "lease": 1, "begun_at": 0, "step": 7, "told": told, "every": 2}
+    run.history.add("lost_work", **lost, on_its_way=on_its_way, requests=())
+    assert bool(violations(invariants.little_is_denoised_again, run)) == noticed
+
+
 def test_a_group_with_two_settings_is_noticed(run: Run) -> None:
     settings: Any = run.history.all("train")[0]["settings"]
     alter(run, "train", 0, settings=((settings[0][0], "others"), *settings[1:]))
