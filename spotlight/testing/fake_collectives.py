@@ -254,7 +254,8 @@ class _Arrival:
             async with asyncio.timeout(_MEET_LIMIT_S):
                 await self._changed.wait()
         except TimeoutError as error:
-            raise TransportError(f"no {min(self._absent)} after {_MEET_LIMIT_S:g} s") from error
+            missing = min(self._absent, default="word")  # the last came in the same moment
+            raise TransportError(f"no {missing} after {_MEET_LIMIT_S:g} s") from error
         if self._closed:
             raise TransportError(self._closed)
         await asyncio.sleep(_MEET_S)

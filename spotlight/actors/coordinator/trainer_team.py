@@ -57,6 +57,8 @@ class TrainerTeam:
         """Orders the ranks behind the first to come to its rendezvous."""
         self._asked: set[int] = set()
         """Ranks, by epoch, whose answer is awaited."""
+        self._train_waits = False
+        """For the checkpoint before it."""
         self.ranks: tuple[Rank, ...] = ()
 
     @property
@@ -133,7 +135,7 @@ class TrainerTeam:
     def remind(self) -> None:
         """Repeat what is not answered."""
         for order in list(self._open):
-            self._send(self._open[order][1])
+            self._tell(order)
 
     def dismiss_others(self, node: JoinNode) -> None:
         """Workers that trained before others took over hold on to much memory."""
@@ -153,11 +155,22 @@ class TrainerTeam:
         if order == "start" and self._to_come is not None:
             return False
         del self._open[order]
+        if order == "save" and self._train_waits:
+            self._tell("train")
         return True
 
     def _order(self, order: Order, number: int, messages: Mapping[int, Message]) -> None:
         self._open[order] = (number, dict(messages))
-        self._send(messages)
+        self._tell(order)
+
+    def _tell(self, order: Order) -> None:
+        """Unless it must wait: a checkpoint that is asked for again, as the first word was lost,
+        must not come to a trainer that is further."""
+        if order == "train":
+            self._train_waits = "save" in self._open
+            if self._train_waits:
+                return
+        self._send(self._open[order][1])
 
     def _send(self, messages: Mapping[int, Message]) -> None:
         for rank, message in messages.items():

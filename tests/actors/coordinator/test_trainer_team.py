@@ -134,6 +134,17 @@ async def test_an_order_is_done_when_the_last_rank_says_so(school: School) -> No
     assert school.team.answered("train", 3, 0)
 
 
+async def test_training_waits_until_the_checkpoint_before_it_is_written(school: School) -> None:
+    school.team.save(3, export=False)
+    school.team.train(3, 0, ())
+    school.team.remind()
+    await settle()
+    assert not any(rank.all(Train) for rank in school.ranks)
+    assert school.team.answered("save", 3, 0)
+    await settle()
+    assert all(len(rank.all(Train)) == 1 for rank in school.ranks)
+
+
 async def test_an_answer_that_comes_twice_is_none(school: School) -> None:
     school.team.train(3, 0, ())
     assert not school.team.answered("train", 3, 0)
