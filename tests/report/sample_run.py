@@ -163,7 +163,6 @@ def _lose(run: RunWriter, worker: dict[str, str], time_s: float) -> None:
         **worker,
         reason="preempted",
         requests_reissued={"rollout": 8},
-        batches_to_score_again=0,
     )
     run.event(
         "node_lost",

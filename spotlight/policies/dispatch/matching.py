@@ -73,6 +73,8 @@ class Matching:
         self._leased: defaultdict[tuple[RequestKind, SamplingSettings], Counter[str]]
         self._leased = defaultdict(Counter)
         """Leases that are yet to be denoised, by node."""
+        self._leases_left = 0
+        """All of these: a sum over nodes at every event would grow with the cluster."""
 
     # --- workers ---
 
@@ -148,6 +150,7 @@ class Matching:
             self._recalls.leaves(lease)
         if not lease.is_denoised:
             self._leased[lease.request.kind, lease.request.settings][taker.node] += 1
+            self._leases_left += 1
         self.refresh(taker.name)
         return lease
 
@@ -183,6 +186,7 @@ class Matching:
 
     def _count_denoised(self, lease: Lease, taker: Taker) -> None:
         key = lease.request.kind, lease.request.settings
+        self._leases_left -= 1
         self._leased[key][taker.node] -= 1
         if not self._leased[key][taker.node]:
             del self._leased[key][taker.node]
@@ -286,7 +290,7 @@ class Matching:
     def batches_left(self) -> int:
         """Micro-batches that are not denoised yet."""
         queued = sum(micro_batches(n, kind[1]) for kind, n in self.waiting.undenoised.items())
-        return queued + sum(nodes.total() for nodes in self._leased.values())
+        return queued + self._leases_left
 
     def kinds_left(self) -> frozenset[tuple[RequestKind, SamplingSettings]]:
         """Of work that is not denoised yet."""

@@ -229,6 +229,8 @@ class RequestTable:
         if lease is not None and 0 < batch.step <= lease.request.settings.steps:
             self._deliveries.save(name, lease, batch, now)
             self._accounts.out.append(Answer(len(lease.rows)))
+        elif lease is not None:
+            self._accounts.delete_unused(batch.bundle)
         return self._instructions(now)
 
     def complete(

@@ -222,6 +222,12 @@ class Ledger:
         backlog = self.table.backlog()
         found = {work.kind: (work.queued, work.leased) for work in backlog}
         assert found == {kind: (queued[kind], held[kind]) for kind in queued.keys() | held.keys()}
+        left = sum(work.batches for work in backlog)
+        scarce = left.bit_length() if left < len(self.processes) else None
+        assert self.table.backlog_outline() == (
+            scarce,
+            frozenset((work.kind, work.settings) for work in backlog),
+        )
         for work in backlog:
             batches = micro_batches(work.queued, SETTINGS) + held[work.kind].total()
             assert work.batches == batches
