@@ -240,3 +240,23 @@ def test_commits_follow_the_pace_of_the_group_as_it_is(rig: Rig) -> None:
         every.append(rig.last().commit_every)
         rig.complete(rig.last(), steps=0)
     assert 1 <= 2 * every[1] < every[0], "steps are longer, so fewer are lost"
+
+
+def test_a_worker_that_was_told_to_drop_what_it_delivered_late_cannot_keep_its_lease(
+    rig: Rig,
+) -> None:
+    rig.add("late")
+    rig.submit(*requests(2))
+    grant = rig.last()
+    rig.wait(20)
+    rig.add("next")
+    rig.bar("late", "next")
+    if rig.last().worker == "late":
+        rig.give_back(rig.last())
+    rig.bar("late")
+    assert rig.commit(grant, 1) == Answer(0)
+    rig.bar("late", "next")
+    rig.give_back(rig.last("next"))
+    rig.report("late", grant)
+    assert rig.revoked() == [grant.lease] * 2
+    assert rig.table.leases() == []
