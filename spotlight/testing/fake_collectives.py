@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from spotlight.actors.protocol import FormGroup
+from spotlight.actors.protocol import GroupPlan
 from spotlight.errors import TransportError
 from spotlight.testing import fingerprints
 from spotlight.testing.history import History
@@ -178,7 +178,7 @@ class FakeCollectives:
         self._history = history
         self._circles: dict[object, FakeGroup] = {}
 
-    def of(self, order: FormGroup) -> FakeGroup:
+    def of(self, order: GroupPlan) -> FakeGroup:
         """The one that an order is about; the same for all its ranks."""
         seats = tuple((seat.worker, seat.worker_epoch) for seat in order.seats)
         workers = tuple(seat.worker for seat in order.seats)
@@ -204,7 +204,7 @@ class Connector:
         self.fingerprint = fingerprint
         self.alone = StepGroup()
 
-    def meet(self, order: FormGroup, rank: int, send: Callable[[str, bytes], None]) -> _Arrival:
+    def meet(self, order: GroupPlan, rank: int, send: Callable[[str, bytes], None]) -> _Arrival:
         """See `Connector.meet`."""
         names = [f"rank {number}" for number in range(len(order.seats))]
         return _Arrival(self._circles, self._circles.of(order), names, names[rank], send)

@@ -53,7 +53,7 @@ class GroupWatch:
                         continue  # the node has yet to hear that it is a new one
                     if standing.epoch > grouping._epoch:
                         yield f"{worker} is in epoch {standing.epoch}, not planned by {node}"
-                    seats = standing._order.seats if standing._order is not None else ()
+                    seats = standing.seats
                     if seats and told.setdefault(standing.epoch, seats) != seats:
                         yield f"epoch {standing.epoch} of {node} names two groups"
                     still = self._stands_still(node) or self._stands_still(worker)

@@ -209,8 +209,8 @@ class Cluster:
 
             plant = self.plant
             member = await spawn(lambda: SimulatedMember(context, node.name, plant), "member")
-            leader = await spawn(lambda: GroupLeader(context, member), "leader")
             trainer = await spawn(lambda: SimulatedTrainerRank(context, plant), "trainer-rank")
+            leader = await spawn(lambda: GroupLeader(context, member, trainer), "leader")
             refs = WorkerRefs(name, context.epoch, leader, member, trainer)
             system.tell(system.well_known(node_address, "node"), WorkerUp(refs, key))
 

@@ -10,18 +10,14 @@ from dataclasses import dataclass
 import msgspec
 
 from spotlight.actors.protocol import (
-    Acknowledged,
     Completed,
-    Drain,
-    EndJob,
     Follow,
     Grant,
-    HoldWeights,
-    PrepareJob,
+    JobPlan,
     ReturnLease,
-    WeightsHeld,
+    WorkerPlan,
 )
-from spotlight.actors.runtime import ActorRef, handles
+from spotlight.actors.runtime import ActorRef
 from spotlight.actors.worker.batch_member import (
     STATES,
     BatchMember,
@@ -31,6 +27,7 @@ from spotlight.actors.worker.batch_member import (
 )
 from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.errors import CommitRefused, ScoringError, TransferFailed, WrongWeights
+from spotlight.jobs import JobSpec
 from spotlight.testing import fingerprints
 from spotlight.testing.fake_collectives import Connector, InFakeGroup, StepGroup
 from spotlight.testing.fake_hardware import (
@@ -49,7 +46,7 @@ class _Job:
     sink: StoreEndpoint
 
 
-class SimulatedMember(BatchMember[SimulatedBatch, StepGroup]):
+class SimulatedMember(BatchMember[SimulatedBatch, StepGroup, str]):
     """Stands where a `Member` does."""
 
     def __init__(self, context: WorkerContext, node: str, plant: FakeHardware) -> None:
@@ -58,41 +55,23 @@ class SimulatedMember(BatchMember[SimulatedBatch, StepGroup]):
         self._node = node
         self._plant = plant
         self._job: _Job | None = None
-        self._weights: dict[tuple[int, bool], str] = {}
-        self._acknowledged: set[tuple[int, bool]] = set()
+        self._reported: set[tuple[int, bool]] = set()
+        """Weights of the job."""
 
-    @handles(PrepareJob)
-    async def on_prepare(self, message: PrepareJob) -> Acknowledged:
-        if self._job is not None and self._job.id == message.job_id:
-            self._job.sink = message.membership.sink
-            return Acknowledged()
-        self._forget_job()
+    async def _load_model(self, spec: JobSpec) -> None:
         with self._context.busy("loading", "model"):
             await asyncio.sleep(self._plant.timings.load_s)
-        self._job = _Job(message.job_id, message.membership.sink)
-        return Acknowledged()
 
-    @handles(HoldWeights)
-    async def on_hold_weights(self, message: HoldWeights) -> WeightsHeld:
-        for evaluation, offer in ((False, message.rollout), (True, message.evaluation)):
-            if offer is not None:
-                weights = await fetch_weights(self._plant, offer)
-                self._weights[(message.version, evaluation)] = weights.weights
-                self._acknowledged.add((message.version, evaluation))
-        for key in [key for key in self._weights if key[0] not in message.keep]:
-            del self._weights[key]
-        return WeightsHeld(message.version)
+    def _begin_job(self, plan: JobPlan, spec: JobSpec) -> None:
+        self._job = _Job(plan.job_id, plan.membership.sink)
 
-    @handles(EndJob)
-    async def on_end_job(self, message: EndJob) -> None:
-        if self._job is not None and self._job.id == message.job_id:
-            self._forget_job()
-
-    def _forget_job(self) -> None:
+    def _end_job(self) -> None:
         self._job = None
+        self._reported.clear()
         self._forget_batches()
-        self._weights.clear()
-        self._acknowledged.clear()
+
+    async def _fetch_weights(self, offer: BundleOffer) -> str:
+        return (await fetch_weights(self._plant, offer)).weights
 
     # --- what it does in its group ---
 
@@ -117,10 +96,16 @@ class SimulatedMember(BatchMember[SimulatedBatch, StepGroup]):
     def _make_batch(self, message: Grant, leader: ActorRef) -> SimulatedBatch:
         return SimulatedBatch(message, leader)
 
-    async def on_drain(self, message: Drain) -> None:
+    async def on_plan(self, message: WorkerPlan) -> None:
         if message.stop_in_s is not None:
             self._plant.drains[self._node] += 1
-        await super().on_drain(message)
+        await super().on_plan(message)
+
+    def _report(self) -> None:
+        for evaluation in (False, True):
+            versions = self._holdings.versions(evaluation=evaluation)
+            self._reported |= {(version, evaluation) for version in versions}
+        super()._report()
 
     async def _carry_out(self, batch: SimulatedBatch) -> Completed | ReturnLease:
         job, message = self._job, batch.message
@@ -128,9 +113,9 @@ class SimulatedMember(BatchMember[SimulatedBatch, StepGroup]):
             raise WrongWeights("no job is prepared on this member")
         first = message.requests[0]
         version = (first.weights_version, first.kind == "evaluation")
-        if version not in self._acknowledged:
+        if version not in self._reported:
             self._plant.history.violation(
-                f"{self._context.name} was granted {first.id}: it has not acknowledged its weights"
+                f"{self._context.name} was granted {first.id}: it has not reported its weights"
             )
         weights = self._held(version)
         batch.latents = await self._begin(batch, weights)
@@ -208,7 +193,7 @@ class SimulatedMember(BatchMember[SimulatedBatch, StepGroup]):
         )
 
     def _held(self, version: tuple[int, bool]) -> str:
-        weights = self._weights.get(version)
+        weights = self._holdings.weights.get(version)
         if weights is None:
             raise WrongWeights(f"version {version[0]} is not held here")
         return weights

@@ -13,7 +13,6 @@ import msgspec
 from spotlight.actors.protocol import (
     CheckpointSaved,
     DropTrainer,
-    EndJob,
     GetTrainer,
     Publish,
     Published,
@@ -28,7 +27,7 @@ from spotlight.actors.protocol import (
 )
 from spotlight.actors.protocol.delivery import try_tell, until_transferred
 from spotlight.actors.runtime import ActorRef, handles
-from spotlight.actors.worker.trainer_orders import ObedientTrainer, from_node, from_runner
+from spotlight.actors.worker.trainer_orders import ObedientTrainer, from_runner
 from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.errors import SpotlightError, TransportError
 from spotlight.store.run_folder import checkpoint_path
@@ -112,11 +111,8 @@ class SimulatedTrainerRank(ObedientTrainer):
         if training is not None:
             self._run(training.rank, self._save(training, message, asker), lambda: asker)
 
-    @handles(EndJob, only=from_node)
-    async def on_end_job(self, message: EndJob) -> None:
-        if self._building is None or self._building[0] != message.job_id:
-            return
-        if not message.term or self._building[1] <= message.term:
+    def free_all_but(self, job_id: str) -> None:
+        if self._building is not None and self._building[0] != job_id:
             self._training = self._building = None
 
     async def _start(self, message: StartTrainer, asker: ActorRef) -> None:

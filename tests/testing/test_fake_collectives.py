@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spotlight.actors.protocol import FormGroup, Seat
+from spotlight.actors.protocol import GroupPlan, Seat
 from spotlight.actors.runtime import ActorRef
 from spotlight.errors import TransportError
 from spotlight.testing.fake_collectives import (
@@ -104,7 +104,7 @@ async def test_ranks_with_other_weights_are_noticed() -> None:
 async def test_a_group_forms_once_all_have_come() -> None:
     circles = FakeCollectives(History(asyncio.get_running_loop().time))
     seats = tuple(Seat(f"n/{number}", number, NOBODY, NOBODY) for number in range(2))
-    order = FormGroup(3, seats, 1, False)
+    order = GroupPlan(3, seats, 1, False)
     connector = Connector(circles, lambda: "job")
     sent: list[str] = []
     encounter = connector.meet(order, 0, lambda key, value: sent.append(key))
@@ -121,7 +121,7 @@ async def test_a_group_that_does_not_form_is_an_error(closed: bool) -> None:
     circles = FakeCollectives(History(asyncio.get_running_loop().time))
     seats = tuple(Seat(f"n/{number}", number, NOBODY, NOBODY) for number in range(2))
     connector = Connector(circles, lambda: "job")
-    encounter = connector.meet(FormGroup(3, seats, 1, False), 0, lambda key, value: None)
+    encounter = connector.meet(GroupPlan(3, seats, 1, False), 0, lambda key, value: None)
     if closed:
         encounter.close("a newer group was planned")
     with pytest.raises(TransportError, match="newer group" if closed else "no rank 1 after"):
@@ -131,7 +131,7 @@ async def test_a_group_that_does_not_form_is_an_error(closed: bool) -> None:
 async def test_a_group_is_awaited_while_one_of_it_is_left_who_does_not_know() -> None:
     circles = FakeCollectives(History(asyncio.get_running_loop().time))
     seats = tuple(Seat(f"n/{number}", 1, NOBODY, NOBODY) for number in range(2))
-    circle = circles.of(FormGroup(1, seats, 1, False))
+    circle = circles.of(GroupPlan(1, seats, 1, False))
     following = follower(circle)
     await asyncio.sleep(1.0)
     circles.lose("n/0", seen=False)

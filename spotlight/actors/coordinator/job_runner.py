@@ -1,7 +1,7 @@
 """The job runner: carries out one job, as the iteration state machine says.
 
 Messages in: JoinNode, NodeDown, NodeLeaving, CancelJob (coordinator); WeightsCopied, WeightsMissed
-(nodes); CannotServe, StateChanged (group leaders); RequestsFinished, RequestsGivenUp (dispatcher);
+(nodes); WorkerReport (group leaders); RequestsFinished, RequestsGivenUp (dispatcher);
 TrainerListens, TrainerReady, Trained, Published, CheckpointSaved, TrainerFailed (trainer ranks);
 Remind (itself).
 Messages out: PrepareJob, HoldWeights, Demand, EndJob (nodes); SubmitRequests, CancelRequests,
@@ -59,7 +59,6 @@ from spotlight.actors.protocol import (
     BarWorkers,
     CancelJob,
     CancelRequests,
-    CannotServe,
     CheckpointSaved,
     EndJob,
     ForgetRequests,
@@ -76,7 +75,6 @@ from spotlight.actors.protocol import (
     RequestsFinished,
     RequestsGivenUp,
     RunAgain,
-    StateChanged,
     SubmitRequests,
     Trained,
     TrainerFailed,
@@ -84,6 +82,7 @@ from spotlight.actors.protocol import (
     TrainerReady,
     WeightsCopied,
     WeightsMissed,
+    WorkerReport,
 )
 from spotlight.actors.protocol.delivery import try_tell
 from spotlight.actors.runtime import ESCALATE, Actor, ActorRef, Message, from_this_process, handles
@@ -243,11 +242,7 @@ class JobRunner(Actor):
         node = self._roster.nodes.get(message.node)
         return node is not None and self.sender == node.scheduler
 
-    def _from_its_leader(self, message: CannotServe) -> bool:
-        workers = (worker for node in self._roster.nodes.values() for worker in node.workers)
-        return any((it.worker, it.leader) == (message.worker, self.sender) for it in workers)
-
-    def _from_the_worker(self, message: StateChanged) -> bool:
+    def _from_the_worker(self, message: WorkerReport) -> bool:
         return self._ledger.is_spoken_for(message.worker, self.sender)
 
     def _from_dispatcher(self, message: Message) -> bool:
@@ -361,15 +356,9 @@ class JobRunner(Actor):
             self._publications.look_at(message.node)
             self._spread()
 
-    @handles(CannotServe, only=_from_its_leader)
-    async def on_cannot_serve(self, message: CannotServe) -> None:
-        """Others may; trainer ranks say themselves what they cannot do."""
-        log.error("worker_cannot_serve", worker=message.worker, reason=message.reason)
-        self._event("worker_cannot_serve", worker=message.worker, reason=message.reason)
-
-    @handles(StateChanged, only=_from_the_worker)
-    async def on_state(self, message: StateChanged) -> None:
-        """The worker is in this state from now on."""
+    @handles(WorkerReport, only=_from_the_worker)
+    async def on_worker_report(self, message: WorkerReport) -> None:
+        """What the worker does from now on, and whether it can serve at all."""
         self._ledger.note(message)
 
     def _inform(self, *nodes: JoinNode) -> None:

@@ -1,10 +1,10 @@
 """The node scheduler: starts and watches the workers of one machine, plans their SP groups, and
 keeps the node's copy of the weights.
 
-Messages in: WorkerUp, Drained, Alive, GroupFailed (workers); PrepareJob, HoldWeights, Demand,
-EndJob, NoticeGiven (coordinator); Down (coordinator gone).
+Messages in: WorkerUp, WorkerReport (workers); PrepareJob, HoldWeights, Demand, EndJob, NoticeGiven
+(coordinator); Down (coordinator gone).
 Messages out: JoinNode, NodeLeaving, NodeLeft, WeightsCopied, WeightsMissed (coordinator);
-PrepareJob, HoldWeights, FormGroup, EndJob, Drain, AreYouThere (workers).
+WorkerPlan (workers).
 
 Workers outlive jobs and coordinators: a node whose coordinator is gone keeps its workers warm and
 joins again; after five minutes it ends their job. A worker process that ends or hangs is started
@@ -27,20 +27,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import msgspec
 import structlog
 
 from spotlight.actors.node.accelerators import environment_of
 from spotlight.actors.node.liveness import until_silent
 from spotlight.actors.node.regrouping import Grouping
 from spotlight.actors.node.weights_copies import WeightsCopies
+from spotlight.actors.node.worker_plans import WorkerPlans
 from spotlight.actors.protocol import (
-    Alive,
     Demand,
-    Drain,
-    Drained,
     EndJob,
-    GroupFailed,
     HoldWeights,
+    JobPlan,
     JoinNode,
     NodeJoined,
     NodeLeaving,
@@ -50,7 +49,9 @@ from spotlight.actors.protocol import (
     PrepareJob,
     WeightsCopied,
     WeightsMissed,
+    WeightsOffer,
     WorkerRefs,
+    WorkerReport,
     WorkerUp,
 )
 from spotlight.actors.protocol.delivery import try_tell
@@ -125,9 +126,13 @@ class NodeScheduler(Actor):
         """Of the latest process of each name."""
         self._restarts: dict[str, deque[float]] = {}
         self._liveness: dict[str, asyncio.Task[None]] = {}
-        self._job_id = ""
+        self._job: JobPlan | None = None
+        """As it is prepared; its weights are the node's own copies."""
         self._weights = WeightsCopies(store)
-        self._grouping = Grouping(self, settings.name)
+        self._grouping = Grouping(self, settings.name, lambda worker: self._plans.change(worker))
+        self._plans = WorkerPlans(self, self._grouping.plan_of)
+        self._copies: dict[int, WeightsOffer] = {}
+        self._versions: tuple[int, ...] = ()
         self._given_up = 0
         self._joining: asyncio.Task[None] | None = None
         self._lost_at: float | None = None
@@ -163,8 +168,9 @@ class NodeScheduler(Actor):
         is_own = all(ref.address == self.sender_address for ref in own)
         return is_own and message.key == self._keys.get(refs.worker)
 
-    def _from_leader(self, message: Message) -> bool:
-        return any(refs.leader == self.sender for refs in self._workers.values())
+    def _from_its_leader(self, message: WorkerReport) -> bool:
+        refs = self._workers.get(message.worker)
+        return refs is not None and self.sender == refs.leader
 
     def _from_coordinator_process(self, message: Message) -> bool:
         known = self._coordinator
@@ -186,22 +192,20 @@ class NodeScheduler(Actor):
             return
         self._workers[refs.worker] = refs
         self._grouping.add(refs)
+        self._plans.add(refs)
         self._liveness[refs.worker] = self.run_task(self._end_if_silent(refs))
-        if self._departure.notice is not None:
-            self._drain((refs,))
         self._announce_if_all_up()
 
     @handles(PrepareJob, only=_from_coordinator_process)
     async def on_prepare(self, message: PrepareJob) -> None:
         """Pass a job on to all workers."""
-        self._runner = self.sender
         if message.job_id != self._job_id:
-            self._job_id = message.job_id
             self._weights.begin(message.job_id)
             self._grouping.end_job()
-        for worker in self._workers.values():
-            for ref in (worker.leader, worker.trainer_rank):
-                try_tell(self, ref, message)
+        elif self._runner != self.sender:
+            self._copies.clear()  # it may have gone back, and mean other weights by a version
+        self._runner = self.sender
+        self._set_job(JobPlan(message.job_id, message.membership, spec=message.job))
 
     @handles(HoldWeights, only=_from_runner)
     async def on_hold_weights(self, message: HoldWeights) -> None:
@@ -213,22 +217,22 @@ class NodeScheduler(Actor):
     async def on_demand(self, message: Demand) -> None:
         """What the SP groups should be good for."""
         if message.job_id == self._job_id:
-            self._grouping.accept_notice(message)
+            self._grouping.set_demand(message)
 
-    @handles(GroupFailed, only=_from_leader)
-    async def on_group_failed(self, message: GroupFailed) -> None:
-        """A group did not form, or broke."""
-        self._grouping.failed(message)
-
-    @handles(Alive, only=_from_leader)
-    async def on_alive(self, message: Alive) -> None:
-        """A worker is ready for a job."""
-        self._grouping.hear(message)
+    @handles(WorkerReport, only=_from_its_leader)
+    async def on_report(self, message: WorkerReport) -> None:
+        """How a worker stands."""
+        self._note(message)
 
     @handles(EndJob, only=_from_coordinator_process)
     async def on_end_job(self, message: EndJob) -> None:
         """Workers stay warm, without the job."""
-        self._end_job(message)
+        if message.job_id == self._job_id:
+            self._end_job()
+
+    @property
+    def _job_id(self) -> str:
+        return self._job.job_id if self._job is not None else ""
 
     async def _hold_weights(self, message: HoldWeights, asker: ActorRef | None) -> None:
         answer: Message
@@ -241,27 +245,37 @@ class NodeScheduler(Actor):
         else:
             if local is None:
                 return
-            if asker != self._runner:
+            if asker != self._runner or self._job is None:
                 return  # another runner may have gone back, and mean other weights by that version
-            self._tell_leaders(local)
             held = (local.rollout, local.evaluation)
+            self._copies[local.version] = WeightsOffer(local.version, *held)
+            self._versions = local.keep
+            self._set_job(self._job)
             answer = WeightsCopied(self._settings.name, message.version, *held)
         if asker is not None:
             try_tell(self, asker, answer)
 
-    def _end_job(self, message: EndJob) -> None:
-        if message.job_id == self._job_id:
-            self._grouping.end_job()  # before any of a group has forgotten the model
-        for worker in self._workers.values():
-            for ref in (worker.leader, worker.trainer_rank):
-                try_tell(self, ref, message)
-        if message.job_id == self._job_id:
-            self._job_id = ""
-            self._weights.begin("")
+    def _set_job(self, job: JobPlan | None) -> None:
+        self._job = job
+        if job is not None:
+            self._copies = {v: it for v, it in self._copies.items() if v in self._versions}
+            weights = tuple(self._copies[version] for version in sorted(self._copies))
+            job = msgspec.structs.replace(job, weights=weights, versions=self._versions)
+        self._plans.set_job(job)
 
-    def _tell_leaders(self, message: Message) -> None:
-        for worker in self._workers.values():
-            try_tell(self, worker.leader, message)
+    def _end_job(self) -> None:
+        self._grouping.end_job()  # before any of a group has forgotten the model
+        self._copies.clear()
+        self._versions = ()
+        self._set_job(None)
+        self._weights.begin("")
+
+    def _note(self, report: WorkerReport) -> None:
+        self._plans.note(report)
+        self._grouping.note(report)
+        if self._plans.is_drained(report):
+            self._departure.drained(report.worker)
+            self._leave_if_drained()
 
     # --- leaving ---
 
@@ -282,14 +296,6 @@ class NodeScheduler(Actor):
         else:
             self._leave("user", "user", message.notice_s)
 
-    @handles(Drained, only=_from_leader)
-    async def on_drained(self, message: Drained) -> None:
-        """When no worker holds anything, the node has left."""
-        refs = self._workers.get(message.worker)
-        if refs is not None and refs.epoch == message.epoch:
-            self._departure.drained(message.worker)
-            self._leave_if_drained()
-
     def _leave(self, via: str, source: str, lead_s: float | None) -> None:
         log.warning("node_leaving", source=source, lead_s=lead_s)
         self._must_end = self._must_end or source == "signal"
@@ -305,18 +311,17 @@ class NodeScheduler(Actor):
 
     def _go_on_leaving(self) -> None:
         self._tell_leaving()
-        self._drain(tuple(self._workers.values()))
+        self._drain()
         notice = self._departure.notice
         assert notice is not None, "the node leaves for a reason"
         self.run_task(self._stay_if_outlived(notice))
         self._leave_if_drained()
 
-    def _drain(self, workers: tuple[WorkerRefs, ...]) -> None:
-        """Tell them to finish, or to go on if no notice stands."""
+    def _drain(self) -> None:
+        """Have the workers finish, or go on if no notice stands."""
         now = asyncio.get_running_loop().time()
-        stop_in_s = self._departure.stop_in_s(now) if self._departure.notice is not None else None
-        for worker in workers:
-            try_tell(self, worker.leader, Drain(stop_in_s))
+        notice = self._departure.notice
+        self._plans.set_stop(now + self._departure.stop_in_s(now) if notice is not None else None)
 
     def _leave_if_drained(self) -> None:
         if self._departure.may_leave(self._workers):
@@ -334,7 +339,7 @@ class NodeScheduler(Actor):
     def _stay(self, reason: str) -> None:
         log.warning("node_stays", reason=reason)
         had_left = self._departure.stay()
-        self._drain(tuple(self._workers.values()))
+        self._drain()
         if had_left:
             self._announce()
         else:
@@ -425,7 +430,7 @@ class NodeScheduler(Actor):
         now = asyncio.get_running_loop().time()
         if self._lost_at is not None and now - self._lost_at > _AWAY_LIMIT_S and self._job_id:
             log.error("job_ended_without_coordinator", job=self._job_id)
-            self._end_job(EndJob(self._job_id))
+            self._end_job()
 
     def _introduction(self) -> JoinNode:
         return JoinNode(
@@ -451,6 +456,7 @@ class NodeScheduler(Actor):
             starting.cancel()
             log.warning("worker_ended", worker=name, exit_code=code)
             self._departure.restarted(name)
+            self._plans.remove(name)
             if self._workers.pop(name, None) is not None:
                 self._liveness.pop(name).cancel()
                 self._announce()
@@ -472,14 +478,14 @@ class NodeScheduler(Actor):
         name = refs.worker
 
         def heard(answer: Message) -> None:
-            assert isinstance(answer, Alive)
-            self._grouping.hear(answer)
-            if answer.draining != (self._departure.notice is not None):
-                self._drain((refs,))  # it was told, but perhaps in vain
+            assert isinstance(answer, WorkerReport)
+            if answer.worker == name:
+                self._note(answer)
 
         await until_silent(
             self,
             refs.leader,
+            lambda: self._plans.plan_of(name),
             every_s=lambda: _ASK_GROUPED_S if self._grouping.is_grouped(name) else _ASK_ALONE_S,
             heard=heard,
             suspect=lambda: self._grouping.lose_sight(name),

@@ -6,7 +6,6 @@ that node; whatever a group says carries it, and what comes from an older one ch
 
 from __future__ import annotations
 
-from spotlight.actors.runtime import ActorRef
 from spotlight.transport.control import Message
 from spotlight.types import Record, Request, RequestKind, WorkerName
 
@@ -42,57 +41,6 @@ class Demand(Message, frozen=True):
     """Workers that train: they denoise alone, so that nobody shares their fate."""
 
 
-class Seat(Record, frozen=True):
-    """One member's place in a group; its index is the rank. Rank 0 leads."""
-
-    worker: WorkerName
-    worker_epoch: int
-    leader: ActorRef
-    member: ActorRef
-
-
-class FormGroup(Message, frozen=True):
-    """Node to leader to member: from now on you are in this group, and in no other."""
-
-    lane = "system"
-
-    epoch: int
-    seats: tuple[Seat, ...]
-    ring: int
-    """Of the degree, so many parts are a ring; the rest is Ulysses."""
-    at_once: bool
-    """Someone of your last group is lost: do not wait for a step to end."""
-
-
-class GroupReady(Message, frozen=True):
-    """Member to its leader: the group can denoise."""
-
-    epoch: int
-    seconds: float
-    """From the order to form it."""
-
-
-class GroupFailed(Message, frozen=True):
-    """Member to leader to node: the group of this epoch did not form, or broke; the members named
-    are why (nobody if that is not known).
-    """
-
-    epoch: int
-    reason: str
-    culprits: tuple[WorkerName, ...] = ()
-
-
-class HeldVersions(Message, frozen=True):
-    """A group's leaders to the one of rank 0, when it changes and every few seconds: what their
-    member holds. A group serves what all of it hold.
-    """
-
-    epoch: int
-    worker: WorkerName
-    rollout: tuple[int, ...]
-    evaluation: tuple[int, ...]
-
-
 class Introduce(Message, frozen=True):
     """Member to member of a group that forms: what the other needs to connect, and to refuse a
     member that is not of its kind.
@@ -126,17 +74,3 @@ class CannotFollow(Message, frozen=True):
     epoch: int
     worker: WorkerName
     reason: str
-
-
-class Alive(Message, frozen=True):
-    """Leader to node, in answer to `AreYouThere` and when it changes: this loop turns."""
-
-    worker: WorkerName
-    epoch: int
-    """Of the latest order to form a group; 0 before the first."""
-    ready_for: str
-    """The job whose model and weights the member has; empty for none."""
-    draining: bool = False
-    """Nothing more is taken, because the node is to leave."""
-    forming: bool = False
-    """That group cannot denoise yet, or no more."""

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-from spotlight.actors.protocol.nodes import WorkerRefs
+from spotlight.actors.protocol.up import WorkerRefs
 from spotlight.transport.control import Message
-from spotlight.types import Request, RequestKind, Result, WorkerName
-
-WorkerState = Literal[
-    "starting", "loading", "rollout", "explore", "evaluate", "score", "train", "idle", "gone"
-]
+from spotlight.types import Request, RequestKind, Result
 
 
 class SubmitRequests(Message, frozen=True):
@@ -88,11 +82,3 @@ class RequestsGivenUp(Message, frozen=True):
 
 class Remind(Message, frozen=True):
     """Job runner to itself, every second: messages may be lost, so say again what matters."""
-
-
-class StateChanged(Message, frozen=True):
-    """Worker to job runner: what it does from now on."""
-
-    worker: WorkerName
-    state: WorkerState
-    detail: str = ""

@@ -6,25 +6,16 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from spotlight.actors.protocol.down import Membership
+from spotlight.actors.protocol.up import WorkerRefs
 from spotlight.actors.runtime import ActorRef
 from spotlight.jobs import MOST_WORKERS_OF_NODE, JobSpec
 from spotlight.policies.departure import LONGEST_NOTICE_S
 from spotlight.transport.control import Message
-from spotlight.types import BundleOffer, NodeName, Record, StoreEndpoint, WorkerName
+from spotlight.types import BundleOffer, NodeName, StoreEndpoint, WorkerName
 
 NoticeSeconds = Annotated[float, msgspec.Meta(ge=0, le=LONGEST_NOTICE_S)]
 """From a notice until the node is taken: a clock is set by it."""
-
-
-class WorkerRefs(Record, frozen=True):
-    """The actors of one worker process."""
-
-    worker: WorkerName
-    epoch: int
-    """Differs for every process that ever bears the name."""
-    leader: ActorRef
-    member: ActorRef
-    trainer_rank: ActorRef
 
 
 class NodeDown(Message, frozen=True):
@@ -38,26 +29,12 @@ class NodeDown(Message, frozen=True):
     """It had notice, and left."""
 
 
-class AreYouThere(Message, frozen=True):
-    """Node to leader, regularly: a process whose loop does not turn cannot answer with `Alive`."""
-
-    lane = "system"
-
-
 class AdmitNode(Message, frozen=True):
     """The running job to its coordinator: a node that came and went too often may join now, if it
     is still there.
     """
 
     node: str
-
-
-class WorkerUp(Message, frozen=True):
-    """Worker to its node: the process is warm and its actors are there."""
-
-    refs: WorkerRefs
-    key: str
-    """That the node gave the process as it started it, so that nobody else comes in its place."""
 
 
 class JoinNode(Message, frozen=True):
@@ -82,15 +59,6 @@ class NodeRefused(Message, frozen=True):
     reason: str
 
 
-class Membership(Record, frozen=True):
-    """Who runs a job, whom its workers pull from and tell what they do, and where results go."""
-
-    runner: ActorRef
-    """Whom trainer ranks obey, and who hears what workers do."""
-    dispatcher: ActorRef
-    sink: StoreEndpoint
-
-
 class PrepareJob(Message, frozen=True):
     """Coordinator to node to leader to member: get this job's model ready."""
 
@@ -110,12 +78,6 @@ class HoldWeights(Message, frozen=True):
     rollout: BundleOffer
     evaluation: BundleOffer | None
     keep: tuple[int, ...]
-
-
-class WeightsHeld(Message, frozen=True):
-    """Member to leader: it now serves that version."""
-
-    version: int
 
 
 class WeightsCopied(Message, frozen=True):
@@ -172,23 +134,6 @@ class NoticeGiven(Message, frozen=True):
 
     notice_s: NoticeSeconds
     cancel: bool
-
-
-class Drain(Message, frozen=True):
-    """Node to leader to member: commit now and go on; stop `stop_in_s` seconds from now, with
-    everything committed and given back. None: the notice was withdrawn, go on as before.
-    """
-
-    lane = "system"
-
-    stop_in_s: float | None
-
-
-class Drained(Message, frozen=True):
-    """Leader to node: nothing is left that could be lost."""
-
-    worker: WorkerName
-    epoch: int
 
 
 class NodeLeaving(Message, frozen=True):

@@ -91,15 +91,6 @@ class LeaseFailed(Message, frozen=True):
     """
 
 
-class CannotServe(Message, frozen=True):
-    """Leader to job runner: the model of the job cannot be loaded here, so this worker takes
-    nothing.
-    """
-
-    worker: str
-    reason: str
-
-
 class CommitSteps(Message, frozen=True):
     """Member to leader to dispatcher: should this group be lost, others go on from here. Answered
     with a `Receipt` once it is durable.

@@ -1,10 +1,10 @@
 """What every member does, whatever it denoises and scores with: it keeps track of the batches that
 are wanted, stops them in time, and takes its seat in an SP group.
 
-Messages in: FormGroup, Grant, Revoke, Recall, Drain (its leader); Introduce, Follow, CannotFollow
-(other members).
-Messages out: GroupReady, GroupFailed, CommitSteps, and at the end of a batch Completed, ReturnLease
-or LeaseFailed (its leader); Introduce, Follow, CannotFollow (other members).
+Messages in: WorkerPlan, Grant, Revoke, Recall (its leader); Introduce, Follow, CannotFollow (other
+members).
+Messages out: WorkerReport, CommitSteps, and at the end of a batch Completed, ReturnLease or
+LeaseFailed (its leader); Introduce, Follow, CannotFollow (other members).
 
 A batch that is denoised is committed once more, and scored while that is delivered: whoever takes
 it over only scores it. When its node must leave, batches that have not begun are given back at
@@ -26,15 +26,16 @@ from spotlight.actors.protocol import (
     CannotFollow,
     CommitSteps,
     Completed,
-    Drain,
     Follow,
-    FormGroup,
     Grant,
     Introduce,
+    JobPlan,
     LeaseFailed,
     Recall,
     ReturnLease,
     Revoke,
+    WorkerPlan,
+    WorkerReport,
     WorkerState,
 )
 from spotlight.actors.protocol.delivery import until_transferred
@@ -46,6 +47,7 @@ from spotlight.actors.runtime import (
     handles,
 )
 from spotlight.actors.runtime.bounded_set import BoundedSet
+from spotlight.actors.worker.job_holdings import JobHoldings, WeightsT
 from spotlight.actors.worker.sp_membership import Connector, SPMembership, StepGroupT
 from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.errors import (
@@ -55,6 +57,7 @@ from spotlight.errors import (
     SpotlightError,
     WrongWeights,
 )
+from spotlight.jobs import JobSpec
 from spotlight.types import BundleOffer, RequestKind
 
 log = structlog.get_logger(__name__)
@@ -117,12 +120,23 @@ class Unwanted(Exception):
 BatchT = TypeVar("BatchT", bound=Batch)
 
 
-class BatchMember(Actor, ABC, Generic[BatchT, StepGroupT]):
+class BatchMember(Actor, ABC, Generic[BatchT, StepGroupT, WeightsT]):
     """See the module's docstring."""
 
     def __init__(self, context: WorkerContext, connector: Connector[StepGroupT]) -> None:
         self._context = context
-        self._seat = SPMembership(self, context.name, connector)
+        self._leader: ActorRef | None = None
+        self._plan = WorkerPlan(0)
+        """The latest."""
+        self._seat = SPMembership(self, context.name, connector, self._report)
+        self._holdings = JobHoldings[WeightsT](
+            self,
+            load_model=self._load_model,
+            begin=self._begin_job,
+            end=self._end_job,
+            fetch=self._fetch_weights,
+            changed=self._report,
+        )
         self._wanted: dict[int, BatchT] = {}
         """Batches whose results are wanted, by lease. Leases of different jobs may bear the same
         number.
@@ -131,6 +145,22 @@ class BatchMember(Actor, ABC, Generic[BatchT, StepGroupT]):
         self._stop_at: float | None = None
 
     # --- what a subclass knows ---
+
+    @abstractmethod
+    async def _load_model(self, spec: JobSpec) -> None:
+        """Load the model of a job, unless it is loaded."""
+
+    @abstractmethod
+    def _begin_job(self, plan: JobPlan, spec: JobSpec) -> None:
+        """The model is loaded, or there is another plan of the same job."""
+
+    @abstractmethod
+    def _end_job(self) -> None:
+        """The job is over; the model stays warm."""
+
+    @abstractmethod
+    async def _fetch_weights(self, offer: BundleOffer) -> WeightsT:
+        """Read a weights version; raises `TransferFailed`."""
 
     @abstractmethod
     def _make_batch(self, message: Grant, leader: ActorRef) -> BatchT:
@@ -147,14 +177,51 @@ class BatchMember(Actor, ABC, Generic[BatchT, StepGroupT]):
     def _follower(self, message: Follow) -> Callable[[StepGroupT], asyncio.Future[int]]:
         """How to take part in the steps that rank 0 leads; raises `WrongWeights`."""
 
-    # --- the group ---
+    # --- the plan ---
 
-    @handles(FormGroup, only=from_this_process)
-    async def on_form_group(self, message: FormGroup) -> None:
-        """Take a seat in another group."""
+    @handles(WorkerPlan, only=from_this_process)
+    async def on_plan(self, message: WorkerPlan) -> None:
+        """Do as it says, and report; what takes long is reported when it is done."""
         assert self.sender is not None
-        if self._seat.take(message, self.sender) and not self._seat.leads:
+        self._leader, self._plan = self.sender, message
+        self._set_time_left(message.stop_in_s)
+        self._holdings.follow(message.job)
+        group = message.group
+        if group is not None and self._seat.take(group) and not self._seat.leads:
             self._recall(list(self._wanted.values()))
+        self._report()
+
+    def _set_time_left(self, left_s: float | None) -> None:
+        """Commit what runs, give back what has not begun, and stop in time; or go on as before."""
+        self._stop_at = None if left_s is None else asyncio.get_running_loop().time() + left_s
+        for batch in list(self._wanted.values()):
+            batch.score_until(self._stop_at)
+            if self._stop_at is not None and not batch.begun:
+                self._end(batch, self._returned(batch))
+
+    def _report(self) -> None:
+        """Tell the leader what there is."""
+        if self._leader is None:
+            return
+        holdings, seat = self._holdings, self._seat
+        self.tell(
+            self._leader,
+            WorkerReport(
+                self._context.name,
+                self._context.epoch,
+                plan=self._plan.number,
+                job_id=holdings.job_id,
+                rollout=holdings.versions(evaluation=False),
+                evaluation=holdings.versions(evaluation=True),
+                cannot_serve=holdings.problem,
+                group=seat.epoch,
+                formed=seat.stands,
+                failure=seat.failure,
+                culprits=seat.culprits,
+            ),
+        )
+
+    # --- the group ---
 
     @handles(Introduce, only=from_an_actor)
     async def on_introduce(self, message: Introduce) -> None:
@@ -218,16 +285,6 @@ class BatchMember(Actor, ABC, Generic[BatchT, StepGroupT]):
         sooner here.
         """
         self._recall([self._wanted[lease] for lease in message.leases if lease in self._wanted])
-
-    @handles(Drain, only=from_this_process)
-    async def on_drain(self, message: Drain) -> None:
-        """Commit what runs, give back what has not begun, and stop in time; or go on as before."""
-        now, left_s = asyncio.get_running_loop().time(), message.stop_in_s
-        self._stop_at = now + left_s if left_s is not None else None
-        for batch in list(self._wanted.values()):
-            batch.score_until(self._stop_at)
-            if self._stop_at is not None and not batch.begun:
-                self._end(batch, self._returned(batch))
 
     def _recall(self, batches: list[BatchT]) -> None:
         for batch in batches:

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from spotlight.actors.protocol import FormGroup
+from spotlight.actors.protocol import GroupPlan
 from spotlight.actors.runtime.abandonable_thread import AbandonableThread
 from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.diffusion.lockstep import GroupSteps, SoloSteps, StepGroup
@@ -51,7 +51,7 @@ class GroupConnector:
         loaded = self._model()
         return loaded[1] if loaded is not None else None
 
-    def meet(self, order: FormGroup, rank: int, send: Callable[[str, bytes], None]) -> _Arrival:
+    def meet(self, order: GroupPlan, rank: int, send: Callable[[str, bytes], None]) -> _Arrival:
         """See `Connector.meet`."""
         loaded = self._model()
         if loaded is None:

@@ -1,9 +1,7 @@
 """A member: denoises on its accelerator with exactly the weights that a request names, and scores
 what was denoised.
 
-Messages in: PrepareJob, HoldWeights (asks of its leader), EndJob (its leader), and those of every
-`BatchMember`.
-Messages out: those of every `BatchMember`.
+Messages: those of every `BatchMember`.
 
 The model stays loaded between jobs' iterations; weights versions are kept as tensors and copied in
 when a request needs another one. Batches run one after the other on the accelerator, while the last
@@ -29,17 +27,13 @@ import structlog
 from torch import Tensor
 
 from spotlight.actors.protocol import (
-    Acknowledged,
     Completed,
-    EndJob,
     Follow,
     Grant,
-    HoldWeights,
-    PrepareJob,
+    JobPlan,
     ReturnLease,
-    WeightsHeld,
 )
-from spotlight.actors.runtime import ActorRef, from_this_process, handles
+from spotlight.actors.runtime import ActorRef
 from spotlight.actors.worker.batch_member import (
     NO_STEPS,
     STATES,
@@ -56,6 +50,7 @@ from spotlight.actors.worker.commit_bundles import (
     unpack_commits,
 )
 from spotlight.actors.worker.group_connector import GroupConnector
+from spotlight.actors.worker.job_holdings import Version
 from spotlight.actors.worker.scoring import Scoring
 from spotlight.actors.worker.step_loop import StepLoop, Taken, take
 from spotlight.actors.worker.worker_state import Turn, WorkerContext
@@ -71,14 +66,12 @@ from spotlight.errors import (
     TransferFailed,
     WrongWeights,
 )
-from spotlight.jobs import ModelSpec, RewardSpec
+from spotlight.jobs import JobSpec, ModelSpec, RewardSpec
 from spotlight.transport.tensors import fetch, upload
 from spotlight.transport.tensors.bundles import map_copy, touch, unpack
 from spotlight.types import BundleOffer, Request, StoreEndpoint
 
 log = structlog.get_logger(__name__)
-
-_Version = tuple[int, bool]
 
 
 @dataclass(frozen=True)
@@ -114,7 +107,7 @@ class _Batch(Batch):
     """That it came for."""
 
 
-class Member(BatchMember[_Batch, StepGroup]):
+class Member(BatchMember[_Batch, StepGroup, _Weights]):
     """See the module's docstring."""
 
     def __init__(self, context: WorkerContext, host: str = "127.0.0.1") -> None:
@@ -125,53 +118,39 @@ class Member(BatchMember[_Batch, StepGroup]):
         """A thread that was left behind may still copy weights."""
         self._job: _Job | None = None
         self._warm: tuple[ModelSpec, DiffusionModel] | None = None
-        self._weights: dict[_Version, _Weights] = {}
         self._loaded: weakref.ref[_Weights] | None = None
         """The version that is in the model, even when it is not held any more."""
 
     # --- the job ---
 
-    @handles(PrepareJob, only=from_this_process)
-    async def on_prepare(self, message: PrepareJob) -> Acknowledged:
-        """Load the model, unless it is warm already; a new job starts without weights, the same
-        goes on and delivers to the new sink.
-        """
-        if self._job is not None and self._job.id == message.job_id:
-            self._job.sink = message.membership.sink
-            return Acknowledged()
-        self._forget_job()
-        self._context.use_threads(message.job.threads)
-        spec = message.job.model
-        if self._warm is None or self._warm[0] != spec:
-            self._warm = None
-            self._connector.forget()
-            gc.collect()  # the old model holds on to itself by its hooks
-            with self._context.busy("loading", "model"):
-                model = await self._context.on_accelerator(lambda: load_model(spec))
-            self._warm = (spec, model)
-        fingerprint = f"{message.job_id}/{zlib.crc32(msgspec.json.encode(spec)):08x}"
-        reward, sink = message.job.reward, message.membership.sink
-        self._job = _Job(message.job_id, self._warm[1], reward, sink, fingerprint)
-        self.run_task(self._scoring.prepare(reward))
-        return Acknowledged()
+    async def _load_model(self, spec: JobSpec) -> None:
+        """Unless it is warm already."""
+        self._context.use_threads(spec.threads)
+        if self._warm is not None and self._warm[0] == spec.model:
+            return
+        self._warm = None
+        self._connector.forget()
+        gc.collect()  # the old model holds on to itself by its hooks
+        with self._context.busy("loading", "model"):
+            model = await self._context.on_accelerator(lambda: load_model(spec.model))
+        self._warm = (spec.model, model)
 
-    @handles(HoldWeights, only=from_this_process)
-    async def on_hold_weights(self, message: HoldWeights) -> WeightsHeld:
-        """Fetch a version and drop those that nobody needs any more."""
-        for evaluation, offer in ((False, message.rollout), (True, message.evaluation)):
-            key = (message.version, evaluation)
-            held = self._weights.get(key)
-            if offer is not None and (held is None or held.checksum != offer.checksum):
-                self._weights[key] = await self._fetch_weights(offer)
-        for key in [key for key in self._weights if key[0] not in message.keep]:
-            del self._weights[key]
-        return WeightsHeld(message.version)
+    def _begin_job(self, plan: JobPlan, spec: JobSpec) -> None:
+        """A new job starts without weights; the same one goes on and delivers to the new sink."""
+        sink = plan.membership.sink
+        if self._job is not None and self._job.id == plan.job_id:
+            self._job.sink = sink
+            return
+        assert self._warm is not None, "the model is loaded"
+        fingerprint = f"{plan.job_id}/{zlib.crc32(msgspec.json.encode(spec.model)):08x}"
+        self._job = _Job(plan.job_id, self._warm[1], spec.reward, sink, fingerprint)
+        self.run_task(self._scoring.prepare(spec.reward))
 
-    @handles(EndJob, only=from_this_process)
-    async def on_end_job(self, message: EndJob) -> None:
-        """Forget the job's weights; the model stays warm."""
-        if self._job is not None and self._job.id == message.job_id:
-            self._forget_job()
+    def _end_job(self) -> None:
+        """The model stays warm."""
+        self._job = None
+        self._forget_batches()
+        self._loaded = None
 
     async def _fetch_weights(self, offer: BundleOffer) -> _Weights:
         mapped = await asyncio.to_thread(map_copy, offer)  # never behind what is packed
@@ -180,12 +159,6 @@ class Member(BatchMember[_Batch, StepGroup]):
             return _Weights(offer.checksum, mapped)
         data = await fetch(offer)
         return _Weights(offer.checksum, await self._context.on_packer(lambda: unpack(data)))
-
-    def _forget_job(self) -> None:
-        self._job = None
-        self._forget_batches()
-        self._weights.clear()
-        self._loaded = None
 
     def _follower(self, message: Follow) -> Callable[[StepGroup], asyncio.Future[int]]:
         first = message.requests[0]
@@ -324,10 +297,10 @@ class Member(BatchMember[_Batch, StepGroup]):
             return start(model, prompts, seeds, settings)
         return resume(model, prompts, seeds, settings, progress)
 
-    def _held(self, version: _Version) -> _Weights:
-        weights = self._weights.get(version)
+    def _held(self, version: Version) -> _Weights:
+        weights = self._holdings.weights.get(version)
         if weights is None:
-            held = sorted({number for number, _ in self._weights})
+            held = sorted({number for number, _ in self._holdings.weights})
             raise WrongWeights(f"version {version[0]} is not held here; held: {held}")
         return weights
 

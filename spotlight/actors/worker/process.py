@@ -53,8 +53,8 @@ async def _serve(arguments: argparse.Namespace) -> None:
             return system.spawn(factory, name, restarts=ESCALATE)  # a crash ends the process
 
         member = await spawn(lambda: Member(context, reached), "member")
-        leader = await spawn(lambda: GroupLeader(context, member), "leader")
         trainer = await spawn(lambda: TrainerRank(context, reached), "trainer-rank")
+        leader = await spawn(lambda: GroupLeader(context, member, trainer), "leader")
         refs = WorkerRefs(arguments.name, context.epoch, leader, member, trainer)
         key = os.environ.get(WORKER_KEY, "")
         system.tell(system.well_known(arguments.node, "node"), WorkerUp(refs, key))

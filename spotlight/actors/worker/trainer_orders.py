@@ -1,6 +1,6 @@
 """Whose orders a trainer rank obeys; what it does for them is a subclass's matter.
 
-The node says who runs the job (`PrepareJob`), and the runner gives the orders. These two come over
+The node's plan says who runs the job, and the runner gives the orders. These two come over
 different connections, so an order may be here first.
 """
 
@@ -10,16 +10,18 @@ from abc import ABC, abstractmethod
 
 import structlog
 
-from spotlight.actors.protocol import PrepareJob, StartTrainer
-from spotlight.actors.runtime import Actor, ActorRef, Message, from_an_actor, handles
+from spotlight.actors.protocol import StartTrainer, WorkerPlan
+from spotlight.actors.runtime import (
+    Actor,
+    ActorRef,
+    Message,
+    from_an_actor,
+    from_this_process,
+    handles,
+)
 from spotlight.actors.worker.worker_state import WorkerContext
 
 log = structlog.get_logger(__name__)
-
-
-def from_node(actor: ObedientTrainer, message: Message) -> bool:
-    """A guard for `handles`: the node that started this worker says it."""
-    return actor.sender_address == actor.context.node
 
 
 def from_runner(actor: ObedientTrainer, message: Message) -> bool:
@@ -28,7 +30,7 @@ def from_runner(actor: ObedientTrainer, message: Message) -> bool:
 
 
 class ObedientTrainer(Actor, ABC):
-    """See the module's docstring. Subclasses guard their handlers with the two functions above."""
+    """See the module's docstring. Subclasses guard their handlers with the function above."""
 
     def __init__(self, context: WorkerContext) -> None:
         self.context = context
@@ -40,12 +42,19 @@ class ObedientTrainer(Actor, ABC):
     def begin(self, message: StartTrainer, asker: ActorRef) -> None:
         """Build the trainer, from the run's checkpoint if there is one."""
 
-    @handles(PrepareJob, only=from_node)
-    async def on_prepare(self, message: PrepareJob) -> None:
+    @abstractmethod
+    def free_all_but(self, job_id: str) -> None:
+        """Free what belongs to any other job than this one."""
+
+    @handles(WorkerPlan, only=from_this_process)
+    async def on_plan(self, message: WorkerPlan) -> None:
         """Whose orders count from now on, and how many threads the job has."""
-        self.context.use_threads(message.job.threads)
-        self.runner = message.membership.runner
-        if self._early is not None and self._early[0] == self.runner:
+        job = message.job
+        self.free_all_but(job.job_id if job is not None else "")
+        self.runner = job.membership.runner if job is not None else None
+        if job is not None and job.spec is not None:
+            self.context.use_threads(job.spec.threads)
+        if self.runner is not None and self._early is not None and self._early[0] == self.runner:
             (runner, order), self._early = self._early, None
             self.begin(order, runner)
 
@@ -56,5 +65,5 @@ class ObedientTrainer(Actor, ABC):
         if self.sender == self.runner:
             self.begin(message, self.sender)
         else:
-            log.info("start_before_prepare", sender=str(self.sender))
+            log.info("start_before_plan", sender=str(self.sender))
             self._early = (self.sender, message)

@@ -1,7 +1,7 @@
 """A trainer rank: optimizer steps on its accelerator, together with the other ranks.
 
-Messages in: PrepareJob, EndJob (node); StartTrainer, DropTrainer, Train, Publish, SaveCheckpoint
-(the job runner that `PrepareJob` names); GetTrainer. Messages out: TrainerListens, TrainerReady,
+Messages in: WorkerPlan (its leader); StartTrainer, DropTrainer, Train, Publish, SaveCheckpoint (the
+job runner that the plan names); GetTrainer. Messages out: TrainerListens, TrainerReady,
 TrainerAt, Trained, Published, CheckpointSaved, or TrainerFailed, to whoever asked.
 
 Work runs in the accelerator's thread, one after the other. Every error becomes a `TrainerFailed`.
@@ -33,7 +33,6 @@ from torch import Tensor
 from spotlight.actors.protocol import (
     CheckpointSaved,
     DropTrainer,
-    EndJob,
     GetTrainer,
     Publish,
     Published,
@@ -48,7 +47,7 @@ from spotlight.actors.protocol import (
 )
 from spotlight.actors.protocol.delivery import try_tell, until_transferred
 from spotlight.actors.runtime import ActorRef, handles
-from spotlight.actors.worker.trainer_orders import ObedientTrainer, from_node, from_runner
+from spotlight.actors.worker.trainer_orders import ObedientTrainer, from_runner
 from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.model import DiffusionModel
@@ -162,12 +161,9 @@ class TrainerRank(ObedientTrainer):
             return self._log_unstarted(message)
         self._obey(("save", message), training.rank, lambda: self._save(training, message))
 
-    @handles(EndJob, only=from_node)
-    async def on_end_job(self, message: EndJob) -> None:
-        """Free what belongs to the job."""
-        if self._term is None or self._term[0] != message.job_id:
-            return
-        if not message.term or self._term[1] <= message.term:
+    def free_all_but(self, job_id: str) -> None:
+        """See `ObedientTrainer`."""
+        if self._term is not None and self._term[0] != job_id:
             self._close()
 
     async def stopping(self, reason: str) -> None:

@@ -10,14 +10,17 @@ from typing import Any
 
 import pytest
 import torch
+from member_kit import until
+from plan_kit import Planner, ReportedTo, reported_to
 from runtime_kit import Cluster
+from scorer_kit import use_scorer
 from torch import Tensor
 
-from spotlight.actors.protocol import HoldWeights, WeightsHeld
+from spotlight.actors.protocol import Membership
 from spotlight.actors.runtime import ActorSystem
+from spotlight.actors.worker import member
 from spotlight.actors.worker.member import Member
 from spotlight.actors.worker.worker_state import WorkerContext
-from spotlight.errors import RemoteError
 from spotlight.transport.tensors import BundleStore, content_key
 from spotlight.transport.tensors.bundles import pack
 from spotlight.types import BundleOffer
@@ -41,6 +44,8 @@ class Bench:
     system: ActorSystem
     store: BundleStore
     member: Member
+    leader: ReportedTo
+    planner: Planner
 
     async def copied(self, version: int, data: bytes | None = None) -> BundleOffer:
         data = pack({"a": torch.full((300_000,), float(version))}) if data is None else data
@@ -48,9 +53,10 @@ class Bench:
         return await self.store.copy(published, content_key(published.key, zlib.crc32(data)))
 
     async def hold(self, version: int, offer: BundleOffer, *keep: int) -> None:
-        message = HoldWeights("job", version, offer, None, keep or (version,))
-        held = await self.system.ask(self.member.ref, message, timeout_s=30.0)
-        assert held == WeightsHeld(version)
+        plan = self.planner.hold(version, offer, keep=keep)
+        await self.leader.ask(self.member.ref, plan, timeout_s=30.0)
+        await until(lambda: self.leader.report.plan == plan.number)
+        await until(lambda: version in self.leader.report.rollout)
         await self.context.on_packer(lambda: None)  # the pages are touched by now
 
     def mapped(self) -> int:
@@ -64,7 +70,7 @@ class Bench:
 
 
 @pytest.fixture
-async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+async def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
     async with Cluster() as cluster:
         bench = Bench()
         bench.system = await cluster.system("worker")
@@ -73,6 +79,11 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
         bench.context = WorkerContext("w", 1, "")
         bench.member = Member(bench.context)
         await bench.system.spawn(lambda: bench.member, "member")
+        bench.leader, bench.planner = await reported_to(bench.system), Planner()
+        use_scorer(monkeypatch)
+        monkeypatch.setattr(member, "load_model", lambda spec: Model())
+        membership = Membership(*[bench.leader.ref] * 2, bench.store.endpoint)
+        await bench.leader.ask(bench.member.ref, bench.planner.prepare(membership), timeout_s=30.0)
         yield bench
         await bench.store.aclose()
         bench.context.close()
@@ -130,9 +141,11 @@ async def test_what_is_no_copy_of_the_node_is_fetched(bench: Bench) -> None:
     assert model.parameter.eq(1.0).all()
 
 
-async def test_a_malformed_copy_is_not_held(bench: Bench) -> None:
+async def test_a_malformed_copy_is_not_held_and_the_next_version_is(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
     offer = await bench.copied(1, b"\xff" * 64)
-    with pytest.raises(RemoteError, match="malformed"):
-        await bench.system.ask(
-            bench.member.ref, HoldWeights("job", 1, offer, None, (1,)), timeout_s=30.0
-        )
+    await bench.leader.ask(bench.member.ref, bench.planner.hold(1, offer), timeout_s=30.0)
+    await bench.hold(2, await bench.copied(2), 1, 2)
+    assert bench.leader.report.rollout == (2,)
+    assert "malformed" in capsys.readouterr().out

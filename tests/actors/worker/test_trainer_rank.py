@@ -12,15 +12,14 @@ import pytest
 import torch
 from job_kit import Recorder, job, recorder
 from msgspec import structs
+from plan_kit import Planner
 from runtime_kit import Cluster
 
 from spotlight.actors.protocol import (
     CheckpointSaved,
     DropTrainer,
-    EndJob,
     GetTrainer,
     Membership,
-    PrepareJob,
     Publish,
     Published,
     SaveCheckpoint,
@@ -80,6 +79,8 @@ class Gym:
     trainer: FakeTrainer
     built: int
     rendezvous: str
+    leader: Recorder
+    planner: Planner
     bundles: list[BundleOffer]
     system: ActorSystem
     store: BundleStore
@@ -92,15 +93,15 @@ class Gym:
         self.runner.tell(self.rank, message)
         await settle()
 
-    async def prepare(self, runner: Recorder) -> None:
+    async def prepare(self, runner: Recorder, job_id: str = "job") -> None:
         """The node says whose orders count."""
         membership = Membership(*[runner.ref] * 2, self.store.writable_by("node"))
-        self.system.tell(self.rank, PrepareJob("job", job(), membership))
+        self.leader.tell(self.rank, self.planner.prepare(membership, job_id))
         await settle()
 
-    async def end(self, job_id: str, term: int = 0) -> None:
-        """The node says that a job has ended."""
-        self.system.tell(self.rank, EndJob(job_id, term))
+    async def end(self) -> None:
+        """The node says that there is no job any more."""
+        self.leader.tell(self.rank, self.planner.end())
         await settle()
 
     async def start(self, completed: int = 0, term: int = 1) -> None:
@@ -161,6 +162,7 @@ async def gym(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[
         gym.elsewhere = cluster.system
         gym.system = system
         gym.context = WorkerContext("w", 1, gym.system.address)
+        gym.leader, gym.planner = await recorder(system, "leader"), Planner()
         gym.rank = await system.spawn(lambda: TrainerRank(gym.context, "127.0.0.1"), "trainer-rank")
         await gym.prepare(gym.runner)
         yield gym
@@ -195,17 +197,11 @@ async def test_what_runs_for_ranks_that_were_given_up_is_never_answered(gym: Gym
     assert await gym.completed() == 0
 
 
-async def test_the_end_of_another_job_changes_nothing(gym: Gym) -> None:
+async def test_another_job_in_the_plan_frees_the_trainer(gym: Gym) -> None:
     await gym.start()
-    await gym.end("another")
-    assert await gym.completed() == 0
-
-
-async def test_the_end_of_an_earlier_term_does_not_end_a_resumed_job(gym: Gym) -> None:
-    await gym.start(term=2)
-    await gym.end("job", term=1)
-    assert await gym.completed() == 0
-    await gym.end("job", term=2)
+    await gym.prepare(gym.runner)
+    assert await gym.completed() == 0, "it is of the job in the plan"
+    await gym.prepare(gym.runner, "another")
     assert await gym.completed() == -1
 
 
@@ -402,9 +398,10 @@ async def test_an_error_of_the_trainer_becomes_a_message(gym: Gym) -> None:
 
 async def test_work_for_a_job_that_has_ended_is_ignored(gym: Gym) -> None:
     await gym.start()
-    await gym.end("job")
+    await gym.end()
     await gym.tell(gym.batch(0))
     assert gym.trainer.batches == []
+    await gym.prepare(gym.runner)
     await gym.start(term=2)
     assert len(gym.runner.all(TrainerReady)) == 2
 
@@ -443,7 +440,7 @@ async def test_a_strangers_orders_are_refused(gym: Gym) -> None:
 async def test_only_the_node_says_whose_orders_count(gym: Gym) -> None:
     stranger = await recorder(await gym.elsewhere("stranger"), "stranger")
     membership = Membership(*[stranger.ref] * 2, gym.store.writable_by("node"))
-    stranger.tell(gym.rank, PrepareJob("job", job(), membership))
+    stranger.tell(gym.rank, Planner().prepare(membership))
     stranger.tell(gym.rank, StartTrainer("job", job(), 0, 1, "", str(gym.run_folder), 0, 9))
     await settle()
     assert gym.built == 0
