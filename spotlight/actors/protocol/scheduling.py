@@ -9,6 +9,10 @@ import msgspec
 from spotlight.transport.control import Message
 from spotlight.types import BundleOffer, Commit, Record, Request, WorkerName
 
+WorkerState = Literal[
+    "starting", "loading", "rollout", "explore", "evaluate", "score", "train", "idle", "gone"
+]
+
 
 class HeldLease(Record, frozen=True):
     """A lease as its holder knows it: a coordinator that came back learns from it who works on
@@ -98,6 +102,14 @@ class CannotServe(Message, frozen=True):
 
     worker: str
     reason: str
+
+
+class StateChanged(Message, frozen=True):
+    """Worker to job runner: what it does from now on."""
+
+    worker: WorkerName
+    state: WorkerState
+    detail: str = ""
 
 
 class CommitSteps(Message, frozen=True):
