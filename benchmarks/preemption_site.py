@@ -20,10 +20,10 @@ from benchmarks.noted_table import NotedPace, NotedTable
 from benchmarks.traced_worker import TRACE_VARIABLE
 from spotlight.actors.coordinator.dispatcher import Dispatcher
 from spotlight.actors.coordinator.job_journal import JobJournal
+from spotlight.actors.coordinator.request_queue import Ended, RequestQueue
 from spotlight.actors.coordinator.step_profile import StepProfile
 from spotlight.actors.node.node import NodeScheduler, NodeSettings
 from spotlight.actors.protocol import (
-    AddWorkers,
     HoldWeights,
     JoinNode,
     Membership,
@@ -32,17 +32,14 @@ from spotlight.actors.protocol import (
     NodeLeft,
     NoticeGiven,
     PrepareJob,
-    RemoveWorkers,
-    RequestsFinished,
-    RequestsGivenUp,
     StateChanged,
-    SubmitRequests,
     WorkerRefs,
 )
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, handles
 from spotlight.actors.runtime.launcher import LocalLauncher, LocalProcess
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.jobs import JobSpec
+from spotlight.policies.dispatch.instructions import RequestsFinished
 from spotlight.policies.dispatch.rows import Lease
 from spotlight.policies.step_times import StepTimes
 from spotlight.store.journal import Journal
@@ -105,7 +102,7 @@ class _Coordinator(Actor):
         self._workers[message.node] = after
         self._remove([before[epoch] for epoch in before.keys() - after.keys()], announced=False)
         came = tuple(after[epoch] for epoch in after.keys() - before.keys())
-        self.tell(self._site.dispatcher_ref, AddWorkers(message.node, "spot", came))
+        self._site.requests.add_workers(message.node, "spot", came)
         self.run_task(self._brief(message))
         return NodeJoined(self.ref)
 
@@ -117,22 +114,12 @@ class _Coordinator(Actor):
 
     @handles(NodeLeaving)
     async def on_leaving(self, message: NodeLeaving) -> None:
-        self.tell(self._site.dispatcher_ref, message)
+        self._site.requests.set_leaving(message.workers, leaving=not message.cancelled)
 
     @handles(NodeLeft)
     async def on_left(self, message: NodeLeft) -> None:
         self._remove(list(self._workers.pop(message.node, {}).values()), announced=True)
         self._site.left.add(message.node)
-
-    @handles(RequestsFinished)
-    async def on_finished(self, message: RequestsFinished) -> None:
-        for result in message.results:
-            self._site.finished[result.request.id] += 1
-            self._site.results[result.request.id] = result
-
-    @handles(RequestsGivenUp)
-    async def on_given_up(self, message: RequestsGivenUp) -> None:
-        self._site.given_up += [request.id for request in message.requests]
 
     @handles(StateChanged)
     async def on_state(self, message: StateChanged) -> None:
@@ -140,14 +127,13 @@ class _Coordinator(Actor):
 
     def _remove(self, workers: list[WorkerRefs], *, announced: bool) -> None:
         names = tuple(worker.worker for worker in workers)
-        removed = RemoveWorkers(names, "its process ended", announced)
-        self.tell(self._site.dispatcher_ref, removed)
+        self._site.requests.remove_workers(names, "its process ended", announced=announced)
 
 
 class Site:
     """Nodes of `workers` each; opened by `opened`."""
 
-    dispatcher_ref: ActorRef
+    requests: RequestQueue
     prepare: PrepareJob
     weights: HoldWeights
 
@@ -178,15 +164,17 @@ class Site:
         dispatcher = Dispatcher(
             table=self.table,
             journal=JobJournal(self._journal, sink, _fail),
+            ended=self._note,
             discard=lambda bundle: self.store.delete(bundle.key),
             record=lambda event, **fields: None,
             backlog_changed=lambda: None,
         )
-        self.dispatcher_ref = await self.system.spawn(lambda: dispatcher, "dispatcher")
+        dispatcher_ref = await self.system.spawn(lambda: dispatcher, "dispatcher")
+        self.requests = dispatcher.queue
         coordinator = await self.system.spawn(lambda: self.coordinator, "coordinator")
         weights = self.store.put("weights/0", pack(model.trainable_state()))
         sink = self.store.writable_by("site")
-        membership = Membership(coordinator, self.dispatcher_ref, sink)
+        membership = Membership(coordinator, dispatcher_ref, sink)
         self.prepare = PrepareJob("job", job, membership)
         self.weights = HoldWeights("job", 0, weights, None, (0,))
         for number in range(nodes):
@@ -240,7 +228,15 @@ class Site:
 
     def submit(self, requests: tuple[Request, ...]) -> None:
         """Have them denoised and scored."""
-        self.coordinator.tell(self.dispatcher_ref, SubmitRequests(requests))
+        self.requests.submit(requests)
+
+    def _note(self, ended: Ended) -> None:
+        if isinstance(ended, RequestsFinished):
+            for result in ended.results:
+                self.finished[result.request.id] += 1
+                self.results[result.request.id] = result
+        else:
+            self.given_up += [request.id for request in ended.requests]
 
     def kill(self, worker: str) -> None:
         """SIGKILL, without notice."""

@@ -21,10 +21,10 @@ import torch
 from spotlight.actors.coordinator.dispatcher import Dispatcher
 from spotlight.actors.coordinator.job_journal import JobJournal
 from spotlight.actors.coordinator.request_plans import rollout_settings
+from spotlight.actors.coordinator.request_queue import Ended, RequestQueue
 from spotlight.actors.coordinator.step_profile import StepProfile
 from spotlight.actors.node.node import NodeScheduler, NodeSettings
 from spotlight.actors.protocol import (
-    AddWorkers,
     Demand,
     DemandClass,
     HoldWeights,
@@ -32,10 +32,7 @@ from spotlight.actors.protocol import (
     Membership,
     NodeJoined,
     PrepareJob,
-    RemoveWorkers,
-    RequestsFinished,
     StateChanged,
-    SubmitRequests,
     WorkerRefs,
 )
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, handles
@@ -45,6 +42,7 @@ from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.samplers import sample
 from spotlight.jobs import job_from_data
+from spotlight.policies.dispatch.instructions import RequestsFinished
 from spotlight.policies.dispatch.pace import Pace
 from spotlight.policies.dispatch.table import RequestTable
 from spotlight.policies.step_times import StepTimes
@@ -81,8 +79,8 @@ class _Runner(Actor):
 class _Coordinator(Actor):
     """As far as one node and its requests go."""
 
-    def __init__(self, dispatcher: ActorRef, prepare: PrepareJob, weights: HoldWeights) -> None:
-        self._dispatcher = dispatcher
+    def __init__(self, requests: RequestQueue, prepare: PrepareJob, weights: HoldWeights) -> None:
+        self.requests = requests
         self._prepare = prepare
         self._weights = weights
         self._workers: dict[int, WorkerRefs] = {}
@@ -94,8 +92,8 @@ class _Coordinator(Actor):
         now = {worker.epoch: worker for worker in message.workers}
         gone = tuple(self._workers[epoch].worker for epoch in self._workers.keys() - now.keys())
         came = tuple(now[epoch] for epoch in now.keys() - self._workers.keys())
-        self.tell(self._dispatcher, RemoveWorkers(gone, "it ended", False))
-        self.tell(self._dispatcher, AddWorkers(message.node, "spot", came))
+        self.requests.remove_workers(gone, "it ended")
+        self.requests.add_workers(message.node, "spot", came)
         self._workers = now
         self.run_task(self._brief(message.scheduler))
         return NodeJoined(self.ref)
@@ -105,9 +103,9 @@ class _Coordinator(Actor):
         self.tell(node, self._prepare)
         self.tell(node, self._weights)
 
-    @handles(RequestsFinished)
-    async def on_finished(self, message: RequestsFinished) -> None:
-        for result in message.results:
+    def note(self, ended: Ended) -> None:
+        assert isinstance(ended, RequestsFinished), ended
+        for result in ended.results:
             self.finished[result.request.id] += 1
             self.results[result.request.id] = result
 
@@ -120,7 +118,6 @@ class _Site:
     node_ref: ActorRef
     system: ActorSystem
     coordinator: _Coordinator
-    dispatcher_ref: ActorRef
     model: DiffusionModel
     settings: SamplingSettings
     logs: Path
@@ -136,7 +133,7 @@ class _Site:
             for it in (RequestId("rollout", 0, 0, 0, seed) for seed in range(first, first + count))
         )
         self.requests += more
-        self.coordinator.tell(self.dispatcher_ref, SubmitRequests(more))
+        self.coordinator.requests.submit(more)
 
     async def goes_on(self) -> None:
         """Until one batch more is completed."""
@@ -216,24 +213,21 @@ async def _site(folder: Path) -> AsyncIterator[_Site]:
         raise error
 
     try:
-        site.dispatcher_ref = await site.system.spawn(
-            lambda: Dispatcher(
-                table=RequestTable(pace=Pace(StepProfile("test", StepTimes()))),
-                journal=JobJournal(journal, sink, fail),
-                discard=lambda bundle: sink_store.delete(bundle.key),
-                record=lambda event, **fields: None,
-                backlog_changed=lambda: None,
-            ),
-            "dispatcher",
+        dispatcher = Dispatcher(
+            table=RequestTable(pace=Pace(StepProfile("test", StepTimes()))),
+            journal=JobJournal(journal, sink, fail),
+            ended=lambda ended: site.coordinator.note(ended),
+            discard=lambda bundle: sink_store.delete(bundle.key),
+            record=lambda event, **fields: None,
+            backlog_changed=lambda: None,
         )
+        dispatcher_ref = await site.system.spawn(lambda: dispatcher, "dispatcher")
         runner = await site.system.spawn(_Runner, "runner")
         weights = sink_store.put("weights/0", pack(model.trainable_state()))
         site.coordinator = _Coordinator(
-            site.dispatcher_ref,
+            dispatcher.queue,
             PrepareJob(
-                "job",
-                job,
-                Membership(runner, site.dispatcher_ref, sink_store.writable_by("node")),
+                "job", job, Membership(runner, dispatcher_ref, sink_store.writable_by("node"))
             ),
             HoldWeights("job", 0, weights, None, (0,)),
         )

@@ -1,12 +1,10 @@
 """The job runner: carries out one job, as the iteration state machine says.
 
 Messages in: JoinNode, NodeDown, NodeLeaving, CancelJob (coordinator); WeightsCopied, WeightsMissed
-(nodes); WorkerReport (group leaders); RequestsFinished, RequestsGivenUp (dispatcher);
-TrainerListens, TrainerReady, Trained, Published, CheckpointSaved, TrainerFailed (trainer ranks);
-Remind (itself).
-Messages out: PrepareJob, HoldWeights, Demand, EndJob (nodes); SubmitRequests, CancelRequests,
-ForgetRequests, BarWorkers, AddWorkers, RemoveWorkers, NodeLeaving (dispatcher); those of the
-trainer team; JobStatus, JobEnded, RunAgain (coordinator).
+(nodes); WorkerReport (group leaders); TrainerListens, TrainerReady, Trained, Published,
+CheckpointSaved, TrainerFailed (trainer ranks).
+Messages out: PrepareJob, HoldWeights, Demand, EndJob (nodes); those of the trainer team; JobStatus,
+JobEnded, RunAgain (coordinator).
 
 It is the only one that ends an iteration. It decides nothing itself: `IterationMachine` says what
 follows. What it needs to go on after a kill is in the journal before it acts on it; a runner that
@@ -48,6 +46,7 @@ from spotlight.actors.coordinator.request_plans import (
     unexplored,
     window_start,
 )
+from spotlight.actors.coordinator.request_queue import Ended
 from spotlight.actors.coordinator.rollout import Rollout, training_samples
 from spotlight.actors.coordinator.roster import Rank, Roster
 from spotlight.actors.coordinator.run_record import IterationFigures, RunRecord, rollout_figures
@@ -56,12 +55,9 @@ from spotlight.actors.coordinator.trainer_team import TrainerTeam
 from spotlight.actors.coordinator.trainer_watch import TrainerWatch
 from spotlight.actors.coordinator.validator import Validated, Validator
 from spotlight.actors.protocol import (
-    BarWorkers,
     CancelJob,
-    CancelRequests,
     CheckpointSaved,
     EndJob,
-    ForgetRequests,
     JobEnded,
     JobStatus,
     JoinNode,
@@ -71,11 +67,7 @@ from spotlight.actors.protocol import (
     Outcome,
     PrepareJob,
     Published,
-    Remind,
-    RequestsFinished,
-    RequestsGivenUp,
     RunAgain,
-    SubmitRequests,
     Trained,
     TrainerFailed,
     TrainerListens,
@@ -89,6 +81,7 @@ from spotlight.actors.runtime import ESCALATE, Actor, ActorRef, Message, from_th
 from spotlight.errors import RunFolderError
 from spotlight.jobs import JobSpec
 from spotlight.policies import iteration as step
+from spotlight.policies.dispatch.instructions import RequestsFinished, RequestsGivenUp
 from spotlight.policies.dispatch.pace import Pace
 from spotlight.policies.dispatch.table import RequestTable
 from spotlight.policies.exploration.training_window import WindowPredictor
@@ -173,6 +166,15 @@ class JobRunner(Actor):
             score_attempts=job.reward.attempts,
             grants_from=asyncio.get_running_loop().time() + listen_s,
         )
+        self._dispatcher = Dispatcher(
+            table=self._table,
+            journal=self._journal,
+            ended=self._handle_in_turn,
+            discard=self._discard,
+            record=self._event,
+            backlog_changed=self._demand,
+        )
+        self._requests = self._dispatcher.queue
         self._discarded = 0
         """Finished samples that were thrown away because newer weights were published."""
         self._demands = BacklogShares(
@@ -245,9 +247,6 @@ class JobRunner(Actor):
     def _from_the_worker(self, message: WorkerReport) -> bool:
         return self._ledger.is_spoken_for(message.worker, self.sender)
 
-    def _from_dispatcher(self, message: Message) -> bool:
-        return self.sender == self._dispatcher
-
     def _from_rank_0(self, message: Message) -> bool:
         return self._team.is_rank(self.sender, 0)
 
@@ -267,14 +266,8 @@ class JobRunner(Actor):
             self._event("journal_tail_dropped", what=self._journal.dropped)
         if not self._came_back:
             self._write(self._journal.begin_again)
-        self._dispatcher = await self.spawn(
-            lambda: Dispatcher(
-                table=self._table,
-                journal=self._journal,
-                discard=self._discard,
-                record=self._event,
-                backlog_changed=self._demand,
-            ),
+        await self.spawn(
+            lambda: self._dispatcher,
             "dispatcher",
             restarts=ESCALATE,
             mailbox=_MOST_REPORTS,
@@ -283,7 +276,7 @@ class JobRunner(Actor):
             self,
             self._roster,
             coordinator=self._coordinator,
-            dispatcher=self._dispatcher,
+            requests=self._requests,
             ledger=self._ledger,
             event=self._event,
         )
@@ -308,8 +301,12 @@ class JobRunner(Actor):
         """End the job; it can be resumed."""
         self._end("cancelled", "cancelled by the user")
 
-    @handles(Remind, only=from_this_process)
-    async def on_remind(self, message: Remind) -> None:
+    async def _remind(self) -> None:
+        while not self._over:
+            await asyncio.sleep(_REMIND_S)
+            self.call_in_turn(self._repeat)
+
+    async def _repeat(self) -> None:
         """Go on waiting for trainers, and repeat what may have been lost."""
         self._reminders += 1
         self._write(self._record.require_there)
@@ -352,7 +349,6 @@ class JobRunner(Actor):
     async def on_node_leaving(self, message: NodeLeaving) -> None:
         """A node will be taken, or is not taken after all."""
         if self._attendance.accept_notice(message):
-            self.tell(self._dispatcher, message)
             self._publications.look_at(message.node)
             self._spread()
 
@@ -367,7 +363,7 @@ class JobRunner(Actor):
             return
         for node in nodes:
             sink = self._store.writable_by(node.node)
-            membership = Membership(self.ref, self._dispatcher, sink)
+            membership = Membership(self.ref, self._dispatcher.ref, sink)
             prepare = PrepareJob(self._job_id, self._job, membership)
             self._attendance.inform((node,), (prepare,))
             self._team.dismiss_others(node)
@@ -507,7 +503,7 @@ class JobRunner(Actor):
                 case step.Finish():
                     self._end("finished", "")
             self._to_do.popleft()
-        self._submit(tuple(evaluation))  # the least urgent: it must not be planned for alone
+        self._requests.submit(evaluation)  # the least urgent: it must not be planned for alone
 
     @handles(TrainerListens, only=_from_rank_0)
     async def on_trainer_listens(self, message: TrainerListens) -> None:
@@ -569,19 +565,23 @@ class JobRunner(Actor):
         probe_seeds = exploring.latest.probe_seeds
         probes = probe_requests(self._job, iteration, prompts, choices, probe_seeds)
         self._rollout = Rollout(requests, probes)
-        self._submit((*requests, *probes))
+        self._requests.submit((*requests, *probes))
 
-    def _submit(self, requests: tuple[Request, ...]) -> None:
-        if requests:
-            self.tell(self._dispatcher, SubmitRequests(requests))
+    def _handle_in_turn(self, ended: Ended) -> None:
+        self.call_in_turn(partial(self._handle_ended, ended))
 
-    @handles(RequestsFinished, only=_from_dispatcher)
-    async def on_finished(self, message: RequestsFinished) -> None:
+    async def _handle_ended(self, ended: Ended) -> None:
+        if isinstance(ended, RequestsFinished):
+            self._handle_finished(ended)
+        else:
+            self._handle_given_up(ended)
+
+    def _handle_finished(self, ended: RequestsFinished) -> None:
         """Images come in, in any order, each once."""
-        self._explore(self._explorer.finished(message.of("preview"), self._now()))
-        self._judge(self._validator.finished(message.of("evaluation")))
-        if samples := message.of("rollout"):
-            self._drop_samples(self._rollout.take(samples, restored=message.restored))
+        self._explore(self._explorer.finished(ended.of("preview"), self._now()))
+        self._judge(self._validator.finished(ended.of("evaluation")))
+        if samples := ended.of("rollout"):
+            self._drop_samples(self._rollout.take(samples, restored=ended.restored))
             self._end_rollout_if_complete()
 
     def _drop_samples(self, results: list[Result]) -> None:
@@ -592,15 +592,14 @@ class JobRunner(Actor):
             for bundle in {result.bundle for result in results}:
                 self._discard(bundle)
 
-    @handles(RequestsGivenUp, only=_from_dispatcher)
-    async def on_given_up(self, message: RequestsGivenUp) -> None:
+    def _handle_given_up(self, ended: RequestsGivenUp) -> None:
         """Images that could not be denoised or scored."""
-        if previews := message.of("preview"):
-            log.warning("previews_given_up", count=len(previews), reason=message.reason)
+        if previews := ended.of("preview"):
+            log.warning("previews_given_up", count=len(previews), reason=ended.reason)
             self._explore(self._explorer.given_up(previews, self._now()))
-        self._judge(self._validator.given_up(message.of("evaluation")))
-        if samples := message.of("rollout"):
-            self._give_up_samples(samples, message.reason)
+        self._judge(self._validator.given_up(ended.of("evaluation")))
+        if samples := ended.of("rollout"):
+            self._give_up_samples(samples, ended.reason)
 
     def _give_up_samples(self, requests: list[Request], reason: str) -> None:
         """Each costs its prompt group, or the job."""
@@ -672,15 +671,15 @@ class JobRunner(Actor):
 
     def _explore(self, orders: Orders) -> None:
         self._table.unsubmitted_previews = self._explorer.unsubmitted
-        self._submit(orders.requests)
+        self._requests.submit(orders.requests)
         for kind in orders.cancel:
-            self.tell(self._dispatcher, CancelRequests(kind))
+            self._requests.cancel(kind)
         if orders.explored is not None:
             self._exploring.take(orders.explored)
             self._previews += orders.explored.previews
             iteration = orders.explored.iteration
             self._carry_out(self._machine.explored(iteration))
-            self.tell(self._dispatcher, ForgetRequests("preview", iteration))
+            self._requests.forget("preview", iteration)
 
     def _judge(self, ended: list[Validated]) -> None:
         """Write scores down; a run that cannot be judged is not worth going on with."""
@@ -695,7 +694,7 @@ class JobRunner(Actor):
             known = tuple(sorted({*self._progress.validated, version}))
             self._progress = msgspec.structs.replace(self._progress, validated=known)
             self._write(lambda: self._journal.save_progress(self._progress))
-            self.tell(self._dispatcher, ForgetRequests("evaluation", version))
+            self._requests.forget("evaluation", version)
             self._carry_out(self._machine.validation_done(version))
 
     # --- progress ---
@@ -719,7 +718,7 @@ class JobRunner(Actor):
         self._write(lambda: self._journal.save_progress(self._progress))
         if self._over:
             return  # nothing is settled: the samples are still needed
-        self.tell(self._dispatcher, ForgetRequests("rollout", iteration))
+        self._requests.forget("rollout", iteration)
         for bundle in self._rollout.bundles():
             self._discard(bundle)
 
@@ -793,16 +792,11 @@ class JobRunner(Actor):
 
     def _bar(self, workers: frozenset[str]) -> None:
         self._roster.barred = workers
-        self.tell(self._dispatcher, BarWorkers(tuple(sorted(workers))))
+        self._requests.bar(workers)
         self._demand()
 
     def _discard(self, bundle: BundleOffer) -> None:
         self._store.delete(bundle.key)
-
-    async def _remind(self) -> None:
-        while not self._over:
-            await asyncio.sleep(_REMIND_S)
-            self.tell(self.ref, Remind())
 
     async def _report_status(self) -> None:
         while not self._over:

@@ -8,14 +8,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from spotlight.actors.coordinator.ledger import Ledger
+from spotlight.actors.coordinator.request_queue import RequestQueue
 from spotlight.actors.coordinator.roster import Roster
 from spotlight.actors.protocol import (
-    AddWorkers,
     AdmitNode,
     JoinNode,
     NodeDown,
     NodeLeaving,
-    RemoveWorkers,
 )
 from spotlight.actors.protocol.delivery import try_tell
 from spotlight.actors.runtime import Actor, ActorRef, Message
@@ -28,7 +27,7 @@ class NodeMembership:
     Args:
         actor: the job runner, which tells on its behalf.
         coordinator: told when a node that had to wait may join.
-        dispatcher, ledger: hear of every worker.
+        requests, ledger: are told of every worker.
         event: writes an event to the run folder.
     """
 
@@ -38,14 +37,14 @@ class NodeMembership:
         roster: Roster,
         *,
         coordinator: ActorRef,
-        dispatcher: ActorRef,
+        requests: RequestQueue,
         ledger: Ledger,
         event: Callable[..., None],
     ) -> None:
         self._actor = actor
         self._roster = roster
         self._coordinator = coordinator
-        self._dispatcher = dispatcher
+        self._requests = requests
         self._ledger = ledger
         self._event = event
         self._backoff = JoinBackoff()
@@ -70,13 +69,13 @@ class NodeMembership:
         came, went = self._roster.join(node)
         names = tuple(worker.worker for worker in went)
         if names:
-            self._remove(RemoveWorkers(names, "its process ended", ended=True))
+            self._ledger.remove(names)
+            self._requests.remove_workers(names, "its process ended", ended=True)
         for worker in came:
             self._event("worker_joined", worker=worker.worker, node=node.node, pool=node.pool)
         if came:
             self._ledger.add(node.node, node.pool, came)
-            added = AddWorkers(node.node, node.pool, tuple(came))
-            self._actor.tell(self._dispatcher, added)
+            self._requests.add_workers(node.node, node.pool, came)
 
     def leave(self, message: NodeDown) -> None:
         """A node is gone."""
@@ -88,7 +87,8 @@ class NodeMembership:
         self._event("node_lost", node=node.node, pool=node.pool, reason=message.reason)
         self.preemptions += not had_notice
         names = tuple(worker.worker for worker in node.workers)
-        self._remove(RemoveWorkers(names, message.reason, message.announced))
+        self._ledger.remove(names)
+        self._requests.remove_workers(names, message.reason, announced=message.announced)
 
     def accept_notice(self, message: NodeLeaving) -> bool:
         """A node will be taken, or is not taken after all; False if it is not there."""
@@ -101,6 +101,7 @@ class NodeMembership:
             self._roster.leaving.add(message.node)
             self.preemptions += 1
             self._event("notice", node=message.node, source=message.source, lead_s=message.lead_s)
+        self._requests.set_leaving(message.workers, leaving=not message.cancelled)
         return True
 
     def inform(self, nodes: Sequence[JoinNode], news: Sequence[Message]) -> None:
@@ -108,10 +109,6 @@ class NodeMembership:
         for node in nodes:
             for message in news:
                 try_tell(self._actor, node.scheduler, message)
-
-    def _remove(self, message: RemoveWorkers) -> None:
-        self._ledger.remove(message.workers)
-        self._actor.tell(self._dispatcher, message)
 
     async def _admit_later(self, name: str, wait_s: float) -> None:
         await asyncio.sleep(wait_s)

@@ -131,12 +131,15 @@ class ActorContext:
         on_started()
         mailbox, handled = self.mailbox, 0
         while not self._ending.done():
-            delivery = mailbox.take()
-            if delivery is None:
+            following = mailbox.take()
+            if following is None:
                 await mailbox.wait()
                 handled = 0
                 continue
-            await self._handle(actor, delivery)
+            if isinstance(following, Delivery):
+                await self._handle(actor, following)
+            else:
+                await following()
             handled += 1
             if handled >= MESSAGES_PER_TURN:
                 handled = 0

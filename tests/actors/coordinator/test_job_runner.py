@@ -29,8 +29,6 @@ from spotlight.actors.protocol import (
     NodeLeft,
     NodeRefused,
     Published,
-    Remind,
-    RequestsGivenUp,
     RunAgain,
     StateChanged,
     Trained,
@@ -412,14 +410,12 @@ async def test_nobody_but_its_runner_ends_a_job(town: Town) -> None:
         Published(0, offer(), None),
         NodeDown("reserved", "no"),
         CancelJob(),
-        Remind(),
-        RequestsGivenUp((), "no"),
         WeightsMissed("reserved", 0, STORE),
         StateChanged("reserved/0", "idle"),
     ):
         stranger.tell(runner, word)
     await asyncio.sleep(1.0)
-    assert town.system.dead_letters.counts["not_allowed"] == 16
+    assert town.system.dead_letters.counts["not_allowed"] == 14
     assert (await town.ended()).outcome == "finished"
 
 
