@@ -1,10 +1,9 @@
 """The job runner: carries out one job, as the iteration state machine says.
 
-Messages in: JoinNode, NodeDown, NodeLeaving, CancelJob (coordinator); WeightsCopied, WeightsMissed
-(nodes); WorkerReport (group leaders); TrainerListens, TrainerReady, Trained, Published,
-CheckpointSaved, TrainerFailed (trainer ranks).
-Messages out: PrepareJob, HoldWeights, Demand, EndJob (nodes); those of the trainer team; JobStatus,
-JobEnded, RunAgain (coordinator).
+Messages in: NodeReport, NodeDown, CancelJob (coordinator); WorkerReport (group leaders);
+TrainerListens, TrainerReady, Trained, Published, CheckpointSaved, TrainerFailed (trainer ranks).
+Messages out: those of the trainer team; JobStatus, JobEnded, RunAgain (coordinator). What nodes are
+to do is in their plans.
 
 It is the only one that ends an iteration. It decides nothing itself: `IterationMachine` says what
 follows. What it needs to go on after a kill is in the journal before it acts on it; a runner that
@@ -38,6 +37,7 @@ from spotlight.actors.coordinator.job_journal import (
 )
 from spotlight.actors.coordinator.ledger import Ledger
 from spotlight.actors.coordinator.membership import NodeMembership
+from spotlight.actors.coordinator.node_plans import NodePlans
 from spotlight.actors.coordinator.publications import Publications
 from spotlight.actors.coordinator.request_plans import (
     probe_requests,
@@ -57,26 +57,20 @@ from spotlight.actors.coordinator.validator import Validated, Validator
 from spotlight.actors.protocol import (
     CancelJob,
     CheckpointSaved,
-    EndJob,
     JobEnded,
     JobStatus,
-    JoinNode,
     Membership,
     NodeDown,
-    NodeLeaving,
+    NodeReport,
     Outcome,
-    PrepareJob,
     Published,
     RunAgain,
     Trained,
     TrainerFailed,
     TrainerListens,
     TrainerReady,
-    WeightsCopied,
-    WeightsMissed,
     WorkerReport,
 )
-from spotlight.actors.protocol.delivery import try_tell
 from spotlight.actors.runtime import ESCALATE, Actor, ActorRef, Message, from_this_process, handles
 from spotlight.errors import RunFolderError
 from spotlight.jobs import JobSpec
@@ -118,6 +112,7 @@ class JobRunner(Actor):
             because trainers were lost, and its nodes may be there.
         nodes: who is there already.
         store: the run folder's artifact store, started.
+        plans: of all nodes: says there what the job needs of them.
         files: what the files that the job names hold.
     """
 
@@ -129,8 +124,9 @@ class JobRunner(Actor):
         coordinator: ActorRef,
         folder: RunFolder,
         came_back: bool,
-        nodes: tuple[JoinNode, ...],
+        nodes: tuple[NodeReport, ...],
         store: ArtifactStore,
+        plans: NodePlans,
         files: JobFiles,
     ) -> None:
         self._job = job
@@ -140,6 +136,7 @@ class JobRunner(Actor):
         self._journal = JobJournal(folder.journal, store.endpoint, self._stop_for)
         self._came_back = came_back
         self._store = store
+        self._plans = plans
         self._train_prompts = files.train.items
         self._categories = files.categories
         self._roster = Roster()
@@ -240,10 +237,6 @@ class JobRunner(Actor):
     def _from_coordinator(self, message: Message) -> bool:
         return self.sender == self._coordinator
 
-    def _from_its_node(self, message: WeightsCopied | WeightsMissed) -> bool:
-        node = self._roster.nodes.get(message.node)
-        return node is not None and self.sender == node.scheduler
-
     def _from_the_worker(self, message: WorkerReport) -> bool:
         return self._ledger.is_spoken_for(message.worker, self.sender)
 
@@ -273,9 +266,7 @@ class JobRunner(Actor):
             mailbox=_MOST_REPORTS,
         )
         self._attendance = NodeMembership(
-            self,
             self._roster,
-            coordinator=self._coordinator,
             requests=self._requests,
             ledger=self._ledger,
             event=self._event,
@@ -315,23 +306,30 @@ class JobRunner(Actor):
         again = self._reminders % _REPEAT_EVERY == 0
         if again:
             self._team.remind()
-            self._inform(*self._roster.nodes.values())
+            for node in self._roster.nodes.values():
+                self._team.dismiss_others(node)
         self._spread()
         self._demand(again=again)
 
     # --- nodes ---
 
-    @handles(JoinNode, only=from_this_process)
-    async def on_join(self, message: JoinNode) -> None:
-        """A node is there, or its workers have changed."""
-        if self._attendance.may_join(message):
-            if self._schedulers.get(message.node) != message.scheduler:
-                self._store.revoke(message.node)  # another process had that token
-            self._schedulers[message.node] = message.scheduler
-            self._attendance.join(message)
+    @handles(NodeReport, only=from_this_process)
+    async def on_node_report(self, message: NodeReport) -> None:
+        """A node is there, with what it has; others pull weights from it."""
+        if self._over or not self._attendance.may_join(message):
+            return
+        if self._schedulers.get(message.node) != message.scheduler:
+            self._store.revoke(message.node)  # another process had that token
+        self._schedulers[message.node] = message.scheduler
+        has_changed = self._attendance.join(message)
+        if has_changed:
             self._publications.look_at(message.node)
             self._watch.joined(message)
-            self._inform(message)
+            self._prepare(message)
+        has_tried = self._plans.agrees(message)
+        if self._publications.note(message, self._now(), has_tried=has_tried) or has_changed:
+            self._spread(*([message.node] if has_changed else []))
+        if has_changed:
             await self._assemble()
             self._demand()
 
@@ -345,49 +343,26 @@ class JobRunner(Actor):
         self._watch.out_of_reach(message.node, message.reason)
         self._spread()
 
-    @handles(NodeLeaving, only=_from_coordinator)
-    async def on_node_leaving(self, message: NodeLeaving) -> None:
-        """A node will be taken, or is not taken after all."""
-        if self._attendance.accept_notice(message):
-            self._publications.look_at(message.node)
-            self._spread()
-
     @handles(WorkerReport, only=_from_the_worker)
     async def on_worker_report(self, message: WorkerReport) -> None:
         """What the worker does from now on, and whether it can serve at all."""
         self._ledger.note(message)
 
-    def _inform(self, *nodes: JoinNode) -> None:
-        """Say which job and which weights there are, and who trains."""
-        if self._over:
-            return
-        for node in nodes:
-            sink = self._store.writable_by(node.node)
-            membership = Membership(self.ref, self._dispatcher.ref, sink)
-            prepare = PrepareJob(self._job_id, self._job, membership)
-            self._attendance.inform((node,), (prepare,))
-            self._team.dismiss_others(node)
-        self._spread(*nodes)
+    def _prepare(self, node: NodeReport) -> None:
+        """Say which job there is, and who trains."""
+        sink = self._store.writable_by(node.node)
+        membership = Membership(self.ref, self._dispatcher.ref, sink)
+        self._plans.prepare(node.node, self._job_id, self._job, membership)
+        self._team.dismiss_others(node)
 
-    @handles(WeightsCopied, only=_from_its_node)
-    async def on_weights_copied(self, message: WeightsCopied) -> None:
-        """A node holds a version: others pull it from there."""
-        if self._publications.copied(message):
-            self._spread()
-
-    @handles(WeightsMissed, only=_from_its_node)
-    async def on_weights_missed(self, message: WeightsMissed) -> None:
-        """A node could not get a version: it is sent elsewhere, or there again a little later."""
-        self._publications.missed(message, self._now())
-        self._spread()
-
-    def _spread(self, *again: JoinNode) -> None:
+    def _spread(self, *again: str) -> None:
         """Tell nodes where they pull weights from, if that is new, or `again`."""
         if self._over:
             return
-        names = [node.node for node in again]
-        for node, message in self._publications.directions(self._job_id, self._now(), names):
-            self._attendance.inform((node,), (message,))
+        self._plans.keep(sorted(self._publications.versions))
+        for name, offer in self._publications.directions(self._now(), again):
+            self._plans.hold(name, offer)
+        self._plans.send()
 
     def _demand(self, *, again: bool = False) -> None:
         """Tell the nodes what their groups should be good for, if it changed much, or `again`."""
@@ -399,7 +374,8 @@ class JobRunner(Actor):
         hurry = timed and 0 < left_s < math.inf
         due = self._demands.due(self._team.names, left_s if hurry else None, again=again)
         for node, demand in due:
-            self._attendance.inform((node,), (demand,))
+            self._plans.demand(node.node, demand)
+        self._plans.send()
 
     # --- trainers ---
 
@@ -545,7 +521,7 @@ class JobRunner(Actor):
         self._published(message.version)
 
     def _published(self, version: int) -> None:
-        self._spread(*self._roster.nodes.values())
+        self._spread()
         self._carry_out(self._machine.weights_published(version))
 
     def _begin_rollout(self, iteration: int) -> None:
@@ -747,8 +723,7 @@ class JobRunner(Actor):
         self._outcome, self._reason = outcome, reason
         self._enter("finished")
         self._event("run_finished", outcome=outcome, reason=reason)
-        for node in self._roster.nodes.values():
-            try_tell(self, node.scheduler, EndJob(self._job_id, self._journal.term))
+        self._plans.end_job()
         self.tell(self._coordinator, JobEnded(self._status()))
 
     # --- small things ---

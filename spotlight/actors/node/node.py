@@ -1,10 +1,8 @@
 """The node scheduler: starts and watches the workers of one machine, plans their SP groups, and
 keeps the node's copy of the weights.
 
-Messages in: WorkerUp, WorkerReport (workers); PrepareJob, HoldWeights, Demand, EndJob, NoticeGiven
-(coordinator); Down (coordinator gone).
-Messages out: JoinNode, NodeLeaving, NodeLeft, WeightsCopied, WeightsMissed (coordinator);
-WorkerPlan (workers).
+Messages in: WorkerUp, WorkerReport (workers); NodePlan (coordinator); Down (coordinator gone).
+Messages out: NodeReport (coordinator); WorkerPlan (workers).
 
 Workers outlive jobs and coordinators: a node whose coordinator is gone keeps its workers warm and
 joins again; after five minutes it ends their job. A worker process that ends or hangs is started
@@ -31,45 +29,29 @@ import msgspec
 import structlog
 
 from spotlight.actors.node.accelerators import environment_of
+from spotlight.actors.node.coordinator_link import CoordinatorLink
 from spotlight.actors.node.liveness import until_silent
 from spotlight.actors.node.regrouping import Grouping
 from spotlight.actors.node.weights_copies import WeightsCopies
 from spotlight.actors.node.worker_plans import WorkerPlans
 from spotlight.actors.protocol import (
-    Demand,
-    EndJob,
-    HoldWeights,
     JobPlan,
-    JoinNode,
-    NodeJoined,
-    NodeLeaving,
-    NodeLeft,
-    NodeRefused,
-    NoticeGiven,
-    PrepareJob,
-    WeightsCopied,
-    WeightsMissed,
-    WeightsOffer,
+    NodeNotice,
+    NodePlan,
+    NodeReport,
+    UserNotice,
     WorkerRefs,
     WorkerReport,
     WorkerUp,
 )
-from spotlight.actors.protocol.delivery import try_tell
 from spotlight.actors.runtime import Actor, ActorRef, Down, Message, handles
 from spotlight.actors.runtime.launcher import WORKER_KEY, ProcessHandle, ProcessLauncher
-from spotlight.errors import ActorError, TransferFailed
 from spotlight.policies.departure import OUTLIVED_AFTER_S, Departure, Standing
 from spotlight.policies.notices import Notice
 from spotlight.transport.tensors import BundleStore
 
 log = structlog.get_logger(__name__)
 
-_JOIN_LIMIT_S = 5.0
-_JOIN_PAUSE_S = 0.5
-_JOIN_AGAIN_S = 15.0
-_REFUSED_S = 15.0
-"""A node that is refused for so long ends; an earlier self of it has been found gone by then."""
-_AWAY_LIMIT_S = 300.0
 _START_LIMIT_S = 300.0
 _RESTARTS = 3
 _RESTART_WINDOW_S = 60.0
@@ -127,31 +109,29 @@ class NodeScheduler(Actor):
         self._restarts: dict[str, deque[float]] = {}
         self._liveness: dict[str, asyncio.Task[None]] = {}
         self._job: JobPlan | None = None
-        """As it is prepared; its weights are the node's own copies."""
-        self._weights = WeightsCopies(store)
+        """That of the latest plan, with its spec."""
+        self._weights = WeightsCopies(self, store, self._on_weights)
         self._grouping = Grouping(self, settings.name, lambda worker: self._plans.change(worker))
         self._plans = WorkerPlans(self, self._grouping.plan_of)
-        self._copies: dict[int, WeightsOffer] = {}
-        self._versions: tuple[int, ...] = ()
         self._given_up = 0
-        self._joining: asyncio.Task[None] | None = None
-        self._lost_at: float | None = None
-        """When the coordinator was lost; None while it is there."""
-        self._refused_at: float | None = None
-        """Since when it refuses this node; None while it does not."""
-        self._coordinator: ActorRef | None = None
-        """That this node has joined."""
-        self._runner: ActorRef | None = None
-        """Of the job that was prepared last."""
+        self._user_notice: tuple[ActorRef, int] | None = None
+        """Who told the latest notice of a user, and its number."""
+        self._link = CoordinatorLink(
+            self,
+            settings.coordinator,
+            report=self._report,
+            follow=self._follow,
+            alone=self._end_job,
+            refused=left,
+        )
         self._departure = Departure()
 
     async def started(self) -> None:
         """Start the workers; each says when it is up."""
         for index, name in enumerate(self._names()):
             self.run_task(self._keep_running(index, name))
-        self.run_task(self._keep_joining())
         if self._notices is not None:
-            self.run_task(self._heed(self._notices))
+            self.run_task(self._follow_cloud(self._notices))
 
     async def stopping(self, reason: str) -> None:
         """Workers end with their node, at once: they keep nothing that must be saved."""
@@ -172,15 +152,9 @@ class NodeScheduler(Actor):
         refs = self._workers.get(message.worker)
         return refs is not None and self.sender == refs.leader
 
-    def _from_coordinator_process(self, message: Message) -> bool:
-        known = self._coordinator
-        return known is not None and self.sender_address == known.address
-
-    def _from_coordinator(self, message: Message) -> bool:
-        return self._coordinator is not None and self.sender == self._coordinator
-
-    def _from_runner(self, message: Message) -> bool:
-        return self._runner is not None and self.sender == self._runner
+    def _from_coordinator(self, message: NodePlan) -> bool:
+        known = self._link.coordinator
+        return known is not None and self.sender == known
 
     # --- workers and jobs ---
 
@@ -194,81 +168,59 @@ class NodeScheduler(Actor):
         self._grouping.add(refs)
         self._plans.add(refs)
         self._liveness[refs.worker] = self.run_task(self._end_if_silent(refs))
-        self._announce_if_all_up()
+        self._report_if_all_up()
 
-    @handles(PrepareJob, only=_from_coordinator_process)
-    async def on_prepare(self, message: PrepareJob) -> None:
-        """Pass a job on to all workers."""
-        if message.job_id != self._job_id:
-            self._weights.begin(message.job_id)
+    @handles(NodePlan, only=_from_coordinator)
+    async def on_plan(self, message: NodePlan) -> None:
+        """What this node is to do from now on."""
+        self._link.accept(message)
+
+    def _follow(self, plan: NodePlan) -> None:
+        self._follow_user(plan.coordinator, plan.notice)
+        if plan.job is not None:
+            self._follow_job(plan.job)
+        elif plan.over:
+            self._end_job()
+        if self._job is not None and plan.demand is not None:
+            self._grouping.set_demand(plan.demand)
+
+    def _follow_job(self, job: JobPlan) -> None:
+        known = self._job
+        if known is None or known.job_id != job.job_id:
+            if job.spec is None:
+                return  # it is told again with its spec
             self._grouping.end_job()
-        elif self._runner != self.sender:
-            self._copies.clear()  # it may have gone back, and mean other weights by a version
-        self._runner = self.sender
-        self._set_job(JobPlan(message.job_id, message.membership, spec=message.job))
+            self._weights.begin(job.job_id)
+        elif job.spec is None:
+            job = msgspec.structs.replace(job, spec=known.spec)
+        self._job = job
+        self._weights.follow(job.weights, job.versions)
+        self._tell_workers_job()
 
-    @handles(HoldWeights, only=_from_runner)
-    async def on_hold_weights(self, message: HoldWeights) -> None:
-        """Take the node's copy, then let the workers read it."""
-        if message.job_id == self._job_id:
-            self.run_task(self._hold_weights(message, self.sender))
+    def _on_weights(self) -> None:
+        """A version has come, or could not be had."""
+        self._tell_workers_job()
+        self._link.report()
 
-    @handles(Demand, only=_from_runner)
-    async def on_demand(self, message: Demand) -> None:
-        """What the SP groups should be good for."""
-        if message.job_id == self._job_id:
-            self._grouping.set_demand(message)
+    def _tell_workers_job(self) -> None:
+        job = self._job
+        if job is not None:
+            job = msgspec.structs.replace(job, weights=self._weights.held)
+        self._plans.set_job(job)
 
     @handles(WorkerReport, only=_from_its_leader)
     async def on_report(self, message: WorkerReport) -> None:
         """How a worker stands."""
         self._note(message)
 
-    @handles(EndJob, only=_from_coordinator_process)
-    async def on_end_job(self, message: EndJob) -> None:
-        """Workers stay warm, without the job."""
-        if message.job_id == self._job_id:
-            self._end_job()
-
-    @property
-    def _job_id(self) -> str:
-        return self._job.job_id if self._job is not None else ""
-
-    async def _hold_weights(self, message: HoldWeights, asker: ActorRef | None) -> None:
-        answer: Message
-        try:
-            local = await self._weights.hold(message)
-        except TransferFailed as error:
-            # Until it can be had elsewhere, the workers are granted nothing of this version.
-            log.warning("weights_not_fetched", version=message.version, reason=str(error))
-            answer = WeightsMissed(self._settings.name, message.version, message.rollout.store)
-        else:
-            if local is None:
-                return
-            if asker != self._runner or self._job is None:
-                return  # another runner may have gone back, and mean other weights by that version
-            held = (local.rollout, local.evaluation)
-            self._copies[local.version] = WeightsOffer(local.version, *held)
-            self._versions = local.keep
-            self._set_job(self._job)
-            answer = WeightsCopied(self._settings.name, message.version, *held)
-        if asker is not None:
-            try_tell(self, asker, answer)
-
-    def _set_job(self, job: JobPlan | None) -> None:
-        self._job = job
-        if job is not None:
-            self._copies = {v: it for v, it in self._copies.items() if v in self._versions}
-            weights = tuple(self._copies[version] for version in sorted(self._copies))
-            job = msgspec.structs.replace(job, weights=weights, versions=self._versions)
-        self._plans.set_job(job)
-
     def _end_job(self) -> None:
-        self._grouping.end_job()  # before any of a group has forgotten the model
-        self._copies.clear()
-        self._versions = ()
-        self._set_job(None)
-        self._weights.begin("")
+        """Workers stay warm, without the job."""
+        if self._job is not None:
+            log.info("job_over", job=self._job.job_id)
+            self._grouping.end_job()  # before any of a group has forgotten the model
+            self._job = None
+            self._tell_workers_job()
+            self._weights.begin("")
 
     def _note(self, report: WorkerReport) -> None:
         self._plans.note(report)
@@ -279,7 +231,7 @@ class NodeScheduler(Actor):
 
     # --- leaving ---
 
-    async def _heed(self, notices: AsyncIterator[Notice]) -> None:
+    async def _follow_cloud(self, notices: AsyncIterator[Notice]) -> None:
         async for notice in notices:
             if notice.kind == "advise":
                 log.warning("node_at_risk", source=notice.source, event=notice.event_id)
@@ -288,13 +240,16 @@ class NodeScheduler(Actor):
             else:
                 self._leave("cloud", notice.source, notice.lead_s)
 
-    @handles(NoticeGiven, only=_from_coordinator)
-    async def on_notice_given(self, message: NoticeGiven) -> None:
-        """A user gives notice, or takes it back."""
-        if message.cancel:
+    def _follow_user(self, coordinator: ActorRef, notice: UserNotice | None) -> None:
+        """A user gives notice, or takes it back; each word of it counts once."""
+        told, number = self._user_notice or (coordinator, 0)
+        if notice is None or (told == coordinator and notice.number <= number):
+            return
+        self._user_notice = (coordinator, notice.number)
+        if notice.cancel:
             self._withdraw("user")
         else:
-            self._leave("user", "user", message.notice_s)
+            self._leave("user", "user", notice.notice_s)
 
     def _leave(self, via: str, source: str, lead_s: float | None) -> None:
         log.warning("node_leaving", source=source, lead_s=lead_s)
@@ -310,8 +265,8 @@ class NodeScheduler(Actor):
                 self._go_on_leaving()
 
     def _go_on_leaving(self) -> None:
-        self._tell_leaving()
         self._drain()
+        self._link.report()
         notice = self._departure.notice
         assert notice is not None, "the node leaves for a reason"
         self.run_task(self._stay_if_outlived(notice))
@@ -326,8 +281,9 @@ class NodeScheduler(Actor):
     def _leave_if_drained(self) -> None:
         if self._departure.may_leave(self._workers):
             log.warning("node_left")
-            self._tell_coordinator(NodeLeft(self._settings.name))
+            self._link.report()
         if self._departure.left and self._must_end:
+            self._link.report_at_last()
             self._left("")
 
     async def _stay_if_outlived(self, notice: Standing) -> None:
@@ -338,107 +294,37 @@ class NodeScheduler(Actor):
 
     def _stay(self, reason: str) -> None:
         log.warning("node_stays", reason=reason)
-        had_left = self._departure.stay()
+        self._departure.stay()
         self._drain()
-        if had_left:
-            self._announce()
-        else:
-            self._tell_leaving(cancelled=True)
-
-    def _tell_leaving(self, *, cancelled: bool = False) -> None:
-        notice = self._departure.notice
-        self._tell_coordinator(
-            NodeLeaving(
-                self._settings.name,
-                tuple(self._workers),
-                notice.source if notice else "",
-                notice.lead_s if notice else None,
-                cancelled,
-            )
-        )
-
-    def _tell_coordinator(self, message: Message) -> None:
-        try_tell(self, self._coordinator_now(), message)
-
-    def _coordinator_now(self) -> ActorRef:
-        """Whichever is there when a message arrives."""
-        return self.system.well_known(self._settings.coordinator, "coordinator")
+        self._link.report()
 
     # --- membership ---
 
     @handles(Down)
     async def on_down(self, message: Down) -> None:
-        """The coordinator is gone: join again when it is back."""
-        log.warning("coordinator_lost", reason=message.reason)
-        if self._lost_at is None:
-            self._lost_at = asyncio.get_running_loop().time()
-        self._announce()
+        """The coordinator is gone; the workers stay warm until it is back."""
+        self._link.lost(message.reason)
 
-    def _announce_if_all_up(self) -> None:
+    def _report_if_all_up(self) -> None:
         if len(self._workers) + self._given_up == self._settings.workers:
-            self._announce()
+            self._link.open()
 
-    def _announce(self) -> None:
-        if self._joining is None or self._joining.done():
-            self._joining = self.run_task(self._join())
-
-    async def _keep_joining(self) -> None:
-        """Who lost sight of us for a while may have forgotten us, and our watch may not know."""
-        while True:
-            await asyncio.sleep(_JOIN_AGAIN_S)
-            if self._joining is not None and self._departure.notice is None:
-                self._announce()
-
-    async def _join(self) -> None:
-        introduction = None
-        # Workers may change while we ask.
-        while not self._departure.left and introduction != self._introduction():
-            introduction = self._introduction()
-            try:
-                to = self._coordinator_now()
-                joined = await self.ask(to, introduction, timeout_s=_JOIN_LIMIT_S)
-            except ActorError as error:
-                log.info(
-                    "waiting_for_coordinator", address=self._settings.coordinator, reason=str(error)
-                )
-                self._end_job_if_alone()
-                await asyncio.sleep(_JOIN_PAUSE_S)
-                introduction = None
-                continue
-            if isinstance(joined, NodeRefused):
-                self._end_if_refused_long(joined.reason)
-                await asyncio.sleep(_JOIN_PAUSE_S)
-                introduction = None
-                continue
-            assert isinstance(joined, NodeJoined)
-            self._lost_at = self._refused_at = None
-            self._coordinator = joined.coordinator
-            self.watch(joined.coordinator)
-            if self._departure.notice is not None:
-                self._tell_leaving()  # one that came back has not heard it
-
-    def _end_if_refused_long(self, reason: str) -> None:
-        log.error("join_refused", reason=reason)
-        now = asyncio.get_running_loop().time()
-        if self._refused_at is None:
-            self._refused_at = now
-        if now - self._refused_at >= _REFUSED_S:
-            self._left(reason)
-
-    def _end_job_if_alone(self) -> None:
-        """Nobody may ever come for what the workers compute."""
-        now = asyncio.get_running_loop().time()
-        if self._lost_at is not None and now - self._lost_at > _AWAY_LIMIT_S and self._job_id:
-            log.error("job_ended_without_coordinator", job=self._job_id)
-            self._end_job()
-
-    def _introduction(self) -> JoinNode:
-        return JoinNode(
+    def _report(self, number: int, coordinator: ActorRef | None, plan: int) -> NodeReport:
+        notice = self._departure.notice
+        return NodeReport(
+            number,
             self._settings.name,
             self._settings.pool,
             self.ref,
             tuple(self._workers.values()),
             self._store.writable_by(self._settings.name),
+            notice=NodeNotice(notice.source, notice.lead_s) if notice is not None else None,
+            left=self._departure.left,
+            coordinator=coordinator,
+            plan=plan,
+            job_id=self._job.job_id if self._job is not None else "",
+            weights=self._weights.held,
+            missed=self._weights.missed,
         )
 
     def _names(self) -> list[str]:
@@ -459,12 +345,12 @@ class NodeScheduler(Actor):
             self._plans.remove(name)
             if self._workers.pop(name, None) is not None:
                 self._liveness.pop(name).cancel()
-                self._announce()
+                self._link.report()
                 self._leave_if_drained()
             if not self._may_restart(name):
                 log.error("worker_given_up", worker=name, restarts=_RESTARTS)
                 self._given_up += 1
-                self._announce_if_all_up()
+                self._report_if_all_up()
                 return
             await asyncio.sleep(_RESTART_PAUSE_S)
 

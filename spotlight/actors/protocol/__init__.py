@@ -1,55 +1,39 @@
-"""Everything that actors say to each other, as frozen typed structs; a file for each conversation.
+"""Everything that actors say to each other, as frozen typed structs: up to whoever leads, down from
+there, between peers, to and from trainer ranks, to and from users.
 
 A reader who knows these messages knows the protocol; the handlers are in the actors' own files.
 Offers name tensor bundles that travel on the tensor transport; no bulk data is in a message.
 """
 
 from spotlight.actors.protocol.down import (
+    Demand,
+    DemandClass,
+    Grant,
     GroupPlan,
     JobPlan,
     Membership,
+    NodePlan,
+    NodeRefused,
+    NoticeSeconds,
+    Recall,
+    Receipt,
+    Revoke,
     Seat,
+    UserNotice,
     WeightsOffer,
     WorkerPlan,
 )
-from spotlight.actors.protocol.groups import (
+from spotlight.actors.protocol.inside import (
+    JobEnded,
+    NodeDown,
+    RunAgain,
+)
+from spotlight.actors.protocol.peers import (
     CannotFollow,
-    Demand,
-    DemandClass,
     Follow,
     Introduce,
 )
-from spotlight.actors.protocol.nodes import (
-    Acknowledged,
-    AdmitNode,
-    EndJob,
-    HoldWeights,
-    JoinNode,
-    NodeDown,
-    NodeJoined,
-    NodeLeaving,
-    NodeLeft,
-    NodeRefused,
-    NodeUnknown,
-    NoticeGiven,
-    PreemptNode,
-    PrepareJob,
-    WeightsCopied,
-    WeightsMissed,
-)
-from spotlight.actors.protocol.scheduling import (
-    CommitSteps,
-    Completed,
-    Grant,
-    HeldLease,
-    LeaseFailed,
-    Pull,
-    Recall,
-    Receipt,
-    ReturnLease,
-    Revoke,
-)
-from spotlight.actors.protocol.training import (
+from spotlight.actors.protocol.trainer import (
     CheckpointSaved,
     DropTrainer,
     GetTrainer,
@@ -65,17 +49,32 @@ from spotlight.actors.protocol.training import (
     TrainerReady,
     TrainingSample,
 )
-from spotlight.actors.protocol.up import WorkerRefs, WorkerReport, WorkerState, WorkerUp
+from spotlight.actors.protocol.up import (
+    CommitSteps,
+    Completed,
+    HeldLease,
+    LeaseFailed,
+    MissedWeights,
+    NodeNotice,
+    NodeReport,
+    Pull,
+    ReturnLease,
+    WorkerRefs,
+    WorkerReport,
+    WorkerState,
+    WorkerUp,
+)
 from spotlight.actors.protocol.users import (
     SUBMIT_ANSWER_S,
+    Acknowledged,
     CancelJob,
     GetStatus,
     JobAccepted,
-    JobEnded,
     JobRefused,
     JobStatus,
+    NodeUnknown,
     Outcome,
-    RunAgain,
+    PreemptNode,
     SubmitJob,
     WorkerStatus,
 )
@@ -83,7 +82,6 @@ from spotlight.actors.protocol.users import (
 __all__ = [
     "SUBMIT_ANSWER_S",
     "Acknowledged",
-    "AdmitNode",
     "CancelJob",
     "CannotFollow",
     "CheckpointSaved",
@@ -92,33 +90,30 @@ __all__ = [
     "Demand",
     "DemandClass",
     "DropTrainer",
-    "EndJob",
     "Follow",
     "GetStatus",
     "GetTrainer",
     "Grant",
     "GroupPlan",
     "HeldLease",
-    "HoldWeights",
     "Introduce",
     "JobAccepted",
     "JobEnded",
     "JobPlan",
     "JobRefused",
     "JobStatus",
-    "JoinNode",
     "LeaseFailed",
     "Membership",
+    "MissedWeights",
     "NodeDown",
-    "NodeJoined",
-    "NodeLeaving",
-    "NodeLeft",
+    "NodeNotice",
+    "NodePlan",
     "NodeRefused",
+    "NodeReport",
     "NodeUnknown",
-    "NoticeGiven",
+    "NoticeSeconds",
     "Outcome",
     "PreemptNode",
-    "PrepareJob",
     "Publish",
     "Published",
     "Pull",
@@ -138,8 +133,7 @@ __all__ = [
     "TrainerListens",
     "TrainerReady",
     "TrainingSample",
-    "WeightsCopied",
-    "WeightsMissed",
+    "UserNotice",
     "WeightsOffer",
     "WorkerPlan",
     "WorkerRefs",
