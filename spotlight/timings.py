@@ -68,6 +68,11 @@ class ConnectionTimings(_Ordered):
     twice as long after each try, until it is `longest_redial_s`."""
     longest_redial_s: float = 5.0
     """A peer that was never reached is dialled again at least this often."""
+    reconnect_s: float = 0.1
+    """A connection that broke before anybody was told is made again after this time by libzmq; each
+    further try waits twice as long, until it is `longest_reconnect_s`."""
+    longest_reconnect_s: float = 1.0
+    """libzmq never waits longer."""
     retry_s: float = 0.02
     """A send that was refused is tried again after this time at the latest."""
     farewell_s: float = 0.2
@@ -84,8 +89,8 @@ class ConnectionTimings(_Ordered):
         "connect_timeout_s > handshake_timeout_s": (
             "A connection greets before it can say whose it is."
         ),
-        "silence_s > heartbeat_timeout_s": "Whoever is gone is found by its pings first.",
         "longest_redial_s > redial_after_s": "The pause grows with each try.",
+        "longest_reconnect_s > reconnect_s": "The pause grows with each try.",
     }
 
 
@@ -204,6 +209,8 @@ class WorkerTimings(_Ordered):
     """A step that is under way when the group is to change may take so long."""
     meet_limit_s: float = 70.0
     """The ranks of a group must have exchanged their addresses by then."""
+    peer_connect_s: float = 2.0
+    """Gloo tries five times for so long to reach a peer that has said where it is."""
     connect_limit_s: float = 80.0
     """The ranks of a group must be connected by then."""
     order_limit_s: float = 150.0

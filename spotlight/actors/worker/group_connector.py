@@ -59,6 +59,7 @@ class GroupConnector:
             len(order.seats),
             where=f"SP group {order.epoch}",
             host=self._host,
+            connect_s=self._context.timings.worker.peer_connect_s,
             timeout_s=self._context.timings.worker.group_collective_limit_s,
             backend="nccl" if loaded[0].device.type == "cuda" else "gloo",
         )

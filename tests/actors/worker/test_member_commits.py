@@ -40,7 +40,7 @@ from spotlight.actors.protocol import (
     ReturnLease,
     Revoke,
 )
-from spotlight.timings import DeliveryTimings, Timings
+from spotlight.timings import DeliveryTimings, NodeTimings, Timings
 from spotlight.transport.tensors import BundleStore, fetch
 from spotlight.transport.tensors.bundles import metadata_of, pack, unpack
 from spotlight.types import Commit, Request
@@ -535,7 +535,12 @@ async def test_results_go_to_the_sink_of_the_coordinator_that_comes_back(
 
 @pytest.mark.parametrize(
     "timings",
-    [Timings(delivery=DeliveryTimings(retry_pause_s=0.005, answer_limit_s=0.05, away_limit_s=0.1))],
+    [
+        Timings(
+            delivery=DeliveryTimings(retry_pause_s=0.005, answer_limit_s=0.05, away_limit_s=0.1),
+            node=NodeTimings(join_limit_s=0.03, join_again_s=0.06),
+        )
+    ],
 )
 async def test_a_sink_that_stays_away_is_an_error_in_the_end(
     workers: tuple[Worker, Worker], sink: SlowSink
