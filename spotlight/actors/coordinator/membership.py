@@ -10,6 +10,7 @@ from spotlight.actors.coordinator.request_queue import RequestQueue
 from spotlight.actors.coordinator.roster import Roster
 from spotlight.actors.protocol import NodeDown, NodeReport
 from spotlight.policies.preemption import JoinBackoff
+from spotlight.timings import RejoinTimings
 
 
 class NodeMembership:
@@ -28,12 +29,13 @@ class NodeMembership:
         requests: RequestQueue,
         ledger: Ledger,
         event: Callable[..., None],
+        timings: RejoinTimings,
     ) -> None:
         self._roster = roster
         self._requests = requests
         self._ledger = ledger
         self._event = event
-        self._backoff = JoinBackoff()
+        self._backoff = JoinBackoff(timings)
         self._must_wait: set[str] = set()
         """Nodes that come and go too often to join now."""
         self.preemptions = 0

@@ -31,8 +31,8 @@ from spotlight.policies.dispatch.instructions import (
     RequestsGivenUp,
     RevokeLeases,
 )
-from spotlight.policies.dispatch.leases import LEASE_S
 from spotlight.policies.dispatch.table import RequestTable
+from spotlight.timings import DispatchTimings
 from spotlight.types import BundleOffer, Request, RequestKind
 
 log = structlog.get_logger(__name__)
@@ -63,6 +63,7 @@ class RequestQueue:
         discard: Callable[[BundleOffer], None],
         record: Callable[..., None],
         backlog_changed: Callable[[], None],
+        timings: DispatchTimings,
     ) -> None:
         self._table = table
         self._journal = journal
@@ -71,6 +72,7 @@ class RequestQueue:
         self._discard = discard
         self._record = record
         self._backlog_changed = backlog_changed
+        self._timings = timings
         self._outline: Hashable = ()
         """Of the backlog, when it was told last."""
         self._leaders: dict[str, ActorRef] = {}
@@ -168,7 +170,7 @@ class RequestQueue:
                 case Answer(accepted, ask_again):
                     answer = Receipt(accepted, ask_again)
                 case GrantLease(worker, lease, requests, commits, commit_every):
-                    grant = Grant(lease, LEASE_S, requests, commits, commit_every)
+                    grant = Grant(lease, self._timings.lease_s, requests, commits, commit_every)
                     if not self._tell(self._leaders[worker], grant):
                         to_do += self._table.unreachable(worker, lease, self._now())
                 case RevokeLeases(worker, leases):

@@ -16,15 +16,9 @@ from spotlight.actors.protocol import NodePlan, NodeRefused, NodeReport
 from spotlight.actors.protocol.delivery import try_tell
 from spotlight.actors.runtime import Actor, ActorRef
 from spotlight.errors import ActorError
+from spotlight.timings import NodeTimings
 
 log = structlog.get_logger(__name__)
-
-_ANSWER_LIMIT_S = 5.0
-_REPORT_S = 4.0
-_RETRY_S = 0.5
-_REFUSED_S = 15.0
-"""A node that is refused for so long ends; an earlier self of it has been found gone by then."""
-_AWAY_LIMIT_S = 300.0
 
 
 class CoordinatorLink:
@@ -35,7 +29,7 @@ class CoordinatorLink:
         address: of the coordinator's process.
         report: what to report now; its number is of no interest to the caller.
         follow: called with every plan but old ones; with the same one again, if it is repeated.
-        alone: called when the coordinator has been away for five minutes.
+        alone: called when the coordinator has been away for long.
         refused: called with the reason when the coordinator has refused the node for long.
     """
 
@@ -48,6 +42,7 @@ class CoordinatorLink:
         follow: Callable[[NodePlan], None],
         alone: Callable[[], None],
         refused: Callable[[str], None],
+        timings: NodeTimings,
     ) -> None:
         self._actor = actor
         self._address = address
@@ -55,6 +50,7 @@ class CoordinatorLink:
         self._follow = follow
         self._alone = alone
         self._refused = refused
+        self._timings = timings
         self._number = 0
         """Of the latest report."""
         self._plan = 0
@@ -109,19 +105,23 @@ class CoordinatorLink:
         while True:
             self._wake.clear()
             is_known = await self._tell()
+            pause_s = self._timings.report_s if is_known else self._timings.join_pause_s
             with suppress(TimeoutError):
-                async with asyncio.timeout(_REPORT_S if is_known else _RETRY_S):
+                async with asyncio.timeout(pause_s):
                     await self._wake.wait()
 
     async def _tell(self) -> bool:
         """Report once; whether the coordinator is there and knows this node."""
         try:
             answer = await self._actor.ask(
-                self._coordinator_now(), self._next_report(), timeout_s=_ANSWER_LIMIT_S
+                self._coordinator_now(), self._next_report(), timeout_s=self._timings.join_limit_s
             )
         except ActorError as error:
             log.info("waiting_for_coordinator", address=self._address, reason=str(error))
-            if self._lost_at is not None and self._now() - self._lost_at > _AWAY_LIMIT_S:
+            if (
+                self._lost_at is not None
+                and self._now() - self._lost_at > self._timings.away_limit_s
+            ):
                 self._alone()
             return False
         if isinstance(answer, NodeRefused):
@@ -136,7 +136,7 @@ class CoordinatorLink:
         log.error("join_refused", reason=reason)
         if self._refused_at is None:
             self._refused_at = self._now()
-        if self._now() - self._refused_at >= _REFUSED_S:
+        if self._now() - self._refused_at >= self._timings.refused_limit_s:
             self._refused(reason)
 
     def _next_report(self) -> NodeReport:

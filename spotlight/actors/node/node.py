@@ -46,20 +46,14 @@ from spotlight.actors.protocol import (
 )
 from spotlight.actors.runtime import Actor, ActorRef, Down, Message, handles
 from spotlight.actors.runtime.launcher import WORKER_KEY, ProcessHandle, ProcessLauncher
-from spotlight.policies.departure import OUTLIVED_AFTER_S, Departure, Standing
+from spotlight.policies.departure import Departure, Standing
 from spotlight.policies.notices import Notice
+from spotlight.timings import Timings
 from spotlight.transport.tensors import BundleStore
 
 log = structlog.get_logger(__name__)
 
-_START_LIMIT_S = 300.0
 _RESTARTS = 3
-_RESTART_WINDOW_S = 60.0
-_RESTART_PAUSE_S = 0.5
-"""The others regroup first: a start keeps this loop, and then a processor, busy."""
-_ASK_ALONE_S = 2.0
-_ASK_GROUPED_S = 0.5
-"""One that hangs keeps all others of its group waiting."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +80,7 @@ class NodeScheduler(Actor):
         notices: those of the machine's cloud.
         left: called when the process is to end: the node has left because it was told to, or cannot
             join for the reason given.
+        timings: how long it and its workers wait.
     """
 
     def __init__(
@@ -95,7 +90,9 @@ class NodeScheduler(Actor):
         launcher: ProcessLauncher,
         notices: AsyncIterator[Notice] | None = None,
         left: Callable[[str], None] = lambda reason: None,
+        timings: Timings = Timings(),
     ) -> None:
+        self._times = timings.node
         self._settings = settings
         self._store = store
         self._launcher = launcher
@@ -110,8 +107,10 @@ class NodeScheduler(Actor):
         self._liveness: dict[str, asyncio.Task[None]] = {}
         self._job: JobPlan | None = None
         """That of the latest plan, with its spec."""
-        self._weights = WeightsCopies(self, store, self._on_weights)
-        self._grouping = Grouping(self, settings.name, lambda worker: self._plans.change(worker))
+        self._weights = WeightsCopies(self, store, self._on_weights, timings.weights)
+        self._grouping = Grouping(
+            self, settings.name, lambda worker: self._plans.change(worker), timings.node
+        )
         self._plans = WorkerPlans(self, self._grouping.plan_of)
         self._given_up = 0
         self._user_notice: tuple[ActorRef, int] | None = None
@@ -123,8 +122,9 @@ class NodeScheduler(Actor):
             follow=self._follow,
             alone=self._end_job,
             refused=left,
+            timings=timings.node,
         )
-        self._departure = Departure()
+        self._departure = Departure(timings.departure)
 
     async def started(self) -> None:
         """Start the workers; each says when it is up."""
@@ -288,7 +288,9 @@ class NodeScheduler(Actor):
 
     async def _stay_if_outlived(self, notice: Standing) -> None:
         loop = asyncio.get_running_loop()
-        await asyncio.sleep(notice.deadline + OUTLIVED_AFTER_S - loop.time())
+        await asyncio.sleep(
+            notice.deadline + self._departure.timings.outlived_after_s - loop.time()
+        )
         if self._departure.notice == notice:
             self._stay("outlived")
 
@@ -352,16 +354,16 @@ class NodeScheduler(Actor):
                 self._given_up += 1
                 self._report_if_all_up()
                 return
-            await asyncio.sleep(_RESTART_PAUSE_S)
+            await asyncio.sleep(self._times.restart_pause_s)
 
     async def _end_if_not_up(self, name: str, process: ProcessHandle) -> None:
-        await asyncio.sleep(_START_LIMIT_S)
+        await asyncio.sleep(self._times.start_limit_s)
         if name not in self._workers:
             log.error("worker_hangs_as_it_starts", worker=name)
             process.kill()
 
     async def _end_if_silent(self, refs: WorkerRefs) -> None:
-        name = refs.worker
+        name, times, grouping = refs.worker, self._times, self._grouping
 
         def heard(answer: Message) -> None:
             assert isinstance(answer, WorkerReport)
@@ -372,9 +374,10 @@ class NodeScheduler(Actor):
             self,
             refs.leader,
             lambda: self._plans.plan_of(name),
-            every_s=lambda: _ASK_GROUPED_S if self._grouping.is_grouped(name) else _ASK_ALONE_S,
+            every_s=lambda: times.ask_grouped_s if grouping.is_grouped(name) else times.ask_alone_s,
+            silent_s=times.silent_s,
             heard=heard,
-            suspect=lambda: self._grouping.lose_sight(name),
+            suspect=lambda: grouping.lose_sight(name),
         )
         log.error("worker_hangs", worker=refs.worker)
         self._processes[refs.worker].kill()
@@ -399,7 +402,7 @@ class NodeScheduler(Actor):
     def _may_restart(self, name: str) -> bool:
         now = asyncio.get_running_loop().time()
         recent = self._restarts.setdefault(name, deque())
-        while recent and recent[0] < now - _RESTART_WINDOW_S:
+        while recent and recent[0] < now - self._times.restart_window_s:
             recent.popleft()
         recent.append(now)
         return len(recent) <= _RESTARTS

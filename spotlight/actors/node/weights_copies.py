@@ -11,6 +11,7 @@ from spotlight.actors.protocol import MissedWeights, WeightsOffer
 from spotlight.actors.runtime import Actor
 from spotlight.errors import TransferFailed
 from spotlight.policies.weight_distribution import transfer_limit_s
+from spotlight.timings import WeightsTimings
 from spotlight.transport.tensors import BundleStore, content_key
 from spotlight.types import BundleOffer
 
@@ -26,8 +27,15 @@ class WeightsCopies:
         changed: called when a version has come, or could not be had.
     """
 
-    def __init__(self, actor: Actor, store: BundleStore, changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        actor: Actor,
+        store: BundleStore,
+        changed: Callable[[], None],
+        timings: WeightsTimings,
+    ) -> None:
         self._actor = actor
+        self._timings = timings
         self._store = store
         self._changed = changed
         self._job_id = ""
@@ -95,7 +103,7 @@ class WeightsCopies:
         copy = await self._store.copy(
             offer,
             content_key(_original(offer.key), offer.checksum),
-            timeout_s=transfer_limit_s(offer.nbytes),
+            timeout_s=transfer_limit_s(offer.nbytes, self._timings),
         )
         if held is not None:  # before the version was trained again
             self._store.delete(held.key)

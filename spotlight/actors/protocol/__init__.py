@@ -65,7 +65,6 @@ from spotlight.actors.protocol.up import (
     WorkerUp,
 )
 from spotlight.actors.protocol.users import (
-    SUBMIT_ANSWER_S,
     Acknowledged,
     CancelJob,
     GetStatus,
@@ -80,7 +79,6 @@ from spotlight.actors.protocol.users import (
 )
 
 __all__ = [
-    "SUBMIT_ANSWER_S",
     "Acknowledged",
     "CancelJob",
     "CannotFollow",

@@ -128,7 +128,9 @@ class BatchMember(Actor, ABC, Generic[BatchT, StepGroupT, WeightsT]):
         self._leader: ActorRef | None = None
         self._plan = WorkerPlan(0)
         """The latest."""
-        self._seat = SPMembership(self, context.name, connector, self._report)
+        self._seat = SPMembership(
+            self, context.name, connector, self._report, context.timings.worker
+        )
         self._holdings = JobHoldings[WeightsT](
             self,
             load_model=self._load_model,
@@ -136,6 +138,7 @@ class BatchMember(Actor, ABC, Generic[BatchT, StepGroupT, WeightsT]):
             end=self._end_job,
             fetch=self._fetch_weights,
             changed=self._report,
+            timings=context.timings.worker,
         )
         self._wanted: dict[int, BatchT] = {}
         """Batches whose results are wanted, by lease. Leases of different jobs may bear the same
@@ -406,7 +409,10 @@ class BatchMember(Actor, ABC, Generic[BatchT, StepGroupT, WeightsT]):
         for a while. Raises `TransferFailed`, and `Unwanted`.
         """
         return await until_transferred(
-            upload, key, require_wanted=lambda: self._require_wanted(batch)
+            upload,
+            key,
+            timings=self._context.timings.delivery,
+            require_wanted=lambda: self._require_wanted(batch),
         )
 
 

@@ -55,7 +55,6 @@ from spotlight.actors.worker.worker_state import WorkerContext
 log = structlog.get_logger(__name__)
 
 _CREDITS = 2
-_PULL_S = 4.0
 _REPORT_EVERY = 4
 """Pulls between two reports to the job runner in which nothing is new."""
 _PROMPTS = 64
@@ -309,7 +308,13 @@ class GroupLeader(Actor):
             lease.unsaved = None
 
     async def _insist(self, job: _Job, message: Message, wanted: Callable[[], bool]) -> None:
-        await insist(self, lambda: job.membership.dispatcher, message, wanted=wanted)
+        await insist(
+            self,
+            lambda: job.membership.dispatcher,
+            message,
+            wanted=wanted,
+            timings=self._context.timings.delivery,
+        )
 
     def _give_back(self, job: _Job, number: int) -> None:
         back = ReturnLease(self._context.name, self._context.epoch, number)
@@ -359,7 +364,7 @@ class GroupLeader(Actor):
 
     async def _keep_pulling(self) -> None:
         for times in itertools.count(1):
-            await asyncio.sleep(_PULL_S)
+            await asyncio.sleep(self._context.timings.worker.pull_s)
             self._pull_if_job()
             if times % _REPORT_EVERY == 0:
                 self._tell_runner(self._report())

@@ -19,6 +19,7 @@ import structlog
 from spotlight.actors.protocol import JobPlan
 from spotlight.actors.runtime import Actor
 from spotlight.jobs import JobSpec
+from spotlight.timings import WorkerTimings
 from spotlight.types import BundleOffer
 
 log = structlog.get_logger(__name__)
@@ -27,9 +28,6 @@ WeightsT = TypeVar("WeightsT")
 
 Version = tuple[int, bool]
 """Its number, and whether it is for evaluations."""
-
-_LOAD_LIMIT_S = 600.0
-_RETRY_S = 1.0
 
 
 class JobHoldings(Generic[WeightsT]):
@@ -53,6 +51,7 @@ class JobHoldings(Generic[WeightsT]):
         end: Callable[[], None],
         fetch: Callable[[BundleOffer], Awaitable[WeightsT]],
         changed: Callable[[], None],
+        timings: WorkerTimings,
     ) -> None:
         self._actor = actor
         self._load_model = load_model
@@ -60,6 +59,7 @@ class JobHoldings(Generic[WeightsT]):
         self._end = end
         self._fetch = fetch
         self._changed = changed
+        self._timings = timings
         self._job: JobPlan | None = None
         self._spec: JobSpec | None = None
         self._has_model = False
@@ -115,13 +115,13 @@ class JobHoldings(Generic[WeightsT]):
                 return
             got = [await self._have_weights(job, version, offers[version]) for version in missing]
             if not any(got):
-                await asyncio.sleep(_RETRY_S)
+                await asyncio.sleep(self._timings.repeat_s)
 
     async def _have_model(self, job: JobPlan) -> None:
         spec, problem = self._spec, ""
         assert spec is not None, "there is a job"
         try:
-            async with asyncio.timeout(_LOAD_LIMIT_S):
+            async with asyncio.timeout(self._timings.load_limit_s):
                 await self._load_model(spec)
         except Exception as error:  # whatever is wrong with a model, this worker only takes nothing
             log.error("model_not_loaded", reason=str(error), exc_info=error)
