@@ -166,7 +166,7 @@ class NodePlans:
         notice = None
         if node.notice is not None:
             left_s = max(0.0, node.notice.deadline - asyncio.get_running_loop().time())
-            notice = UserNotice(node.notice.number, left_s, node.notice.cancel)
+            notice = UserNotice(node.notice.number, round(left_s, 3), node.notice.cancel)
         return NodePlan(node.number, self._actor.ref, job, demand, self._over, notice)
 
 

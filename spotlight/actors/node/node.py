@@ -150,7 +150,9 @@ class NodeScheduler(Actor):
 
     def _from_its_leader(self, message: WorkerReport) -> bool:
         refs = self._workers.get(message.worker)
-        return refs is not None and self.sender == refs.leader
+        if refs is None or message.epoch != refs.epoch:
+            return False
+        return self.sender == refs.leader
 
     def _from_coordinator(self, message: NodePlan) -> bool:
         known = self._link.coordinator
@@ -367,7 +369,7 @@ class NodeScheduler(Actor):
 
         def heard(answer: Message) -> None:
             assert isinstance(answer, WorkerReport)
-            if answer.worker == name:
+            if (answer.worker, answer.epoch) == (name, refs.epoch):
                 self._note(answer)
 
         await until_silent(
