@@ -111,7 +111,7 @@ class NodeScheduler(Actor):
         self._grouping = Grouping(
             self, settings.name, lambda worker: self._plans.change(worker), timings.node
         )
-        self._plans = WorkerPlans(self, self._grouping.plan_of)
+        self._plans = WorkerPlans(self, lambda worker: self._grouping.plan_of(worker))
         self._given_up = 0
         self._user_notice: tuple[ActorRef, int] | None = None
         """Who told the latest notice of a user, and its number."""

@@ -55,7 +55,7 @@ from spotlight.actors.worker.worker_state import WorkerContext
 log = structlog.get_logger(__name__)
 
 _CREDITS = 2
-_REPORT_EVERY = 4
+REPORT_EVERY = 4
 """Pulls between two reports to the job runner in which nothing is new."""
 _PROMPTS = 64
 _CLOSED_LEASES = 1024
@@ -366,7 +366,7 @@ class GroupLeader(Actor):
         for times in itertools.count(1):
             await asyncio.sleep(self._context.timings.worker.pull_s)
             self._pull_if_job()
-            if times % _REPORT_EVERY == 0:
+            if times % REPORT_EVERY == 0:
                 self._tell_runner(self._report())
 
 

@@ -187,11 +187,15 @@ class SPMembership(Generic[StepGroupT]):
         except CannotShard as error:
             self._fail(str(error), (self._worker,))
             return
+        self._join(company, loop.time() - began)
+
+    def _join(self, company: StepGroupT, seconds: float) -> None:
+        """The group stands, so long after it was planned."""
         self._company = company
-        self._broken = loop.create_future()
+        self._broken = asyncio.get_running_loop().create_future()
         self.changing = False
         self._formed.set()
-        log.info("group_formed", epoch=order.epoch, seconds=round(loop.time() - began, 4))
+        log.info("group_formed", epoch=self.epoch, seconds=round(seconds, 4))
         self._changed()
 
     def _begin_to_join(self, order: GroupPlan) -> JoiningGroup:
