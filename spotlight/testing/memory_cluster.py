@@ -413,7 +413,7 @@ class Cluster:
 
     def has_notice(self, name: str) -> bool:
         """Whether a node has a notice that nobody has withdrawn."""
-        return any(it._departure.notice for it in self.processes[name].actors(NodeScheduler))
+        return any(it._leaving.notice for it in self.processes[name].actors(NodeScheduler))
 
     def coordinator_actor(self) -> ActorRef:
         """The coordinator."""

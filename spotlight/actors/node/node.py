@@ -30,23 +30,21 @@ import structlog
 
 from spotlight.actors.node.accelerators import environment_of
 from spotlight.actors.node.coordinator_link import CoordinatorLink
+from spotlight.actors.node.leaving import Leaving
 from spotlight.actors.node.liveness import until_silent
 from spotlight.actors.node.regrouping import Grouping
 from spotlight.actors.node.weights_copies import WeightsCopies
 from spotlight.actors.node.worker_plans import WorkerPlans
 from spotlight.actors.protocol import (
     JobPlan,
-    NodeNotice,
     NodePlan,
     NodeReport,
-    UserNotice,
     WorkerRefs,
     WorkerReport,
     WorkerUp,
 )
 from spotlight.actors.runtime import Actor, ActorRef, Down, Message, handles
 from spotlight.actors.runtime.launcher import WORKER_KEY, ProcessHandle, ProcessLauncher
-from spotlight.policies.departure import Departure, Standing
 from spotlight.policies.notices import Notice
 from spotlight.timings import Timings
 from spotlight.transport.tensors import BundleStore
@@ -97,8 +95,6 @@ class NodeScheduler(Actor):
         self._store = store
         self._launcher = launcher
         self._notices = notices
-        self._left = left
-        self._must_end = False
         self._workers: dict[str, WorkerRefs] = {}
         self._processes: dict[str, ProcessHandle] = {}
         self._keys: dict[str, str] = {}
@@ -113,8 +109,6 @@ class NodeScheduler(Actor):
         )
         self._plans = WorkerPlans(self, lambda worker: self._grouping.plan_of(worker))
         self._given_up = 0
-        self._user_notice: tuple[ActorRef, int] | None = None
-        """Who told the latest notice of a user, and its number."""
         self._link = CoordinatorLink(
             self,
             settings.coordinator,
@@ -124,14 +118,21 @@ class NodeScheduler(Actor):
             refused=left,
             timings=timings.node,
         )
-        self._departure = Departure(timings.departure)
+        self._leaving = Leaving(
+            self,
+            self._plans,
+            self._link,
+            workers=lambda: self._workers,
+            end=lambda: left(""),
+            timings=timings.departure,
+        )
 
     async def started(self) -> None:
         """Start the workers; each says when it is up."""
         for index, name in enumerate(self._names()):
             self.run_task(self._keep_running(index, name))
         if self._notices is not None:
-            self.run_task(self._follow_cloud(self._notices))
+            self.run_task(self._leaving.follow_cloud(self._notices))
 
     async def stopping(self, reason: str) -> None:
         """Workers end with their node, at once: they keep nothing that must be saved."""
@@ -178,7 +179,7 @@ class NodeScheduler(Actor):
         self._link.accept(message)
 
     def _follow(self, plan: NodePlan) -> None:
-        self._follow_user(plan.coordinator, plan.notice)
+        self._leaving.follow_user(plan.coordinator, plan.notice)
         if plan.job is not None:
             self._follow_job(plan.job)
         elif plan.over:
@@ -228,79 +229,7 @@ class NodeScheduler(Actor):
         self._plans.note(report)
         self._grouping.note(report)
         if self._plans.is_drained(report):
-            self._departure.drained(report.worker)
-            self._leave_if_drained()
-
-    # --- leaving ---
-
-    async def _follow_cloud(self, notices: AsyncIterator[Notice]) -> None:
-        async for notice in notices:
-            if notice.kind == "advise":
-                log.warning("node_at_risk", source=notice.source, event=notice.event_id)
-            elif notice.kind == "cancel":
-                self._withdraw("cloud")
-            else:
-                self._leave("cloud", notice.source, notice.lead_s)
-
-    def _follow_user(self, coordinator: ActorRef, notice: UserNotice | None) -> None:
-        """A user gives notice, or takes it back; each word of it counts once."""
-        told, number = self._user_notice or (coordinator, 0)
-        if notice is None or (told == coordinator and notice.number <= number):
-            return
-        self._user_notice = (coordinator, notice.number)
-        if notice.cancel:
-            self._withdraw("user")
-        else:
-            self._leave("user", "user", notice.notice_s)
-
-    def _leave(self, via: str, source: str, lead_s: float | None) -> None:
-        log.warning("node_leaving", source=source, lead_s=lead_s)
-        self._must_end = self._must_end or source == "signal"
-        self._departure.give(via, source, lead_s, asyncio.get_running_loop().time())
-        self._go_on_leaving()
-
-    def _withdraw(self, via: str) -> None:
-        if self._departure.withdraw(via):
-            if self._departure.notice is None:
-                self._stay("withdrawn")
-            else:
-                self._go_on_leaving()
-
-    def _go_on_leaving(self) -> None:
-        self._drain()
-        self._link.report()
-        notice = self._departure.notice
-        assert notice is not None, "the node leaves for a reason"
-        self.run_task(self._stay_if_outlived(notice))
-        self._leave_if_drained()
-
-    def _drain(self) -> None:
-        """Have the workers finish, or go on if no notice stands."""
-        now = asyncio.get_running_loop().time()
-        notice = self._departure.notice
-        self._plans.set_stop(now + self._departure.stop_in_s(now) if notice is not None else None)
-
-    def _leave_if_drained(self) -> None:
-        if self._departure.may_leave(self._workers):
-            log.warning("node_left")
-            self._link.report()
-        if self._departure.left and self._must_end:
-            self._link.report_at_last()
-            self._left("")
-
-    async def _stay_if_outlived(self, notice: Standing) -> None:
-        loop = asyncio.get_running_loop()
-        await asyncio.sleep(
-            notice.deadline + self._departure.timings.outlived_after_s - loop.time()
-        )
-        if self._departure.notice == notice:
-            self._stay("outlived")
-
-    def _stay(self, reason: str) -> None:
-        log.warning("node_stays", reason=reason)
-        self._departure.stay()
-        self._drain()
-        self._link.report()
+            self._leaving.drained(report.worker)
 
     # --- membership ---
 
@@ -314,7 +243,6 @@ class NodeScheduler(Actor):
             self._link.open()
 
     def _report(self, number: int, coordinator: ActorRef | None, plan: int) -> NodeReport:
-        notice = self._departure.notice
         return NodeReport(
             number,
             self._settings.name,
@@ -322,8 +250,8 @@ class NodeScheduler(Actor):
             self.ref,
             tuple(self._workers.values()),
             self._store.writable_by(self._settings.name),
-            notice=NodeNotice(notice.source, notice.lead_s) if notice is not None else None,
-            left=self._departure.left,
+            notice=self._leaving.notice,
+            left=self._leaving.has_left,
             coordinator=coordinator,
             plan=plan,
             job_id=self._job.job_id if self._job is not None else "",
@@ -345,12 +273,12 @@ class NodeScheduler(Actor):
             self._grouping.remove(name)  # before all else: others wait for it
             starting.cancel()
             log.warning("worker_ended", worker=name, exit_code=code)
-            self._departure.restarted(name)
+            self._leaving.restarted(name)
             self._plans.remove(name)
             if self._workers.pop(name, None) is not None:
                 self._liveness.pop(name).cancel()
                 self._link.report()
-                self._leave_if_drained()
+                self._leaving.look()
             if not self._may_restart(name):
                 log.error("worker_given_up", worker=name, restarts=_RESTARTS)
                 self._given_up += 1

@@ -47,8 +47,9 @@ from spotlight.actors.runtime import (
     handles,
 )
 from spotlight.actors.runtime.bounded_set import BoundedSet
+from spotlight.actors.worker.connector import Connector, StepGroupT
 from spotlight.actors.worker.job_holdings import JobHoldings, WeightsT
-from spotlight.actors.worker.sp_membership import Connector, SPMembership, StepGroupT
+from spotlight.actors.worker.sp_membership import SPMembership
 from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.errors import (
     CommitRefused,

@@ -15,61 +15,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic
 
 import structlog
 
-from spotlight.actors.protocol import (
-    CannotFollow,
-    Follow,
-    GroupPlan,
-    Introduce,
-    Seat,
-)
+from spotlight.actors.protocol import CannotFollow, Follow, GroupPlan, Introduce, Seat
 from spotlight.actors.protocol.delivery import try_tell
 from spotlight.actors.runtime import Actor, ActorRef
-from spotlight.actors.worker.joining import Entries, JoiningGroup
+from spotlight.actors.worker.connector import Connector, StepGroupT
+from spotlight.actors.worker.joining import JoiningGroup
 from spotlight.errors import CannotShard, SpotlightError, TransportError
 from spotlight.timings import WorkerTimings
 from spotlight.types import Request
 
 log = structlog.get_logger(__name__)
 
-StepGroupT = TypeVar("StepGroupT")
-"""With whom steps are taken: as the connector makes it."""
-CompanyT_co = TypeVar("CompanyT_co", covariant=True)
-
 _EARLY = 64
-
-
-class Arrival(Entries, Protocol[CompanyT_co]):
-    """One end of a group that forms."""
-
-    async def company(self) -> CompanyT_co:
-        """The group, once all have come; raises `TransportError` when they do not in time."""
-        ...
-
-
-class Connector(Protocol[StepGroupT]):
-    """How a member comes together with others, and parts from them."""
-
-    alone: StepGroupT
-
-    def fingerprint(self) -> str | None:
-        """The same in all members that have this job and this model; None without a job."""
-        ...
-
-    def meet(
-        self, order: GroupPlan, rank: int, send: Callable[[str, bytes], None]
-    ) -> Arrival[StepGroupT]:
-        """Begin to form a group; `send` hands an entry to all others."""
-        ...
-
-    def leave(self, company: StepGroupT) -> None:
-        """Part from a group in which nobody waits."""
-
-    def leave_behind(self, company: StepGroupT) -> None:
-        """Part from one in which steps may be stuck: they are nothing to us any more."""
 
 
 @dataclass(eq=False)
