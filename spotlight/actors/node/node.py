@@ -194,6 +194,7 @@ class NodeScheduler(Actor):
                 return  # it is told again with its spec
             self._grouping.end_job()
             self._weights.begin(job.job_id)
+            log.debug("job_begun", actor="node")
         elif job.spec is None:
             job = msgspec.structs.replace(job, spec=known.spec)
         self._job = job
@@ -219,7 +220,7 @@ class NodeScheduler(Actor):
     def _end_job(self) -> None:
         """Workers stay warm, without the job."""
         if self._job is not None:
-            log.info("job_over", job=self._job.job_id)
+            log.debug("job_forgotten", actor="node")
             self._grouping.end_job()  # before any of a group has forgotten the model
             self._job = None
             self._tell_workers_job()

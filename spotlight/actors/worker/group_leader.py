@@ -145,8 +145,9 @@ class GroupLeader(Actor):
     def _follow(self, plan: WorkerPlan) -> None:
         self._plan = plan
         self._set_job(plan.job)
-        if plan.group is not None:
-            self._group.plan(plan.group)
+        if plan.group is not None and self._group.plan(plan.group):
+            log.debug("group_ordered", order=plan.group)
+        log.debug("takes_nothing_more", draining=self._draining)
         self.tell(self._member, plan)
         self.tell(self._trainer_rank, plan)
         self._pull_if_job()
@@ -156,10 +157,13 @@ class GroupLeader(Actor):
         """Another job; or the same, perhaps for a coordinator that came back."""
         runner = self._job.membership.runner if self._job is not None else None
         if plan is None:
+            if self._job is not None:
+                log.debug("job_forgotten", actor="leader")
             self._job = None
         elif self._job is None or self._job.id != plan.job_id:
             assert plan.spec is not None, "the first plan of a job carries its spec"
             self._job = _Job(plan.job_id, plan.membership, plan.spec.sampler.micro_batch)
+            log.debug("job_begun", actor="leader")
         else:
             self._job.membership = plan.membership
         if self._job is not None and self._job.membership.runner != runner:

@@ -12,61 +12,53 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Generic, TypeVar
 
 import structlog
 
 from spotlight.actors.protocol import JobPlan
 from spotlight.actors.runtime import Actor
+from spotlight.actors.worker.held_weights import HeldWeights, Version
 from spotlight.jobs import JobSpec
 from spotlight.timings import WorkerTimings
 from spotlight.types import BundleOffer
 
 log = structlog.get_logger(__name__)
 
-WeightsT = TypeVar("WeightsT")
 
-Version = tuple[int, bool]
-"""Its number, and whether it is for evaluations."""
-
-
-class JobHoldings(Generic[WeightsT]):
+class JobHoldings:
     """See the module's docstring.
 
     Args:
         actor: the member, whose tasks do the loading.
+        weights: fetches and holds the versions.
         load_model: loads the model of a job, unless it is loaded.
         begin: called once the model is loaded, and with every later plan of the same job.
         end: called when the job is over.
-        fetch: reads a weights version.
         changed: called when something was loaded, or could not be.
     """
 
     def __init__(
         self,
         actor: Actor,
+        weights: HeldWeights,
         *,
         load_model: Callable[[JobSpec], Awaitable[None]],
         begin: Callable[[JobPlan, JobSpec], None],
         end: Callable[[], None],
-        fetch: Callable[[BundleOffer], Awaitable[WeightsT]],
         changed: Callable[[], None],
         timings: WorkerTimings,
     ) -> None:
         self._actor = actor
+        self._weights = weights
         self._load_model = load_model
         self._begin = begin
         self._end = end
-        self._fetch = fetch
         self._changed = changed
         self._timings = timings
         self._job: JobPlan | None = None
         self._spec: JobSpec | None = None
         self._has_model = False
-        self._checksums: dict[Version, int] = {}
         self._loading: asyncio.Task[None] | None = None
-        self.weights: dict[Version, WeightsT] = {}
-        """By version: those that the plan still needs."""
         self.problem = ""
         """Why the model cannot be loaded; empty if it can, or was not tried yet."""
 
@@ -88,8 +80,7 @@ class JobHoldings(Generic[WeightsT]):
         before, self._job = self._job, job
         if before is not None and (job is None or job.job_id != before.job_id):
             self._spec, self._has_model, self.problem = None, False, ""
-            self.weights.clear()
-            self._checksums.clear()
+            self._weights.forget_all()
             self._end()
         if job is None:
             return
@@ -99,8 +90,7 @@ class JobHoldings(Generic[WeightsT]):
         assert self._spec is not None, "the first plan of a job carries its spec"
         if self._has_model:
             self._begin(job, self._spec)
-        for version in [version for version in self.weights if version[0] not in job.versions]:
-            del self.weights[version], self._checksums[version]
+        self._weights.keep(job.versions)
         if self._loading is None or self._loading.done():
             self._loading = self._actor.run_task(self._load())
 
@@ -135,18 +125,20 @@ class JobHoldings(Generic[WeightsT]):
 
     async def _have_weights(self, job: JobPlan, version: Version, offer: BundleOffer) -> bool:
         try:
-            weights = await self._fetch(offer)
+            await self._weights.hold(version, offer)
         except Exception as error:  # not served until it can be had
             log.error("weights_not_held", version=version[0], reason=str(error))
             return False
         now = self._job
-        if now is not None and now.job_id == job.job_id and version[0] in now.versions:
-            self.weights[version], self._checksums[version] = weights, offer.checksum
+        if now is None or now.job_id != job.job_id:
+            self._weights.forget_all()  # it was fetched for a job that is over
+        else:
+            self._weights.keep(now.versions)
             self._changed()
         return True
 
     def _is_held(self, version: Version, offers: dict[Version, BundleOffer]) -> bool:
-        return self._checksums.get(version) == offers[version].checksum
+        return self._weights.has(version, offers[version].checksum)
 
 
 def _offers(job: JobPlan) -> dict[Version, BundleOffer]:

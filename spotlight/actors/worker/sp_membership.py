@@ -363,6 +363,7 @@ class SPMembership(Generic[StepGroupT]):
         self._leave_behind()
         self._formed.clear()
         self.failure, self.culprits = reason, culprits
+        log.debug("group_lost", epoch=self.epoch)
         self._changed()
 
     def _leave_behind(self) -> None:

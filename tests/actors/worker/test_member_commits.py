@@ -536,7 +536,7 @@ async def test_results_go_to_the_sink_of_the_coordinator_that_comes_back(
     [
         Timings(
             delivery=DeliveryTimings(retry_pause_s=0.005, answer_limit_s=0.05, away_limit_s=0.1),
-            node=NodeTimings(join_limit_s=0.03, join_again_s=0.06),
+            node=NodeTimings(join_limit_s=0.03, report_s=0.06),
         )
     ],
 )
