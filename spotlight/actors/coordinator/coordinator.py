@@ -24,6 +24,7 @@ import msgspec
 import structlog
 
 from spotlight.actors.coordinator.job_journal import Identity, read_identity, save_identity
+from spotlight.actors.coordinator.job_parts import JobSetup
 from spotlight.actors.coordinator.job_runner import JobRunner
 from spotlight.actors.coordinator.submissions import Submission, read_interrupted, read_submission
 from spotlight.actors.protocol import (
@@ -291,17 +292,9 @@ class Coordinator(Actor):
             self._runs.mkdir(parents=True, exist_ok=True)
             replace_file(self._running, str(folder.path.resolve()).encode())
             end = EndJob(identity.job_id, folder.journal.term)
+            setup = JobSetup(job, identity.job_id, folder, store, submission.files, came_back)
             runner = await self.spawn(
-                lambda: JobRunner(
-                    job,
-                    identity.job_id,
-                    coordinator=self.ref,
-                    folder=folder,
-                    came_back=came_back,
-                    nodes=tuple(nodes.values()),
-                    store=store,
-                    files=submission.files,
-                ),
+                lambda: JobRunner(setup, coordinator=self.ref, nodes=tuple(nodes.values())),
                 f"job-{identity.job_id}",
                 mailbox=_RUNNER_MAILBOX,
             )

@@ -1,11 +1,9 @@
-"""The nodes of a running job as they come and go: who is admitted, what each is told, and who hears
-of it.
-"""
+"""The nodes of a running job as they come and go: who is admitted, and who is told of it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from spotlight.actors.coordinator.ledger import Ledger
 from spotlight.actors.coordinator.request_queue import RequestQueue
@@ -16,9 +14,9 @@ from spotlight.actors.protocol import (
     NodeDown,
     NodeLeaving,
 )
-from spotlight.actors.protocol.delivery import try_tell
-from spotlight.actors.runtime import Actor, ActorRef, Message
+from spotlight.actors.runtime import Actor, ActorRef
 from spotlight.policies.preemption import JoinBackoff
+from spotlight.transport.tensors import ArtifactStore
 
 
 class NodeMembership:
@@ -28,6 +26,7 @@ class NodeMembership:
         actor: the job runner, which tells on its behalf.
         coordinator: told when a node that had to wait may join.
         requests, ledger: are told of every worker.
+        store: into which nodes write, each with a token of its own.
         event: writes an event to the run folder.
     """
 
@@ -39,6 +38,7 @@ class NodeMembership:
         coordinator: ActorRef,
         requests: RequestQueue,
         ledger: Ledger,
+        store: ArtifactStore,
         event: Callable[..., None],
     ) -> None:
         self._actor = actor
@@ -46,6 +46,9 @@ class NodeMembership:
         self._coordinator = coordinator
         self._requests = requests
         self._ledger = ledger
+        self._store = store
+        self._schedulers: dict[str, ActorRef] = {}
+        """Of all nodes that ever joined; one that was out of reach comes back with the same."""
         self._event = event
         self._backoff = JoinBackoff()
         self.preemptions = 0
@@ -66,6 +69,9 @@ class NodeMembership:
 
     def join(self, node: JoinNode) -> None:
         """A node is there, or its workers have changed."""
+        if self._schedulers.get(node.node) != node.scheduler:
+            self._store.revoke(node.node)  # another process had that token
+        self._schedulers[node.node] = node.scheduler
         came, went = self._roster.join(node)
         names = tuple(worker.worker for worker in went)
         if names:
@@ -79,6 +85,8 @@ class NodeMembership:
 
     def leave(self, message: NodeDown) -> None:
         """A node is gone."""
+        if message.announced:
+            self._store.revoke(message.node)
         had_notice = message.node in self._roster.leaving
         node = self._roster.leave(message.node)
         if node is None:
@@ -103,12 +111,6 @@ class NodeMembership:
             self._event("notice", node=message.node, source=message.source, lead_s=message.lead_s)
         self._requests.set_leaving(message.workers, leaving=not message.cancelled)
         return True
-
-    def inform(self, nodes: Sequence[JoinNode], news: Sequence[Message]) -> None:
-        """Tell nodes what they need; again and again, as nothing changes by it."""
-        for node in nodes:
-            for message in news:
-                try_tell(self._actor, node.scheduler, message)
 
     async def _admit_later(self, name: str, wait_s: float) -> None:
         await asyncio.sleep(wait_s)

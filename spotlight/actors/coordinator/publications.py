@@ -29,7 +29,7 @@ class Publications:
 
     Args:
         known: versions that nodes can pull.
-        roster: the job's nodes. Whoever changes it says so with `look_at`.
+        roster: the job's nodes. Whoever changes it says so with `node_changed`.
     """
 
     def __init__(self, known: Mapping[int, Publication], roster: Roster) -> None:
@@ -54,10 +54,14 @@ class Publications:
         self._known = {v: kept for v, kept in self._known.items() if v in keep}
         self._known[version] = _Version(version, where, self._roster)
 
-    def look_at(self, name: str) -> None:
+    def drop_all(self) -> None:
+        """Nobody needs any of them: they are trained again."""
+        self._known = {}
+
+    def node_changed(self, name: str) -> None:
         """A node came, went, will be taken or is another process by now."""
         for known in self._known.values():
-            known.look_at(name)
+            known.node_changed(name)
 
     def copied(self, message: WeightsCopied) -> bool:
         """A node holds a version, and others may pull it from there; False if that is not new."""
@@ -99,7 +103,7 @@ class _Version:
         self._news: dict[str, None] = dict.fromkeys(roster.nodes)
         """Nodes that something is new of since the latest directions."""
 
-    def look_at(self, name: str) -> None:
+    def node_changed(self, name: str) -> None:
         self._news[name] = None
 
     def copied(self, message: WeightsCopied) -> bool:
@@ -124,7 +128,7 @@ class _Version:
     ) -> Iterator[tuple[str, HoldWeights]]:
         news, self._news = self._news, {}
         for name in news:
-            self._take_in(name, now)
+            self._update_plan(name, now)
         news |= dict.fromkeys(self._spread.plan(now))
         if keep != self._keep:
             self._keep = keep
@@ -147,7 +151,7 @@ class _Version:
         where = self._where if source is None else self._at(source)
         return HoldWeights(job_id, self._version, where.rollout, where.evaluation, self._keep)
 
-    def _take_in(self, name: str, now: float) -> None:
+    def _update_plan(self, name: str, now: float) -> None:
         """Tell the plan what is so now."""
         node, copy = self._roster.nodes.get(name), self._copies.get(name)
         if copy is not None and (node is None or node.store.place != copy.rollout.store.place):

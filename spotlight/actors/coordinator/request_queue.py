@@ -90,6 +90,10 @@ class RequestQueue:
             self._table.remember(self._journal.requests())
         self.carry_out(self._table.submit(requests, self._now()))
 
+    def expect_previews(self, count: int) -> None:
+        """So many previews may yet be submitted: nodes plan for them, too."""
+        self._table.unsubmitted_previews = count
+
     def cancel(self, kind: RequestKind) -> None:
         """Drop the requests of a kind; leases on them are revoked, and what still comes is late."""
         self.carry_out(self._table.cancel(kind, self._now()))

@@ -64,7 +64,7 @@ class Site:
         self.copies[name] = WeightsCopies(store)
         self.copies[name].begin("job")
         self.roster.join(JoinNode(name, "spot", REF, (), store.endpoint))
-        self.publications.look_at(name)
+        self.publications.node_changed(name)
 
     def direct(self) -> None:
         now = asyncio.get_running_loop().time()
