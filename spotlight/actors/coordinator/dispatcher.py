@@ -33,11 +33,10 @@ from spotlight.actors.protocol import (
 from spotlight.actors.protocol.delivery import try_tell
 from spotlight.actors.runtime import Actor, handles
 from spotlight.policies.dispatch.table import RequestTable
+from spotlight.timings import DispatchTimings
 from spotlight.types import BundleOffer
 
 log = structlog.get_logger(__name__)
-
-_TICK_S = 1.0
 
 DeliveryT = TypeVar("DeliveryT", CommitSteps, Completed)
 _FromLeader = Pull | CommitSteps | Completed | LeaseFailed | ReturnLease
@@ -55,8 +54,10 @@ class Dispatcher(Actor):
         discard: Callable[[BundleOffer], None],
         record: Callable[..., None],
         backlog_changed: Callable[[], None],
+        timings: DispatchTimings = DispatchTimings(),
     ) -> None:
         self._table = table
+        self._tick_s = timings.tick_s
         self._journal = journal
         self.queue = RequestQueue(
             table=table,
@@ -66,6 +67,7 @@ class Dispatcher(Actor):
             discard=discard,
             record=record,
             backlog_changed=backlog_changed,
+            lease_s=timings.lease_s,
         )
 
     def _from_its_leader(self, message: _FromLeader) -> bool:
@@ -132,8 +134,8 @@ class Dispatcher(Actor):
 
     async def _tick(self) -> None:
         while True:
-            await asyncio.sleep(_TICK_S)
-            self.queue.carry_out(self._table.tick(self._now(), _TICK_S))
+            await asyncio.sleep(self._tick_s)
+            self.queue.carry_out(self._table.tick(self._now(), self._tick_s))
 
     @staticmethod
     def _now() -> float:

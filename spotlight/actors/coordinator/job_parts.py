@@ -36,11 +36,8 @@ from spotlight.policies.dispatch.pace import Pace
 from spotlight.policies.dispatch.table import RequestTable
 from spotlight.preflight.checks import JobFiles
 from spotlight.store.run_folder import RunFolder
+from spotlight.timings import Timings
 from spotlight.transport.tensors import ArtifactStore
-
-_LISTEN_S = 3.0
-"""How long a job that came back listens before anything is granted: nodes need a second or two to
-find it, and what they work on must not be given to those that are faster."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +76,7 @@ class JobSetup:
     came_back: bool
     """An earlier runner was ended in the middle of this job, with its coordinator or because
     trainers were lost, and its nodes may be there."""
+    timings: Timings
 
 
 class JobParts:
@@ -92,7 +90,7 @@ class JobParts:
     def __init__(self, actor: Actor, setup: JobSetup, coordinator: ActorRef, on: Callbacks) -> None:
         self.job = job = setup.job
         job_id, folder, store, files = setup.job_id, setup.folder, setup.store, setup.files
-        came_back = setup.came_back
+        came_back, timings = setup.came_back, setup.timings
         run = RunRecord(folder)
         self.phase = JobPhase(run.time_s)
         self.record = JobRecord(run, on.fail)
@@ -102,15 +100,16 @@ class JobParts:
         self.roster = Roster()
         self.ledger = Ledger(event)
         published = self.journal.publications() if came_back else {}
-        self.publications = Publications(published, self.roster)
+        self.publications = Publications(published, self.roster, timings.weights)
 
         self.profile = StepProfile(files.checkpoint.fingerprint, run.step_times())
-        listen_s = _LISTEN_S if came_back else 0.0
+        listen_s = timings.coordinator.listen_s if came_back else 0.0
         self.table = RequestTable(
             pace=Pace(self.profile),
             first_lease=self.journal.first_lease,
             score_attempts=job.reward.attempts,
             grants_from=asyncio.get_running_loop().time() + listen_s,
+            timings=timings.dispatch,
         )
         self.dispatcher = Dispatcher(
             table=self.table,
@@ -119,6 +118,7 @@ class JobParts:
             discard=lambda bundle: store.delete(bundle.key),
             record=event,
             backlog_changed=lambda: self.briefing.share_backlog(),
+            timings=timings.dispatch,
         )
         self.requests = self.dispatcher.queue
         shares = BacklogShares(
@@ -137,9 +137,17 @@ class JobParts:
             ledger=self.ledger,
             store=store,
             event=event,
+            timings=timings.rejoin,
         )
 
-        self.team = TrainerTeam(actor, job, job_id, str(folder.path), self.journal.term)
+        self.team = TrainerTeam(
+            actor,
+            job,
+            job_id,
+            str(folder.path),
+            self.journal.term,
+            timings.coordinator.ask_rank_limit_s,
+        )
         self.watch = TrainerWatch(
             self.team,
             self.roster,

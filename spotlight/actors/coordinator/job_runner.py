@@ -54,14 +54,10 @@ from spotlight.types import Request
 
 log = structlog.get_logger(__name__)
 
-_REMIND_S = 1.0
 _MOST_REPORTS = 32_768
 """That wait at the dispatcher: thousands of workers may speak while it writes its journal."""
 _REPEAT_EVERY = 5
 """Reminders between two repetitions of what may have been lost."""
-_NEWS_S = 2.0
-"""When ranks have lost each other, most often one of them has ended; this long until its node says
-so."""
 
 
 class JobRunner(Actor):
@@ -76,6 +72,7 @@ class JobRunner(Actor):
     ) -> None:
         self._setup = setup
         self._job = setup.job
+        self._timings = setup.timings.coordinator
         self._coordinator = coordinator
         self._waiting_nodes = nodes
         callbacks = Callbacks(
@@ -169,14 +166,15 @@ class JobRunner(Actor):
         while not self._phase.over:
             status = self._status()
             self.tell(self._coordinator, status)
-            await asyncio.sleep(status_pause_s(len(status.workers) + len(status.validation)))
+            lines = len(status.workers) + len(status.validation)
+            await asyncio.sleep(status_pause_s(lines, self._timings.status_period_s))
 
     def _status(self) -> JobStatus:
         return status_of(self._parts, self._machine.completed, len(self.system.dead_letters))
 
     async def _remind(self) -> None:
         while not self._phase.over:
-            await asyncio.sleep(_REMIND_S)
+            await asyncio.sleep(self._timings.remind_s)
             self.call_in_turn(self._repeat)
 
     async def _repeat(self) -> None:
@@ -278,7 +276,7 @@ class JobRunner(Actor):
 
     async def _recover_later(self, problem: str) -> None:
         """Which rank was lost is worth knowing: its worker is not to be appointed again."""
-        await asyncio.sleep(_NEWS_S)
+        await asyncio.sleep(self._timings.lost_rank_pause_s)
         self._parts.recovery.recover(problem)
 
     @handles(Published, only=_from_rank_0)

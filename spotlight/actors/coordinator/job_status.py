@@ -5,7 +5,6 @@ from __future__ import annotations
 from spotlight.actors.coordinator.job_parts import JobParts
 from spotlight.actors.protocol import JobStatus
 
-_STATUS_PERIOD_S = 0.2
 _STATUS_LINES_PER_S = 2000
 
 
@@ -43,8 +42,8 @@ def status_of(parts: JobParts, completed: int, dead_letters: int) -> JobStatus:
     )
 
 
-def status_pause_s(lines: int) -> float:
+def status_pause_s(lines: int, period_s: float) -> float:
     """Seconds between two statuses of so many workers and validations: the more it says, the less
-    often it is said.
+    often it is said; never more than once in `period_s`.
     """
-    return max(_STATUS_PERIOD_S, lines / _STATUS_LINES_PER_S)
+    return max(period_s, lines / _STATUS_LINES_PER_S)

@@ -16,6 +16,7 @@ from spotlight.actors.protocol import (
 )
 from spotlight.actors.runtime import Actor, ActorRef
 from spotlight.policies.preemption import JoinBackoff
+from spotlight.timings import RejoinTimings
 from spotlight.transport.tensors import ArtifactStore
 
 
@@ -40,6 +41,7 @@ class NodeMembership:
         ledger: Ledger,
         store: ArtifactStore,
         event: Callable[..., None],
+        timings: RejoinTimings,
     ) -> None:
         self._actor = actor
         self._roster = roster
@@ -50,7 +52,7 @@ class NodeMembership:
         self._schedulers: dict[str, ActorRef] = {}
         """Of all nodes that ever joined; one that was out of reach comes back with the same."""
         self._event = event
-        self._backoff = JoinBackoff()
+        self._backoff = JoinBackoff(timings)
         self.preemptions = 0
         """Nodes that had notice, or were lost without."""
 

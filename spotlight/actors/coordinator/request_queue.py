@@ -31,7 +31,6 @@ from spotlight.policies.dispatch.instructions import (
     RequestsGivenUp,
     RevokeLeases,
 )
-from spotlight.policies.dispatch.leases import LEASE_S
 from spotlight.policies.dispatch.table import RequestTable
 from spotlight.types import BundleOffer, Request, RequestKind
 
@@ -51,6 +50,7 @@ class RequestQueue:
         discard: deletes a bundle from the coordinator's store.
         record: writes an event to the run folder.
         backlog_changed: called when another kind of work waits, or little of it.
+        lease_s: a lease ends so long after its holder was heard.
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class RequestQueue:
         discard: Callable[[BundleOffer], None],
         record: Callable[..., None],
         backlog_changed: Callable[[], None],
+        lease_s: float,
     ) -> None:
         self._table = table
         self._journal = journal
@@ -71,6 +72,7 @@ class RequestQueue:
         self._discard = discard
         self._record = record
         self._backlog_changed = backlog_changed
+        self._lease_s = lease_s
         self._outline: Hashable = ()
         """Of the backlog, when it was told last."""
         self._leaders: dict[str, ActorRef] = {}
@@ -172,7 +174,7 @@ class RequestQueue:
                 case Answer(accepted, ask_again):
                     answer = Receipt(accepted, ask_again)
                 case GrantLease(worker, lease, requests, commits, commit_every):
-                    grant = Grant(lease, LEASE_S, requests, commits, commit_every)
+                    grant = Grant(lease, self._lease_s, requests, commits, commit_every)
                     if not self._tell(self._leaders[worker], grant):
                         to_do += self._table.unreachable(worker, lease, self._now())
                 case RevokeLeases(worker, leases):

@@ -74,7 +74,6 @@ from spotlight.actors.protocol.training import (
     TrainingSample,
 )
 from spotlight.actors.protocol.users import (
-    SUBMIT_ANSWER_S,
     CancelJob,
     GetStatus,
     JobAccepted,
@@ -88,7 +87,6 @@ from spotlight.actors.protocol.users import (
 )
 
 __all__ = [
-    "SUBMIT_ANSWER_S",
     "Acknowledged",
     "AdmitNode",
     "Alive",

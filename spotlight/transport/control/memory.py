@@ -3,7 +3,7 @@
 `MemoryNetwork` joins any number of `MemoryTransport`s and can delay, lose, duplicate and reorder
 frames, cut the network in both directions or in one, and crash a process. It behaves as connections
 over TCP do: a short partition stalls frames and delivers them after it heals, a partition longer
-than `loss_timeout_s` ends the connection on both sides.
+than `heartbeat_timeout_s` ends the connection on both sides.
 
 Invariants: every chance is drawn from the generator that was handed in and all waiting goes through
 the loop's clock, so one seed on a virtual-time loop gives one history; without reordering, frames
@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spotlight.errors import AddressInUse, FrameRejected, MailboxFull, PeerUnreachable
+from spotlight.timings import ConnectionTimings
 from spotlight.transport.control.bad_input import CutOffs, clipped
 from spotlight.transport.control.base import TransportListener
 from spotlight.transport.control.codec import FRAME_LIMIT
@@ -62,19 +63,13 @@ class MemoryNetwork:
         rng: random.Random,
         faults: Faults | None = None,
         *,
-        loss_timeout_s: float = 1.5,
-        connect_timeout_s: float = 3.0,
-        redial_after_s: float = 0.5,
-        longest_redial_s: float = 5.0,
+        times: ConnectionTimings = ConnectionTimings(),
         dials_at_once: int = 64,
         outbox_limit: int = 4096,
     ) -> None:
         self.faults = faults or Faults()
         self.rng = rng
-        self.loss_timeout_s = loss_timeout_s
-        self.connect_timeout_s = connect_timeout_s
-        self.redial_after_s = redial_after_s
-        self.longest_redial_s = longest_redial_s
+        self.times = times
         self.dials_at_once = dials_at_once
         self.outbox_limit = outbox_limit
         self.frames_sent = 0
@@ -174,8 +169,8 @@ class MemoryTransport:
         self._drained: asyncio.Future[None] | None = None
         self._connections: dict[str, _Connection] = {}
         self._dials = Dials(
-            pause_s=network.redial_after_s,
-            longest_pause_s=network.longest_redial_s,
+            pause_s=network.times.redial_after_s,
+            longest_pause_s=network.times.longest_redial_s,
             at_once=network.dials_at_once,
         )
 
@@ -287,7 +282,7 @@ class _Connection:
         self._pipes = {dialer.address: _Pipe(), address: _Pipe()}
         self._connecting: asyncio.TimerHandle | None = None
         self._deadline: asyncio.TimerHandle | None = self._later(
-            network.connect_timeout_s, self._close, "unreachable"
+            network.times.connect_timeout_s, self._close, "unreachable"
         )
         self._try_connect()
 
@@ -354,7 +349,8 @@ class _Connection:
     def cut(self) -> None:
         """A partition began somewhere; start the time-out if it is across this connection."""
         if self.acceptor is not None and self._is_cut() and self._deadline is None:
-            self._deadline = self._later(self.network.loss_timeout_s, self._close, "unreachable")
+            limit_s = self.network.times.heartbeat_timeout_s
+            self._deadline = self._later(limit_s, self._close, "unreachable")
 
     def heal(self) -> None:
         """Partitions ended, or a process started."""
@@ -376,7 +372,9 @@ class _Connection:
         self._pipes[transport.address].stop()
         self._ending = True
         if self._deadline is None:
-            delay = self.network.loss_timeout_s if self._is_cut() else self.network._delay()
+            delay = (
+                self.network.times.heartbeat_timeout_s if self._is_cut() else self.network._delay()
+            )
             self._deadline = self._later(delay, self._close, reason)
 
     def _forget(self) -> None:

@@ -42,8 +42,6 @@ from spotlight.transport.control.zeromq_settings import ZeroMQSettings
 
 _STRANGER_BYTES = 64 * 1024
 """A connection has greeted before it sends so much."""
-_HANDOVER_S = 0.05
-"""Time for libzmq's thread to take the last messages before a ROUTER closes."""
 
 
 class ZeroMQTransport:
@@ -81,8 +79,8 @@ class ZeroMQTransport:
         self._dialed = 0
         """Links that we made."""
         self._dials = Dials(
-            pause_s=self.settings.redial_after_s,
-            longest_pause_s=self.settings.longest_redial_s,
+            pause_s=self.settings.times.redial_after_s,
+            longest_pause_s=self.settings.times.longest_redial_s,
             at_once=self.settings.dials_at_once,
         )
         self._drained: asyncio.Future[None] | None = None
@@ -135,13 +133,13 @@ class ZeroMQTransport:
             self._connections,
             limit=self.settings.connections,
             strangers=self.settings.strangers,
-            greeting_s=self.settings.connect_timeout_s,
-            silence_s=self.settings.silence_s,
+            times=self.settings.times,
             hear=self._hear,
             turned_away=self._turned_away,
         )
         self._hoarding = PartialMessageGuard(
             self._connections,
+            period_s=self.settings.times.guard_period_s,
             limit_of=lambda descriptor: (
                 _STRANGER_BYTES if self._doorway.may_greet(descriptor) else 2 * wire.MESSAGE_LIMIT
             ),
@@ -173,12 +171,12 @@ class ZeroMQTransport:
             return
         self._drained = self._loop.create_future()
         self.link_flushed()
-        await asyncio.wait((self._drained,), timeout=self.settings.linger_s)
+        await asyncio.wait((self._drained,), timeout=self.settings.times.linger_s)
         if self._accepted:
             # A ROUTER that closes drops what libzmq's own thread has not taken yet, whatever its
             # LINGER says, and nothing tells when it has.
-            await asyncio.sleep(_HANDOVER_S)
-        self._close(linger_ms=round(self.settings.linger_s * 1000))
+            await asyncio.sleep(self.settings.times.handover_s)
+        self._close(linger_ms=round(self.settings.times.linger_s * 1000))
 
     def abort(self) -> None:
         """Disconnect at once."""
