@@ -125,7 +125,7 @@ class Dispatcher(Actor):
 
     def _in_this_store(self, message: DeliveryT) -> DeliveryT:
         """It may have been uploaded to an earlier coordinator."""
-        return msgspec.structs.replace(message, bundle=self._journal.at_home(message.bundle))
+        return msgspec.structs.replace(message, bundle=self._journal.in_this_store(message.bundle))
 
     def _refuse_bundle(self, message: CommitSteps | Completed) -> Receipt:
         """Nothing of another one's is accepted, nor deleted."""

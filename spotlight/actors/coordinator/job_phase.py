@@ -41,6 +41,6 @@ class JobPhase:
         self.name = name
         self._began = self._clock()
 
-    def take_duration(self, name: str) -> float:
+    def pop_duration(self, name: str) -> float:
         """How long the last phase of that name was; 0 if it was taken before, or there was none."""
         return self._lasted.pop(name, 0.0)

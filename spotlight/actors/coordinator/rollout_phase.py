@@ -67,8 +67,8 @@ class RolloutPhase:
             exploration.accept(unexplored(self._job, iteration))
         latest, choices = exploration.latest, exploration.choices
         figures = self._progress.open_figures(iteration)
-        figures.publish_s = self._phase.take_duration("publish")
-        figures.explore_s = self._phase.take_duration("explore")
+        figures.publish_s = self._phase.pop_duration("publish")
+        figures.explore_s = self._phase.pop_duration("explore")
         figures.previews, figures.previews_late = latest.previews, latest.late
         prompts = prompts_of(self._job, iteration, self._prompts)
         samples = rollout_requests(self._job, iteration, prompts, choices)

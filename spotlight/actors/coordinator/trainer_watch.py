@@ -105,7 +105,7 @@ class TrainerWatch:
         if rank not in self._silent():
             return
         if answer.term:
-            self._watch.hear(rank.worker.epoch, self._now())
+            self._watch.answered(rank.worker.epoch, self._now())
         else:
             self._lost(rank, "it does not train any more")
 
