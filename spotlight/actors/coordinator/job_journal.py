@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 import msgspec
+import structlog
 
 from spotlight.actors.coordinator.exploration import Explored
 from spotlight.actors.coordinator.roster import Rank
@@ -25,6 +26,8 @@ from spotlight.policies.exploration.prompt_population import Population
 from spotlight.policies.exploration.reward_spread import Evidence, Knowledge
 from spotlight.store.journal import Journal
 from spotlight.types import BundleOffer, RequestId, RequestKind, StoreEndpoint
+
+log = structlog.get_logger(__name__)
 
 RecordT = TypeVar("RecordT", bound=msgspec.Struct | Evidence | Population)
 
@@ -130,12 +133,14 @@ class JobJournal:
 
     def save_requests(self, rows: Mapping[str, SavedRow | None]) -> None:
         """How far these requests are, or how they ended; None of one that nobody wants."""
+        log.debug("requests_saving", rows=rows)
         self._write(
             {
                 f"{_REQUESTS}{key}": None if row is None else _encode(row)
                 for key, row in rows.items()
             }
         )
+        log.debug("requests_saved", rows=rows)
 
     def forget_requests(self, kind: RequestKind, iteration: int) -> None:
         """The requests of a kind and iteration are used up."""
@@ -146,6 +151,7 @@ class JobJournal:
         have trained without it meanwhile, and do not know of the end, cannot be gone on with: they
         need what was published. Recoveries are counted anew.
         """
+        log.debug("journal_goes_back")
         known = msgspec.structs.replace(self.trainers(), last_recovery=None)
         again = {key: None for key, row in self.requests().items() if row.given_up}
         self.save_requests(again)
@@ -214,6 +220,7 @@ class JobJournal:
         """Trainers begin again after `completed` iterations: drop later progress, all publications,
         and the samples of later weights.
         """
+        log.debug("journal_goes_back")
         changes: dict[str, bytes | None] = dict.fromkeys(
             f"progress/{key:06d}" for key in self.progress() if key > completed
         )

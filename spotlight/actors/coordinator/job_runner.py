@@ -144,6 +144,10 @@ class JobRunner(Actor):
         await self._setup.store.aclose()
         self._record.close()
 
+    def aborted(self) -> None:
+        """Leave the run folder as a kill does."""
+        self._record.close()
+
     @handles(CancelJob, only=_from_coordinator)
     async def on_cancel(self, message: CancelJob) -> None:
         """End the job; it can be resumed."""

@@ -175,6 +175,7 @@ class RequestQueue:
                     answer = Receipt(accepted, ask_again)
                 case GrantLease(worker, lease, requests, commits, commit_every):
                     grant = Grant(lease, self._lease_s, requests, commits, commit_every)
+                    log.debug("lease_granted", lease=lease)
                     if not self._tell(self._leaders[worker], grant):
                         to_do += self._table.unreachable(worker, lease, self._now())
                 case RevokeLeases(worker, leases):
