@@ -24,6 +24,7 @@ import msgspec
 import structlog
 
 from spotlight.actors.coordinator.job_journal import Identity, read_identity, save_identity
+from spotlight.actors.coordinator.job_parts import JobSetup
 from spotlight.actors.coordinator.job_runner import JobRunner
 from spotlight.actors.coordinator.node_plans import NodePlans
 from spotlight.actors.coordinator.submissions import Submission, read_interrupted, read_submission
@@ -259,18 +260,18 @@ class Coordinator(Actor):
             replace_file(self._running, str(folder.path.resolve()).encode())
             self._plans.begin_job()
             undo.callback(self._plans.end_job)
+            setup = JobSetup(
+                job,
+                identity.job_id,
+                folder,
+                store,
+                submission.files,
+                came_back,
+                self._timings,
+            )
             runner = await self.spawn(
                 lambda: JobRunner(
-                    job,
-                    identity.job_id,
-                    coordinator=self.ref,
-                    folder=folder,
-                    came_back=came_back,
-                    nodes=tuple(nodes.values()),
-                    store=store,
-                    plans=self._plans,
-                    files=submission.files,
-                    timings=self._timings,
+                    setup, self._plans, coordinator=self.ref, nodes=tuple(nodes.values())
                 ),
                 f"job-{identity.job_id}",
                 mailbox=_RUNNER_MAILBOX,

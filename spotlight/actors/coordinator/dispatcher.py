@@ -57,7 +57,7 @@ class Dispatcher(Actor):
         timings: DispatchTimings = DispatchTimings(),
     ) -> None:
         self._table = table
-        self._timings = timings
+        self._tick_s = timings.tick_s
         self._journal = journal
         self.queue = RequestQueue(
             table=table,
@@ -67,7 +67,7 @@ class Dispatcher(Actor):
             discard=discard,
             record=record,
             backlog_changed=backlog_changed,
-            timings=timings,
+            lease_s=timings.lease_s,
         )
 
     def _from_its_leader(self, message: _FromLeader) -> bool:
@@ -125,7 +125,7 @@ class Dispatcher(Actor):
 
     def _in_this_store(self, message: DeliveryT) -> DeliveryT:
         """It may have been uploaded to an earlier coordinator."""
-        return msgspec.structs.replace(message, bundle=self._journal.at_home(message.bundle))
+        return msgspec.structs.replace(message, bundle=self._journal.in_this_store(message.bundle))
 
     def _refuse_bundle(self, message: CommitSteps | Completed) -> Receipt:
         """Nothing of another one's is accepted, nor deleted."""
@@ -134,8 +134,8 @@ class Dispatcher(Actor):
 
     async def _tick(self) -> None:
         while True:
-            await asyncio.sleep(self._timings.tick_s)
-            self.queue.carry_out(self._table.tick(self._now(), self._timings.tick_s))
+            await asyncio.sleep(self._tick_s)
+            self.queue.carry_out(self._table.tick(self._now(), self._tick_s))
 
     @staticmethod
     def _now() -> float:

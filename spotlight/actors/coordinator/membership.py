@@ -1,4 +1,4 @@
-"""The nodes of a running job as they come and go: who is admitted, and who hears of it."""
+"""The nodes of a running job as they come and go: who is admitted, and who is told of it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from spotlight.actors.coordinator.ledger import Ledger
 from spotlight.actors.coordinator.request_queue import RequestQueue
 from spotlight.actors.coordinator.roster import Roster
 from spotlight.actors.protocol import NodeDown, NodeReport
+from spotlight.actors.runtime import ActorRef
 from spotlight.policies.preemption import JoinBackoff
 from spotlight.timings import RejoinTimings
+from spotlight.transport.tensors import ArtifactStore
 
 
 class NodeMembership:
@@ -19,6 +21,7 @@ class NodeMembership:
     Args:
         roster: of the job's nodes, which this alone changes.
         requests, ledger: are told of every worker.
+        store: into which nodes write, each with a token of its own.
         event: writes an event to the run folder.
     """
 
@@ -28,12 +31,16 @@ class NodeMembership:
         *,
         requests: RequestQueue,
         ledger: Ledger,
+        store: ArtifactStore,
         event: Callable[..., None],
         timings: RejoinTimings,
     ) -> None:
         self._roster = roster
         self._requests = requests
         self._ledger = ledger
+        self._store = store
+        self._schedulers: dict[str, ActorRef] = {}
+        """Of all nodes that ever joined; one that was out of reach comes back with the same."""
         self._event = event
         self._backoff = JoinBackoff(timings)
         self._must_wait: set[str] = set()
@@ -59,6 +66,9 @@ class NodeMembership:
     def join(self, node: NodeReport) -> bool:
         """A node is there; True if anything of it has changed that matters to the job."""
         known = self._roster.nodes.get(node.node)
+        if self._schedulers.get(node.node) != node.scheduler:
+            self._store.revoke(node.node)  # another process had that token
+        self._schedulers[node.node] = node.scheduler
         came, went = self._roster.join(node)
         names = tuple(worker.worker for worker in went)
         if names:
@@ -91,6 +101,8 @@ class NodeMembership:
 
     def leave(self, message: NodeDown) -> None:
         """A node is gone."""
+        if message.announced:
+            self._store.revoke(message.node)
         had_notice = message.node in self._roster.leaving
         node = self._roster.leave(message.node)
         if node is None:

@@ -28,7 +28,7 @@ class Publications:
 
     Args:
         known: versions that nodes can pull.
-        roster: the job's nodes. Whoever changes it says so with `look_at`.
+        roster: the job's nodes. Whoever changes it says so with `node_changed`.
     """
 
     def __init__(
@@ -56,10 +56,14 @@ class Publications:
         self._known = {v: kept for v, kept in self._known.items() if v in keep}
         self._known[version] = _Version(version, where, self._roster, self._timings)
 
-    def look_at(self, name: str) -> None:
+    def drop_all(self) -> None:
+        """Nobody needs any of them: they are trained again."""
+        self._known = {}
+
+    def node_changed(self, name: str) -> None:
         """A node came, went, will be taken or is another process by now."""
         for known in self._known.values():
-            known.look_at(name)
+            known.node_changed(name)
 
     def note(self, report: NodeReport, now: float, *, has_tried: bool) -> bool:
         """What a node holds and could not get; True if any of it is new.
@@ -105,7 +109,7 @@ class _Version:
         self._news: dict[str, None] = dict.fromkeys(roster.nodes)
         """Nodes that something is new of since the latest directions."""
 
-    def look_at(self, name: str) -> None:
+    def node_changed(self, name: str) -> None:
         self._news[name] = None
 
     def copied(self, node: str, copy: WeightsOffer) -> bool:
@@ -130,7 +134,7 @@ class _Version:
     def directions(self, now: float, again: dict[str, None]) -> Iterator[tuple[str, WeightsOffer]]:
         news, self._news = self._news, {}
         for name in news:
-            self._take_in(name, now)
+            self._update_plan(name, now)
         news |= dict.fromkeys(self._spread.plan(now))
         for name in news | again:
             last = self._told.pop(name, None)
@@ -150,7 +154,7 @@ class _Version:
         where = self._where if source is None else self._at(source)
         return WeightsOffer(self._version, where.rollout, where.evaluation)
 
-    def _take_in(self, name: str, now: float) -> None:
+    def _update_plan(self, name: str, now: float) -> None:
         """Tell the plan what is so now."""
         node, copy = self._roster.nodes.get(name), self._copies.get(name)
         if copy is not None and (node is None or node.store.place != copy.rollout.store.place):

@@ -32,7 +32,6 @@ from spotlight.policies.dispatch.instructions import (
     RevokeLeases,
 )
 from spotlight.policies.dispatch.table import RequestTable
-from spotlight.timings import DispatchTimings
 from spotlight.types import BundleOffer, Request, RequestKind
 
 log = structlog.get_logger(__name__)
@@ -51,6 +50,7 @@ class RequestQueue:
         discard: deletes a bundle from the coordinator's store.
         record: writes an event to the run folder.
         backlog_changed: called when another kind of work waits, or little of it.
+        lease_s: a lease ends so long after its holder was heard.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class RequestQueue:
         discard: Callable[[BundleOffer], None],
         record: Callable[..., None],
         backlog_changed: Callable[[], None],
-        timings: DispatchTimings,
+        lease_s: float,
     ) -> None:
         self._table = table
         self._journal = journal
@@ -72,7 +72,7 @@ class RequestQueue:
         self._discard = discard
         self._record = record
         self._backlog_changed = backlog_changed
-        self._timings = timings
+        self._lease_s = lease_s
         self._outline: Hashable = ()
         """Of the backlog, when it was told last."""
         self._leaders: dict[str, ActorRef] = {}
@@ -91,6 +91,10 @@ class RequestQueue:
             self._remembers = True
             self._table.remember(self._journal.requests())
         self.carry_out(self._table.submit(requests, self._now()))
+
+    def expect_previews(self, count: int) -> None:
+        """So many previews may yet be submitted: nodes plan for them, too."""
+        self._table.unsubmitted_previews = count
 
     def cancel(self, kind: RequestKind) -> None:
         """Drop the requests of a kind; leases on them are revoked, and what still comes is late."""
@@ -170,7 +174,7 @@ class RequestQueue:
                 case Answer(accepted, ask_again):
                     answer = Receipt(accepted, ask_again)
                 case GrantLease(worker, lease, requests, commits, commit_every):
-                    grant = Grant(lease, self._timings.lease_s, requests, commits, commit_every)
+                    grant = Grant(lease, self._lease_s, requests, commits, commit_every)
                     log.debug("lease_granted", lease=lease)
                     if not self._tell(self._leaders[worker], grant):
                         to_do += self._table.unreachable(worker, lease, self._now())

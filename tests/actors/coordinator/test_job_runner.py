@@ -15,7 +15,7 @@ from job_kit import STORE, World, job, offer, recorder
 from runtime_kit import Cluster
 from town_kit import Town, events, iterations, lines, trained_samples
 
-from spotlight.actors.coordinator.job_runner import status_pause_s
+from spotlight.actors.coordinator.job_status import status_pause_s
 from spotlight.actors.protocol import (
     CancelJob,
     CheckpointSaved,
@@ -318,7 +318,7 @@ async def test_a_crash_of_the_runner_fails_the_job_and_the_coordinator_goes_on(
         def explode(*_: Any) -> None:
             raise LookupError("a bug")
 
-        broken.setattr("spotlight.actors.coordinator.job_runner.training_samples", explode)
+        broken.setattr("spotlight.actors.coordinator.training_phase.training_samples", explode)
         end = await town.run(job())
         await asyncio.sleep(5.0)
     assert end.outcome == "failed"

@@ -46,15 +46,15 @@ class Site:
     def join(self, name: str, **where: Any) -> None:
         node = report(name, store(name, **where))
         self.roster.join(node)
-        self.publications.look_at(name)
+        self.publications.node_changed(name)
 
     def leave(self, name: str) -> None:
         self.roster.leave(name)
-        self.publications.look_at(name)
+        self.publications.node_changed(name)
 
     def notice(self, name: str) -> None:
         self.roster.leaving.add(name)
-        self.publications.look_at(name)
+        self.publications.node_changed(name)
 
     def publish(self, version: int, *keep: int, evaluation: bool = False) -> None:
         where = Publication(

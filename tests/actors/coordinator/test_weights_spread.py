@@ -70,7 +70,7 @@ class Site:
         self.copies[name] = WeightsCopies(self.actor, store, changed, WeightsTimings())
         self.copies[name].begin("job")
         self.roster.join(NodeReport(1, name, "spot", REF, (), store.endpoint))
-        self.publications.look_at(name)
+        self.publications.node_changed(name)
 
     def direct(self) -> None:
         now = asyncio.get_running_loop().time()
