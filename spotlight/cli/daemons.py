@@ -102,7 +102,7 @@ def _make_folder(option: str, folder: Path) -> None:
 async def _serve_coordinator(place: Listening, runs: Path, address_file: Path | None) -> None:
     from spotlight import failpoints
     from spotlight.actors.coordinator.coordinator import Coordinator
-    from spotlight.actors.runtime import ESCALATE, ActorSystem
+    from spotlight.actors.runtime import ActorSystem
     from spotlight.store.run_folder import replace_file
     from spotlight.transport.control import ZeroMQTransport
     from spotlight.transport.tensors import BundleStore
@@ -119,7 +119,7 @@ async def _serve_coordinator(place: Listening, runs: Path, address_file: Path | 
 
     try:
         await system.spawn(
-            lambda: Coordinator(runs, place.host, rng, open_store), "coordinator", restarts=ESCALATE
+            lambda: Coordinator(runs, place.host, rng, open_store), "coordinator", linked=True
         )
         if address_file is not None:
             try:
@@ -207,7 +207,7 @@ async def _serve_node(
     notice_file: Path | None,
 ) -> None:
     from spotlight.actors.node.node import NodeScheduler
-    from spotlight.actors.runtime import ESCALATE, ActorSystem
+    from spotlight.actors.runtime import ActorSystem
     from spotlight.transport.control import ZeroMQTransport
     from spotlight.transport.tensors import BundleStore
 
@@ -232,7 +232,7 @@ async def _serve_node(
                 await system.spawn(
                     lambda: NodeScheduler(settings, store, LocalLauncher(), notices, left=left),
                     "node",
-                    restarts=ESCALATE,
+                    linked=True,
                 )
                 await until_told(system, stop)
             finally:

@@ -86,7 +86,7 @@ from spotlight.actors.protocol import (
     WeightsMissed,
 )
 from spotlight.actors.protocol.delivery import try_tell
-from spotlight.actors.runtime import ESCALATE, Actor, ActorRef, Message, from_this_process, handles
+from spotlight.actors.runtime import Actor, ActorRef, Message, from_this_process, handles
 from spotlight.errors import RunFolderError
 from spotlight.jobs import JobSpec
 from spotlight.policies import iteration as step
@@ -281,7 +281,7 @@ class JobRunner(Actor):
                 backlog_changed=self._demand,
             ),
             "dispatcher",
-            restarts=ESCALATE,
+            linked=True,
             mailbox=_MOST_REPORTS,
         )
         self._attendance = NodeMembership(

@@ -21,7 +21,6 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from spotlight.actors.runtime.supervision import NEVER, RestartPolicy
 from spotlight.transport.control import ActorRef, Message
 
 if TYPE_CHECKING:
@@ -105,8 +104,7 @@ class Actor:
     # --- hooks ------------------------------------------------------------------------
 
     async def started(self) -> None:
-        """Called before the first message. Raising is a crash; in the first start, `spawn` raises
-        it."""
+        """Called before the first message. Raising is a crash, and `spawn` raises it."""
 
     async def stopping(self, reason: str) -> None:
         """Called once when the actor ends (`stopped` or `crashed`), after its children; cancelled
@@ -151,12 +149,12 @@ class Actor:
         name: str,
         *,
         mailbox: int = 1024,
-        restarts: RestartPolicy = NEVER,
+        linked: bool = False,
     ) -> ActorRef:
         """Start a child, named after this actor; it ends before this actor does. See
         `ActorSystem.spawn`."""
-        return await self.system.spawn_child(
-            self._cell, factory, name, mailbox=mailbox, restarts=restarts
+        return await self.system.spawn(
+            factory, name, mailbox=mailbox, linked=linked, parent=self._cell
         )
 
     def stop(self) -> None:

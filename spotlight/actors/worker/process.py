@@ -32,7 +32,7 @@ def main() -> None:
 
 async def _serve(arguments: argparse.Namespace) -> None:
     from spotlight.actors.protocol import WorkerRefs, WorkerUp
-    from spotlight.actors.runtime import ESCALATE, Actor, ActorRef, ActorSystem
+    from spotlight.actors.runtime import Actor, ActorRef, ActorSystem
     from spotlight.actors.worker.group_leader import GroupLeader
     from spotlight.actors.worker.member import Member
     from spotlight.actors.worker.trainer_rank import TrainerRank
@@ -50,7 +50,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
     try:
 
         def spawn(factory: Callable[[], Actor], name: str) -> Coroutine[Any, Any, ActorRef]:
-            return system.spawn(factory, name, restarts=ESCALATE)  # a crash ends the process
+            return system.spawn(factory, name, linked=True)  # a crash ends the process
 
         member = await spawn(lambda: Member(context, reached), "member")
         leader = await spawn(lambda: GroupLeader(context, member), "leader")

@@ -22,7 +22,7 @@ from runtime_kit import (
 )
 
 from spotlight.actors.protocol.delivery import try_tell
-from spotlight.actors.runtime import ActorRef, ActorSystem, Done, Down, RestartPolicy, loop
+from spotlight.actors.runtime import ActorRef, ActorSystem, Done, Down, loop
 from spotlight.actors.runtime.dead_letters import DeadLetter, DeadLetters
 from spotlight.actors.runtime.envelopes import Ended, PushedBack, Unwatch, Watch
 from spotlight.actors.runtime.log_limiter import LogLimiter
@@ -138,14 +138,14 @@ def test_dead_letters_are_counted_by_reason() -> None:
 
 
 @pytest.mark.virtual_time
-async def test_statistics_count_frames_and_show_mailboxes() -> None:
+async def test_frames_are_counted_and_mailboxes_know_how_full_they_were() -> None:
     async with Cluster() as cluster:
         here, there = await cluster.system("here"), await cluster.system("there")
         ref = await there.spawn(Accountant, "accountant", mailbox=7)
         await here.ask(ref, ReadTally(), timeout_s=1.0)
-        assert here.statistics().frames_sent == there.statistics().frames_received == 1
-        mailbox = there.statistics().mailboxes["accountant"]
-        assert (mailbox.waiting, mailbox.greatest, mailbox.capacity) == (0, 1, 7)
+        assert here.post.frames_sent == there.post.frames_received == 1
+        mailbox = there.cells["accountant"].mailbox
+        assert (len(mailbox), mailbox.greatest, mailbox.capacity) == (0, 1, 7)
 
 
 @pytest.mark.virtual_time
@@ -172,7 +172,7 @@ async def test_a_frame_that_makes_no_sense_is_counted_and_costs_its_sender_the_c
         with pytest.raises(PeerUnreachable, match="cut off"):
             await bad.ask(ref, ReadTally(), timeout_s=1.0)
         await here.ask(ref, ReadTally(), timeout_s=1.0)
-        assert there.statistics().frames_rejected == {reason: 1}
+        assert there.post.frames_rejected == {reason: 1}
 
 
 class Listener:
@@ -211,7 +211,7 @@ async def test_whoever_asks_what_cannot_be_decoded_is_told_the_reason() -> None:
         assert reason.startswith("refused: cut off: ")
         assert "amount" in reason
         assert listener.frames == []
-        assert system.statistics().frames_rejected == {"wrong_type": 1}
+        assert system.post.frames_rejected == {"wrong_type": 1}
         foreign.abort()
 
 
@@ -245,7 +245,7 @@ async def test_a_peer_speaks_only_for_itself() -> None:
             frame = Envelope(1, source, to, kind, number, 1, None, "ordinary", body)
             foreign.send(here.address, encode_envelope(frame))
         await asyncio.sleep(1.0)
-        assert here.statistics().frames_rejected == {"not_allowed": len(lies)}
+        assert here.post.frames_rejected == {"not_allowed": len(lies)}
         assert watcher.downs == []
         assert not asking.done()
         here.tell(ref, Bump(1))  # nobody pushed back
@@ -309,11 +309,6 @@ async def test_a_system_that_could_not_start_can_be_closed() -> None:
         with pytest.raises(AddressInUse):
             await system.start()
         await system.aclose()
-
-
-def test_a_negative_restart_policy_is_an_error() -> None:
-    with pytest.raises(ValueError, match="negative"):
-        RestartPolicy(limit=-1)
 
 
 # --- the event loop -------------------------------------------------------------------

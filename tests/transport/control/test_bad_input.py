@@ -116,7 +116,7 @@ class Service:
 
     @property
     def rejected(self) -> dict[str, int]:
-        return self.system.statistics().frames_rejected
+        return self.system.post.frames_rejected
 
     def connect(self) -> socket.socket:
         """A TCP connection to the port."""
