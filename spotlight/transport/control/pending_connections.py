@@ -37,19 +37,19 @@ class PendingConnections:
         strangers: int,
         greeting_s: float,
         silence_s: float,
-        hear: Callable[[], None],
+        drain: Callable[[], None],
         turned_away: Callable[[int, TurnedAway, str], None],
     ) -> None:
         """At most `limit` connections, and at most `strangers` of strangers, who greet within
-        `greeting_s` and say something within `silence_s`. `hear` reads what has arrived already, so
-        that nobody is turned away whose word is here. `turned_away` is told of each that is; all
+        `greeting_s` and say something within `silence_s`. `drain` reads what has arrived already,
+        so that nobody is turned away whose word is here. `turned_away` is told of each that is; all
         but the `silent` are gone by then, and these are to be told why and shown out."""
         self._connections = connections
         self._limit = limit
         self._most_strangers = min(strangers, limit)
         self._greeting_s = greeting_s
         self._silence_s = silence_s
-        self._hear = hear
+        self._drain = drain
         self._turned_away = turned_away
         self._loop = asyncio.get_running_loop()
         self._strangers: dict[int, asyncio.TimerHandle] = {}
@@ -122,12 +122,12 @@ class PendingConnections:
         )
 
     def _see_off(self, descriptor: int) -> None:
-        self._hear()
+        self._drain()
         if descriptor in self._leaving:
             self._end(descriptor)
 
     def _lose_patience(self, descriptor: int) -> None:
-        self._hear()
+        self._drain()
         if descriptor not in self._strangers:
             return
         if descriptor in self._greeted:
@@ -143,7 +143,7 @@ class PendingConnections:
 
     def _make_room(self) -> None:
         self._making_room = None
-        self._hear()
+        self._drain()
         while len(self) > self._limit and self._leaving:
             self._end(next(iter(self._leaving)))
         while len(self._strangers) > self._most_strangers:

@@ -9,7 +9,6 @@ import msgpack
 import msgspec
 import pytest
 import structlog
-import zmq
 from runtime_kit import (
     Accountant,
     Bump,
@@ -45,6 +44,7 @@ from spotlight.transport.control import (
     encode_envelope,
     encode_message,
 )
+from spotlight.transport.control.memory_connection import MemoryConnection
 
 SOMEBODY = ActorRef("memory://x", "somebody", 1)
 
@@ -259,9 +259,9 @@ async def test_an_address_that_a_message_made_up_is_dialled_now_and_then_and_log
     dialled = []
 
     class Network(MemoryNetwork):
-        def _dial(self, source: MemoryTransport, address: str) -> object:
+        def dial(self, source: MemoryTransport, address: str) -> MemoryConnection:
             dialled.append(address)
-            return super()._dial(source, address)
+            return super().dial(source, address)
 
     async with Cluster() as cluster:
         cluster.network = Network(random.Random(0))
@@ -279,15 +279,13 @@ async def test_an_address_that_a_message_made_up_is_dialled_now_and_then_and_log
 
 
 async def test_a_process_can_be_asked_by_an_address_that_is_not_its_own() -> None:
-    server = ActorSystem(
-        ZeroMQTransport(advertise="tcp://coordinator.example:7777"), rng=random.Random(0)
-    )
+    transport = ZeroMQTransport(advertise="tcp://coordinator.example:7777")
+    server = ActorSystem(transport, rng=random.Random(0))
     client = ActorSystem(ZeroMQTransport(), rng=random.Random(0))
     await server.start()
     await client.start()
     accountant = await server.spawn(Accountant, "accountant")
-    reached_at = server.post.transport._router.getsockopt_string(zmq.LAST_ENDPOINT)  # type: ignore[attr-defined]
-    ref = client.well_known(reached_at, "accountant")
+    ref = client.well_known(transport.router.endpoint, "accountant")
     watcher = Watcher(ref)
     await client.spawn(lambda: watcher, "watcher")
     assert await client.ask(ref, ReadTally(), timeout_s=10.0) == Tally(())

@@ -35,7 +35,7 @@ class Port:
             strangers=4,
             greeting_s=3.0,
             silence_s=30.0,
-            hear=lambda: None,
+            drain=lambda: None,
             turned_away=lambda descriptor, reason, text: self.away.append((descriptor, reason)),
         )
 
