@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import structlog
 import typer
 
-from spotlight.actors.runtime.launcher import LocalLauncher, die_with_parent
+from spotlight.actors.runtime.launcher import die_with_parent
 from spotlight.actors.runtime.logs import log_as_json_lines
 from spotlight.actors.runtime.loop import ending_signals, run, until_told
 from spotlight.cli.addresses import control_address
@@ -208,9 +208,11 @@ async def _serve_node(
 ) -> None:
     from spotlight.actors.node.node import NodeScheduler
     from spotlight.actors.runtime import ActorSystem
+    from spotlight.actors.runtime.fork_launcher import ForkLauncher
     from spotlight.transport.control import ZeroMQTransport
     from spotlight.transport.tensors import BundleStore
 
+    launcher = ForkLauncher(preload="spotlight.actors.worker.preload")
     store = BundleStore(
         root, token=secrets.token_hex(16), host=place.host, advertise=place.advertised_host
     )
@@ -230,7 +232,7 @@ async def _serve_node(
         async with _notices(stop, watched=watched, file=notice_file) as notices:
             try:
                 await system.spawn(
-                    lambda: NodeScheduler(settings, store, LocalLauncher(), notices, left=left),
+                    lambda: NodeScheduler(settings, store, launcher, notices, left=left),
                     "node",
                     linked=True,
                 )
@@ -238,6 +240,7 @@ async def _serve_node(
             finally:
                 await system.aclose()  # who reads the notices ends before they do
     finally:
+        await launcher.aclose()
         await store.aclose()
     if problem:
         raise UserError(problem)
