@@ -43,6 +43,7 @@ from spotlight.cli.client import connect
 from spotlight.jobs import job_from_data
 from spotlight.policies.dispatch.rows import SavedRow
 from spotlight.store.journal import Journal
+from spotlight.timings import WeightsTimings
 from spotlight.types import Commit, RequestId
 
 _ROOT = Path(__file__).parent.parent
@@ -236,7 +237,7 @@ def _publication_cpu_s(nodes: int) -> float:
         name = f"n{number:04d}"
         store = msgspec.structs.replace(here, machine=name)
         roster.join(JoinNode(name, "spot", ref, (), store))
-    publications = Publications({}, roster)
+    publications = Publications({}, roster, WeightsTimings())
     weights = offer("weights")
     began = time.process_time()
     publications.add(1, Publication(weights, None), (1,))

@@ -41,6 +41,7 @@ from spotlight.actors.protocol.delivery import insist, try_tell
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, Message, handles
 from spotlight.actors.runtime.logs import log_as_json_lines
 from spotlight.actors.runtime.loop import run
+from spotlight.timings import DeliveryTimings
 from spotlight.transport.control import ZeroMQTransport
 from spotlight.types import BundleOffer, StoreEndpoint
 
@@ -130,7 +131,9 @@ class Leader(Actor):
             del self._leases[lease]
             self._farm.held -= 1
             self._completed_at = asyncio.get_running_loop().time()
-            await insist(self, self._dispatcher, done, wanted=lambda: True)
+            await insist(
+                self, self._dispatcher, done, wanted=lambda: True, timings=DeliveryTimings()
+            )
             self._report()
 
     def _dispatcher(self) -> ActorRef:

@@ -43,11 +43,11 @@ from benchmarks.regroup_site import WORKERS, GroupSite
 from benchmarks.report import Figure, finish, parser, quantile
 from spotlight.actors.coordinator.request_plans import rollout_settings
 from spotlight.actors.node import liveness
-from spotlight.actors.node import node as node_module
 from spotlight.actors.runtime.logs import log_as_json_lines
 from spotlight.actors.runtime.loop import run
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.jobs import load_job
+from spotlight.timings import NodeTimings
 
 STEPS, QUICK_STEPS = 240, 48
 MICRO_BATCH = 4
@@ -108,14 +108,15 @@ def _p99(seen: Sequence[Regrouping]) -> float:
 
 def _regroupings(trials: Trials) -> dict[str, Figure]:
     seen = trials.seen
-    grouped = liveness._SUSPECT_ASKS * node_module._ASK_GROUPED_S
+    timings = NodeTimings()
+    grouped = liveness._SUSPECT_ASKS * timings.ask_grouped_s
     figures: dict[str, Figure] = {
         "kill_to_first_step_ms_median": max(_median(seen[case]) for case in CASES),
         "kill_to_first_step_ms_p99": max(_p99(seen[case]) for case in CASES),
         "stop_to_first_step_ms_median": _median(seen["stop"]),
         "stop_to_first_step_ms_p99": _p99(seen["stop"]),
-        "hang_bound_ms": 1000 * (grouped + node_module._ASK_GROUPED_S),
-        "hang_bound_after_alone_ms": 1000 * (grouped + node_module._ASK_ALONE_S),
+        "hang_bound_ms": 1000 * (grouped + timings.ask_grouped_s),
+        "hang_bound_after_alone_ms": 1000 * (grouped + timings.ask_alone_s),
     }
     for members, steps in sorted(trials.step_s.items()):
         figures[f"step_ms_of_{members}"] = 1000 * statistics.median(steps)

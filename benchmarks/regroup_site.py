@@ -19,6 +19,7 @@ from spotlight.actors.node import node as node_module
 from spotlight.actors.node.node import NodeScheduler, NodeSettings
 from spotlight.actors.node.regrouping import Grouping
 from spotlight.actors.protocol import Alive, Demand, DemandClass, JoinNode
+from spotlight.timings import NodeTimings
 from spotlight.transport.tensors import BundleStore
 from spotlight.types import SamplingSettings
 
@@ -48,7 +49,7 @@ class _TimedGrouping(Grouping):
     """Remembers when it heard what."""
 
     def __init__(self, node: NodeScheduler, name: str) -> None:
-        super().__init__(node, name)
+        super().__init__(node, name, NodeTimings())
         self.news: list[News] = []
 
     def remove(self, worker: str) -> None:

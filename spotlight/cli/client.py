@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from spotlight.actors.protocol import (
-    SUBMIT_ANSWER_S,
     CancelJob,
     GetStatus,
     JobAccepted,
@@ -23,6 +22,7 @@ from spotlight.actors.protocol import (
 from spotlight.actors.runtime import ActorRef, ActorSystem
 from spotlight.errors import RequestRefused
 from spotlight.jobs import JobSpec
+from spotlight.timings import Timings
 from spotlight.transport.control import ZeroMQTransport
 
 _LIMIT_S = 10.0
@@ -33,14 +33,17 @@ class CoordinatorClient:
     missed.
     """
 
-    def __init__(self, system: ActorSystem, coordinator: ActorRef) -> None:
+    def __init__(
+        self, system: ActorSystem, coordinator: ActorRef, timings: Timings = Timings()
+    ) -> None:
         self._system = system
+        self._submit_limit_s = timings.coordinator.submit_answer_s
         self._coordinator = coordinator
 
     async def submit(self, job: JobSpec, run_folder: str, *, resume: bool) -> JobAccepted:
         """Start a job; raises `RequestRefused` with the coordinator's reason."""
         message = SubmitJob(job, run_folder, resume)
-        answer = await self._system.ask(self._coordinator, message, timeout_s=SUBMIT_ANSWER_S)
+        answer = await self._system.ask(self._coordinator, message, timeout_s=self._submit_limit_s)
         if isinstance(answer, JobRefused):
             raise RequestRefused(answer.reason)
         assert isinstance(answer, JobAccepted)

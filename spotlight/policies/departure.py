@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from spotlight.timings import DepartureTimings
+
 LONGEST_NOTICE_S = 86_400.0
 """That a user may give."""
-UNKNOWN_LEAD_S = 25.0
-"""Taken to be left when a notice does not say: clouds give 30 s, and some of it has passed."""
-OUTLIVED_AFTER_S = 60.0
-"""A node that is there so long after its deadline is not taken."""
-_LONGEST_MARGIN_S = 5.0
 _MARGIN = 0.2
 
 
-def stop_in_s(lead_s: float) -> float:
+def stop_in_s(lead_s: float, longest_margin_s: float) -> float:
     """When to stop denoising, so that what is left of `lead_s` is enough to deliver the last
     commits.
     """
-    return max(0.0, lead_s - min(_LONGEST_MARGIN_S, _MARGIN * lead_s))
+    return max(0.0, lead_s - min(longest_margin_s, _MARGIN * lead_s))
 
 
 @dataclass(frozen=True)
@@ -40,6 +37,7 @@ class Departure:
     deadline counts.
     """
 
+    timings: DepartureTimings = DepartureTimings()
     left: bool = False
     """Everything is done."""
     _standing: dict[str, Standing] = field(default_factory=dict)
@@ -52,7 +50,7 @@ class Departure:
 
     def give(self, via: str, source: str, lead_s: float | None, now: float) -> None:
         """Notice is given."""
-        left_s = UNKNOWN_LEAD_S if lead_s is None else lead_s
+        left_s = self.timings.unknown_lead_s if lead_s is None else lead_s
         self._standing[via] = Standing(source, lead_s, now + left_s)
 
     def withdraw(self, via: str) -> bool:
@@ -62,7 +60,7 @@ class Departure:
     def stop_in_s(self, now: float) -> float:
         """When to stop denoising, from now; only while notice is given."""
         assert self.notice is not None
-        return stop_in_s(max(0.0, self.notice.deadline - now))
+        return stop_in_s(max(0.0, self.notice.deadline - now), self.timings.longest_margin_s)
 
     def drained(self, worker: str) -> None:
         """Nothing is left there that could be lost."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
 
+from spotlight.timings import RejoinTimings
+
 _PRIOR_LOSSES = 1.0
 _PRIOR_WORKER_S = 3600.0
 
 _FREE_DEPARTURES = 2
-_MEMORY_S = 300.0
-_FIRST_WAIT_S = 2.0
-_LONGEST_WAIT_S = 60.0
 
 
 @dataclass
@@ -34,10 +33,11 @@ class LossRate:
 class JoinBackoff:
     """Keeps a node that comes and goes from being given work that it will lose.
 
-    The first departures within five minutes are free; after each further one the node waits twice
-    as long, one minute at most.
+    The first departures within a while are free; after each further one the node waits twice as
+    long, up to a limit.
     """
 
+    timings: RejoinTimings = RejoinTimings()
     _departures: defaultdict[str, deque[float]] = field(default_factory=lambda: defaultdict(deque))
 
     def left(self, node: str, now: float) -> None:
@@ -52,11 +52,11 @@ class JoinBackoff:
             if not recent:
                 del self._departures[node]
             return 0.0
-        wait = min(_FIRST_WAIT_S * 2.0 ** (excess - 1), _LONGEST_WAIT_S)
+        wait = min(self.timings.first_wait_s * 2.0 ** (excess - 1), self.timings.longest_wait_s)
         return max(0.0, recent[-1] + wait - now)
 
     def _recent(self, node: str, now: float) -> deque[float]:
         recent = self._departures[node]
-        while recent and recent[0] <= now - _MEMORY_S:
+        while recent and recent[0] <= now - self.timings.memory_s:
             recent.popleft()
         return recent

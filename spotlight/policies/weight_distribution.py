@@ -18,21 +18,20 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
+from spotlight.timings import WeightsTimings
+
 ORIGIN = ""
 """Stands for the trainer's node among the sources; nodes have longer names."""
 FED_AT_ONCE = 2
 """Nodes of other machines that one holder feeds at a time."""
 _FAILURES_ELSEWHERE = 2
 """A node that was failed so often by other holders waits for the origin."""
-_RESTS_S = (1.0, 2.0, 4.0, 8.0)
-"""A node leaves a source alone for so long that failed it once, twice ..."""
 _SLOWEST_BYTES_PER_S = 20e6
-_SHORTEST_LIMIT_S = 10.0
 
 
-def transfer_limit_s(nbytes: int) -> float:
+def transfer_limit_s(nbytes: int, timings: WeightsTimings) -> float:
     """Seconds after which a transfer of so many bytes has failed."""
-    return _SHORTEST_LIMIT_S + nbytes / _SLOWEST_BYTES_PER_S
+    return timings.shortest_limit_s + nbytes / _SLOWEST_BYTES_PER_S
 
 
 @dataclass(frozen=True)
@@ -165,7 +164,8 @@ class WeightDistribution:
         patience_s: a node that was not heard of for so long is not being fed any more.
     """
 
-    def __init__(self, origin: Place, patience_s: float) -> None:
+    def __init__(self, origin: Place, patience_s: float, timings: WeightsTimings) -> None:
+        self._rests_s = timings.rests_s
         self._patience_s = patience_s
         self._needs: dict[str, _Need] = {}
         self._line: list[tuple[float, str]] = []
@@ -226,7 +226,7 @@ class WeightDistribution:
         self._failures[source] += 1
         self._sources.change(source, failures=1)
         need.failures[source] += 1
-        rest_s = _RESTS_S[min(need.failures[source], len(_RESTS_S)) - 1]
+        rest_s = self._rests_s[min(need.failures[source], len(self._rests_s)) - 1]
         need.rests_until[source] = now + rest_s
         heapq.heappush(self._rests, (now + rest_s, node))
         self._release(node)

@@ -26,7 +26,7 @@ _POISON_DOSES = 5
 
 
 @dataclass
-class Timings:
+class HardwareTimes:
     """How long things take, in seconds."""
 
     step_s: float = 0.4
@@ -61,7 +61,7 @@ class FakeHardware:
     kill: Callable[[str], object]
     """Kills the worker process of that name."""
     numerics: Numerics = field(default_factory=Fingerprints)
-    timings: Timings = field(default_factory=Timings)
+    timings: HardwareTimes = field(default_factory=HardwareTimes)
     exact_training: bool = True
     """The same samples give the same weights, as on one machine; else only nearly."""
     slow: dict[str, float] = field(default_factory=dict)

@@ -30,7 +30,7 @@ from spotlight.errors import SpotlightError
 from spotlight.policies.notices import Notice
 from spotlight.testing.ack_log import AckLog
 from spotlight.testing.addresses import address_of, is_spared
-from spotlight.testing.fake_hardware import FakeHardware, Timings
+from spotlight.testing.fake_hardware import FakeHardware, HardwareTimes
 from spotlight.testing.freezing import FreezableLoop, context_of, current_process
 from spotlight.testing.history import History
 from spotlight.testing.memory_store import SimulatedStore, Stores
@@ -83,7 +83,7 @@ class Cluster:
     seed: int
     folder: Path
     nodes: tuple[NodeSpec, ...]
-    timings: Timings = field(default_factory=Timings)
+    timings: HardwareTimes = field(default_factory=HardwareTimes)
     exact_training: bool = True
     numerics: Numerics = field(default_factory=Fingerprints)
 

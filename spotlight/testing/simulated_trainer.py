@@ -207,7 +207,9 @@ class SimulatedTrainerRank(ObedientTrainer):
             data = msgspec.msgpack.encode(fingerprints.Weights(message.version, weights))
             key = f"weights/{message.version:06d}-{role}"
             return await until_transferred(
-                lambda: self._plant.stores.upload(message.store, key, data), key
+                lambda: self._plant.stores.upload(message.store, key, data),
+                key,
+                timings=self.context.timings.delivery,
             )
 
         rollout = await put("rollout", training.weights)

@@ -26,9 +26,6 @@ from spotlight.errors import AddressInUse, TransportError
 
 Backend = Literal["gloo", "nccl"]
 
-_CONNECT_S = 2.0
-"""Gloo tries five times for so long to reach a peer that has said where it is."""
-
 _c10d: Any = torch.distributed
 """What is used of it here has no complete type stubs."""
 
@@ -202,12 +199,14 @@ def meet(
     store: Any,
     where: str,
     *,
+    connect_s: float,
     host: str = "127.0.0.1",
     timeout_s: float = 60.0,
     backend: Backend = "gloo",
 ) -> Group:
     """Join a group whose ranks meet in `store`, a store of torch.distributed that they share
-    already; blocks as long as the store does, and then at most ten seconds.
+    already; blocks as long as the store does, and then five times `connect_s` at most: Gloo tries
+    five times for so long to reach a peer that has said where it is.
 
     `where` names the group in errors, `host` is this rank's own address, `timeout_s` bounds every
     later collective. Raises `TransportError`.
@@ -215,7 +214,7 @@ def meet(
     try:
         timeout = timedelta(seconds=timeout_s)
         # A peer that was told of another group since is not waited for.
-        connect = min(timeout, timedelta(seconds=_CONNECT_S))
+        connect = min(timeout, timedelta(seconds=connect_s))
         group = _process_group(backend, store, rank, world, timeout, connect, _own_address(host, 1))
     except (RuntimeError, OSError) as error:
         raise TransportError(

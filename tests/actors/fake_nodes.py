@@ -51,6 +51,7 @@ from spotlight.actors.protocol.delivery import insist, try_tell
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, Down, Message, handles
 from spotlight.errors import ActorError
 from spotlight.store.run_folder import checkpoint_path
+from spotlight.timings import DeliveryTimings
 from spotlight.types import BundleOffer
 
 
@@ -221,7 +222,13 @@ class FakeWorker(Actor):
 
     async def _report(self, lease: int, message: Message) -> None:
         """To the coordinator of the day, until it answers."""
-        await insist(self, self._dispatcher, message, wanted=lambda: lease in self.leases)
+        await insist(
+            self,
+            self._dispatcher,
+            message,
+            wanted=lambda: lease in self.leases,
+            timings=DeliveryTimings(),
+        )
 
     def _dispatcher(self) -> ActorRef:
         assert self.job is not None

@@ -44,6 +44,7 @@ from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.lockstep import GroupSteps, SoloSteps
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.samplers import Denoising, sample
+from spotlight.timings import Timings
 from spotlight.transport.control import MemoryTransport
 from spotlight.transport.tensors import BundleStore, fetch
 from spotlight.transport.tensors.bundles import pack, unpack
@@ -203,7 +204,9 @@ class GroupCrew:
         self._losing: Counter[str] = Counter()
         self._sparing: Counter[str] = Counter()
 
-    async def open(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def open(
+        self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, timings: Timings
+    ) -> None:
         """All workers, with the job and its weights."""
         use_scorer(monkeypatch)
         plain = iter(list(self._models))
@@ -213,7 +216,7 @@ class GroupCrew:
             worker.system, worker.transport = await cluster.process(worker.name)
             self._lose_on(worker.transport)
             worker.leader = await recorder(worker.system, "leader")
-            worker.context = WorkerContext(worker.name, 1, worker.system.address)
+            worker.context = WorkerContext(worker.name, 1, worker.system.address, timings=timings)
             worker.actor = Member(worker.context)
             worker.member = await worker.system.spawn(lambda made=worker.actor: made, "member")
             self.workers.append(worker)
@@ -382,10 +385,11 @@ async def open_crew(
     models: list[DiffusionModel],
     weights: Tensors,
     monkeypatch: pytest.MonkeyPatch,
+    timings: Timings,
 ) -> GroupCrew:
     """A crew that is up; close it."""
     store = BundleStore(folder, token="token")
     await store.start()
     crew = GroupCrew(store, models, weights)
-    await crew.open(cluster, monkeypatch)
+    await crew.open(cluster, monkeypatch, timings)
     return crew

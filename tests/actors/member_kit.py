@@ -26,7 +26,6 @@ from spotlight.actors.protocol import (
     Membership,
     PrepareJob,
     ReturnLease,
-    delivery,
 )
 from spotlight.actors.runtime import ActorRef, ActorSystem, Message
 from spotlight.actors.worker import member as member_module
@@ -35,6 +34,7 @@ from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.samplers import Denoising
 from spotlight.errors import TransferFailed
+from spotlight.timings import DeliveryTimings, Timings
 from spotlight.transport.tensors import BundleStore, fetch, upload
 from spotlight.transport.tensors.bundles import pack, unpack
 from spotlight.types import BundleOffer, Commit, Request, StoreEndpoint
@@ -73,10 +73,10 @@ class Worker:
         self.store = store
         self.leases = 0
 
-    async def open(self, cluster: Cluster, name: str, weights: Tensors) -> None:
+    async def open(self, cluster: Cluster, name: str, weights: Tensors, timings: Timings) -> None:
         self.system = await cluster.system(name)
         self.leader = await recorder(self.system, "leader")
-        self.context = WorkerContext(name, 1, "")
+        self.context = WorkerContext(name, 1, "", timings=timings)
         self.member = await self.system.spawn(lambda: Member(self.context), "member")
         await self.prepare(self.store)
         await self.hold(weights)
@@ -165,6 +165,10 @@ def assert_same_bits(left: Tensors, right: Tensors) -> None:
         assert torch.equal(left[name], right[name]), name
 
 
+PERSISTENT = Timings(delivery=DeliveryTimings(retry_pause_s=0.005))
+"""Workers that soon try again."""
+
+
 class SlowSink:
     """Uploads wait until they may go on; they may fail."""
 
@@ -174,7 +178,6 @@ class SlowSink:
         self.fails = False
         self.keys: list[str] = []
         monkeypatch.setattr(member_module, "upload", self)
-        monkeypatch.setattr(delivery, "RETRY_PAUSE_S", 0.005)
 
     async def __call__(self, store: StoreEndpoint, key: str, data: bytes) -> BundleOffer:
         self.keys.append(key)
@@ -204,14 +207,16 @@ def one_thread() -> Iterator[None]:
 
 
 @asynccontextmanager
-async def two_workers(weights: Tensors, folder: Path) -> AsyncIterator[tuple[Worker, Worker]]:
+async def two_workers(
+    weights: Tensors, folder: Path, timings: Timings = PERSISTENT
+) -> AsyncIterator[tuple[Worker, Worker]]:
     """With one store."""
     async with Cluster() as cluster:
         store = BundleStore(folder, token="token")
         await store.start()
         pair = Worker(store), Worker(store)
         for index, worker in enumerate(pair):
-            await worker.open(cluster, f"w{index}", weights)
+            await worker.open(cluster, f"w{index}", weights, timings)
         yield pair
         await store.aclose()
         for worker in pair:

@@ -2,24 +2,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spotlight.policies.departure import UNKNOWN_LEAD_S, Departure, stop_in_s
+from spotlight.policies.departure import Departure, stop_in_s
 
 leads = st.floats(0.0, 1000.0)
 
 
 @given(leads)
 def test_the_margin_is_a_fifth_of_the_lead_and_at_most_five_seconds(lead_s):
-    margin = lead_s - stop_in_s(lead_s)
+    margin = lead_s - stop_in_s(lead_s, 5.0)
     assert 0.0 <= margin <= min(5.0, 0.2 * lead_s) + 1e-9
 
 
 @given(leads, leads)
 def test_more_lead_never_means_an_earlier_stop(lead_s, more):
-    assert stop_in_s(lead_s + more) >= stop_in_s(lead_s)
+    assert stop_in_s(lead_s + more, 5.0) >= stop_in_s(lead_s, 5.0)
 
 
 def test_without_lead_it_stops_at_once():
-    assert stop_in_s(0.0) == 0.0
+    assert stop_in_s(0.0, 5.0) == 0.0
 
 
 def test_a_notice_that_says_no_time_leaves_less_than_clouds_give():
@@ -27,7 +27,7 @@ def test_a_notice_that_says_no_time_leaves_less_than_clouds_give():
     departure.give("cloud", "signal", None, now=100.0)
     assert departure.notice is not None
     assert departure.notice.lead_s is None
-    assert departure.notice.deadline == 100.0 + UNKNOWN_LEAD_S
+    assert departure.notice.deadline == 100.0 + departure.timings.unknown_lead_s
 
 
 def test_time_that_passed_since_the_notice_is_gone():

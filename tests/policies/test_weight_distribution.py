@@ -14,7 +14,9 @@ from spotlight.policies.weight_distribution import (
     WeightDistribution,
     transfer_limit_s,
 )
+from spotlight.timings import WeightsTimings
 
+TIMINGS = WeightsTimings()
 PATIENCE_S = 30.0
 TRAINER = Place("trainer")
 
@@ -32,7 +34,7 @@ class Told:
     plans change."""
 
     def __init__(self, origin: Place = TRAINER) -> None:
-        self._spread = WeightDistribution(origin, PATIENCE_S)
+        self._spread = WeightDistribution(origin, PATIENCE_S, TIMINGS)
         self._known: set[str] = set()
         self._sources: dict[str, str] = {}
         self.failed = self._spread.failed
@@ -235,7 +237,7 @@ def test_a_node_that_comes_back_is_as_if_it_had_never_been_there():
 @given(st.integers(0, 10**12), st.integers(0, 10**12))
 def test_a_larger_bundle_may_take_longer(first, second):
     smaller, larger = sorted((first, second))
-    assert 10.0 <= transfer_limit_s(smaller) <= transfer_limit_s(larger)
+    assert 10.0 <= transfer_limit_s(smaller, TIMINGS) <= transfer_limit_s(larger, TIMINGS)
 
 
 # --- what it costs ---
@@ -253,7 +255,7 @@ class CountedPlace(Place):
 
 def asked_per_node(count: int) -> float:
     """How many distances are looked at until `count` nodes hold the version, one by one."""
-    rng, it = random.Random(0), WeightDistribution(TRAINER, PATIENCE_S)
+    rng, it = random.Random(0), WeightDistribution(TRAINER, PATIENCE_S, TIMINGS)
     where = {f"n{i:04}": CountedPlace(f"machine-{i}", f"zone-{i % 7}") for i in range(count)}
     for name, place in where.items():
         it.needs(name, place, 0.0)

@@ -11,7 +11,7 @@ import pytest
 
 from spotlight.testing import fingerprints
 from spotlight.testing.chaos import Scenario, chaos_job, silence, simulate
-from spotlight.testing.fake_hardware import Timings
+from spotlight.testing.fake_hardware import HardwareTimes
 from spotlight.testing.freezing import FreezableLoop
 from spotlight.testing.numerics import Fingerprints, Update
 from spotlight.testing.processes import NodeSpec
@@ -58,12 +58,12 @@ def test_all_ranks_of_a_job_come_to_the_same_weights(
 
 
 def test_training_takes_as_long_as_it_has_samples() -> None:
-    timings = Timings(train_s=1.0, train_sample_s=0.5)
+    timings = HardwareTimes(train_s=1.0, train_sample_s=0.5)
     assert timings.training_s(0, 8) == 5.0
 
 
 def test_training_varies_from_iteration_to_iteration_but_not_from_run_to_run() -> None:
-    timings = [Timings(train_s=10.0, train_jitter=0.1) for _ in range(2)]
+    timings = [HardwareTimes(train_s=10.0, train_jitter=0.1) for _ in range(2)]
     times = [[each.training_s(iteration, 8) for iteration in range(20)] for each in timings]
     assert times[0] == times[1]
     assert len(set(times[0])) == 20

@@ -6,12 +6,12 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 
 import pytest
 import torch
 
 from spotlight.errors import TransportError
-from spotlight.transport import collectives
 from spotlight.transport.collectives import Group, meet
 from spotlight.transport.rendezvous import Rendezvous
 
@@ -99,9 +99,9 @@ class Pair:
         ]
         self.threads = threads
 
-    def join(self, rank: int, timeout_s: float = LIMIT_S) -> Future[Group]:
-        store = self.stores[rank]
-        return self.threads.submit(meet, rank, 2, store, "SP group 7", timeout_s=timeout_s)
+    def join(self, rank: int, timeout_s: float = LIMIT_S, connect_s: float = 2.0) -> Future[Group]:
+        begin = partial(meet, timeout_s=timeout_s, connect_s=connect_s)
+        return self.threads.submit(begin, rank, 2, self.stores[rank], "SP group 7")
 
 
 def test_two_ranks_meet_and_move_tensors(threads: ThreadPoolExecutor) -> None:
@@ -174,14 +174,13 @@ class _Turncoat(Rendezvous):
 
 
 def test_a_peer_that_changes_its_mind_is_not_waited_for_as_long_as_a_collective(
-    threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    threads: ThreadPoolExecutor,
 ) -> None:
     """It may be gone before it is reached, while it is, or after: often enough it is while."""
-    monkeypatch.setattr(collectives, "_CONNECT_S", 0.2)
     for _ in range(5):
         pair = Pair(threads)
         pair.stores[1] = _Turncoat(pair.stores[0].deliver, timeout_s=LIMIT_S)
-        joining = [pair.join(rank, timeout_s=8.0) for rank in (0, 1)]
+        joining = [pair.join(rank, timeout_s=8.0, connect_s=0.2) for rank in (0, 1)]
         with pytest.raises(TransportError, match="a newer group was planned"):
             joining[1].result(LIMIT_S)
         with suppress(TransportError):
@@ -189,11 +188,13 @@ def test_a_peer_that_changes_its_mind_is_not_waited_for_as_long_as_a_collective(
 
 
 def test_connecting_in_time_leaves_collectives_their_own(
-    threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    threads: ThreadPoolExecutor,
 ) -> None:
-    monkeypatch.setattr(collectives, "_CONNECT_S", 0.2)
     pair = Pair(threads)
-    groups = [joining.result(LIMIT_S) for joining in (pair.join(0), pair.join(1))]
+    groups = [
+        joining.result(LIMIT_S)
+        for joining in (pair.join(0, connect_s=0.2), pair.join(1, connect_s=0.2))
+    ]
     late = threads.submit(groups[0].all_reduce, torch.ones(1))
     time.sleep(1.0)
     assert not late.done()

@@ -56,17 +56,14 @@ from spotlight.errors import RequestRefused, UserError
 from spotlight.jobs import JobSpec
 from spotlight.report.report import write_report
 from spotlight.store.run_folder import RunFolder, replace_file
+from spotlight.timings import Timings
 from spotlight.transport.tensors import ArtifactStore, BundleStore
 
 log = structlog.get_logger(__name__)
 
 Read = TypeVar("Read")
 
-_READ_LIMIT_S = 45.0
-"""For the files of a job: prompts of 64 MiB are read in a few seconds, but a disk of the network
-may be slow. Shorter than `SUBMIT_ANSWER_S`, and than an actor may take to start."""
 _DISMISSALS = 4
-_DISMISSAL_PAUSE_S = 3.0
 _RUNNER_MAILBOX = 8192
 """Thousands of workers tell the job runner what they do, at times all at once."""
 
@@ -79,6 +76,7 @@ class Coordinator(Actor):
         host: address that the run folder's store binds.
         rng: source of job ids and tokens.
         open_store: makes the artifact store of a run from its folder and token.
+        timings: how long it and its actors wait.
     """
 
     def __init__(
@@ -87,9 +85,11 @@ class Coordinator(Actor):
         host: str,
         rng: random.Random,
         open_store: Callable[[Path, str], ArtifactStore] | None = None,
+        timings: Timings = Timings(),
     ) -> None:
         self._runs = runs
         self._rng = rng
+        self._timings = timings
         self._open_store = open_store or (
             lambda folder, token: BundleStore(folder, token=token, host=host, durable=True)
         )
@@ -111,7 +111,7 @@ class Coordinator(Actor):
 
     async def _go_on(self, path: Path) -> None:
         try:
-            submission = await _in_thread(lambda: read_interrupted(path))
+            submission = await self._in_thread(lambda: read_interrupted(path))
             folder, _ = RunFolder.reopen(path, submission.job)
             await self._begin(folder, submission, came_back=True)
         except UserError as error:
@@ -220,7 +220,7 @@ class Coordinator(Actor):
 
     async def _start(self, message: SubmitJob) -> JobAccepted | JobRefused:
         try:
-            submission = await _in_thread(lambda: read_submission(message, self._runs))
+            submission = await self._in_thread(lambda: read_submission(message, self._runs))
             if message.resume:
                 folder, _ = RunFolder.reopen(submission.run_folder, message.job)
             else:
@@ -301,6 +301,7 @@ class Coordinator(Actor):
                     nodes=tuple(nodes.values()),
                     store=store,
                     files=submission.files,
+                    timings=self._timings,
                 ),
                 f"job-{identity.job_id}",
                 mailbox=_RUNNER_MAILBOX,
@@ -325,7 +326,7 @@ class Coordinator(Actor):
     async def _dismiss(self, end: EndJob | None) -> None:
         """Tell all nodes that the job is over, a few times, as any message may be lost."""
         for _ in range(_DISMISSALS):
-            await asyncio.sleep(_DISMISSAL_PAUSE_S)
+            await asyncio.sleep(self._timings.coordinator.dismissal_pause_s)
             if end is None or self._runner is not None or self._end != end:
                 return
             for node in self._nodes.values():
@@ -354,6 +355,21 @@ class Coordinator(Actor):
         if self._runner is not None:
             self.tell(self._runner, NodeDown(name, reason, announced))
 
+    async def _in_thread(self, read: Callable[[], Read]) -> Read:
+        """Read in a thread, which is left behind when a disk does not answer in time."""
+        limit_s = self._timings.coordinator.read_limit_s
+        thread = AbandonableThread("reader")
+        try:
+            async with asyncio.timeout(limit_s):
+                return await asyncio.get_running_loop().run_in_executor(thread, read)
+        except TimeoutError as error:
+            raise RequestRefused(
+                f"the files of the job could not be read within {limit_s:g} s; look whether their"
+                " disk answers"
+            ) from error
+        finally:
+            thread.close()
+
     def _idle_workers(self) -> tuple[WorkerStatus, ...]:
         return tuple(
             WorkerStatus(worker.worker, node.node, node.pool, "idle", "")
@@ -365,18 +381,3 @@ class Coordinator(Actor):
 def _bear_its_name(node: str, workers: Iterable[str]) -> bool:
     """Whether a node speaks of its own workers alone."""
     return all(worker.rpartition("/")[0] == node for worker in workers)
-
-
-async def _in_thread(read: Callable[[], Read]) -> Read:
-    """Read in a thread, which is left behind when a disk does not answer in time."""
-    thread = AbandonableThread("reader")
-    try:
-        async with asyncio.timeout(_READ_LIMIT_S):
-            return await asyncio.get_running_loop().run_in_executor(thread, read)
-    except TimeoutError as error:
-        raise RequestRefused(
-            f"the files of the job could not be read within {_READ_LIMIT_S:g} s; look whether their"
-            " disk answers"
-        ) from error
-    finally:
-        thread.close()

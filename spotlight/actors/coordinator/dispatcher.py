@@ -59,14 +59,12 @@ from spotlight.policies.dispatch.instructions import (
     TellFinished,
     TellGivenUp,
 )
-from spotlight.policies.dispatch.leases import LEASE_S
 from spotlight.policies.dispatch.table import RequestTable
+from spotlight.timings import DispatchTimings
 from spotlight.transport.control import ActorRef
 from spotlight.types import BundleOffer
 
 log = structlog.get_logger(__name__)
-
-_TICK_S = 1.0
 
 DeliveryT = TypeVar("DeliveryT", CommitSteps, Completed)
 _FromLeader = Pull | CommitSteps | Completed | LeaseFailed | ReturnLease
@@ -91,8 +89,10 @@ class Dispatcher(Actor):
         discard: Callable[[BundleOffer], None],
         record: Callable[..., None],
         backlog_changed: Callable[[], None],
+        timings: DispatchTimings = DispatchTimings(),
     ) -> None:
         self._table = table
+        self._timings = timings
         self._journal = journal
         self._discard = discard
         self._record = record
@@ -228,7 +228,7 @@ class Dispatcher(Actor):
                 case Answer(accepted, ask_again):
                     answer = Receipt(accepted, ask_again)
                 case GrantLease(worker, lease, requests, commits, commit_every):
-                    grant = Grant(lease, LEASE_S, requests, commits, commit_every)
+                    grant = Grant(lease, self._timings.lease_s, requests, commits, commit_every)
                     if not try_tell(self, self._workers[worker].leader, grant):
                         to_do += self._table.unreachable(worker, lease, self._now())
                 case RevokeLeases(worker, leases):
@@ -268,9 +268,9 @@ class Dispatcher(Actor):
 
     async def _tick(self) -> None:
         while True:
-            await asyncio.sleep(_TICK_S)
+            await asyncio.sleep(self._timings.tick_s)
             with suppress(JournalError):  # ends the job
-                self._carry_out(self._table.tick(self._now(), _TICK_S))
+                self._carry_out(self._table.tick(self._now(), self._timings.tick_s))
 
     @staticmethod
     def _now() -> float:

@@ -98,24 +98,17 @@ from spotlight.policies.resume import resume_point
 from spotlight.policies.trainer_ranks import MOST_RECOVERIES, next_recovery
 from spotlight.preflight.checks import JobFiles
 from spotlight.store.run_folder import RunFolder, checkpoint_path
+from spotlight.timings import Timings
 from spotlight.transport.tensors import ArtifactStore
 from spotlight.types import BundleOffer, Request, Result
 
 log = structlog.get_logger(__name__)
 
-_STATUS_PERIOD_S = 0.2
 _STATUS_LINES_PER_S = 2000
-_REMIND_S = 1.0
 _MOST_REPORTS = 32_768
 """That wait at the dispatcher: thousands of workers may speak while it writes its journal."""
-_LISTEN_S = 3.0
-"""How long a runner that came back listens before anything is granted: nodes need a second or two
-to find it, and what they work on must not be given to those that are faster."""
 _REPEAT_EVERY = 5
 """Reminders between two repetitions of what may have been lost."""
-_NEWS_S = 2.0
-"""When ranks have lost each other, most often one of them has ended; this long until its node says
-so."""
 
 
 class JobRunner(Actor):
@@ -127,6 +120,7 @@ class JobRunner(Actor):
         nodes: who is there already.
         store: the run folder's artifact store, started.
         files: what the files that the job names hold.
+        timings: how long it and its actors wait.
     """
 
     def __init__(
@@ -140,8 +134,10 @@ class JobRunner(Actor):
         nodes: tuple[JoinNode, ...],
         store: ArtifactStore,
         files: JobFiles,
+        timings: Timings,
     ) -> None:
         self._job = job
+        self._timings = timings
         self._job_id = job_id
         self._coordinator = coordinator
         self._record = RunRecord(folder)
@@ -151,7 +147,14 @@ class JobRunner(Actor):
         self._train_prompts = files.train.items
         self._categories = files.categories
         self._roster = Roster()
-        self._team = TrainerTeam(self, job, job_id, str(folder.path), self._journal.term)
+        self._team = TrainerTeam(
+            self,
+            job,
+            job_id,
+            str(folder.path),
+            self._journal.term,
+            timings.coordinator.ask_rank_limit_s,
+        )
         self._watch = TrainerWatch(
             self._team,
             self._roster,
@@ -167,12 +170,13 @@ class JobRunner(Actor):
         self._validations: list[tuple[int, float, float]] = []
         self._training: dict[str, float] = {}
         self._profile = StepProfile(files.checkpoint.fingerprint, self._record.step_times())
-        listen_s = _LISTEN_S if came_back else 0.0
+        listen_s = timings.coordinator.listen_s if came_back else 0.0
         self._table = RequestTable(
             pace=Pace(self._profile),
             first_lease=self._journal.first_lease,
             score_attempts=job.reward.attempts,
             grants_from=asyncio.get_running_loop().time() + listen_s,
+            timings=timings.dispatch,
         )
         self._discarded = 0
         """Finished samples that were thrown away because newer weights were published."""
@@ -213,7 +217,7 @@ class JobRunner(Actor):
         checkpoint = self._journal.checkpoint()
         validated = frozenset(self._progress.validated)
         published = self._journal.publications() if self._came_back else {}
-        self._publications = Publications(published, self._roster)
+        self._publications = Publications(published, self._roster, self._timings.weights)
         self._machine = IterationMachine(
             Schedule(
                 self._job.iterations,
@@ -279,6 +283,7 @@ class JobRunner(Actor):
                 discard=self._discard,
                 record=self._event,
                 backlog_changed=self._demand,
+                timings=self._timings.dispatch,
             ),
             "dispatcher",
             linked=True,
@@ -291,6 +296,7 @@ class JobRunner(Actor):
             dispatcher=self._dispatcher,
             ledger=self._ledger,
             event=self._event,
+            timings=self._timings.rejoin,
         )
         self._enter("preparing")
         self.run_task(self._report_status())
@@ -445,7 +451,7 @@ class JobRunner(Actor):
 
     async def _recover_later(self, problem: str) -> None:
         """Which rank was lost is worth knowing: its worker is not to be appointed again."""
-        await asyncio.sleep(_NEWS_S)
+        await asyncio.sleep(self._timings.coordinator.lost_rank_pause_s)
         self._recover(problem)
 
     async def _assemble(self) -> None:
@@ -812,13 +818,14 @@ class JobRunner(Actor):
 
     async def _remind(self) -> None:
         while not self._over:
-            await asyncio.sleep(_REMIND_S)
+            await asyncio.sleep(self._timings.coordinator.remind_s)
             self.tell(self.ref, Remind())
 
     async def _report_status(self) -> None:
         while not self._over:
             self.tell(self._coordinator, self._status())
-            await asyncio.sleep(status_pause_s(len(self._ledger) + len(self._validations)))
+            lines = len(self._ledger) + len(self._validations)
+            await asyncio.sleep(status_pause_s(lines, self._timings.coordinator.status_period_s))
 
     def _status(self) -> JobStatus:
         figures, counters = self._figures, self._table.counters
@@ -852,11 +859,11 @@ class JobRunner(Actor):
         )
 
 
-def status_pause_s(lines: int) -> float:
+def status_pause_s(lines: int, period_s: float) -> float:
     """Seconds between two statuses of so many workers and validations: the more it says, the less
-    often it is said.
+    often it is said; never more than once in `period_s`.
     """
-    return max(_STATUS_PERIOD_S, lines / _STATUS_LINES_PER_S)
+    return max(period_s, lines / _STATUS_LINES_PER_S)
 
 
 def _explores(job: JobSpec) -> step.Exploration:

@@ -20,6 +20,7 @@ from spotlight.actors.protocol import (
 from spotlight.actors.protocol.delivery import try_tell
 from spotlight.actors.runtime import Actor, ActorRef, Message
 from spotlight.policies.preemption import JoinBackoff
+from spotlight.timings import RejoinTimings
 
 
 class NodeMembership:
@@ -41,6 +42,7 @@ class NodeMembership:
         dispatcher: ActorRef,
         ledger: Ledger,
         event: Callable[..., None],
+        timings: RejoinTimings,
     ) -> None:
         self._actor = actor
         self._roster = roster
@@ -48,7 +50,7 @@ class NodeMembership:
         self._dispatcher = dispatcher
         self._ledger = ledger
         self._event = event
-        self._backoff = JoinBackoff()
+        self._backoff = JoinBackoff(timings)
         self.preemptions = 0
         """Nodes that had notice, or were lost without."""
 

@@ -21,6 +21,7 @@ from spotlight.policies.weight_distribution import (
     WeightDistribution,
     transfer_limit_s,
 )
+from spotlight.timings import WeightsTimings
 from spotlight.types import BundleOffer, StoreEndpoint
 
 
@@ -32,9 +33,12 @@ class Publications:
         roster: the job's nodes. Whoever changes it says so with `look_at`.
     """
 
-    def __init__(self, known: Mapping[int, Publication], roster: Roster) -> None:
+    def __init__(
+        self, known: Mapping[int, Publication], roster: Roster, timings: WeightsTimings
+    ) -> None:
         self._roster = roster
-        self._known = {v: _Version(v, where, roster) for v, where in sorted(known.items())}
+        self._timings = timings
+        self._known = {v: _Version(v, where, roster, timings) for v, where in sorted(known.items())}
 
     def __contains__(self, version: int) -> bool:
         return version in self._known
@@ -52,7 +56,7 @@ class Publications:
     def add(self, version: int, where: Publication, keep: Collection[int]) -> None:
         """A new version is there; of the others only those in `keep` are still needed."""
         self._known = {v: kept for v, kept in self._known.items() if v in keep}
-        self._known[version] = _Version(version, where, self._roster)
+        self._known[version] = _Version(version, where, self._roster, self._timings)
 
     def look_at(self, name: str) -> None:
         """A node came, went, will be taken or is another process by now."""
@@ -83,14 +87,16 @@ class Publications:
 class _Version:
     """One version: where its trainer left it, which nodes hold it, and who pulls it from whom."""
 
-    def __init__(self, version: int, where: Publication, roster: Roster) -> None:
+    def __init__(
+        self, version: int, where: Publication, roster: Roster, timings: WeightsTimings
+    ) -> None:
         self._version = version
         self._where = where
         self._roster = roster
         nbytes = [offer.nbytes for offer in (where.rollout, where.evaluation) if offer is not None]
         # A node says itself what it could not get in time; this is for words that are lost.
-        patience_s = sum(2 * transfer_limit_s(each) for each in nbytes)
-        self._spread = WeightDistribution(_place(where.rollout.store), patience_s)
+        patience_s = sum(2 * transfer_limit_s(each, timings) for each in nbytes)
+        self._spread = WeightDistribution(_place(where.rollout.store), patience_s, timings)
         self._copies: dict[str, WeightsCopied] = {}
         self._told: dict[str, HoldWeights] = {}
         """The latest, by node; nothing of those that wait."""

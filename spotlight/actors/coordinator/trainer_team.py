@@ -30,8 +30,6 @@ from spotlight.jobs import JobSpec
 
 Order = Literal["start", "train", "publish", "save"]
 
-_ASK_LIMIT_S = 5.0
-
 
 class TrainerTeam:
     """See the module's docstring. `ranks` are the workers that train, in the order of their
@@ -40,14 +38,24 @@ class TrainerTeam:
     Args:
         actor: the job runner, which tells on its behalf.
         term: of the orders to build ranks.
+        answer_limit_s: within which a rank answers a question.
     """
 
-    def __init__(self, actor: Actor, job: JobSpec, job_id: str, run_folder: str, term: int) -> None:
+    def __init__(
+        self,
+        actor: Actor,
+        job: JobSpec,
+        job_id: str,
+        run_folder: str,
+        term: int,
+        answer_limit_s: float,
+    ) -> None:
         self._actor = actor
         self._job = job
         self._job_id = job_id
         self._run_folder = run_folder
         self._term = term
+        self._answer_limit_s = answer_limit_s
         self._built = False
         """By an order of this team, and not found."""
         self._open: dict[Order, tuple[int, dict[int, Message]]] = {}
@@ -185,7 +193,7 @@ class TrainerTeam:
     async def _ask(self, rank: Rank) -> TrainerAt | None:
         question, to = GetTrainer(self._job_id), rank.worker.trainer_rank
         try:
-            answer = await self._actor.ask(to, question, timeout_s=_ASK_LIMIT_S)
+            answer = await self._actor.ask(to, question, timeout_s=self._answer_limit_s)
         except ActorError:
             return None
         assert isinstance(answer, TrainerAt)

@@ -11,7 +11,6 @@ from spotlight.actors.protocol import AreYouThere
 from spotlight.actors.runtime import Actor, ActorRef, Message
 from spotlight.errors import ActorError, RemoteError
 
-_SILENT_S = 10.0
 _SUSPECT_ASKS = 3
 
 
@@ -20,30 +19,32 @@ async def until_silent(
     other: ActorRef,
     *,
     every_s: Callable[[], float],
+    silent_s: float,
     heard: Callable[[Message], None],
     suspect: Callable[[], None],
 ) -> None:
-    """Return when `other` has left questions unanswered for ten seconds in a row.
+    """Return when `other` has left questions unanswered for `silent_s` in a row.
 
     Questions are counted, not seconds: when this process itself was stopped for a while, only one
     question is late.
 
     Args:
         every_s: seconds between two questions now.
+        silent_s: seconds of questions without an answer.
         heard: is given every answer.
         suspect: called when three questions in a row were left unanswered.
     """
     loop = asyncio.get_running_loop()
-    silent, silent_s = 0, 0.0
-    while silent_s < _SILENT_S:
+    silent, unanswered_s = 0, 0.0
+    while unanswered_s < silent_s:
         asked_at, pause_s = loop.time(), every_s()
         try:
             heard(await actor.ask(other, AreYouThere(), timeout_s=pause_s))
-            silent, silent_s = 0, 0.0
+            silent, unanswered_s = 0, 0.0
         except RemoteError:
-            silent, silent_s = 0, 0.0  # an answer, of a kind
+            silent, unanswered_s = 0, 0.0  # an answer, of a kind
         except ActorError:
-            silent, silent_s = silent + 1, silent_s + pause_s
+            silent, unanswered_s = silent + 1, unanswered_s + pause_s
             if silent == _SUSPECT_ASKS:
                 suspect()
         await asyncio.sleep(max(0.0, asked_at + pause_s - loop.time()))

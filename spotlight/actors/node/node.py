@@ -57,26 +57,14 @@ from spotlight.actors.protocol.delivery import try_tell
 from spotlight.actors.runtime import Actor, ActorRef, Down, Message, handles
 from spotlight.actors.runtime.launcher import PARENT, WORKER_KEY, ProcessHandle, ProcessLauncher
 from spotlight.errors import ActorError, TransferFailed
-from spotlight.policies.departure import OUTLIVED_AFTER_S, Departure, Standing
+from spotlight.policies.departure import Departure, Standing
 from spotlight.policies.notices import Notice
+from spotlight.timings import Timings
 from spotlight.transport.tensors import BundleStore
 
 log = structlog.get_logger(__name__)
 
-_JOIN_LIMIT_S = 5.0
-_JOIN_PAUSE_S = 0.5
-_JOIN_AGAIN_S = 15.0
-_REFUSED_S = 15.0
-"""A node that is refused for so long ends; an earlier self of it has been found gone by then."""
-_AWAY_LIMIT_S = 300.0
-_START_LIMIT_S = 300.0
 _RESTARTS = 3
-_RESTART_WINDOW_S = 60.0
-_RESTART_PAUSE_S = 0.5
-"""The others regroup first: a start keeps this loop, and then a processor, busy."""
-_ASK_ALONE_S = 2.0
-_ASK_GROUPED_S = 0.5
-"""One that hangs keeps all others of its group waiting."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +91,7 @@ class NodeScheduler(Actor):
         notices: those of the machine's cloud.
         left: called when the process is to end: the node has left because it was told to, or cannot
             join for the reason given.
+        timings: how long it and its workers wait.
     """
 
     def __init__(
@@ -112,7 +101,9 @@ class NodeScheduler(Actor):
         launcher: ProcessLauncher,
         notices: AsyncIterator[Notice] | None = None,
         left: Callable[[str], None] = lambda reason: None,
+        timings: Timings = Timings(),
     ) -> None:
+        self._times = timings.node
         self._settings = settings
         self._store = store
         self._launcher = launcher
@@ -126,8 +117,8 @@ class NodeScheduler(Actor):
         self._restarts: dict[str, deque[float]] = {}
         self._liveness: dict[str, asyncio.Task[None]] = {}
         self._job_id = ""
-        self._weights = WeightsCopies(store)
-        self._grouping = Grouping(self, settings.name)
+        self._weights = WeightsCopies(store, timings.weights)
+        self._grouping = Grouping(self, settings.name, timings.node)
         self._given_up = 0
         self._joining: asyncio.Task[None] | None = None
         self._lost_at: float | None = None
@@ -138,7 +129,7 @@ class NodeScheduler(Actor):
         """That this node has joined."""
         self._runner: ActorRef | None = None
         """Of the job that was prepared last."""
-        self._departure = Departure()
+        self._departure = Departure(timings.departure)
 
     async def started(self) -> None:
         """Start the workers; each says when it is up."""
@@ -327,7 +318,9 @@ class NodeScheduler(Actor):
 
     async def _stay_if_outlived(self, notice: Standing) -> None:
         loop = asyncio.get_running_loop()
-        await asyncio.sleep(notice.deadline + OUTLIVED_AFTER_S - loop.time())
+        await asyncio.sleep(
+            notice.deadline + self._departure.timings.outlived_after_s - loop.time()
+        )
         if self._departure.notice == notice:
             self._stay("outlived")
 
@@ -380,7 +373,7 @@ class NodeScheduler(Actor):
     async def _keep_joining(self) -> None:
         """Who lost sight of us for a while may have forgotten us, and our watch may not know."""
         while True:
-            await asyncio.sleep(_JOIN_AGAIN_S)
+            await asyncio.sleep(self._times.join_again_s)
             if self._joining is not None and self._departure.notice is None:
                 self._announce()
 
@@ -391,18 +384,18 @@ class NodeScheduler(Actor):
             introduction = self._introduction()
             try:
                 to = self._coordinator_now()
-                joined = await self.ask(to, introduction, timeout_s=_JOIN_LIMIT_S)
+                joined = await self.ask(to, introduction, timeout_s=self._times.join_limit_s)
             except ActorError as error:
                 log.info(
                     "waiting_for_coordinator", address=self._settings.coordinator, reason=str(error)
                 )
                 self._end_job_if_alone()
-                await asyncio.sleep(_JOIN_PAUSE_S)
+                await asyncio.sleep(self._times.join_pause_s)
                 introduction = None
                 continue
             if isinstance(joined, NodeRefused):
                 self._end_if_refused_long(joined.reason)
-                await asyncio.sleep(_JOIN_PAUSE_S)
+                await asyncio.sleep(self._times.join_pause_s)
                 introduction = None
                 continue
             assert isinstance(joined, NodeJoined)
@@ -417,13 +410,17 @@ class NodeScheduler(Actor):
         now = asyncio.get_running_loop().time()
         if self._refused_at is None:
             self._refused_at = now
-        if now - self._refused_at >= _REFUSED_S:
+        if now - self._refused_at >= self._times.refused_limit_s:
             self._left(reason)
 
     def _end_job_if_alone(self) -> None:
         """Nobody may ever come for what the workers compute."""
         now = asyncio.get_running_loop().time()
-        if self._lost_at is not None and now - self._lost_at > _AWAY_LIMIT_S and self._job_id:
+        if (
+            self._lost_at is not None
+            and now - self._lost_at > self._times.away_limit_s
+            and self._job_id
+        ):
             log.error("job_ended_without_coordinator", job=self._job_id)
             self._end_job(EndJob(self._job_id))
 
@@ -460,29 +457,30 @@ class NodeScheduler(Actor):
                 self._given_up += 1
                 self._announce_if_all_up()
                 return
-            await asyncio.sleep(_RESTART_PAUSE_S)
+            await asyncio.sleep(self._times.restart_pause_s)
 
     async def _end_if_not_up(self, name: str, process: ProcessHandle) -> None:
-        await asyncio.sleep(_START_LIMIT_S)
+        await asyncio.sleep(self._times.start_limit_s)
         if name not in self._workers:
             log.error("worker_hangs_as_it_starts", worker=name)
             process.kill()
 
     async def _end_if_silent(self, refs: WorkerRefs) -> None:
-        name = refs.worker
+        name, times, grouping = refs.worker, self._times, self._grouping
 
         def heard(answer: Message) -> None:
             assert isinstance(answer, Alive)
-            self._grouping.hear(answer)
+            grouping.hear(answer)
             if answer.draining != (self._departure.notice is not None):
                 self._drain((refs,))  # it was told, but perhaps in vain
 
         await until_silent(
             self,
             refs.leader,
-            every_s=lambda: _ASK_GROUPED_S if self._grouping.is_grouped(name) else _ASK_ALONE_S,
+            every_s=lambda: times.ask_grouped_s if grouping.is_grouped(name) else times.ask_alone_s,
+            silent_s=times.silent_s,
             heard=heard,
-            suspect=lambda: self._grouping.lose_sight(name),
+            suspect=lambda: grouping.lose_sight(name),
         )
         log.error("worker_hangs", worker=refs.worker)
         self._processes[refs.worker].kill()
@@ -507,7 +505,7 @@ class NodeScheduler(Actor):
     def _may_restart(self, name: str) -> bool:
         now = asyncio.get_running_loop().time()
         recent = self._restarts.setdefault(name, deque())
-        while recent and recent[0] < now - _RESTART_WINDOW_S:
+        while recent and recent[0] < now - self._times.restart_window_s:
             recent.popleft()
         recent.append(now)
         return len(recent) <= _RESTARTS

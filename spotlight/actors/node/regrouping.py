@@ -22,25 +22,20 @@ from spotlight.actors.runtime import Actor
 from spotlight.policies.grouping.degrees import layout
 from spotlight.policies.grouping.plan import Place, plan_groups
 from spotlight.policies.grouping.throughput import WorkClass
+from spotlight.timings import NodeTimings
 
 log = structlog.get_logger(__name__)
 
 _Group = tuple[str, ...]
 
-_NEWS_S = 0.1
-"""A group that breaks has mostly lost a process; this long until we hear of it."""
-_REPEAT_S = 1.0
-_FAULT_S = 30.0
-"""A worker with which no group forms is alone for so long."""
 _FAILURES = 3
-_FAILURE_WINDOW_S = 300.0
-"""A group that cannot connect takes more than a minute to fail."""
 
 
 class Grouping:
     """See the module's docstring. `actor` is the node scheduler."""
 
-    def __init__(self, actor: Actor, node: str) -> None:
+    def __init__(self, actor: Actor, node: str, timings: NodeTimings) -> None:
+        self._timings = timings
         self._actor = actor
         self._node = node
         self._workers: dict[str, WorkerRefs] = {}
@@ -204,7 +199,11 @@ class Grouping:
 
     def _repeat_order(self, message: Alive) -> None:
         order, told_at = self._orders.get(message.worker, (None, 0.0))
-        if order is not None and message.epoch < order.epoch and self._now() - told_at > _REPEAT_S:
+        if (
+            order is not None
+            and message.epoch < order.epoch
+            and self._now() - told_at > self._timings.repeat_s
+        ):
             self._orders[message.worker] = (order, self._now())
             try_tell(self._actor, self._workers[message.worker].leader, order)
 
@@ -214,22 +213,22 @@ class Grouping:
         self, group: _Group, epoch: int, culprits: Collection[str]
     ) -> None:
         if not culprits:
-            await asyncio.sleep(_NEWS_S)
+            await asyncio.sleep(self._timings.regroup_pause_s)
         if self._groups.get(group) != epoch:
             return  # by now there is another plan
         alone = culprits or (group if self._fails_often(group) else ())
         for worker in alone:
-            self._faulty[worker] = self._now() + _FAULT_S
+            self._faulty[worker] = self._now() + self._timings.fault_s
         self._plan(lost=culprits, broken=group)
         if alone:
-            await asyncio.sleep(_FAULT_S)
+            await asyncio.sleep(self._timings.fault_s)
             self._plan()
 
     def _fails_often(self, group: _Group) -> bool:
         now, key = self._now(), frozenset(group)
         self._failures[key] = [*self._failures.get(key, ()), now]
         for other, times in list(self._failures.items()):
-            recent = [each for each in times if each >= now - _FAILURE_WINDOW_S]
+            recent = [each for each in times if each >= now - self._timings.failure_window_s]
             if recent:
                 self._failures[other] = recent
             else:

@@ -8,6 +8,7 @@ import msgspec
 
 from spotlight.actors.protocol import HoldWeights
 from spotlight.policies.weight_distribution import transfer_limit_s
+from spotlight.timings import WeightsTimings
 from spotlight.transport.tensors import BundleStore, content_key
 from spotlight.types import BundleOffer
 
@@ -19,7 +20,8 @@ class WeightsCopies:
     workers map its file without a checksum, and other nodes pull it.
     """
 
-    def __init__(self, store: BundleStore) -> None:
+    def __init__(self, store: BundleStore, timings: WeightsTimings) -> None:
+        self._timings = timings
         self._store = store
         self._job_id = ""
         self._wanted: frozenset[int] = frozenset()
@@ -83,7 +85,7 @@ class WeightsCopies:
         copy = await self._store.copy(
             offer,
             content_key(_original(offer.key), offer.checksum),
-            timeout_s=transfer_limit_s(offer.nbytes),
+            timeout_s=transfer_limit_s(offer.nbytes, self._timings),
         )
         if held is not None:  # before the version was trained again
             self._store.delete(held.key)

@@ -85,7 +85,6 @@ from spotlight.actors.protocol.training import (
     TrainingSample,
 )
 from spotlight.actors.protocol.users import (
-    SUBMIT_ANSWER_S,
     CancelJob,
     GetStatus,
     JobAccepted,
@@ -99,7 +98,6 @@ from spotlight.actors.protocol.users import (
 )
 
 __all__ = [
-    "SUBMIT_ANSWER_S",
     "Acknowledged",
     "AddWorkers",
     "AdmitNode",

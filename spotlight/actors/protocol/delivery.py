@@ -11,16 +11,12 @@ import structlog
 from spotlight.actors.protocol import Receipt
 from spotlight.actors.runtime import Actor, ActorRef
 from spotlight.errors import ActorError, TransferFailed
+from spotlight.timings import DeliveryTimings
 from spotlight.transport.control import Message
 
 log = structlog.get_logger(__name__)
 
 ResultT = TypeVar("ResultT")
-
-AWAY_LIMIT_S = 120.0
-"""Results are kept so long for a coordinator that is away."""
-RETRY_PAUSE_S = 1.0
-_ANSWER_LIMIT_S = 5.0
 
 
 def try_tell(actor: Actor, to: ActorRef, message: Message) -> bool:
@@ -46,17 +42,18 @@ async def insist(
     message: Message,
     *,
     wanted: Callable[[], bool],
+    timings: DeliveryTimings,
 ) -> bool:
     """Ask again and again, whoever `to` names by then, until the message is acknowledged.
 
-    False when it is not `wanted` any more, or when its receiver has been away for two minutes. A
+    False when it is not `wanted` any more, or when its receiver has been away for too long. A
     receiver that answers `ask_again` is not away.
     """
     loop = asyncio.get_running_loop()
-    give_up_at = loop.time() + AWAY_LIMIT_S
+    give_up_at = loop.time() + timings.away_limit_s
     while wanted():
         try:
-            answer = await actor.ask(to(), message, timeout_s=_ANSWER_LIMIT_S)
+            answer = await actor.ask(to(), message, timeout_s=timings.answer_limit_s)
         except ActorError as error:
             if loop.time() >= give_up_at:
                 log.error("delivery_given_up", kind=type(message).__name__, reason=str(error))
@@ -65,8 +62,8 @@ async def insist(
         else:
             if not (isinstance(answer, Receipt) and answer.ask_again):
                 return True
-            give_up_at = loop.time() + AWAY_LIMIT_S
-        await asyncio.sleep(RETRY_PAUSE_S)
+            give_up_at = loop.time() + timings.away_limit_s
+        await asyncio.sleep(timings.retry_pause_s)
     return False
 
 
@@ -74,13 +71,14 @@ async def until_transferred(
     attempt: Callable[[], Awaitable[ResultT]],
     what: str,
     *,
+    timings: DeliveryTimings,
     require_wanted: Callable[[], None] = lambda: None,
 ) -> ResultT:
-    """Try again and again: whoever has the other end may be away for two minutes. Raises the last
-    `TransferFailed` then, and what `require_wanted` raises before each attempt.
+    """Try again and again: whoever has the other end may be away for a while. Raises the last
+    `TransferFailed` after `away_limit_s`, and what `require_wanted` raises before each attempt.
     """
     loop = asyncio.get_running_loop()
-    give_up_at = loop.time() + AWAY_LIMIT_S
+    give_up_at = loop.time() + timings.away_limit_s
     while True:
         require_wanted()
         try:
@@ -89,4 +87,4 @@ async def until_transferred(
             if loop.time() >= give_up_at:
                 raise
             log.info("transfer_again", what=what, reason=str(error))
-        await asyncio.sleep(RETRY_PAUSE_S)
+        await asyncio.sleep(timings.retry_pause_s)

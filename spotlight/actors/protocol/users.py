@@ -11,10 +11,6 @@ from spotlight.types import Record
 Outcome = Literal["", "finished", "cancelled", "failed"]
 
 
-SUBMIT_ANSWER_S = 60.0
-"""A submission is answered within this time: the coordinator reads the job's files first."""
-
-
 class SubmitJob(Message, frozen=True):
     """Start a job, or go on with the one in `run_folder`."""
 

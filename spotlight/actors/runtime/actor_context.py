@@ -134,7 +134,7 @@ class ActorContext:
                 self._fail_to_start(ActorDied(text))
 
     async def _serve_until_ending(self, factory: Callable[[], Actor]) -> EndReason:
-        grace_s = self.system.stop_grace_s
+        grace_s = self.system.timings.stop_grace_s
         try:
             serving = self._serving = self._loop.create_task(self._serve(factory))
             await asyncio.wait((serving, self._ending), return_when=asyncio.FIRST_COMPLETED)
@@ -176,7 +176,7 @@ class ActorContext:
         actor = factory()
         actor.system, actor.ref, actor._cell = self.system, self.ref, self
         self._actor = actor
-        async with asyncio.timeout(self.system.start_timeout_s):
+        async with asyncio.timeout(self.system.timings.start_limit_s):
             await actor.started()
         self.started.set_result(self.ref)
         mailbox, handled = self.mailbox, 0
@@ -251,7 +251,7 @@ class ActorContext:
         self.system.answer(delivery, self.ref, reply)
 
     async def _cancel_tasks(self) -> None:
-        await _cancel(tuple(self._tasks), self.system.stop_grace_s, self.ref)
+        await _cancel(tuple(self._tasks), self.system.timings.stop_grace_s, self.ref)
 
     async def _run_stopping_hook(self, grace_s: float) -> None:
         if self._actor is None:

@@ -34,13 +34,10 @@ from spotlight.actors.runtime.fork_template import (
     Report,
 )
 from spotlight.actors.runtime.launcher import PARENT, LocalLauncher, ProcessHandle
+from spotlight.timings import RuntimeTimings
 
 log = structlog.get_logger(__name__)
 
-_IMPORT_LIMIT_S = 300.0
-_FORK_LIMIT_S = 10.0
-_EXIT_LIMIT_S = 5.0
-"""From the end of a process until the template has reported it."""
 _ROOM_FOR_ARGUMENTS = 1024
 """Characters by which the command line of a forked process may be longer than the template's."""
 
@@ -89,7 +86,9 @@ class ForkedProcess:
         if self._template.lost:
             self.exited(-signal.SIGKILL)
         else:
-            self._overdue = self._loop.call_later(_EXIT_LIMIT_S, self._give_up_template)
+            self._overdue = self._loop.call_later(
+                self._template.times.exit_report_limit_s, self._give_up_template
+            )
 
     def template_lost(self) -> None:
         """Nobody will report its end; the kernel brings it about."""
@@ -112,7 +111,8 @@ class ForkedProcess:
 class _Template:
     """The template process, as its launcher sees it."""
 
-    def __init__(self) -> None:
+    def __init__(self, times: RuntimeTimings) -> None:
+        self.times = times
         self._loop = asyncio.get_running_loop()
         self._socket, self._its_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setblocking(False)
@@ -138,7 +138,7 @@ class _Template:
                 start_new_session=True,
             )
         self._loop.add_reader(self._socket, self._read)
-        async with asyncio.timeout(_IMPORT_LIMIT_S):
+        async with asyncio.timeout(self.times.template_limit_s):
             await self._ready
 
     async def fork(self, request: ForkRequest, name: str) -> ForkedProcess:
@@ -147,7 +147,7 @@ class _Template:
         answer: asyncio.Future[ForkedProcess] = self._loop.create_future()
         self._requests.append((name, answer))
         try:
-            async with asyncio.timeout(_FORK_LIMIT_S):
+            async with asyncio.timeout(self.times.fork_limit_s):
                 return await answer
         except TimeoutError:
             self.kill()
@@ -212,10 +212,12 @@ class ForkLauncher:
 
     Args:
         preload: module that the template prepares itself with: see `fork_template`.
+        timings: how long the template may take.
     """
 
-    def __init__(self, preload: str) -> None:
+    def __init__(self, preload: str, timings: RuntimeTimings = RuntimeTimings()) -> None:
         self._preload = preload
+        self._times = timings
         self._template: _Template | None = None
         self._forking = asyncio.Lock()
         self._refusal = ""
@@ -246,7 +248,7 @@ class ForkLauncher:
         if self._refusal:
             raise _TemplateFailed(self._refusal)
         if self._template is None or self._template.lost:
-            self._template = _Template()
+            self._template = _Template(self._times)
             try:
                 await self._template.start(self._preload, env, log_path)
             except (_TemplateFailed, OSError) as error:

@@ -47,11 +47,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-PUSH_BACK_S = 0.05
-"""After a push-back, tells to that actor are refused here for so long."""
-_UNREACHED_LOG_S = 600.0
-"""That an address cannot be reached is said once in so long, however often it is tried."""
-
 
 class RemoteDelivery:
     """Carries an actor system's messages over its transport."""
@@ -72,7 +67,7 @@ class RemoteDelivery:
         self._pushed_back_until: dict[ActorRef, float] = {}
         self._rejections_log = LogLimiter()
         self._losses_log = LogLimiter()
-        self._unreached_log = LogLimiter(_UNREACHED_LOG_S)
+        self._unreached_log = LogLimiter(system.timings.unreached_log_s)
 
     # --- going out --------------------------------------------------------------------
 
@@ -152,8 +147,8 @@ class RemoteDelivery:
 
     def push_back(self, cell: ActorContext, addressed_as: ActorRef, address: str) -> None:
         """A tell from another process found a full mailbox: ask that process to slow down."""
-        now = _now()
-        if now - cell.pushed_back_at.get(address, -PUSH_BACK_S) >= PUSH_BACK_S / 2:
+        now, push_back_s = _now(), self._system.timings.push_back_s
+        if now - cell.pushed_back_at.get(address, -push_back_s) >= push_back_s / 2:
             cell.pushed_back_at[address] = now
             self.tell_runtime_quietly(address, PushedBack(addressed_as))
 
@@ -161,7 +156,7 @@ class RemoteDelivery:
         now = _now()
         holds = self._pushed_back_until.items()
         self._pushed_back_until = {other: until for other, until in holds if until > now}
-        self._pushed_back_until[ref] = now + PUSH_BACK_S
+        self._pushed_back_until[ref] = now + self._system.timings.push_back_s
 
     def _check_push_back(self, ref: ActorRef) -> None:
         until = self._pushed_back_until.get(ref)

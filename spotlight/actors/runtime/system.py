@@ -35,6 +35,7 @@ from spotlight.errors import (
     MailboxFull,
     PeerUnreachable,
 )
+from spotlight.timings import RuntimeTimings
 from spotlight.transport.control import (
     ActorRef,
     ControlTransport,
@@ -57,22 +58,19 @@ class ActorSystem:
         *,
         rng: random.Random,
         force_codec: bool = False,
-        stop_grace_s: float = 5.0,
-        start_timeout_s: float = 60.0,
-        watch_renewal_s: float = 5.0,
+        timings: RuntimeTimings = RuntimeTimings(),
     ) -> None:
-        """`force_codec` encodes and decodes local messages too, for tests. An actor that is stopped
-        gets `stop_grace_s` for the message it handles, and again for its `stopping` hook."""
+        """`force_codec` encodes and decodes local messages too, for tests. `timings`
+        says how long actors may take."""
         self.rng = rng
-        self.stop_grace_s = stop_grace_s
-        self.start_timeout_s = start_timeout_s
+        self.timings = timings
         self.dead_letters = DeadLetters()
         self.undelivered_log = LogLimiter()
         """For those who tell and go on when it cannot be sent."""
         self.failure: BaseException | None = None
         """The crash that stopped the whole system, if one did."""
         self.asks = PendingAsks()
-        self.watches = Watches(self, watch_renewal_s)
+        self.watches = Watches(self, timings.watch_renewal_s)
         self.post = RemoteDelivery(self, transport)
         self._force_codec = force_codec
         self.cells: dict[str, ActorContext] = {}
@@ -117,7 +115,7 @@ class ActorSystem:
         for task in tasks:
             task.cancel()
         if tasks:
-            await asyncio.wait(tasks, timeout=self.stop_grace_s)
+            await asyncio.wait(tasks, timeout=self.timings.stop_grace_s)
         await self.aclose()
 
     async def _close(self) -> None:

@@ -122,7 +122,7 @@ class BatchMember(Actor, ABC, Generic[BatchT, StepGroupT]):
 
     def __init__(self, context: WorkerContext, connector: Connector[StepGroupT]) -> None:
         self._context = context
-        self._seat = SPMembership(self, context.name, connector)
+        self._seat = SPMembership(self, context.name, connector, context.timings.worker)
         self._wanted: dict[int, BatchT] = {}
         """Batches whose results are wanted, by lease. Leases of different jobs may bear the same
         number.
@@ -349,7 +349,10 @@ class BatchMember(Actor, ABC, Generic[BatchT, StepGroupT]):
         for a while. Raises `TransferFailed`, and `Unwanted`.
         """
         return await until_transferred(
-            upload, key, require_wanted=lambda: self._require_wanted(batch)
+            upload,
+            key,
+            timings=self._context.timings.delivery,
+            require_wanted=lambda: self._require_wanted(batch),
         )
 
 

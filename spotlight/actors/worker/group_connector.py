@@ -15,15 +15,9 @@ from spotlight.diffusion.lockstep import GroupSteps, SoloSteps, StepGroup
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.sequence_parallel import SequenceParallel
 from spotlight.errors import TransportError
+from spotlight.timings import WorkerTimings
 from spotlight.transport.collectives import Group, meet
 from spotlight.transport.rendezvous import Rendezvous
-
-_MEET_LIMIT_S = 70.0
-"""Others may have to end a step before they come."""
-_CONNECT_LIMIT_S = _MEET_LIMIT_S + 10.0
-"""A rank whose entries are there may yet be out of reach."""
-_COLLECTIVE_LIMIT_S = 300.0
-"""A backstop: the node notices first what has ended or hangs."""
 
 
 class GroupConnector:
@@ -65,10 +59,11 @@ class GroupConnector:
             len(order.seats),
             where=f"SP group {order.epoch}",
             host=self._host,
-            timeout_s=_COLLECTIVE_LIMIT_S,
+            connect_s=self._context.timings.worker.peer_connect_s,
+            timeout_s=self._context.timings.worker.group_collective_limit_s,
             backend="nccl" if loaded[0].device.type == "cuda" else "gloo",
         )
-        return _Arrival(begin, self._parallel, order.ring, send)
+        return _Arrival(begin, self._parallel, order.ring, send, self._context.timings.worker)
 
     def forget(self) -> None:
         """Let go of the model: another is going to be loaded."""
@@ -96,8 +91,10 @@ class _Arrival:
         parallel: SequenceParallel,
         ring: int,
         send: Callable[[str, bytes], None],
+        timings: WorkerTimings,
     ) -> None:
         self._begin = begin
+        self._connect_limit_s = timings.connect_limit_s
         self._parallel = parallel
         self._ring = ring
         loop = asyncio.get_running_loop()
@@ -105,7 +102,7 @@ class _Arrival:
         def send_from_thread(key: str, value: bytes) -> None:
             loop.call_soon_threadsafe(send, key, value)
 
-        self._rendezvous = Rendezvous(send_from_thread, timeout_s=_MEET_LIMIT_S)
+        self._rendezvous = Rendezvous(send_from_thread, timeout_s=timings.meet_limit_s)
         self.deliver = self._rendezvous.deliver
         self.close = self._rendezvous.close
 
@@ -113,12 +110,12 @@ class _Arrival:
         """See `Arrival.company`."""
         thread = AbandonableThread("rendezvous")  # it may hang with a peer that does
         try:
-            async with asyncio.timeout(_CONNECT_LIMIT_S):
+            async with asyncio.timeout(self._connect_limit_s):
                 group = await asyncio.wrap_future(
                     thread.submit(lambda: self._begin(store=self._rendezvous))
                 )
         except TimeoutError as error:
-            raise TransportError(f"not connected after {_CONNECT_LIMIT_S:g} s") from error
+            raise TransportError(f"not connected after {self._connect_limit_s:g} s") from error
         finally:
             thread.close()
         return GroupSteps(group, self._parallel, self._ring)

@@ -66,8 +66,6 @@ from spotlight.errors import ActorError
 log = structlog.get_logger(__name__)
 
 _CREDITS = 2
-_PULL_S = 4.0
-_LOAD_LIMIT_S = 600.0
 _PROMPTS = 64
 _CLOSED_LEASES = 1024
 
@@ -101,6 +99,7 @@ class GroupLeader(Actor):
     def __init__(self, context: WorkerContext, member: ActorRef) -> None:
         self._context = context
         self._member = member
+        self._load_limit_s = context.timings.worker.load_limit_s
         self._job: _Job | None = None
         self._group = SPGroupView(context.name)
         self._node: ActorRef | None = None
@@ -165,7 +164,9 @@ class GroupLeader(Actor):
 
     async def _have_loaded(self, message: PrepareJob) -> None:
         try:
-            await self.ask(self._member, message, timeout_s=_LOAD_LIMIT_S)
+            await self.ask(
+                self._member, message, timeout_s=self._context.timings.worker.load_limit_s
+            )
         except ActorError as error:
             log.error("model_not_loaded", reason=str(error))
             cannot = CannotServe(self._context.name, str(error))
@@ -173,7 +174,9 @@ class GroupLeader(Actor):
 
     async def _hold_weights(self, job: _Job, message: HoldWeights) -> None:
         try:
-            await self.ask(self._member, message, timeout_s=_LOAD_LIMIT_S)
+            await self.ask(
+                self._member, message, timeout_s=self._context.timings.worker.load_limit_s
+            )
         except ActorError as error:
             # Not acknowledged, so not served; the next version may be.
             log.error("weights_not_held", version=message.version, reason=str(error))
@@ -323,7 +326,13 @@ class GroupLeader(Actor):
             lease.unsaved = None
 
     async def _insist(self, job: _Job, message: Message, wanted: Callable[[], bool]) -> None:
-        await insist(self, lambda: job.membership.dispatcher, message, wanted=wanted)
+        await insist(
+            self,
+            lambda: job.membership.dispatcher,
+            message,
+            wanted=wanted,
+            timings=self._context.timings.delivery,
+        )
 
     def _give_back(self, job: _Job, number: int) -> None:
         back = ReturnLease(self._context.name, self._context.epoch, number)
@@ -399,7 +408,7 @@ class GroupLeader(Actor):
 
     async def _keep_pulling(self) -> None:
         while True:
-            await asyncio.sleep(_PULL_S)
+            await asyncio.sleep(self._context.timings.worker.pull_s)
             if self._job is not None:
                 self._pull(self._job)
 

@@ -32,6 +32,7 @@ from spotlight.actors.protocol.delivery import try_tell
 from spotlight.actors.runtime import Actor, ActorRef
 from spotlight.actors.worker.joining import Entries, JoiningGroup
 from spotlight.errors import CannotShard, SpotlightError, TransportError
+from spotlight.timings import WorkerTimings
 from spotlight.types import Request
 
 log = structlog.get_logger(__name__)
@@ -40,12 +41,6 @@ StepGroupT = TypeVar("StepGroupT")
 """With whom steps are taken: as the connector makes it."""
 CompanyT_co = TypeVar("CompanyT_co", covariant=True)
 
-_LEAVE_LIMIT_S = 60.0
-"""How long a step may take that is under way when the group is to change."""
-_ORDER_LIMIT_S = 150.0
-"""Longer than it takes to leave a group and to meet in the next, for all of its members."""
-_HEAR_LIMIT_S = 5.0
-_REPEAT_S = 1.0
 _EARLY = 64
 
 
@@ -105,10 +100,17 @@ class SPMembership(Generic[StepGroupT]):
         worker: its name.
     """
 
-    def __init__(self, actor: Actor, worker: str, connector: Connector[StepGroupT]) -> None:
+    def __init__(
+        self,
+        actor: Actor,
+        worker: str,
+        connector: Connector[StepGroupT],
+        timings: WorkerTimings,
+    ) -> None:
         self._actor = actor
         self._worker = worker
         self._connector = connector
+        self._timings = timings
         self._order: FormGroup | None = None
         self._leader: ActorRef | None = None
         self._forming: asyncio.Task[None] | None = None
@@ -198,10 +200,10 @@ class SPMembership(Generic[StepGroupT]):
     async def _leave(self) -> None:
         """Steps under way end by themselves, unless the group is broken already."""
         try:
-            async with asyncio.timeout(_LEAVE_LIMIT_S):
+            async with asyncio.timeout(self._timings.leave_limit_s):
                 await self._quiet.wait()
         except TimeoutError:
-            log.warning("step_takes_too_long", seconds=_LEAVE_LIMIT_S)
+            log.warning("step_takes_too_long", seconds=self._timings.leave_limit_s)
             self._leave_behind()
         self._connector.leave(self._company)
         self._company = self._connector.alone
@@ -226,9 +228,9 @@ class SPMembership(Generic[StepGroupT]):
     async def _repeat(self, joining: JoiningGroup) -> None:
         """Anything that we said may be lost."""
         loop = asyncio.get_running_loop()
-        hear_until = loop.time() + _HEAR_LIMIT_S
+        hear_until = loop.time() + self._timings.introduction_limit_s
         while True:
-            await asyncio.sleep(_REPEAT_S)
+            await asyncio.sleep(self._timings.repeat_s)
             if not self._formed.is_set():
                 joining.introduce()
                 if loop.time() >= hear_until:
@@ -366,11 +368,11 @@ class SPMembership(Generic[StepGroupT]):
 
     async def _has_formed(self) -> bool:
         try:
-            async with asyncio.timeout(_ORDER_LIMIT_S):
+            async with asyncio.timeout(self._timings.order_limit_s):
                 while not self._formed.is_set():  # by now, it may not be any more
                     await self._formed.wait()
         except TimeoutError:
-            log.error("no_group", seconds=_ORDER_LIMIT_S, epoch=self.epoch)
+            log.error("no_group", seconds=self._timings.order_limit_s, epoch=self.epoch)
             return False
         return True
 

@@ -65,8 +65,6 @@ from spotlight.types import BundleOffer
 
 log = structlog.get_logger(__name__)
 
-_COLLECTIVE_LIMIT_S = 120.0
-
 
 @dataclass
 class _Training:
@@ -212,10 +210,11 @@ class TrainerRank(ObedientTrainer):
 
     async def _start(self, message: StartTrainer, term: tuple[str, int]) -> Message:
         listener, self._listener = self._listener, None
+        limit_s = self.context.timings.worker.trainer_collective_limit_s
         rendezvous = message.rendezvous or self._rendezvous  # rank 0 is where the others come to
         with self.context.busy("loading", "trainer"):
             training = await self.context.on_accelerator(
-                lambda: _build(message, rendezvous, listener)
+                lambda: _build(message, rendezvous, listener, limit_s)
             )
         if self._term == term:
             self._training = training
@@ -249,7 +248,7 @@ class TrainerRank(ObedientTrainer):
             samples = latest.samples if latest is not None and again else message.samples
             return await _fetch_all({sample.bundle for sample in samples})
 
-        return await until_transferred(attempt, "samples")
+        return await until_transferred(attempt, "samples", timings=self.context.timings.delivery)
 
     async def _publish(self, training: _Training, message: Publish) -> Message:
         trainer = training.trainer
@@ -261,7 +260,11 @@ class TrainerRank(ObedientTrainer):
 
             data = await self.context.on_accelerator(packed)
             key = f"weights/{message.version:06d}-{role}"
-            return await until_transferred(lambda: upload(message.store, key, data), key)
+            return await until_transferred(
+                lambda: upload(message.store, key, data),
+                key,
+                timings=self.context.timings.delivery,
+            )
 
         rollout = await put("rollout", trainer.rollout_state)
         evaluation = None
@@ -302,7 +305,12 @@ class TrainerRank(ObedientTrainer):
         self._answers.clear()
 
 
-def _build(message: StartTrainer, rendezvous: str, listener: socket.socket | None) -> _Training:
+def _build(
+    message: StartTrainer,
+    rendezvous: str,
+    listener: socket.socket | None,
+    collective_limit_s: float,
+) -> _Training:
     job = message.job
     group = None
     if message.world > 1:
@@ -312,7 +320,7 @@ def _build(message: StartTrainer, rendezvous: str, listener: socket.socket | Non
             message.world,
             host,
             int(port),
-            timeout_s=_COLLECTIVE_LIMIT_S,
+            timeout_s=collective_limit_s,
             listener=listener,
         )
     model = load_model(job.model)

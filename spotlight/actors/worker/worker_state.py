@@ -17,6 +17,7 @@ from typing import TypeVar
 from spotlight.actors.protocol import WorkerState
 from spotlight.actors.runtime.abandonable_thread import AbandonableThread
 from spotlight.errors import TransportError
+from spotlight.timings import Timings
 
 ResultT = TypeVar("ResultT")
 
@@ -58,6 +59,7 @@ class WorkerContext:
     Args:
         epoch: differs for every process that bears the name.
         node: control address of the node that started it, whose word it takes.
+        timings: how long its actors wait.
         limit_threads: has the thread that calls it compute with so many CPU threads; nothing by
             default.
     """
@@ -68,10 +70,13 @@ class WorkerContext:
         epoch: int,
         node: str,
         limit_threads: Callable[[int], None] = lambda threads: None,
+        *,
+        timings: Timings = Timings(),
     ) -> None:
         self.name = name
         self.epoch = epoch
         self.node = node
+        self.timings = timings
         self._accelerator = AbandonableThread("accelerator")
         self._limit_threads = limit_threads
         self._threads = 1

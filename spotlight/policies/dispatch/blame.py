@@ -9,8 +9,6 @@ from spotlight.policies.dispatch.rows import Lease, Row
 
 _MAX_FAILURES = 3
 _QUARANTINE_AFTER = 3
-_AVOID_S = 10.0
-"""A worker at which a request failed gets it again only after so long, while there are others."""
 
 
 class Blame:
@@ -18,10 +16,13 @@ class Blame:
 
     Args:
         score_attempts: how often a request is scored before it is given up.
+        avoid_s: a worker at which a request failed gets it again only after so long, while there
+            are others.
     """
 
-    def __init__(self, score_attempts: int) -> None:
+    def __init__(self, score_attempts: int, avoid_s: float) -> None:
         self._score_attempts = score_attempts
+        self._avoid_s = avoid_s
         self._suspects: dict[str, Row] = {}
         """Requests that were held when a node was lost."""
         self._avoiding: deque[tuple[float, Row]] = deque()
@@ -34,7 +35,7 @@ class Blame:
             row.failures += what != "scoring"
             row.score_failures += what == "scoring"
             row.failed_at |= {worker}
-            self._avoiding.append((now + _AVOID_S, row))
+            self._avoiding.append((now + self._avoid_s, row))
             if row.failures >= _MAX_FAILURES or row.score_failures >= self._score_attempts:
                 too_often.append(row)
         return too_often

@@ -8,17 +8,17 @@ from collections.abc import Iterable
 from spotlight.policies.dispatch.rows import Lease, RequestState, Row
 from spotlight.policies.dispatch.takers import Taker
 
-LEASE_S = 15.0
-
 
 class Leases:
     """Leases by number, and at their holders. An operation costs the logarithm of their number.
 
     Args:
         first: the number of the first one; those of an earlier table of the same job must be below.
+        lease_s: how long a lease lasts that is not renewed.
     """
 
-    def __init__(self, first: int) -> None:
+    def __init__(self, first: int, lease_s: float) -> None:
+        self._lease_s = lease_s
         self._next = first
         self._by_number: dict[int, Lease] = {}
         self._deadlines: list[tuple[float, int]] = []
@@ -48,7 +48,7 @@ class Leases:
         if number is None:
             number = self._next
             self._next += 1
-        lease = Lease(number, taker.name, tuple(rows), now, now + LEASE_S)
+        lease = Lease(number, taker.name, tuple(rows), now, now + self._lease_s)
         lease.is_denoised = all(row.is_denoised for row in lease.rows)
         self._by_number[number] = taker.leases[number] = lease
         heapq.heappush(self._deadlines, (lease.deadline, number))
@@ -58,7 +58,7 @@ class Leases:
 
     def renew(self, lease: Lease, now: float) -> None:
         """Its holder has it, and its loop turns."""
-        lease.deadline, lease.is_known = now + LEASE_S, True
+        lease.deadline, lease.is_known = now + self._lease_s, True
 
     def close(self, lease: Lease, taker: Taker) -> None:
         """It is over, whoever ended it; its rows are in no lease."""

@@ -17,6 +17,7 @@ from spotlight.policies.dispatch.recalls import Recalls
 from spotlight.policies.dispatch.rows import Lease, RequestState, Row
 from spotlight.policies.dispatch.takers import Groups, ReadyTakers, Taker
 from spotlight.policies.dispatch.waiting import Batch, Waiting, WeightsKey
+from spotlight.timings import DispatchTimings
 from spotlight.types import Request, RequestKind, SamplingSettings
 
 
@@ -58,15 +59,16 @@ class Matching:
         pace: Pace,
         first_lease: int,
         grants_from: float,
+        timings: DispatchTimings,
     ) -> None:
         self.groups = Groups()
         self.pace = pace
-        self.leases = Leases(first_lease)
+        self.leases = Leases(first_lease, timings.lease_s)
         self.waiting = Waiting(urgency)
         self.takers: dict[str, Taker] = {}
         self._urgency = urgency
         self._grants_from = grants_from
-        self._recalls = Recalls()
+        self._recalls = Recalls(timings.ask_again_s)
         self._ready = ReadyTakers()
         self._barred: frozenset[str] = frozenset()
         self._pools: Counter[str] = Counter()

@@ -14,7 +14,6 @@ from itertools import islice
 from spotlight.policies.dispatch.rows import Lease
 from spotlight.policies.dispatch.waiting import WeightsKey, weights_of
 
-_ASK_AGAIN_S = 1.0
 _LOOK_AHEAD = 64
 
 LEAVING, SLOW, URGENT = "its node leaves", "it is far too slow", "rollouts wait"
@@ -23,7 +22,8 @@ LEAVING, SLOW, URGENT = "its node leaves", "it is far too slow", "rollouts wait"
 class Recalls:
     """See the module's docstring."""
 
-    def __init__(self) -> None:
+    def __init__(self, ask_again_s: float) -> None:
+        self._ask_again_s = ask_again_s
         self._movable: defaultdict[WeightsKey, dict[int, tuple[Lease, str]]] = defaultdict(dict)
         """With the reason, by the weights that a group needs to go on."""
         self._evaluations: dict[int, Lease] = {}
@@ -73,7 +73,7 @@ class Recalls:
             due = slow_from(lease)
             if due is not None and due < now:
                 self._movable[weights_of(lease.request)][lease.number] = (lease, SLOW)
-            self._check(lease, max(due or 0.0, now + _ASK_AGAIN_S))
+            self._check(lease, max(due or 0.0, now + self._ask_again_s))
 
     def _check(self, lease: Lease, at: float) -> None:
         self._looks += 1

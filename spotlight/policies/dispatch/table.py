@@ -46,6 +46,7 @@ from spotlight.policies.dispatch.phases import Phases
 from spotlight.policies.dispatch.recalls import SLOW
 from spotlight.policies.dispatch.rows import Lease, RequestState, SavedRow
 from spotlight.policies.dispatch.takers import Groups, Taker
+from spotlight.timings import DispatchTimings
 from spotlight.types import Request, RequestKind
 
 _UNREACHABLE = 4096
@@ -60,6 +61,7 @@ class RequestTable:
         score_attempts: how often a request is scored before it is given up.
         grants_from: when the first grant may be made: groups that work on an earlier table's
             leases must be heard before.
+        timings: when the table takes something back.
     """
 
     def __init__(
@@ -69,18 +71,20 @@ class RequestTable:
         first_lease: int = 1,
         score_attempts: int = 3,
         grants_from: float = -math.inf,
+        timings: DispatchTimings = DispatchTimings(),
     ) -> None:
         self.counters = Counters()
         self.unsubmitted_previews = 0
         """Candidates that may yet be previewed: only a few are queued at a time."""
         self._phases = Phases()
-        self._blame = Blame(score_attempts)
+        self._blame = Blame(score_attempts, timings.avoid_s)
         self._accounts = Accounts()
         self._matching = Matching(
             urgency=self._phases.urgency,
             pace=pace,
             first_lease=first_lease,
             grants_from=grants_from,
+            timings=timings,
         )
         self._endings = Endings(self._accounts, self._matching, self._blame, self.counters)
         self._deliveries = Deliveries(self._accounts, self._matching, self._phases, self.counters)

@@ -19,11 +19,6 @@ from spotlight.transport.control.codec import PROTOCOL_VERSION
 from spotlight.transport.control.reader import SocketReader, receive_message
 from spotlight.transport.control.zeromq_settings import ZeroMQSettings
 
-RETRY_S = 0.02
-"""A refused send is retried after this time at the latest."""
-_FAREWELL_MS = 200
-"""Time for a refusal to leave a DEALER that closes."""
-
 
 class LinkOwner(Protocol):
     """What a link tells its transport."""
@@ -74,7 +69,7 @@ class Link:
                 self.outbox.drop_batch(batch)
             self.owner.link_flushed()
         except zmq.Again:
-            self._flush = self._loop.call_later(RETRY_S, self.flush)
+            self._flush = self._loop.call_later(self.owner.settings.times.retry_s, self.flush)
             self.owner.link_blocked(self)
         except zmq.ZMQError as error:
             self.owner.link_lost(self, f"send failed: {error}")
@@ -88,7 +83,7 @@ class Link:
         except zmq.ZMQError:
             self.close()
         else:
-            self.close(_FAREWELL_MS)
+            self.close(round(self.owner.settings.times.farewell_s * 1000))
 
     def close(self, linger_ms: int = 0) -> None:
         """Release what the link holds. Queued frames stay in the outbox."""
@@ -155,7 +150,7 @@ class DialedLink(Link):
         self._reader = SocketReader(self._socket, self._receive, self._retry)
         self._monitor_reader = SocketReader(self._monitor, self._receive_event)
         self._timeout = self._loop.call_later(
-            owner.settings.connect_timeout_s, self._give_up, "no connection in time"
+            owner.settings.times.connect_timeout_s, self._give_up, "no connection in time"
         )
 
     def close(self, linger_ms: int = 0) -> None:

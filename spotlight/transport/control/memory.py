@@ -3,7 +3,7 @@
 `MemoryNetwork` joins any number of `MemoryTransport`s and can delay, lose, duplicate and reorder
 frames, cut the network in both directions or in one, and crash a process. It behaves as connections
 over TCP do: a short partition stalls frames and delivers them after it heals, a partition longer
-than `loss_timeout_s` ends the connection on both sides.
+than `heartbeat_timeout_s` ends the connection on both sides.
 
 Invariants: every chance is drawn from the generator that was handed in and all waiting goes through
 the loop's clock, so one seed on a virtual-time loop gives one history; without reordering, frames
@@ -19,6 +19,7 @@ from contextvars import copy_context
 from dataclasses import dataclass
 
 from spotlight.errors import AddressInUse, FrameRejected, PeerUnreachable
+from spotlight.timings import ConnectionTimings
 from spotlight.transport.control.bad_input import CutOffs, clipped
 from spotlight.transport.control.base import TransportListener
 from spotlight.transport.control.codec import FRAME_LIMIT
@@ -61,19 +62,13 @@ class MemoryNetwork:
         rng: random.Random,
         faults: Faults | None = None,
         *,
-        loss_timeout_s: float = 1.5,
-        connect_timeout_s: float = 3.0,
-        redial_after_s: float = 0.5,
-        longest_redial_s: float = 5.0,
+        times: ConnectionTimings = ConnectionTimings(),
         dials_at_once: int = 64,
         outbox_limit: int = 4096,
     ) -> None:
         self.faults = faults or Faults()
         self.rng = rng
-        self.loss_timeout_s = loss_timeout_s
-        self.connect_timeout_s = connect_timeout_s
-        self.redial_after_s = redial_after_s
-        self.longest_redial_s = longest_redial_s
+        self.times = times
         self.dials_at_once = dials_at_once
         self.outbox_limit = outbox_limit
         self.frames_sent = 0
@@ -177,8 +172,8 @@ class MemoryTransport:
         self._drained: asyncio.Future[None] | None = None
         self._connections: dict[str, MemoryConnection] = {}
         self._dials = Dials(
-            pause_s=network.redial_after_s,
-            longest_pause_s=network.longest_redial_s,
+            pause_s=network.times.redial_after_s,
+            longest_pause_s=network.times.longest_redial_s,
             at_once=network.dials_at_once,
         )
 

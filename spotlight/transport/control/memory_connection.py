@@ -49,7 +49,7 @@ class MemoryConnection:
         self._pipes = {dialer.address: _Pipe(), address: _Pipe()}
         self._connecting: asyncio.TimerHandle | None = None
         self._deadline: asyncio.TimerHandle | None = self._later(
-            network.connect_timeout_s, self._close, "unreachable"
+            network.times.connect_timeout_s, self._close, "unreachable"
         )
         self._try_connect()
 
@@ -116,7 +116,9 @@ class MemoryConnection:
     def cut(self) -> None:
         """A partition began somewhere; start the time-out if it is across this connection."""
         if self.acceptor is not None and self._is_cut() and self._deadline is None:
-            self._deadline = self._later(self.network.loss_timeout_s, self._close, "unreachable")
+            self._deadline = self._later(
+                self.network.times.heartbeat_timeout_s, self._close, "unreachable"
+            )
 
     def heal(self) -> None:
         """Partitions ended, or a process started."""
@@ -138,7 +140,9 @@ class MemoryConnection:
         self._pipes[transport.address].stop()
         self._ending = True
         if self._deadline is None:
-            delay = self.network.loss_timeout_s if self._is_cut() else self.network.delay()
+            delay = (
+                self.network.times.heartbeat_timeout_s if self._is_cut() else self.network.delay()
+            )
             self._deadline = self._later(delay, self._close, reason)
 
     def _forget(self) -> None:

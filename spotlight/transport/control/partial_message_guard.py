@@ -14,7 +14,6 @@ from itertools import islice
 
 from spotlight.transport.control.tcp import Connections
 
-PERIOD_S = 0.25
 LOOKS = 256
 """Connections whose turn it is in a period; beyond so many, each has its turn less often."""
 _HEARTBEAT_BYTES = 64
@@ -29,13 +28,15 @@ class PartialMessageGuard:
         self,
         connections: Connections,
         *,
+        period_s: float,
         limit_of: Callable[[int], int],
         drain: Callable[[], None],
         found: Callable[[int], None],
     ) -> None:
-        """`limit_of` says how many bytes a connection may hold back, `drain` reads what has
-        arrived, `found` is told of a connection that holds back more."""
+        """Looks every `period_s`. `limit_of` says how many bytes a connection may hold back,
+        `drain` reads what has arrived, `found` is told of a connection that holds back more."""
         self._connections = connections
+        self._period_s = period_s
         self._limit_of = limit_of
         self._drain = drain
         self._found = found
@@ -55,7 +56,7 @@ class PartialMessageGuard:
         self.gone(descriptor)
         self._settled[descriptor] = (0, self._period)
         if self._timer is None:
-            self._timer = self._loop.call_later(PERIOD_S, self._look)
+            self._timer = self._loop.call_later(self._period_s, self._look)
 
     def delivered(self, descriptor: int) -> None:
         """A whole message came."""
@@ -82,7 +83,7 @@ class PartialMessageGuard:
             if descriptor in self._settled:  # else it ended meanwhile
                 self._look_at(descriptor, again=descriptor in suspects)
         if self._settled:
-            self._timer = self._loop.call_later(PERIOD_S, self._look)
+            self._timer = self._loop.call_later(self._period_s, self._look)
 
     def _look_at(self, descriptor: int, *, again: bool) -> None:
         before, period = self._settled.pop(descriptor)

@@ -16,12 +16,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Literal
 
+from spotlight.timings import ConnectionTimings
 from spotlight.transport.control.tcp import Connections
-
-SHOW_OUT_S = 0.2
-"""Time for a refusal to reach the peer before its connection ends."""
-_QUIET_S = 60.0
-"""A peer that was heard so lately keeps its place before any stranger."""
 
 TurnedAway = Literal["no_greeting", "silent", "too_many_waiting", "no_room"]
 
@@ -35,20 +31,19 @@ class PendingConnections:
         *,
         limit: int,
         strangers: int,
-        greeting_s: float,
-        silence_s: float,
+        times: ConnectionTimings,
         drain: Callable[[], None],
         turned_away: Callable[[int, TurnedAway, str], None],
     ) -> None:
         """At most `limit` connections, and at most `strangers` of strangers, who greet within
-        `greeting_s` and say something within `silence_s`. `drain` reads what has arrived already,
-        so that nobody is turned away whose word is here. `turned_away` is told of each that is; all
-        but the `silent` are gone by then, and these are to be told why and shown out."""
+        `connect_timeout_s` and say something within `silence_s`. `drain` reads what has arrived
+        already, so that nobody is turned away whose word is here. `turned_away` is told of each
+        that is; all but the `silent` are gone by then, and these are to be told why and shown
+        out."""
         self._connections = connections
         self._limit = limit
         self._most_strangers = min(strangers, limit)
-        self._greeting_s = greeting_s
-        self._silence_s = silence_s
+        self._times = times
         self._drain = drain
         self._turned_away = turned_away
         self._loop = asyncio.get_running_loop()
@@ -77,7 +72,7 @@ class PendingConnections:
     def arrived(self, descriptor: int) -> None:
         """A connection was accepted by libzmq."""
         self.gone(descriptor)
-        self._wait(descriptor, self._greeting_s)
+        self._wait(descriptor, self._times.connect_timeout_s)
         if self._is_crowded and self._making_room is None:
             self._making_room = self._loop.call_soon(self._make_room)
 
@@ -85,7 +80,7 @@ class PendingConnections:
         """A stranger said whose it is."""
         self._greeted.add(descriptor)
         self._strangers[descriptor].cancel()
-        self._wait(descriptor, self._silence_s)
+        self._wait(descriptor, self._times.silence_s)
 
     def heard(self, descriptor: int) -> None:
         """A connection brought something that was taken."""
@@ -107,7 +102,9 @@ class PendingConnections:
     def show_out(self, descriptor: int) -> None:
         """End a connection, a moment later so that the reason is sent first."""
         self.gone(descriptor)
-        self._leaving[descriptor] = self._loop.call_later(SHOW_OUT_S, self._see_off, descriptor)
+        self._leaving[descriptor] = self._loop.call_later(
+            self._times.farewell_s, self._see_off, descriptor
+        )
 
     def close(self) -> None:
         """Forget all; the socket that holds the connections is closing."""
@@ -131,10 +128,10 @@ class PendingConnections:
         if descriptor not in self._strangers:
             return
         if descriptor in self._greeted:
-            text = f"nothing but a greeting within {self._silence_s:g} s"
+            text = f"nothing but a greeting within {self._times.silence_s:g} s"
             self._turned_away(descriptor, "silent", text)
         else:
-            text = f"no greeting within {self._greeting_s:g} s"
+            text = f"no greeting within {self._times.connect_timeout_s:g} s"
             self._turn_away(descriptor, "no_greeting", text)
 
     @property
@@ -156,7 +153,7 @@ class PendingConnections:
 
     def _least_needed(self) -> int:
         silent = next(iter(self._peers), None)
-        quiet = silent is not None and self._loop.time() - self._peers[silent] > _QUIET_S
+        quiet = silent is not None and self._loop.time() - self._peers[silent] > self._times.quiet_s
         stranger = None if quiet else next(iter(self._strangers), None)
         found = silent if stranger is None else stranger
         assert found is not None, "there are connections, and they are somebody's"

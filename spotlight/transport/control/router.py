@@ -80,14 +80,14 @@ class Router:
             self._connections,
             limit=settings.connections,
             strangers=settings.strangers,
-            greeting_s=settings.connect_timeout_s,
-            silence_s=settings.silence_s,
+            times=settings.times,
             drain=self._drain,
             turned_away=self._end_turned_away,
         )
         """All connections to it, and which of them have not said anything yet."""
         self._guard = PartialMessageGuard(
             self._connections,
+            period_s=settings.times.guard_period_s,
             limit_of=lambda descriptor: (
                 _STRANGER_BYTES if self.pending.may_greet(descriptor) else 2 * wire.MESSAGE_LIMIT
             ),

@@ -34,9 +34,6 @@ from spotlight.transport.control.links import AcceptedLink, DialedLink, Link
 from spotlight.transport.control.router import Router
 from spotlight.transport.control.zeromq_settings import ZeroMQSettings
 
-_HANDOVER_S = 0.05
-"""Time for libzmq's thread to take the last messages before a ROUTER closes."""
-
 
 class ZeroMQTransport:
     """One process's end of the control network over TCP."""
@@ -69,8 +66,8 @@ class ZeroMQTransport:
         self._dialed = 0
         """Links that we made."""
         self._dials = Dials(
-            pause_s=self.settings.redial_after_s,
-            longest_pause_s=self.settings.longest_redial_s,
+            pause_s=self.settings.times.redial_after_s,
+            longest_pause_s=self.settings.times.longest_redial_s,
             at_once=self.settings.dials_at_once,
         )
         self._drained: asyncio.Future[None] | None = None
@@ -125,12 +122,12 @@ class ZeroMQTransport:
             return
         self._drained = self._loop.create_future()
         self.link_flushed()
-        await asyncio.wait((self._drained,), timeout=self.settings.linger_s)
+        await asyncio.wait((self._drained,), timeout=self.settings.times.linger_s)
         if self.router.has_links():
             # A ROUTER that closes drops what libzmq's own thread has not taken yet, whatever its
             # LINGER says, and nothing tells when it has.
-            await asyncio.sleep(_HANDOVER_S)
-        self._close(linger_ms=round(self.settings.linger_s * 1000))
+            await asyncio.sleep(self.settings.times.handover_s)
+        self._close(linger_ms=round(self.settings.times.linger_s * 1000))
 
     def abort(self) -> None:
         """Disconnect at once."""

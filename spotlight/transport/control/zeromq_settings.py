@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import zmq
 
+from spotlight.timings import ConnectionTimings
 from spotlight.transport import descriptors
 from spotlight.transport.control import wire
 
@@ -24,35 +25,21 @@ class ZeroMQSettings:
     """Times and bounds of a transport. Those of connections follow from the descriptors that the
     process may have: all of them together leave some for files and stores."""
 
-    heartbeat_interval_s: float = 0.5
-    heartbeat_timeout_s: float = 1.5
-    connect_timeout_s: float = 3.0
-    """A peer that was not reached for so long is given up, and so is a connection that has not said
-    whose it is."""
-    handshake_timeout_s: float = 2.0
-    """libzmq's own greeting must be over by then."""
+    times: ConnectionTimings = ConnectionTimings()
     connections: int = field(default_factory=lambda: min(8192, descriptors.limit() // 2))
     """So many connections of others may there be; beyond it the one goes that was silent for the
     longest time."""
     strangers: int = 256
     """Of these, so many may have said nothing that was taken; beyond it the oldest goes."""
-    silence_s: float = 60.0
-    """A stranger that has greeted and says nothing more for so long is ended."""
     dialed: int = field(default_factory=lambda: min(1024, descriptors.limit() // 32))
     """So many connections are made from here. Each takes four descriptors."""
     dials_at_once: int = 64
     """So many of these may be under way."""
-    redial_after_s: float = 0.5
-    """A peer that was given up is not dialled again for so long; one that was never reached, for
-    twice as long after each try, until it is `longest_redial_s`."""
-    longest_redial_s: float = 5.0
     high_water_mark: int = 128
     """ZeroMQ messages (batches) that libzmq queues for one peer."""
     outbox_frames: int = 4096
     """Frames that wait in front of libzmq for one peer."""
     outbox_bytes: int = 64 * 1024 * 1024
-    linger_s: float = 0.5
-    """How long a closing transport tries to send what is queued."""
 
     @property
     def sockets(self) -> int:
@@ -62,12 +49,12 @@ class ZeroMQSettings:
     def apply(self, socket: zmq.Socket[bytes], *, ipv6: bool) -> None:
         """Set the options that all sockets share."""
         milliseconds = {
-            zmq.HEARTBEAT_IVL: self.heartbeat_interval_s,
-            zmq.HEARTBEAT_TIMEOUT: self.heartbeat_timeout_s,
-            zmq.HEARTBEAT_TTL: self.heartbeat_timeout_s + self.heartbeat_interval_s,
-            zmq.HANDSHAKE_IVL: self.handshake_timeout_s,
-            zmq.RECONNECT_IVL: 0.1,
-            zmq.RECONNECT_IVL_MAX: 1.0,
+            zmq.HEARTBEAT_IVL: self.times.heartbeat_interval_s,
+            zmq.HEARTBEAT_TIMEOUT: self.times.heartbeat_timeout_s,
+            zmq.HEARTBEAT_TTL: self.times.heartbeat_timeout_s + self.times.heartbeat_interval_s,
+            zmq.HANDSHAKE_IVL: self.times.handshake_timeout_s,
+            zmq.RECONNECT_IVL: self.times.reconnect_s,
+            zmq.RECONNECT_IVL_MAX: self.times.longest_reconnect_s,
         }
         for option, seconds in milliseconds.items():
             socket.setsockopt(option, round(seconds * 1000))

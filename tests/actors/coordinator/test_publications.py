@@ -14,6 +14,7 @@ from spotlight.actors.coordinator.roster import Roster
 from spotlight.actors.protocol import JoinNode, WeightsCopied, WeightsMissed
 from spotlight.actors.runtime import ActorRef
 from spotlight.policies.weight_distribution import FED_AT_ONCE
+from spotlight.timings import WeightsTimings
 from spotlight.types import BundleOffer, StoreEndpoint
 
 REF = ActorRef("memory://node", "node", 1)
@@ -33,7 +34,7 @@ class Site:
     def __init__(self, *names: str) -> None:
         self.now = 0.0
         self.roster = Roster()
-        self.publications = Publications({}, self.roster)
+        self.publications = Publications({}, self.roster, WeightsTimings())
         self.origin = store("trainer")
         for name in names:
             self.join(name)
@@ -249,7 +250,7 @@ def test_nodes_of_one_machine_or_subnet_pull_from_each_other() -> None:
 def test_what_an_earlier_coordinator_published_can_be_pulled() -> None:
     site = Site("a")
     known = {v: Publication(bundle(v, STORE), None) for v in (4, 3)}
-    site.publications = Publications(known, site.roster)
+    site.publications = Publications(known, site.roster, WeightsTimings())
     assert site.told() == {("a", 3): "machine", ("a", 4): "machine"}
     assert (site.publications.newest, site.publications.versions) == (4, {3, 4})
 

@@ -37,6 +37,7 @@ from spotlight.actors.runtime import Actor, ActorSystem
 from spotlight.errors import UserError
 from spotlight.jobs import JobSpec, job_from_data, job_to_yaml
 from spotlight.store.run_folder import RunFolder
+from spotlight.timings import CoordinatorTimings, Timings
 from spotlight.transport.tensors import BundleStore
 from spotlight.types import StoreEndpoint
 
@@ -46,13 +47,14 @@ SECRET = "canary-6f1d"
 class Office:
     """A coordinator without nodes, and a user's way to it."""
 
-    def __init__(self, system: ActorSystem, runs: Path) -> None:
+    def __init__(self, system: ActorSystem, runs: Path, timings: Timings) -> None:
         self.system = system
+        self.timings = timings
         self.runs = runs
 
     async def open(self) -> None:
         def coordinator() -> Coordinator:
-            return Coordinator(self.runs, "127.0.0.1", random.Random(0), _open_store)
+            return Coordinator(self.runs, "127.0.0.1", random.Random(0), _open_store, self.timings)
 
         self.ref = await self.system.spawn(coordinator, "coordinator")
 
@@ -86,8 +88,14 @@ async def cluster() -> AsyncIterator[Cluster]:
 
 
 @pytest.fixture
-async def office(cluster: Cluster, tmp_path: Path) -> Office:
-    office = Office(await cluster.system("coordinator"), tmp_path / "runs")
+def timings() -> Timings:
+    """Of the coordinator; a test that needs others names them."""
+    return Timings()
+
+
+@pytest.fixture
+async def office(cluster: Cluster, tmp_path: Path, timings: Timings) -> Office:
+    office = Office(await cluster.system("coordinator"), tmp_path / "runs", timings)
     await office.open()
     return office
 
@@ -156,15 +164,14 @@ async def test_a_refused_submission_makes_room_for_the_next(office: Office) -> N
     assert isinstance(await office.submit(), JobAccepted)
 
 
+@pytest.mark.parametrize("timings", [Timings(coordinator=CoordinatorTimings(read_limit_s=1.0))])
 async def test_a_disk_that_does_not_answer_in_time_is_said_and_left_alone(
     office: Office, disk: SlowDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_READ_LIMIT_S", 0.05)
     refused = await office.submit()
     assert isinstance(refused, JobRefused)
-    assert "could not be read within 0.05 s" in refused.reason
+    assert "could not be read within 1 s" in refused.reason
     monkeypatch.setattr(module, "read_submission", read_submission)
-    monkeypatch.setattr(module, "_READ_LIMIT_S", 30.0)
     assert isinstance(await office.submit(), JobAccepted), "while the first one still waits"
 
 

@@ -43,7 +43,7 @@ class School:
         runner = Runner()
         system = await self.cluster.system("coordinator")
         await system.spawn(lambda: runner, "runner")
-        self.team = TrainerTeam(runner, job(), "job-1", "/run", 7)
+        self.team = TrainerTeam(runner, job(), "job-1", "/run", 7, answer_limit_s=5.0)
         self.systems = [await self.cluster.system(f"rank-{rank}") for rank in range(2)]
         for rank, system in enumerate(self.systems):
 

@@ -18,6 +18,7 @@ from spotlight.actors.protocol import HoldWeights, JoinNode, WeightsCopied, Weig
 from spotlight.actors.runtime import ActorRef
 from spotlight.errors import TransferFailed
 from spotlight.policies.weight_distribution import FED_AT_ONCE
+from spotlight.timings import WeightsTimings
 from spotlight.transport.tensors import BundleStore, content_key
 from spotlight.transport.tensors import store as store_module
 
@@ -51,7 +52,7 @@ class Site:
         self.stores: dict[str, CountingStore] = {}
         self.copies: dict[str, WeightsCopies] = {}
         self.roster = Roster()
-        self.publications = Publications({}, self.roster)
+        self.publications = Publications({}, self.roster, WeightsTimings())
         self.running: set[asyncio.Task[None]] = set()
         self.key = ""
         """Of the copies."""
@@ -61,7 +62,7 @@ class Site:
         self.patch.setattr(store_module, "machine_identity", lambda: name)
         store = self.stores[name] = CountingStore(self.folder / name, token="token")
         await store.start()
-        self.copies[name] = WeightsCopies(store)
+        self.copies[name] = WeightsCopies(store, WeightsTimings())
         self.copies[name].begin("job")
         self.roster.join(JoinNode(name, "spot", REF, (), store.endpoint))
         self.publications.look_at(name)

@@ -53,6 +53,7 @@ class Watch:
                 self.asker,
                 self.sleeper.ref,
                 every_s=lambda: self.every_s,
+                silent_s=10.0,
                 heard=self.heard.append,
                 suspect=lambda: self.suspected.append(asyncio.get_running_loop().time()),
             )

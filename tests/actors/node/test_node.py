@@ -13,7 +13,6 @@ from job_kit import STORE, Recorder, job, offer, recorder
 from node_kit import FakeLauncher
 from runtime_kit import Cluster
 
-from spotlight.actors.node import node
 from spotlight.actors.node.node import NodeScheduler, NodeSettings
 from spotlight.actors.protocol import (
     Alive,
@@ -40,6 +39,7 @@ from spotlight.actors.protocol import (
 from spotlight.actors.runtime import ActorSystem, Message
 from spotlight.errors import TransferFailed
 from spotlight.policies.notices import Notice
+from spotlight.timings import NodeTimings, Timings
 from spotlight.transport.tensors import BundleStore
 from spotlight.types import BundleOffer
 
@@ -65,6 +65,10 @@ class FakeWorker(Recorder):
         return None
 
 
+JOIN_AGAIN_S = 110.0
+"""It joins again only when it has something to say, so that its joins can be counted."""
+
+
 class Site:
     """A node with fake processes; one recorder stands for all actors of all its workers."""
 
@@ -78,7 +82,8 @@ class Site:
         self.refusal = ""
         """Why the coordinator refuses the node; empty if it does not."""
 
-    async def open(self, cluster: Cluster, folder: Path, workers: int) -> None:
+    async def open(self, cluster: Cluster, folder: Path, workers: int, join_again_s: float) -> None:
+        timings = Timings(node=NodeTimings(join_again_s=join_again_s))
         self.cluster = cluster
         await self.open_coordinator()
         self.system = await cluster.system("node")
@@ -91,7 +96,12 @@ class Site:
         )
         self.node = await self.system.spawn(
             lambda: NodeScheduler(
-                settings, self.store, self.launcher, self._notices(), left=self._end
+                settings,
+                self.store,
+                self.launcher,
+                self._notices(),
+                left=self._end,
+                timings=timings,
             ),
             "node",
         )
@@ -161,12 +171,10 @@ class Site:
 
 
 @pytest.fixture
-async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Site]:
-    """It joins again only when it has something to say, so that its joins can be counted."""
-    monkeypatch.setattr(node, "_JOIN_AGAIN_S", 1e6)
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
     async with Cluster() as cluster:
         site = Site()
-        await site.open(cluster, tmp_path, workers=2)
+        await site.open(cluster, tmp_path, workers=2, join_again_s=JOIN_AGAIN_S)
         yield site
         await site.store.aclose()
 
@@ -211,12 +219,11 @@ async def test_a_change_while_it_joins_is_not_lost(site: Site) -> None:
 
 
 async def test_it_joins_again_now_and_then_since_it_may_have_been_forgotten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(node, "_JOIN_AGAIN_S", 15.0)
     async with Cluster() as cluster:
         site = Site()
-        await site.open(cluster, tmp_path, workers=1)
+        await site.open(cluster, tmp_path, workers=1, join_again_s=15.0)
         await site.up("n/0")
         await asyncio.sleep(50.0)
         assert site.joined() == [[("n/0", 1)]] * 4
@@ -414,7 +421,7 @@ async def test_a_withdrawn_notice_is_as_if_it_had_not_been(warm: Site) -> None:
     assert warm.coordinator.last(NodeLeaving).cancelled
     joins = len(warm.joined())
     await warm.drained(2)
-    await asyncio.sleep(300.0)
+    await asyncio.sleep(100.0)
     assert warm.coordinator.all(NodeLeft) == []
     assert len(warm.joined()) == joins
 

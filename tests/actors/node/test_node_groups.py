@@ -19,6 +19,7 @@ from spotlight.actors.protocol import (
     WorkerRefs,
 )
 from spotlight.actors.runtime import ActorSystem
+from spotlight.timings import NodeTimings
 
 pytestmark = pytest.mark.virtual_time
 
@@ -37,7 +38,7 @@ class Plan:
     async def open(self, cluster: Cluster, *workers: str) -> None:
         self.system: ActorSystem = await cluster.system("n")
         self.node = await recorder(self.system, "node")
-        self.grouping = Grouping(self.node, "n")
+        self.grouping = Grouping(self.node, "n", NodeTimings())
         for worker in workers:
             await self.add(worker)
 

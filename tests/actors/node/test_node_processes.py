@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from job_kit import Recorder
 
-from spotlight.actors.node import liveness, node
 from spotlight.actors.node.node import NodeScheduler, NodeSettings
 from spotlight.actors.protocol import JoinNode, NodeJoined
 from spotlight.actors.runtime import ActorSystem, Message
 from spotlight.actors.runtime.launcher import LocalLauncher, LocalProcess
+from spotlight.timings import NodeTimings, Timings
 from spotlight.transport.control import ZeroMQTransport
 from spotlight.transport.tensors import BundleStore
 
@@ -44,11 +44,8 @@ class NotingLauncher(LocalLauncher):
 
 
 @pytest.mark.slow
-async def test_a_worker_process_that_hangs_is_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(liveness, "_SILENT_S", 2.0)
-    monkeypatch.setattr(node, "_ASK_ALONE_S", 0.3)
+async def test_a_worker_process_that_hangs_is_replaced(tmp_path: Path) -> None:
+    timings = Timings(node=NodeTimings(silent_s=2.0, ask_alone_s=0.3))
     coordinator, launcher = Coordinator(), NotingLauncher()
     store = BundleStore(tmp_path / "store", token="token")
     system = ActorSystem(ZeroMQTransport("tcp://127.0.0.1:0"), rng=random.Random(0))
@@ -57,7 +54,9 @@ async def test_a_worker_process_that_hangs_is_replaced(
     try:
         await system.spawn(lambda: coordinator, "coordinator")
         settings = NodeSettings("n", "spot", 1, "127.0.0.1", system.address, tmp_path, os.getpid())
-        await system.spawn(lambda: NodeScheduler(settings, store, launcher), "node")
+        await system.spawn(
+            lambda: NodeScheduler(settings, store, launcher, timings=timings), "node"
+        )
 
         async def joined(epochs: int) -> None:
             def seen() -> set[int]:

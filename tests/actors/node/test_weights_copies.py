@@ -13,6 +13,7 @@ from job_kit import STORE, settle
 from spotlight.actors.node.weights_copies import WeightsCopies
 from spotlight.actors.protocol import HoldWeights
 from spotlight.errors import TransferFailed
+from spotlight.timings import WeightsTimings
 from spotlight.transport.tensors import BundleStore
 from spotlight.types import BundleOffer
 
@@ -45,7 +46,7 @@ class SlowStore(BundleStore):
 class Node:
     def __init__(self, store: SlowStore) -> None:
         self.store = store
-        self.copies = WeightsCopies(store)
+        self.copies = WeightsCopies(store, WeightsTimings())
         self.copies.begin("job")
         self.tasks: list[asyncio.Task[HoldWeights | None]] = []
 

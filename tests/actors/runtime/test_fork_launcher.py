@@ -19,6 +19,7 @@ import structlog
 from spotlight.actors.runtime.fork_launcher import ForkedProcess, ForkLauncher
 from spotlight.actors.runtime.launcher import LocalLauncher, ProcessHandle, ProcessLauncher
 from spotlight.errors import UserError
+from spotlight.timings import RuntimeTimings
 
 WITHIN_S = 20.0
 
@@ -62,8 +63,8 @@ def env(tmp_path: Path) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def launching(preload: str = "prepared") -> AsyncIterator[ForkLauncher]:
-    launcher = ForkLauncher(preload)
+async def launching(timings: RuntimeTimings = RuntimeTimings()) -> AsyncIterator[ForkLauncher]:
+    launcher = ForkLauncher("prepared", timings)
     try:
         async with asyncio.timeout(3 * WITHIN_S):
             yield launcher
@@ -181,11 +182,10 @@ async def test_when_the_template_is_killed_its_processes_end_and_others_can_be_s
         assert await again.wait() == -signal.SIGKILL
 
 
-@pytest.mark.slow
 async def test_a_template_that_hangs_is_given_up(
     module: Write, env: dict[str, str], tmp_path: Path
 ) -> None:
-    async with launching() as launcher:
+    async with launching(RuntimeTimings(exit_report_limit_s=0.5)) as launcher:
         process = await start(launcher, "sleeper", env, tmp_path)
         template = psutil.Process(process.pid).parent()
         assert template is not None

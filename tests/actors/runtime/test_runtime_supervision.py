@@ -21,13 +21,14 @@ from runtime_kit import (
 
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, handles
 from spotlight.errors import ActorDied
+from spotlight.timings import RuntimeTimings
 
 pytestmark = pytest.mark.virtual_time
 
 
 @pytest.fixture
 async def system() -> AsyncIterator[ActorSystem]:
-    async with Cluster(stop_grace_s=1.0) as cluster:
+    async with Cluster(timings=RuntimeTimings(stop_grace_s=1.0)) as cluster:
         yield await cluster.system("here")
 
 
@@ -360,7 +361,7 @@ async def test_a_start_that_never_ends_is_a_crash() -> None:
         async def started(self) -> None:
             await asyncio.sleep(1e6)
 
-    async with Cluster(start_timeout_s=10.0) as cluster:
+    async with Cluster(timings=RuntimeTimings(start_limit_s=10.0)) as cluster:
         system = await cluster.system("here")
         with pytest.raises(TimeoutError):
             await system.spawn(Stuck, "stuck")

@@ -36,7 +36,7 @@ from spotlight.actors.protocol import (
     Seat,
     StateChanged,
 )
-from spotlight.actors.protocol.delivery import AWAY_LIMIT_S
+from spotlight.timings import DeliveryTimings
 from spotlight.types import Commit
 
 pytestmark = pytest.mark.virtual_time
@@ -128,9 +128,9 @@ async def test_a_completion_is_sent_again_while_the_coordinator_cannot_tell_yet(
     await crew.working(4)
     crew.receipt = NOT_NOW
     await crew.tell(completed(4))
-    await asyncio.sleep(AWAY_LIMIT_S * 2)
+    await asyncio.sleep(DeliveryTimings().away_limit_s * 2)
     crew.receipt = None  # it was there just now, so it is not given up for an error
-    await asyncio.sleep(AWAY_LIMIT_S / 2)
+    await asyncio.sleep(DeliveryTimings().away_limit_s / 2)
     assert crew.held() == (4,)
     crew.receipt = Receipt(1)
     await asyncio.sleep(2.0)
@@ -431,7 +431,7 @@ async def test_a_result_is_given_up_when_the_coordinator_stays_away(crew: Crew) 
     await crew.working(4)
     await crew.coordinator.abort()
     await crew.tell(completed(4))
-    await asyncio.sleep(AWAY_LIMIT_S + 30.0)
+    await asyncio.sleep(DeliveryTimings().away_limit_s + 30.0)
     await crew.open_coordinator()
     await crew.tell(PrepareJob("job", job(), crew.membership))
     await crew.hold(0)

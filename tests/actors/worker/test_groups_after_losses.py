@@ -26,7 +26,6 @@ from node_kit import FakeLauncher
 from runtime_kit import Cluster
 from scorer_kit import use_scorer
 
-from spotlight.actors.node import node, regrouping
 from spotlight.actors.node.node import NodeScheduler, NodeSettings
 from spotlight.actors.protocol import (
     CommitSteps,
@@ -45,13 +44,13 @@ from spotlight.actors.protocol import (
     WorkerUp,
 )
 from spotlight.actors.runtime import ActorRef, Message
-from spotlight.actors.worker import group_leader, sp_membership
 from spotlight.actors.worker import member as member_module
 from spotlight.actors.worker.group_leader import GroupLeader
 from spotlight.actors.worker.member import Member
 from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.samplers import Denoising
+from spotlight.timings import NodeTimings, Timings, WorkerTimings
 from spotlight.transport.control import MemoryTransport
 from spotlight.transport.tensors import BundleStore, fetch
 from spotlight.transport.tensors.bundles import pack, unpack
@@ -67,6 +66,13 @@ KINDS = (
     "Alive",
 )
 BATCH = wanted(1, 2, 3)
+
+
+IMPATIENT = Timings(
+    worker=WorkerTimings(pull_s=0.2, repeat_s=0.1, introduction_limit_s=1.0),
+    node=NodeTimings(ask_alone_s=0.2, ask_grouped_s=0.1, repeat_s=0.1),
+)
+"""Actors repeat themselves sooner than they usually do."""
 
 
 class Town:
@@ -94,7 +100,7 @@ class Town:
             "n", "spot", len(models), "127.0.0.1", self.system.address, self.folder, 1
         )
         self.launcher = FakeLauncher()
-        self.scheduler = NodeScheduler(settings, self.node_store, self.launcher)
+        self.scheduler = NodeScheduler(settings, self.node_store, self.launcher, timings=IMPATIENT)
         self.node = await node_system.spawn(lambda: self.scheduler, "node")
         for number in range(len(models)):
             await self._add_worker(cluster, f"n/{number}")
@@ -114,7 +120,7 @@ class Town:
     async def _add_worker(self, cluster: Cluster, name: str) -> None:
         system, transport = await cluster.process(name.replace("/", "-"))
         self._lose_on(transport)
-        context = WorkerContext(name, 1, self.node.address)
+        context = WorkerContext(name, 1, self.node.address, timings=IMPATIENT)
         self.contexts.append(context)
         member = await system.spawn(lambda: Member(context), "member")
         leader = await system.spawn(lambda: GroupLeader(context, member), "leader")
@@ -208,16 +214,6 @@ async def town(
     weights: Tensors,
     monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[Town]:
-    """Its actors repeat themselves sooner than they usually do."""
-    for module, name, seconds in (
-        (regrouping, "_REPEAT_S", 0.1),
-        (sp_membership, "_REPEAT_S", 0.1),
-        (sp_membership, "_HEAR_LIMIT_S", 1.0),
-        (group_leader, "_PULL_S", 0.2),
-        (node, "_ASK_ALONE_S", 0.2),
-        (node, "_ASK_GROUPED_S", 0.1),
-    ):
-        monkeypatch.setattr(module, name, seconds)
     use_scorer(monkeypatch)
     loaded = iter(models)
     monkeypatch.setattr(member_module, "load_model", lambda spec: next(loaded))

@@ -11,6 +11,7 @@ import pytest
 import torch
 from member_kit import (
     NOISY,
+    PERSISTENT,
     PLAIN,
     STEPS,
     Gate,
@@ -38,8 +39,8 @@ from spotlight.actors.protocol import (
     Recall,
     ReturnLease,
     Revoke,
-    delivery,
 )
+from spotlight.timings import DeliveryTimings, NodeTimings, Timings
 from spotlight.transport.tensors import BundleStore, fetch
 from spotlight.transport.tensors.bundles import metadata_of, pack, unpack
 from spotlight.types import Commit, Request
@@ -57,11 +58,17 @@ def weights() -> Tensors:
 
 
 @pytest.fixture
+def timings() -> Timings:
+    """Of the workers; a test that needs others names them."""
+    return PERSISTENT
+
+
+@pytest.fixture
 async def workers(
-    weights: Tensors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    weights: Tensors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timings: Timings
 ) -> AsyncIterator[tuple[Worker, Worker]]:
     use_scorer(monkeypatch)
-    async with two_workers(weights, tmp_path / "store") as pair:
+    async with two_workers(weights, tmp_path / "store", timings) as pair:
         yield pair
 
 
@@ -526,10 +533,18 @@ async def test_results_go_to_the_sink_of_the_coordinator_that_comes_back(
         await successor.aclose()
 
 
+@pytest.mark.parametrize(
+    "timings",
+    [
+        Timings(
+            delivery=DeliveryTimings(retry_pause_s=0.005, answer_limit_s=0.05, away_limit_s=0.1),
+            node=NodeTimings(join_limit_s=0.03, join_again_s=0.06),
+        )
+    ],
+)
 async def test_a_sink_that_stays_away_is_an_error_in_the_end(
-    workers: tuple[Worker, Worker], sink: SlowSink, monkeypatch: pytest.MonkeyPatch
+    workers: tuple[Worker, Worker], sink: SlowSink
 ) -> None:
-    monkeypatch.setattr(delivery, "AWAY_LIMIT_S", 0.1)
     worker = workers[0]
     sink.fails = True
     worker.denoise(wanted(1), every=1)

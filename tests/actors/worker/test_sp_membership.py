@@ -32,9 +32,10 @@ from spotlight.actors.protocol import (
     Introduce,
     PrepareJob,
 )
-from spotlight.actors.worker import group_connector, sp_membership
+from spotlight.actors.worker import group_connector
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.errors import CannotShard
+from spotlight.timings import Timings, WorkerTimings
 
 
 @pytest.fixture(autouse=True)
@@ -54,24 +55,30 @@ def weights(models: list[DiffusionModel]) -> Tensors:
 
 
 @pytest.fixture
+def timings() -> Timings:
+    """Of the crew; a test that needs others names them."""
+    return Timings()
+
+
+@pytest.fixture
 async def crew(
     tmp_path: Path,
     models: list[DiffusionModel],
     weights: Tensors,
     monkeypatch: pytest.MonkeyPatch,
+    timings: Timings,
 ) -> AsyncIterator[GroupCrew]:
     async with Cluster() as cluster:
-        crew = await open_crew(cluster, tmp_path / "store", models, weights, monkeypatch)
+        crew = await open_crew(cluster, tmp_path / "store", models, weights, monkeypatch, timings)
         yield crew
         assert all(worker.is_there() for worker in crew.workers), "a member crashed"
         await crew.part()
         await crew.close()
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sp_membership, "_REPEAT_S", 0.1)
-    monkeypatch.setattr(sp_membership, "_HEAR_LIMIT_S", 0.3)
+impatient = pytest.mark.parametrize(
+    "timings", [Timings(worker=WorkerTimings(repeat_s=0.1, introduction_limit_s=0.3))]
+)
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
@@ -115,7 +122,7 @@ async def test_others_may_introduce_themselves_before_the_order_comes(crew: Grou
     await until(lambda: first.formed(order.epoch) and second.formed(order.epoch))
 
 
-@pytest.mark.usefixtures("impatient")
+@impatient
 @pytest.mark.parametrize(("spared", "lost"), [(0, 1), (0, 4), (2, 1), (3, 1), (4, 1), (2, 4)])
 async def test_words_that_are_lost_are_said_again(crew: GroupCrew, spared: int, lost: int) -> None:
     """Of two members, the first two introduce them, and others set entries."""
@@ -124,7 +131,7 @@ async def test_words_that_are_lost_are_said_again(crew: GroupCrew, spared: int, 
     assert all(worker.leader.all(GroupFailed) == [] for worker in crew.workers)
 
 
-@pytest.mark.usefixtures("impatient")
+@impatient
 async def test_a_member_that_is_never_heard_of_is_named_in_time(crew: GroupCrew) -> None:
     first, second, third = crew.workers[:3]
     order = crew.order(first, second, third)
@@ -138,7 +145,7 @@ async def test_a_member_that_is_never_heard_of_is_named_in_time(crew: GroupCrew)
     await crew.form(first, third)
 
 
-@pytest.mark.usefixtures("impatient")
+@impatient
 async def test_a_member_that_must_end_a_long_step_is_waited_for(
     crew: GroupCrew, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,10 +161,10 @@ async def test_a_member_that_must_end_a_long_step_is_waited_for(
     await until(lambda: first.formed(epoch) and second.formed(epoch))
 
 
+@pytest.mark.parametrize("timings", [Timings(worker=WorkerTimings(leave_limit_s=0.2))])
 async def test_a_step_that_takes_too_long_is_left_behind(
     crew: GroupCrew, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sp_membership, "_LEAVE_LIMIT_S", 0.2)
     first, second, third = crew.workers[:3]
     steps = Steps(monkeypatch)
     await crew.form(first, second)

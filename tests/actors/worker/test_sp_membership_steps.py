@@ -40,11 +40,11 @@ from spotlight.actors.protocol import (
     ReturnLease,
     Revoke,
 )
-from spotlight.actors.worker import sp_membership
 from spotlight.diffusion.lockstep import GroupSteps
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.samplers import Denoising
 from spotlight.errors import CannotShard
+from spotlight.timings import Timings, WorkerTimings
 from spotlight.types import Commit
 
 BATCH = wanted(1, 2, 3)
@@ -85,15 +85,22 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[Steps]:
 
 
 @pytest.fixture
+def timings() -> Timings:
+    """Of the crew; a test that needs others names them."""
+    return Timings()
+
+
+@pytest.fixture
 async def crew(
     tmp_path: Path,
     steps: Steps,
     models: list[DiffusionModel],
     weights: Tensors,
     monkeypatch: pytest.MonkeyPatch,
+    timings: Timings,
 ) -> AsyncIterator[GroupCrew]:
     async with Cluster() as cluster:
-        crew = await open_crew(cluster, tmp_path / "store", models, weights, monkeypatch)
+        crew = await open_crew(cluster, tmp_path / "store", models, weights, monkeypatch, timings)
         yield crew
         steps.go_on()
         assert all(worker.is_there() for worker in crew.workers), "a member crashed"
@@ -180,15 +187,14 @@ async def test_a_batch_goes_on_in_another_group_from_its_last_step(
     assert (done.steps, done.members) == (STEPS, 0)
 
 
+@pytest.mark.parametrize("timings", [Timings(worker=WorkerTimings(repeat_s=0.02))])
 @pytest.mark.parametrize("after", [1, 2, 4])
 async def test_a_step_is_ended_in_the_group_that_began_it_however_long_it_takes(
     crew: GroupCrew,
     steps: Steps,
     expected: Tensors,
-    monkeypatch: pytest.MonkeyPatch,
     after: int,
 ) -> None:
-    monkeypatch.setattr(sp_membership, "_REPEAT_S", 0.02)
     first, second = crew.workers[:2]
     await crew.form(first, second)
     steps.hold_after(2)
@@ -410,10 +416,24 @@ async def test_a_follower_with_other_weights_of_the_same_version_is_named(
     await crew.samples(first, lease)
 
 
+@pytest.mark.parametrize(
+    "timings",
+    [
+        Timings(
+            worker=WorkerTimings(
+                repeat_s=0.1,
+                introduction_limit_s=0.3,
+                leave_limit_s=0.5,
+                meet_limit_s=0.6,
+                connect_limit_s=0.7,
+                order_limit_s=1.3,
+            )
+        )
+    ],
+)
 async def test_without_any_order_after_a_failure_the_batch_is_committed_and_given_back(
-    crew: GroupCrew, steps: Steps, expected: Tensors, monkeypatch: pytest.MonkeyPatch
+    crew: GroupCrew, steps: Steps, expected: Tensors
 ) -> None:
-    monkeypatch.setattr(sp_membership, "_ORDER_LIMIT_S", 0.2)
     first, second = crew.workers[:2]
 
     def fails(rank: int, denoising: Denoising) -> None:
@@ -469,12 +489,10 @@ async def test_a_call_to_follow_an_old_group_is_harmless(
 # --- words that are lost ---
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sp_membership, "_REPEAT_S", 0.1)
+impatient = pytest.mark.parametrize("timings", [Timings(worker=WorkerTimings(repeat_s=0.1))])
 
 
-@pytest.mark.usefixtures("impatient")
+@impatient
 async def test_a_call_to_follow_that_is_lost_is_said_again(
     crew: GroupCrew, expected: Tensors, steps: Steps
 ) -> None:
@@ -486,7 +504,7 @@ async def test_a_call_to_follow_that_is_lost_is_said_again(
     assert steps.repeated() == []
 
 
-@pytest.mark.usefixtures("impatient")
+@impatient
 async def test_a_call_that_is_said_again_is_followed_once(
     crew: GroupCrew, expected: Tensors, steps: Steps
 ) -> None:
@@ -502,7 +520,7 @@ async def test_a_call_that_is_said_again_is_followed_once(
     assert second.leader.all(GroupFailed) == []
 
 
-@pytest.mark.usefixtures("impatient")
+@impatient
 async def test_a_refusal_that_is_lost_is_said_again(crew: GroupCrew) -> None:
     first, second = crew.workers[:2]
     await crew.hold(second, version=7)

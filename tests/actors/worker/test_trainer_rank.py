@@ -133,7 +133,12 @@ async def gym(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[
     gym.built = 0
     gym.run_folder = tmp_path / "run"
 
-    def build(message: StartTrainer, rendezvous: str, listener: socket.socket | None) -> Any:
+    def build(
+        message: StartTrainer,
+        rendezvous: str,
+        listener: socket.socket | None,
+        collective_limit_s: float,
+    ) -> Any:
         gym.built += 1
         gym.rendezvous = rendezvous
         if listener is not None:

@@ -26,6 +26,7 @@ from transport_kit import WITHIN_S, RawPeer, eventually
 
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, Message, handles
 from spotlight.errors import FrameRejected, PeerUnreachable
+from spotlight.timings import ConnectionTimings
 from spotlight.transport.control import (
     FRAME_LIMIT,
     PROTOCOL_VERSION,
@@ -133,8 +134,10 @@ class Service:
 
 @pytest.fixture
 async def service(request: pytest.FixtureRequest) -> AsyncIterator[Service]:
+    changes = dict(getattr(request, "param", {}))
+    times = changes.pop("times", {})
     settings = ZeroMQSettings(
-        connect_timeout_s=1.0, handshake_timeout_s=0.7, **getattr(request, "param", {})
+        times=ConnectionTimings(connect_timeout_s=1.0, handshake_timeout_s=0.7, **times), **changes
     )
     made = Service(settings)
     await made.start()
@@ -563,7 +566,7 @@ async def test_peers_that_greet_and_say_nothing_neither_stay_nor_disturb(
     assert len([line for line in logs if line["event"] == "peer_lost"]) < 20
 
 
-@pytest.mark.parametrize("service", [{"silence_s": 0.3}], indirect=True)
+@pytest.mark.parametrize("service", [{"times": {"silence_s": 0.3}}], indirect=True)
 async def test_a_peer_that_greets_and_says_nothing_is_told_why_it_is_ended(
     service: Service, raw: Raw
 ) -> None:
@@ -576,7 +579,7 @@ async def test_a_peer_that_greets_and_says_nothing_is_told_why_it_is_ended(
     assert again["type"] == "Welcome"  # type: ignore[index]
 
 
-@pytest.mark.parametrize("service", [{"silence_s": 0.3}], indirect=True)
+@pytest.mark.parametrize("service", [{"times": {"silence_s": 0.3}}], indirect=True)
 async def test_a_peer_that_has_said_something_may_be_quiet(service: Service, raw: Raw) -> None:
     peer = raw(b"tcp://raw:1#ff")
     await peer.greet(service.transport.address)

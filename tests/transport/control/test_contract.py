@@ -12,6 +12,7 @@ import pytest
 from transport_kit import WITHIN_S, Recorder
 
 from spotlight.errors import AddressInUse, FrameRejected, MailboxFull, PeerUnreachable
+from spotlight.timings import ConnectionTimings
 from spotlight.transport.control import (
     FRAME_LIMIT,
     ControlTransport,
@@ -48,14 +49,15 @@ class Net:
         return self.nobody(9)
 
 
-DIALS: dict[str, Any] = {"redial_after_s": 5.0, "longest_redial_s": 20.0, "dials_at_once": 3}
+TIMES = ConnectionTimings(
+    handshake_timeout_s=0.3, connect_timeout_s=0.4, redial_after_s=5.0, longest_redial_s=20.0
+)
+DIALS: dict[str, Any] = {"times": TIMES, "dials_at_once": 3}
 
 
 class _MemoryMaker:
     def __init__(self) -> None:
-        self.network = MemoryNetwork(
-            random.Random(0), connect_timeout_s=0.4, outbox_limit=1000, **DIALS
-        )
+        self.network = MemoryNetwork(random.Random(0), outbox_limit=1000, **DIALS)
         self.count = 0
 
     def __call__(self, address: str | None) -> ControlTransport:
@@ -65,7 +67,7 @@ class _MemoryMaker:
 
 
 def _zeromq(address: str | None) -> ControlTransport:
-    settings = ZeroMQSettings(connect_timeout_s=0.4, outbox_frames=1000, **DIALS)
+    settings = ZeroMQSettings(outbox_frames=1000, **DIALS)
     return ZeroMQTransport(address or "tcp://127.0.0.1:0", settings=settings)
 
 

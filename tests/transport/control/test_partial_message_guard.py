@@ -9,7 +9,10 @@ from collections.abc import Callable
 
 import pytest
 
-from spotlight.transport.control.partial_message_guard import LOOKS, PERIOD_S, PartialMessageGuard
+from spotlight.timings import ConnectionTimings
+from spotlight.transport.control.partial_message_guard import LOOKS, PartialMessageGuard
+
+PERIOD_S = ConnectionTimings().guard_period_s
 
 pytestmark = pytest.mark.virtual_time
 
@@ -35,7 +38,11 @@ class Guarded:
         self.wires = Wires()
         self.found: list[int] = []
         self.guard = PartialMessageGuard(
-            self.wires, limit_of=lambda _: LIMIT, drain=lambda: None, found=self.found.append
+            self.wires,
+            period_s=PERIOD_S,
+            limit_of=lambda _: LIMIT,
+            drain=lambda: None,
+            found=self.found.append,
         )
         for descriptor in range(count):
             self.guard.arrived(descriptor)

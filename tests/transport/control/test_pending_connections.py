@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from spotlight.timings import ConnectionTimings
 from spotlight.transport.control.pending_connections import PendingConnections, TurnedAway
 from spotlight.transport.control.tcp import Connections
 
@@ -33,8 +34,7 @@ class Port:
             self.connections,
             limit=8,
             strangers=4,
-            greeting_s=3.0,
-            silence_s=30.0,
+            times=ConnectionTimings(connect_timeout_s=3.0, silence_s=30.0),
             drain=lambda: None,
             turned_away=lambda descriptor, reason, text: self.away.append((descriptor, reason)),
         )

@@ -14,6 +14,7 @@ import zmq
 from transport_kit import RawPeer, Recorder
 
 from spotlight.errors import AddressInUse, MailboxFull, PeerUnreachable, UserError
+from spotlight.timings import ConnectionTimings
 from spotlight.transport.control import PROTOCOL_VERSION, ZeroMQTransport, wire
 from spotlight.transport.control.zeromq import ZeroMQSettings
 
@@ -27,12 +28,16 @@ async def start() -> AsyncIterator[Start]:
     started: list[ZeroMQTransport] = []
 
     async def start(
-        bind: str = "tcp://127.0.0.1:0", *, advertise: str | None = None, **settings: float
+        bind: str = "tcp://127.0.0.1:0",
+        *,
+        advertise: str | None = None,
+        times: ConnectionTimings | None = None,
+        **settings: int,
     ) -> tuple[ZeroMQTransport, Recorder]:
         transport = ZeroMQTransport(
             bind,
             advertise=advertise,
-            settings=ZeroMQSettings(**settings),  # type: ignore[arg-type]
+            settings=ZeroMQSettings(times=times or ConnectionTimings(), **settings),
         )
         recorder = Recorder()
         await transport.start(recorder)
@@ -64,8 +69,8 @@ def raw() -> Iterator[Callable[..., RawPeer]]:
 
 async def test_two_that_dialled_each_other_at_once_do_not_lose_each_other(start: Start) -> None:
     """Each may send over the connection that the other one made, and its own stays silent."""
-    a, at_a = await start(silence_s=0.5)
-    b, at_b = await start(silence_s=0.5)
+    a, at_a = await start(times=ConnectionTimings(silence_s=0.5))
+    b, at_b = await start(times=ConnectionTimings(silence_s=0.5))
     a.send(b.address, b"one")
     b.send(a.address, b"two")
     await at_a.until_frames(1)
@@ -204,7 +209,9 @@ async def test_an_address_that_cannot_be_bound_is_named(start: Start) -> None:
 
 @pytest.mark.parametrize("address", ["memory://x", "tcp://", "nonsense", "tcp://host:port"])
 async def test_an_address_that_makes_no_sense_is_unreachable(start: Start, address: str) -> None:
-    transport, recorder = await start(connect_timeout_s=0.2)
+    transport, recorder = await start(
+        times=ConnectionTimings(connect_timeout_s=0.2, handshake_timeout_s=0.1)
+    )
     with pytest.raises(PeerUnreachable):
         transport.send(address, b"x")
         await recorder.until(lambda: bool(recorder.of("lost")))
@@ -404,8 +411,9 @@ async def test_many_frames_of_one_turn_travel_in_few_messages(
 
 
 async def test_heartbeats_keep_an_idle_connection_up(start: Start) -> None:
-    transport, recorder = await start(heartbeat_interval_s=0.05, heartbeat_timeout_s=0.15)
-    peer, _ = await start(heartbeat_interval_s=0.05, heartbeat_timeout_s=0.15)
+    times = ConnectionTimings(heartbeat_interval_s=0.05, heartbeat_timeout_s=0.15)
+    transport, recorder = await start(times=times)
+    peer, _ = await start(times=times)
     peer.send(transport.address, b"x")
     await recorder.until(lambda: bool(recorder.frames()))
     await asyncio.sleep(0.6)
