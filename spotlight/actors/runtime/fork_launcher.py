@@ -131,7 +131,7 @@ class _Template:
             self._process = await asyncio.create_subprocess_exec(
                 *argv,
                 " " * _ROOM_FOR_ARGUMENTS,
-                stdin=self._its_socket,
+                stdin=self._its_socket.fileno(),
                 stdout=output,
                 stderr=asyncio.subprocess.STDOUT,
                 env={**env, PARENT: str(os.getpid())},
@@ -200,9 +200,12 @@ class _Template:
         self.lost = True
         self._loop.remove_reader(self._socket)
         self._socket.close()
-        for waiting in (self._ready, *(answer for _, answer in self._requests)):
-            if not waiting.done():
-                waiting.set_exception(_TemplateFailed("the template ended"))
+        reason = "the template ended"
+        if not self._ready.done():
+            self._ready.set_exception(_TemplateFailed(reason))
+        for _, answer in self._requests:
+            if not answer.done():
+                answer.set_exception(_TemplateFailed(reason))
         for process in self._processes.values():
             process.template_lost()
 
