@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from spotlight.actors.coordinator.job_journal import JobJournal
 from spotlight.actors.protocol import Grant
@@ -25,14 +26,19 @@ class AckLog:
         self._completed: dict[str, int] = {}
         self._newest = 0
         """Lease."""
+        self._staged: WeakKeyDictionary[JobJournal, dict[str, SavedRow | None]] = (
+            WeakKeyDictionary()
+        )
+        """What is not durable yet."""
 
     @contextmanager
     def watching(self) -> Iterator[None]:
         """See what every coordinator of this process writes down. What it takes back is forgotten
         before it does, since it may be killed as soon as that is durable.
         """
-        save, rewind, retry = (
-            JobJournal.save_requests,
+        stage, commit, rewind, retry = (
+            JobJournal.stage_requests,
+            JobJournal.commit_staged,
             JobJournal.rewind,
             JobJournal.begin_again,
         )
@@ -44,10 +50,14 @@ class AckLog:
             acks._newest = max(acks._newest, lease.number)
             return lease
 
-        def saving(self: JobJournal, rows: Mapping[str, SavedRow | None]) -> None:
+        def staging(self: JobJournal, rows: Mapping[str, SavedRow | None]) -> None:
             acks._take_back(rows)
-            save(self, rows)
-            acks._note(rows)
+            stage(self, rows)
+            acks._staged.setdefault(self, {}).update(rows)
+
+        def committing(self: JobJournal) -> None:
+            commit(self)
+            acks._note(acks._staged.pop(self, {}))
 
         def rewinding(self: JobJournal, completed: int) -> None:
             acks._forget()
@@ -58,7 +68,8 @@ class AckLog:
             retry(self)
 
         seams = (
-            (JobJournal, "save_requests", saving, save),
+            (JobJournal, "stage_requests", staging, stage),
+            (JobJournal, "commit_staged", committing, commit),
             (JobJournal, "rewind", rewinding, rewind),
             (JobJournal, "begin_again", retrying, retry),
             (Leases, "open", opening, open_lease),

@@ -7,7 +7,8 @@ Messages out: Grant, Revoke, Recall (group leaders); RequestsFinished and Reques
 submitted.
 
 Whatever is acknowledged is in the journal before; a request that is submitted again after a restart
-goes on, or is answered, from there.
+goes on, or is answered, from there. The journal is written once for all messages of one turn of the
+loop: their rows first, then all that follows from them, in order.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from contextlib import suppress
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import structlog
@@ -70,6 +71,13 @@ DeliveryT = TypeVar("DeliveryT", CommitSteps, Completed)
 _FromLeader = Pull | CommitSteps | Completed | LeaseFailed | ReturnLease
 
 
+class _Reply(NamedTuple):
+    """A receipt that is sent when all before it is done."""
+
+    waiting: asyncio.Future[Receipt]
+    receipt: Receipt
+
+
 class Dispatcher(Actor):
     """See the module's docstring.
 
@@ -101,6 +109,9 @@ class Dispatcher(Actor):
         """Of the backlog, when it was told last."""
         self._workers: dict[str, WorkerRefs] = {}
         self._remembers = False
+        self._to_do: deque[Instruction | _Reply] = deque()
+        """What follows from the messages of this turn, once their rows are in the journal."""
+        self._turn: asyncio.Task[None] | None = None
 
     def _from_its_leader(self, message: _FromLeader) -> bool:
         """Of that worker; what one says that is not here any more is counted, not refused."""
@@ -110,6 +121,12 @@ class Dispatcher(Actor):
     async def started(self) -> None:
         """Leases expire even when nothing else happens."""
         self.run_task(self._tick())
+
+    async def stopping(self, reason: str) -> None:
+        """Who waits for a receipt hears that there will be none."""
+        for each in self._to_do:
+            if isinstance(each, _Reply):
+                each.waiting.cancel()
 
     # --- from the coordinator side ---
 
@@ -125,13 +142,13 @@ class Dispatcher(Actor):
     @handles(CancelRequests, only=from_this_process)
     async def on_cancel(self, message: CancelRequests) -> None:
         """Forget a kind of request, wherever it is."""
-        with suppress(JournalError):  # ends the job
-            self._carry_out(self._table.cancel(message.kind, self._now()))
+        self._carry_out(self._table.cancel(message.kind, self._now()))
 
     @handles(ForgetRequests, only=from_this_process)
     async def on_forget(self, message: ForgetRequests) -> None:
         """Finished requests that nobody asks for again."""
         self._carry_out(self._table.forget(message.kind, message.iteration, self._now()))
+        self._end_turn()
         with suppress(JournalError):  # ends the job
             self._journal.forget_requests(message.kind, message.iteration)
 
@@ -144,6 +161,7 @@ class Dispatcher(Actor):
     async def on_add_workers(self, message: AddWorkers) -> None:
         """Workers join, or come back as other processes."""
         for refs in message.workers:
+            self._end_turn()  # what is for the process of before must not reach this one
             instructions = self._table.add_worker(
                 refs.worker, refs.epoch, message.node, message.pool, self._now()
             )
@@ -154,6 +172,7 @@ class Dispatcher(Actor):
     async def on_remove_workers(self, message: RemoveWorkers) -> None:
         """Workers are gone."""
         for name in message.workers:
+            self._end_turn()  # what is for it must not wait until it is forgotten
             self._workers.pop(name, None)
             self._carry_out(
                 self._table.lose_worker(
@@ -179,26 +198,22 @@ class Dispatcher(Actor):
         self._carry_out(self._table.report(message.worker, message.epoch, message, self._now()))
 
     @handles(CommitSteps, only=_from_its_leader)
-    async def on_commit(self, message: CommitSteps) -> Receipt:
+    async def on_commit(self, message: CommitSteps) -> Receipt | asyncio.Future[Receipt]:
         """Steps that need not be done again should the group be lost."""
         if not _is_own(message, "commits", "samples"):
             return self._refuse_bundle(message)
-        answer = self._carry_out(
+        return self._receipt_after(
             self._table.commit(message.worker, message.epoch, self._at_home(message), self._now())
         )
-        failpoints.reach("dispatcher.before_ack")
-        return answer
 
     @handles(Completed, only=_from_its_leader)
-    async def on_completed(self, message: Completed) -> Receipt:
+    async def on_completed(self, message: Completed) -> Receipt | asyncio.Future[Receipt]:
         """A batch is denoised and scored: its requests are finished."""
         if not _is_own(message, "samples"):
             return self._refuse_bundle(message)
-        answer = self._carry_out(
+        return self._receipt_after(
             self._table.complete(message.worker, message.epoch, self._at_home(message), self._now())
         )
-        failpoints.reach("dispatcher.before_ack")
-        return answer
 
     @handles(LeaseFailed, only=_from_its_leader)
     async def on_lease_failed(self, message: LeaseFailed) -> None:
@@ -206,8 +221,7 @@ class Dispatcher(Actor):
         log.warning("lease_failed", worker=message.worker, error=message.error, what=message.what)
         who = message.worker, message.epoch, message.lease
         failure = message.error, message.what, message.failed
-        with suppress(JournalError):  # ends the job
-            self._carry_out(self._table.fail(*who, *failure, self._now()))
+        self._carry_out(self._table.fail(*who, *failure, self._now()))
 
     @handles(ReturnLease, only=_from_its_leader)
     async def on_return(self, message: ReturnLease) -> None:
@@ -217,35 +231,74 @@ class Dispatcher(Actor):
 
     # --- inside ---
 
-    def _carry_out(self, instructions: Iterable[Instruction]) -> Receipt:
-        """Do what the table says, in order; returns what is to be answered, if anything."""
-        answer = Receipt(0)
-        to_do = deque(instructions)
-        while to_do:
-            match to_do.popleft():
-                case Persist(rows):
-                    self._journal.save_requests(rows)
-                case Answer(accepted, ask_again):
-                    answer = Receipt(accepted, ask_again)
-                case GrantLease(worker, lease, requests, commits, commit_every):
-                    grant = Grant(lease, self._timings.lease_s, requests, commits, commit_every)
-                    if not try_tell(self, self._workers[worker].leader, grant):
-                        to_do += self._table.unreachable(worker, lease, self._now())
-                case RevokeLeases(worker, leases):
-                    try_tell(self, self._workers[worker].leader, Revoke(leases))
-                case RecallLeases(worker, leases):
-                    try_tell(self, self._workers[worker].leader, Recall(leases))
-                case TellFinished(owner, results, restored):
-                    self._tell(owner, RequestsFinished(results, restored))
-                case TellGivenUp(owner, requests, reason):
-                    self._tell(owner, RequestsGivenUp(requests, reason))
-                case DeleteBundle(bundle):
-                    self._discard(bundle)
-                case Record(event, fields):
-                    log.warning(event, **fields)
-                    self._record(event, **fields)
+    def _receipt_after(self, instructions: Iterable[Instruction]) -> asyncio.Future[Receipt]:
+        """Carry out what the table says; the receipt comes when it is done."""
+        receipt, others = Receipt(0), []
+        for each in instructions:
+            if isinstance(each, Answer):
+                receipt = Receipt(each.accepted, each.ask_again)
+            else:
+                others.append(each)
+        waiting: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        self._carry_out(others, _Reply(waiting, receipt))
+        return waiting
+
+    def _carry_out(self, instructions: Iterable[Instruction], *then: _Reply) -> None:
+        """Do what the table says when this turn of the loop ends."""
+        for each in instructions:
+            if isinstance(each, Persist):
+                self._journal.stage_requests(each.rows)
+            else:
+                self._to_do.append(each)
+        self._to_do.extend(then)
+        if self._turn is None:
+            self._turn = self.run_task(self._end_turn_soon())
+
+    async def _end_turn_soon(self) -> None:
+        self._turn = None
+        self._end_turn()
+
+    def _end_turn(self) -> None:
+        """Write the rows, then do what follows from them, and what follows from that."""
+        while True:
+            try:
+                self._journal.commit_staged()
+            except JournalError as error:  # ends the job
+                for each in self._to_do:
+                    if isinstance(each, _Reply) and not each.waiting.done():
+                        each.waiting.set_exception(error)
+                self._to_do.clear()
+                return
+            if not self._to_do:
+                break
+            to_do, self._to_do = self._to_do, deque()
+            for instruction in to_do:
+                self._do(instruction)
         self._tell_of_backlog()
-        return answer
+
+    def _do(self, instruction: Instruction | _Reply) -> None:
+        match instruction:
+            case GrantLease(worker, lease, requests, commits, commit_every):
+                grant = Grant(lease, self._timings.lease_s, requests, commits, commit_every)
+                if not try_tell(self, self._workers[worker].leader, grant):
+                    self._carry_out(self._table.unreachable(worker, lease, self._now()))
+            case RevokeLeases(worker, leases):
+                try_tell(self, self._workers[worker].leader, Revoke(leases))
+            case RecallLeases(worker, leases):
+                try_tell(self, self._workers[worker].leader, Recall(leases))
+            case TellFinished(owner, results, restored):
+                self._tell(owner, RequestsFinished(results, restored))
+            case TellGivenUp(owner, requests, reason):
+                self._tell(owner, RequestsGivenUp(requests, reason))
+            case DeleteBundle(bundle):
+                self._discard(bundle)
+            case Record(event, fields):
+                log.warning(event, **fields)
+                self._record(event, **fields)
+            case _Reply(waiting, receipt):
+                failpoints.reach("dispatcher.before_ack")
+                if not waiting.done():
+                    waiting.set_result(receipt)
 
     def _tell(self, owner: Hashable, message: RequestsFinished | RequestsGivenUp) -> None:
         assert isinstance(owner, ActorRef)
@@ -269,8 +322,7 @@ class Dispatcher(Actor):
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(self._timings.tick_s)
-            with suppress(JournalError):  # ends the job
-                self._carry_out(self._table.tick(self._now(), self._timings.tick_s))
+            self._carry_out(self._table.tick(self._now(), self._timings.tick_s))
 
     @staticmethod
     def _now() -> float:

@@ -11,7 +11,8 @@
 
 An actor handles one message at a time, so its state needs no lock. A handler may await; long work
 belongs in a task of its own (`run_task`) that tells the actor its result, for while a handler waits
-no other message is handled. A handler of an ask may return such a task: its result is the reply.
+no other message is handled. A handler of an ask may return such a task, or any future: its result
+is the reply.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from spotlight.actors.runtime.actor_context import ActorContext
     from spotlight.actors.runtime.system import ActorSystem
 
-Reply = Message | asyncio.Task[Any] | None
+Reply = Message | asyncio.Future[Any] | None
 Handler = Callable[[Any, Any], Awaitable[Reply]]
 Guard = Callable[[Any, Any], bool]
 """Given the actor and the message: whether its sender may say this."""

@@ -222,7 +222,7 @@ class ActorContext:
                 raise
             system.answer(delivery, self.ref, _failure(error))
         else:
-            if isinstance(reply, asyncio.Task):
+            if isinstance(reply, asyncio.Future):
                 reply.add_done_callback(partial(self._answer_with, delivery))
             elif is_ask:
                 system.answer(delivery, self.ref, reply if reply is not None else _DONE)
@@ -237,17 +237,17 @@ class ActorContext:
             text = f"{delivery.source} may not send {name} to {self.ref}"
             self.system.answer(delivery, self.ref, Failure("RemoteError", text, "NotAllowed"))
 
-    def _answer_with(self, delivery: Delivery, task: asyncio.Task[Any]) -> None:
-        """Answer an ask with what a task of the actor came to."""
+    def _answer_with(self, delivery: Delivery, future: asyncio.Future[Any]) -> None:
+        """Answer an ask with what a future came to."""
         if delivery.kind is not Kind.ASK:
             return
         reply: Message
-        if task.cancelled():
+        if future.cancelled():
             reply = _died(self.ref)
-        elif (error := task.exception()) is not None:
+        elif (error := future.exception()) is not None:
             reply = _failure(error)
         else:
-            reply = task.result() or _DONE
+            reply = future.result() or _DONE
         self.system.answer(delivery, self.ref, reply)
 
     async def _cancel_tasks(self) -> None:

@@ -76,6 +76,25 @@ async def test_a_task_may_answer_an_ask_while_others_are_handled(pair: Pair) -> 
     assert await asking == Tally((1,))
 
 
+async def test_a_future_may_answer_several_asks_at_once(pair: Pair) -> None:
+    class Cashier(Actor):
+        async def started(self) -> None:
+            self.total: asyncio.Future[Tally] = asyncio.get_running_loop().create_future()
+
+        @handles(ReadTally)
+        async def on_read(self, message: ReadTally) -> asyncio.Future[Tally]:
+            return self.total
+
+        @handles(Bump)
+        async def on_bump(self, message: Bump) -> None:
+            self.total.set_result(Tally((message.amount,)))
+
+    ref = await pair.there.spawn(Cashier, "cashier")
+    asking = [asyncio.ensure_future(tally(pair.here, ref)) for _ in range(2)]
+    await pair.here.ask(ref, Bump(1), timeout_s=5.0)
+    assert await asyncio.gather(*asking) == [(1,), (1,)]
+
+
 async def test_a_task_that_answers_and_raises_is_an_error_for_the_asker(pair: Pair) -> None:
     accountant = Accountant()
     accountant.gate.set()
