@@ -15,26 +15,25 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
 from spotlight.actors.protocol import GroupFailed, GroupReady
-from spotlight.actors.worker import group_connector, process
-from spotlight.actors.worker.batch_member import Batch
-from spotlight.actors.worker.member import Member
+from spotlight.actors.worker import process, torch_collective
+from spotlight.actors.worker.engine import Origin
 from spotlight.actors.worker.sp_membership import SPMembership
-from spotlight.actors.worker.step_loop import Taken
-from spotlight.diffusion.lockstep import GroupSteps, SoloSteps
+from spotlight.actors.worker.step_group import GroupSteps, SoloSteps
+from spotlight.actors.worker.torch_engine import TorchEngine
 from spotlight.diffusion.qwen_image import QwenImageModel
-from spotlight.diffusion.samplers import Denoising
+from spotlight.diffusion.samplers import Denoising, Progress
 from spotlight.transport.collectives import Group
+from spotlight.types import Request
 
 TRACE_VARIABLE = "SPOTLIGHT_STEP_TRACE"
 
 _Note = Callable[..., None]
-Upload = Coroutine[Any, Any, Any]
 
 
 def main() -> None:
@@ -57,7 +56,7 @@ def _trace_steps(note: _Note) -> None:
         def traced_step(company: Any, denoising: Denoising) -> None:
             step(company, denoising)
             note(
-                seeds=denoising._seeds[: denoising._count],
+                seeds=denoising.seeds,
                 step=denoising.steps_taken,
                 members=company.members,
                 epoch=getattr(company, "epoch", 0),
@@ -70,17 +69,16 @@ def _trace_steps(note: _Note) -> None:
 
 
 def _trace_commits(note: _Note) -> None:
-    def traced(upload: Callable[..., Upload]) -> Callable[..., Upload]:
-        def traced_upload(
-            member: Member, job: Any, origin: Any, batch: Batch, taken: Taken
-        ) -> Upload:
-            seeds = [request.seed for request in batch.message.requests]
-            note(commit=taken.progress.step, seeds=seeds)
-            return upload(member, job, origin, batch, taken)
+    def traced(pack: Callable[..., bytes]) -> Callable[..., bytes]:
+        def traced_pack(
+            engine: TorchEngine, origin: Origin, requests: Sequence[Request], progress: Progress
+        ) -> bytes:
+            note(commit=progress.step, seeds=[request.seed for request in requests])
+            return pack(engine, origin, requests, progress)
 
-        return traced_upload
+        return traced_pack
 
-    change(Member, "_upload_progress", traced)
+    change(TorchEngine, "pack", traced)
 
 
 def _trace_groups(note: _Note) -> None:
@@ -109,7 +107,7 @@ def _trace_groups(note: _Note) -> None:
         return traced_meet
 
     change(SPMembership, "_tell_leader", tells)
-    change(group_connector, "meet", meets)
+    change(torch_collective, "meet", meets)
 
 
 def _trace_weights(note: _Note) -> None:

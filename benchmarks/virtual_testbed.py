@@ -87,12 +87,12 @@ def run_on_testbed(
     validation = _Validation(job, numerics, target)
 
     async def simulate() -> tuple[Path, int]:
-        cluster = Cluster(job.seed, folder, nodes, timings=profile.timings(job), numerics=numerics)
+        cluster = Cluster(job.seed, folder, nodes, times=profile.times(job), numerics=numerics)
         async with cluster:
             disturbing = asyncio.create_task(FaultInjector(cluster, faults).run())
             try:
                 run = await _have_it_done(cluster, _unvalidated(job, folder), validation)
-                return run, cluster.plant.steps
+                return run, cluster.hardware.steps
             finally:
                 disturbing.cancel()
                 await asyncio.wait((disturbing,))

@@ -219,9 +219,19 @@ class Denoising:
         return self._at.step >= self.settings.steps
 
     @property
+    def steps(self) -> int:
+        """How many steps there are."""
+        return self.settings.steps
+
+    @property
     def steps_taken(self) -> int:
         """How many steps are taken."""
         return self._at.step
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Of the samples, without the padding."""
+        return tuple(self._seeds[: self._count])
 
     @property
     def latents(self) -> Tensor:
@@ -267,21 +277,10 @@ class Denoising:
         if not self.done:
             raise ValueError(f"only {self._at.step} of {self.settings.steps} steps are taken")
         end = self.progress()
-        rows = rows_not_finite(end.latents, end.log_probs)
-        if rows:
-            raise NotFinite(
-                f"{len(rows)} of {self._count} samples are NaN or infinite after the last step"
-                f" ({self._names(rows)}); resume from an earlier checkpoint with a lower"
-                " training.learning_rate, or lower sampler.guidance",
-                rows,
-            )
+        require_finite(end, self._prompts, self._seeds)
         if self.settings.window is None or self.settings.kind == "ode":
             return SampleBatch(end.latents, None, None, 0)
         return SampleBatch(end.latents, end.window_states, end.log_probs, self.settings.window[0])
-
-    def _names(self, rows: Sequence[int]) -> str:
-        names = [f"{self._prompts[row]!r}, seed {self._seeds[row]}" for row in rows]
-        return "; ".join(names[:_NAMED] + ["..."] * (len(names) > _NAMED))
 
     def _after_noise(self, at: _Point, velocity: Tensor) -> _Point:
         kind, noise_level = self.settings.kind, self.settings.noise_level
@@ -304,6 +303,20 @@ class Denoising:
         if not at.log_probs:
             return states, torch.zeros(count, 0)
         return states, torch.stack(at.log_probs, dim=1)[:count].cpu()
+
+
+def require_finite(end: Progress, prompts: Sequence[str], seeds: Sequence[int]) -> None:
+    """Raises `NotFinite` with the rows that are not, after the last step."""
+    rows = rows_not_finite(end.latents, end.log_probs)
+    if rows:
+        names = [f"{prompts[row]!r}, seed {seeds[row]}" for row in rows]
+        named = "; ".join(names[:_NAMED] + ["..."] * (len(names) > _NAMED))
+        raise NotFinite(
+            f"{len(rows)} of {len(end.latents)} samples are NaN or infinite after the last step"
+            f" ({named}); resume from an earlier checkpoint with a lower"
+            " training.learning_rate, or lower sampler.guidance",
+            rows,
+        )
 
 
 def start(

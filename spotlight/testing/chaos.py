@@ -71,8 +71,9 @@ def scenario(seed: int, folder: Path, kinds: Sequence[FaultKind] = KINDS) -> Sce
     rng = random.Random(f"{seed} scenario")
     workers = rng.choice([1, 1, 1, 2, 3, 4])
     spot = {1: rng.randint(2, 4), 4: 1}.get(workers, rng.randint(1, 2))
+    ranks = rng.choice([1, 1, 2])
     nodes = (
-        NodeSpec("reserved", "reserved", 1),
+        NodeSpec("reserved", "reserved", ranks),
         *(NodeSpec(f"spot-{number}", "spot", workers) for number in range(1, spot + 1)),
     )
     budget = rng.choice(["fixed", "window"])
@@ -82,6 +83,7 @@ def scenario(seed: int, folder: Path, kinds: Sequence[FaultKind] = KINDS) -> Sce
         exploration={"candidates": 2, "budget": budget},
         checkpoint_every=rng.choice([1, 2]),
         degree=rng.choice(degrees),
+        ranks=ranks,
     )
     faults = draw_faults(
         seed,
@@ -94,7 +96,9 @@ def scenario(seed: int, folder: Path, kinds: Sequence[FaultKind] = KINDS) -> Sce
     return Scenario(job, nodes, faults, exact)
 
 
-def chaos_job(folder: Path, *, degree: int | str = "auto", **changes: object) -> JobSpec:
+def chaos_job(
+    folder: Path, *, degree: int | str = "auto", ranks: int = 1, **changes: object
+) -> JobSpec:
     """A small job whose prompts are in the folder."""
     for name, first, count in (("train", 1000, 4), ("validation", 2000, 2)):
         lines = "".join(f'the number "{first + number}"\n' for number in range(count))
@@ -118,7 +122,8 @@ def chaos_job(folder: Path, *, degree: int | str = "auto", **changes: object) ->
             "iterations": 3,
             "group_size": 4,
             "checkpoint_every": 1,
-            "training": {"updates_per_iteration": 1, "rollout_decay": 0.5},
+            "training": {"updates_per_iteration": 1, "rollout_decay": 0.5, "ranks": ranks},
+            "pools": {"reserved": {"nodes": 1, "workers": ranks}},
             "exploration": {"candidates": 2, "budget": "fixed"},
             "validation": {"seeds": 2, "every": 2},
             **changes,
@@ -166,7 +171,7 @@ def run_seed(seed: int, kinds: Sequence[FaultKind] = KINDS) -> tuple[Outcome, Hi
         dict(sorted(history.effective.items())),
         tuple(history.violations),
         round(history.happenings[-1].time_s, 3),
-        run.cluster.plant.steps,
+        run.cluster.hardware.steps,
         needed_steps(made.job),
     )
     return outcome, history
@@ -222,7 +227,9 @@ async def simulate(seed: int, made: Scenario, folder: Path) -> Run:
             await _have_it_done(run)
             if run.status is not None and run.status.outcome == "finished":
                 await asyncio.sleep(_SETTLE_S)
-                for what in workers_are_free_again(cluster):
+                status = await _look(run)
+                joined = {worker.node for worker in status.workers} if status else set()
+                for what in workers_are_free_again(cluster, joined):
                     cluster.history.violation(what)
         finally:
             disturbing.cancel()

@@ -4,20 +4,20 @@ them."""
 from __future__ import annotations
 
 import random
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-import msgspec
-
-from spotlight.actors.worker.batch_member import Batch
-from spotlight.testing import fingerprints
-from spotlight.testing.ack_log import AckLog
-from spotlight.testing.fake_collectives import FakeCollectives, State
+from spotlight.testing.fake_groups import FakeGroups
 from spotlight.testing.history import History
 from spotlight.testing.memory_store import Stores
 from spotlight.testing.numerics import Fingerprints, Numerics
-from spotlight.types import BundleOffer, Request
+from spotlight.testing.virtual_threads import wait_for_the_end
+from spotlight.timings import Timings
+from spotlight.types import Request
+
+if TYPE_CHECKING:
+    from spotlight.testing.fake_denoising import FakeDenoising
 
 _SERIAL_SHARE = 0.1
 """Of a step, so much is not shared out in a group."""
@@ -57,11 +57,14 @@ class FakeHardware:
     rng: random.Random
     history: History
     stores: Stores
-    acks: AckLog
     kill: Callable[[str], object]
-    """Kills the worker process of that name."""
+    """Kills the worker process of that name, in a moment."""
+    incarnation: Callable[[str], str]
+    """Of the process that bears a name now: differs for every one that ever does."""
     numerics: Numerics = field(default_factory=Fingerprints)
-    timings: HardwareTimes = field(default_factory=HardwareTimes)
+    times: HardwareTimes = field(default_factory=HardwareTimes)
+    timings: Timings = Timings()
+    """The limits of the system that is simulated: those that are shipped."""
     exact_training: bool = True
     """The same samples give the same weights, as on one machine; else only nearly."""
     slow: dict[str, float] = field(default_factory=dict)
@@ -73,23 +76,44 @@ class FakeHardware:
     """So many of the batches that begin next hold a request that will be poison."""
     poisoned: int = 0
     """Processes that poison ended."""
-    drains: Counter[str] = field(default_factory=Counter)
-    """Drains that members heard of, by node."""
     scorer_fails: Callable[[Request], bool] = lambda request: False
-    at_work: dict[str, SimulatedBatch] = field(default_factory=dict)
-    """What every worker denoises now."""
+    at_work: dict[str, FakeDenoising] = field(default_factory=dict)
+    """What every worker denoises, or has denoised last."""
     steps: int = 0
     """Denoising steps of single requests, all together."""
+    _addresses: int = 0
     _chances: dict[tuple[str, int, int], str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.circles = FakeCollectives(self.history)
+        limits, history = self.timings.worker, self.history
+        self.sp_groups = FakeGroups(history, limit_s=limits.group_collective_limit_s)
+        self.trainer_groups = FakeGroups(history, limit_s=limits.trainer_collective_limit_s)
+
+    def next_address(self) -> str:
+        """Where nobody listened before."""
+        self._addresses += 1
+        return f"simulated:{self._addresses}"
+
+    def lose(self, worker: str, *, seen: bool) -> None:
+        """Its process is gone; perhaps the others of its groups see that."""
+        self.sp_groups.lose(worker, seen=seen)
+        self.trainer_groups.lose(worker, seen=seen)
+
+    def step_taken(self, worker: str, denoising: FakeDenoising) -> None:
+        """In work of the worker, which decides for its group: a batch is one step further. Some die
+        of it.
+        """
+        self.steps += len(denoising.requests)
+        self.at_work[worker] = denoising
+        if self._is_poisonous(denoising.requests):
+            self.kill(worker)
+            wait_for_the_end()
 
     def step_s(self, node: str, members: int) -> float:
         """Time of a denoising step of a group on a node now."""
         self.slow_steps += node in self.slow
         share = _SERIAL_SHARE + (1 - _SERIAL_SHARE) / members
-        return self.timings.step_s * share * self.slow.get(node, 1.0)
+        return self.times.step_s * share * self.slow.get(node, 1.0)
 
     def chance(self, job_id: str, term: int, iteration: int) -> str:
         """What makes this update differ from others with the same samples; ranks that make it
@@ -101,8 +125,7 @@ class FakeHardware:
             self._chances[update] = f"{self.rng.getrandbits(32)}"
         return self._chances[update]
 
-    def is_poisonous(self, requests: tuple[Request, ...]) -> bool:
-        """Whether denoising these ends the process."""
+    def _is_poisonous(self, requests: Sequence[Request]) -> bool:
         if self.poison_next:
             self.poison_next -= 1
             self.poison.add(self.rng.choice(requests).id)
@@ -114,36 +137,3 @@ class FakeHardware:
         if self.poisoned % _POISON_DOSES == 0:
             self.poison.clear()
         return True
-
-
-@dataclass(eq=False)
-class SimulatedBatch(Batch):
-    """A batch in work at a simulated member."""
-
-    weights: str = ""
-    first: int = 0
-    step: int = 0
-    latents: list[str] = field(default_factory=list)
-    committed: int = 0
-    """Step of the last commit taken."""
-    told: int = 0
-    """Step of the last commit that the leader knows of."""
-    seconds: float = 0.0
-    """Time that the steps took."""
-    degrees: set[int] = field(default_factory=set)
-    """Sizes of the groups that took them."""
-
-    @property
-    def state(self) -> State:
-        """Where it stands."""
-        return State(self.weights, self.step, tuple(self.latents))
-
-
-async def fetch_bundle(plant: FakeHardware, offer: BundleOffer) -> fingerprints.Bundle:
-    """Samples or a commit."""
-    return msgspec.msgpack.decode(await plant.stores.fetch(offer), type=fingerprints.Bundle)
-
-
-async def fetch_weights(plant: FakeHardware, offer: BundleOffer) -> fingerprints.Weights:
-    """A weights version."""
-    return msgspec.msgpack.decode(await plant.stores.fetch(offer), type=fingerprints.Weights)

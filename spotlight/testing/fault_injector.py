@@ -27,9 +27,9 @@ class FaultInjector:
         self._back_at: dict[str, float] = {}
         self._armed: list[Fault] = []
         self._frozen: dict[str, int] = {}
-        self._idle_since: dict[str, float] = {}
+        self._crippled_since: dict[str, float] = {}
         cluster.on_failpoint = self._on_failpoint
-        cluster.plant.scorer_fails = self._scorer_fails
+        cluster.hardware.scorer_fails = self._scorer_fails
         self._scorer_fails_with = 0.0
 
     async def run(self) -> None:
@@ -130,11 +130,11 @@ class FaultInjector:
             self._effect(fault)
 
     async def _slow(self, fault: Fault) -> None:
-        plant, before = self._cluster.plant, self._cluster.plant.slow_steps
-        plant.slow[fault.node] = fault.amount
+        hardware, before = self._cluster.hardware, self._cluster.hardware.slow_steps
+        hardware.slow[fault.node] = fault.amount
         await asyncio.sleep(fault.lasts_s)
-        plant.slow.pop(fault.node, None)
-        if plant.slow_steps > before:
+        hardware.slow.pop(fault.node, None)
+        if hardware.slow_steps > before:
             self._effect(fault)
 
     def _cluster_processes(self, node: str) -> tuple[str, ...]:
@@ -158,7 +158,7 @@ class FaultInjector:
             self._effect(fault)
 
     def _drains(self, node: str) -> int:
-        return self._cluster.plant.drains[node]
+        return self._cluster.logs.drains[node]
 
     # --- the network ---
 
@@ -208,14 +208,14 @@ class FaultInjector:
     # --- requests and rewards ---
 
     async def _poison(self, fault: Fault) -> None:
-        plant, before = self._cluster.plant, self._cluster.plant.poisoned
-        plant.poison_next += 1
+        hardware, before = self._cluster.hardware, self._cluster.hardware.poisoned
+        hardware.poison_next += 1
         await asyncio.sleep(60.0)
-        if plant.poisoned > before:
+        if hardware.poisoned > before:
             self._effect(fault)
 
     def _scorer_fails(self, request: Request) -> bool:
-        return self._cluster.plant.rng.random() < self._scorer_fails_with
+        return self._cluster.hardware.rng.random() < self._scorer_fails_with
 
     # --- the coordinator ---
 
@@ -247,7 +247,7 @@ class FaultInjector:
                 if not cluster.is_up(name) and self._now() >= self._back_at.get(name, 0.0):
                     await self._start(name)
             for node in cluster.nodes:
-                self._restart_if_empty(node.name)
+                self._restart_if_crippled(node.name)
             await asyncio.sleep(_OPERATOR_S)
 
     async def _start(self, name: str) -> None:
@@ -257,12 +257,12 @@ class FaultInjector:
         else:
             await self._cluster.start_node(name)
 
-    def _restart_if_empty(self, node: str) -> None:
-        """A node that has given up its workers is of no use: its operator starts it anew."""
+    def _restart_if_crippled(self, node: str) -> None:
+        """A node that has given up a worker may be waited for: its operator starts it anew."""
         node_process, *workers = self._cluster_processes(node)
-        if not self._cluster.is_up(node_process) or any(map(self._cluster.is_up, workers)):
-            self._idle_since.pop(node, None)
-        elif self._now() - self._idle_since.setdefault(node, self._now()) > _PATIENCE_S:
+        if not self._cluster.is_up(node_process) or all(map(self._cluster.is_up, workers)):
+            self._crippled_since.pop(node, None)
+        elif self._now() - self._crippled_since.setdefault(node, self._now()) > _PATIENCE_S:
             self._cluster.kill_process(node)
 
     def _effect(self, fault: Fault) -> None:

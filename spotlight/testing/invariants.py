@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from typing import TYPE_CHECKING, Any
 
-from spotlight.actors.coordinator.coordinator import Coordinator
 from spotlight.actors.coordinator.job_journal import TERM_BITS
 from spotlight.policies.advantages import group_advantages
 from spotlight.testing import fingerprints
@@ -243,26 +242,23 @@ def nothing_needed_is_deleted(run: Run) -> Iterable[str]:
             yield f"{failed['error']}"
 
 
-def workers_are_free_again(cluster: Cluster) -> Iterable[str]:
-    """Some time after a job, while the cluster is still there: all nodes have joined, and nothing
+def workers_are_free_again(cluster: Cluster, joined: Set[str]) -> Iterable[str]:
+    """Some time after a job, while the cluster is still there: all nodes have `joined`, and nothing
     holds on to the job or to a notice that was withdrawn."""
     long_ago = cluster.loop.time() - _BOOT_LIMIT_S
     new = {start["process"] for start in cluster.history.all("started") if start.time_s > long_ago}
-    given = {node.name for node in cluster.nodes if cluster.has_notice(node.name)}
-    up = [node for node in cluster.nodes if cluster.is_up(node.name)]
-    nodes = {node.name for node in up if new.isdisjoint(node.processes)} - given
-    for name, process in sorted(cluster.processes.items()):
-        if process.ended.done() or process.system is None or name.partition("/")[0] in given:
+    for node in cluster.nodes:
+        if cluster.has_notice(node.name) or not cluster.is_up(node.name):
             continue
-        for cell in process.system.cells.values():
-            actor = getattr(cell, "_actor", None)
-            if isinstance(actor, Coordinator):
-                missing = sorted(nodes - actor._nodes.keys())
-                yield from (f"{node} has not joined again" for node in missing)
-            elif getattr(actor, "_job", None) or getattr(actor, "_job_id", ""):
-                yield f"{cell.ref.name} of {name} holds on to the job"
-            if getattr(actor, "_draining_for", None) is not None:
-                yield f"{cell.ref.name} of {name} takes nothing more"
+        has_workers = any(map(cluster.is_up, node.processes[1:]))
+        if has_workers and new.isdisjoint(node.processes) and node.name not in joined:
+            yield f"{node.name} has not joined again"
+        for process in map(cluster.processes.get, filter(cluster.is_up, node.processes)):
+            assert process is not None, "it is up"
+            for actor in sorted(cluster.logs.jobs[process.identity]):
+                yield f"the {actor} of {process.name} holds on to the job"
+            if cluster.logs.workers[process.identity].draining:
+                yield f"{process.name} takes nothing more"
 
 
 INVARIANTS: tuple[Callable[[Run], Iterable[str]], ...] = (

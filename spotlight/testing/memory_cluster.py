@@ -1,5 +1,5 @@
-"""A whole cluster on one event loop: the real coordinator, nodes and group leaders, with simulated
-members and trainer ranks.
+"""A whole cluster on one event loop: the real actors of coordinator, nodes and workers, whose
+engines compute fingerprints on virtual time.
 
 Every process is an actor system of its own on a memory network. It can be killed, stopped and cut
 off like one, and whatever it started goes with it.
@@ -19,25 +19,26 @@ from typing import Any
 
 from spotlight import failpoints
 from spotlight.actors.coordinator.coordinator import Coordinator
-from spotlight.actors.coordinator.job_runner import JobRunner
 from spotlight.actors.node.node import NodeScheduler, NodeSettings
 from spotlight.actors.protocol import WorkerRefs, WorkerUp
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem
 from spotlight.actors.runtime.launcher import WORKER_KEY
 from spotlight.actors.worker.group_leader import GroupLeader
+from spotlight.actors.worker.member import Member
+from spotlight.actors.worker.trainer_rank import TrainerRank
 from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.errors import SpotlightError
 from spotlight.policies.notices import Notice
-from spotlight.testing.ack_log import AckLog
+from spotlight.testing.actor_logs import ActorLogs
 from spotlight.testing.addresses import address_of, is_spared
+from spotlight.testing.fake_engine import FakeEngine
 from spotlight.testing.fake_hardware import FakeHardware, HardwareTimes
 from spotlight.testing.freezing import FreezableLoop, context_of, current_process
 from spotlight.testing.history import History
 from spotlight.testing.memory_store import SimulatedStore, Stores
 from spotlight.testing.numerics import Fingerprints, Numerics
 from spotlight.testing.processes import NodeSpec, Process
-from spotlight.testing.simulated_member import SimulatedMember
-from spotlight.testing.simulated_trainer import SimulatedTrainerRank
+from spotlight.testing.virtual_threads import VirtualThreads
 from spotlight.transport.control import MemoryNetwork
 from spotlight.transport.control.memory import Faults
 
@@ -83,7 +84,7 @@ class Cluster:
     seed: int
     folder: Path
     nodes: tuple[NodeSpec, ...]
-    timings: HardwareTimes = field(default_factory=HardwareTimes)
+    times: HardwareTimes = field(default_factory=HardwareTimes)
     exact_training: bool = True
     numerics: Numerics = field(default_factory=Fingerprints)
 
@@ -93,28 +94,31 @@ class Cluster:
         self.loop = loop
         self._context = copy_context()
         self.history = History(loop.time)
+        self.logs = ActorLogs(self.history)
         self.network = MemoryNetwork(self.rng("network"), Faults(spares=is_spared))
         self.stores = Stores(
             self.rng("stores"),
             reaches=self.reaches,
             reader=lambda: _name_of(current_process()),
-            transfer_s=self.timings.transfer_s,
+            transfer_s=self.times.transfer_s,
             missed=lambda reader, key: self.history.add("missed", reader=reader, key=key),
         )
-        self.plant = FakeHardware(
-            rng=self.rng("plant"),
+        self.hardware = FakeHardware(
+            rng=self.rng("hardware"),
             history=self.history,
             stores=self.stores,
-            acks=AckLog(self.history),
-            kill=self.kill_process,
+            kill=self._kill_soon,
+            incarnation=lambda name: self.processes[name].identity,
             numerics=self.numerics,
-            timings=self.timings,
+            times=self.times,
             exact_training=self.exact_training,
         )
         self.processes: dict[str, Process] = {}
         self._specs = {node.name: node for node in self.nodes}
         self._pids = 0
         self._endings: set[asyncio.Task[None]] = set()
+        self._notices: dict[str, float] = {}
+        """Until when a node may take nothing, as it has notice."""
         self.on_failpoint: Callable[[str], None] = lambda name: None
         """Called when the coordinator reaches a failpoint."""
 
@@ -124,7 +128,7 @@ class Cluster:
 
     async def __aenter__(self) -> Cluster:
         self._watching = ExitStack()
-        self._watching.enter_context(self.plant.acks.watching())
+        self._watching.enter_context(self.logs.reading())
         failpoints.install(self._reached)
         self.loop.set_exception_handler(self._on_loop_error)
         self._user = ActorSystem(self.network.transport("user"), rng=self.rng("user"))
@@ -171,6 +175,7 @@ class Cluster:
     async def start_node(self, name: str) -> None:
         """Start a node, or start it again; its workers follow."""
         spec, process = self._specs[name], self._add(name)
+        self._notices.pop(name, None)
         folder = f"{name} {process.pid}"
         store = self.stores.open(name, folder)
         settings = NodeSettings(
@@ -199,18 +204,20 @@ class Cluster:
         rng = self.rng(f"worker {process.pid}")
 
         async def boot() -> None:
-            await asyncio.sleep(rng.uniform(*self.timings.boot_s))
+            await asyncio.sleep(rng.uniform(*self.times.boot_s))
             node_address = address_of(node.name)
-            context = process.context = WorkerContext(name, rng.getrandbits(48), node_address)
+            context = process.context = WorkerContext(
+                name, rng.getrandbits(48), node_address, threads=VirtualThreads()
+            )
+            engine = FakeEngine(self.hardware, name)
             system = await self._start_system(process)
 
             def spawn(factory: Callable[[], Actor], actor: str) -> Coroutine[Any, Any, ActorRef]:
                 return system.spawn(factory, actor, linked=True)
 
-            plant = self.plant
-            member = await spawn(lambda: SimulatedMember(context, node.name, plant), "member")
+            member = await spawn(lambda: Member(context, engine), "member")
             leader = await spawn(lambda: GroupLeader(context, member), "leader")
-            trainer = await spawn(lambda: SimulatedTrainerRank(context, plant), "trainer-rank")
+            trainer = await spawn(lambda: TrainerRank(context, engine), "trainer-rank")
             refs = WorkerRefs(name, context.epoch, leader, member, trainer)
             system.tell(system.well_known(node_address, "node"), WorkerUp(refs, key))
 
@@ -264,13 +271,18 @@ class Cluster:
             self.kill_process(worker)
         return True
 
+    def _kill_soon(self, name: str) -> None:
+        """For work of that process itself."""
+        self.loop.call_soon(self.kill_process, name, context=self._context)
+
     def _kill(self, process: Process) -> None:
         if process.ended.done():
             return
         self.history.add("killed", process=process.name)
-        self._note_lost_work(process.name)
-        seen = self.plant.rng.random() < _SEEN_BY_PEERS
-        self.plant.circles.lose(process.name, seen=seen)
+        self._note_lost_work(process)
+        self.hardware.lose(process.name, seen=self.hardware.rng.random() < _SEEN_BY_PEERS)
+        if process.context is not None:
+            process.context.close()
         system = process.system
         self._end(process, -9)
         if system is not None:
@@ -291,13 +303,7 @@ class Cluster:
         self, process: Process, system: ActorSystem, journal: dict[Path, bytes]
     ) -> None:
         """Let the kernel take back what a killed process had."""
-        actors = [getattr(cell, "_actor", None) for cell in system.cells.values()]
         await system.abort()
-        if process.context is not None:
-            process.context.close()
-        for actor in actors:
-            if isinstance(actor, JobRunner):
-                actor._record.close()
         for path, data in journal.items():  # closing has tidied up, which a kill does not
             path.write_bytes(data)
         self.loop.forget(process.identity)
@@ -336,19 +342,20 @@ class Cluster:
         files = sorted((self.folder / "runs").glob("*/journal.sqlite*"))
         return {file: file.read_bytes() for file in files}
 
-    def _note_lost_work(self, worker: str) -> None:
-        batch = self.plant.at_work.pop(worker, None)
-        if batch is not None:
+    def _note_lost_work(self, process: Process) -> None:
+        denoising = self.hardware.at_work.pop(process.name, None)
+        worker = self.logs.workers[process.identity]
+        grant = worker.denoises
+        if denoising is not None and grant is not None and denoising.requests == grant.requests:
             self.history.add(
                 "lost_work",
-                worker=worker,
-                lease=batch.message.lease,
-                begun_at=batch.first,
-                step=batch.step,
-                told=batch.told,
-                on_its_way=batch.committed > batch.told,
-                every=batch.message.commit_every,
-                requests=tuple(request.id for request in batch.message.requests),
+                worker=process.name,
+                lease=grant.lease,
+                step=denoising.steps_taken,
+                told=worker.told,
+                on_its_way=denoising.copied > worker.told,
+                every=grant.commit_every,
+                requests=tuple(request.id for request in grant.requests),
             )
 
     # --- stopping and cutting off ---
@@ -401,10 +408,13 @@ class Cluster:
 
     def give_notice(self, name: str, lead_s: float) -> None:
         """The cloud tells a node that it will be taken; one that does not run hears nothing."""
+        outlived_s = self.hardware.timings.departure.outlived_after_s
+        self._notices[name] = self.loop.time() + lead_s + outlived_s
         self._tell_of(name, Notice("aws", "preempt", "event", lead_s))
 
     def withdraw_notice(self, name: str) -> None:
         """The cloud takes that back."""
+        self._notices.pop(name, None)
         self._tell_of(name, Notice("aws", "cancel", "event"))
 
     def _tell_of(self, name: str, notice: Notice) -> None:
@@ -412,8 +422,8 @@ class Cluster:
             self.processes[name].notices.put_nowait(notice)
 
     def has_notice(self, name: str) -> bool:
-        """Whether a node has a notice that nobody has withdrawn."""
-        return any(it._departure.notice for it in self.processes[name].actors(NodeScheduler))
+        """Whether a node has a notice that nobody has withdrawn, and that it has not outlived."""
+        return self._notices.get(name, 0.0) > self.loop.time()
 
     def coordinator_actor(self) -> ActorRef:
         """The coordinator."""

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from typing import Literal
 
-from spotlight.actors.runtime import Actor, ActorSystem
+from spotlight.actors.runtime import ActorSystem
 from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.policies.notices import Notice
-
-ActorT = TypeVar("ActorT", bound=Actor)
 
 
 @dataclass(frozen=True)
@@ -45,13 +43,6 @@ class Process:
     def identity(self) -> str:
         """Differs for every process that bears the name."""
         return f"{self.name}#{self.pid}"
-
-    def actors(self, kind: type[ActorT]) -> list[ActorT]:
-        """Those of one kind that live in it; none once it has ended."""
-        if self.system is None or self.ended.done():
-            return []
-        actors = [getattr(cell, "_actor", None) for cell in self.system.cells.values()]
-        return [actor for actor in actors if isinstance(actor, kind)]
 
     async def wait(self) -> int:
         """Its exit code."""

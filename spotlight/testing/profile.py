@@ -40,7 +40,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         if min(self.publish_s, self.load_s, self.score_s) < 0 or not 0 <= self.train_jitter < 1:
             raise ValueError("times must not be below 0, and train_jitter must be in [0, 1)")
 
-    def timings(self, job: JobSpec) -> HardwareTimes:
+    def times(self, job: JobSpec) -> HardwareTimes:
         """What that comes to for the job's micro-batches and samples. A denoising step takes the
         same, whatever it is for."""
         sample_s = self.rollout_s * self.gpus / self.samples

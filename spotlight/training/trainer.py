@@ -91,7 +91,8 @@ class Trainer:
     def train(self, iteration: int, batch: TrainingBatch) -> dict[str, float]:
         """Take the optimizer steps of one iteration; the model then holds the newest weights.
 
-        Every rank is given the whole batch and takes its share. Returns means over the updates:
+        Every rank is given the whole batch and takes its share; of the rows of others (all but its
+        `own_samples`) only the shape matters. Returns means over the updates:
         `loss`, `grad_norm` (before clipping) and the metrics of the loss; the latter also for the
         first update alone, as `first_*`.
 
@@ -105,7 +106,7 @@ class Trainer:
             micro_batch=training.micro_batch,
             fixed=self._loss.replays,
         )
-        hands = deal(len(batch), training.updates_per_iteration, key(self._seed, iteration))
+        hands = self._hands(iteration, len(batch))
         terms = [self._terms(iteration, update, batch, hand) for update, hand in enumerate(hands)]
         old = self._old_velocities(forwards, terms)
         reference = self._velocities(forwards, terms, self._reference)
@@ -120,6 +121,11 @@ class Trainer:
             self._old.lerp_(weights.values, 1 - training.rollout_decay)
         report = {name: sum(r[name] for r in reports) / len(reports) for name in reports[0]}
         return report | {f"first_{name}": reports[0][name] for name in self._loss.metrics}
+
+    def own_samples(self, iteration: int, count: int) -> list[int]:
+        """Which samples of an iteration's `count` this rank trains on, in canonical order."""
+        hands = self._hands(iteration, count)
+        return sorted(sample for hand in hands for sample in hand[self._rank :: self._world])
 
     def rollout_state(self) -> dict[str, Tensor]:
         """The weights that the next rollouts use (DiffusionNFT's old policy, else the newest).
@@ -186,6 +192,10 @@ class Trainer:
         if self._reference is not None:
             roles["reference"] = self._reference
         return roles
+
+    def _hands(self, iteration: int, count: int) -> list[list[int]]:
+        """The samples of every update."""
+        return deal(count, self._training.updates_per_iteration, key(self._seed, iteration))
 
     def _terms(
         self, iteration: int, update: int, batch: TrainingBatch, hand: Sequence[int]

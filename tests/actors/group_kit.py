@@ -36,12 +36,14 @@ from spotlight.actors.protocol import (
     Seat,
 )
 from spotlight.actors.runtime import ActorRef, ActorSystem, Message
-from spotlight.actors.worker import member as member_module
+from spotlight.actors.worker import torch_engine
 from spotlight.actors.worker.commit_bundles import settings_of
 from spotlight.actors.worker.member import Member
+from spotlight.actors.worker.step_group import SoloSteps
+from spotlight.actors.worker.torch_collective import TorchCollective
+from spotlight.actors.worker.torch_engine import TorchEngine
 from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.diffusion.checkpoints import load_model
-from spotlight.diffusion.lockstep import GroupSteps, SoloSteps
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.samplers import Denoising, sample
 from spotlight.timings import Timings
@@ -94,21 +96,21 @@ class Steps:
         """Called before a step of a rank; may raise or wait."""
         self._allowed = 1_000_000
         self._changed = threading.Condition()
-        alone, lockstep = SoloSteps.step, GroupSteps._step
+        alone, together = SoloSteps.step, TorchCollective.step
 
         def step_alone(company: SoloSteps, denoising: Denoising) -> None:
             self._before(0, denoising)
             alone(company, denoising)
             self._after(0, 1, denoising)
 
-        def step_together(company: GroupSteps, denoising: Denoising) -> None:
-            rank = company.group.rank
+        def step_together(collective: TorchCollective, denoising: Denoising) -> None:
+            rank = collective.rank
             self._before(rank, denoising)
-            lockstep(company, denoising)
-            self._after(rank, company.members, denoising)
+            together(collective, denoising)
+            self._after(rank, collective.world, denoising)
 
         monkeypatch.setattr(SoloSteps, "step", step_alone)
-        monkeypatch.setattr(GroupSteps, "_step", step_together)
+        monkeypatch.setattr(TorchCollective, "step", step_together)
 
     def hold_after(self, steps: int) -> None:
         """Let rank 0 begin no step once so many were taken in all."""
@@ -148,7 +150,7 @@ class Steps:
 
     def _after(self, rank: int, members: int, denoising: Denoising) -> None:
         digest = hashlib.sha256(denoising.latents.numpy().tobytes()).hexdigest()
-        seeds = tuple(denoising._seeds[: denoising._count])
+        seeds = denoising.seeds
         with self._changed:
             self.taken.append(Step(rank, members, seeds, denoising.steps_taken, digest))
 
@@ -210,14 +212,14 @@ class GroupCrew:
         """All workers, with the job and its weights."""
         use_scorer(monkeypatch)
         plain = iter(list(self._models))
-        monkeypatch.setattr(member_module, "load_model", lambda spec: next(plain))
+        monkeypatch.setattr(torch_engine, "load_model", lambda spec: next(plain))
         for number in range(len(self._models)):
             worker = Crewman(f"w{number}")
             worker.system, worker.transport = await cluster.process(worker.name)
             self._lose_on(worker.transport)
             worker.leader = await recorder(worker.system, "leader")
             worker.context = WorkerContext(worker.name, 1, worker.system.address, timings=timings)
-            worker.actor = Member(worker.context)
+            worker.actor = Member(worker.context, TorchEngine())
             worker.member = await worker.system.spawn(lambda made=worker.actor: made, "member")
             self.workers.append(worker)
             await self.prepare(worker)

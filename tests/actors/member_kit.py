@@ -28,8 +28,9 @@ from spotlight.actors.protocol import (
     ReturnLease,
 )
 from spotlight.actors.runtime import ActorRef, ActorSystem, Message
-from spotlight.actors.worker import member as member_module
+from spotlight.actors.worker import torch_engine
 from spotlight.actors.worker.member import Member
+from spotlight.actors.worker.torch_engine import TorchEngine
 from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.samplers import Denoising
@@ -77,7 +78,7 @@ class Worker:
         self.system = await cluster.system(name)
         self.leader = await recorder(self.system, "leader")
         self.context = WorkerContext(name, 1, "", timings=timings)
-        self.member = await self.system.spawn(lambda: Member(self.context), "member")
+        self.member = await self.system.spawn(lambda: Member(self.context, TorchEngine()), "member")
         await self.prepare(self.store)
         await self.hold(weights)
 
@@ -177,7 +178,7 @@ class SlowSink:
         self.free.set()
         self.fails = False
         self.keys: list[str] = []
-        monkeypatch.setattr(member_module, "upload", self)
+        monkeypatch.setattr(torch_engine, "upload", self)
 
     async def __call__(self, store: StoreEndpoint, key: str, data: bytes) -> BundleOffer:
         self.keys.append(key)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spotlight.actors.worker import scoring
+from spotlight.actors.worker import torch_engine
 
 
 class FakeScorer:
@@ -47,5 +47,5 @@ def brightness(images: np.ndarray) -> list[float]:
 def use_scorer(monkeypatch: pytest.MonkeyPatch) -> FakeScorer:
     """All members score with it from now on."""
     scorer = FakeScorer()
-    monkeypatch.setattr(scoring, "build_scorer", lambda spec: scorer)
+    monkeypatch.setattr(torch_engine, "build_scorer", lambda spec: scorer)
     return scorer

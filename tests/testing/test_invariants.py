@@ -13,9 +13,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from spotlight.actors.protocol import WorkerRefs
+from spotlight.actors.node import node
+from spotlight.actors.protocol import Drain
 from spotlight.policies.dispatch.rows import Row, SavedRow
-from spotlight.testing import invariants
+from spotlight.testing import fake_denoising, invariants
 from spotlight.testing.chaos import Run, run_seed, scenario, silence, simulate
 from spotlight.testing.faults import FaultKind
 from spotlight.testing.freezing import FreezableLoop
@@ -110,7 +111,7 @@ def test_an_advantage_that_is_not_of_the_rollouts_is_noticed(run: Run) -> None:
 def test_a_loss_of_more_steps_than_commits_leave_open_is_noticed(
     run: Run, told: int, on_its_way: bool, noticed: bool
 ) -> None:
-    lost = {"worker": "w", "lease": 1, "begun_at": 0, "step": 7, "told": told, "every": 2}
+    lost = {"worker": "w", "lease": 1, "step": 7, "told": told, "every": 2}
     run.history.add("lost_work", **lost, on_its_way=on_its_way, requests=())
     assert bool(violations(invariants.little_is_denoised_again, run)) == noticed
 
@@ -177,31 +178,21 @@ def test_a_sample_that_is_deleted_too_early_is_noticed(run: Run) -> None:
 
 
 def test_a_resumed_sample_that_lacks_a_step_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    from spotlight.testing import simulated_member
+    real = fake_denoising.decode_commit
 
-    real = simulated_member.fetch_bundle
-
-    async def one_step_further(*arguments: Any) -> Any:
-        bundle = await real(*arguments)
+    def one_step_further(data: bytes) -> fake_denoising.CommitBundle:
+        bundle = real(data)
         rows = (msgspec.structs.replace(row, latents=f"{row.latents}+") for row in bundle.rows)
         partial = bundle.rows[0].step < bundle.rows[0].request.settings.steps
         return msgspec.structs.replace(bundle, rows=tuple(rows)) if partial else bundle
 
-    monkeypatch.setattr(simulated_member, "fetch_bundle", one_step_further)
+    monkeypatch.setattr(fake_denoising, "decode_commit", one_step_further)
     # A sample must happen to be made twice, once of them resumed.
     assert is_found("samples_are_functions", ["kill_node", "notice_then_kill"], seeds=40)
 
 
 def test_a_leader_that_stays_drained_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    from spotlight.actors.node.node import NodeScheduler
-
-    drain = NodeScheduler._drain
-
-    def never_ends(self: NodeScheduler, workers: tuple[WorkerRefs, ...]) -> None:
-        if self._departure.notice is not None:
-            drain(self, workers)
-
-    monkeypatch.setattr(NodeScheduler, "_drain", never_ends)
+    monkeypatch.setattr(node, "Drain", lambda stop_in_s: Drain(stop_in_s or 60.0))
     assert is_found("takes nothing more", ["notice_no_kill"])
 
 

@@ -44,9 +44,7 @@ def updates(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str, str]]:
 def test_all_ranks_of_a_job_come_to_the_same_weights(
     tmp_path: Path, updates: list[tuple[int, str, str]], exact: bool
 ) -> None:
-    job = chaos_job(
-        tmp_path, training={"ranks": RANKS}, pools={"reserved": {"nodes": 1, "workers": RANKS}}
-    )
+    job = chaos_job(tmp_path, ranks=RANKS)
     nodes = (NodeSpec("reserved", "reserved", RANKS), NodeSpec("spot", "spot", 1))
     with silence(), asyncio.Runner(loop_factory=FreezableLoop) as runner:
         run = runner.run(simulate(0, Scenario(job, nodes, (), exact), tmp_path))

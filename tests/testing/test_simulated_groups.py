@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from spotlight.actors.node.regrouping import Grouping
-from spotlight.actors.worker.sp_membership import SPMembership
+from spotlight.actors.node import regrouping
+from spotlight.actors.protocol import FormGroup
+from spotlight.actors.protocol.delivery import try_tell
+from spotlight.actors.runtime import Actor, ActorRef, Message
 from spotlight.testing import invariants
 from spotlight.testing.chaos import Run, Scenario, chaos_job, silence, simulate
-from spotlight.testing.fake_collectives import InFakeGroup
+from spotlight.testing.fake_collective import FakeCollective
+from spotlight.testing.fake_denoising import State
 from spotlight.testing.faults import Fault
 from spotlight.testing.freezing import FreezableLoop
 from spotlight.testing.processes import NodeSpec
@@ -52,10 +56,11 @@ def run_job(tmp_path: Path) -> Callable[..., Run]:
 def test_members_of_a_node_denoise_together(run_job: Callable[..., Run], degree: int) -> None:
     run = run_job(degree=degree)
     assert run.history.violations == []
-    at_work = [circle for circle in run.cluster.plant.circles if circle.arrived]
-    assert max(len(circle.workers) for circle in at_work) == degree
-    steps = sum(len(circle.arrived) for circle in at_work)
-    assert steps * 4 > run.cluster.plant.steps / 2, "most steps are taken by groups"
+    hardware = run.cluster.hardware
+    at_work = [group for group in hardware.sp_groups if group.gatherings]
+    assert max(group.size for group in at_work) == degree
+    steps = sum(group.gatherings for group in at_work)
+    assert steps * 4 > hardware.steps / 2, "most steps are taken by groups"
 
 
 @pytest.mark.parametrize("faults", [KILLS, (STOP,), (LOSS, *KILLS)])
@@ -64,13 +69,22 @@ def test_who_is_left_of_a_group_goes_on(
 ) -> None:
     run = run_job(*faults)
     assert run.history.violations == []
-    assert any(circle.broken and circle.arrived for circle in run.cluster.plant.circles)
+    assert any(group.broken and group.gatherings for group in run.cluster.hardware.sp_groups)
 
 
 def test_an_order_that_nobody_repeats_is_noticed(
     run_job: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Grouping, "_repeat_order", lambda self, message: None)
+    told: set[tuple[str, FormGroup]] = set()
+
+    def once(actor: Actor, to: ActorRef, message: Message) -> bool:
+        if isinstance(message, FormGroup) and (to.address, message) in told:
+            return True
+        if isinstance(message, FormGroup):
+            told.add((to.address, message))
+        return try_tell(actor, to, message)
+
+    monkeypatch.setattr(regrouping, "try_tell", once)
     runs = (run_job(LOSS, *KILLS, seed=seed) for seed in range(12))
     # The order that matters is lost in some of them only.
     assert any("is without a group" in " ".join(run.history.violations) for run in runs)
@@ -79,37 +93,36 @@ def test_an_order_that_nobody_repeats_is_noticed(
 def test_a_group_that_waits_for_ever_is_noticed(
     run_job: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(SPMembership, "_call", lambda self, message: None)
+    for send in ("send", "send_latents"):
+        monkeypatch.setattr(FakeCollective, send, lambda self, what: None)
     assert "makes no step" in " ".join(run_job().history.violations)
 
 
 def test_a_plan_without_a_worker_is_noticed(
     run_job: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    planned = Grouping._planned
-    monkeypatch.setattr(Grouping, "_planned", lambda self: planned(self)[1:])
+    plan = regrouping.plan_groups
+    monkeypatch.setattr(
+        regrouping, "plan_groups", lambda *places, **work: plan(*places, **work)[1:]
+    )
     assert "has its workers in groups" in " ".join(run_job().history.violations)
 
 
 def test_an_epoch_that_is_used_twice_is_noticed(
     run_job: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    order = Grouping._order
-
-    def same_epoch(self: Grouping, worker: str, group: Any, epoch: int, at_once: bool) -> None:
-        order(self, worker, group, 1, at_once)
-
-    monkeypatch.setattr(Grouping, "_order", same_epoch)
+    monkeypatch.setattr(regrouping, "FormGroup", lambda epoch, *seats: FormGroup(1, *seats))
     assert "names two groups" in " ".join(run_job().history.violations)
 
 
-def test_members_that_follow_with_other_weights_are_noticed(
+def test_members_that_follow_with_other_latents_are_noticed(
     run_job: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    follow = InFakeGroup.follow
+    receive = FakeCollective.receive_latents
 
-    async def with_others(self: InFakeGroup, stretch: int, weights: str, step_s: Any) -> int:
-        return await follow(self, stretch, "others", step_s)
+    def others(self: FakeCollective, *batch: Any) -> State:
+        state = receive(self, *batch)
+        return dataclasses.replace(state, latents=("others",) * len(state.latents))
 
-    monkeypatch.setattr(InFakeGroup, "follow", with_others)
+    monkeypatch.setattr(FakeCollective, "receive_latents", others)
     assert "hold different latents" in " ".join(run_job().history.violations)

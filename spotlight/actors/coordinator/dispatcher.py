@@ -248,8 +248,10 @@ class Dispatcher(Actor):
         for each in instructions:
             if isinstance(each, Persist):
                 self._journal.stage_requests(each.rows)
-            else:
-                self._to_do.append(each)
+                continue
+            if isinstance(each, GrantLease):
+                log.debug("lease_granted", lease=each.lease)
+            self._to_do.append(each)
         self._to_do.extend(then)
         if self._turn is None:
             self._turn = self.run_task(self._end_turn_soon())

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 import msgspec
+import structlog
 
 from spotlight.actors.coordinator.exploration import Explored
 from spotlight.actors.coordinator.roster import Rank
@@ -25,6 +26,8 @@ from spotlight.policies.exploration.prompt_population import Population
 from spotlight.policies.exploration.reward_spread import Evidence, Knowledge
 from spotlight.store.journal import Journal
 from spotlight.types import BundleOffer, RequestId, RequestKind, StoreEndpoint
+
+log = structlog.get_logger(__name__)
 
 RecordT = TypeVar("RecordT", bound=msgspec.Struct | Evidence | Population)
 
@@ -100,7 +103,7 @@ class JobJournal:
         self._journal = journal
         self._endpoint = endpoint
         self._failed = failed
-        self._staged: dict[str, bytes | None] = {}
+        self._staged: dict[str, SavedRow | None] = {}
 
     @property
     def first_lease(self) -> int:
@@ -133,14 +136,20 @@ class JobJournal:
     def stage_requests(self, rows: Mapping[str, SavedRow | None]) -> None:
         """How far these requests are, or how they ended; None of one that nobody wants. Durable
         with the next `commit_staged`, or before the next write of anything else."""
-        for key, row in rows.items():
-            self._staged[_REQUESTS + key] = None if row is None else _encode(row)
+        log.debug("requests_saving", rows=rows)
+        self._staged |= rows
 
     def commit_staged(self) -> None:
         """Make durable what was staged, in one write."""
         if self._staged:
-            self._write_now(self._staged)
-            self._staged = {}
+            self._write_now(
+                {
+                    _REQUESTS + key: None if row is None else _encode(row)
+                    for key, row in self._staged.items()
+                }
+            )
+            rows, self._staged = self._staged, {}
+            log.debug("requests_saved", rows=rows)
 
     def save_requests(self, rows: Mapping[str, SavedRow | None]) -> None:
         """Stage and commit."""
@@ -156,6 +165,7 @@ class JobJournal:
         have trained without it meanwhile, and do not know of the end, cannot be gone on with: they
         need what was published. Recoveries are counted anew.
         """
+        log.debug("journal_goes_back")
         known = msgspec.structs.replace(self.trainers(), last_recovery=None)
         again = {key: None for key, row in self.requests().items() if row.given_up}
         self.save_requests(again)
@@ -224,6 +234,7 @@ class JobJournal:
         """Trainers begin again after `completed` iterations: drop later progress, all publications,
         and the samples of later weights.
         """
+        log.debug("journal_goes_back")
         changes: dict[str, bytes | None] = dict.fromkeys(
             f"progress/{key:06d}" for key in self.progress() if key > completed
         )

@@ -314,6 +314,10 @@ class JobRunner(Actor):
         await self._store.aclose()
         self._record.close()
 
+    def aborted(self) -> None:
+        """Leave the run folder as a kill does."""
+        self._record.close()
+
     @handles(CancelJob, only=_from_coordinator)
     async def on_cancel(self, message: CancelJob) -> None:
         """End the job; it can be resumed."""

@@ -188,6 +188,7 @@ class NodeScheduler(Actor):
         self._runner = self.sender
         if message.job_id != self._job_id:
             self._job_id = message.job_id
+            log.debug("job_begun", actor="node")
             self._weights.begin(message.job_id)
             self._grouping.end_job()
         for worker in self._workers.values():
@@ -248,6 +249,7 @@ class NodeScheduler(Actor):
                 try_tell(self, ref, message)
         if message.job_id == self._job_id:
             self._job_id = ""
+            log.debug("job_forgotten", actor="node")
             self._weights.begin("")
 
     def _tell_leaders(self, message: Message) -> None:

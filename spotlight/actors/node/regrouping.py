@@ -64,6 +64,7 @@ class Grouping:
         self.remove(refs.worker)
         self._workers[refs.worker] = refs
         self._groups[(refs.worker,)] = 0
+        self._log_plan()
 
     def remove(self, worker: str) -> None:
         """A worker's process has ended."""
@@ -163,6 +164,11 @@ class Grouping:
                 at_once = last == broken or worker in stuck or any(it in lost for it in last)
                 self._leaving.setdefault(worker, set()).update({*last} - {worker})
                 self._order(worker, group, self._epoch, at_once)
+        self._log_plan()
+
+    def _log_plan(self) -> None:
+        workers = {name: refs.epoch for name, refs in self._workers.items()}
+        log.debug("groups_planned", epoch=self._epoch, groups=dict(self._groups), workers=workers)
 
     def _planned(self) -> list[_Group]:
         demand, present = self._demand, sorted(self._workers)

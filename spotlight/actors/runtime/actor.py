@@ -111,6 +111,11 @@ class Actor:
         """Called once when the actor ends (`stopped` or `crashed`), after its children; cancelled
         when it takes long."""
 
+    def aborted(self) -> None:
+        """Called instead of `stopping` when the whole system is aborted: close what the operating
+        system closes when a process is killed, and do nothing else.
+        """
+
     # --- for handlers -----------------------------------------------------------------
 
     @property

@@ -8,28 +8,20 @@ exactly these requests or not at all. That of the last step is what training nee
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import torch
 
+from spotlight.actors.worker.engine import Origin
 from spotlight.diffusion.finite import rows_not_finite
 from spotlight.diffusion.samplers import Progress, SamplerSettings
 from spotlight.errors import CommitRefused, NotFinite, TransferFailed
-from spotlight.transport.tensors import fetch
 from spotlight.transport.tensors.bundles import metadata_of, pack, unpack
 from spotlight.types import Commit, Request
 
 _FORMAT = 1
 _KEY = "commit"
-
-
-class Origin(msgspec.Struct, frozen=True):
-    """What a batch is denoised with, besides its requests."""
-
-    job: str
-    weights_checksum: int
 
 
 class _Record(msgspec.Struct, frozen=True):
@@ -44,7 +36,7 @@ def settings_of(request: Request) -> SamplerSettings:
     return SamplerSettings(**msgspec.structs.asdict(request.settings))
 
 
-def pack_commit(origin: Origin, requests: tuple[Request, ...], progress: Progress) -> bytes:
+def pack_commit(origin: Origin, requests: Sequence[Request], progress: Progress) -> bytes:
     """The bundle of a commit; rows are in the order of the requests. Raises `NotFinite`: from NaN
     nobody goes on.
     """
@@ -52,25 +44,15 @@ def pack_commit(origin: Origin, requests: tuple[Request, ...], progress: Progres
     if rows:
         names = ", ".join(requests[row].id for row in rows)
         raise NotFinite(f"{names}: NaN or infinite after {progress.step} steps", rows)
-    record = _Record(_FORMAT, origin, progress.step, requests)
+    record = _Record(_FORMAT, origin, progress.step, tuple(requests))
     return pack(progress.tensors(), {_KEY: msgspec.json.encode(record).decode()})
-
-
-async def fetch_bundles(commits: Sequence[Commit]) -> dict[str, bytes]:
-    """The bundles of commits, by key; raises `CommitRefused` if one cannot be had."""
-    offers = {commit.bundle.key: commit.bundle for commit in commits}
-    try:
-        bundles = await asyncio.gather(*(fetch(offer) for offer in offers.values()))
-    except TransferFailed as error:
-        raise CommitRefused(str(error)) from error
-    return dict(zip(offers, bundles, strict=True))
 
 
 def unpack_commits(
     origin: Origin,
     requests: Sequence[Request],
     commits: Sequence[Commit],
-    bundles: dict[str, bytes],
+    bundles: Mapping[str, bytes],
     shape: tuple[int, int],
 ) -> Progress:
     """The progress of a batch from the commits of its requests; `shape` is that of one sample's

@@ -132,6 +132,7 @@ class GroupLeader(Actor):
         job, membership = self._job, message.membership
         if job is None or job.id != message.job_id:
             job = self._job = _Job(message.job_id, membership, message.job.sampler.micro_batch)
+            log.debug("job_begun", actor="leader")
         elif job.membership == membership:
             self._pull(job)  # the node joined again: nothing here has changed
             return
@@ -159,6 +160,7 @@ class GroupLeader(Actor):
         """Stop pulling for the job."""
         if self._job is not None and self._job.id == message.job_id:
             self._job = None
+            log.debug("job_forgotten", actor="leader")
             self.tell(self._member, message)
             self._say_if_drained()
 
@@ -199,6 +201,7 @@ class GroupLeader(Actor):
         if not self._group.take(message):
             log.info("old_epoch_refused", epoch=message.epoch, now=self._group.epoch)
             return
+        log.debug("group_ordered", order=message)
         self.tell(self._member, message)
         self._pull_if_job()
 
@@ -213,6 +216,7 @@ class GroupLeader(Actor):
     async def on_group_failed(self, message: GroupFailed) -> None:
         """The node must plan another."""
         if self._group.fail(message):
+            log.debug("group_lost", epoch=message.epoch)
             self._report_failure()
             self._pull_if_job()
 
@@ -362,6 +366,7 @@ class GroupLeader(Actor):
     async def on_drain(self, message: Drain) -> None:
         """Take nothing more, and say when nothing is left; or go on as before."""
         self._draining_for = self.sender if message.stop_in_s is not None else None
+        log.debug("takes_nothing_more", draining=self._draining_for is not None)
         self.tell(self._member, message)
         if self._job is not None:
             self._pull(self._job)

@@ -1,133 +1,77 @@
-"""A member: denoises on its accelerator with exactly the weights that a request names, and scores
-what was denoised.
+"""A member: denoises on its accelerator with exactly the weights that a request names, scores what
+was denoised, and takes its seat in an SP group.
 
-Messages in: PrepareJob, HoldWeights (asks of its leader), EndJob (its leader), and those of every
-`BatchMember`.
-Messages out: those of every `BatchMember`.
+Messages in: PrepareJob, HoldWeights (asks of its leader), EndJob, FormGroup, Grant, Revoke, Recall,
+Drain (its leader); Introduce, Follow, CannotFollow (other members).
+Messages out: GroupReady, GroupFailed, CommitSteps, and at the end of a batch Completed, ReturnLease
+or LeaseFailed (its leader); Introduce, Follow, CannotFollow (other members).
 
 The model stays loaded between jobs' iterations; weights versions are kept as tensors and copied in
 when a request needs another one. Batches run one after the other on the accelerator, while the last
 one is scored and its bundle is uploaded; its pixels stay here. A batch goes on from the commits
-that come with it, and commits while it runs, and before it is given back. Steps are taken with
-those who are in the member's SP group at the time.
+that come with it, and commits while it runs, and before it is given back.
+
+When its node must leave, batches that have not begun are given back at once, and those in work when
+the time is up. The member of rank 0 works on batches, the others follow it; one that loses rank 0
+gives back what it denoises, and scores what is denoised.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
-import gc
-import threading
-import weakref
-import zlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from typing import Literal
 
-import msgspec
-import numpy as np
 import structlog
-from torch import Tensor
 
 from spotlight.actors.protocol import (
     Acknowledged,
+    CannotFollow,
     Completed,
+    Drain,
     EndJob,
     Follow,
+    FormGroup,
     Grant,
     HoldWeights,
+    Introduce,
+    LeaseFailed,
     PrepareJob,
+    Recall,
     ReturnLease,
+    Revoke,
     WeightsHeld,
 )
-from spotlight.actors.runtime import ActorRef, from_this_process, handles
-from spotlight.actors.worker.batch_member import (
-    NO_STEPS,
-    STATES,
-    Batch,
-    BatchMember,
-    StepsTaken,
-    Unwanted,
-)
-from spotlight.actors.worker.commit_bundles import (
-    Origin,
-    fetch_bundles,
-    pack_commit,
-    settings_of,
-    unpack_commits,
-)
+from spotlight.actors.runtime import Actor, ActorRef, from_an_actor, from_this_process, handles
+from spotlight.actors.worker.batch_work import STATES, BatchWork
+from spotlight.actors.worker.batches import Batch, Batches, MemberJob, Unwanted, returned
+from spotlight.actors.worker.engine import Engine, Model, same_model
 from spotlight.actors.worker.group_connector import GroupConnector
-from spotlight.actors.worker.scoring import Scoring
-from spotlight.actors.worker.step_loop import StepLoop, Taken, take
-from spotlight.actors.worker.worker_state import Turn, WorkerContext
-from spotlight.diffusion.checkpoints import load_model
-from spotlight.diffusion.lockstep import GroupSteps, StepGroup
-from spotlight.diffusion.model import DiffusionModel
-from spotlight.diffusion.png import to_png
-from spotlight.diffusion.samplers import Denoising, Progress, resume, start
-from spotlight.errors import (
-    CommitRefused,
-    NotFinite,
-    SpotlightError,
-    TransferFailed,
-    WrongWeights,
-)
-from spotlight.jobs import ModelSpec, RewardSpec
-from spotlight.transport.tensors import fetch, upload
-from spotlight.transport.tensors.bundles import map_copy, touch, unpack
-from spotlight.types import BundleOffer, Request, StoreEndpoint
+from spotlight.actors.worker.held_weights import HeldWeights
+from spotlight.actors.worker.sp_membership import SPMembership
+from spotlight.actors.worker.step_group import GroupSteps, StepGroup
+from spotlight.actors.worker.worker_state import WorkerContext
+from spotlight.errors import CommitRefused, NotFinite, ScoringError, SpotlightError, WrongWeights
+from spotlight.jobs import ModelSpec
 
 log = structlog.get_logger(__name__)
 
-_Version = tuple[int, bool]
 
-
-@dataclass(frozen=True)
-class _Weights:
-    checksum: int
-    """Of their bundle: a version that is trained again may differ."""
-    state: dict[str, Tensor]
-
-
-@dataclass
-class _Job:
-    id: str
-    model: DiffusionModel
-    reward: RewardSpec
-    sink: StoreEndpoint
-    """Of the coordinator that is there now."""
-    fingerprint: str
-    """The same in all members that have this job and this model."""
-
-
-@dataclass(frozen=True)
-class _Finished:
-    """A batch after its last step."""
-
-    taken: Taken
-    images: np.ndarray
-    """uint8 [B, H, W, 3]."""
-
-
-@dataclass(eq=False)
-class _Batch(Batch):
-    job: _Job | None = None
-    """That it came for."""
-
-
-class Member(BatchMember[_Batch, StepGroup]):
+class Member(Actor):
     """See the module's docstring."""
 
-    def __init__(self, context: WorkerContext, host: str = "127.0.0.1") -> None:
-        self._connector = GroupConnector(context, host, self._loaded_model)
-        super().__init__(context, self._connector)
-        self._scoring = Scoring(context)
-        self._loading = threading.Lock()
-        """A thread that was left behind may still copy weights."""
-        self._job: _Job | None = None
-        self._warm: tuple[ModelSpec, DiffusionModel] | None = None
-        self._weights: dict[_Version, _Weights] = {}
-        self._loaded: weakref.ref[_Weights] | None = None
-        """The version that is in the model, even when it is not held any more."""
+    def __init__(self, context: WorkerContext, engine: Engine) -> None:
+        self._context = context
+        self._engine = engine
+        self._job: MemberJob | None = None
+        self._warm: tuple[ModelSpec, Model] | None = None
+        connector = GroupConnector(context, engine, self._loaded_model)
+        self._seat: SPMembership[StepGroup] = SPMembership(
+            self, context.name, connector, context.timings.worker
+        )
+        self._batches = Batches()
+        self._weights = HeldWeights(context, engine)
+        self._work = BatchWork(self, context, engine, self._seat, self._batches, self._weights)
 
     # --- the job ---
 
@@ -141,30 +85,28 @@ class Member(BatchMember[_Batch, StepGroup]):
             return Acknowledged()
         self._forget_job()
         self._context.use_threads(message.job.threads)
-        spec = message.job.model
+        spec, reward = message.job.model, message.job.reward
         if self._warm is None or self._warm[0] != spec:
             self._warm = None
-            self._connector.forget()
-            gc.collect()  # the old model holds on to itself by its hooks
             with self._context.busy("loading", "model"):
-                model = await self._context.on_accelerator(lambda: load_model(spec))
+                model = await self._context.on_accelerator(lambda: self._engine.load(spec))
             self._warm = (spec, model)
-        fingerprint = f"{message.job_id}/{zlib.crc32(msgspec.json.encode(spec)):08x}"
-        reward, sink = message.job.reward, message.membership.sink
-        self._job = _Job(message.job_id, self._warm[1], reward, sink, fingerprint)
-        self.run_task(self._scoring.prepare(reward))
+        fingerprint = same_model(message.job_id, message.job)
+        sink = message.membership.sink
+        self._job = MemberJob(message.job_id, self._warm[1], reward, sink, fingerprint)
+        log.debug("job_begun", actor="member")
+        self.run_task(self._work.scoring.prepare(reward))
         return Acknowledged()
 
     @handles(HoldWeights, only=from_this_process)
     async def on_hold_weights(self, message: HoldWeights) -> WeightsHeld:
         """Fetch a version and drop those that nobody needs any more."""
         for evaluation, offer in ((False, message.rollout), (True, message.evaluation)):
-            key = (message.version, evaluation)
-            held = self._weights.get(key)
-            if offer is not None and (held is None or held.checksum != offer.checksum):
-                self._weights[key] = await self._fetch_weights(offer)
-        for key in [key for key in self._weights if key[0] not in message.keep]:
-            del self._weights[key]
+            if offer is not None:
+                version = (message.version, evaluation)
+                await self._weights.hold(version, offer)
+                log.debug("weights_held", worker=self._context.name, version=version)
+        self._weights.keep(message.keep)
         return WeightsHeld(message.version)
 
     @handles(EndJob, only=from_this_process)
@@ -173,28 +115,64 @@ class Member(BatchMember[_Batch, StepGroup]):
         if self._job is not None and self._job.id == message.job_id:
             self._forget_job()
 
-    async def _fetch_weights(self, offer: BundleOffer) -> _Weights:
-        mapped = await asyncio.to_thread(map_copy, offer)  # never behind what is packed
-        if mapped is not None:
-            self.run_task(asyncio.to_thread(touch, mapped))
-            return _Weights(offer.checksum, mapped)
-        data = await fetch(offer)
-        return _Weights(offer.checksum, await self._context.on_packer(lambda: unpack(data)))
-
     def _forget_job(self) -> None:
+        if self._job is not None:
+            log.debug("job_forgotten", actor="member")
         self._job = None
-        self._forget_batches()
-        self._weights.clear()
-        self._loaded = None
+        self._batches.forget_all()
+        self._weights.forget_all()
+
+    def _loaded_model(self) -> tuple[Model, str] | None:
+        return None if self._job is None else (self._job.model, self._job.fingerprint)
+
+    # --- the group ---
+
+    @handles(FormGroup, only=from_this_process)
+    async def on_form_group(self, message: FormGroup) -> None:
+        """Take a seat in another group."""
+        assert self.sender is not None
+        if self._seat.take(message, self.sender) and not self._seat.leads:
+            self._recall(self._batches)
+
+    @handles(Introduce, only=from_an_actor)
+    async def on_introduce(self, message: Introduce) -> None:
+        """Another member of the group that forms."""
+        assert self.sender is not None
+        self._seat.hear(message, self.sender)
+
+    @handles(Follow, only=from_an_actor)
+    async def on_follow(self, message: Follow) -> None:
+        """Take part in the next steps of the group."""
+        assert self.sender is not None
+        if self._seat.expects(message, self.sender):
+            self.run_task(self._follow(message, self.sender))
+
+    @handles(CannotFollow, only=from_an_actor)
+    async def on_cannot_follow(self, message: CannotFollow) -> None:
+        """A member of the group cannot take part."""
+        assert self.sender is not None
+        self._seat.cannot(message, self.sender)
+
+    async def _follow(self, message: Follow, rank_0: ActorRef) -> None:
+        try:
+            if not await self._seat.formed(message.epoch):
+                return
+            take_steps = self._follower(message)
+        except WrongWeights as error:
+            self._seat.refuse(message, rank_0, str(error))
+            return
+        state = STATES[message.requests[0].kind]
+        async with self._context.accelerator_turn():
+            with self._context.busy(state, f"follows {rank_0.address}"):
+                await self._seat.follow(message, rank_0, take_steps)
 
     def _follower(self, message: Follow) -> Callable[[StepGroup], asyncio.Future[int]]:
+        """How to take part in the steps that rank 0 leads. Raises `WrongWeights`."""
         first = message.requests[0]
-        weights = self._held((first.weights_version, first.kind == "evaluation"))
-        if self._job is None or weights.checksum != message.checksum:
+        version = self._weights.of((first.weights_version, first.kind == "evaluation"))
+        if self._job is None or version.checksum != message.checksum:
             raise WrongWeights(f"version {first.weights_version} is not the same here")
         model = self._job.model
-        prompts = [request.prompt for request in message.requests]
-        seeds = [request.seed for request in message.requests]
 
         def take_steps(company: StepGroup) -> asyncio.Future[int]:
             assert isinstance(company, GroupSteps), "nobody follows in a group of one"
@@ -202,205 +180,94 @@ class Member(BatchMember[_Batch, StepGroup]):
                 lambda: company.follow(
                     message.stretch,
                     model,
-                    prompts,
-                    seeds,
-                    settings_of(first),
-                    prepare=lambda: self._load(model, weights),
+                    message.requests,
+                    prepare=lambda: self._weights.load(model, version),
                 )
             )
 
         return take_steps
 
-    def _loaded_model(self) -> tuple[DiffusionModel, str] | None:
-        return None if self._job is None else (self._job.model, self._job.fingerprint)
-
     # --- batches ---
 
-    def _make_batch(self, message: Grant, leader: ActorRef) -> _Batch:
-        return _Batch(message, leader, job=self._job)
+    @handles(Grant, only=from_this_process)
+    async def on_grant(self, message: Grant) -> None:
+        """Work on a batch; the answer is a message."""
+        assert self.sender is not None
+        if self._batches.is_revoked(message.lease):  # which may have come before it
+            return
+        batch = Batch(message, self.sender, self._job)
+        if self._batches.stop_at is not None or not self._seat.leads:
+            self.tell(self.sender, self._returned(batch))
+            return
+        self._batches.add(batch)
+        self.run_task(self._carry_out(batch))
 
-    def _must_stop_at(self, batch: _Batch) -> float | None:
-        return asyncio.get_running_loop().time() if batch.recalled else self._stop_at
+    @handles(Revoke, only=from_this_process)
+    async def on_revoke(self, message: Revoke) -> None:
+        """Nobody wants these any more."""
+        for lease in message.leases:
+            self._batches.revoke(lease)
 
-    async def _carry_out(self, batch: _Batch) -> Completed | ReturnLease:
-        job, message = batch.job, batch.message
-        if job is None:
-            raise SpotlightError("no job is prepared on this member")
-        first = message.requests[0]
-        weights = self._held((first.weights_version, first.kind == "evaluation"))
-        origin = Origin(job.id, weights.checksum)
-        progress = await self._progress(job, origin, message)
-        if progress is not None and progress.step == batch.steps:
-            finished = await self._decoded(job, batch, progress)
-            return await self._finish(job, origin, batch, finished, NO_STEPS)
-        rest: Taken | None = None
-        async with self._context.accelerator_turn() as turn:
-            self._require_wanted(batch)
-            with self._context.busy(STATES[first.kind], _detail(message)):
-                steps = self._step_loop(job, origin, batch, weights, progress, turn)
-                done = await steps.run(lambda: self._require_wanted(batch))
-                if done is None:
-                    rest = await steps.take_rest()
-        if done is not None:
-            taken = StepsTaken(steps.steps, steps.seconds, steps.members)
-            return await self._finish(job, origin, batch, done, taken)
-        await steps.delivered()
-        if rest is not None:
-            await self._deliver_commit(job, origin, batch, rest)
-        return self._returned(batch)
+    @handles(Recall, only=from_this_process)
+    async def on_recall(self, message: Recall) -> None:
+        """Commit and give back what others are free to go on with; what is denoised is done
+        sooner here.
+        """
+        found = map(self._batches.get, message.leases)
+        self._recall([batch for batch in found if batch is not None])
 
-    async def _decoded(self, job: _Job, batch: _Batch, progress: Progress) -> _Finished:
-        """What others have denoised."""
-        message = batch.message
-        async with self._context.accelerator_turn():
-            self._require_wanted(batch)
-            batch.begun = True
-            with self._context.busy(STATES[message.requests[0].kind], _detail(message)):
-                images = await self._context.in_turn(
-                    lambda: _decode(job.model, message.requests, progress)
-                )
-        return _Finished(Taken(progress, 0.0), images)
+    @handles(Drain, only=from_this_process)
+    async def on_drain(self, message: Drain) -> None:
+        """Commit what runs, give back what has not begun, and stop in time; or go on as before."""
+        log.info("drain", worker=self._context.name, stop_in_s=message.stop_in_s)
+        now, left_s = asyncio.get_running_loop().time(), message.stop_in_s
+        self._batches.stop_at = stop_at = now + left_s if left_s is not None else None
+        for batch in self._batches:
+            batch.score_until(stop_at)
+            if stop_at is not None and not batch.begun:
+                self._end(batch, self._returned(batch))
 
-    def _step_loop(
-        self,
-        job: _Job,
-        origin: Origin,
-        batch: _Batch,
-        weights: _Weights,
-        progress: Progress | None,
-        turn: Turn,
-    ) -> StepLoop[_Finished]:
-        message = batch.message
-        return StepLoop(
-            self._context,
-            turn,
-            stretch=lambda: self._seat.lead(message.requests, weights.checksum),
-            prepare=lambda: self._load(job.model, weights),
-            begin=lambda: self._begin(job.model, batch, progress),
-            finish=lambda denoising: _finished(job.model, message.requests, denoising),
-            commit_every=message.commit_every,
-            deliver=lambda taken: self._deliver_commit(job, origin, batch, taken),
-            stop_at=lambda: self._must_stop_at(batch),
-            # Read between steps by the accelerator's thread, so nothing but plain attributes.
-            goes_on=lambda: (
-                self._is_wanted(batch)
-                and not batch.recalled
-                and self._stop_at is None
-                and not self._seat.changing
-            ),
-            start=self.run_task,
-        )
+    def _recall(self, batches: Iterable[Batch]) -> None:
+        for batch in batches:
+            batch.recalled = True
+            if not batch.begun:
+                self._end(batch, self._returned(batch))
 
-    async def _progress(self, job: _Job, origin: Origin, message: Grant) -> Progress | None:
-        """Where the batch goes on; None from its first step."""
-        commits = [commit for commit in message.commits if commit is not None]
-        if not commits:
-            return None
-        if len(commits) != len(message.requests):
-            raise CommitRefused("requests with and without a commit cannot be in one batch")
-        bundles = await fetch_bundles(commits)
-        settings = message.requests[0].settings
-        shape = job.model.latent_shape(settings.height, settings.width)
-        return await self._context.on_packer(
-            lambda: unpack_commits(origin, message.requests, commits, bundles, shape)
-        )
-
-    def _load(self, model: DiffusionModel, weights: _Weights) -> None:
-        """In the accelerator's thread."""
-        with self._loading:
-            self._context.require_accelerator()  # or another thread denoises with its weights
-            if self._loaded is None or self._loaded() is not weights:
-                self._loaded = None  # should it fail half-way
-                model.load_trainable_state(weights.state)
-                self._loaded = weakref.ref(weights)
-
-    def _begin(self, model: DiffusionModel, batch: _Batch, progress: Progress | None) -> Denoising:
-        """In the accelerator's thread."""
-        batch.begun = True
-        requests = batch.message.requests
-        prompts, seeds = [r.prompt for r in requests], [r.seed for r in requests]
-        settings = settings_of(requests[0])
-        if progress is None:
-            return start(model, prompts, seeds, settings)
-        return resume(model, prompts, seeds, settings, progress)
-
-    def _held(self, version: _Version) -> _Weights:
-        weights = self._weights.get(version)
-        if weights is None:
-            held = sorted({number for number, _ in self._weights})
-            raise WrongWeights(f"version {version[0]} is not held here; held: {held}")
-        return weights
-
-    # --- delivery ---
-
-    async def _finish(
-        self, job: _Job, origin: Origin, batch: _Batch, finished: _Finished, taken: StepsTaken
-    ) -> Completed | ReturnLease:
-        """Score what is denoised, and deliver it meanwhile."""
-        prompts = [request.prompt for request in batch.message.requests]
-        return await self._complete(
-            batch,
-            taken,
-            deliver=lambda: self._deliver(job, origin, batch, finished, is_new=taken.steps > 0),
-            score=lambda: self._scoring.score(job.reward, finished.images, prompts),
-        )
-
-    async def _deliver(
-        self, job: _Job, origin: Origin, batch: _Batch, finished: _Finished, *, is_new: bool
-    ) -> BundleOffer:
-        """The pictures that are asked for, and the last commit, unless it was told already."""
-        for request, image in zip(batch.message.requests, finished.images, strict=True):
-            if request.image_key:
-                picture = await self._context.on_packer(functools.partial(to_png, image))
-                await self._upload(job, batch, request.image_key, picture)
-        bundle, cost_s = await self._upload_progress(job, origin, batch, finished.taken)
-        if is_new:
-            self._tell_commit(batch, batch.steps, bundle, cost_s)
-        return bundle
-
-    async def _deliver_commit(self, job: _Job, origin: Origin, batch: _Batch, taken: Taken) -> None:
-        """A commit that cannot be delivered is no reason to stop: the next one may be."""
+    async def _carry_out(self, batch: Batch) -> None:
         try:
-            bundle, cost_s = await self._upload_progress(job, origin, batch, taken)
-        except (NotFinite, TransferFailed) as error:
-            log.warning("commit_not_delivered", lease=batch.message.lease, error=str(error))
+            self._end(batch, await self._work.carry_out(batch))
         except Unwanted:
             return
-        else:
-            self._tell_commit(batch, taken.progress.step, bundle, cost_s)
+        except (SpotlightError, ValueError, RuntimeError) as error:
+            failed = self._failed(batch, error)
+            if self._end(batch, failed):
+                log.warning("lease_failed", lease=failed.lease, what=failed.what, error=str(error))
 
-    async def _upload_progress(
-        self, job: _Job, origin: Origin, batch: _Batch, taken: Taken
-    ) -> tuple[BundleOffer, float]:
-        """The bundle, and for how long making it kept the accelerator from denoising."""
-        progress, loop = taken.progress, asyncio.get_running_loop()
-        began = loop.time()
-        data = await self._context.on_packer(
-            lambda: pack_commit(origin, batch.message.requests, progress)
+    def _failed(self, batch: Batch, error: Exception) -> LeaseFailed:
+        requests = batch.message.requests
+        rows = error.rows if isinstance(error, NotFinite) else ()
+        return LeaseFailed(
+            self._context.name,
+            self._context.epoch,
+            batch.message.lease,
+            f"{type(error).__name__}: {error}",
+            _part_of(error),
+            tuple(requests[row].id for row in rows),
         )
-        bundle = await self._upload(job, batch, self._key(batch, progress.step), data)
-        # Without an accelerator delivery and denoising share the processor.
-        shared_s = loop.time() - began if job.model.device.type == "cpu" else 0.0
-        return bundle, taken.cost_s + shared_s
 
-    async def _upload(self, job: _Job, batch: _Batch, key: str, data: bytes) -> BundleOffer:
-        return await self._until_uploaded(batch, key, lambda: upload(job.sink, key, data))
+    def _returned(self, batch: Batch) -> ReturnLease:
+        return returned(self._context.name, self._context.epoch, batch)
 
-
-def _detail(message: Grant) -> str:
-    return f"{len(message.requests)} images of iteration {message.requests[0].iteration}"
-
-
-def _finished(
-    model: DiffusionModel, requests: tuple[Request, ...], denoising: Denoising
-) -> _Finished:
-    """In the accelerator's thread."""
-    denoising.result()  # raises `NotFinite`, before anything is decoded
-    taken = take(denoising)
-    return _Finished(taken, _decode(model, requests, taken.progress))
+    def _end(self, batch: Batch, answer: Completed | ReturnLease | LeaseFailed) -> bool:
+        """Tell the leader how the batch ended, unless nobody wants to know."""
+        if not self._batches.end(batch):
+            return False
+        self.tell(batch.leader, answer)
+        return True
 
 
-def _decode(model: DiffusionModel, requests: tuple[Request, ...], progress: Progress) -> np.ndarray:
-    """In the accelerator's thread."""
-    settings = requests[0].settings
-    return model.decode(progress.latents, settings.height, settings.width)
+def _part_of(error: Exception) -> Literal["denoising", "commits", "scoring"]:
+    """Which part of the work an error is of."""
+    if isinstance(error, CommitRefused):
+        return "commits"
+    return "scoring" if isinstance(error, ScoringError) else "denoising"

@@ -16,6 +16,7 @@ def prepare_to_fork() -> None:
     import spotlight.actors.runtime
     import spotlight.actors.worker.group_leader
     import spotlight.actors.worker.member
+    import spotlight.actors.worker.torch_engine
     import spotlight.actors.worker.trainer_rank
     import spotlight.transport.listening  # noqa: F401
 

@@ -35,16 +35,18 @@ async def _serve(arguments: argparse.Namespace) -> None:
     from spotlight.actors.runtime import Actor, ActorRef, ActorSystem
     from spotlight.actors.worker.group_leader import GroupLeader
     from spotlight.actors.worker.member import Member
+    from spotlight.actors.worker.torch_engine import TorchEngine
     from spotlight.actors.worker.trainer_rank import TrainerRank
     from spotlight.actors.worker.worker_state import WorkerContext
     from spotlight.transport.control import ZeroMQTransport
     from spotlight.transport.listening import listening
 
     rng = random.Random(secrets.randbits(64))
-    context = WorkerContext(arguments.name, secrets.randbits(48), arguments.node, limit_threads)
     place = listening("--host", arguments.host, arguments.advertise, takes_port=False)
     # Ranks bind what their peers reach them by: a group has one address for both.
-    reached = place.advertised_host or place.host
+    engine = TorchEngine(place.advertised_host or place.host)
+    epoch = secrets.randbits(48)
+    context = WorkerContext(arguments.name, epoch, arguments.node, engine.limit_threads)
     system = ActorSystem(ZeroMQTransport(place.bind, advertise=place.advertise), rng=rng)
     await system.start()
     try:
@@ -52,9 +54,9 @@ async def _serve(arguments: argparse.Namespace) -> None:
         def spawn(factory: Callable[[], Actor], name: str) -> Coroutine[Any, Any, ActorRef]:
             return system.spawn(factory, name, linked=True)  # a crash ends the process
 
-        member = await spawn(lambda: Member(context, reached), "member")
+        member = await spawn(lambda: Member(context, engine), "member")
         leader = await spawn(lambda: GroupLeader(context, member), "leader")
-        trainer = await spawn(lambda: TrainerRank(context, reached), "trainer-rank")
+        trainer = await spawn(lambda: TrainerRank(context, engine), "trainer-rank")
         refs = WorkerRefs(arguments.name, context.epoch, leader, member, trainer)
         key = os.environ.get(WORKER_KEY, "")
         system.tell(system.well_known(arguments.node, "node"), WorkerUp(refs, key))
@@ -62,14 +64,6 @@ async def _serve(arguments: argparse.Namespace) -> None:
     finally:
         await system.aclose()
         context.close()
-
-
-def limit_threads(threads: int) -> None:
-    """Have the calling thread's torch compute with so many."""
-    import torch
-
-    if torch.get_num_threads() != threads:
-        torch.set_num_threads(threads)
 
 
 def _parse() -> argparse.Namespace:

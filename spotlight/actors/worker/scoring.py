@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-import numpy as np
 import structlog
 
-from spotlight.actors.worker.batch_member import Scored
+from spotlight.actors.worker.engine import Engine, Images, Scorer
 from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.errors import ScoringError
 from spotlight.jobs import RewardSpec
-from spotlight.rewards.base import Scorer, build_scorer
 
 log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What scoring a batch gave."""
+
+    rewards: tuple[float, ...]
+    """In [0, 1], in the order of the requests."""
+    seconds: float
 
 
 class Scoring:
@@ -22,8 +29,9 @@ class Scoring:
     that is no reward, is a `ScoringError`.
     """
 
-    def __init__(self, context: WorkerContext) -> None:
+    def __init__(self, context: WorkerContext, engine: Engine) -> None:
         self._context = context
+        self._engine = engine
         self._scorers: dict[RewardSpec, Scorer] = {}
         """Touched in the scorer's thread only."""
 
@@ -36,7 +44,7 @@ class Scoring:
         except Exception as error:
             log.error("scorer_not_built", reason=f"{type(error).__name__}: {error}")
 
-    async def score(self, reward: RewardSpec, images: np.ndarray, prompts: Sequence[str]) -> Scored:
+    async def score(self, reward: RewardSpec, images: Images, prompts: Sequence[str]) -> Scored:
         """One reward per image. Raises `ScoringError`."""
         try:
             return await self._context.on_scorer(lambda: self._score(reward, images, prompts))
@@ -47,14 +55,14 @@ class Scoring:
 
     def _scorer(self, reward: RewardSpec) -> Scorer:
         if reward not in self._scorers:
-            self._scorers[reward] = build_scorer(reward)
+            self._scorers[reward] = self._engine.build_scorer(reward)
         return self._scorers[reward]
 
-    def _score(self, reward: RewardSpec, images: np.ndarray, prompts: Sequence[str]) -> Scored:
+    def _score(self, reward: RewardSpec, images: Images, prompts: Sequence[str]) -> Scored:
         scorer = self._scorer(reward)
-        began = time.perf_counter()
+        began = self._context.seconds()
         rewards = scorer.score(images, prompts)
-        seconds = time.perf_counter() - began
+        seconds = self._context.seconds() - began
         if len(rewards) != len(prompts) or not all(0.0 <= each <= 1.0 for each in rewards):
             raise ScoringError(
                 f"the scorer gave {rewards} for {len(prompts)} images; rewards must be in [0, 1]"

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
+from spotlight.actors.worker.engine import Denoising, Progress
+from spotlight.actors.worker.step_group import StepGroup
 from spotlight.actors.worker.worker_state import Turn
-from spotlight.diffusion.lockstep import StepGroup
-from spotlight.diffusion.samplers import Denoising, Progress
 from spotlight.errors import TransportError
 from spotlight.policies.commit_interval import commit_due, must_stop
 
@@ -27,6 +26,9 @@ ResultT = TypeVar("ResultT")
 
 class Accelerator(Protocol):
     """Whose turn it is at the accelerator, seen by the one who has it."""
+
+    def seconds(self) -> float:
+        """A clock for how long work takes; read in any thread."""
 
     def in_turn(self, work: Callable[[], ResultT]) -> asyncio.Future[ResultT]:
         """Queue torch work."""
@@ -74,12 +76,12 @@ class StepLoop(Generic[ResultT]):
 
     Args:
         turn: at the accelerator; passed on when nothing more is to be decided before the end.
-        stretch: waits for the SP group, and calls the others together; None if this member leads
+        lead: waits for the SP group, and calls the others together; None if this member leads
             no group any more.
         prepare: loads the batch's weights, unless they are loaded; in the accelerator's thread,
             before every stretch of steps.
         begin: makes the denoising, in the accelerator's thread.
-        finish: what becomes of it after the last step, in the accelerator's thread too.
+        finish: what becomes of its copy after the last step, in the accelerator's thread too.
         deliver: packs and delivers a commit; may take long, never raises.
         stop_at: the time on the loop's clock at which the batch must have stopped, or None; asked
             on the loop.
@@ -93,10 +95,10 @@ class StepLoop(Generic[ResultT]):
         accelerator: Accelerator,
         turn: Turn,
         *,
-        stretch: Callable[[], Coroutine[Any, Any, StepRun | None]],
+        lead: Callable[[], Coroutine[Any, Any, StepRun | None]],
         prepare: Callable[[], None],
         begin: Callable[[], Denoising],
-        finish: Callable[[Denoising], ResultT],
+        finish: Callable[[Taken], ResultT],
         commit_every: int,
         deliver: Callable[[Taken], Coroutine[Any, Any, None]],
         stop_at: Callable[[], float | None],
@@ -104,7 +106,7 @@ class StepLoop(Generic[ResultT]):
         start: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
     ) -> None:
         self._turn = turn
-        self._stretch = stretch
+        self._lead = lead
         self._prepare = prepare
         self._begin = begin
         self._finish = finish
@@ -148,7 +150,7 @@ class StepLoop(Generic[ResultT]):
             await self._turn.regain()
             if self._is_due(self._work, urgent=stop_at is not None):
                 self._delivery = self._start(self._deliver(await self._take()))
-            stretch = await self._stretch()
+            stretch = await self._lead()
             if stretch is None:
                 return None
             finished = await self._run_stretch(stretch, passes_on=stop_at is None)
@@ -192,21 +194,20 @@ class StepLoop(Generic[ResultT]):
             if not denoising.done:  # unless the group broke after the last step
                 company.begin(denoising)
                 work.degrees.add(company.members)
-                _step(company, denoising, work)
+                self._step(company, denoising, work)
                 while not (denoising.done or self._is_due(work, urgent=False)) and self._goes_on():
-                    _step(company, denoising, work)
+                    self._step(company, denoising, work)
         if denoising.done:
-            return self._finish(denoising)
+            return self._finish(self._copy(denoising))
         if not self._goes_on():
-            work.taken = take(denoising)  # at once, whatever is queued here by now
+            work.taken = self._copy(denoising)  # at once, whatever is queued here by now
         return None
 
     def _runs_to_the_end(self) -> bool:
         """Whether no commit is due before the last step."""
         denoising = self._work.denoising
         return not self._every or (
-            denoising is not None
-            and denoising.settings.steps - self._saved(self._work) <= self._every
+            denoising is not None and denoising.steps - self._saved(self._work) <= self._every
         )
 
     async def take_rest(self) -> Taken | None:
@@ -229,7 +230,7 @@ class StepLoop(Generic[ResultT]):
         denoising = work.denoising
         return denoising is not None and commit_due(
             denoising.steps_taken,
-            denoising.settings.steps,
+            denoising.steps,
             self._saved(work),
             self._every,
             urgent=urgent,
@@ -241,19 +242,17 @@ class StepLoop(Generic[ResultT]):
         assert denoising is not None
         if taken is None or taken.progress.step != denoising.steps_taken:
             await self._turn.regain()
-            taken = await self._accelerator.in_turn(lambda: take(denoising))
+            taken = await self._accelerator.in_turn(lambda: self._copy(denoising))
         self._committed = taken.progress.step
         return taken
 
+    def _step(self, company: StepGroup, denoising: Denoising, work: _Work) -> None:
+        began = self._accelerator.seconds()
+        company.step(denoising)
+        work.seconds += self._accelerator.seconds() - began
 
-def _step(company: StepGroup, denoising: Denoising, work: _Work) -> None:
-    began = time.perf_counter()  # the loop's clock may stand while its thread sleeps
-    company.step(denoising)
-    work.seconds += time.perf_counter() - began
-
-
-def take(denoising: Denoising) -> Taken:
-    """In the accelerator's thread: a copy of what is done so far."""
-    began = time.perf_counter()
-    progress = denoising.progress()
-    return Taken(progress, time.perf_counter() - began)
+    def _copy(self, denoising: Denoising) -> Taken:
+        """In the accelerator's thread: what is done so far."""
+        began = self._accelerator.seconds()
+        progress = denoising.progress()
+        return Taken(progress, self._accelerator.seconds() - began)

@@ -19,22 +19,19 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-import shutil
-import socket
 from collections.abc import Callable, Coroutine, Hashable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import structlog
-import torch
-from torch import Tensor
 
 from spotlight.actors.protocol import (
     CheckpointSaved,
     DropTrainer,
     EndJob,
     GetTrainer,
+    PrepareJob,
     Publish,
     Published,
     SaveCheckpoint,
@@ -47,20 +44,11 @@ from spotlight.actors.protocol import (
     TrainerReady,
 )
 from spotlight.actors.protocol.delivery import try_tell, until_transferred
-from spotlight.actors.runtime import ActorRef, handles
-from spotlight.actors.worker.trainer_orders import ObedientTrainer, from_node, from_runner
+from spotlight.actors.runtime import Actor, ActorRef, Message, from_an_actor, handles
+from spotlight.actors.worker.engine import Engine, Listener, Trainer
 from spotlight.actors.worker.worker_state import WorkerContext
-from spotlight.diffusion.checkpoints import load_model
-from spotlight.diffusion.model import DiffusionModel
 from spotlight.errors import SpotlightError, TransportError
 from spotlight.store.run_folder import checkpoint_path
-from spotlight.training.checkpoints import load_checkpoint, save_checkpoint
-from spotlight.training.export import export_transformer
-from spotlight.training.trainer import Trainer, TrainingBatch
-from spotlight.transport.collectives import Group, init_group, listen
-from spotlight.transport.control import Message
-from spotlight.transport.tensors import fetch, upload
-from spotlight.transport.tensors.bundles import pack, unpack
 from spotlight.types import BundleOffer
 
 log = structlog.get_logger(__name__)
@@ -70,12 +58,21 @@ log = structlog.get_logger(__name__)
 class _Training:
     job_id: str
     rank: int
-    model: DiffusionModel
     trainer: Trainer
-    group: Group | None
     run_folder: Path
     completed: int
     """Iterations trained, with those before the checkpoint that it began from."""
+    given_up: bool = False
+    """Others are the trainer ranks now."""
+
+    def require_completed(self, iterations: int, what: str) -> None:
+        """In the accelerator's thread, so that nothing comes between this and what it is about."""
+        if self.given_up:
+            raise SpotlightError(f"asked to {what} iteration {iterations}, but it was given up")
+        if self.completed != iterations:
+            raise SpotlightError(
+                f"asked to {what} iteration {iterations}, but {self.completed} are trained"
+            )
 
 
 @dataclass
@@ -88,37 +85,68 @@ _Key = tuple[str, Hashable]
 """Kind of an order, and what makes it the same one."""
 
 
-class TrainerRank(ObedientTrainer):
-    """See the module's docstring. `host` is where other ranks reach this machine."""
+class TrainerRank(Actor):
+    """See the module's docstring."""
 
-    def __init__(self, context: WorkerContext, host: str) -> None:
-        super().__init__(context)
-        self._host = host
+    def __init__(self, context: WorkerContext, engine: Engine) -> None:
+        self._context = context
+        self._engine = engine
+        self._runner: ActorRef | None = None
+        self._early: tuple[ActorRef, StartTrainer] | None = None
+        """The latest order of one that the node has not named yet; it may do so in a moment."""
         self._term: tuple[str, int] | None = None
         """Job and term of the ranks that this one is, or is becoming."""
         self._training: _Training | None = None
-        self._listener: socket.socket | None = None
+        self._listener: Listener | None = None
         self._rendezvous = ""
         self._latest: Train | None = None
         self._orders: dict[_Key, _Order] = {}
         self._answers: dict[str, tuple[_Key, Message]] = {}
 
+    # --- who may say what ---
+
+    def _from_node(self, message: Message) -> bool:
+        return self.sender_address == self._context.node
+
+    def _from_runner(self, message: Message) -> bool:
+        return self._runner is not None and self.sender == self._runner
+
     # --- the job ---
 
-    def begin(self, message: StartTrainer, asker: ActorRef) -> None:
-        """See `ObedientTrainer`."""
+    @handles(PrepareJob, only=_from_node)
+    async def on_prepare(self, message: PrepareJob) -> None:
+        """Whose orders count from now on, and how many threads the job has."""
+        self._context.use_threads(message.job.threads)
+        self._runner = message.membership.runner
+        if self._early is not None and self._early[0] == self._runner:
+            (runner, order), self._early = self._early, None
+            self._begin(order, runner)
+
+    @handles(StartTrainer, only=from_an_actor)
+    async def on_start(self, message: StartTrainer) -> None:
+        """Begin; or keep the order until the node names its sender, as the two come over different
+        connections.
+        """
+        assert self.sender is not None
+        if self.sender == self._runner:
+            self._begin(message, self.sender)
+        else:
+            log.info("start_before_prepare", sender=str(self.sender))
+            self._early = (self.sender, message)
+
+    def _begin(self, message: StartTrainer, asker: ActorRef) -> None:
         term = (message.job_id, message.term)
         if self._term != term:
             self._close()
             self._term = term
             if message.rank == 0 and message.world > 1:
-                self._listener = listen(self._host)
-                self._rendezvous = f"{self._host}:{self._listener.getsockname()[1]}"
+                self._listener = self._engine.listen()
+                self._rendezvous = self._listener.address
         if self._rendezvous:
             try_tell(self, asker, TrainerListens(self._rendezvous, message.term))
         self._obey(("start", term), message.rank, lambda: self._start(message, term), asker)
 
-    @handles(DropTrainer, only=from_runner)
+    @handles(DropTrainer, only=_from_runner)
     async def on_drop(self, message: DropTrainer) -> None:
         """Free what an earlier rank of the job holds."""
         job_id, term = self._term or ("", 0)
@@ -133,7 +161,7 @@ class TrainerRank(ObedientTrainer):
         training = self._training
         return TrainerAt(training.completed if training is not None else -1, self._term[1])
 
-    @handles(Train, only=from_runner)
+    @handles(Train, only=_from_runner)
     async def on_train(self, message: Train) -> None:
         """Take one iteration's optimizer steps."""
         training = self._training
@@ -144,7 +172,7 @@ class TrainerRank(ObedientTrainer):
             ("train", message.iteration), training.rank, lambda: self._train(training, message)
         )
 
-    @handles(Publish, only=from_runner)
+    @handles(Publish, only=_from_runner)
     async def on_publish(self, message: Publish) -> None:
         """Put the weights into the node's store."""
         training = self._training
@@ -152,7 +180,7 @@ class TrainerRank(ObedientTrainer):
             return self._log_unstarted(message)
         self._obey(("publish", message), training.rank, lambda: self._publish(training, message))
 
-    @handles(SaveCheckpoint, only=from_runner)
+    @handles(SaveCheckpoint, only=_from_runner)
     async def on_save(self, message: SaveCheckpoint) -> None:
         """Write a checkpoint, and export the model that was validated if asked."""
         training = self._training
@@ -160,7 +188,7 @@ class TrainerRank(ObedientTrainer):
             return self._log_unstarted(message)
         self._obey(("save", message), training.rank, lambda: self._save(training, message))
 
-    @handles(EndJob, only=from_node)
+    @handles(EndJob, only=_from_node)
     async def on_end_job(self, message: EndJob) -> None:
         """Free what belongs to the job."""
         if self._term is None or self._term[0] != message.job_id:
@@ -198,7 +226,7 @@ class TrainerRank(ObedientTrainer):
         try:
             answer = await work
         except (SpotlightError, OSError, ValueError, RuntimeError) as error:
-            log.exception("trainer_failed", rank=rank)
+            log.exception("trainer_failed", rank=rank, reason=str(error))
             lost_others = isinstance(error, TransportError)
             answer = TrainerFailed(rank, f"{type(error).__name__}: {error}", lost_others)
         if self._orders.get(key) is not order:
@@ -210,83 +238,79 @@ class TrainerRank(ObedientTrainer):
 
     async def _start(self, message: StartTrainer, term: tuple[str, int]) -> Message:
         listener, self._listener = self._listener, None
-        limit_s = self.context.timings.worker.trainer_collective_limit_s
         rendezvous = message.rendezvous or self._rendezvous  # rank 0 is where the others come to
-        with self.context.busy("loading", "trainer"):
-            training = await self.context.on_accelerator(
-                lambda: _build(message, rendezvous, listener, limit_s)
+        with self._context.busy("loading", "trainer"):
+            trainer = await self._context.on_accelerator(
+                lambda: self._engine.build_trainer(message, rendezvous, listener)
             )
         if self._term == term:
-            self._training = training
-        elif training.group is not None:
-            training.group.close()
+            folder = Path(message.run_folder)
+            self._training = _Training(
+                message.job_id, message.rank, trainer, folder, message.completed
+            )
+        else:
+            trainer.close()
         return TrainerReady(message.rank)
 
     async def _train(self, training: _Training, message: Train) -> Message:
         loop = asyncio.get_running_loop()
         started = loop.time()
 
-        def train(bundles: dict[str, dict[str, Tensor]]) -> dict[str, float]:
-            _require_completed(training, message.iteration, "train after")
-            metrics = training.trainer.train(message.iteration, _assemble(message, bundles))
+        def train(bundles: dict[str, bytes]) -> dict[str, float]:
+            training.require_completed(message.iteration, "train after")
+            metrics = training.trainer.train(message, bundles)
             training.completed += 1
             return metrics
 
-        with self.context.busy("train", f"iteration {message.iteration}"):
-            bundles = await self._fetch_samples(message)
-            metrics = await self.context.on_accelerator(lambda: train(bundles))
+        with self._context.busy("train", f"iteration {message.iteration}"):
+            bundles = await self._fetch_samples(training.trainer, message)
+            metrics = await self._context.on_accelerator(lambda: train(bundles))
         return Trained(message.iteration, training.rank, metrics, loop.time() - started)
 
-    async def _fetch_samples(self, message: Train) -> dict[str, dict[str, Tensor]]:
+    async def _fetch_samples(self, trainer: Trainer, message: Train) -> dict[str, bytes]:
         """By key; from where the latest order for the iteration says that they are, as a
         coordinator that comes back has its store elsewhere. Raises `TransferFailed`.
         """
 
-        async def attempt() -> dict[str, dict[str, Tensor]]:
+        async def attempt() -> dict[str, bytes]:
             latest = self._latest
             again = latest is not None and latest.iteration == message.iteration
-            samples = latest.samples if latest is not None and again else message.samples
-            return await _fetch_all({sample.bundle for sample in samples})
+            offers = trainer.wants(latest if latest is not None and again else message)
+            data = await asyncio.gather(*map(self._engine.fetch, offers))
+            return {offer.key: blob for offer, blob in zip(offers, data, strict=True)}
 
-        return await until_transferred(attempt, "samples", timings=self.context.timings.delivery)
+        timings = self._context.timings.delivery
+        return await until_transferred(attempt, "samples", timings=timings)
 
     async def _publish(self, training: _Training, message: Publish) -> Message:
-        trainer = training.trainer
-
-        async def put(role: str, state: Callable[[], dict[str, Tensor]]) -> BundleOffer:
+        async def put(role: Literal["rollout", "evaluation"]) -> BundleOffer:
             def packed() -> bytes:
-                _require_completed(training, message.version, "publish")
-                return pack(state())
+                training.require_completed(message.version, "publish")
+                return training.trainer.pack_weights(role)
 
-            data = await self.context.on_accelerator(packed)
+            data = await self._context.on_accelerator(packed)
             key = f"weights/{message.version:06d}-{role}"
+            upload = self._engine.upload
             return await until_transferred(
                 lambda: upload(message.store, key, data),
                 key,
-                timings=self.context.timings.delivery,
+                timings=self._context.timings.delivery,
             )
 
-        rollout = await put("rollout", trainer.rollout_state)
-        evaluation = None
-        if message.evaluation:
-            evaluation = await put("evaluation", trainer.evaluation_state)
+        rollout = await put("rollout")
+        evaluation = await put("evaluation") if message.evaluation else None
         return Published(message.version, rollout, evaluation)
 
     async def _save(self, training: _Training, message: SaveCheckpoint) -> Message:
         def save() -> None:
-            _require_completed(training, message.iteration, "save")
-            state = training.trainer.state_dict()
-            metadata = {"job": training.job_id, "completed": str(message.iteration)}
+            training.require_completed(message.iteration, "save")
             path = training.run_folder / checkpoint_path(message.iteration)
-            save_checkpoint(path, state, metadata)
+            metadata = {"job": training.job_id, "completed": str(message.iteration)}
+            training.trainer.save(path, metadata)
             if message.export:
-                folder = training.run_folder / "export"
-                # Left by a run that was killed after exporting and before its last commit.
-                shutil.rmtree(folder, ignore_errors=True)
-                # The average: the weights whose validation score is the run's.
-                export_transformer(training.model, training.trainer.evaluation_state(), folder)
+                training.trainer.export(training.run_folder / "export")
 
-        await self.context.on_accelerator(save)
+        await self._context.on_accelerator(save)
         return CheckpointSaved(message.iteration)
 
     def _log_unstarted(self, message: Message) -> None:
@@ -294,8 +318,9 @@ class TrainerRank(ObedientTrainer):
         log.warning("trainer_not_started", ignored=type(message).__name__)
 
     def _close(self) -> None:
-        if self._training is not None and self._training.group is not None:
-            self._training.group.close()
+        if self._training is not None:
+            self._training.given_up = True
+            self._training.trainer.close()
         if self._listener is not None:
             self._listener.close()
             self._listener = None
@@ -303,70 +328,3 @@ class TrainerRank(ObedientTrainer):
         self._term = self._training = None
         self._orders.clear()
         self._answers.clear()
-
-
-def _build(
-    message: StartTrainer,
-    rendezvous: str,
-    listener: socket.socket | None,
-    collective_limit_s: float,
-) -> _Training:
-    job = message.job
-    group = None
-    if message.world > 1:
-        host, _, port = rendezvous.rpartition(":")
-        group = init_group(
-            message.rank,
-            message.world,
-            host,
-            int(port),
-            timeout_s=collective_limit_s,
-            listener=listener,
-        )
-    model = load_model(job.model)
-    trainer = Trainer(
-        model,
-        job.training,
-        job.sampler,
-        seed=job.seed,
-        rank=message.rank,
-        world=message.world,
-        group=group,
-    )
-    folder = Path(message.run_folder)
-    if message.completed:
-        state, _ = load_checkpoint(folder / checkpoint_path(message.completed))
-        trainer.load_state_dict(state)
-    return _Training(message.job_id, message.rank, model, trainer, group, folder, message.completed)
-
-
-def _require_completed(training: _Training, iterations: int, what: str) -> None:
-    """In the accelerator's thread, so that nothing comes between this and what it is about."""
-    if training.completed != iterations:
-        raise SpotlightError(
-            f"asked to {what} iteration {iterations}, but {training.completed} are trained"
-        )
-
-
-async def _fetch_all(offers: set[BundleOffer]) -> dict[str, dict[str, Tensor]]:
-    ordered = sorted(offers, key=lambda offer: offer.key)
-    data = await asyncio.gather(*(fetch(offer) for offer in ordered))
-    return {offer.key: unpack(blob) for offer, blob in zip(ordered, data, strict=True)}
-
-
-def _assemble(message: Train, bundles: dict[str, dict[str, Tensor]]) -> TrainingBatch:
-    """Rows in the order of the message, whoever denoised them."""
-
-    def rows(name: str) -> Tensor:
-        return torch.stack([bundles[s.bundle.key][name][s.row] for s in message.samples])
-
-    # Without a window of noise there are states of no step.
-    stochastic = all(bundle["window_states"].shape[1] for bundle in bundles.values())
-    return TrainingBatch(
-        prompts=[sample.prompt for sample in message.samples],
-        latents=rows("latents"),
-        advantages=torch.tensor([sample.advantage for sample in message.samples]),
-        window_states=rows("window_states") if stochastic else None,
-        log_probs=rows("log_probs") if stochastic else None,
-        window_start=message.window_start,
-    )

@@ -1,8 +1,5 @@
-"""What a worker process shares between its actors: its name, its threads, and the state it reports.
-
-Torch runs in one thread (the accelerator's), scoring in another, and tensors become bytes or the
-reverse in a third, so that the actors' loop always answers and the accelerator never waits for
-bytes. An accelerator's thread that is stuck in a collective is left behind for a new one.
+"""What a worker process shares between its actors: its name, its threads, whose turn it is at the
+accelerator, and the state it reports.
 """
 
 from __future__ import annotations
@@ -10,12 +7,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from typing import TypeVar
 
 from spotlight.actors.protocol import WorkerState
-from spotlight.actors.runtime.abandonable_thread import AbandonableThread
+from spotlight.actors.worker.threads import SystemThreads, WorkerThreads
 from spotlight.errors import TransportError
 from spotlight.timings import Timings
 
@@ -62,6 +58,7 @@ class WorkerContext:
         timings: how long its actors wait.
         limit_threads: has the thread that calls it compute with so many CPU threads; nothing by
             default.
+        threads: in which it computes.
     """
 
     def __init__(
@@ -70,6 +67,7 @@ class WorkerContext:
         epoch: int,
         node: str,
         limit_threads: Callable[[int], None] = lambda threads: None,
+        threads: WorkerThreads | None = None,
         *,
         timings: Timings = Timings(),
     ) -> None:
@@ -77,11 +75,11 @@ class WorkerContext:
         self.epoch = epoch
         self.node = node
         self.timings = timings
-        self._accelerator = AbandonableThread("accelerator")
+        self._threads = threads or SystemThreads()
         self._limit_threads = limit_threads
-        self._threads = 1
-        self._scorer = ThreadPoolExecutor(1, thread_name_prefix="scorer")
-        self._packer = ThreadPoolExecutor(1, thread_name_prefix="packer")
+        self._cpu_threads = 1
+        self.seconds = self._threads.seconds
+        """A clock for how long work takes; read in any thread."""
         self._turn = asyncio.Lock()
         self._busy: Counter[WorkerState] = Counter()
         self._details: dict[WorkerState, str] = {}
@@ -90,7 +88,7 @@ class WorkerContext:
 
     def use_threads(self, threads: int) -> None:
         """Compute with so many CPU threads from now on, whatever the process was started with."""
-        self._threads = threads
+        self._cpu_threads = threads
 
     async def on_accelerator(self, work: Callable[[], ResultT]) -> ResultT:
         """Run torch work in the accelerator's thread, after what is queued there."""
@@ -111,30 +109,30 @@ class WorkerContext:
 
     def in_turn(self, work: Callable[[], ResultT]) -> asyncio.Future[ResultT]:
         """Queue torch work in the accelerator's thread; only within one's `accelerator_turn`."""
-        threads = self._threads
+        threads = self._cpu_threads
 
         def limited() -> ResultT:
             self._limit_threads(threads)  # each time, as it may be another thread by now
             return work()
 
-        return asyncio.get_running_loop().run_in_executor(self._accelerator, limited)
+        return self._threads.on_accelerator(limited)
 
     def abandon_accelerator(self) -> None:
         """Go on in a new thread; what runs in the old one may take as long as it likes."""
-        self._accelerator.abandon()
+        self._threads.abandon_accelerator()
 
     def require_accelerator(self) -> None:
         """In the accelerator's thread: raises `TransportError` if it was left behind."""
-        if not self._accelerator.is_current():
+        if not self._threads.is_accelerator():
             raise TransportError("this thread was left behind in an SP group that is gone")
 
     async def on_packer(self, work: Callable[[], ResultT]) -> ResultT:
         """Turn tensors into bytes, or bytes into tensors, beside everything else."""
-        return await asyncio.get_running_loop().run_in_executor(self._packer, work)
+        return await self._threads.on_packer(work)
 
     async def on_scorer(self, work: Callable[[], ResultT]) -> ResultT:
         """Run scoring in its own thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._scorer, work)
+        return await self._threads.on_scorer(work)
 
     def report_to(self, report: Callable[[WorkerState, str], None]) -> None:
         """From now on every change of state goes there, beginning with the present one."""
@@ -156,9 +154,7 @@ class WorkerContext:
 
     def close(self) -> None:
         """Let the threads end."""
-        self._accelerator.close()
-        self._scorer.shutdown(wait=False, cancel_futures=True)
-        self._packer.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
 
     def _publish(self) -> None:
         idle: WorkerState = "idle"

@@ -44,9 +44,10 @@ from spotlight.actors.protocol import (
     WorkerUp,
 )
 from spotlight.actors.runtime import ActorRef, Message
-from spotlight.actors.worker import member as member_module
+from spotlight.actors.worker import torch_engine
 from spotlight.actors.worker.group_leader import GroupLeader
 from spotlight.actors.worker.member import Member
+from spotlight.actors.worker.torch_engine import TorchEngine
 from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.samplers import Denoising
@@ -122,7 +123,7 @@ class Town:
         self._lose_on(transport)
         context = WorkerContext(name, 1, self.node.address, timings=IMPATIENT)
         self.contexts.append(context)
-        member = await system.spawn(lambda: Member(context), "member")
+        member = await system.spawn(lambda: Member(context, TorchEngine()), "member")
         leader = await system.spawn(lambda: GroupLeader(context, member), "leader")
         self.leaders[name] = leader
         other = await recorder(system, "other")
@@ -216,7 +217,7 @@ async def town(
 ) -> AsyncIterator[Town]:
     use_scorer(monkeypatch)
     loaded = iter(models)
-    monkeypatch.setattr(member_module, "load_model", lambda spec: next(loaded))
+    monkeypatch.setattr(torch_engine, "load_model", lambda spec: next(loaded))
     async with Cluster() as cluster:
         town = Town(tmp_path)
         await town.open(cluster, models, weights)

@@ -28,6 +28,7 @@ from spotlight.actors.protocol import (
 )
 from spotlight.actors.runtime import ActorSystem, Message
 from spotlight.actors.worker.member import Member
+from spotlight.actors.worker.torch_engine import TorchEngine
 from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.diffusion import samplers
 from spotlight.diffusion.checkpoints import load_model
@@ -113,7 +114,9 @@ async def bench(weights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asy
         await bench.store.start()
         bench.leader = await recorder(bench.system, "leader")
         bench.context = WorkerContext("w", 1, bench.system.address)
-        bench.member = await bench.system.spawn(lambda: Member(bench.context), "member")
+        bench.member = await bench.system.spawn(
+            lambda: Member(bench.context, TorchEngine()), "member"
+        )
         bench.membership = Membership(*[bench.leader.ref] * 2, bench.store.writable_by("node"))
         await bench.ask(PrepareJob("job", job(), bench.membership))
         yield bench

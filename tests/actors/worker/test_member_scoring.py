@@ -38,7 +38,7 @@ from spotlight.actors.protocol import (
     Recall,
     Revoke,
 )
-from spotlight.actors.worker import scoring as scoring_module
+from spotlight.actors.worker import torch_engine
 from spotlight.errors import MissingDependency, ScoringError
 from spotlight.types import Commit
 
@@ -230,7 +230,7 @@ async def test_a_scorer_that_cannot_be_built_costs_its_batches_and_not_the_worke
     def build(spec: object) -> None:
         raise MissingDependency("rapidocr is not installed here")
 
-    monkeypatch.setattr(scoring_module, "build_scorer", build)
+    monkeypatch.setattr(torch_engine, "build_scorer", build)
     await worker.prepare(worker.store, "next", reward={"attempts": 1})
     await worker.hold(tiny_weights(), "next")
     worker.denoise(wanted(1))
@@ -250,7 +250,7 @@ async def test_a_job_is_prepared_before_its_scorer_is_built(
         assert built.wait(60.0)
         return FakeScorer()
 
-    monkeypatch.setattr(scoring_module, "build_scorer", build)
+    monkeypatch.setattr(torch_engine, "build_scorer", build)
     await worker.prepare(worker.store, "next", reward={"attempts": 1})
     await worker.hold(tiny_weights(), "next")
     await until(begun.is_set)

@@ -16,14 +16,15 @@ before = set(sys.modules)
 import torch
 import spotlight.actors.worker.process
 import spotlight.actors.worker.group_leader, spotlight.actors.worker.member
-import spotlight.actors.worker.trainer_rank, spotlight.transport.control
+import spotlight.actors.worker.trainer_rank, spotlight.actors.worker.torch_engine
+import spotlight.transport.control
 
 new = {name for name in set(sys.modules) - before if not name.startswith("spotlight.")}
 print("new", sorted(new))
 print("cuda", torch.cuda.is_initialized(), torch.cuda._is_in_bad_fork())
 one = torch.ones(256, 256) @ torch.ones(256, 256)
 print("threads", torch.get_num_threads(), len(os.listdir("/proc/self/task")))
-spotlight.actors.worker.process.limit_threads(2)
+torch.set_num_threads(2)
 two = torch.ones(256, 256) @ torch.ones(256, 256)
 print("threads", torch.get_num_threads(), torch.equal(one, two))
 """

@@ -10,8 +10,9 @@ import pytest
 from job_kit import job
 from scorer_kit import FakeScorer, use_scorer
 
-from spotlight.actors.worker import scoring as scoring_module
+from spotlight.actors.worker import torch_engine
 from spotlight.actors.worker.scoring import Scoring
+from spotlight.actors.worker.torch_engine import TorchEngine
 from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.errors import MissingDependency, ScoringError
 
@@ -35,7 +36,7 @@ def scorer(monkeypatch: pytest.MonkeyPatch) -> FakeScorer:
 async def test_rewards_are_in_the_order_of_the_images(
     context: WorkerContext, scorer: FakeScorer
 ) -> None:
-    scored = await Scoring(context).score(REWARD, IMAGES, PROMPTS)
+    scored = await Scoring(context, TorchEngine()).score(REWARD, IMAGES, PROMPTS)
     assert scored.rewards == (1.0, 0.0, 0.2)
     assert scored.seconds > 0.0
     assert [prompts for _, prompts in scorer.asked] == [PROMPTS]
@@ -60,7 +61,7 @@ async def test_a_failure_or_nonsense_is_never_a_reward(
 ) -> None:
     scorer.answer = answer
     with pytest.raises(ScoringError):
-        await Scoring(context).score(REWARD, IMAGES, PROMPTS)
+        await Scoring(context, TorchEngine()).score(REWARD, IMAGES, PROMPTS)
 
 
 class Builder:
@@ -81,14 +82,14 @@ class Builder:
 @pytest.fixture
 def builder(monkeypatch: pytest.MonkeyPatch) -> Builder:
     builder = Builder()
-    monkeypatch.setattr(scoring_module, "build_scorer", builder.build)
+    monkeypatch.setattr(torch_engine, "build_scorer", builder.build)
     return builder
 
 
 async def test_a_scorer_is_built_once_for_all_jobs_and_beside_everything_else(
     context: WorkerContext, builder: Builder
 ) -> None:
-    scoring = Scoring(context)
+    scoring = Scoring(context, TorchEngine())
     await scoring.prepare(REWARD)
     await scoring.prepare(REWARD)
     await scoring.score(REWARD, IMAGES, PROMPTS)
@@ -99,7 +100,7 @@ async def test_a_scorer_is_built_once_for_all_jobs_and_beside_everything_else(
 async def test_a_scorer_that_cannot_be_built_fails_its_batches_until_it_can(
     context: WorkerContext, builder: Builder
 ) -> None:
-    scoring = Scoring(context)
+    scoring = Scoring(context, TorchEngine())
     builder.error = MissingDependency("rapidocr is not installed here")
     await scoring.prepare(REWARD)
     with pytest.raises(ScoringError, match="rapidocr is not installed here"):

@@ -32,7 +32,7 @@ from spotlight.actors.protocol import (
     Introduce,
     PrepareJob,
 )
-from spotlight.actors.worker import group_connector
+from spotlight.actors.worker import torch_engine
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.errors import CannotShard
 from spotlight.timings import Timings, WorkerTimings
@@ -207,7 +207,7 @@ async def test_a_member_whose_model_cannot_be_shared_out_names_itself(
     def refuse(transformer: object) -> None:
         raise CannotShard("an unknown family")
 
-    monkeypatch.setattr(group_connector, "SequenceParallel", refuse)
+    monkeypatch.setattr(torch_engine, "SequenceParallel", refuse)
     first, second = crew.workers[:2]
     epoch = crew.tell(first, second)
     await until(lambda: bool(first.failures(epoch) and second.failures(epoch)))

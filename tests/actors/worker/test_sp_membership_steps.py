@@ -40,7 +40,7 @@ from spotlight.actors.protocol import (
     ReturnLease,
     Revoke,
 )
-from spotlight.diffusion.lockstep import GroupSteps
+from spotlight.actors.worker.torch_collective import TorchCollective
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.samplers import Denoising
 from spotlight.errors import CannotShard
@@ -320,11 +320,11 @@ async def test_a_thread_that_was_left_behind_loads_no_weights(
     loads, free, follows = threading.Event(), threading.Event(), threading.Event()
     load = models[0].load_trainable_state
     loaded: list[object] = []
-    hear = GroupSteps._hear
+    receive = TorchCollective.receive
 
-    def heard(company: GroupSteps, stretch: int) -> Any:
+    def received(collective: TorchCollective) -> Any:
         follows.set()
-        return hear(company, stretch)
+        return receive(collective)
 
     def slow(state: Tensors) -> None:
         loads.set()
@@ -333,7 +333,7 @@ async def test_a_thread_that_was_left_behind_loads_no_weights(
 
     monkeypatch.setattr(models[0], "load_trainable_state", slow)
     monkeypatch.setattr(models[1], "load_trainable_state", loaded.append)
-    monkeypatch.setattr(GroupSteps, "_hear", heard)
+    monkeypatch.setattr(TorchCollective, "receive", received)
     await crew.form(first, second)
     lease = crew.denoise(first, BATCH)
     await until(lambda: loads.is_set() and follows.is_set())

@@ -24,7 +24,7 @@ class FakeDenoising:
     """Counts."""
 
     def __init__(self) -> None:
-        self.settings = SimpleNamespace(steps=STEPS)
+        self.steps = STEPS
         self.steps_taken = 0
 
     @property
@@ -98,8 +98,8 @@ class Work:
             self.began()
             return made
 
-        def finish(denoising: Any) -> str:
-            self.finished.append(denoising.steps_taken)
+        def finish(taken: Taken) -> str:
+            self.finished.append(taken.progress.step)
             return "images"
 
         async def deliver(taken: Taken) -> None:
@@ -109,7 +109,7 @@ class Work:
             loop: StepLoop[str] = StepLoop(
                 self.context,
                 turn,
-                stretch=stretch,
+                lead=stretch,
                 prepare=lambda: None,
                 begin=begin,
                 finish=finish,

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from job_kit import Recorder, job, recorder
 from msgspec import structs
 from runtime_kit import Cluster
@@ -34,13 +33,12 @@ from spotlight.actors.protocol import (
     TrainingSample,
 )
 from spotlight.actors.runtime import ActorRef, ActorSystem
-from spotlight.actors.worker import trainer_rank
+from spotlight.actors.worker.engine import Listener
+from spotlight.actors.worker.torch_engine import TorchEngine
 from spotlight.actors.worker.trainer_rank import TrainerRank
 from spotlight.actors.worker.worker_state import WorkerContext
-from spotlight.diffusion.samplers import Progress
 from spotlight.errors import TrainingDiverged, TransferFailed, TransportError
 from spotlight.transport.tensors import BundleStore
-from spotlight.transport.tensors.bundles import pack
 from spotlight.types import BundleOffer, StoreEndpoint
 
 pytestmark = pytest.mark.virtual_time
@@ -52,34 +50,70 @@ async def settle() -> None:
 
 
 class FakeTrainer:
-    """Notes its batches."""
+    """Notes what it trains on."""
 
     def __init__(self) -> None:
-        self.batches: list[tuple[int, Any]] = []
+        self.batches: list[tuple[int, dict[str, bytes]]] = []
         self.error: Exception | None = None
+        self.saved: list[Path] = []
+        self.exported: list[Path] = []
 
-    def train(self, iteration: int, batch: Any) -> dict[str, float]:
+    def wants(self, message: Train) -> Sequence[BundleOffer]:
+        return sorted({sample.bundle for sample in message.samples}, key=lambda offer: offer.key)
+
+    def train(self, message: Train, bundles: Mapping[str, bytes]) -> dict[str, float]:
         if self.error is not None:
             raise self.error
-        self.batches.append((iteration, batch))
-        return {"loss": 1.0 / (iteration + 1)}
+        self.batches.append((message.iteration, dict(bundles)))
+        return {"loss": 1.0 / (message.iteration + 1)}
 
-    def rollout_state(self) -> dict[str, torch.Tensor]:
-        return {"weight": torch.tensor([float(len(self.batches))])}
+    def pack_weights(self, role: str) -> bytes:
+        return f"{role} {len(self.batches)}".encode()
 
-    def evaluation_state(self) -> dict[str, torch.Tensor]:
-        return {"weight": torch.tensor([len(self.batches) / 2])}
+    def save(self, path: Path, metadata: dict[str, str]) -> None:
+        self.saved.append(path)
 
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        return self.rollout_state()
+    def export(self, folder: Path) -> None:
+        self.exported.append(folder)
+
+    def close(self) -> None:
+        pass
+
+
+class GymEngine(TorchEngine):
+    """Builds fake trainers, and leaves bundles in a store without a connection."""
+
+    def __init__(self, store: BundleStore) -> None:
+        super().__init__("127.0.0.1")
+        self.store = store
+        self.trainer = FakeTrainer()
+        self.built = 0
+        self.rendezvous = ""
+        self.uploads_to_fail = 0
+
+    def build_trainer(self, order: StartTrainer, rendezvous: str, listener: Listener | None) -> Any:
+        self.built += 1
+        self.rendezvous = rendezvous
+        if listener is not None:
+            listener.close()
+        return self.trainer
+
+    async def fetch(self, offer: BundleOffer) -> bytes:
+        if offer.store.token == "gone":
+            raise TransferFailed("the store is away")
+        return await super().fetch(offer)
+
+    async def upload(self, endpoint: StoreEndpoint, key: str, data: bytes) -> BundleOffer:
+        if self.uploads_to_fail:
+            self.uploads_to_fail -= 1
+            raise TransferFailed("the store is away")
+        return self.store.put(key, data)
 
 
 class Gym:
     runner: Recorder
     rank: ActorRef
-    trainer: FakeTrainer
-    built: int
-    rendezvous: str
+    engine: GymEngine
     bundles: list[BundleOffer]
     system: ActorSystem
     store: BundleStore
@@ -112,13 +146,10 @@ class Gym:
         assert isinstance(answer, TrainerAt)
         return answer.completed
 
-    def sample(self, *, noisy: int = 0) -> None:
-        """Two bundles of two samples each, denoised with so many noisy steps."""
+    def sample(self) -> None:
+        """Two bundles."""
         for n in (1.0, 2.0):
-            latents = torch.tensor([[n], [n + 0.5]])
-            states = latents.unsqueeze(1).repeat(1, noisy + 1 if noisy else 0, 1)
-            progress = Progress(5, latents, states, latents.repeat(1, noisy))
-            self.bundles.append(self.store.put(f"samples/{n}", pack(progress.tensors())))
+            self.bundles.append(self.store.put(f"samples/{n}", b"samples"))
 
     def batch(self, iteration: int) -> Train:
         a, b = self.bundles[-2:]
@@ -127,36 +158,12 @@ class Gym:
 
 
 @pytest.fixture
-async def gym(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[Gym]:
+async def gym(tmp_path: Path) -> AsyncIterator[Gym]:
     gym = Gym()
-    gym.trainer = FakeTrainer()
-    gym.built = 0
     gym.run_folder = tmp_path / "run"
-
-    def build(
-        message: StartTrainer,
-        rendezvous: str,
-        listener: socket.socket | None,
-        collective_limit_s: float,
-    ) -> Any:
-        gym.built += 1
-        gym.rendezvous = rendezvous
-        if listener is not None:
-            listener.close()
-        model: Any = None
-        trainer: Any = gym.trainer
-        return trainer_rank._Training(
-            message.job_id, message.rank, model, trainer, None, gym.run_folder, message.completed
-        )
-
-    monkeypatch.setattr(trainer_rank, "_build", build)
     store = BundleStore(tmp_path / "store", token="token")
     await store.start()
-
-    async def upload(endpoint: StoreEndpoint, key: str, data: bytes) -> BundleOffer:
-        return store.put(key, data)
-
-    monkeypatch.setattr(trainer_rank, "upload", upload)
+    gym.engine = GymEngine(store)
     gym.store, gym.bundles = store, []
     gym.sample()
     async with Cluster() as cluster:
@@ -166,7 +173,7 @@ async def gym(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[
         gym.elsewhere = cluster.system
         gym.system = system
         gym.context = WorkerContext("w", 1, gym.system.address)
-        gym.rank = await system.spawn(lambda: TrainerRank(gym.context, "127.0.0.1"), "trainer-rank")
+        gym.rank = await system.spawn(lambda: TrainerRank(gym.context, gym.engine), "trainer-rank")
         await gym.prepare(gym.runner)
         yield gym
     await store.aclose()
@@ -185,18 +192,19 @@ async def test_the_same_term_builds_once_and_another_one_again(gym: Gym) -> None
     await gym.tell(gym.batch(0))
     await gym.start()
     assert gym.runner.all(TrainerReady) == [TrainerReady(0)] * 2
-    assert (gym.built, await gym.completed()) == (1, 1)
+    assert (gym.engine.built, await gym.completed()) == (1, 1)
     await gym.start(term=2)
-    assert (gym.built, await gym.completed()) == (2, 0)
+    assert (gym.engine.built, await gym.completed()) == (2, 0)
 
 
-async def test_what_runs_for_ranks_that_were_given_up_is_never_answered(gym: Gym) -> None:
+async def test_what_was_ordered_of_ranks_that_were_given_up_is_not_done(gym: Gym) -> None:
     await gym.start()
     async with gym.context.accelerator_turn():
         await gym.tell(gym.batch(0))
         await gym.start(term=2)
     await settle()
     assert gym.runner.all(Trained) == []
+    assert gym.engine.trainer.batches == [], "it would take the time of those that came after"
     assert await gym.completed() == 0
 
 
@@ -215,16 +223,8 @@ async def test_the_end_of_an_earlier_term_does_not_end_a_resumed_job(gym: Gym) -
 
 
 async def test_samples_are_fetched_from_where_the_coordinator_that_came_back_has_them(
-    gym: Gym, monkeypatch: pytest.MonkeyPatch
+    gym: Gym,
 ) -> None:
-    plain = trainer_rank.fetch
-
-    async def fetch(offer: BundleOffer) -> bytes:
-        if offer.store.token == "gone":
-            raise TransferFailed("the store is away")
-        return await plain(offer)
-
-    monkeypatch.setattr(trainer_rank, "fetch", fetch)
     order = gym.batch(0)
     away = [
         structs.replace(
@@ -244,33 +244,13 @@ async def test_samples_are_fetched_from_where_the_coordinator_that_came_back_has
     assert len(gym.runner.all(Trained)) == 1
 
 
-async def test_it_trains_on_the_rows_in_the_order_of_the_message(gym: Gym) -> None:
+async def test_it_trains_on_the_bundles_that_its_trainer_wants(gym: Gym) -> None:
     await gym.start()
     await gym.tell(gym.batch(0))
-    ((iteration, batch),) = gym.trainer.batches
+    ((iteration, bundles),) = gym.engine.trainer.batches
     assert iteration == 0
-    assert batch.prompts == ["p", "q", "p"]
-    assert batch.latents.flatten().tolist() == [2.5, 1.0, 2.0]
-    assert batch.advantages.tolist() == [0.5, -0.5, 0.25]
+    assert bundles == {"samples/1.0": b"samples", "samples/2.0": b"samples"}
     assert gym.runner.last(Trained).metrics == {"loss": 1.0}
-
-
-async def test_samples_of_steps_without_noise_have_no_states_to_train_on(gym: Gym) -> None:
-    await gym.start()
-    await gym.tell(gym.batch(0))
-    ((_, batch),) = gym.trainer.batches
-    assert batch.window_states is batch.log_probs is None
-
-
-async def test_the_states_of_noisy_steps_are_trained_on_in_the_order_of_the_message(
-    gym: Gym,
-) -> None:
-    gym.sample(noisy=2)
-    await gym.start()
-    await gym.tell(gym.batch(0))
-    ((_, batch),) = gym.trainer.batches
-    assert batch.window_states.squeeze(2).tolist() == [[2.5] * 3, [1.0] * 3, [2.0] * 3]
-    assert batch.log_probs.tolist() == [[2.5] * 2, [1.0] * 2, [2.0] * 2]
 
 
 async def test_a_repeated_train_is_answered_from_memory(gym: Gym) -> None:
@@ -279,9 +259,9 @@ async def test_a_repeated_train_is_answered_from_memory(gym: Gym) -> None:
     await gym.tell(gym.batch(0))
     first, second = gym.runner.all(Trained)
     assert first == second
-    assert len(gym.trainer.batches) == 1
+    assert len(gym.engine.trainer.batches) == 1
     await gym.tell(gym.batch(1))
-    assert len(gym.trainer.batches) == 2
+    assert len(gym.engine.trainer.batches) == 2
 
 
 async def test_a_train_that_is_repeated_while_it_runs_is_answered_once_to_the_latest_asker(
@@ -296,7 +276,7 @@ async def test_a_train_that_is_repeated_while_it_runs_is_answered_once_to_the_la
         await settle()
         assert await gym.completed() == 0
     await settle()
-    assert len(gym.trainer.batches) == 1
+    assert len(gym.engine.trainer.batches) == 1
     assert successor.all(Trained) == [Trained(0, 0, {"loss": 1.0}, successor.inbox[0].seconds)]
     assert gym.runner.all(Trained) == []
 
@@ -306,7 +286,7 @@ async def test_an_error_goes_to_the_latest_asker_too_and_the_iteration_may_be_tr
 ) -> None:
     await gym.start()
     successor = await recorder(gym.system, "successor")
-    gym.trainer.error = TrainingDiverged("the loss is nan")
+    gym.engine.trainer.error = TrainingDiverged("the loss is nan")
     async with gym.context.accelerator_turn():
         await gym.tell(gym.batch(0))
         await gym.prepare(successor)
@@ -314,7 +294,7 @@ async def test_an_error_goes_to_the_latest_asker_too_and_the_iteration_may_be_tr
         await settle()
     await settle()
     assert len(successor.all(TrainerFailed)) == 1
-    gym.trainer.error = None
+    gym.engine.trainer.error = None
     successor.tell(gym.rank, gym.batch(0))
     await settle()
     assert successor.last(Trained).iteration == 0
@@ -334,7 +314,7 @@ async def test_it_says_how_many_iterations_are_trained(gym: Gym) -> None:
 async def test_an_iteration_out_of_turn_is_refused(gym: Gym, iteration: int) -> None:
     await gym.start(completed=3)
     await gym.tell(gym.batch(iteration))
-    assert gym.trainer.batches == []
+    assert gym.engine.trainer.batches == []
     assert "3 are trained" in gym.runner.last(TrainerFailed).error
     assert await gym.completed() == 3
 
@@ -375,31 +355,23 @@ async def test_a_checkpoint_is_saved_as_often_as_asked_for_but_only_of_what_is_t
     await gym.tell(SaveCheckpoint(1, export=False))
     await gym.tell(SaveCheckpoint(1, export=False))
     assert gym.runner.all(CheckpointSaved) == [CheckpointSaved(1)] * 2
-    (saved,) = (gym.run_folder / "checkpoints").iterdir()
-    assert saved.name == "iteration-000001.safetensors"
+    (saved,) = gym.engine.trainer.saved
+    assert saved == gym.run_folder / "checkpoints" / "iteration-000001.safetensors"
     await gym.tell(SaveCheckpoint(2, export=False))
     assert "1 are trained" in gym.runner.last(TrainerFailed).error
 
 
-async def test_the_weights_that_are_exported_are_those_that_were_validated(
-    gym: Gym, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    exported: list[tuple[dict[str, torch.Tensor], Path]] = []
-
-    def export(model: Any, weights: dict[str, torch.Tensor], folder: Path) -> None:
-        exported.append((weights, folder))
-
-    monkeypatch.setattr(trainer_rank, "export_transformer", export)
+async def test_the_model_is_exported_when_asked_for(gym: Gym) -> None:
     await gym.start()
     await gym.tell(gym.batch(0))
     await gym.tell(SaveCheckpoint(1, export=True))
-    assert exported == [(gym.trainer.evaluation_state(), gym.run_folder / "export")]
+    assert gym.engine.trainer.exported == [gym.run_folder / "export"]
     assert gym.runner.last(CheckpointSaved).iteration == 1
 
 
 async def test_an_error_of_the_trainer_becomes_a_message(gym: Gym) -> None:
     await gym.start()
-    gym.trainer.error = TrainingDiverged("the loss is nan")
+    gym.engine.trainer.error = TrainingDiverged("the loss is nan")
     await gym.tell(gym.batch(0))
     assert gym.runner.last(TrainerFailed) == TrainerFailed(0, "TrainingDiverged: the loss is nan")
     assert gym.runner.all(Trained) == []
@@ -409,7 +381,7 @@ async def test_work_for_a_job_that_has_ended_is_ignored(gym: Gym) -> None:
     await gym.start()
     await gym.end("job")
     await gym.tell(gym.batch(0))
-    assert gym.trainer.batches == []
+    assert gym.engine.trainer.batches == []
     await gym.start(term=2)
     assert len(gym.runner.all(TrainerReady)) == 2
 
@@ -420,7 +392,7 @@ async def test_an_order_of_nobody_ends_no_trainer(gym: Gym) -> None:
     elsewhere.tell(gym.rank, StartTrainer("job", job(), 0, 1, "", str(gym.run_folder), 0, 99))
     await settle()
     await gym.start()
-    assert (gym.built, await gym.completed()) == (1, 0)
+    assert (gym.engine.built, await gym.completed()) == (1, 0)
     assert gym.system.dead_letters.counts["not_allowed"] == 1
 
 
@@ -439,9 +411,9 @@ async def test_a_strangers_orders_are_refused(gym: Gym) -> None:
         stranger.tell(gym.rank, order)
     await settle()
     assert stranger.inbox == []
-    assert gym.trainer.batches == []
+    assert gym.engine.trainer.batches == []
     assert not gym.run_folder.exists()
-    assert (gym.built, await gym.completed()) == (1, 0)
+    assert (gym.engine.built, await gym.completed()) == (1, 0)
     assert gym.system.dead_letters.counts["not_allowed"] == len(orders) - 1
 
 
@@ -451,16 +423,16 @@ async def test_only_the_node_says_whose_orders_count(gym: Gym) -> None:
     stranger.tell(gym.rank, PrepareJob("job", job(), membership))
     stranger.tell(gym.rank, StartTrainer("job", job(), 0, 1, "", str(gym.run_folder), 0, 9))
     await settle()
-    assert gym.built == 0
+    assert gym.engine.built == 0
 
 
 async def test_an_order_that_comes_before_its_runner_is_named_waits_for_that(gym: Gym) -> None:
     successor = await recorder(await gym.elsewhere("another"), "runner")
     successor.tell(gym.rank, StartTrainer("job", job(), 0, 1, "", str(gym.run_folder), 0, 2))
     await settle()
-    assert gym.built == 0
+    assert gym.engine.built == 0
     await gym.prepare(successor)
-    assert gym.built == 1
+    assert gym.engine.built == 1
     assert successor.inbox == [TrainerReady(0)]
 
 
@@ -475,13 +447,13 @@ async def test_rank_0_of_several_says_where_it_listens_as_often_as_it_is_told(gy
         with socket.create_connection((host, int(port)), timeout=5.0):
             pass
     await settle()
-    assert gym.rendezvous == first.rendezvous, "it meets the others where it says"
+    assert gym.engine.rendezvous == first.rendezvous, "it meets the others where it says"
 
 
 async def test_the_ranks_behind_the_first_meet_it_where_they_are_told(gym: Gym) -> None:
     await gym.tell(StartTrainer("job", job(), 1, 2, "somewhere:1", str(gym.run_folder), 0, 1))
     await settle()
-    assert gym.rendezvous == "somewhere:1"
+    assert gym.engine.rendezvous == "somewhere:1"
 
 
 async def test_a_rank_that_others_have_replaced_frees_its_trainer(gym: Gym) -> None:
@@ -492,20 +464,9 @@ async def test_a_rank_that_others_have_replaced_frees_its_trainer(gym: Gym) -> N
     assert await gym.completed() == -1
 
 
-async def test_weights_are_published_when_the_nodes_store_is_back(
-    gym: Gym, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_weights_are_published_when_the_nodes_store_is_back(gym: Gym) -> None:
     """Its node stood still for a while."""
-    plain, tries = trainer_rank.upload, 0
-
-    async def upload(endpoint: StoreEndpoint, key: str, data: bytes) -> BundleOffer:
-        nonlocal tries
-        tries += 1
-        if tries < 4:
-            raise TransferFailed("the store is away")
-        return await plain(endpoint, key, data)
-
-    monkeypatch.setattr(trainer_rank, "upload", upload)
+    gym.engine.uploads_to_fail = 3
     await gym.start()
     await gym.tell(Publish(0, False, gym.store.writable_by("node")))
     await asyncio.sleep(10.0)
@@ -515,6 +476,6 @@ async def test_weights_are_published_when_the_nodes_store_is_back(
 
 async def test_ranks_that_lost_each_other_say_so(gym: Gym) -> None:
     await gym.start()
-    gym.trainer.error = TransportError("all-reduce: rank 0 of 2 lost its peers")
+    gym.engine.trainer.error = TransportError("all-reduce: rank 0 of 2 lost its peers")
     await gym.tell(gym.batch(0))
     assert gym.runner.last(TrainerFailed).lost_others

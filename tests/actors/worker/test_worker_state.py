@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from spotlight.actors.worker.process import limit_threads
+from spotlight.actors.worker.torch_engine import TorchEngine
 from spotlight.actors.worker.worker_state import WorkerContext
 
 
 @pytest.fixture
 def context() -> Iterator[WorkerContext]:
     threads = torch.get_num_threads()
-    context = WorkerContext("w", 1, "somewhere", limit_threads)
+    context = WorkerContext("w", 1, "somewhere", TorchEngine().limit_threads)
     yield context
     context.close()
     torch.set_num_threads(threads)

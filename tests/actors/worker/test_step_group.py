@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 
 import pytest
 import torch
+from job_kit import request
+from msgspec.structs import replace
 
+from spotlight.actors.worker.step_group import GroupSteps, SoloSteps
+from spotlight.actors.worker.torch_collective import TorchCollective
+from spotlight.actors.worker.torch_model import TorchModel
 from spotlight.diffusion.checkpoints import load_model
-from spotlight.diffusion.lockstep import GroupSteps, SoloSteps
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.samplers import Denoising, SamplerSettings, resume, sample, start
 from spotlight.diffusion.sequence_parallel import SequenceParallel
 from spotlight.errors import TransportError
 from spotlight.jobs import ModelSpec
 from spotlight.transport.collectives import Group, init_group, listen
+from spotlight.types import SamplingSettings
 
 LIMIT_S = 30.0
 STEPS = 4
@@ -23,6 +29,10 @@ SETTINGS = SamplerSettings(
     "flow_sde", STEPS, height=32, width=64, noise_level=0.7, window=(1, 2), micro_batch=4
 )
 PROMPTS, SEEDS = ('the number "1"', 'the number "22"'), (7, 8)
+REQUESTS = tuple(
+    replace(request(seed), prompt=prompt, seed=seed, settings=SamplingSettings(**asdict(SETTINGS)))
+    for prompt, seed in zip(PROMPTS, SEEDS, strict=True)
+)
 
 
 class Pair:
@@ -37,19 +47,17 @@ class Pair:
         self.groups: list[Group] = [init_group(0, 2, listener=listener, timeout_s=LIMIT_S)]
         self.groups.append(joining.result(LIMIT_S))
         self.first, self.second = (
-            GroupSteps(group, SequenceParallel(model.transformer), ring=1)
+            GroupSteps(TorchCollective(group, SequenceParallel(model.transformer), ring=1))
             for group, model in zip(self.groups, models, strict=True)
         )
 
     def begin(self) -> Denoising:
         return start(self.models[0], PROMPTS, SEEDS, SETTINGS)
 
-    def follow(self, stretch: int, prepare: Callable[[], None] = lambda: None):
+    def follow(self, run: int, prepare: Callable[[], None] = lambda: None):
         """Rank 1 takes part; the number of steps that it takes."""
         return self.thread.submit(
-            lambda: self.second.follow(
-                stretch, self.models[1], PROMPTS, SEEDS, SETTINGS, prepare=prepare
-            )
+            lambda: self.second.follow(run, TorchModel(self.models[1]), REQUESTS, prepare=prepare)
         )
 
     def close(self) -> None:
@@ -70,8 +78,8 @@ def pair(models: list[DiffusionModel]) -> Iterator[Pair]:
     pair.close()
 
 
-def lead(company: SoloSteps | GroupSteps, stretch: int, denoising: Denoising, steps: int) -> None:
-    with company.lead(stretch):
+def lead(company: SoloSteps | GroupSteps, run: int, denoising: Denoising, steps: int) -> None:
+    with company.lead(run):
         company.begin(denoising)
         for _ in range(steps):
             company.step(denoising)
@@ -90,12 +98,12 @@ def test_two_ranks_make_the_samples_of_one(pair: Pair) -> None:
     assert torch.allclose(together.log_probs, plain.log_probs, atol=1e-5)
 
 
-def test_a_stretch_goes_on_where_the_last_one_ended_in_whatever_company(pair: Pair) -> None:
+def test_a_run_goes_on_where_the_last_one_ended_in_whatever_company(pair: Pair) -> None:
     denoising = pair.begin()
     following = pair.follow(1)
     lead(pair.first, 1, denoising, 1)
     assert following.result(LIMIT_S) == 1
-    lead(SoloSteps(), 1, denoising, 1)
+    lead(SoloSteps(lambda denoising: denoising.step()), 1, denoising, 1)
     denoising = resume(pair.models[0], PROMPTS, SEEDS, SETTINGS, denoising.progress())
     following = pair.follow(2)
     lead(pair.first, 2, denoising, STEPS - 2)
@@ -104,7 +112,7 @@ def test_a_stretch_goes_on_where_the_last_one_ended_in_whatever_company(pair: Pa
     assert torch.allclose(denoising.result().latents, plain.latents, atol=1e-5)
 
 
-def test_a_stretch_without_a_step_lets_the_others_go_unprepared(pair: Pair) -> None:
+def test_a_run_without_a_step_lets_the_others_go_unprepared(pair: Pair) -> None:
     prepared: list[bool] = []
     following = pair.follow(1, prepare=lambda: prepared.append(True))
     with pair.first.lead(1):
@@ -126,11 +134,11 @@ def test_an_error_between_steps_lets_the_others_go(pair: Pair) -> None:
     assert following.result(LIMIT_S) == 1
 
 
-def test_a_rank_that_is_in_another_stretch_is_an_error_that_says_so(pair: Pair) -> None:
+def test_a_rank_that_is_in_another_run_is_an_error_that_says_so(pair: Pair) -> None:
     following = pair.follow(2)
     with pair.first.lead(1):
         pass
-    with pytest.raises(TransportError, match="rank 0 leads stretch 1, but rank 1 is in 2"):
+    with pytest.raises(TransportError, match="rank 0 leads run 1, but rank 1 is in 2"):
         following.result(LIMIT_S)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import zlib
 from collections.abc import AsyncIterator, Mapping
@@ -10,14 +11,13 @@ from typing import Any
 
 import pytest
 import torch
-from runtime_kit import Cluster
 from torch import Tensor
 
-from spotlight.actors.protocol import HoldWeights, WeightsHeld
-from spotlight.actors.runtime import ActorSystem
-from spotlight.actors.worker.member import Member
+from spotlight.actors.worker.held_weights import HeldWeights
+from spotlight.actors.worker.torch_engine import TorchEngine
+from spotlight.actors.worker.torch_model import TorchModel
 from spotlight.actors.worker.worker_state import WorkerContext
-from spotlight.errors import RemoteError
+from spotlight.errors import TransferFailed
 from spotlight.transport.tensors import BundleStore, content_key
 from spotlight.transport.tensors.bundles import pack
 from spotlight.types import BundleOffer
@@ -36,11 +36,12 @@ class Model:
 
 
 class Bench:
-    """A member and its node's store."""
+    """The weights of a member, and its node's store."""
 
-    system: ActorSystem
     store: BundleStore
-    member: Member
+    context: WorkerContext
+    engine: TorchEngine
+    weights: HeldWeights
 
     async def copied(self, version: int, data: bytes | None = None) -> BundleOffer:
         data = pack({"a": torch.full((300_000,), float(version))}) if data is None else data
@@ -48,34 +49,36 @@ class Bench:
         return await self.store.copy(published, content_key(published.key, zlib.crc32(data)))
 
     async def hold(self, version: int, offer: BundleOffer, *keep: int) -> None:
-        message = HoldWeights("job", version, offer, None, keep or (version,))
-        held = await self.system.ask(self.member.ref, message, timeout_s=30.0)
-        assert held == WeightsHeld(version)
-        await self.context.on_packer(lambda: None)  # the pages are touched by now
+        await self.weights.hold((version, False), offer)
+        self.weights.keep(keep or (version,))
 
-    def mapped(self) -> int:
+    async def maps(self, count: int) -> None:
+        """So many bundles are mapped, once the pages of the last one are touched."""
+        async with asyncio.timeout(30.0):
+            while self._mapped() != count:  # noqa: ASYNC110
+                await asyncio.sleep(0.002)
+
+    def _mapped(self) -> int:
         gc.collect()
         lines = Path("/proc/self/maps").read_text().splitlines()
         return len({line.split()[-1] for line in lines if self.store.endpoint.root in line})
 
     async def load(self, model: Any, version: int) -> None:
-        weights = self.member._held((version, False))
-        await self.context.on_accelerator(lambda: self.member._load(model, weights))
+        held = self.weights.of((version, False))
+        await self.context.on_accelerator(lambda: self.weights.load(TorchModel(model), held))
 
 
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    async with Cluster() as cluster:
-        bench = Bench()
-        bench.system = await cluster.system("worker")
-        bench.store = BundleStore(tmp_path / "store", token="token")
-        await bench.store.start()
-        bench.context = WorkerContext("w", 1, "")
-        bench.member = Member(bench.context)
-        await bench.system.spawn(lambda: bench.member, "member")
-        yield bench
-        await bench.store.aclose()
-        bench.context.close()
+    bench = Bench()
+    bench.store = BundleStore(tmp_path / "store", token="token")
+    await bench.store.start()
+    bench.context = WorkerContext("w", 1, "")
+    bench.engine = TorchEngine()
+    bench.weights = HeldWeights(bench.context, bench.engine)
+    yield bench
+    await bench.store.aclose()
+    bench.context.close()
 
 
 async def test_a_version_is_mapped_while_it_is_held_even_if_its_node_drops_it(
@@ -84,7 +87,7 @@ async def test_a_version_is_mapped_while_it_is_held_even_if_its_node_drops_it(
     model = Model()
     await bench.hold(1, await bench.copied(1))
     await bench.hold(2, await bench.copied(2), 1, 2)
-    assert bench.mapped() == 2
+    await bench.maps(2)
     bench.store.delete("weights")
     await bench.load(model, 1)
     assert model.parameter.eq(1.0).all()
@@ -99,7 +102,7 @@ async def test_a_version_that_is_dropped_is_mapped_no_more_though_it_was_loaded(
     await bench.hold(1, await bench.copied(1))
     await bench.load(model, 1)
     await bench.hold(2, await bench.copied(2))
-    assert bench.mapped() == 1
+    await bench.maps(1)
 
 
 async def test_a_version_is_loaded_once(bench: Bench) -> None:
@@ -118,21 +121,19 @@ async def test_a_version_that_was_trained_again_is_loaded_again(bench: Bench) ->
     await bench.hold(1, await bench.copied(1, again))
     await bench.load(model, 1)
     assert model.parameter.eq(9.0).all()
-    assert bench.mapped() == 1
+    await bench.maps(1)
 
 
 async def test_what_is_no_copy_of_the_node_is_fetched(bench: Bench) -> None:
     model = Model()
     data = pack({"a": torch.ones(300_000)})
     await bench.hold(1, bench.store.put("weights/1", data))
-    assert bench.mapped() == 0
+    await bench.maps(0)
     await bench.load(model, 1)
     assert model.parameter.eq(1.0).all()
 
 
 async def test_a_malformed_copy_is_not_held(bench: Bench) -> None:
     offer = await bench.copied(1, b"\xff" * 64)
-    with pytest.raises(RemoteError, match="malformed"):
-        await bench.system.ask(
-            bench.member.ref, HoldWeights("job", 1, offer, None, (1,)), timeout_s=30.0
-        )
+    with pytest.raises(TransferFailed, match="malformed"):
+        await bench.weights.hold((1, False), offer)

@@ -1,0 +1,295 @@
+"""What a worker computes with. The actors of a worker decide; an engine loads, denoises, scores,
+trains, and moves bytes.
+
+`torch_engine` has the one that owns an accelerator; `spotlight.testing.fake_engine` has one that
+sleeps on virtual time and computes fingerprints. What is not a coroutine here runs in one of the
+worker's threads (`threads.WorkerThreads`): in the accelerator's, where nothing else is said.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol, Self
+
+import msgspec
+
+from spotlight.actors.protocol import StartTrainer, Train
+from spotlight.jobs import JobSpec, ModelSpec, RewardSpec
+from spotlight.types import BundleOffer, Commit, Request, StoreEndpoint
+
+Images = Any
+"""What a model decodes to: of torch's, an array of pixels uint8 [B, H, W, 3]."""
+Weights = Any
+"""A weights version as `Engine.fetch_weights` gave it: nobody else looks inside."""
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """What a batch is denoised with, besides its requests."""
+
+    job: str
+    weights_checksum: int
+
+
+class Progress(Protocol):
+    """What the steps of a batch have given so far, copied from the accelerator."""
+
+    @property
+    def step(self) -> int:
+        """Steps taken."""
+        ...
+
+
+class Denoising(Protocol):
+    """One batch on its way. A copy (`copy.copy`) goes on by itself from the last completed step,
+    also while another thread is in the middle of the next one.
+    """
+
+    @property
+    def steps(self) -> int:
+        """All that it takes."""
+        ...
+
+    @property
+    def steps_taken(self) -> int:
+        """Steps that are completed."""
+        ...
+
+    @property
+    def done(self) -> bool:
+        """Whether all steps are taken."""
+        ...
+
+    def step(self) -> None:
+        """Take one step."""
+        ...
+
+    def progress(self) -> Progress:
+        """A copy of what is done so far."""
+        ...
+
+    def adopt(self, ahead: Self) -> None:
+        """Be where a copy of this denoising is by now."""
+        ...
+
+
+class Model(Protocol):
+    """A model that is loaded."""
+
+    @property
+    def shares_processor(self) -> bool:
+        """Whether packing and delivering slow its steps down."""
+        ...
+
+    def use(self, weights: Weights) -> None:
+        """Denoise with these from now on."""
+        ...
+
+    def begin(self, requests: Sequence[Request], progress: Progress | None) -> Denoising:
+        """Begin to denoise a batch, or go on from its progress."""
+        ...
+
+    def decode(self, requests: Sequence[Request], progress: Progress) -> Images:
+        """The images of a batch after its last step. Raises `NotFinite` with the requests' rows."""
+        ...
+
+    def unpack(
+        self,
+        origin: Origin,
+        requests: Sequence[Request],
+        commits: Sequence[Commit],
+        bundles: Mapping[str, bytes],
+    ) -> Progress:
+        """In the packer's thread: the progress of a batch from the commits of its requests.
+        `bundles` are those of the commits, by key. Raises `CommitRefused` with the reason.
+        """
+        ...
+
+
+class Collective(Protocol):
+    """One rank's end of the members of an SP group. What goes wrong between ranks is a
+    `TransportError`, after which the group is of no use.
+    """
+
+    @property
+    def rank(self) -> int:
+        """Of this member."""
+        ...
+
+    @property
+    def world(self) -> int:
+        """Number of the members."""
+        ...
+
+    def send(self, command: tuple[int, int, int]) -> None:
+        """Rank 0 tells all others."""
+        ...
+
+    def receive(self) -> tuple[int, int, int]:
+        """What rank 0 tells."""
+        ...
+
+    def send_latents(self, denoising: Denoising) -> None:
+        """Rank 0 gives its latents to all others."""
+        ...
+
+    def receive_latents(self, model: Model, requests: Sequence[Request], step: int) -> Progress:
+        """The latents of rank 0 after so many steps."""
+        ...
+
+    def step(self, denoising: Denoising) -> None:
+        """Take one step of the same batch on all ranks, each a part of it. The denoising is where
+        it was if that fails.
+        """
+        ...
+
+    def close(self) -> None:
+        """Part from a group in which nobody waits; on the loop."""
+        ...
+
+    def abandon(self) -> None:
+        """Have whoever waits in it fail, now or later; on the loop."""
+        ...
+
+
+class Meeting(Protocol):
+    """One end of a group that forms. Entries of the others are delivered to it."""
+
+    def deliver(self, key: str, value: bytes) -> None:
+        """Another member has set this entry."""
+        ...
+
+    def close(self, reason: str) -> None:
+        """Whoever waits for the group fails with this reason."""
+        ...
+
+    async def collective(self) -> Collective:
+        """The group, once all have come. Raises `TransportError` if they do not in time."""
+        ...
+
+
+class Scorer(Protocol):
+    """See `spotlight.rewards.base.Scorer`; in the scorer's thread."""
+
+    def score(self, images: Any, prompts: Sequence[str]) -> Sequence[float]:
+        """Rewards in [0, 1], one per image. Raises `ScoringError`."""
+        ...
+
+
+class Listener(Protocol):
+    """Where rank 0 of several trainer ranks waits for the others."""
+
+    @property
+    def address(self) -> str:
+        """host:port."""
+        ...
+
+    def close(self) -> None:
+        """Wait no longer."""
+        ...
+
+
+class Trainer(Protocol):
+    """One trainer rank."""
+
+    def wants(self, message: Train) -> Sequence[BundleOffer]:
+        """The bundles that this rank trains on; on the loop."""
+        ...
+
+    def train(self, message: Train, bundles: Mapping[str, bytes]) -> dict[str, float]:
+        """Take the optimizer steps of an iteration; `bundles` are the wanted ones, by key. Returns
+        the metrics. Raises `SpotlightError`, `ValueError` or `RuntimeError`.
+        """
+        ...
+
+    def pack_weights(self, role: Literal["rollout", "evaluation"]) -> bytes:
+        """The weights as a bundle: for rollouts, or the average that is validated."""
+        ...
+
+    def save(self, path: Path, metadata: dict[str, str]) -> None:
+        """Write a checkpoint, all of it or nothing. Raises `OSError`."""
+        ...
+
+    def export(self, folder: Path) -> None:
+        """Write the model that was validated. Raises `OSError`."""
+        ...
+
+    def close(self) -> None:
+        """Part from the other ranks; on the loop."""
+        ...
+
+
+class Engine(Protocol):
+    """What one worker computes with."""
+
+    def limit_threads(self, threads: int) -> None:
+        """Have the calling thread compute with so many CPU threads."""
+        ...
+
+    def load(self, spec: ModelSpec) -> Model:
+        """Load a model in place of the last one. Raises `CheckpointError` or `JobError`."""
+        ...
+
+    def step(self, denoising: Denoising) -> None:
+        """Take one step alone, to its end."""
+        ...
+
+    def meet(
+        self,
+        model: Model,
+        epoch: int,
+        workers: Sequence[str],
+        rank: int,
+        ring: int,
+        send: Callable[[str, bytes], None],
+    ) -> Meeting:
+        """On the loop: begin to form the group of an epoch, whose members are these workers, in the
+        order of their ranks. `send` hands an entry to all others; of the degree, `ring` parts are a
+        ring.
+        """
+        ...
+
+    def build_scorer(self, reward: RewardSpec) -> Scorer:
+        """In the scorer's thread. Raises whatever its packages and files raise."""
+        ...
+
+    def pack(self, origin: Origin, requests: Sequence[Request], progress: Progress) -> bytes:
+        """In the packer's thread: the bundle of a commit, rows in the order of the requests. Raises
+        `NotFinite`: from NaN nobody goes on.
+        """
+        ...
+
+    def encode_picture(self, image: Any) -> bytes:
+        """In the packer's thread: one of a model's images as a PNG file."""
+        ...
+
+    async def fetch_weights(self, offer: BundleOffer) -> Weights:
+        """A weights version from the node's store. Raises `TransferFailed`."""
+        ...
+
+    async def fetch(self, offer: BundleOffer) -> bytes:
+        """A bundle. Raises `TransferFailed`."""
+        ...
+
+    async def upload(self, store: StoreEndpoint, key: str, data: bytes) -> BundleOffer:
+        """Leave a bundle in a store. Raises `TransferFailed`."""
+        ...
+
+    def listen(self) -> Listener:
+        """On the loop: where the other trainer ranks can come."""
+        ...
+
+    def build_trainer(
+        self, order: StartTrainer, rendezvous: str, listener: Listener | None
+    ) -> Trainer:
+        """A trainer rank, from the run's checkpoint if the order names one; with several ranks,
+        once all have come to the `rendezvous`, at which rank 0 has its `listener`. Raises
+        `SpotlightError`, `OSError`, `ValueError` or `RuntimeError`.
+        """
+        ...
+
+
+def same_model(job_id: str, job: JobSpec) -> str:
+    """A fingerprint: the same in all members that have this job and this model."""
+    return f"{job_id}/{zlib.crc32(msgspec.json.encode(job.model)):08x}"

@@ -1,0 +1,88 @@
+"""The threads of a worker: one at the accelerator, one that scores, one that packs.
+
+So the actors' loop always answers, and the accelerator never waits for bytes. The accelerator's
+thread that is stuck in a collective is left behind for a new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol, TypeVar
+
+from spotlight.actors.runtime.abandonable_thread import AbandonableThread
+
+ResultT = TypeVar("ResultT")
+
+
+class WorkerThreads(Protocol):
+    """Each runs one piece of work after the other."""
+
+    def on_accelerator(self, work: Callable[[], ResultT]) -> asyncio.Future[ResultT]:
+        """Queue work in the accelerator's thread."""
+        ...
+
+    def on_scorer(self, work: Callable[[], ResultT]) -> asyncio.Future[ResultT]:
+        """Queue scoring."""
+        ...
+
+    def on_packer(self, work: Callable[[], ResultT]) -> asyncio.Future[ResultT]:
+        """Queue what turns tensors into bytes, or bytes into tensors."""
+        ...
+
+    def abandon_accelerator(self) -> None:
+        """Go on in a new thread; what runs in the old one may take as long as it likes."""
+        ...
+
+    def is_accelerator(self) -> bool:
+        """Whether the caller runs in the accelerator's thread, and not in one left behind."""
+        ...
+
+    def seconds(self) -> float:
+        """A clock for how long work takes; read in any thread."""
+        ...
+
+    def close(self) -> None:
+        """Let the threads end."""
+        ...
+
+
+class SystemThreads:
+    """Those of the operating system; see `WorkerThreads`."""
+
+    def __init__(self) -> None:
+        self._accelerator = AbandonableThread("accelerator")
+        self._scorer = ThreadPoolExecutor(1, thread_name_prefix="scorer")
+        self._packer = ThreadPoolExecutor(1, thread_name_prefix="packer")
+
+    def on_accelerator(self, work: Callable[[], ResultT]) -> asyncio.Future[ResultT]:
+        """See `WorkerThreads.on_accelerator`."""
+        return asyncio.get_running_loop().run_in_executor(self._accelerator, work)
+
+    def on_scorer(self, work: Callable[[], ResultT]) -> asyncio.Future[ResultT]:
+        """See `WorkerThreads.on_scorer`."""
+        return asyncio.get_running_loop().run_in_executor(self._scorer, work)
+
+    def on_packer(self, work: Callable[[], ResultT]) -> asyncio.Future[ResultT]:
+        """See `WorkerThreads.on_packer`."""
+        return asyncio.get_running_loop().run_in_executor(self._packer, work)
+
+    def abandon_accelerator(self) -> None:
+        """See `WorkerThreads.abandon_accelerator`."""
+        self._accelerator.abandon()
+
+    def is_accelerator(self) -> bool:
+        """See `WorkerThreads.is_accelerator`."""
+        return self._accelerator.is_current()
+
+    def seconds(self) -> float:
+        """See `WorkerThreads.seconds`; the loop's clock may stand while its thread sleeps."""
+        return time.perf_counter()
+
+    def close(self) -> None:
+        """See `WorkerThreads.close`."""
+        self._accelerator.close()
+        self._scorer.shutdown(wait=False, cancel_futures=True)
+        self._packer.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,124 @@
+"""What a worker computes with: torch, on its accelerator (`engine.Engine`)."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable, Sequence
+from typing import cast
+
+import numpy as np
+import torch
+
+from spotlight.actors.protocol import StartTrainer
+from spotlight.actors.worker import engine
+from spotlight.actors.worker.commit_bundles import pack_commit
+from spotlight.actors.worker.engine import Origin, Weights
+from spotlight.actors.worker.torch_collective import TorchMeeting
+from spotlight.actors.worker.torch_model import TorchModel, synchronize
+from spotlight.actors.worker.torch_trainer import TorchListener, TorchTrainer
+from spotlight.diffusion.checkpoints import load_model
+from spotlight.diffusion.png import to_png
+from spotlight.diffusion.samplers import Progress
+from spotlight.diffusion.sequence_parallel import SequenceParallel
+from spotlight.jobs import ModelSpec, RewardSpec
+from spotlight.rewards.base import Scorer, build_scorer
+from spotlight.timings import WorkerTimings
+from spotlight.transport.tensors import fetch, upload
+from spotlight.transport.tensors.bundles import map_copy, touch, unpack
+from spotlight.types import BundleOffer, Request, StoreEndpoint
+
+
+class TorchEngine:
+    """See `engine.Engine`. `host` is this machine's address for collectives."""
+
+    def __init__(self, host: str = "127.0.0.1", timings: WorkerTimings = WorkerTimings()) -> None:
+        self._host = host
+        self._timings = timings
+        self._parallel: SequenceParallel | None = None
+        self._touching: set[asyncio.Future[None]] = set()
+
+    def limit_threads(self, threads: int) -> None:
+        """See `engine.Engine`."""
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
+
+    def load(self, spec: ModelSpec) -> TorchModel:
+        """See `engine.Engine`."""
+        self._parallel = None
+        gc.collect()  # the old model holds on to itself by its hooks
+        return TorchModel(load_model(spec))
+
+    def step(self, denoising: engine.Denoising) -> None:
+        """See `engine.Engine`."""
+        denoising.step()
+        synchronize()
+
+    def meet(
+        self,
+        model: engine.Model,
+        epoch: int,
+        workers: Sequence[str],
+        rank: int,
+        ring: int,
+        send: Callable[[str, bytes], None],
+    ) -> TorchMeeting:
+        """See `engine.Engine`. Raises `CannotShard` if the model cannot be shared out."""
+        loaded = cast(TorchModel, model)
+        transformer = loaded.model.transformer
+        if self._parallel is None or self._parallel.transformer is not transformer:
+            self._parallel = SequenceParallel(transformer)
+        return TorchMeeting(
+            loaded,
+            self._parallel,
+            host=self._host,
+            where=f"SP group {epoch}",
+            rank=rank,
+            world=len(workers),
+            ring=ring,
+            send=send,
+            timings=self._timings,
+        )
+
+    def build_scorer(self, reward: RewardSpec) -> Scorer:
+        """See `engine.Engine`."""
+        return build_scorer(reward)
+
+    def pack(self, origin: Origin, requests: Sequence[Request], progress: engine.Progress) -> bytes:
+        """See `engine.Engine`."""
+        return pack_commit(origin, requests, cast(Progress, progress))
+
+    def encode_picture(self, image: np.ndarray) -> bytes:
+        """See `engine.Engine`."""
+        return to_png(image)
+
+    async def fetch_weights(self, offer: BundleOffer) -> Weights:
+        """See `engine.Engine`; mapped from the node's store where that is on this machine."""
+        mapped = await asyncio.to_thread(map_copy, offer)
+        if mapped is not None:
+            touching = asyncio.ensure_future(asyncio.to_thread(touch, mapped))
+            self._touching.add(touching)  # or it may be collected before it is done
+            touching.add_done_callback(self._touching.discard)
+            return mapped
+        data = await fetch(offer)
+        return await asyncio.to_thread(unpack, data)
+
+    async def fetch(self, offer: BundleOffer) -> bytes:
+        """See `engine.Engine`."""
+        return await fetch(offer)
+
+    async def upload(self, store: StoreEndpoint, key: str, data: bytes) -> BundleOffer:
+        """See `engine.Engine`."""
+        return await upload(store, key, data)
+
+    def listen(self) -> TorchListener:
+        """See `engine.Engine`."""
+        return TorchListener(self._host)
+
+    def build_trainer(
+        self, order: StartTrainer, rendezvous: str, listener: engine.Listener | None
+    ) -> TorchTrainer:
+        """See `engine.Engine`."""
+        waits_at = listener.socket if isinstance(listener, TorchListener) else None
+        limit_s = self._timings.trainer_collective_limit_s
+        return TorchTrainer(order, rendezvous, waits_at, limit_s)

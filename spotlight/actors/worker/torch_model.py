@@ -1,0 +1,72 @@
+"""A diffusion model as a worker's actors see it (`engine.Model`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spotlight.actors.worker import engine
+from spotlight.actors.worker.commit_bundles import settings_of, unpack_commits
+from spotlight.actors.worker.engine import Origin
+from spotlight.diffusion.model import DiffusionModel
+from spotlight.diffusion.samplers import Denoising, Progress, require_finite, resume, start
+from spotlight.types import Commit, Request
+
+
+class TorchModel:
+    """See `engine.Model`."""
+
+    def __init__(self, model: DiffusionModel) -> None:
+        self.model = model
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return self.model.device
+
+    @property
+    def shares_processor(self) -> bool:
+        """See `engine.Model`."""
+        return self.device.type == "cpu"
+
+    def latent_shape(self, request: Request) -> tuple[int, int]:
+        """(T, C) of one sample's latents."""
+        return self.model.latent_shape(request.settings.height, request.settings.width)
+
+    def use(self, weights: engine.Weights) -> None:
+        """See `engine.Model`."""
+        self.model.load_trainable_state(cast(dict[str, Tensor], weights))
+
+    def begin(self, requests: Sequence[Request], progress: engine.Progress | None) -> Denoising:
+        """See `engine.Model`."""
+        prompts, seeds = [r.prompt for r in requests], [r.seed for r in requests]
+        settings = settings_of(requests[0])
+        if progress is None:
+            return start(self.model, prompts, seeds, settings)
+        return resume(self.model, prompts, seeds, settings, cast(Progress, progress))
+
+    def decode(self, requests: Sequence[Request], progress: engine.Progress) -> np.ndarray:
+        """See `engine.Model`; uint8 [B, H, W, 3]."""
+        end, settings = cast(Progress, progress), requests[0].settings
+        require_finite(end, [r.prompt for r in requests], [r.seed for r in requests])
+        return self.model.decode(end.latents, settings.height, settings.width)
+
+    def unpack(
+        self,
+        origin: Origin,
+        requests: Sequence[Request],
+        commits: Sequence[Commit],
+        bundles: Mapping[str, bytes],
+    ) -> Progress:
+        """See `engine.Model`."""
+        return unpack_commits(origin, requests, commits, bundles, self.latent_shape(requests[0]))
+
+
+def synchronize() -> None:
+    """A step that is only queued is not taken."""
+    if torch.accelerator.is_available():
+        torch.accelerator.synchronize()

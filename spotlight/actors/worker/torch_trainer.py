@@ -1,0 +1,131 @@
+"""A trainer rank that computes with torch (`engine.Trainer`)."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from spotlight.actors.protocol import StartTrainer, Train
+from spotlight.diffusion.checkpoints import load_model
+from spotlight.store.run_folder import checkpoint_path
+from spotlight.training.checkpoints import load_checkpoint, save_checkpoint
+from spotlight.training.export import export_transformer
+from spotlight.training.trainer import Trainer, TrainingBatch
+from spotlight.transport.collectives import init_group, listen
+from spotlight.transport.tensors.bundles import pack, unpack
+from spotlight.types import BundleOffer
+
+
+class TorchListener:
+    """See `engine.Listener`. `host` is where other ranks reach this machine."""
+
+    def __init__(self, host: str) -> None:
+        self.socket = listen(host)
+        self.address = f"{host}:{self.socket.getsockname()[1]}"
+
+    def close(self) -> None:
+        """See `engine.Listener`."""
+        self.socket.close()
+
+
+class TorchTrainer:
+    """See `engine.Trainer`. Raises as `engine.Engine.build_trainer`."""
+
+    def __init__(
+        self,
+        order: StartTrainer,
+        rendezvous: str,
+        listener: socket.socket | None,
+        collective_limit_s: float,
+    ) -> None:
+        job = order.job
+        self._group = None
+        if order.world > 1:
+            host, _, port = rendezvous.rpartition(":")
+            self._group = init_group(
+                order.rank,
+                order.world,
+                host,
+                int(port),
+                timeout_s=collective_limit_s,
+                listener=listener,
+            )
+        self._model = load_model(job.model)
+        self._trainer = Trainer(
+            self._model,
+            job.training,
+            job.sampler,
+            seed=job.seed,
+            rank=order.rank,
+            world=order.world,
+            group=self._group,
+        )
+        if order.completed:
+            state, _ = load_checkpoint(Path(order.run_folder) / checkpoint_path(order.completed))
+            self._trainer.load_state_dict(state)
+
+    def wants(self, message: Train) -> Sequence[BundleOffer]:
+        """See `engine.Trainer`."""
+        offers = {message.samples[row].bundle for row in self._own_rows(message)}
+        return sorted(offers, key=lambda offer: offer.key)
+
+    def train(self, message: Train, bundles: Mapping[str, bytes]) -> dict[str, float]:
+        """See `engine.Trainer`."""
+        tensors = {key: unpack(data) for key, data in bundles.items()}
+        batch = assemble(message, self._own_rows(message), tensors)
+        return self._trainer.train(message.iteration, batch)
+
+    def pack_weights(self, role: Literal["rollout", "evaluation"]) -> bytes:
+        """See `engine.Trainer`."""
+        trainer = self._trainer
+        return pack(trainer.rollout_state() if role == "rollout" else trainer.evaluation_state())
+
+    def save(self, path: Path, metadata: dict[str, str]) -> None:
+        """See `engine.Trainer`; raises `CheckpointError`."""
+        save_checkpoint(path, self._trainer.state_dict(), metadata)
+
+    def export(self, folder: Path) -> None:
+        """See `engine.Trainer`."""
+        # Left by a run that was killed after exporting and before its last commit.
+        shutil.rmtree(folder, ignore_errors=True)
+        # The average: the weights whose validation score is the run's.
+        export_transformer(self._model, self._trainer.evaluation_state(), folder)
+
+    def close(self) -> None:
+        """See `engine.Trainer`."""
+        if self._group is not None:
+            self._group.close()
+
+    def _own_rows(self, message: Train) -> list[int]:
+        """At least one, which gives the shapes."""
+        return self._trainer.own_samples(message.iteration, len(message.samples)) or [0]
+
+
+def assemble(
+    message: Train, own: Sequence[int], bundles: Mapping[str, dict[str, Tensor]]
+) -> TrainingBatch:
+    """Rows in the order of the message, whoever denoised them; those of others stay empty."""
+
+    def rows(name: str) -> Tensor:
+        samples = [message.samples[row] for row in own]
+        found = torch.stack([bundles[s.bundle.key][name][s.row] for s in samples])
+        every = found.new_zeros(len(message.samples), *found.shape[1:])
+        every[list(own)] = found
+        return every
+
+    # Without a window of noise there are states of no step.
+    stochastic = all(bundle["window_states"].shape[1] for bundle in bundles.values())
+    return TrainingBatch(
+        prompts=[sample.prompt for sample in message.samples],
+        latents=rows("latents"),
+        advantages=torch.tensor([sample.advantage for sample in message.samples]),
+        window_states=rows("window_states") if stochastic else None,
+        log_probs=rows("log_probs") if stochastic else None,
+        window_start=message.window_start,
+    )

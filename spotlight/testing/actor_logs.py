@@ -1,0 +1,175 @@
+"""What the actors of a simulated cluster log, as far as its invariants need it.
+
+Nothing of an actor is replaced or looked into: what it has accepted, begun, promised and forgotten
+it says itself, at the level `debug`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import structlog
+
+from spotlight.actors.protocol import FormGroup, Grant
+from spotlight.testing.ack_log import AckLog
+from spotlight.testing.freezing import current_process
+from spotlight.testing.history import History
+
+
+@dataclass
+class WorkerLog:
+    """What one worker process has said."""
+
+    denoises: Grant | None = None
+    """The batch for which it takes steps now."""
+    told: int = 0
+    """Step of the latest commit of that batch that its leader knows of."""
+    grants: dict[int, Grant] = field(default_factory=dict)
+    """Those that it may take steps for."""
+    held: set[tuple[int, bool]] = field(default_factory=set)
+    """Weights versions that it has acknowledged for the job."""
+    order: FormGroup | None = None
+    """The latest of its group that its leader has accepted."""
+    formed: bool = True
+    """Whether that group has formed, and is whole."""
+    draining: bool = False
+
+
+@dataclass
+class NodeLog:
+    """What one node process has said."""
+
+    epoch: int = 0
+    """The newest that it has planned."""
+    groups: Mapping[tuple[str, ...], int] = field(default_factory=dict)
+    """Its plan: workers, and the epoch of their group."""
+    workers: Mapping[str, int] = field(default_factory=dict)
+    """Those that it has, with their epochs."""
+
+
+class ActorLogs:
+    """See the module's docstring; by process, given by its identity."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self.acks = AckLog(history)
+        self.workers: defaultdict[str, WorkerLog] = defaultdict(WorkerLog)
+        self.nodes: defaultdict[str, NodeLog] = defaultdict(NodeLog)
+        self.jobs: defaultdict[str, set[str]] = defaultdict(set)
+        """Actors that have a job."""
+        self.drains: Counter[str] = Counter()
+        """That members heard of, by node."""
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Read all that is logged from now on."""
+        before = structlog.get_config()
+        structlog.configure(
+            processors=[self._read],
+            wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
+        )
+        try:
+            yield
+        finally:
+            structlog.configure(**before)
+
+    def _read(self, logger: object, method: str, event: MutableMapping[str, Any]) -> NoReturn:
+        accept = getattr(self, f"_on_{event['event']}", None)
+        if accept is not None:
+            accept(**{name: value for name, value in event.items() if name != "event"})
+        raise structlog.DropEvent
+
+    @property
+    def _worker(self) -> WorkerLog:
+        return self.workers[current_process()]
+
+    # --- the journal ---
+
+    def _on_lease_granted(self, lease: int, **_: object) -> None:
+        self.acks.granted(lease)
+
+    def _on_requests_saving(self, rows: Any) -> None:
+        self.acks.saving(rows)
+
+    def _on_requests_saved(self, rows: Any) -> None:
+        self.acks.saved(rows)
+
+    def _on_journal_goes_back(self) -> None:
+        self.acks.taking_all_back()
+
+    # --- members ---
+
+    def _on_job_begun(self, actor: str) -> None:
+        self.jobs[current_process()].add(actor)
+
+    def _on_job_forgotten(self, actor: str) -> None:
+        self.jobs[current_process()].discard(actor)
+        if actor == "member":
+            self._worker.held.clear()
+
+    def _on_weights_held(self, version: tuple[int, bool], **_: object) -> None:
+        self._worker.held.add(version)
+
+    def _on_batch_accepted(self, worker: str, grant: Grant) -> None:
+        first = grant.requests[0]
+        if (first.weights_version, first.kind == "evaluation") not in self._worker.held:
+            self._history.violation(
+                f"{worker} was granted {first.id}: it has not acknowledged its weights"
+            )
+        self.acks.check(grant)
+        self._worker.grants[grant.lease] = grant
+        commit = grant.commits[0]
+        self._history.add(
+            "denoise",
+            worker=worker,
+            lease=grant.lease,
+            step=commit.step if commit is not None else 0,
+            every=grant.commit_every,
+            requests=tuple(request.id for request in grant.requests),
+        )
+
+    def _on_denoising_begun(self, lease: int, **_: object) -> None:
+        grant = self._worker.denoises = self._worker.grants[lease]
+        commit = grant.commits[0]
+        self._worker.told = commit.step if commit is not None else 0
+
+    def _on_denoising_left(self, lease: int) -> None:
+        self._worker.denoises = None
+        del self._worker.grants[lease]
+
+    def _on_commit_told(self, lease: int, step: int, **_: object) -> None:
+        grant = self._worker.denoises
+        if grant is not None and grant.lease == lease:
+            self._worker.told = step
+
+    def _on_drain(self, worker: str, stop_in_s: float | None) -> None:
+        if stop_in_s is not None:
+            self.drains[worker.partition("/")[0]] += 1
+
+    # --- groups ---
+
+    def _on_groups_planned(self, **plan: Any) -> None:
+        self.nodes[current_process()] = NodeLog(**plan)
+
+    def _on_group_ordered(self, order: FormGroup) -> None:
+        self._worker.order, self._worker.formed = order, False
+
+    def _on_group_formed(self, epoch: int, **_: object) -> None:
+        self._worker.formed = True
+
+    def _on_group_lost(self, epoch: int, **_: object) -> None:
+        self._worker.formed = False
+
+    def _on_takes_nothing_more(self, draining: bool, **_: object) -> None:
+        self._worker.draining = draining
+
+    # --- trainers ---
+
+    def _on_trainer_failed(self, reason: str, **_: object) -> None:
+        worker = current_process().partition("#")[0]
+        self._history.add("trainer_failed", worker=worker, error=reason)

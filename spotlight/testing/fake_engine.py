@@ -1,0 +1,110 @@
+"""What a simulated worker computes with (`engine.Engine`): virtual time, and fingerprints in place
+of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import cast
+
+import msgspec
+
+from spotlight.actors.protocol import StartTrainer
+from spotlight.actors.worker import engine
+from spotlight.actors.worker.engine import Origin
+from spotlight.errors import ScoringError
+from spotlight.jobs import ModelSpec, RewardSpec
+from spotlight.testing import fingerprints
+from spotlight.testing.fake_collective import FakeMeeting
+from spotlight.testing.fake_denoising import FakeModel, State, encode_commit
+from spotlight.testing.fake_hardware import FakeHardware
+from spotlight.testing.fake_trainer import FakeListener, FakeTrainer
+from spotlight.testing.fingerprints import Row
+from spotlight.testing.virtual_threads import sleep
+from spotlight.types import BundleOffer, Request, StoreEndpoint
+
+
+class FakeEngine:
+    """See `engine.Engine`. `worker` is the name of the process that has it."""
+
+    def __init__(self, hardware: FakeHardware, worker: str) -> None:
+        self._hardware = hardware
+        self._worker = worker
+
+    def limit_threads(self, threads: int) -> None:
+        """See `engine.Engine`."""
+
+    def load(self, spec: ModelSpec) -> FakeModel:
+        """See `engine.Engine`."""
+        sleep(self._hardware.times.load_s)
+        return FakeModel(self._hardware, self._worker)
+
+    def step(self, denoising: engine.Denoising) -> None:
+        """See `engine.Engine`."""
+        denoising.step()
+
+    def meet(
+        self,
+        model: engine.Model,
+        epoch: int,
+        workers: Sequence[str],
+        rank: int,
+        ring: int,
+        send: Callable[[str, bytes], None],
+    ) -> FakeMeeting:
+        """See `engine.Engine`."""
+        incarnations = tuple(self._hardware.incarnation(worker) for worker in workers)
+        name = (epoch, incarnations)
+        group = self._hardware.sp_groups.join(name, len(workers), rank, self._worker)
+        return FakeMeeting(group, rank, send, self._hardware.timings.worker.meet_limit_s)
+
+    def build_scorer(self, reward: RewardSpec) -> FakeScorer:
+        """See `engine.Engine`."""
+        return FakeScorer(self._hardware, self._worker)
+
+    def pack(self, origin: Origin, requests: Sequence[Request], progress: engine.Progress) -> bytes:
+        """See `engine.Engine`."""
+        return encode_commit(origin, cast(State, progress).rows(requests))
+
+    def encode_picture(self, image: Row) -> bytes:
+        """See `engine.Engine`."""
+        return b"picture"
+
+    async def fetch_weights(self, offer: BundleOffer) -> str:
+        """See `engine.Engine`."""
+        data = await self.fetch(offer)
+        return msgspec.msgpack.decode(data, type=fingerprints.Weights).weights
+
+    async def fetch(self, offer: BundleOffer) -> bytes:
+        """See `engine.Engine`."""
+        return await self._hardware.stores.fetch(offer)
+
+    async def upload(self, store: StoreEndpoint, key: str, data: bytes) -> BundleOffer:
+        """See `engine.Engine`."""
+        return await self._hardware.stores.upload(store, key, data)
+
+    def listen(self) -> FakeListener:
+        """See `engine.Engine`."""
+        return FakeListener(self._hardware.next_address())
+
+    def build_trainer(
+        self, order: StartTrainer, rendezvous: str, listener: engine.Listener | None
+    ) -> FakeTrainer:
+        """See `engine.Engine`."""
+        return FakeTrainer(self._hardware, self._worker, order, rendezvous)
+
+
+class FakeScorer:
+    """See `engine.Scorer`."""
+
+    def __init__(self, hardware: FakeHardware, worker: str) -> None:
+        self._hardware = hardware
+        self._worker = worker
+
+    def score(self, images: Sequence[Row], prompts: Sequence[str]) -> Sequence[float]:
+        """See `engine.Scorer`."""
+        hardware, first = self._hardware, images[0].request
+        sleep(hardware.times.score_s)
+        if any(hardware.scorer_fails(row.request) for row in images):
+            hardware.history.took_effect("scorer_error", worker=self._worker, request=first.id)
+            raise ScoringError("the scorer is out of order")
+        return hardware.numerics.rewards(images)

@@ -1,0 +1,142 @@
+"""A trainer rank of a simulated cluster (`engine.Trainer`): every rank brings its own samples, and
+all come to the same weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from spotlight.actors.protocol import StartTrainer, Train
+from spotlight.errors import SpotlightError
+from spotlight.store.run_folder import checkpoint_path
+from spotlight.testing import fingerprints
+from spotlight.testing.fake_denoising import decode_commit
+from spotlight.testing.fake_hardware import FakeHardware
+from spotlight.testing.fingerprints import Row
+from spotlight.testing.numerics import Update
+from spotlight.testing.virtual_threads import sleep
+from spotlight.types import BundleOffer
+
+
+@dataclass(frozen=True)
+class FakeListener:
+    """See `engine.Listener`."""
+
+    address: str
+
+    def close(self) -> None:
+        """See `engine.Listener`."""
+
+
+class FakeTrainer:
+    """See `engine.Trainer`. Built in the accelerator's thread."""
+
+    def __init__(
+        self, hardware: FakeHardware, worker: str, order: StartTrainer, rendezvous: str
+    ) -> None:
+        self._hardware = hardware
+        self._worker = worker
+        self._order = order
+        self._completed = order.completed
+        self._weights = hardware.numerics.initial_weights(order.job)
+        self._gatherings = 0
+        name = rendezvous if order.world > 1 else hardware.next_address()
+        self._group = hardware.trainer_groups.join(name, order.world, order.rank, worker)
+        self._gather(None)  # all have come
+        sleep(hardware.times.load_s)
+        if order.completed:
+            saved = _read(Path(order.run_folder) / checkpoint_path(order.completed))
+            self._weights = saved.weights
+            if saved.version != order.completed:
+                raise SpotlightError(f"the checkpoint holds {saved.version} iterations")
+        if order.rank == 0:
+            hardware.history.add(
+                "trainer",
+                worker=worker,
+                term=order.term,
+                completed=order.completed,
+                weights=self._weights,
+            )
+
+    def wants(self, message: Train) -> Sequence[BundleOffer]:
+        """See `engine.Trainer`."""
+        offers = {message.samples[row].bundle for row in self._own_rows(message)}
+        return sorted(offers, key=lambda offer: offer.key)
+
+    def train(self, message: Train, bundles: Mapping[str, bytes]) -> dict[str, float]:
+        """See `engine.Trainer`."""
+        hardware, order, before = self._hardware, self._order, self._weights
+        opened = {key: decode_commit(data).rows for key, data in bundles.items()}
+        own = {
+            row: opened[message.samples[row].bundle.key][message.samples[row].row]
+            for row in self._own_rows(message)
+        }
+        sleep(hardware.times.training_s(message.iteration, len(message.samples)))
+        rows = {row: sample for part in self._gather(own) for row, sample in part.items()}
+        samples = [(rows[row], sample.advantage) for row, sample in enumerate(message.samples)]
+        chance = hardware.chance(order.job_id, order.term, message.iteration)
+        update = hardware.numerics.trained(message.iteration, before, samples, chance)
+        self._weights = update.weights
+        self._completed += 1
+        if order.rank == 0:
+            self._note(message.iteration, before, update, samples)
+        return update.metrics
+
+    def pack_weights(self, role: Literal["rollout", "evaluation"]) -> bytes:
+        """See `engine.Trainer`."""
+        weights = self._weights
+        if role == "rollout":
+            sleep(self._hardware.times.publish_s)
+        else:
+            weights = fingerprints.evaluation_weights(weights)
+        return msgspec.msgpack.encode(fingerprints.Weights(self._completed, weights))
+
+    def save(self, path: Path, metadata: dict[str, str]) -> None:
+        """See `engine.Trainer`."""
+        path.parent.mkdir(exist_ok=True)
+        part = path.with_name(f"{path.name}.part")
+        saved = fingerprints.Weights(self._completed, self._weights)
+        part.write_bytes(msgspec.msgpack.encode(saved))
+        part.replace(path)
+
+    def export(self, folder: Path) -> None:
+        """See `engine.Trainer`."""
+
+    def close(self) -> None:
+        """See `engine.Trainer`."""
+        self._group.break_up("a trainer rank has left")
+
+    def _own_rows(self, message: Train) -> range:
+        return range(self._order.rank, len(message.samples), self._order.world)
+
+    def _gather(self, what: dict[int, Row] | None) -> list[dict[int, Row]]:
+        self._gatherings += 1
+        return self._group.gather(self._order.rank, self._gatherings, what)
+
+    def _note(
+        self, iteration: int, before: str, update: Update, samples: list[tuple[Row, float]]
+    ) -> None:
+        rows = [row for row, _ in samples]
+        self._hardware.history.add(
+            "train",
+            iteration=iteration,
+            ranks=self._order.world,
+            weights=before,
+            after=update.weights,
+            samples=tuple(
+                (row.request.id, row.weights, row.step, row.latents, advantage)
+                for row, advantage in samples
+            ),
+            settings=tuple(
+                (row.request.group, fingerprints.fingerprint(row.request.settings)) for row in rows
+            ),
+            expected=tuple(fingerprints.sample(row.weights, row.request) for row in rows),
+        )
+
+
+def _read(checkpoint: Path) -> fingerprints.Weights:
+    return msgspec.msgpack.decode(checkpoint.read_bytes(), type=fingerprints.Weights)

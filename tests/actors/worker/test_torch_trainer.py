@@ -1,0 +1,70 @@
+"""What a trainer rank fetches, and what its batches are made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from job_kit import job
+from torch import Tensor
+
+from spotlight.actors.protocol import StartTrainer, Train, TrainingSample
+from spotlight.actors.worker.torch_trainer import TorchTrainer, assemble
+from spotlight.diffusion.samplers import Progress
+from spotlight.types import BundleOffer, StoreEndpoint
+
+STORE = StoreEndpoint("127.0.0.1", 1, "token", "m", "/r")
+A, B = (BundleOffer(key, 1, 1, STORE) for key in "ab")
+MESSAGE = Train(
+    0,
+    0,
+    tuple(TrainingSample(*row) for row in (("p", B, 1, 0.5), ("q", A, 0, -0.5), ("p", B, 0, 0.25))),
+)
+
+
+def bundles(*, noisy: int = 0) -> dict[str, dict[str, Tensor]]:
+    """Two bundles of two samples each, denoised with so many noisy steps."""
+    made = {}
+    for key, n in (("a", 1.0), ("b", 2.0)):
+        latents = torch.tensor([[n], [n + 0.5]])
+        states = latents.unsqueeze(1).repeat(1, noisy + 1 if noisy else 0, 1)
+        made[key] = Progress(5, latents, states, latents.repeat(1, noisy)).tensors()
+    return made
+
+
+def test_rows_are_in_the_order_of_the_message() -> None:
+    batch = assemble(MESSAGE, [0, 1, 2], bundles())
+    assert batch.prompts == ["p", "q", "p"]
+    assert batch.latents.flatten().tolist() == [2.5, 1.0, 2.0]
+    assert batch.advantages.tolist() == [0.5, -0.5, 0.25]
+
+
+def test_samples_of_steps_without_noise_have_no_states_to_train_on() -> None:
+    batch = assemble(MESSAGE, [0, 1, 2], bundles())
+    assert batch.window_states is batch.log_probs is None
+
+
+def test_the_states_of_noisy_steps_are_in_the_order_of_the_message() -> None:
+    batch = assemble(MESSAGE, [0, 1, 2], bundles(noisy=2))
+    assert batch.window_states is not None
+    assert batch.log_probs is not None
+    assert batch.window_states.squeeze(2).tolist() == [[2.5] * 3, [1.0] * 3, [2.0] * 3]
+    assert batch.log_probs.tolist() == [[2.5] * 2, [1.0] * 2, [2.0] * 2]
+
+
+def test_the_rows_of_other_ranks_need_not_be_there() -> None:
+    only_a = {"a": bundles()["a"]}
+    batch = assemble(MESSAGE, [1], only_a)
+    assert batch.latents.flatten().tolist() == [0.0, 1.0, 0.0]
+
+
+@pytest.fixture(scope="module")
+def trainer(tmp_path_factory: pytest.TempPathFactory) -> TorchTrainer:
+    folder: Path = tmp_path_factory.mktemp("run")
+    order = StartTrainer("job", job(), 0, 1, "", str(folder), 0, 1)
+    return TorchTrainer(order, "", None, 30.0)
+
+
+def test_the_only_rank_wants_all_samples(trainer: TorchTrainer) -> None:
+    assert [offer.key for offer in trainer.wants(MESSAGE)] == ["a", "b"]
