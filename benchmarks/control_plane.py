@@ -257,7 +257,7 @@ def _publication_cpu_s(nodes: int) -> float:
 
 
 def _rows_per_second(seconds: float) -> dict[str, float]:
-    """One write per event, and as if all events of a turn of the loop shared one."""
+    """One write for each event, and one for all events of a turn of the loop."""
 
     def rows(first: int) -> dict[str, SavedRow | None]:
         commit = Commit(5, offer(f"commits/w/1-{first}-5"), 0)
@@ -271,11 +271,10 @@ def _rows_per_second(seconds: float) -> dict[str, float]:
             journal, count = JobJournal(file, offer("a").store, lambda error: None), 0
             end = time.monotonic() + seconds
             while time.monotonic() < end:
-                batch: dict[str, SavedRow | None] = {}
                 for _ in range(events):
-                    batch |= rows(count)
+                    journal.stage_requests(rows(count))
                     count += 16
-                journal.save_requests(batch)
+                journal.commit_staged()
             found[name] = count / seconds
             file.close()
     return found

@@ -37,7 +37,7 @@ from spotlight.actors.protocol import (
     WorkerUp,
 )
 from spotlight.actors.runtime import Actor, ActorSystem, handles
-from spotlight.actors.runtime.launcher import LocalLauncher
+from spotlight.actors.runtime.launcher import PARENT, LocalLauncher
 from spotlight.actors.runtime.logs import log_as_json_lines
 from spotlight.actors.runtime.loop import run
 from spotlight.diffusion.checkpoints import load_model
@@ -144,9 +144,12 @@ async def _measure(count: int, rounds: int) -> dict[str, Any]:
         )
         dispatcher_ref = await system.spawn(lambda: dispatcher, "dispatcher")
         argv = [sys.executable, "-m", "benchmarks.unscored_worker", "--name", "worker"]
-        argv += ["--node", system.address, "--host", "127.0.0.1", "--parent", str(os.getpid())]
+        argv += ["--node", system.address, "--host", "127.0.0.1"]
         process = await LocalLauncher().start(
-            argv, {**os.environ, "OMP_NUM_THREADS": "1"}, "worker", Path(folder) / "worker.log"
+            argv,
+            {**os.environ, "OMP_NUM_THREADS": "1", PARENT: str(os.getpid())},
+            "worker",
+            Path(folder) / "worker.log",
         )
         try:
             refs = await asyncio.wait_for(up, 300)

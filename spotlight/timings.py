@@ -109,6 +109,12 @@ class RuntimeTimings(_Ordered):
     """Tells to an actor whose mailbox was full are refused for so long."""
     unreached_log_s: float = 600.0
     """That an address cannot be reached is logged once in so long."""
+    template_limit_s: float = 300.0
+    """A process that others are forked from must have imported everything by then."""
+    fork_limit_s: float = 10.0
+    """It must have forked another one within this time."""
+    exit_report_limit_s: float = 5.0
+    """It reports the end of a process within this time, or is taken to hang."""
 
 
 @dataclass(frozen=True, kw_only=True)

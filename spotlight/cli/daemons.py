@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import structlog
 import typer
 
-from spotlight.actors.runtime.launcher import LocalLauncher, die_with_parent
+from spotlight.actors.runtime.launcher import die_with_parent
 from spotlight.actors.runtime.logs import log_as_json_lines
 from spotlight.actors.runtime.loop import ending_signals, run, until_told
 from spotlight.cli.addresses import control_address
@@ -102,7 +102,7 @@ def _make_folder(option: str, folder: Path) -> None:
 async def _serve_coordinator(place: Listening, runs: Path, address_file: Path | None) -> None:
     from spotlight import failpoints
     from spotlight.actors.coordinator.coordinator import Coordinator
-    from spotlight.actors.runtime import ESCALATE, ActorSystem
+    from spotlight.actors.runtime import ActorSystem
     from spotlight.store.run_folder import replace_file
     from spotlight.transport.control import ZeroMQTransport
     from spotlight.transport.tensors import BundleStore
@@ -119,7 +119,7 @@ async def _serve_coordinator(place: Listening, runs: Path, address_file: Path | 
 
     try:
         await system.spawn(
-            lambda: Coordinator(runs, place.host, rng, open_store), "coordinator", restarts=ESCALATE
+            lambda: Coordinator(runs, place.host, rng, open_store), "coordinator", linked=True
         )
         if address_file is not None:
             try:
@@ -207,10 +207,12 @@ async def _serve_node(
     notice_file: Path | None,
 ) -> None:
     from spotlight.actors.node.node import NodeScheduler
-    from spotlight.actors.runtime import ESCALATE, ActorSystem
+    from spotlight.actors.runtime import ActorSystem
+    from spotlight.actors.runtime.fork_launcher import ForkLauncher
     from spotlight.transport.control import ZeroMQTransport
     from spotlight.transport.tensors import BundleStore
 
+    launcher = ForkLauncher(preload="spotlight.actors.worker.preload")
     store = BundleStore(
         root, token=secrets.token_hex(16), host=place.host, advertise=place.advertised_host
     )
@@ -230,14 +232,15 @@ async def _serve_node(
         async with _notices(stop, watched=watched, file=notice_file) as notices:
             try:
                 await system.spawn(
-                    lambda: NodeScheduler(settings, store, LocalLauncher(), notices, left=left),
+                    lambda: NodeScheduler(settings, store, launcher, notices, left=left),
                     "node",
-                    restarts=ESCALATE,
+                    linked=True,
                 )
                 await until_told(system, stop)
             finally:
                 await system.aclose()  # who reads the notices ends before they do
     finally:
+        await launcher.aclose()
         await store.aclose()
     if problem:
         raise UserError(problem)

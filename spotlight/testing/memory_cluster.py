@@ -21,7 +21,7 @@ from spotlight import failpoints
 from spotlight.actors.coordinator.coordinator import Coordinator
 from spotlight.actors.node.node import NodeScheduler, NodeSettings
 from spotlight.actors.protocol import WorkerRefs, WorkerUp
-from spotlight.actors.runtime import ESCALATE, Actor, ActorRef, ActorSystem
+from spotlight.actors.runtime import Actor, ActorRef, ActorSystem
 from spotlight.actors.runtime.launcher import WORKER_KEY
 from spotlight.actors.worker.group_leader import GroupLeader
 from spotlight.actors.worker.member import Member
@@ -165,7 +165,7 @@ class Cluster:
                 await system.spawn(
                     lambda: Coordinator(runs, "simulated", rng, open_store),
                     COORDINATOR,
-                    restarts=ESCALATE,
+                    linked=True,
                 )
             except SpotlightError as error:
                 self._crashed(process, error)
@@ -193,7 +193,7 @@ class Cluster:
                     _told_by_the_cloud(process),
                 ),
                 "node",
-                restarts=ESCALATE,
+                linked=True,
             )
 
         await self._inside(process, boot())
@@ -213,7 +213,7 @@ class Cluster:
             system = await self._start_system(process)
 
             def spawn(factory: Callable[[], Actor], actor: str) -> Coroutine[Any, Any, ActorRef]:
-                return system.spawn(factory, actor, restarts=ESCALATE)
+                return system.spawn(factory, actor, linked=True)
 
             member = await spawn(lambda: Member(context, engine), "member")
             trainer = await spawn(lambda: TrainerRank(context, engine), "trainer-rank")

@@ -13,13 +13,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 from typing import TypeVar
 
 import msgspec
 import structlog
 
-from spotlight import failpoints
 from spotlight.actors.coordinator.job_journal import JobJournal
 from spotlight.actors.coordinator.request_queue import Ended, RequestQueue
 from spotlight.actors.protocol import (
@@ -30,7 +28,6 @@ from spotlight.actors.protocol import (
     Receipt,
     ReturnLease,
 )
-from spotlight.actors.protocol.delivery import try_tell
 from spotlight.actors.runtime import Actor, handles
 from spotlight.policies.dispatch.table import RequestTable
 from spotlight.timings import DispatchTimings
@@ -62,7 +59,7 @@ class Dispatcher(Actor):
         self.queue = RequestQueue(
             table=table,
             journal=journal,
-            tell=partial(try_tell, self),
+            actor=self,
             ended=ended,
             discard=discard,
             record=record,
@@ -79,6 +76,10 @@ class Dispatcher(Actor):
         """Leases expire even when nothing else happens."""
         self.run_task(self._tick())
 
+    async def stopping(self, reason: str) -> None:
+        """Who waits for a receipt is told that there will be none."""
+        self.queue.close()
+
     @handles(Pull, only=_from_its_leader)
     async def on_pull(self, message: Pull) -> None:
         """The group's latest word on what it can take and what it holds."""
@@ -86,28 +87,24 @@ class Dispatcher(Actor):
         self.queue.carry_out(self._table.report(*who, message, self._now()))
 
     @handles(CommitSteps, only=_from_its_leader)
-    async def on_commit(self, message: CommitSteps) -> Receipt:
+    async def on_commit(self, message: CommitSteps) -> Receipt | asyncio.Future[Receipt]:
         """Steps that need not be done again should the group be lost."""
         if not _is_own(message, "commits", "samples"):
             return self._refuse_bundle(message)
         who = message.worker, message.epoch
-        answer = self.queue.carry_out_and_answer(
+        return self.queue.receipt_after(
             self._table.commit(*who, self._in_this_store(message), self._now())
         )
-        failpoints.reach("dispatcher.before_ack")
-        return answer
 
     @handles(Completed, only=_from_its_leader)
-    async def on_completed(self, message: Completed) -> Receipt:
+    async def on_completed(self, message: Completed) -> Receipt | asyncio.Future[Receipt]:
         """A batch is denoised and scored: its requests are finished."""
         if not _is_own(message, "samples"):
             return self._refuse_bundle(message)
         who = message.worker, message.epoch
-        answer = self.queue.carry_out_and_answer(
+        return self.queue.receipt_after(
             self._table.complete(*who, self._in_this_store(message), self._now())
         )
-        failpoints.reach("dispatcher.before_ack")
-        return answer
 
     @handles(LeaseFailed, only=_from_its_leader)
     async def on_lease_failed(self, message: LeaseFailed) -> None:

@@ -89,8 +89,8 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 class JobJournal:
-    """Typed access to a run's journal. Every write is durable on return and raises `JournalError`
-    when it cannot be.
+    """Typed access to a run's journal. Every write but `stage_requests` is durable on return and
+    raises `JournalError` when it cannot be.
 
     Args:
         endpoint: where the run folder's store is reached now.
@@ -103,6 +103,7 @@ class JobJournal:
         self._journal = journal
         self._endpoint = endpoint
         self._failed = failed
+        self._staged: dict[str, SavedRow | None] = {}
 
     @property
     def first_lease(self) -> int:
@@ -129,18 +130,31 @@ class JobJournal:
 
     def requests(self) -> dict[str, SavedRow]:
         """What is saved of requests, by id."""
+        self.commit_staged()
         return {key: self._row_in_this_store(row) for key, row in self._all(_REQUESTS, SavedRow)}
 
-    def save_requests(self, rows: Mapping[str, SavedRow | None]) -> None:
-        """How far these requests are, or how they ended; None of one that nobody wants."""
+    def stage_requests(self, rows: Mapping[str, SavedRow | None]) -> None:
+        """How far these requests are, or how they ended; None of one that nobody wants. Durable
+        with the next `commit_staged`, or before the next write of anything else."""
         log.debug("requests_saving", rows=rows)
-        self._write(
-            {
-                f"{_REQUESTS}{key}": None if row is None else _encode(row)
-                for key, row in rows.items()
-            }
-        )
-        log.debug("requests_saved", rows=rows)
+        self._staged |= rows
+
+    def commit_staged(self) -> None:
+        """Make durable what was staged, in one write."""
+        if self._staged:
+            self._write_now(
+                {
+                    _REQUESTS + key: None if row is None else _encode(row)
+                    for key, row in self._staged.items()
+                }
+            )
+            rows, self._staged = self._staged, {}
+            log.debug("requests_saved", rows=rows)
+
+    def save_requests(self, rows: Mapping[str, SavedRow | None]) -> None:
+        """Stage and commit."""
+        self.stage_requests(rows)
+        self.commit_staged()
 
     def forget_requests(self, kind: RequestKind, iteration: int) -> None:
         """The requests of a kind and iteration are used up."""
@@ -224,6 +238,7 @@ class JobJournal:
         changes: dict[str, bytes | None] = dict.fromkeys(
             f"progress/{key:06d}" for key in self.progress() if key > completed
         )
+        self.commit_staged()
         for key, _ in self._journal.items(_REQUESTS):
             request = RequestId.parse(key.removeprefix(_REQUESTS))
             if request is None or request.weights_version > completed:
@@ -233,6 +248,10 @@ class JobJournal:
     # --- inside ---
 
     def _write(self, changes: Mapping[str, bytes | None], drop: Iterable[str] = ()) -> None:
+        self.commit_staged()  # what came first is written first
+        self._write_now(changes, drop)
+
+    def _write_now(self, changes: Mapping[str, bytes | None], drop: Iterable[str] = ()) -> None:
         try:
             self._journal.write(changes, drop)
         except JournalError as error:

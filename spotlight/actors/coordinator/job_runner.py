@@ -42,7 +42,7 @@ from spotlight.actors.protocol import (
     TrainerReady,
     WorkerReport,
 )
-from spotlight.actors.runtime import ESCALATE, Actor, ActorRef, Message, from_this_process, handles
+from spotlight.actors.runtime import Actor, ActorRef, Message, from_this_process, handles
 from spotlight.policies import iteration as step
 from spotlight.policies.dispatch.instructions import RequestsFinished
 from spotlight.store.run_folder import checkpoint_path
@@ -121,7 +121,7 @@ class JobRunner(Actor):
         if not self._setup.came_back:
             self._record.write(journal.begin_again)
         dispatcher = self._parts.dispatcher
-        await self.spawn(lambda: dispatcher, "dispatcher", restarts=ESCALATE, mailbox=_MOST_REPORTS)
+        await self.spawn(lambda: dispatcher, "dispatcher", linked=True, mailbox=_MOST_REPORTS)
         self._enter("preparing")
         self.run_task(self._report_status())
         self.run_task(self._remind())

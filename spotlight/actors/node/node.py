@@ -44,7 +44,7 @@ from spotlight.actors.protocol import (
     WorkerUp,
 )
 from spotlight.actors.runtime import Actor, ActorRef, Down, Message, handles
-from spotlight.actors.runtime.launcher import WORKER_KEY, ProcessHandle, ProcessLauncher
+from spotlight.actors.runtime.launcher import PARENT, WORKER_KEY, ProcessHandle, ProcessLauncher
 from spotlight.policies.notices import Notice
 from spotlight.timings import Timings
 from spotlight.transport.tensors import BundleStore
@@ -316,12 +316,12 @@ class NodeScheduler(Actor):
     async def _start_worker(self, name: str, index: int) -> ProcessHandle:
         settings = self._settings
         key = self._keys[name] = f"{self.system.rng.getrandbits(64):016x}"
-        own = {"OMP_NUM_THREADS": "1", WORKER_KEY: key}  # until a job says otherwise
+        own = {"OMP_NUM_THREADS": "1"}  # until a job says otherwise
+        own |= {WORKER_KEY: key, PARENT: str(settings.pid)}
         own |= environment_of(index, os.environ)
         argv = [sys.executable, "-m", "spotlight.actors.worker.process"]
         argv += ["--name", name, "--node", self.ref.address, "--host", settings.host]
         argv += ["--advertise", settings.advertise]
-        argv += ["--parent", str(settings.pid)]
         log_path = settings.logs / f"{name.replace('/', '-')}.log"
         return await self._launcher.start(
             argv,

@@ -11,7 +11,8 @@
 
 An actor handles one message at a time, so its state needs no lock. A handler may await; long work
 belongs in a task of its own (`run_task`) that tells the actor its result, for while a handler waits
-no other message is handled. A handler of an ask may return such a task: its result is the reply.
+no other message is handled. A handler of an ask may return such a task, or any future: its result
+is the reply.
 """
 
 from __future__ import annotations
@@ -21,14 +22,13 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from spotlight.actors.runtime.supervision import NEVER, RestartPolicy
 from spotlight.transport.control import ActorRef, Message
 
 if TYPE_CHECKING:
     from spotlight.actors.runtime.actor_context import ActorContext
     from spotlight.actors.runtime.system import ActorSystem
 
-Reply = Message | asyncio.Task[Any] | None
+Reply = Message | asyncio.Future[Any] | None
 Handler = Callable[[Any, Any], Awaitable[Reply]]
 Guard = Callable[[Any, Any], bool]
 """Given the actor and the message: whether its sender may say this."""
@@ -105,8 +105,7 @@ class Actor:
     # --- hooks ------------------------------------------------------------------------
 
     async def started(self) -> None:
-        """Called before the first message. Raising is a crash; in the first start, `spawn` raises
-        it."""
+        """Called before the first message. Raising is a crash, and `spawn` raises it."""
 
     async def stopping(self, reason: str) -> None:
         """Called once when the actor ends (`stopped` or `crashed`), after its children; cancelled
@@ -162,12 +161,12 @@ class Actor:
         name: str,
         *,
         mailbox: int = 1024,
-        restarts: RestartPolicy = NEVER,
+        linked: bool = False,
     ) -> ActorRef:
         """Start a child, named after this actor; it ends before this actor does. See
         `ActorSystem.spawn`."""
-        return await self.system.spawn_child(
-            self._cell, factory, name, mailbox=mailbox, restarts=restarts
+        return await self.system.spawn(
+            factory, name, mailbox=mailbox, linked=linked, parent=self._cell
         )
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""One actor at work: `ActorContext` is one incarnation, `Supervisor` its life through restarts.
+"""One actor at work, from its start to its end.
 
 Order of an ending: the ref is dead at once (later messages are dead letters, asks fail with
 `ActorDied`); the handler that runs may finish within the grace time, or is cancelled at once after
@@ -20,7 +20,6 @@ import structlog
 
 from spotlight.actors.runtime.envelopes import Done, EndReason, Failure
 from spotlight.actors.runtime.mailbox import Delivery, Mailbox
-from spotlight.actors.runtime.supervision import RestartHistory, RestartPolicy
 from spotlight.errors import ActorDied
 from spotlight.transport.control import ActorRef, Kind, Message
 
@@ -41,28 +40,49 @@ _DONE = Done()
 
 
 class ActorContext:
-    """One incarnation of an actor."""
+    """One incarnation of an actor.
 
-    def __init__(self, system: ActorSystem, ref: ActorRef, capacity: int) -> None:
+    Args:
+        factory: makes the actor.
+        capacity: of each lane of its mailbox.
+        parent: the actor that it is a child of, if it is one.
+        linked: its crash is its parent's, or the whole system's if it has none.
+    """
+
+    def __init__(
+        self,
+        system: ActorSystem,
+        ref: ActorRef,
+        factory: Callable[[], Actor],
+        *,
+        capacity: int,
+        parent: ActorContext | None,
+        linked: bool,
+    ) -> None:
         self.system = system
         self.ref = ref
+        self.parent = parent
         self.mailbox = Mailbox(capacity)
         self.current: Delivery | None = None
-        self.children: dict[str, Supervisor] = {}
+        self.children: dict[str, ActorContext] = {}
         self.watchers: dict[tuple[ActorRef, ActorRef], None] = {}
         """Who watches this actor, and by which reference."""
         self.watching: dict[ActorRef, None] = {}
         self.pushed_back_at: dict[str, float] = {}
         """When each process was last told that this mailbox is full."""
-        self.error: BaseException | None = None
         loop = asyncio.get_running_loop()
+        self.started: asyncio.Future[ActorRef] = loop.create_future()
+        """The reference once the actor has started, or the error that kept it from starting."""
         self.ended: asyncio.Future[EndReason] = loop.create_future()
         """Done when everything is over."""
         self._loop = loop
+        self._linked = linked
+        self._error: BaseException | None = None
         self._ending: asyncio.Future[EndReason] = loop.create_future()
         self._actor: Actor | None = None
         self._serving: asyncio.Task[None] | None = None
         self._tasks: dict[asyncio.Task[Any], None] = {}
+        self.task = loop.create_task(self._live(factory), name=f"actor {ref.name}")
 
     @property
     def accepts(self) -> bool:
@@ -72,12 +92,16 @@ class ActorContext:
     def end(self, reason: EndReason, error: BaseException | None = None) -> None:
         """Begin to end. The first call decides the reason."""
         if not self._ending.done():
-            self.error = error
+            self._error = error
             self._ending.set_result(reason)
 
-    def owns(self, task: asyncio.Task[Any] | None) -> bool:
-        """Whether a task is part of this actor."""
-        return task is not None and (task is self._serving or task in self._tasks)
+    async def stop(self) -> None:
+        """Stop, and return when everything of the actor is over, unless the actor itself is
+        asking."""
+        self.end("stopped")
+        caller = asyncio.current_task()
+        if caller is not self._serving and caller not in self._tasks:
+            await asyncio.wait((self.task,))
 
     def run_task(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Start a task whose crash is this actor's and that ends with it."""
@@ -93,12 +117,26 @@ class ActorContext:
 
     # --- life -------------------------------------------------------------------------
 
-    async def live(self, factory: Callable[[], Actor], on_started: Callable[[], None]) -> EndReason:
-        """Run one incarnation from its start to its end. Errors of the actor are kept in `error`,
-        never raised."""
+    async def _live(self, factory: Callable[[], Actor]) -> None:
+        """Run from the start to the end. Errors of the actor are reported, never raised."""
+        reason: EndReason = "stopped"
+        try:
+            if self.accepts:
+                reason = await self._serve_until_ending(factory)
+        finally:
+            self.system.close_cell(self, reason)
+            if self.parent is not None:
+                self.parent.children.pop(self.ref.name, None)
+            if reason == "crashed":
+                self._report_crash(self._error or ActorDied(str(self.ref)))
+            elif not self.started.done():
+                text = f"{self.ref.name} was stopped as it started"
+                self._fail_to_start(ActorDied(text))
+
+    async def _serve_until_ending(self, factory: Callable[[], Actor]) -> EndReason:
         grace_s = self.system.timings.stop_grace_s
         try:
-            serving = self._serving = self._loop.create_task(self._serve(factory, on_started))
+            serving = self._serving = self._loop.create_task(self._serve(factory))
             await asyncio.wait((serving, self._ending), return_when=asyncio.FIRST_COMPLETED)
             if not self._ending.done():
                 self.end("crashed", _error_of(serving))
@@ -118,19 +156,31 @@ class ActorContext:
                 if task is not None:
                     task.cancel()
             self.end("stopped")
-        reason = self._ending.result()
-        if reason == "crashed":
-            error = self.error
-            log.error("actor_crashed", actor=str(self.ref), error=repr(error), exc_info=error)
-        return reason
+        return self._ending.result()
 
-    async def _serve(self, factory: Callable[[], Actor], on_started: Callable[[], None]) -> None:
+    def _report_crash(self, error: BaseException) -> None:
+        """Whoever starts the actor hears of its crash; later, whoever is linked to it."""
+        log.error("actor_crashed", actor=str(self.ref), error=repr(error), exc_info=error)
+        if not self.started.done():
+            self._fail_to_start(error)
+        elif self._linked and self.parent is None:
+            self.system.fail(self.ref.name, error)
+        elif self._linked and self.parent is not None:
+            failure = ActorDied(f"child {self.ref.name} crashed: {error!r}")
+            failure.__cause__ = error
+            self.parent.end("crashed", failure)
+
+    def _fail_to_start(self, error: BaseException) -> None:
+        self.started.set_exception(error)
+        self.started.exception()  # whoever waited for it may have been cancelled
+
+    async def _serve(self, factory: Callable[[], Actor]) -> None:
         actor = factory()
         actor.system, actor.ref, actor._cell = self.system, self.ref, self
         self._actor = actor
         async with asyncio.timeout(self.system.timings.start_limit_s):
             await actor.started()
-        on_started()
+        self.started.set_result(self.ref)
         mailbox, handled = self.mailbox, 0
         while not self._ending.done():
             following = mailbox.take()
@@ -177,7 +227,7 @@ class ActorContext:
                 raise
             system.answer(delivery, self.ref, _failure(error))
         else:
-            if isinstance(reply, asyncio.Task):
+            if isinstance(reply, asyncio.Future):
                 reply.add_done_callback(partial(self._answer_with, delivery))
             elif is_ask:
                 system.answer(delivery, self.ref, reply if reply is not None else _DONE)
@@ -192,17 +242,17 @@ class ActorContext:
             text = f"{delivery.source} may not send {name} to {self.ref}"
             self.system.answer(delivery, self.ref, Failure("RemoteError", text, "NotAllowed"))
 
-    def _answer_with(self, delivery: Delivery, task: asyncio.Task[Any]) -> None:
-        """Answer an ask with what a task of the actor came to."""
+    def _answer_with(self, delivery: Delivery, future: asyncio.Future[Any]) -> None:
+        """Answer an ask with what a future came to."""
         if delivery.kind is not Kind.ASK:
             return
         reply: Message
-        if task.cancelled():
+        if future.cancelled():
             reply = _died(self.ref)
-        elif (error := task.exception()) is not None:
+        elif (error := future.exception()) is not None:
             reply = _failure(error)
         else:
-            reply = task.result() or _DONE
+            reply = future.result() or _DONE
         self.system.answer(delivery, self.ref, reply)
 
     async def _cancel_tasks(self) -> None:
@@ -219,96 +269,6 @@ class ActorContext:
                 "stopping_hook_failed", actor=str(self.ref), error=repr(error), exc_info=error
             )
         await self._cancel_tasks()
-
-
-class Supervisor:
-    """Starts an actor, starts it again after crashes as its policy says, and stops it."""
-
-    def __init__(
-        self,
-        system: ActorSystem,
-        parent: ActorContext | None,
-        factory: Callable[[], Actor],
-        name: str,
-        capacity: int,
-        policy: RestartPolicy,
-    ) -> None:
-        self.name = name
-        self._system = system
-        self._parent = parent
-        self._factory = factory
-        self._capacity = capacity
-        self._policy = policy
-        loop = asyncio.get_running_loop()
-        self._stop: asyncio.Future[None] = loop.create_future()
-        self._cell: ActorContext | None = None
-        self.first_start: asyncio.Future[ActorRef] = loop.create_future()
-        """The first reference, or the error that kept the actor from starting."""
-        self.task = loop.create_task(self._run(), name=f"actor {name}")
-
-    def request_stop(self) -> None:
-        """Stop soon, and do not start again."""
-        if not self._stop.done():
-            self._stop.set_result(None)
-        if self._cell is not None:
-            self._cell.end("stopped")
-
-    async def stop(self) -> None:
-        """Stop, and return when everything of the actor is over, unless the actor itself is
-        asking."""
-        self.request_stop()
-        if self._cell is None or not self._cell.owns(asyncio.current_task()):
-            await asyncio.wait((self.task,))
-
-    async def _run(self) -> None:
-        history = RestartHistory(self._policy, self._system.rng)
-        loop = asyncio.get_running_loop()
-        try:
-            while not self._stop.done():
-                error = await self._live_once()
-                if error is None:
-                    return
-                if not self.first_start.done():
-                    self.first_start.set_exception(error)
-                    return
-                delay = history.next_delay(loop.time())
-                if delay is None:
-                    self._give_up(error)
-                    return
-                log.info("actor_restarts", actor=self.name, delay_s=round(delay, 3))
-                await asyncio.wait((self._stop,), timeout=delay)
-        finally:
-            if not self.first_start.done():
-                self.first_start.set_exception(ActorDied(f"{self.name} was stopped as it started"))
-                self.first_start.exception()
-            self._system.forget(self)
-            if self._parent is not None:
-                self._parent.children.pop(self.name, None)
-
-    async def _live_once(self) -> BaseException | None:
-        """Run one incarnation; the error of its crash, or None if it was stopped."""
-        cell = self._cell = self._system.open_cell(self.name, self._capacity)
-        reason: EndReason = "stopped"
-        try:
-            reason = await cell.live(self._factory, self._started)
-        finally:
-            self._cell = None
-            self._system.close_cell(cell, reason)
-        return (cell.error or ActorDied(str(cell.ref))) if reason == "crashed" else None
-
-    def _started(self) -> None:
-        if self._cell is not None and not self.first_start.done():
-            self.first_start.set_result(self._cell.ref)
-
-    def _give_up(self, error: BaseException) -> None:
-        if self._policy.otherwise == "abandon":
-            return
-        if self._parent is None:
-            self._system.fail(self.name, error)
-        else:
-            failure = ActorDied(f"child {self.name} crashed: {error!r}")
-            failure.__cause__ = error
-            self._parent.end("crashed", failure)
 
 
 def _handled_as(actor: Actor, message: Message) -> type[Message] | None:

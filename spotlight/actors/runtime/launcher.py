@@ -22,6 +22,8 @@ from spotlight.errors import UserError
 
 WORKER_KEY = "SPOTLIGHT_WORKER_KEY"
 """Environment variable by which a node knows its own worker processes."""
+PARENT = "SPOTLIGHT_PARENT"
+"""Environment variable with the process id of whoever started this process."""
 
 _PR_SET_PDEATHSIG = 1
 _POLL_S = 1.0

@@ -21,15 +21,13 @@ from collections.abc import Callable
 import structlog
 
 from spotlight.actors.runtime.actor import Actor
-from spotlight.actors.runtime.actor_context import ActorContext, Supervisor
+from spotlight.actors.runtime.actor_context import ActorContext
 from spotlight.actors.runtime.asks import PendingAsks
 from spotlight.actors.runtime.dead_letters import DeadLetter, DeadLetters, Reason
 from spotlight.actors.runtime.envelopes import Down, EndReason, Failure
 from spotlight.actors.runtime.log_limiter import LogLimiter
 from spotlight.actors.runtime.mailbox import Delivery
 from spotlight.actors.runtime.remote import RemoteDelivery
-from spotlight.actors.runtime.supervision import NEVER, RestartPolicy
-from spotlight.actors.runtime.system_counters import MailboxStatistics, Statistics
 from spotlight.actors.runtime.watches import Watches, lives_in
 from spotlight.errors import (
     ActorDied,
@@ -77,8 +75,6 @@ class ActorSystem:
         self._force_codec = force_codec
         self.cells: dict[str, ActorContext] = {}
         """The actors that are there, by name. For the parts of the runtime."""
-        self._roots: dict[str, Supervisor] = {}
-        self._supervisors: dict[Supervisor, None] = {}
         self._actors_opened = itertools.count(1)
         self._closed: asyncio.Future[None] | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -115,7 +111,7 @@ class ActorSystem:
         """End at once, as if the process were killed: no hook runs and nothing is sent."""
         self._aborted = True
         self.post.transport.abort()
-        tasks = [supervisor.task for supervisor in self._supervisors]
+        tasks = [cell.task for cell in self.cells.values()]
         for task in tasks:
             task.cancel()
         if tasks:
@@ -123,7 +119,8 @@ class ActorSystem:
         await self.aclose()
 
     async def _close(self) -> None:
-        await asyncio.gather(*(root.stop() for root in reversed(self._roots.values())))
+        roots = [cell for cell in reversed(self.cells.values()) if cell.parent is None]
+        await asyncio.gather(*(root.stop() for root in roots))
         self.watches.close()
         for ask in self.asks.all():
             ask.fail(ActorDied(f"the actor system of {self.address} closed"))
@@ -132,7 +129,7 @@ class ActorSystem:
             self._closed.set_result(None)
 
     def fail(self, name: str, error: BaseException) -> None:
-        """An actor without a parent gave up: stop everything. Called by supervisors."""
+        """An actor without a parent that is linked crashed: stop everything."""
         if self.failure is None:
             self.failure = error
         log.critical("actor_system_fails", actor=name, error=repr(error))
@@ -147,59 +144,43 @@ class ActorSystem:
         name: str,
         *,
         mailbox: int = 1024,
-        restarts: RestartPolicy = NEVER,
+        linked: bool = False,
+        parent: ActorContext | None = None,
     ) -> ActorRef:
         """Start an actor and return when its `started` hook is done.
 
-        `mailbox` bounds each lane. A restart makes a new incarnation, which the returned reference
-        does not reach but a `well_known` one does. Raises what the first start raised, and
-        `ValueError` when the name is taken or holds a slash.
+        `mailbox` bounds each lane. The crash of an actor that is `linked` is a crash of its
+        `parent`, or stops the whole system if it has none; else it concerns its watchers only.
+        Raises what its start raised, and `ValueError` when the name is taken or holds a slash.
         """
-        return await self._spawn(None, factory, name, mailbox, restarts)
-
-    async def spawn_child(
-        self,
-        parent: ActorContext,
-        factory: Callable[[], Actor],
-        name: str,
-        *,
-        mailbox: int,
-        restarts: RestartPolicy,
-    ) -> ActorRef:
-        """`spawn` under a parent; called by `Actor.spawn`."""
-        return await self._spawn(parent, factory, name, mailbox, restarts)
-
-    async def _spawn(
-        self,
-        parent: ActorContext | None,
-        factory: Callable[[], Actor],
-        name: str,
-        mailbox: int,
-        restarts: RestartPolicy,
-    ) -> ActorRef:
-        siblings = self._roots if parent is None else parent.children
         full_name = name if parent is None else f"{parent.ref.name}/{name}"
         if not name or "/" in name:
             raise ValueError(f"{name!r} is not a name of an actor: it is empty or holds a slash")
-        if full_name in siblings:
+        if full_name in self.cells:
             raise ValueError(f"there is an actor {full_name} already; choose another name")
         if self._closing is not None or (parent is not None and not parent.accepts):
             raise ActorDied(f"{full_name} cannot start: what it belongs to is stopping")
-        supervisor = Supervisor(self, parent, factory, full_name, mailbox, restarts)
-        siblings[full_name] = supervisor
-        self._supervisors[supervisor] = None
+        process = self.post.transport.incarnation
+        ref = ActorRef(
+            self.address, full_name, actor_incarnation(process, next(self._actors_opened))
+        )
+        cell = ActorContext(self, ref, factory, capacity=mailbox, parent=parent, linked=linked)
+        self.cells[full_name] = cell
+        if parent is not None:
+            parent.children[full_name] = cell
         try:
-            return await supervisor.first_start
+            return await cell.started
         except asyncio.CancelledError:
-            supervisor.request_stop()
+            cell.end("stopped")
             raise
 
     async def stop(self, ref: ActorRef) -> None:
         """Stop an actor of this process and return when everything of it is over. An ended one is
         stopped already."""
-        supervisor = self._local_supervisor(ref)
-        if supervisor is not None:
-            await supervisor.stop()
+        self._require_local(ref)
+        cell = self.find_open(ref)
+        if cell is not None:
+            await cell.stop()
 
     async def wait_stopped(self, ref: ActorRef) -> EndReason:
         """Wait until an actor of this process ends, and return why. Watch those of others."""
@@ -217,27 +198,11 @@ class ActorSystem:
         if ref.address != self.address:
             raise ValueError(f"{ref} lives in another process; only that one can stop it")
 
-    def _local_supervisor(self, ref: ActorRef) -> Supervisor | None:
-        self._require_local(ref)
-        cell = self.find_open(ref)
-        for supervisor in self._supervisors:
-            if supervisor.name == ref.name and (cell is not None or ref.incarnation == 0):
-                return supervisor
-        return None
-
-    # --- called by cells and supervisors ----------------------------------------------
-
-    def open_cell(self, name: str, capacity: int) -> ActorContext:
-        """Make the next incarnation of a name; messages reach it from now on."""
-        incarnation = actor_incarnation(self.post.transport.incarnation, next(self._actors_opened))
-        cell = ActorContext(self, ActorRef(self.address, name, incarnation), capacity)
-        self.cells[name] = cell
-        return cell
+    # --- called by actors -------------------------------------------------------------
 
     def close_cell(self, cell: ActorContext, reason: EndReason) -> None:
-        """An incarnation is over: answer what was queued and tell those who watch."""
-        if self.cells.get(cell.ref.name) is cell:
-            del self.cells[cell.ref.name]
+        """An actor is over: answer what was queued and tell those who watch."""
+        del self.cells[cell.ref.name]
         self.watches.remember(cell.ref, reason)
         if not self._aborted:
             for delivery in cell.mailbox.drain():
@@ -252,12 +217,6 @@ class ActorSystem:
     def watch(self, cell: ActorContext, ref: ActorRef) -> None:
         """Called by `Actor.watch`."""
         self.watches.place(cell, ref)
-
-    def forget(self, supervisor: Supervisor) -> None:
-        """A supervisor is over."""
-        self._supervisors.pop(supervisor, None)
-        if self._roots.get(supervisor.name) is supervisor:
-            del self._roots[supervisor.name]
 
     def answer(self, delivery: Delivery, responder: ActorRef, reply: Message) -> None:
         """Send the reply or failure of an ask back to where it came from."""
@@ -390,25 +349,6 @@ class ActorSystem:
         for cell in self.cells.values():
             cell.pushed_back_at.pop(address, None)
         self.watches.lose_process(address, incarnation)
-
-    # --- what an operator sees --------------------------------------------------------
-
-    def statistics(self) -> Statistics:
-        """Counters and the state of all mailboxes."""
-        return Statistics(
-            frames_sent=self.post.frames_sent,
-            frames_received=self.post.frames_received,
-            frames_rejected={str(reason): n for reason, n in self.post.frames_rejected.items()},
-            duplicates=self.post.duplicates,
-            pending_asks=len(self.asks),
-            dead_letters={str(reason): n for reason, n in self.dead_letters.counts.items()},
-            mailboxes={
-                name: MailboxStatistics(
-                    len(cell.mailbox), cell.mailbox.greatest, cell.mailbox.capacity
-                )
-                for name, cell in self.cells.items()
-            },
-        )
 
 
 def _absence(ref: ActorRef) -> Reason:

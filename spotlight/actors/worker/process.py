@@ -13,7 +13,7 @@ import signal
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from spotlight.actors.runtime.launcher import WORKER_KEY, die_with_parent
+from spotlight.actors.runtime.launcher import PARENT, WORKER_KEY, die_with_parent
 from spotlight.actors.runtime.logs import log_as_json_lines
 from spotlight.actors.runtime.loop import run, until_told
 
@@ -21,7 +21,7 @@ from spotlight.actors.runtime.loop import run, until_told
 def main() -> None:
     """Entry point of the process."""
     arguments = _parse()
-    die_with_parent(arguments.parent)
+    die_with_parent(int(os.environ[PARENT]))
     log_as_json_lines()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         # What a service manager sends to all processes is the node's to handle: it has its workers
@@ -32,7 +32,7 @@ def main() -> None:
 
 async def _serve(arguments: argparse.Namespace) -> None:
     from spotlight.actors.protocol import WorkerRefs, WorkerUp
-    from spotlight.actors.runtime import ESCALATE, Actor, ActorRef, ActorSystem
+    from spotlight.actors.runtime import Actor, ActorRef, ActorSystem
     from spotlight.actors.worker.group_leader import GroupLeader
     from spotlight.actors.worker.member import Member
     from spotlight.actors.worker.torch_engine import TorchEngine
@@ -52,7 +52,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
     try:
 
         def spawn(factory: Callable[[], Actor], name: str) -> Coroutine[Any, Any, ActorRef]:
-            return system.spawn(factory, name, restarts=ESCALATE)  # a crash ends the process
+            return system.spawn(factory, name, linked=True)  # a crash ends the process
 
         member = await spawn(lambda: Member(context, engine), "member")
         trainer = await spawn(lambda: TrainerRank(context, engine), "trainer-rank")
@@ -72,7 +72,6 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--node", required=True, help="control address of the node")
     parser.add_argument("--host", required=True, help="address to bind")
     parser.add_argument("--advertise", default="", help="address that others reach it by")
-    parser.add_argument("--parent", required=True, type=int, help="pid of the node")
     return parser.parse_args()
 
 

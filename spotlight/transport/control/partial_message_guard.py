@@ -30,15 +30,15 @@ class PartialMessageGuard:
         *,
         period_s: float,
         limit_of: Callable[[int], int],
-        hear: Callable[[], None],
+        drain: Callable[[], None],
         found: Callable[[int], None],
     ) -> None:
-        """Looks every `period_s`. `limit_of` says how many bytes a connection may hold back, `hear`
-        reads what has arrived, `found` is told of a connection that holds back more."""
+        """Looks every `period_s`. `limit_of` says how many bytes a connection may hold back,
+        `drain` reads what has arrived, `found` is told of a connection that holds back more."""
         self._connections = connections
         self._period_s = period_s
         self._limit_of = limit_of
-        self._hear = hear
+        self._drain = drain
         self._found = found
         self._loop = asyncio.get_running_loop()
         self._settled: dict[int, tuple[int, int]] = {}
@@ -76,7 +76,7 @@ class PartialMessageGuard:
 
     def _look(self) -> None:
         self._timer = None
-        self._hear()
+        self._drain()
         self._period += 1
         suspects, self._suspects = self._suspects, {}
         for descriptor in suspects | dict.fromkeys(islice(self._settled, LOOKS)):

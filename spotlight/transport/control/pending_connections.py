@@ -32,11 +32,11 @@ class PendingConnections:
         limit: int,
         strangers: int,
         times: ConnectionTimings,
-        hear: Callable[[], None],
+        drain: Callable[[], None],
         turned_away: Callable[[int, TurnedAway, str], None],
     ) -> None:
         """At most `limit` connections, and at most `strangers` of strangers, who greet within
-        `connect_timeout_s` and say something within `silence_s`. `hear` reads what has arrived
+        `connect_timeout_s` and say something within `silence_s`. `drain` reads what has arrived
         already, so that nobody is turned away whose word is here. `turned_away` is told of each
         that is; all but the `silent` are gone by then, and these are to be told why and shown
         out."""
@@ -44,7 +44,7 @@ class PendingConnections:
         self._limit = limit
         self._most_strangers = min(strangers, limit)
         self._times = times
-        self._hear = hear
+        self._drain = drain
         self._turned_away = turned_away
         self._loop = asyncio.get_running_loop()
         self._strangers: dict[int, asyncio.TimerHandle] = {}
@@ -119,12 +119,12 @@ class PendingConnections:
         )
 
     def _see_off(self, descriptor: int) -> None:
-        self._hear()
+        self._drain()
         if descriptor in self._leaving:
             self._end(descriptor)
 
     def _lose_patience(self, descriptor: int) -> None:
-        self._hear()
+        self._drain()
         if descriptor not in self._strangers:
             return
         if descriptor in self._greeted:
@@ -140,7 +140,7 @@ class PendingConnections:
 
     def _make_room(self) -> None:
         self._making_room = None
-        self._hear()
+        self._drain()
         while len(self) > self._limit and self._leaving:
             self._end(next(iter(self._leaving)))
         while len(self._strangers) > self._most_strangers:

@@ -14,8 +14,7 @@ without HANDOVER a process that reconnects is not heard. libzmq answers heartbea
 thread, so they show a dead host, not a stuck actor loop: leases do that.
 
 A process is lost when its last connection ends: the monitor of the socket says so for a closed or
-timed-out connection. The monitor names a connection by its descriptor, so an accepted link
-remembers the descriptor that its greeting came by.
+timed-out connection.
 """
 
 from __future__ import annotations
@@ -25,23 +24,15 @@ import re
 import time
 
 import zmq
-from zmq.utils.monitor import parse_monitor_message
 
-from spotlight.errors import AddressInUse, FrameRejected, MailboxFull, PeerUnreachable, UserError
-from spotlight.transport.control import wire
+from spotlight.errors import FrameRejected, MailboxFull, PeerUnreachable, UserError
 from spotlight.transport.control.bad_input import BadInput, CutOffs, Rejection, clipped
 from spotlight.transport.control.base import TransportListener
-from spotlight.transport.control.codec import FRAME_LIMIT, PROTOCOL_VERSION
+from spotlight.transport.control.codec import FRAME_LIMIT
 from spotlight.transport.control.dials import Dials
 from spotlight.transport.control.links import AcceptedLink, DialedLink, Link
-from spotlight.transport.control.partial_message_guard import PartialMessageGuard
-from spotlight.transport.control.pending_connections import PendingConnections, TurnedAway
-from spotlight.transport.control.reader import SocketReader, open_monitor, receive_message
-from spotlight.transport.control.tcp import Connections
+from spotlight.transport.control.router import Router
 from spotlight.transport.control.zeromq_settings import ZeroMQSettings
-
-_STRANGER_BYTES = 64 * 1024
-"""A connection has greeted before it sends so much."""
 
 
 class ZeroMQTransport:
@@ -70,10 +61,6 @@ class ZeroMQTransport:
         self._all_links: dict[Link, None] = {}
         self._standing: dict[str, dict[Link, None]] = {}
         """The links that are up, by address."""
-        self._accepted: dict[bytes, AcceptedLink] = {}
-        self._descriptors: dict[int, AcceptedLink] = {}
-        self._blocked: dict[Link, None] = {}
-        """Accepted links whose peers read too slowly."""
         self._peers: dict[str, int] = {}
         """Incarnations of the processes that are up."""
         self._dialed = 0
@@ -85,8 +72,6 @@ class ZeroMQTransport:
         )
         self._drained: asyncio.Future[None] | None = None
         self._cut_offs = CutOffs()
-        self._receiving = False
-        """A message is being handled: none of later ones may be, in between."""
 
     # --- ControlTransport -------------------------------------------------------------
 
@@ -102,52 +87,18 @@ class ZeroMQTransport:
         self._loop = asyncio.get_running_loop()
         self._context = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, self.settings.sockets)
-        self._router = self._context.socket(zmq.ROUTER)
-        self.settings.apply(self._router, ipv6="[" in self._bind)
-        self._router.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        self._router.setsockopt(zmq.ROUTER_HANDOVER, 1)
-        self._monitor = open_monitor(
-            self._context, self._router, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
-        )
         try:
-            self._router.bind(self._bind)
-        except zmq.ZMQError as error:
-            self._router.disable_monitor()
+            self.router = Router(self, self._context, self._bind, self._cut_offs)
+        except UserError:
             self._context.destroy(0)
             self._context = None
-            if error.errno == zmq.EADDRINUSE:
-                raise AddressInUse(
-                    f"{self._bind} is in use by another process; choose another port, or 0 for any"
-                ) from error
-            raise UserError(
-                f"cannot bind {self._bind}: {error.strerror}; give an address of this machine"
-            ) from error
-        endpoint = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
-        port = endpoint.rpartition(":")[2]
+            raise
+        endpoint = self.router.endpoint
         self.address = endpoint
         if self._advertise is not None:
+            port = endpoint.rpartition(":")[2]
             self.address = re.sub(r":0\Z", f":{port}", self._advertise)
         self._listener = listener
-        self._connections = Connections(int(port))
-        self._doorway = PendingConnections(
-            self._connections,
-            limit=self.settings.connections,
-            strangers=self.settings.strangers,
-            times=self.settings.times,
-            hear=self._hear,
-            turned_away=self._turned_away,
-        )
-        self._hoarding = PartialMessageGuard(
-            self._connections,
-            period_s=self.settings.times.guard_period_s,
-            limit_of=lambda descriptor: (
-                _STRANGER_BYTES if self._doorway.may_greet(descriptor) else 2 * wire.MESSAGE_LIMIT
-            ),
-            hear=self._hear,
-            found=self._end_hoarder,
-        )
-        self._monitor_reader = SocketReader(self._monitor, self._receive_event)
-        self._reader = SocketReader(self._router, self._receive, self._retry)
 
     def send(self, address: str, frame: bytes) -> None:
         """Queue a frame. Raises `PeerUnreachable`, `MailboxFull` or `FrameRejected`."""
@@ -163,7 +114,7 @@ class ZeroMQTransport:
         """Hear nothing more from a process, and tell it why."""
         for link in list(self._standing.get(address, ())):
             self._cut_offs.add(link.address, link.incarnation, reason)
-            self._refuse(link, f"cut off: {clipped(reason)}")
+            self.refuse(link, f"cut off: {clipped(reason)}")
 
     async def aclose(self) -> None:
         """Send what is queued within `linger_s`, then disconnect."""
@@ -172,7 +123,7 @@ class ZeroMQTransport:
         self._drained = self._loop.create_future()
         self.link_flushed()
         await asyncio.wait((self._drained,), timeout=self.settings.times.linger_s)
-        if self._accepted:
+        if self.router.has_links():
             # A ROUTER that closes drops what libzmq's own thread has not taken yet, whatever its
             # LINGER says, and nothing tells when it has.
             await asyncio.sleep(self.settings.times.handover_s)
@@ -192,25 +143,17 @@ class ZeroMQTransport:
         self._all_links.clear()
         self._standing.clear()
         self._links.clear()
-        self._accepted.clear()
-        self._descriptors.clear()
-        self._doorway.close()
-        self._hoarding.close()
-        self._connections.close()
-        self._reader.close()
-        self._monitor_reader.close()
-        self._router.disable_monitor()
-        self._monitor.close(0)
-        self._router.close(linger_ms)
+        self.router.close(linger_ms)
         context.destroy(linger_ms)  # waits for slow peers, but no longer than that
 
     # --- LinkOwner --------------------------------------------------------------------
 
     def link_up(self, link: Link) -> None:
         """A link's peer is known: make it the way there, unless another link is already."""
+        self._all_links[link] = None
         reason = self._cut_offs.reason(link.address, link.incarnation)
         if reason is not None:
-            self._refuse(link, reason)
+            self.refuse(link, reason)
             return
         known = self._peers.get(link.address)
         if known is not None and known != link.incarnation:
@@ -263,7 +206,7 @@ class ZeroMQTransport:
     def link_blocked(self, link: Link) -> None:
         """libzmq takes no more for a link: it is tried again when the socket wakes up."""
         if isinstance(link, AcceptedLink):
-            self._blocked[link] = None
+            self.router.retry_later(link)
 
     def frames_received(self, link: Link, frames: list[bytes]) -> None:
         """Hand on the frames of one batch."""
@@ -274,19 +217,32 @@ class ZeroMQTransport:
 
     def input_rejected(self, link: Link, error: BadInput) -> None:
         """A peer sent what no process of ours does: cut it off."""
-        self._reject(link.address, error.reason, str(error))
+        self.report_rejected(link.address, error.reason, str(error))
         if link.up:
             self.cut_off(link.address, str(error))
         else:
-            self._refuse(link, f"refused: {error}")
+            self.refuse(link, f"refused: {error}")
 
-    def _reject(self, address: str, reason: Rejection, detail: str) -> None:
+    # --- RouterOwner ------------------------------------------------------------------
+
+    def report_rejected(self, address: str, reason: Rejection, detail: str) -> None:
+        """Count what was not taken."""
         if self._listener is not None:
             self._listener.input_rejected(address, reason, detail)
 
-    def _refuse(self, link: Link, reason: str) -> None:
+    def refuse(self, link: Link, reason: str) -> None:
+        """End a link, and tell its peer why."""
         link.refuse(reason)
         self.link_lost(link, reason)
+
+    def has_dialed(self, accepted: AcceptedLink) -> bool:
+        """Whether we dialled the same process, and it answered."""
+        return any(
+            isinstance(link, DialedLink) and link.incarnation == accepted.incarnation
+            for link in self._standing.get(accepted.address, ())
+        )
+
+    # --- links ------------------------------------------------------------------------
 
     def _lose(self, address: str, reason: str, *, spare: Link) -> None:
         for link in list(self._standing.get(address, ())):
@@ -303,7 +259,6 @@ class ZeroMQTransport:
     def _drop(self, link: Link) -> None:
         link.close()
         self._all_links.pop(link, None)
-        self._blocked.pop(link, None)
         for address in _names(link):
             if self._links.get(address) is link:
                 del self._links[address]
@@ -314,11 +269,7 @@ class ZeroMQTransport:
         if isinstance(link, DialedLink):
             self._dialed -= 1
         if isinstance(link, AcceptedLink):
-            if self._accepted.get(link.identity) is link:
-                del self._accepted[link.identity]
-            if self._descriptors.get(link.descriptor) is link:
-                del self._descriptors[link.descriptor]
-                self._doorway.show_out(link.descriptor)
+            self.router.forget(link)
 
     # --- dialling ---------------------------------------------------------------------
 
@@ -339,153 +290,6 @@ class ZeroMQTransport:
         self._all_links[link] = None
         self._links[address] = link
         return link
-
-    # --- the ROUTER -------------------------------------------------------------------
-
-    def _retry(self) -> None:
-        blocked, self._blocked = self._blocked, {}
-        for link in blocked:
-            link.flush()
-
-    def _receive(self) -> int:
-        identity = self._router.recv(zmq.NOBLOCK)
-        payload, whole = receive_message(self._router)
-        try:
-            descriptor = int(payload.get(zmq.SRCFD))
-        except zmq.ZMQError:  # it speaks ZeroMQ's own protocol of before 2013; it cannot greet
-            self._reject("", "malformed", "a message without the number of its connection")
-            return 1
-        self._hoarding.delivered(descriptor)
-        link = self._accepted.get(identity)
-        self._receiving = True
-        try:
-            if link is None or link.descriptor != descriptor:
-                self._meet(identity, descriptor, payload, whole)
-            else:
-                return self._hear_peer(link, payload, whole)
-        finally:
-            self._receiving = False
-        return 1
-
-    def _hear_peer(self, link: AcceptedLink, payload: zmq.Frame, whole: bool) -> int:
-        try:
-            received = wire.decode(payload.buffer, whole=whole)
-            if isinstance(received, list):
-                self.frames_received(link, received)
-                if received and self._descriptors.get(link.descriptor) is link:
-                    self._doorway.heard(link.descriptor)
-                return len(received) or 1
-            if isinstance(received, wire.Refusal):
-                self.link_lost(link, f"refused: {clipped(received.reason)}")
-            elif isinstance(received, wire.Hello):  # its former connection had the same descriptor
-                self._meet(link.identity, link.descriptor, payload, whole)
-            else:
-                raise BadInput("malformed", f"{type(received).__name__} is out of place")
-        except BadInput as error:
-            self.input_rejected(link, error)
-        return 1
-
-    def _meet(self, identity: bytes, descriptor: int, payload: zmq.Frame, whole: bool) -> None:
-        """The first message of a connection should say whose it is."""
-        # A former connection may have had the same descriptor: hear of its end before the number is
-        # used again.
-        is_new = not self._doorway.may_greet(descriptor)
-        self._monitor_reader.drain()
-        if not self._doorway.may_greet(descriptor):
-            self._reject("", "cut_off", "a connection went on after it was cut off")
-            return
-        former = self._accepted.get(identity)
-        if former is not None:  # libzmq gave its name to this one
-            self.link_lost(former, "reconnected")
-        address = ""
-        try:
-            hello = wire.decode(payload.buffer, whole=whole)
-            if not isinstance(hello, wire.Hello):
-                if is_new:
-                    # Perhaps left over from a connection that was cut off and had this descriptor.
-                    self._reject("", "no_greeting", "a message before a greeting")
-                    return
-                raise BadInput("no_greeting", "a connection began without a greeting")
-            address = hello.address
-            self._check(hello, identity)
-        except BadInput as error:
-            self._reject(address, error.reason, str(error))
-            self._answer(identity, wire.Refusal(str(error)))
-            self._doorway.show_out(descriptor)
-            return
-        if self._answer(identity, wire.Welcome(PROTOCOL_VERSION, self.address, self.incarnation)):
-            self._doorway.greeted(descriptor)
-            link = AcceptedLink(self, self._router, self._reader, hello, identity, descriptor)
-            self._accepted[identity] = self._descriptors[descriptor] = link
-            self._all_links[link] = None
-            self.link_up(link)
-
-    def _check(self, hello: wire.Hello, identity: bytes) -> None:
-        if identity != wire.routing_id(hello.address, hello.incarnation):
-            raise BadInput(
-                "not_allowed", f"routing id {identity!r} does not belong to {hello.address}"
-            )
-        reason = self._cut_offs.reason(hello.address, hello.incarnation)
-        if reason is not None:
-            raise BadInput("cut_off", reason)
-
-    def _answer(self, identity: bytes, answer: wire.Welcome | wire.Refusal) -> bool:
-        try:
-            self._router.send_multipart([identity, wire.encode(answer)], zmq.NOBLOCK)
-        except zmq.ZMQError:
-            return False
-        self._reader.poke()
-        return True
-
-    def _receive_event(self) -> int:
-        event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))
-        descriptor = event["value"]
-        if event["event"] == zmq.EVENT_ACCEPTED:
-            self._doorway.arrived(descriptor)
-            self._hoarding.arrived(descriptor)
-            return 1
-        self._hoarding.gone(descriptor)
-        ended = self._descriptors.pop(descriptor, None)
-        if self._doorway.gone(descriptor):
-            self._reject("", "no_greeting", "a connection ended before it said whose it is")
-        elif ended is not None:
-            if not self._receiving:
-                self._reader.drain()  # what it said before it went comes first
-            self.link_lost(ended, "disconnected")
-        return 1
-
-    def _turned_away(self, descriptor: int, reason: TurnedAway, detail: str) -> None:
-        link = self._descriptors.get(descriptor)
-        if link is not None and reason == "silent" and self._dialled_too(link):
-            self._doorway.heard(descriptor)  # each sends over the connection that the other made
-            return
-        self._reject("" if link is None else link.address, reason, detail)
-        if link is not None and reason == "silent":
-            self._refuse(link, detail)
-        elif link is not None:
-            del self._descriptors[descriptor]
-            self.link_lost(link, detail)
-
-    def _dialled_too(self, accepted: AcceptedLink) -> bool:
-        """Whether we dialled the same process, and it answered."""
-        return any(
-            isinstance(link, DialedLink) and link.incarnation == accepted.incarnation
-            for link in self._standing.get(accepted.address, ())
-        )
-
-    def _end_hoarder(self, descriptor: int) -> None:
-        error = BadInput("oversized", "a message of several parts, without end")
-        link = self._descriptors.get(descriptor)
-        if link is not None:
-            self.input_rejected(link, error)
-        elif self._doorway.may_greet(descriptor):
-            self._reject("", error.reason, str(error))
-            self._doorway.show_out(descriptor)
-
-    def _hear(self) -> None:
-        """Read what has arrived, ends of connections first."""
-        self._monitor_reader.drain()
-        self._reader.drain()
 
 
 def _names(link: Link) -> tuple[str, ...]:

@@ -8,11 +8,13 @@ import pytest
 from desk_kit import Desk, ids, images, steps, steps_of
 from job_kit import SETTINGS, requests
 
+from spotlight import failpoints
 from spotlight.actors.protocol import (
     Grant,
     LeaseFailed,
     Revoke,
 )
+from spotlight.errors import ActorDied, RemoteError
 from spotlight.policies.dispatch.instructions import RequestsGivenUp
 
 pytestmark = pytest.mark.virtual_time
@@ -48,6 +50,57 @@ async def test_commits_go_on_after_a_restart(desk: Desk, step: int) -> None:
     assert (ids(other.last(Grant)), steps(other.last(Grant))) == (ids(grant), [step] * 2)
     assert await desk.complete("b", other.last(Grant).lease) == 2
     assert desk.gone() == [steps_of("a", grant, step).key]
+
+
+async def test_messages_of_one_turn_share_one_write_and_are_answered_after_it(desk: Desk) -> None:
+    workers = {name: await desk.add(name) for name in "abc"}
+    await desk.submit(*requests(12))
+    grants = {name: worker.last(Grant) for name, worker in workers.items()}
+    reached: list[str] = []
+    failpoints.install(reached.append)
+    try:
+        receipts = await asyncio.gather(
+            desk.commit("a", grants["a"], 2),
+            desk.deliver("b", grants["b"]),
+            desk.deliver("c", grants["c"]),
+        )
+    finally:
+        failpoints.install(None)
+    assert [receipt.accepted for receipt in receipts] == [len(ids(grants[name])) for name in "abc"]
+    assert reached == [
+        "journal.before_commit",
+        "journal.commit",
+        "journal.after_commit",
+        *["dispatcher.before_ack"] * 3,
+    ]
+
+
+async def test_nothing_is_answered_or_finished_whose_row_could_not_be_written(desk: Desk) -> None:
+    worker = await desk.add("a")
+    await desk.submit(*requests(2))
+
+    def refuse(name: str) -> None:
+        if name == "journal.commit":
+            raise OSError(28, "No space left on device")
+
+    failpoints.install(refuse)
+    try:
+        with pytest.raises(RemoteError, match="No space left"):
+            await desk.deliver("a", worker.last(Grant))
+    finally:
+        failpoints.install(None)
+    assert desk.ended == []
+    assert len(desk.failures) == 1
+
+
+async def test_who_waits_for_a_receipt_hears_of_the_end_of_the_dispatcher(desk: Desk) -> None:
+    worker = await desk.add("a")
+    await desk.submit(*requests(2))
+    delivering = asyncio.ensure_future(desk.deliver("a", worker.last(Grant)))
+    stopping = asyncio.ensure_future(desk.system.stop(desk.dispatcher))
+    with pytest.raises(ActorDied):
+        await delivering
+    await stopping
 
 
 async def test_given_up_requests_stay_given_up_after_a_restart(desk: Desk) -> None:

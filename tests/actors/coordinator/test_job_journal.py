@@ -93,6 +93,31 @@ def test_what_is_saved_of_a_request_replaces_what_was_before(path: Path) -> None
         assert journal.requests() == {**begun(two, step=2), **done(three)}
 
 
+def test_rows_that_were_staged_are_durable_when_they_are_committed(path: Path) -> None:
+    one, two, three = requests(3)
+    with opened(path) as journal:
+        journal.stage_requests(begun(one, two))
+        journal.stage_requests(begun(one, step=2))
+        journal.commit_staged()
+        journal.stage_requests(begun(three))
+    with opened(path) as journal:
+        assert journal.requests() == begun(one, step=2) | begun(two)
+
+
+def test_rows_that_were_staged_are_written_before_all_that_comes_after(path: Path) -> None:
+    row = begun(request(1, iteration=1, version=1))
+    with opened(path) as journal:
+        journal.stage_requests(row)
+        journal.forget_requests("rollout", 1)
+        assert journal.requests() == {}
+        journal.stage_requests(row)
+        assert journal.requests() == row
+        journal.stage_requests(row)
+        journal.rewind(0)
+        journal.commit_staged()
+        assert journal.requests() == {}
+
+
 def test_everything_is_there_when_the_journal_is_opened_again(path: Path) -> None:
     one, two, three = requests(3)
     rows = {**begun(one, step=7), **done(two), **given_up(three)}

@@ -76,6 +76,25 @@ async def test_a_task_may_answer_an_ask_while_others_are_handled(pair: Pair) -> 
     assert await asking == Tally((1,))
 
 
+async def test_a_future_may_answer_several_asks_at_once(pair: Pair) -> None:
+    class Cashier(Actor):
+        async def started(self) -> None:
+            self.total: asyncio.Future[Tally] = asyncio.get_running_loop().create_future()
+
+        @handles(ReadTally)
+        async def on_read(self, message: ReadTally) -> asyncio.Future[Tally]:
+            return self.total
+
+        @handles(Bump)
+        async def on_bump(self, message: Bump) -> None:
+            self.total.set_result(Tally((message.amount,)))
+
+    ref = await pair.there.spawn(Cashier, "cashier")
+    asking = [asyncio.ensure_future(tally(pair.here, ref)) for _ in range(2)]
+    await pair.here.ask(ref, Bump(1), timeout_s=5.0)
+    assert await asyncio.gather(*asking) == [(1,), (1,)]
+
+
 async def test_a_task_that_answers_and_raises_is_an_error_for_the_asker(pair: Pair) -> None:
     accountant = Accountant()
     accountant.gate.set()
@@ -121,7 +140,7 @@ async def test_an_ask_without_an_answer_in_time_is_ask_timeout(pair: Pair) -> No
     with pytest.raises(AskTimeout, match="accountant"):
         await pair.here.ask(ref, Hold(), timeout_s=3.0)
     assert asyncio.get_running_loop().time() - before == pytest.approx(3.0, abs=0.01)
-    assert pair.here.statistics().pending_asks == 0
+    assert len(pair.here.asks) == 0
 
 
 async def test_expired_work_is_dropped_by_the_receiver(pair: Pair) -> None:
@@ -185,7 +204,7 @@ async def test_a_full_mailbox_pushes_back_on_a_tell(pair: Pair) -> None:
     gate.set()
     await asyncio.sleep(0.1)
     assert await tally(pair.here, ref) == (0, 1)
-    assert pair.there.statistics().mailboxes["accountant"].greatest == 2
+    assert pair.there.cells["accountant"].mailbox.greatest == 2
 
 
 async def test_after_a_push_back_tells_go_through_again(pair: Pair) -> None:
@@ -309,7 +328,7 @@ async def test_cancelling_an_ask_leaves_nothing_pending(pair: Pair) -> None:
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
-    assert pair.here.statistics().pending_asks == 0
+    assert len(pair.here.asks) == 0
 
 
 async def test_a_call_has_its_turn_after_what_waits_and_never_within_a_handler(
@@ -354,7 +373,7 @@ async def test_a_busy_actor_lets_others_run() -> None:
         for amount in range(4000):
             system.tell(busy, Bump(amount))
         assert await tally(system, other) == ()
-        assert system.statistics().mailboxes["busy"].waiting > 0
+        assert len(system.cells["busy"].mailbox) > 0
 
 
 async def test_the_dead_letter_ring_is_bounded_and_the_counters_are_not(pair: Pair) -> None:

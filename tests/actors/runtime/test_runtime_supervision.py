@@ -1,9 +1,8 @@
-"""Crashes, restarts, children and endings."""
+"""Crashes, children and endings."""
 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import AsyncIterator
 
 import pytest
@@ -20,14 +19,11 @@ from runtime_kit import (
     tally,
 )
 
-from spotlight.actors.runtime import ESCALATE, Actor, ActorRef, ActorSystem, RestartPolicy, handles
-from spotlight.actors.runtime.supervision import RestartHistory
+from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, handles
 from spotlight.errors import ActorDied
 from spotlight.timings import RuntimeTimings
 
 pytestmark = pytest.mark.virtual_time
-
-THREE_TIMES = RestartPolicy(limit=3, window_s=60.0, first_delay_s=0.1)
 
 
 @pytest.fixture
@@ -40,7 +36,7 @@ def tasks_besides_this() -> set[asyncio.Task[object]]:
     return asyncio.all_tasks() - {asyncio.current_task()}
 
 
-# --- crashes and restarts -------------------------------------------------------------
+# --- crashes --------------------------------------------------------------------------
 
 
 async def test_a_handler_that_raises_on_a_tell_crashes_the_actor(system: ActorSystem) -> None:
@@ -51,51 +47,31 @@ async def test_a_handler_that_raises_on_a_tell_crashes_the_actor(system: ActorSy
         await tally(system, ref)
 
 
-async def test_a_crashed_actor_is_restarted_without_its_state(system: ActorSystem) -> None:
-    ref = await system.spawn(Accountant, "accountant", restarts=THREE_TIMES)
-    system.tell(ref, Bump(1))
+async def test_an_actor_that_is_started_again_is_a_new_incarnation(system: ActorSystem) -> None:
+    ref = await system.spawn(Accountant, "accountant")
     system.tell(ref, Explode("boom"))
-    await asyncio.sleep(1.0)
-    assert await tally(system, system.well_known(system.address, "accountant")) == ()
-
-
-async def test_a_restart_is_a_new_incarnation(system: ActorSystem) -> None:
-    ref = await system.spawn(Accountant, "accountant", restarts=THREE_TIMES)
-    system.tell(ref, Explode("boom"))
-    await asyncio.sleep(1.0)
+    await system.wait_stopped(ref)
+    again = await system.spawn(Accountant, "accountant")
     with pytest.raises(ActorDied):
         await tally(system, ref)
     system.tell(ref, Bump(1))
     assert system.dead_letters.counts["dead_incarnation"] == 1
+    assert await tally(system, again) == ()
 
 
-async def test_restarts_beyond_the_limit_escalate_to_the_parent(system: ActorSystem) -> None:
+async def test_a_crash_of_a_linked_child_is_its_parents(system: ActorSystem) -> None:
     class Parent(Actor):
         async def started(self) -> None:
-            self.child = await self.spawn(Accountant, "child", restarts=THREE_TIMES)
+            self.child = await self.spawn(Accountant, "child", linked=True)
 
     parent = await system.spawn(Parent, "parent")
-    child = system.well_known(system.address, "parent/child")
-    for _ in range(3):
-        system.tell(child, Explode("boom"))
-        await asyncio.sleep(2.0)
-        assert await tally(system, child) == ()
-    system.tell(child, Explode("boom"))
+    system.tell(system.well_known(system.address, "parent/child"), Explode("boom"))
     assert await system.wait_stopped(parent) == "crashed"
 
 
-async def test_restarts_count_only_within_their_window(system: ActorSystem) -> None:
-    ref = await system.spawn(Accountant, "accountant", restarts=THREE_TIMES)
-    ref = system.well_known(system.address, ref.name)
-    for _ in range(10):
-        system.tell(ref, Explode("boom"))
-        await asyncio.sleep(30.0)
-    assert await tally(system, ref) == ()
-
-
-async def test_a_root_that_gives_up_stops_the_system_and_says_why(system: ActorSystem) -> None:
+async def test_a_crash_of_a_linked_root_stops_the_system_and_says_why(system: ActorSystem) -> None:
     bystander = await system.spawn(Accountant, "bystander")
-    ref = await system.spawn(Accountant, "accountant", restarts=ESCALATE)
+    ref = await system.spawn(Accountant, "accountant", linked=True)
     system.tell(ref, Explode("boom"))
     with pytest.raises(ActorDied, match="boom"):
         await system.wait_closed()
@@ -118,53 +94,15 @@ async def test_by_default_a_crash_concerns_nobody_but_the_watchers(system: Actor
     assert await system.ask(parent, WhoAsks(), timeout_s=1.0) == Name("still here")
 
 
-async def test_an_error_in_the_first_start_is_raised_by_spawn(system: ActorSystem) -> None:
+async def test_an_error_in_the_start_is_raised_by_spawn(system: ActorSystem) -> None:
     class Broken(Actor):
         async def started(self) -> None:
             raise ValueError("no such disk")
 
     with pytest.raises(ValueError, match="no such disk"):
-        await system.spawn(Broken, "broken", restarts=THREE_TIMES)
+        await system.spawn(Broken, "broken", linked=True)
     await system.spawn(Accountant, "broken")  # the name is free again
-
-
-async def test_a_start_that_fails_after_a_crash_uses_up_restarts(system: ActorSystem) -> None:
-    starts = 0
-
-    class Fragile(Accountant):
-        async def started(self) -> None:
-            nonlocal starts
-            starts += 1
-            if starts > 1:
-                raise ValueError("cannot start again")
-
-    ref = await system.spawn(
-        Fragile, "fragile", restarts=RestartPolicy(limit=3, otherwise="abandon")
-    )
-    system.tell(ref, Explode("boom"))
-    await asyncio.sleep(60.0)
-    assert starts == 4
-    assert "fragile" not in system.statistics().mailboxes
-
-
-def test_restart_delays_grow_with_full_jitter_and_stay_below_the_greatest() -> None:
-    policy = RestartPolicy(limit=100, window_s=1e9, first_delay_s=1.0, greatest_delay_s=16.0)
-    histories = [RestartHistory(policy, random.Random(seed)) for seed in range(200)]
-    for attempt in range(8):
-        delays = [history.next_delay(0.0) for history in histories]
-        bound = min(2.0**attempt, 16.0)
-        assert all(delay is not None and 0.0 <= delay <= bound for delay in delays)
-        assert max(d for d in delays if d is not None) > 0.8 * bound
-        assert min(d for d in delays if d is not None) < 0.2 * bound
-
-
-def test_restart_history_is_a_function_of_the_seed() -> None:
-    def delays(seed: int) -> list[float | None]:
-        history = RestartHistory(THREE_TIMES, random.Random(seed))
-        return [history.next_delay(float(now)) for now in range(5)]
-
-    assert delays(1) == delays(1) != delays(2)
-    assert delays(1)[3:] == [None, None]
+    assert system.failure is None
 
 
 # --- children and tasks ---------------------------------------------------------------
@@ -377,18 +315,6 @@ async def test_an_actor_can_stop_itself(system: ActorSystem) -> None:
         assert await system.wait_stopped(ref) == "stopped"
 
 
-async def test_stopping_during_the_back_off_ends_the_actor(system: ActorSystem) -> None:
-    policy = RestartPolicy(limit=3, first_delay_s=1000.0, greatest_delay_s=1000.0)
-    ref = await system.spawn(Accountant, "accountant", restarts=policy)
-    system.tell(ref, Explode("boom"))
-    await system.wait_stopped(ref)
-    await asyncio.sleep(0.1)
-    assert system.statistics().mailboxes == {}
-    await system.stop(system.well_known(system.address, "accountant"))
-    assert asyncio.get_running_loop().time() < 1.0
-    assert tasks_besides_this() == set()
-
-
 async def test_messages_queued_at_the_end_are_dead_letters(system: ActorSystem) -> None:
     actor = Accountant()
     ref = await system.spawn(lambda: actor, "accountant")
@@ -427,7 +353,7 @@ async def test_cancelling_a_spawn_stops_what_it_started(system: ActorSystem) -> 
         async with asyncio.timeout(1.0):
             await system.spawn(Slow, "slow")
     await asyncio.sleep(0.1)
-    assert "slow" not in system.statistics().mailboxes
+    assert "slow" not in system.cells
 
 
 async def test_a_start_that_never_ends_is_a_crash() -> None:

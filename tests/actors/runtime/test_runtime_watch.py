@@ -8,7 +8,7 @@ import random
 import pytest
 from runtime_kit import Accountant, Cluster, Explode, ReadTally, Watcher
 
-from spotlight.actors.runtime import Actor, ActorSystem, Down, RestartPolicy, handles
+from spotlight.actors.runtime import Actor, ActorSystem, Down, handles
 from spotlight.transport.control import ActorRef
 from spotlight.transport.control.memory import Faults
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.virtual_time
 
 async def watch(system: ActorSystem, *refs: ActorRef) -> Watcher:
     watcher = Watcher(*refs)
-    await system.spawn(lambda: watcher, f"watcher-{len(system.statistics().mailboxes)}")
+    await system.spawn(lambda: watcher, f"watcher-{len(system.cells)}")
     await asyncio.sleep(0.1)
     return watcher
 
@@ -45,7 +45,7 @@ async def test_a_stop_is_one_down(there: str) -> None:
 async def test_a_crash_is_one_down(there: str) -> None:
     async with Cluster() as cluster:
         a, b = await systems(cluster, there)
-        ref = await b.spawn(Accountant, "accountant", restarts=RestartPolicy())
+        ref = await b.spawn(Accountant, "accountant")
         watcher = await watch(a, ref)
         a.tell(ref, Explode("boom"))
         await asyncio.sleep(60.0)
@@ -207,9 +207,9 @@ async def test_the_watches_of_a_lost_process_are_forgotten() -> None:
         await watch(a, ref)
         await a.abort()
         await asyncio.sleep(5.0)
-        sent = b.statistics().frames_sent
+        sent = b.post.frames_sent
         await b.stop(ref)
-        assert b.statistics().frames_sent == sent
+        assert b.post.frames_sent == sent
 
 
 async def test_a_short_partition_is_no_down() -> None:

@@ -444,7 +444,7 @@ async def test_a_result_is_given_up_when_the_coordinator_stays_away(crew: Crew) 
     assert crew.held() == ()
     assert crew.dispatcher.all(Completed) == []
     await settle()
-    assert "leader" in crew.system.statistics().mailboxes
+    assert "leader" in crew.system.cells
 
 
 async def test_it_answers_its_node_while_the_member_loads(crew: Crew) -> None:

@@ -117,7 +117,7 @@ class Service:
 
     @property
     def rejected(self) -> dict[str, int]:
-        return self.system.statistics().frames_rejected
+        return self.system.post.frames_rejected
 
     def connect(self) -> socket.socket:
         """A TCP connection to the port."""
@@ -502,11 +502,11 @@ async def test_a_thousand_idle_connections_neither_stay_nor_disturb(
         if greets:
             greeted_zmtp(connections[-1])
         if number % 20 == 0:
-            await eventually(lambda: service.transport._doorway.strangers <= limit)
+            await eventually(lambda: service.transport.router.pending.strangers <= limit)
     for connection in connections:
         await eventually(lambda connection=connection: ended(connection))  # type: ignore[misc]
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    await eventually(lambda: service.transport._doorway.strangers == 0)
+    await eventually(lambda: service.transport.router.pending.strangers == 0)
     await eventually(lambda: sum(service.rejected.values()) == 1000)
     assert service.rejected["too_many_waiting"] > 0
     assert psutil.Process().memory_info().rss - before < 64 * MEBIBYTE
@@ -559,10 +559,10 @@ async def test_peers_that_greet_and_say_nothing_neither_stay_nor_disturb(
     with structlog.testing.capture_logs() as logs:
         for number, peer in enumerate(peers):
             await peer.greet(service.transport.address, address=f"tcp://raw:{number}")
-        await eventually(lambda: service.transport._doorway.strangers <= 32)
+        await eventually(lambda: service.transport.router.pending.strangers <= 32)
         await service.goes_on()
     assert service.rejected == {"too_many_waiting": 68}
-    assert len(service.transport._doorway) <= 32 + 1, "and the good peer"
+    assert len(service.transport.router.pending) <= 32 + 1, "and the good peer"
     assert len([line for line in logs if line["event"] == "peer_lost"]) < 20
 
 

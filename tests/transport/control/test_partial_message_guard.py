@@ -37,15 +37,15 @@ class Guarded:
     def __init__(self, count: int) -> None:
         self.wires = Wires()
         self.found: list[int] = []
-        self.hoarding = PartialMessageGuard(
+        self.guard = PartialMessageGuard(
             self.wires,
             period_s=PERIOD_S,
             limit_of=lambda _: LIMIT,
-            hear=lambda: None,
+            drain=lambda: None,
             found=self.found.append,
         )
         for descriptor in range(count):
-            self.hoarding.arrived(descriptor)
+            self.guard.arrived(descriptor)
 
     async def periods(self, count: int, each: Callable[[], None] = lambda: None) -> None:
         for _ in range(count):
@@ -62,7 +62,7 @@ async def test_who_holds_back_too_much_is_found_when_it_has_had_its_turn_and_a_l
     it.wires.received[count // 2] += LIMIT + 10_000
     await it.periods(math.ceil(count / LOOKS) + 2)
     assert it.found == [count // 2]
-    it.hoarding.close()
+    it.guard.close()
 
 
 async def test_no_more_connections_are_asked_about_in_a_period_however_many_there_are() -> None:
@@ -71,7 +71,7 @@ async def test_no_more_connections_are_asked_about_in_a_period_however_many_ther
     assert len(it.wires.asked) <= 11 * LOOKS
     assert max(Counter(it.wires.asked).values()) <= 3, "all have their turn"
     assert set(it.wires.asked) == set(range(5 * LOOKS))
-    it.hoarding.close()
+    it.guard.close()
 
 
 @pytest.mark.parametrize("count", [1, 4 * LOOKS])
@@ -83,7 +83,7 @@ async def test_heartbeats_never_add_up(count: int) -> None:
 
     await it.periods(40 * math.ceil(count / LOOKS), beat)
     assert it.found == []
-    it.hoarding.close()
+    it.guard.close()
 
 
 @pytest.mark.parametrize("count", [1, 4 * LOOKS])
@@ -92,11 +92,11 @@ async def test_who_sends_whole_messages_may_send_as_much_as_it_likes(count: int)
 
     def send() -> None:
         it.wires.received[0] += 10 * LIMIT
-        it.hoarding.delivered(0)
+        it.guard.delivered(0)
 
     await it.periods(20, send)
     assert it.found == []
-    it.hoarding.close()
+    it.guard.close()
 
 
 async def test_what_a_stalled_loop_had_not_read_yet_is_not_held_against_anyone() -> None:
@@ -104,18 +104,18 @@ async def test_what_a_stalled_loop_had_not_read_yet_is_not_held_against_anyone()
     it.wires.received[0] += 10 * LIMIT
     await it.periods(1)
     await asyncio.sleep(PERIOD_S / 2)  # it is a suspect
-    it.hoarding.delivered(0)
+    it.guard.delivered(0)
     await it.periods(3)
     assert it.found == []
-    it.hoarding.close()
+    it.guard.close()
 
 
 async def test_who_is_gone_is_not_asked_about() -> None:
     it = Guarded(2)
     it.wires.received[0] += 10 * LIMIT
     await asyncio.sleep(1.5 * PERIOD_S)
-    it.hoarding.gone(0)
+    it.guard.gone(0)
     it.wires.asked.clear()
     await it.periods(3)
     assert set(it.wires.asked) == {1} and it.found == []
-    it.hoarding.close()
+    it.guard.close()

@@ -35,7 +35,7 @@ class Port:
             limit=8,
             strangers=4,
             times=ConnectionTimings(connect_timeout_s=3.0, silence_s=30.0),
-            hear=lambda: None,
+            drain=lambda: None,
             turned_away=lambda descriptor, reason, text: self.away.append((descriptor, reason)),
         )
 

@@ -163,7 +163,7 @@ async def test_a_process_behind_nat_is_answered_over_its_own_connection(start: S
 
 async def test_a_peer_that_calls_itself_otherwise_is_known_by_both_addresses(start: Start) -> None:
     server, at_server = await start(advertise="tcp://coordinator.example:7777")
-    dialed = server._router.getsockopt_string(zmq.LAST_ENDPOINT)
+    dialed = server.router.endpoint
     client, at_client = await start()
     client.send(dialed, b"by the dialled address")
     await at_server.until(lambda: len(at_server.frames()) == 1)
@@ -352,7 +352,7 @@ async def test_what_a_peer_said_before_it_went_comes_before_its_loss(
         peer.socket.send(msgpack.packb([b"last words"]))
         peer.socket.close(1000)
         time.sleep(0.05)  # noqa: ASYNC251  (both the words and the loss are there by now)
-        transport._monitor_reader.drain()  # the loss happens to be looked at first
+        transport.router.monitor_reader.drain()  # the loss happens to be looked at first
         await recorder.until(lambda n=incarnation: len(recorder.of("lost")) == n)  # type: ignore[misc]
     assert [event[0] for event in recorder.events] == ["up", "frame", "lost"] * 5
 

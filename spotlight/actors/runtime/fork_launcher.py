@@ -1,0 +1,261 @@
+"""A `ProcessLauncher` that forks processes from one that has imported what they need: eight workers
+then cost one import.
+
+What holds as for processes that are started one by one: each has the environment, the log file and
+the session that it was asked for, and its exit code is reported. The template ends with this
+process, and what it forked ends with the template, however either ends; then the launcher starts
+another template. What libraries read of the environment as they are loaded, the template has read
+from that of the first start.
+
+A process that cannot be forked is started by itself, and the log says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from spotlight.actors.runtime.fork_template import (
+    PACKET_LIMIT,
+    Exited,
+    Forked,
+    ForkRequest,
+    NotForked,
+    Ready,
+    Report,
+)
+from spotlight.actors.runtime.launcher import PARENT, LocalLauncher, ProcessHandle
+from spotlight.timings import RuntimeTimings
+
+log = structlog.get_logger(__name__)
+
+_ROOM_FOR_ARGUMENTS = 1024
+"""Characters by which the command line of a forked process may be longer than the template's."""
+
+
+class _TemplateFailed(Exception):
+    """Why nothing can be forked, in words."""
+
+
+class ForkedProcess:
+    """A process that a template forked. See `ProcessHandle`."""
+
+    def __init__(self, name: str, pid: int, pidfd: int, template: _Template) -> None:
+        self.name = name
+        self.pid = pid
+        self._pidfd = pidfd
+        self._template = template
+        self._loop = asyncio.get_running_loop()
+        self._code: asyncio.Future[int] = self._loop.create_future()
+        self._overdue: asyncio.TimerHandle | None = None
+        self._loop.add_reader(pidfd, self._ended)
+
+    async def wait(self) -> int:
+        """Return its exit code once it ended; the negative signal number if a signal ended it, or
+        the end of its template."""
+        return await asyncio.shield(self._code)
+
+    def terminate(self) -> None:
+        """Ask it to end (SIGTERM)."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it (SIGKILL)."""
+        self._signal(signal.SIGKILL)
+
+    def exited(self, code: int) -> None:
+        """The template says so."""
+        if not self._code.done():
+            self._code.set_result(code)
+            self._loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            if self._overdue is not None:
+                self._overdue.cancel()
+
+    def _ended(self) -> None:
+        self._loop.remove_reader(self._pidfd)
+        if self._template.lost:
+            self.exited(-signal.SIGKILL)
+        else:
+            self._overdue = self._loop.call_later(
+                self._template.times.exit_report_limit_s, self._give_up_template
+            )
+
+    def template_lost(self) -> None:
+        """Nobody will report its end; the kernel brings it about."""
+        self.kill()
+        if self._overdue is not None:
+            self.exited(-signal.SIGKILL)
+
+    def _give_up_template(self) -> None:
+        log.error("template_hangs", name=self.name, pid=self.pid)
+        self._template.kill()
+
+    def _signal(self, number: signal.Signals) -> None:
+        if not self._code.done():
+            try:
+                signal.pidfd_send_signal(self._pidfd, number)
+            except ProcessLookupError:
+                return
+
+
+class _Template:
+    """The template process, as its launcher sees it."""
+
+    def __init__(self, times: RuntimeTimings) -> None:
+        self.times = times
+        self._loop = asyncio.get_running_loop()
+        self._socket, self._its_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.setblocking(False)
+        self._process: asyncio.subprocess.Process | None = None
+        self._ready: asyncio.Future[None] = self._loop.create_future()
+        self._requests: deque[tuple[str, asyncio.Future[ForkedProcess]]] = deque()
+        """Names of processes that were asked for, in order."""
+        self._processes: dict[int, ForkedProcess] = {}
+        self.lost = False
+        """Whether it is gone."""
+
+    async def start(self, preload: str, env: Mapping[str, str], log_path: Path) -> None:
+        """Return once everything is imported."""
+        argv = [sys.executable, "-m", "spotlight.actors.runtime.fork_template", preload]
+        with self._its_socket, log_path.open("ab") as output:
+            self._process = await asyncio.create_subprocess_exec(
+                *argv,
+                " " * _ROOM_FOR_ARGUMENTS,
+                stdin=self._its_socket.fileno(),
+                stdout=output,
+                stderr=asyncio.subprocess.STDOUT,
+                env={**env, PARENT: str(os.getpid())},
+                start_new_session=True,
+            )
+        self._loop.add_reader(self._socket, self._read)
+        async with asyncio.timeout(self.times.template_limit_s):
+            await self._ready
+
+    async def fork(self, request: ForkRequest, name: str) -> ForkedProcess:
+        """A process that runs what is asked for."""
+        self._socket.send(msgspec.msgpack.encode(request))  # one at a time: there is room
+        answer: asyncio.Future[ForkedProcess] = self._loop.create_future()
+        self._requests.append((name, answer))
+        try:
+            async with asyncio.timeout(self.times.fork_limit_s):
+                return await answer
+        except TimeoutError:
+            self.kill()
+            raise
+
+    def kill(self) -> None:
+        """End it, and so all that it forked."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+
+    async def aclose(self) -> None:
+        """End it, and return when all that it forked has ended too."""
+        self.kill()
+        if self._process is not None:
+            await self._process.wait()
+        if not self.lost:
+            self._lose()
+        for process in list(self._processes.values()):
+            await process.wait()
+
+    def _read(self) -> None:
+        try:
+            packet, descriptors, _, _ = socket.recv_fds(self._socket, PACKET_LIMIT, 1)
+        except BlockingIOError:
+            return
+        except ConnectionResetError:
+            packet, descriptors = b"", []
+        if not packet:
+            self._lose()
+            return
+        match msgspec.msgpack.decode(packet, type=Report):
+            case Ready():
+                self._ready.set_result(None)
+            case Forked(pid):
+                name, answer = self._requests.popleft()
+                process = ForkedProcess(name, pid, descriptors[0], self)
+                self._processes[pid] = process
+                if answer.done():  # nobody waits for it any more
+                    process.kill()
+                else:
+                    answer.set_result(process)
+            case NotForked(reason):
+                _, answer = self._requests.popleft()
+                if not answer.done():
+                    answer.set_exception(_TemplateFailed(reason))
+            case Exited(pid, code):
+                self._processes.pop(pid).exited(code)
+
+    def _lose(self) -> None:
+        self.lost = True
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+        reason = "the template ended"
+        if not self._ready.done():
+            self._ready.set_exception(_TemplateFailed(reason))
+        for _, answer in self._requests:
+            if not answer.done():
+                answer.set_exception(_TemplateFailed(reason))
+        for process in self._processes.values():
+            process.template_lost()
+
+
+class ForkLauncher:
+    """See the module's docstring. Close it before the loop.
+
+    Args:
+        preload: module that the template prepares itself with: see `fork_template`.
+        timings: how long the template may take.
+    """
+
+    def __init__(self, preload: str, timings: RuntimeTimings = RuntimeTimings()) -> None:
+        self._preload = preload
+        self._times = timings
+        self._template: _Template | None = None
+        self._forking = asyncio.Lock()
+        self._refusal = ""
+        """Why there cannot be a template; empty while there may be one."""
+
+    async def start(
+        self, argv: Sequence[str], env: Mapping[str, str], name: str, log_path: Path
+    ) -> ProcessHandle:
+        """See `ProcessLauncher.start`. `argv` is `sys.executable -m MODULE` and arguments."""
+        _, _, module, *arguments = argv
+        request = ForkRequest(module, arguments, dict(env), str(log_path))
+        try:
+            log_path.parent.mkdir(parents=True, exist_ok=True)
+            async with self._forking:
+                template = await self._ready_template(env, log_path.with_name("template.log"))
+                return await template.fork(request, name)
+        except (_TemplateFailed, OSError) as error:  # a time limit is an OSError, too
+            reason = str(error) or "it took too long"
+        log.error("process_not_forked", name=name, reason=reason)
+        return await LocalLauncher().start(argv, env, name, log_path)
+
+    async def aclose(self) -> None:
+        """End the template and all that it forked."""
+        if self._template is not None:
+            await self._template.aclose()
+
+    async def _ready_template(self, env: Mapping[str, str], log_path: Path) -> _Template:
+        if self._refusal:
+            raise _TemplateFailed(self._refusal)
+        if self._template is None or self._template.lost:
+            self._template = _Template(self._times)
+            try:
+                await self._template.start(self._preload, env, log_path)
+            except (_TemplateFailed, OSError) as error:
+                self._refusal = f"no template: {error or 'it took too long'}; see {log_path}"
+                await self._template.aclose()
+                raise _TemplateFailed(self._refusal) from error
+        return self._template

@@ -1,0 +1,273 @@
+"""The bound ROUTER of a `ZeroMQTransport`: who connects to it, greets, and is answered over its own
+connection.
+
+The monitor of the socket says which connections come and end. It names a connection by its
+descriptor, so an accepted link remembers the descriptor that its greeting came by.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from spotlight.errors import AddressInUse, UserError
+from spotlight.transport.control import wire
+from spotlight.transport.control.bad_input import BadInput, CutOffs, Rejection, clipped
+from spotlight.transport.control.codec import PROTOCOL_VERSION
+from spotlight.transport.control.links import AcceptedLink, Link, LinkOwner
+from spotlight.transport.control.partial_message_guard import PartialMessageGuard
+from spotlight.transport.control.pending_connections import PendingConnections, TurnedAway
+from spotlight.transport.control.reader import SocketReader, open_monitor, receive_message
+from spotlight.transport.control.tcp import Connections
+
+_STRANGER_BYTES = 64 * 1024
+"""A connection has greeted before it sends so much."""
+
+
+class RouterOwner(LinkOwner, Protocol):
+    """What a router tells its transport, and asks of it."""
+
+    def refuse(self, link: Link, reason: str) -> None: ...
+    def report_rejected(self, address: str, reason: Rejection, detail: str) -> None: ...
+    def has_dialed(self, accepted: AcceptedLink) -> bool: ...
+
+
+class Router:
+    """See the module's docstring."""
+
+    def __init__(
+        self,
+        owner: RouterOwner,
+        context: zmq.Context[zmq.Socket[bytes]],
+        bind: str,
+        cut_offs: CutOffs,
+    ) -> None:
+        """Bind. Raises `AddressInUse`, or `UserError` when the address cannot be bound at all."""
+        self._owner = owner
+        self._cut_offs = cut_offs
+        self._links: dict[bytes, AcceptedLink] = {}
+        """By the name that libzmq knows the connection by."""
+        self._descriptors: dict[int, AcceptedLink] = {}
+        self._blocked: dict[AcceptedLink, None] = {}
+        """Links whose peers read too slowly."""
+        self._receiving = False
+        """A message is being handled: none of later ones may be, in between."""
+        self._socket = context.socket(zmq.ROUTER)
+        owner.settings.apply(self._socket, ipv6="[" in bind)
+        self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        self._monitor = open_monitor(
+            context, self._socket, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
+        )
+        try:
+            self._socket.bind(bind)
+        except zmq.ZMQError as error:
+            self._close_sockets(0)
+            if error.errno == zmq.EADDRINUSE:
+                raise AddressInUse(
+                    f"{bind} is in use by another process; choose another port, or 0 for any"
+                ) from error
+            raise UserError(
+                f"cannot bind {bind}: {error.strerror}; give an address of this machine"
+            ) from error
+        self.endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        """Where it is bound, with the port that was chosen."""
+        self._connections = Connections(int(self.endpoint.rpartition(":")[2]))
+        settings = owner.settings
+        self.pending = PendingConnections(
+            self._connections,
+            limit=settings.connections,
+            strangers=settings.strangers,
+            times=settings.times,
+            drain=self._drain,
+            turned_away=self._end_turned_away,
+        )
+        """All connections to it, and which of them have not said anything yet."""
+        self._guard = PartialMessageGuard(
+            self._connections,
+            period_s=settings.times.guard_period_s,
+            limit_of=lambda descriptor: (
+                _STRANGER_BYTES if self.pending.may_greet(descriptor) else 2 * wire.MESSAGE_LIMIT
+            ),
+            drain=self._drain,
+            found=self._end_partial,
+        )
+        self.monitor_reader = SocketReader(self._monitor, self._receive_event)
+        """Reads which connections come and end."""
+        self._reader = SocketReader(self._socket, self._receive, self._retry)
+
+    def has_links(self) -> bool:
+        """Whether anybody is connected who said whose connection it is."""
+        return bool(self._links)
+
+    def retry_later(self, link: AcceptedLink) -> None:
+        """libzmq takes no more for a link: it is tried again when the socket wakes up."""
+        self._blocked[link] = None
+
+    def forget(self, link: AcceptedLink) -> None:
+        """A link is over: its connection ends a moment later, so that the reason is sent first."""
+        self._blocked.pop(link, None)
+        if self._links.get(link.identity) is link:
+            del self._links[link.identity]
+        if self._descriptors.get(link.descriptor) is link:
+            del self._descriptors[link.descriptor]
+            self.pending.show_out(link.descriptor)
+
+    def close(self, linger_ms: int) -> None:
+        """Stop receiving; libzmq sends what it holds within `linger_ms`."""
+        self.pending.close()
+        self._guard.close()
+        self._connections.close()
+        self._reader.close()
+        self.monitor_reader.close()
+        self._close_sockets(linger_ms)
+
+    def _close_sockets(self, linger_ms: int) -> None:
+        self._socket.disable_monitor()
+        self._monitor.close(0)
+        self._socket.close(linger_ms)
+
+    def _retry(self) -> None:
+        blocked, self._blocked = self._blocked, {}
+        for link in blocked:
+            link.flush()
+
+    def _receive(self) -> int:
+        identity = self._socket.recv(zmq.NOBLOCK)
+        payload, whole = receive_message(self._socket)
+        try:
+            descriptor = int(payload.get(zmq.SRCFD))
+        except zmq.ZMQError:  # it speaks ZeroMQ's own protocol of before 2013; it cannot greet
+            self._owner.report_rejected(
+                "", "malformed", "a message without the number of its connection"
+            )
+            return 1
+        self._guard.delivered(descriptor)
+        link = self._links.get(identity)
+        self._receiving = True
+        try:
+            if link is None or link.descriptor != descriptor:
+                self._greet(identity, descriptor, payload, whole)
+            else:
+                return self._receive_from(link, payload, whole)
+        finally:
+            self._receiving = False
+        return 1
+
+    def _receive_from(self, link: AcceptedLink, payload: zmq.Frame, whole: bool) -> int:
+        try:
+            received = wire.decode(payload.buffer, whole=whole)
+            if isinstance(received, list):
+                self._owner.frames_received(link, received)
+                if received and self._descriptors.get(link.descriptor) is link:
+                    self.pending.heard(link.descriptor)
+                return len(received) or 1
+            if isinstance(received, wire.Refusal):
+                self._owner.link_lost(link, f"refused: {clipped(received.reason)}")
+            elif isinstance(received, wire.Hello):  # its former connection had the same descriptor
+                self._greet(link.identity, link.descriptor, payload, whole)
+            else:
+                raise BadInput("malformed", f"{type(received).__name__} is out of place")
+        except BadInput as error:
+            self._owner.input_rejected(link, error)
+        return 1
+
+    def _greet(self, identity: bytes, descriptor: int, payload: zmq.Frame, whole: bool) -> None:
+        """The first message of a connection should say whose it is."""
+        # A former connection may have had the same descriptor: hear of its end before the number is
+        # used again.
+        is_new = not self.pending.may_greet(descriptor)
+        self.monitor_reader.drain()
+        if not self.pending.may_greet(descriptor):
+            self._owner.report_rejected("", "cut_off", "a connection went on after it was cut off")
+            return
+        former = self._links.get(identity)
+        if former is not None:  # libzmq gave its name to this one
+            self._owner.link_lost(former, "reconnected")
+        address = ""
+        try:
+            hello = wire.decode(payload.buffer, whole=whole)
+            if not isinstance(hello, wire.Hello):
+                if is_new:
+                    # Perhaps left over from a connection that was cut off and had this descriptor.
+                    self._owner.report_rejected("", "no_greeting", "a message before a greeting")
+                    return
+                raise BadInput("no_greeting", "a connection began without a greeting")
+            address = hello.address
+            self._check(hello, identity)
+        except BadInput as error:
+            self._owner.report_rejected(address, error.reason, str(error))
+            self._answer(identity, wire.Refusal(str(error)))
+            self.pending.show_out(descriptor)
+            return
+        owner = self._owner
+        welcome = wire.Welcome(PROTOCOL_VERSION, owner.address, owner.incarnation)
+        if self._answer(identity, welcome):
+            self.pending.greeted(descriptor)
+            link = AcceptedLink(owner, self._socket, self._reader, hello, identity, descriptor)
+            self._links[identity] = self._descriptors[descriptor] = link
+            owner.link_up(link)
+
+    def _check(self, hello: wire.Hello, identity: bytes) -> None:
+        if identity != wire.routing_id(hello.address, hello.incarnation):
+            raise BadInput(
+                "not_allowed", f"routing id {identity!r} does not belong to {hello.address}"
+            )
+        reason = self._cut_offs.reason(hello.address, hello.incarnation)
+        if reason is not None:
+            raise BadInput("cut_off", reason)
+
+    def _answer(self, identity: bytes, answer: wire.Welcome | wire.Refusal) -> bool:
+        try:
+            self._socket.send_multipart([identity, wire.encode(answer)], zmq.NOBLOCK)
+        except zmq.ZMQError:
+            return False
+        self._reader.poke()
+        return True
+
+    def _receive_event(self) -> int:
+        event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))
+        descriptor = event["value"]
+        if event["event"] == zmq.EVENT_ACCEPTED:
+            self.pending.arrived(descriptor)
+            self._guard.arrived(descriptor)
+            return 1
+        self._guard.gone(descriptor)
+        ended = self._descriptors.pop(descriptor, None)
+        if self.pending.gone(descriptor):
+            self._owner.report_rejected(
+                "", "no_greeting", "a connection ended before it said whose it is"
+            )
+        elif ended is not None:
+            if not self._receiving:
+                self._reader.drain()  # what it said before it went comes first
+            self._owner.link_lost(ended, "disconnected")
+        return 1
+
+    def _end_turned_away(self, descriptor: int, reason: TurnedAway, detail: str) -> None:
+        link = self._descriptors.get(descriptor)
+        if link is not None and reason == "silent" and self._owner.has_dialed(link):
+            self.pending.heard(descriptor)  # each sends over the connection that the other made
+            return
+        self._owner.report_rejected("" if link is None else link.address, reason, detail)
+        if link is not None and reason == "silent":
+            self._owner.refuse(link, detail)
+        elif link is not None:
+            del self._descriptors[descriptor]
+            self._owner.link_lost(link, detail)
+
+    def _end_partial(self, descriptor: int) -> None:
+        error = BadInput("oversized", "a message of several parts, without end")
+        link = self._descriptors.get(descriptor)
+        if link is not None:
+            self._owner.input_rejected(link, error)
+        elif self.pending.may_greet(descriptor):
+            self._owner.report_rejected("", error.reason, str(error))
+            self.pending.show_out(descriptor)
+
+    def _drain(self) -> None:
+        """Read what has arrived, ends of connections first."""
+        self.monitor_reader.drain()
+        self._reader.drain()

@@ -1,0 +1,254 @@
+"""Processes that are forked from one that has imported what they need."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+import structlog
+
+from spotlight.actors.runtime.fork_launcher import ForkedProcess, ForkLauncher
+from spotlight.actors.runtime.launcher import LocalLauncher, ProcessHandle, ProcessLauncher
+from spotlight.errors import UserError
+from spotlight.timings import RuntimeTimings
+
+WITHIN_S = 20.0
+
+PREPARED = """
+    import os
+    with open(os.environ["IMPORTS"], "a") as imports:
+        imports.write("once\\n")
+    def prepare_to_fork():
+        pass
+"""
+WITH_A_THREAD = """
+    import threading
+    def prepare_to_fork():
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+"""
+BROKEN = """
+    def prepare_to_fork():
+        raise RuntimeError("this cannot be forked")
+"""
+SLEEPER = "import time; time.sleep(600)"
+
+Write = Callable[[str, str], None]
+
+
+@pytest.fixture
+def module(tmp_path: Path) -> Write:
+    """Writes a module that templates and processes find."""
+
+    def write(name: str, code: str) -> None:
+        (tmp_path / f"{name}.py").write_text(textwrap.dedent(code))
+
+    write("sleeper", SLEEPER)
+    write("prepared", PREPARED)
+    return write
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    return {"PYTHONPATH": path, "IMPORTS": str(tmp_path / "imports"), "OMP_NUM_THREADS": "1"}
+
+
+@asynccontextmanager
+async def launching(timings: RuntimeTimings = RuntimeTimings()) -> AsyncIterator[ForkLauncher]:
+    launcher = ForkLauncher("prepared", timings)
+    try:
+        async with asyncio.timeout(3 * WITHIN_S):
+            yield launcher
+    finally:
+        await launcher.aclose()
+
+
+async def start(
+    launcher: ProcessLauncher, name: str, env: Mapping[str, str], tmp_path: Path, *arguments: str
+) -> ProcessHandle:
+    argv = [sys.executable, "-m", name, *arguments]
+    return await launcher.start(argv, env, name, tmp_path / "logs" / f"{name}.log")
+
+
+def has_ended(pid: int) -> bool:
+    """Perhaps nobody has collected its exit code yet."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+@pytest.mark.both_loops
+async def test_a_forked_process_is_as_one_started_by_itself(
+    module: Write, env: dict[str, str], tmp_path: Path
+) -> None:
+    module(
+        "worker",
+        """
+        import os, signal, sys
+        print(sys.argv[1:], os.environ["GREETING"], "HOME" in os.environ, __name__)
+        print(os.getpgid(0) == os.getsid(0) == os.getpid(), int(signal.getsignal(signal.SIGTERM)))
+        print(os.readlink("/proc/self/fd/0"), len(os.listdir("/proc/self/fd")))
+        print("and errors", file=sys.stderr)
+        sys.exit(7)
+        """,
+    )
+    logs = []
+    async with launching() as launcher:
+        for each in (launcher, LocalLauncher()):
+            process = await start(each, "worker", {**env, "GREETING": "hello"}, tmp_path, "--of=2")
+            assert await process.wait() == 7
+            assert isinstance(process, ForkedProcess) == (each is launcher)
+            log_path = tmp_path / "logs" / "worker.log"
+            logs.append(sorted(log_path.read_text().splitlines()))
+            log_path.unlink()
+    assert logs[0] == logs[1]
+    assert logs[0][2:] == ["['--of=2'] hello False __main__", "and errors"]
+
+
+async def test_processes_show_their_own_arguments(
+    module: Write, env: dict[str, str], tmp_path: Path
+) -> None:
+    async with launching() as launcher:
+        process = await start(launcher, "sleeper", env, tmp_path, "--name", "spot-0/3")
+        shown = psutil.Process(process.pid).cmdline()
+        async with asyncio.timeout(WITHIN_S):
+            while "spot-0/3" not in shown:
+                await asyncio.sleep(0.01)
+                shown = psutil.Process(process.pid).cmdline()
+        assert shown[:5] == [sys.executable, "-m", "sleeper", "--name", "spot-0/3"]
+
+
+async def test_however_many_processes_cost_one_import(
+    module: Write, env: dict[str, str], tmp_path: Path
+) -> None:
+    module("worker", "import prepared")
+    async with launching() as launcher:
+        for process in await asyncio.gather(
+            *(start(launcher, "worker", env, tmp_path) for _ in range(5))
+        ):
+            assert await process.wait() == 0
+    assert (tmp_path / "imports").read_text() == "once\n"
+
+
+async def test_forked_processes_draw_their_own_random_numbers(
+    module: Write, env: dict[str, str], tmp_path: Path
+) -> None:
+    module("worker", "import random, secrets; print(random.random(), secrets.token_hex())")
+    module("prepared", "import random, secrets\ndef prepare_to_fork(): random.random()")
+    async with launching() as launcher:
+        for _ in range(3):
+            await (await start(launcher, "worker", env, tmp_path)).wait()
+    numbers = (tmp_path / "logs" / "worker.log").read_text().split()
+    assert len(set(numbers)) == 6
+
+
+@pytest.mark.both_loops
+@pytest.mark.parametrize(
+    ("end", "number"), [("terminate", signal.SIGTERM), ("kill", signal.SIGKILL)]
+)
+async def test_a_signal_ends_a_forked_process(
+    module: Write, env: dict[str, str], tmp_path: Path, end: str, number: signal.Signals
+) -> None:
+    async with launching() as launcher:
+        process = await start(launcher, "sleeper", env, tmp_path)
+        getattr(process, end)()
+        assert await process.wait() == -number
+        getattr(process, end)()  # once more does no harm
+
+
+async def test_when_the_template_is_killed_its_processes_end_and_others_can_be_started(
+    module: Write, env: dict[str, str], tmp_path: Path
+) -> None:
+    async with launching() as launcher:
+        processes = [await start(launcher, "sleeper", env, tmp_path) for _ in range(3)]
+        template = psutil.Process(processes[0].pid).parent()
+        assert template is not None
+        template.kill()
+        assert [await process.wait() for process in processes] == [-signal.SIGKILL] * 3
+        assert all(has_ended(process.pid) for process in processes)
+        again = await start(launcher, "sleeper", env, tmp_path)
+        assert isinstance(again, ForkedProcess)
+        again.kill()
+        assert await again.wait() == -signal.SIGKILL
+
+
+async def test_a_template_that_hangs_is_given_up(
+    module: Write, env: dict[str, str], tmp_path: Path
+) -> None:
+    async with launching(RuntimeTimings(exit_report_limit_s=0.5)) as launcher:
+        process = await start(launcher, "sleeper", env, tmp_path)
+        template = psutil.Process(process.pid).parent()
+        assert template is not None
+        template.suspend()
+        process.kill()
+        assert await process.wait() == -signal.SIGKILL
+        assert isinstance(await start(launcher, "sleeper", env, tmp_path), ForkedProcess)
+
+
+LAUNCHING = """
+    import asyncio, os, sys
+    from pathlib import Path
+    from spotlight.actors.runtime.fork_launcher import ForkLauncher
+
+    async def main():
+        launcher = ForkLauncher("prepared")
+        argv = [sys.executable, "-m", "sleeper"]
+        for number in range(2):
+            process = await launcher.start(argv, os.environ, "sleeper", Path(sys.argv[1]))
+            print(process.pid, flush=True)
+        await process.wait()
+
+    asyncio.run(main())
+"""
+
+
+def test_nothing_outlives_a_launcher_that_is_killed(
+    module: Write, env: dict[str, str], tmp_path: Path
+) -> None:
+    argv = [sys.executable, "-c", textwrap.dedent(LAUNCHING), str(tmp_path / "log")]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=env) as launcher:
+        assert launcher.stdout is not None
+        first, _ = (int(launcher.stdout.readline()) for _ in range(2))
+        template = psutil.Process(first).parent()
+        assert template is not None
+        family = [template, *template.children()]
+        launcher.kill()
+        _, alive = psutil.wait_procs(family, WITHIN_S)
+    assert len(family) == 3
+    assert alive == []
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [(WITH_A_THREAD, "2 threads run in the template"), (BROKEN, "the template ended; see ")],
+)
+async def test_what_cannot_be_forked_is_started_by_itself_and_the_log_says_why(
+    module: Write, env: dict[str, str], tmp_path: Path, code: str, reason: str
+) -> None:
+    module("prepared", code)
+    module("worker", "import sys; sys.exit(7)")
+    async with launching() as launcher:
+        with structlog.testing.capture_logs() as logs:
+            processes = [await start(launcher, "worker", env, tmp_path) for _ in range(2)]
+        assert [await process.wait() for process in processes] == [7, 7]
+    assert not any(isinstance(process, ForkedProcess) for process in processes)
+    assert [reason in line["reason"] for line in logs] == [True, True]
+
+
+async def test_a_log_that_cannot_be_written_is_named(
+    module: Write, env: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "logs" / "worker.log").mkdir(parents=True)
+    async with launching() as launcher:
+        with pytest.raises(UserError, match="worker"):
+            await start(launcher, "worker", env, tmp_path)

@@ -1,0 +1,53 @@
+"""What workers are forked from."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from spotlight.actors.runtime.fork_launcher import ForkedProcess, ForkLauncher
+
+WORKER = """
+import os, sys
+before = set(sys.modules)
+import torch
+import spotlight.actors.worker.process
+import spotlight.actors.worker.group_leader, spotlight.actors.worker.member
+import spotlight.actors.worker.trainer_rank, spotlight.actors.worker.torch_engine
+import spotlight.transport.control
+
+new = {name for name in set(sys.modules) - before if not name.startswith("spotlight.")}
+print("new", sorted(new))
+print("cuda", torch.cuda.is_initialized(), torch.cuda._is_in_bad_fork())
+one = torch.ones(256, 256) @ torch.ones(256, 256)
+print("threads", torch.get_num_threads(), len(os.listdir("/proc/self/task")))
+torch.set_num_threads(2)
+two = torch.ones(256, 256) @ torch.ones(256, 256)
+print("threads", torch.get_num_threads(), torch.equal(one, two))
+"""
+
+
+@pytest.mark.timeout(120)
+async def test_a_forked_worker_has_its_imports_and_torch_as_it_was_never_used(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "forked_worker.py").write_text(WORKER)
+    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    launcher = ForkLauncher("spotlight.actors.worker.preload")
+    try:
+        argv = [sys.executable, "-m", "forked_worker"]
+        process = await launcher.start(argv, env, "worker", tmp_path / "log")
+        assert await process.wait() == 0
+        assert isinstance(process, ForkedProcess)
+    finally:
+        await launcher.aclose()
+    assert (tmp_path / "log").read_text().splitlines() == [
+        "new []",
+        "cuda False False",
+        "threads 1 1",
+        "threads 2 True",
+    ]
