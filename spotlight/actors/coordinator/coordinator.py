@@ -1,9 +1,10 @@
 """The coordinator: knows the nodes, and runs one job at a time.
 
-Messages in: NodeReport (nodes), SubmitJob, CancelJob, PreemptNode, GetStatus (users), JobStatus,
-JobEnded, RunAgain (job runner), Down (a node or the runner).
-Messages out: NodePlan, NodeRefused (nodes), JobAccepted, JobRefused, JobStatus; NodeReport,
-NodeDown, CancelJob to the job runner.
+Messages in: NodeReport (nodes), SubmitJob, CancelJob, PreemptNode, GetStatus (users), Down (a node
+or the job runner).
+Messages out: NodePlan, NodeRefused (nodes), JobAccepted, JobRefused, JobStatus (users). NodeReport
+and CancelJob are passed on to the job runner, which is told by a call that a node is lost, and
+which calls back with its status, and when the job has ended or is to be run again.
 
 A node's name is its own for as long as its process is in reach. When the job runner crashes the job
 has failed, its run folder stays resumable and the coordinator goes on. When trainers are lost
@@ -17,6 +18,7 @@ import asyncio
 import random
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,20 +35,17 @@ from spotlight.actors.protocol import (
     CancelJob,
     GetStatus,
     JobAccepted,
-    JobEnded,
     JobRefused,
     JobStatus,
-    NodeDown,
     NodePlan,
     NodeRefused,
     NodeReport,
     NodeUnknown,
     PreemptNode,
-    RunAgain,
     SubmitJob,
     WorkerStatus,
 )
-from spotlight.actors.runtime import Actor, ActorRef, Down, Message, handles
+from spotlight.actors.runtime import Actor, Down, handles
 from spotlight.actors.runtime.abandonable_thread import AbandonableThread
 from spotlight.errors import RequestRefused, UserError
 from spotlight.jobs import JobSpec
@@ -92,7 +91,7 @@ class Coordinator(Actor):
         """By name: the latest report of each; those that left after a notice, too, for it may yet
         be withdrawn."""
         self._plans = NodePlans(self)
-        self._runner: ActorRef | None = None
+        self._runner: JobRunner | None = None
         self._status = JobStatus()
         self._starting = False
         """A submission is being read."""
@@ -118,9 +117,6 @@ class Coordinator(Actor):
         its_own = all(name.rpartition("/")[0] == message.node for name in names)
         return self.sender == message.scheduler and its_own
 
-    def _from_runner(self, message: Message) -> bool:
-        return self._runner is not None and self.sender == self._runner
-
     # --- nodes ---
 
     @handles(NodeReport, only=_from_itself)
@@ -141,9 +137,9 @@ class Coordinator(Actor):
             if known is None or known.left:
                 log.info("node_joined", node=message.node, pool=message.pool)
             if self._runner is not None:
-                self.tell(self._runner, message)
+                self.tell(self._runner.ref, message)
         elif known is not None and not known.left:
-            self._tell_down(message.node, "left after a notice", announced=True)
+            self._lose_node(message.node, "left after a notice", announced=True)
         return self._plans.answer(message)
 
     @handles(PreemptNode)
@@ -160,7 +156,7 @@ class Coordinator(Actor):
     @handles(Down)
     async def on_down(self, message: Down) -> None:
         """A node is gone, or the job runner crashed."""
-        if message.ref == self._runner:
+        if self._runner is not None and message.ref == self._runner.ref:
             self._runner = None
             self._plans.end_job()
             self._running.unlink(missing_ok=True)
@@ -173,7 +169,7 @@ class Coordinator(Actor):
             log.warning("node_lost", node=name, reason=message.reason)
             if not node.left:
                 announced = node.notice is not None
-                self._tell_down(name, message.reason, announced=announced)
+                self._lose_node(name, message.reason, announced=announced)
 
     @handles(SubmitJob)
     async def on_submit(self, message: SubmitJob) -> JobRefused | asyncio.Task[Any]:
@@ -207,7 +203,7 @@ class Coordinator(Actor):
     async def on_cancel(self, message: CancelJob) -> JobStatus:
         """Pass it on; the answer is the status before."""
         if self._runner is not None:
-            self.tell(self._runner, message)
+            self.tell(self._runner.ref, message)
         return self._status
 
     @handles(GetStatus)
@@ -217,34 +213,35 @@ class Coordinator(Actor):
             return self._status
         return msgspec.structs.replace(self._status, workers=self._idle_workers())
 
-    @handles(JobStatus, only=_from_runner)
-    async def on_job_status(self, message: JobStatus) -> None:
-        """The runner's latest word."""
-        self._status = message
+    # --- what the job runner calls ---
 
-    @handles(JobEnded, only=_from_runner)
-    async def on_job_ended(self, message: JobEnded) -> None:
+    def _note_status(self, runner: JobRunner, status: JobStatus) -> None:
+        if runner is self._runner:
+            self._status = status
+
+    async def _end_job(self, runner: JobRunner, status: JobStatus) -> None:
         """Write the report, then say so: whoever sees the outcome finds the report."""
-        await self._stop_runner()
+        if runner is not self._runner:
+            return
+        await self._stop(runner)
         try:
-            await asyncio.to_thread(write_report, Path(message.status.run_folder))
+            await asyncio.to_thread(write_report, Path(status.run_folder))
         except Exception as error:  # whatever is wrong with a report, the job has ended
             log.error("report_not_written", reason=f"{type(error).__name__}: {error}")
         self._running.unlink(missing_ok=True)
-        self._status = message.status
+        self._status = status
 
-    @handles(RunAgain, only=_from_runner)
-    async def on_run_again(self, message: RunAgain) -> None:
+    async def _run_again(self, runner: JobRunner) -> None:
         """Go on with the job as after a kill, with whoever is there."""
-        path = Path(self._running.read_text(encoding="utf-8"))
-        await self._stop_runner()
-        await self._go_on(path)
+        if runner is self._runner:
+            path = Path(self._running.read_text(encoding="utf-8"))
+            await self._stop(runner)
+            await self._go_on(path)
 
-    async def _stop_runner(self) -> None:
-        runner, self._runner = self._runner, None
-        if runner is not None:
-            await self.system.stop(runner)
-            await self.system.wait_stopped(runner)
+    async def _stop(self, runner: JobRunner) -> None:
+        self._runner = None
+        await self.system.stop(runner.ref)
+        await self.system.wait_stopped(runner.ref)
 
     async def _begin(
         self, folder: RunFolder, submission: Submission, *, came_back: bool
@@ -269,29 +266,33 @@ class Coordinator(Actor):
                 came_back,
                 self._timings,
             )
-            runner = await self.spawn(
-                lambda: JobRunner(
-                    setup, self._plans, coordinator=self.ref, nodes=tuple(nodes.values())
-                ),
-                f"job-{identity.job_id}",
-                mailbox=_RUNNER_MAILBOX,
+            runner = JobRunner(
+                setup,
+                self._plans,
+                coordinator=self.ref,
+                nodes=tuple(nodes.values()),
+                on_status=lambda status: self._note_status(runner, status),
+                on_end=lambda status: self.call_in_turn(partial(self._end_job, runner, status)),
+                on_loss=lambda: self.call_in_turn(partial(self._run_again, runner)),
             )
+            name = f"job-{identity.job_id}"
+            await self.spawn(lambda: runner, name, mailbox=_RUNNER_MAILBOX)
             undo.pop_all()  # it is the runner's to close now
         self._runner = runner
         self._status = JobStatus(job=job.name, phase="preparing")
-        self.watch(runner)
+        self.watch(runner.ref)
         self._tell_changes(runner, nodes)
         return JobAccepted(identity.job_id, str(folder.path))
 
-    def _tell_changes(self, runner: ActorRef, known: dict[str, NodeReport]) -> None:
+    def _tell_changes(self, runner: JobRunner, known: dict[str, NodeReport]) -> None:
         """Nodes that came or went while the runner started, which knows these."""
         present = {node.node: node for node in self._present()}
         for name, node in known.items():
             if name not in present or present[name].scheduler != node.scheduler:
-                self.tell(runner, NodeDown(name, "it left as the job began", False))
+                runner.lose_node(name, "it left as the job began", announced=False)
         for name, node in present.items():
             if known.get(name) != node:
-                self.tell(runner, node)
+                self.tell(runner.ref, node)
 
     def _identify(self, folder: RunFolder, job: JobSpec) -> Identity:
         """A run keeps its name and token for as long as its folder lives."""
@@ -313,9 +314,9 @@ class Coordinator(Actor):
         """Nodes that have not left."""
         return (node for node in self._nodes.values() if not node.left)
 
-    def _tell_down(self, name: str, reason: str, *, announced: bool) -> None:
+    def _lose_node(self, name: str, reason: str, *, announced: bool) -> None:
         if self._runner is not None:
-            self.tell(self._runner, NodeDown(name, reason, announced))
+            self._runner.lose_node(name, reason, announced=announced)
 
     async def _in_thread(self, read: Callable[[], Read]) -> Read:
         """Read in a thread, which is left behind when a disk does not answer in time."""

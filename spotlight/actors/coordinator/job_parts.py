@@ -57,8 +57,8 @@ class Callbacks:
     """With the iteration whose seeds are chosen."""
     validated: Callable[[int], None]
     """With the weights version whose score is on record."""
-    replace: Callable[[str], None]
-    """Another job runner is to begin again, for this reason."""
+    replace: Callable[[], None]
+    """Another job runner is to begin again."""
     fail: Callable[[str], None]
     """The job has failed, for this reason."""
 

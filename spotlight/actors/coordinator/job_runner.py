@@ -1,9 +1,9 @@
 """The job runner: carries out one job, as the iteration state machine says.
 
-Messages in: NodeReport, NodeDown, CancelJob (coordinator); WorkerReport (group leaders);
+Messages in: NodeReport, CancelJob (coordinator); WorkerReport (group leaders);
 TrainerListens, TrainerReady, Trained, Published, CheckpointSaved, TrainerFailed (trainer ranks).
-Messages out: those of the trainer team (trainer ranks); JobStatus, JobEnded, RunAgain
-(coordinator). What nodes are to do goes into their plans.
+Messages out: those of the trainer team (trainer ranks). What nodes are to do goes into their plans.
+The coordinator, in the same process, is called.
 
 It is the only one that ends an iteration. It decides nothing itself: `IterationMachine` says what
 follows, and the parts of the job do it. What it needs to go on after a kill is in the journal
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import structlog
@@ -29,13 +29,10 @@ from spotlight.actors.coordinator.request_queue import Ended
 from spotlight.actors.protocol import (
     CancelJob,
     CheckpointSaved,
-    JobEnded,
     JobStatus,
-    NodeDown,
     NodeReport,
     Outcome,
     Published,
-    RunAgain,
     Trained,
     TrainerFailed,
     TrainerListens,
@@ -61,7 +58,12 @@ class JobRunner(Actor):
 
     Args:
         plans: of all nodes.
+        coordinator: who may cancel the job.
         nodes: who is there already.
+        on_status: called with the job's status, now and then.
+        on_end: called once with the last status; the runner is to be stopped then.
+        on_loss: called once when the trainers are lost: the runner is to be stopped, and the job to
+            be run again from its last checkpoint, with whoever is there.
     """
 
     def __init__(
@@ -71,12 +73,18 @@ class JobRunner(Actor):
         *,
         coordinator: ActorRef,
         nodes: tuple[NodeReport, ...],
+        on_status: Callable[[JobStatus], None],
+        on_end: Callable[[JobStatus], None],
+        on_loss: Callable[[], None],
     ) -> None:
         self._setup = setup
         self._job = setup.job
         self._timings = setup.timings.coordinator
         self._coordinator = coordinator
         self._waiting_nodes = nodes
+        self._on_status = on_status
+        self._on_end = on_end
+        self._on_loss = on_loss
         callbacks = Callbacks(
             requests_ended=lambda ended: self.call_in_turn(partial(self._end_requests, ended)),
             rolled_out=lambda iteration: self._carry_out(self._machine.rolled_out(iteration)),
@@ -154,16 +162,16 @@ class JobRunner(Actor):
         self._enter("finished")
         self._record.event("run_finished", outcome=outcome, reason=reason)
         self._parts.briefing.end_job()
-        self.tell(self._coordinator, JobEnded(self._status()))
+        self._on_end(self._status())
 
-    def _replace(self, problem: str) -> None:
+    def _replace(self) -> None:
         self._phase.replaced = True
-        self.tell(self._coordinator, RunAgain(problem))
+        self._on_loss()
 
     async def _report_status(self) -> None:
         while not self._phase.over:
             status = self._status()
-            self.tell(self._coordinator, status)
+            self._on_status(status)
             lines = len(status.workers) + len(status.validation)
             await asyncio.sleep(status_pause_s(lines, self._timings.status_period_s))
 
@@ -202,13 +210,18 @@ class JobRunner(Actor):
             await self._assemble()
             parts.briefing.share_backlog()
 
-    @handles(NodeDown, only=_from_coordinator)
-    async def on_node_down(self, message: NodeDown) -> None:
-        """A node is out of reach with its workers; what they held is queued again."""
-        parts = self._parts
-        parts.membership.leave(message)
-        parts.watch.out_of_reach(message.node, message.reason)
-        parts.briefing.node_gone(message.node)
+    def lose_node(self, name: str, reason: str, *, announced: bool) -> None:
+        """In the runner's next turn: a node is out of reach with its workers, and what they held is
+        queued again. `announced`: it had notice, and left.
+        """
+
+        async def lose() -> None:
+            parts = self._parts
+            parts.membership.leave(name, reason, announced=announced)
+            parts.watch.out_of_reach(name, reason)
+            parts.briefing.node_gone(name)
+
+        self.call_in_turn(lose, lane="system")  # in order with what nodes report
 
     @handles(WorkerReport, only=_from_the_worker)
     async def on_worker_report(self, message: WorkerReport) -> None:

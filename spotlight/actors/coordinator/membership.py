@@ -8,7 +8,7 @@ from collections.abc import Callable
 from spotlight.actors.coordinator.ledger import Ledger
 from spotlight.actors.coordinator.request_queue import RequestQueue
 from spotlight.actors.coordinator.roster import Roster
-from spotlight.actors.protocol import NodeDown, NodeReport
+from spotlight.actors.protocol import NodeReport
 from spotlight.actors.runtime import ActorRef
 from spotlight.policies.preemption import JoinBackoff
 from spotlight.timings import RejoinTimings
@@ -99,20 +99,20 @@ class NodeMembership:
         self._requests.set_leaving(names, leaving=node.notice is not None)
         return True
 
-    def leave(self, message: NodeDown) -> None:
-        """A node is gone."""
-        if message.announced:
-            self._store.revoke(message.node)
-        had_notice = message.node in self._roster.leaving
-        node = self._roster.leave(message.node)
+    def leave(self, name: str, reason: str, *, announced: bool) -> None:
+        """A node is gone; `announced`: it had notice, and left."""
+        if announced:
+            self._store.revoke(name)
+        had_notice = name in self._roster.leaving
+        node = self._roster.leave(name)
         if node is None:
             return
-        self._backoff.left(message.node, self._now())
-        self._event("node_lost", node=node.node, pool=node.pool, reason=message.reason)
+        self._backoff.left(name, self._now())
+        self._event("node_lost", node=name, pool=node.pool, reason=reason)
         self.preemptions += not had_notice
         names = tuple(worker.worker for worker in node.workers)
         self._ledger.remove(names)
-        self._requests.remove_workers(names, message.reason, announced=message.announced)
+        self._requests.remove_workers(names, reason, announced=announced)
 
     @staticmethod
     def _now() -> float:

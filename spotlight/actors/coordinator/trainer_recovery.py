@@ -41,7 +41,7 @@ class TrainerRecovery:
     Args:
         watch: knows who is there.
         publications: what trainers that go on have published.
-        replace: called with the problem when another job runner is to begin again.
+        replace: called when another job runner is to begin again.
         fail: ends the job with a reason.
     """
 
@@ -55,7 +55,7 @@ class TrainerRecovery:
         publications: Publications,
         journal: JobJournal,
         record: JobRecord,
-        replace: Callable[[str], None],
+        replace: Callable[[], None],
         fail: Callable[[str], None],
     ) -> None:
         self._team = team
@@ -108,7 +108,7 @@ class TrainerRecovery:
         self._save(SavedTrainers(last_recovery=recovery))
         self._watch.former = ()
         if self._team.ranks and not self._phase.over:
-            self._replace(problem)
+            self._replace()
 
     def _begin_at(self, at: ResumePoint) -> None:
         if not at.warm:

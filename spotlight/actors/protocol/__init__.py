@@ -23,11 +23,6 @@ from spotlight.actors.protocol.down import (
     WeightsOffer,
     WorkerPlan,
 )
-from spotlight.actors.protocol.inside import (
-    JobEnded,
-    NodeDown,
-    RunAgain,
-)
 from spotlight.actors.protocol.peers import (
     CannotFollow,
     Follow,
@@ -96,14 +91,12 @@ __all__ = [
     "HeldLease",
     "Introduce",
     "JobAccepted",
-    "JobEnded",
     "JobPlan",
     "JobRefused",
     "JobStatus",
     "LeaseFailed",
     "Membership",
     "MissedWeights",
-    "NodeDown",
     "NodeNotice",
     "NodePlan",
     "NodeRefused",
@@ -119,7 +112,6 @@ __all__ = [
     "Receipt",
     "ReturnLease",
     "Revoke",
-    "RunAgain",
     "SaveCheckpoint",
     "Seat",
     "StartTrainer",

@@ -22,7 +22,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from spotlight.transport.control import ActorRef, Message
+from spotlight.transport.control import ActorRef, Lane, Message
 
 if TYPE_CHECKING:
     from spotlight.actors.runtime.actor_context import ActorContext
@@ -149,11 +149,11 @@ class Actor:
         is the actor's."""
         return self._cell.run_task(coroutine)
 
-    def call_in_turn(self, call: Callable[[], Awaitable[None]]) -> None:
-        """Run `call` like the handler of a message that comes now: after those that wait, never in
-        the middle of another. For what an object of the same process has to say. A crash of it is
-        the actor's."""
-        self._cell.mailbox.add_call(call)
+    def call_in_turn(self, call: Callable[[], Awaitable[None]], *, lane: Lane = "ordinary") -> None:
+        """Run `call` like the handler of a message of that lane that comes now: after those that
+        wait, never in the middle of another. For what an object of the same process has to say. A
+        crash of it is the actor's."""
+        self._cell.mailbox.add_call(call, lane=lane)
 
     async def spawn(
         self,

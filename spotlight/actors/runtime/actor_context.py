@@ -81,6 +81,8 @@ class ActorContext:
         self._ending: asyncio.Future[EndReason] = loop.create_future()
         self._actor: Actor | None = None
         self._serving: asyncio.Task[None] | None = None
+        self._is_busy = False
+        """With a message, or a call."""
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self.task = loop.create_task(self._live(factory), name=f"actor {ref.name}")
 
@@ -140,7 +142,7 @@ class ActorContext:
             await asyncio.wait((serving, self._ending), return_when=asyncio.FIRST_COMPLETED)
             if not self._ending.done():
                 self.end("crashed", _error_of(serving))
-            if self._ending.result() == "stopped" and self.current is not None:
+            if self._ending.result() == "stopped" and self._is_busy:
                 await asyncio.wait((serving,), timeout=grace_s)
             await _cancel((serving,), grace_s, self.ref)
             if serving.done() and not serving.cancelled():
@@ -188,10 +190,12 @@ class ActorContext:
                 await mailbox.wait()
                 handled = 0
                 continue
+            self._is_busy = True
             if isinstance(following, Delivery):
                 await self._handle(actor, following)
             else:
                 await following()
+            self._is_busy = False
             handled += 1
             if handled >= MESSAGES_PER_TURN:
                 handled = 0

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from spotlight.transport.control import ActorRef, Kind, Message
+from spotlight.transport.control import ActorRef, Kind, Lane, Message
 
 Call = Callable[[], Awaitable[None]]
 """Something that an actor has to do in a turn of its own."""
@@ -41,7 +41,7 @@ class Mailbox:
         self.capacity = capacity
         self.greatest = 0
         """The most deliveries that were ever waiting."""
-        self._system: deque[Delivery] = deque()
+        self._system: deque[Delivery | Call] = deque()
         self._ordinary: deque[Delivery | Call] = deque()
         self._waiter: asyncio.Future[None] | None = None
 
@@ -62,9 +62,9 @@ class Mailbox:
         self._system.append(delivery)
         self._wake()
 
-    def add_call(self, call: Call) -> None:
-        """Append to the ordinary lane whatever the bound."""
-        self._ordinary.append(call)
+    def add_call(self, call: Call, *, lane: Lane) -> None:
+        """Append to that lane whatever the bound."""
+        (self._system if lane == "system" else self._ordinary).append(call)
         self._wake()
 
     def take(self) -> Delivery | Call | None:

@@ -353,6 +353,23 @@ async def test_a_call_has_its_turn_after_what_waits_and_never_within_a_handler(
     assert (seen, accountant.amounts) == ([(1,)], [1, 2])
 
 
+async def test_a_call_of_the_system_lane_overtakes_ordinary_messages(pair: Pair) -> None:
+    accountant = Accountant()
+    ref = await pair.there.spawn(lambda: accountant, "accountant")
+    seen: list[tuple[int, ...]] = []
+
+    async def look() -> None:
+        seen.append(tuple(accountant.amounts))
+
+    pair.there.tell(ref, Hold())
+    pair.there.tell(ref, Bump(1))
+    await accountant.holding.wait()
+    accountant.call_in_turn(look, lane="system")
+    accountant.gate.set()
+    await asyncio.sleep(0.1)
+    assert (seen, accountant.amounts) == ([()], [1])
+
+
 async def test_a_call_that_raises_crashes_its_actor(pair: Pair) -> None:
     accountant = Accountant()
     ref = await pair.there.spawn(lambda: accountant, "accountant")

@@ -222,6 +222,22 @@ async def test_stopping_lets_the_running_handler_finish_within_the_grace(
     assert asyncio.get_running_loop().time() < 1.0
 
 
+async def test_stopping_lets_the_running_call_finish_within_the_grace(system: ActorSystem) -> None:
+    actor = Accountant()
+    ref = await system.spawn(lambda: actor, "accountant")
+    began, ended = asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        began.set()
+        await asyncio.sleep(0.5)
+        ended.set()
+
+    actor.call_in_turn(work)
+    await began.wait()
+    await system.stop(ref)
+    assert ended.is_set()
+
+
 async def test_stopping_cancels_a_handler_that_takes_longer_than_the_grace(
     system: ActorSystem,
 ) -> None:
