@@ -29,11 +29,9 @@ from spotlight.actors.protocol import (
     NodeRefused,
     NodeReport,
     Publish,
-    Published,
     Pull,
     StartTrainer,
-    TrainerAt,
-    TrainerReady,
+    TrainerReport,
     WeightsOffer,
     WorkerPlan,
     WorkerRefs,
@@ -256,21 +254,24 @@ class Node(Actor):
                 self.tell(refs.leader, WorkerPlan(plan.number, plan.job))
 
     @handles(GetTrainer)
-    async def on_get(self, message: GetTrainer) -> TrainerAt:
-        return TrainerAt(-1)
+    async def on_get(self, message: GetTrainer) -> TrainerReport:
+        return TrainerReport()
 
     @handles(StartTrainer)
     async def on_start(self, message: StartTrainer) -> None:
         assert self.sender is not None
-        self.tell(self.sender, TrainerReady(message.rank))
+        report = TrainerReport(message.term, message.rank, message.completed)
+        self.tell(self.sender, report)
 
     @handles(Publish)
     async def on_publish(self, message: Publish) -> None:
         assert self.sender is not None
         weights = offer(f"weights/{message.version:06d}-rollout")
         evaluation = offer(f"weights/{message.version:06d}-evaluation")
-        said = Published(message.version, weights, evaluation if message.evaluation else None)
-        self.tell(self.sender, said)
+        published = WeightsOffer(
+            message.version, weights, evaluation if message.evaluation else None
+        )
+        self.tell(self.sender, TrainerReport(rank=0, published=published))
 
     @handles(Message)
     async def on_other(self, message: Message) -> Message | None:

@@ -12,10 +12,8 @@ import msgspec
 from job_kit import STORE, World, offer
 
 from spotlight.actors.protocol import (
-    CheckpointSaved,
     CommitSteps,
     Completed,
-    DropTrainer,
     GetTrainer,
     Grant,
     HeldLease,
@@ -26,7 +24,6 @@ from spotlight.actors.protocol import (
     NodeRefused,
     NodeReport,
     Publish,
-    Published,
     Pull,
     Recall,
     ReturnLease,
@@ -34,10 +31,8 @@ from spotlight.actors.protocol import (
     SaveCheckpoint,
     StartTrainer,
     Train,
-    Trained,
-    TrainerAt,
-    TrainerListens,
-    TrainerReady,
+    TrainedIteration,
+    TrainerReport,
     WeightsOffer,
     WorkerPlan,
     WorkerRefs,
@@ -58,9 +53,15 @@ class FakeTrainer:
     start: StartTrainer
     completed: int
     running: Train | None = None
-    trained: Trained | None = None
-    saved: CheckpointSaved | None = None
+    trained: TrainedIteration | None = None
+    saved: int | None = None
     asker: ActorRef | None = None
+
+    def report(self, **answer: Any) -> TrainerReport:
+        """Where it stands, and what came of an order."""
+        start = self.start
+        listens_at = "somewhere:1" if start.world > 1 and start.rank == 0 else ""
+        return TrainerReport(start.term, start.rank, self.completed, listens_at, **answer)
 
 
 class FakeWorker(Actor):
@@ -93,6 +94,9 @@ class FakeWorker(Actor):
             self.leases.clear()
             self.trainer = None
             self.world.freed.append(self.name)
+        trainer = self.trainer
+        if trainer and self.job and trainer.start.term < self.job.trainers_term:
+            self.trainer = None
         if self.job is not None:
             if known is None or known.membership != self.job.membership:
                 self.tell(self.job.membership.runner, self.report())
@@ -230,16 +234,11 @@ class FakeWorker(Actor):
         return self.job.membership.dispatcher
 
     @handles(GetTrainer)
-    async def on_get(self, message: GetTrainer) -> TrainerAt:
+    async def on_get(self, message: GetTrainer) -> TrainerReport:
         trainer = self.trainer
         if trainer is None or trainer.start.job_id != message.job_id:
-            return TrainerAt(-1)
-        return TrainerAt(trainer.completed, trainer.start.term)
-
-    @handles(DropTrainer)
-    async def on_drop(self, message: DropTrainer) -> None:
-        if self.trainer is not None and self.trainer.start.term < message.term:
-            self.trainer = None
+            return TrainerReport()
+        return trainer.report()
 
     @handles(StartTrainer)
     async def on_start(self, message: StartTrainer) -> None:
@@ -247,9 +246,7 @@ class FakeWorker(Actor):
         if self.trainer is None or self.trainer.start != message:
             self.world.started.append(message)
             self.trainer = FakeTrainer(message, message.completed)
-        if message.world > 1 and message.rank == 0:
-            self.tell(self.sender, TrainerListens("somewhere:1", message.term))
-        self.tell(self.sender, TrainerReady(message.rank))
+        self.tell(self.sender, self.trainer.report())
 
     @handles(Train)
     async def on_train(self, message: Train) -> None:
@@ -257,7 +254,7 @@ class FakeWorker(Actor):
         assert trainer is not None
         trainer.asker = self.sender
         if trainer.trained is not None and trainer.trained.iteration == message.iteration:
-            self._answer(trainer.trained)
+            self._answer(trainer.report(trained=trainer.trained))
         elif trainer.running is None:
             assert message.iteration == trainer.completed, "in order, and none twice"
             trainer.running = message
@@ -268,12 +265,11 @@ class FakeWorker(Actor):
 
     async def _train(self, trainer: FakeTrainer, message: Train) -> None:
         await asyncio.sleep(self.world.train_s)
-        metrics, rank = {"loss": 0.5}, trainer.start.rank
-        trainer.trained = Trained(message.iteration, rank, metrics, self.world.train_s)
+        trainer.trained = TrainedIteration(message.iteration, {"loss": 0.5}, self.world.train_s)
         trainer.running = None
         trainer.completed += 1
         if trainer is self.trainer:
-            self._answer(trainer.trained)
+            self._answer(trainer.report(trained=trainer.trained))
 
     @handles(Publish)
     async def on_publish(self, message: Publish) -> None:
@@ -283,29 +279,27 @@ class FakeWorker(Actor):
         self.world.published.append(message.version)
         weights = offer(f"weights/{message.version:06d}-rollout")
         evaluation = offer(f"weights/{message.version:06d}-evaluation")
-        self.run_task(
-            self._answer_in(
-                self.world.publish_s,
-                Published(message.version, weights, evaluation if message.evaluation else None),
-            )
-        )
+        offered = WeightsOffer(message.version, weights, evaluation if message.evaluation else None)
+        report = self.trainer.report(published=offered)
+        self.run_task(self._answer_in(self.world.publish_s, report))
 
     @handles(SaveCheckpoint)
     async def on_save(self, message: SaveCheckpoint) -> None:
         trainer = self.trainer
         assert trainer is not None
         trainer.asker = self.sender
-        if trainer.saved is None or trainer.saved.iteration != message.iteration:
+        if trainer.saved != message.iteration:
             assert message.iteration == trainer.completed
             _write(Path(trainer.start.run_folder) / checkpoint_path(message.iteration))
-            trainer.saved = CheckpointSaved(message.iteration)
-        self.run_task(self._answer_in(self.world.save_s, trainer.saved))
+            trainer.saved = message.iteration
+        report = trainer.report(saved=trainer.saved)
+        self.run_task(self._answer_in(self.world.save_s, report))
 
-    async def _answer_in(self, seconds: float, message: Message) -> None:
+    async def _answer_in(self, seconds: float, message: TrainerReport) -> None:
         await asyncio.sleep(seconds)
         self._answer(message)
 
-    def _answer(self, message: Message) -> None:
+    def _answer(self, message: TrainerReport) -> None:
         """To whoever asked last."""
         if self.trainer is not None and self.trainer.asker is not None:
             try_tell(self, self.trainer.asker, message)

@@ -49,6 +49,11 @@ class Planner:
         weights = () if runner_is_new else known.weights
         return self.next(job=replace(known, membership=membership, weights=weights))
 
+    def replace_trainers(self, term: int) -> WorkerPlan:
+        """Trainer ranks of earlier terms are no longer needed."""
+        assert self.plan.job is not None
+        return self.next(job=replace(self.plan.job, trainers_term=term))
+
     def hold(
         self,
         version: int,

@@ -1,7 +1,7 @@
 """The job runner: carries out one job, as the iteration state machine says.
 
 Messages in: NodeReport, CancelJob (coordinator); WorkerReport (group leaders);
-TrainerListens, TrainerReady, Trained, Published, CheckpointSaved, TrainerFailed (trainer ranks).
+TrainerReport (trainer ranks).
 Messages out: those of the trainer team (trainer ranks). What nodes are to do goes into their plans.
 The coordinator, in the same process, is called.
 
@@ -28,15 +28,10 @@ from spotlight.actors.coordinator.node_plans import NodePlans
 from spotlight.actors.coordinator.request_queue import Ended
 from spotlight.actors.protocol import (
     CancelJob,
-    CheckpointSaved,
     JobStatus,
     NodeReport,
     Outcome,
-    Published,
-    Trained,
-    TrainerFailed,
-    TrainerListens,
-    TrainerReady,
+    TrainerReport,
     WorkerReport,
 )
 from spotlight.actors.runtime import Actor, ActorRef, Message, from_this_process, handles
@@ -111,10 +106,7 @@ class JobRunner(Actor):
     def _from_the_worker(self, message: WorkerReport) -> bool:
         return self._parts.ledger.is_spoken_for(message.worker, self.sender)
 
-    def _from_rank_0(self, message: Message) -> bool:
-        return self._team.is_rank(self.sender, 0)
-
-    def _from_its_rank(self, message: TrainerReady | Trained | TrainerFailed) -> bool:
+    def _from_its_rank(self, message: TrainerReport) -> bool:
         return self._team.is_rank(self.sender, message.rank)
 
     # --- life ---
@@ -237,29 +229,36 @@ class JobRunner(Actor):
             return
         self._machine = machine = self._progress.machine(self._parts.publications.versions)
         if not trainers.warm:
-            return self._team.build(machine.completed)
+            self._team.build(machine.completed)
+            return self._parts.briefing.replace_trainers()
         self._record.event("trainers_found", iteration=machine.completed)
         due = machine.schedule.saves(machine.completed) and machine.committed < machine.completed
         if trainers.can_save and due:  # since before a kill
             self._save(machine.completed)
         self._carry_out(machine.start())
 
-    @handles(TrainerListens, only=_from_rank_0)
-    async def on_trainer_listens(self, message: TrainerListens) -> None:
-        """Have the other ranks come there."""
-        self._team.start_others(message)
-
-    @handles(TrainerReady, only=_from_its_rank)
-    async def on_trainer_ready(self, message: TrainerReady) -> None:
-        """Begin once all ranks are built."""
-        if self._team.answered("start", self._machine.completed, message.rank):
+    @handles(TrainerReport, only=_from_its_rank)
+    async def on_trainer_report(self, message: TrainerReport) -> None:
+        """A rank says where it stands, and what came of an order; an order is done when all ranks
+        that have it say so.
+        """
+        team, rank = self._team, message.rank
+        if message.error:
+            return self._fail_training(message)
+        team.start_others(message)
+        if message.trained is not None:
+            self._parts.training.rank_trained(rank, message.trained)
+        elif message.published is not None:
+            self._parts.publisher.rank_published(rank, message.published)
+        elif message.saved is not None:
+            self._note_checkpoint(rank, message.saved)
+        elif message.completed >= 0 and team.answered("start", message.term, rank):
             self._carry_out(self._machine.start())
 
-    @handles(TrainerFailed, only=_from_its_rank)
-    async def on_trainer_failed(self, message: TrainerFailed) -> None:
+    def _fail_training(self, report: TrainerReport) -> None:
         """Training cannot go on, or not with these ranks."""
-        problem = f"trainer rank {message.rank}: {message.error}"
-        if message.lost_others:
+        problem = f"trainer rank {report.rank}: {report.error}"
+        if report.lost_others:
             self.run_task(self._recover_later(problem))
         else:
             self._end("failed", problem)
@@ -269,23 +268,12 @@ class JobRunner(Actor):
         await asyncio.sleep(self._timings.lost_rank_pause_s)
         self._parts.recovery.recover(problem)
 
-    @handles(Published, only=_from_rank_0)
-    async def on_published(self, message: Published) -> None:
-        """A version can be pulled from the trainer's node."""
-        self._parts.publisher.rank_published(message)
-
-    @handles(Trained, only=_from_its_rank)
-    async def on_trained(self, message: Trained) -> None:
-        """The iteration's update is done when every rank says so."""
-        self._parts.training.rank_trained(message)
-
-    @handles(CheckpointSaved, only=_from_rank_0)
-    async def on_checkpoint_saved(self, message: CheckpointSaved) -> None:
+    def _note_checkpoint(self, rank: int, completed: int) -> None:
         """It is durable; whether a resumed run may start there is decided by the machine."""
-        if self._team.answered("save", message.iteration, 0):
-            path = str(self._record.run.path / checkpoint_path(message.iteration))
-            self._record.event("checkpoint_saved", iteration=message.iteration, path=path)
-            self._carry_out(self._machine.progress_saved(message.iteration))
+        if self._team.answered("save", completed, rank):
+            path = str(self._record.run.path / checkpoint_path(completed))
+            self._record.event("checkpoint_saved", iteration=completed, path=path)
+            self._carry_out(self._machine.progress_saved(completed))
 
     # --- requests ---
 

@@ -62,9 +62,6 @@ class NodeBriefing:
 
     def repeat(self, *, everything: bool) -> None:
         """See what is new by now; `everything`: also what must be told again and again."""
-        if everything:
-            for node in self._roster.nodes.values():
-                self._team.dismiss_others(node)
         self._spread_weights()
         self.share_backlog(again=everything)
 
@@ -79,7 +76,6 @@ class NodeBriefing:
             sink = self._store.writable_by(node.node)
             membership = Membership(self._runner.ref, self._dispatcher.ref, sink)
             self._plans.prepare(node.node, self._job_id, self._job, membership)
-            self._team.dismiss_others(node)
         has_tried = self._plans.agrees(node)
         if self._publications.note(node, self._now(), has_tried=has_tried) or has_changed:
             self._spread_weights(*([node.node] if has_changed else []))
@@ -92,6 +88,11 @@ class NodeBriefing:
     def weights_published(self) -> None:
         """Tell all nodes where they pull a new version from."""
         self._spread_weights()
+
+    def replace_trainers(self) -> None:
+        """Ranks are built: tell those that trained before, which hold on to much memory."""
+        self._plans.replace_trainers(self._team.term)
+        self._plans.send()
 
     def share_backlog(self, *, again: bool = False) -> None:
         """Tell nodes what their groups should be good for, if it changed much, or `again`."""

@@ -61,6 +61,8 @@ class NodePlans:
         """No job runs."""
         self._versions: tuple[int, ...] = ()
         """Of the weights that nodes may still need."""
+        self._trainers_term = 0
+        """Trainer ranks of earlier terms are no longer needed."""
         self._changed: dict[str, None] = {}
         """Nodes whose plan is another one since it was sent last."""
 
@@ -102,6 +104,7 @@ class NodePlans:
         """A job runner starts: it says itself what each node is to do."""
         self._over = False
         self._versions = ()
+        self._trainers_term = 0
         for node in self._nodes.values():
             node.job = node.demand = None
             node.weights.clear()
@@ -138,6 +141,12 @@ class NodePlans:
                 if node.job is not None:
                     self._changed[name] = None
 
+    def replace_trainers(self, term: int) -> None:
+        """Trainer ranks of earlier terms than this one are no longer needed."""
+        if term != self._trainers_term:
+            self._trainers_term = term
+            self._changed |= dict.fromkeys(n for n, node in self._nodes.items() if node.job)
+
     def demand(self, name: str, demand: Demand) -> None:
         """What a node's SP groups should be good for."""
         node = self._nodes.get(name)
@@ -161,6 +170,7 @@ class NodePlans:
                 job,
                 weights=_in_order(node.weights.values()),
                 versions=self._versions,
+                trainers_term=self._trainers_term,
                 spec=None if node.has_spec_of == job.job_id else job.spec,
             )
         notice = None

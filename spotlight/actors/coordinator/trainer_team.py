@@ -12,15 +12,12 @@ from typing import Literal
 
 from spotlight.actors.coordinator.roster import Rank
 from spotlight.actors.protocol import (
-    DropTrainer,
     GetTrainer,
-    NodeReport,
     Publish,
     SaveCheckpoint,
     StartTrainer,
     Train,
-    TrainerAt,
-    TrainerListens,
+    TrainerReport,
     TrainingSample,
 )
 from spotlight.actors.protocol.delivery import try_tell
@@ -37,7 +34,7 @@ class TrainerTeam:
 
     Args:
         actor: the job runner, which tells on its behalf.
-        term: of the orders to build ranks.
+        term: of its orders to build ranks.
         answer_limit_s: within which a rank answers a question.
     """
 
@@ -54,10 +51,9 @@ class TrainerTeam:
         self._job = job
         self._job_id = job_id
         self._run_folder = run_folder
-        self._term = term
+        self.term = term
+        """Of its orders to build ranks."""
         self._answer_limit_s = answer_limit_s
-        self._built = False
-        """By an order of this team, and not found."""
         self._open: dict[Order, tuple[int, dict[int, Message]]] = {}
         """The latest order of each kind: which one, and what it says to the ranks that have not
         answered."""
@@ -85,7 +81,7 @@ class TrainerTeam:
         answers = [await self._ask(rank) for rank in self.ranks]
         return [-1 if answer is None else answer.completed for answer in answers]
 
-    def inquire(self, rank: Rank, on_answer: Callable[[TrainerAt], None]) -> None:
+    def inquire(self, rank: Rank, on_answer: Callable[[TrainerReport], None]) -> None:
         """Ask a rank at its own address how far it is, unless an answer is still awaited;
         `on_answer` is given what it answers.
         """
@@ -98,7 +94,6 @@ class TrainerTeam:
         """Have every rank built from the run's checkpoint, which holds so many iterations (0: from
         the job's model).
         """
-        self._built = True
         world = len(self.ranks)
 
         def order(rank: int, rendezvous: str) -> StartTrainer:
@@ -110,7 +105,7 @@ class TrainerTeam:
                 rendezvous,
                 self._run_folder,
                 completed,
-                self._term,
+                self.term,
             )
 
         def start_others(rendezvous: str) -> None:
@@ -119,13 +114,14 @@ class TrainerTeam:
             self._send(others)
 
         self._start_others = start_others if world > 1 else None
-        self._order("start", completed, {0: order(0, "")})
+        self._order("start", self.term, {0: order(0, "")})
 
-    def start_others(self, message: TrainerListens) -> None:
-        """Rank 0 listens: have the other ranks built, which meet it there."""
-        if self._start_others is not None and message.term == self._term:
+    def start_others(self, report: TrainerReport) -> None:
+        """Have the other ranks built as soon as rank 0 listens, where they meet it."""
+        listens = report.rank == 0 and report.term == self.term and report.listens_at
+        if self._start_others is not None and listens:
             start, self._start_others = self._start_others, None
-            start(message.rendezvous)
+            start(report.listens_at)
 
     def train(self, iteration: int, window_start: int, samples: tuple[TrainingSample, ...]) -> None:
         """Have every rank take the optimizer steps of an iteration."""
@@ -145,17 +141,9 @@ class TrainerTeam:
         for order in list(self._open):
             self._tell(order)
 
-    def dismiss_others(self, node: NodeReport) -> None:
-        """Workers that trained before others took over hold on to much memory."""
-        if self._built and node.pool == "reserved":
-            for worker in node.workers:
-                if worker.worker not in self.names:
-                    message = DropTrainer(self._job_id, self._term)
-                    try_tell(self._actor, worker.trainer_rank, message)
-
     def answered(self, order: Order, number: int, rank: int) -> bool:
-        """A rank has done what it was told, for the iteration or version of that number; True if it
-        was the last one to. What comes late, or twice, is no answer.
+        """A rank has done what it was told, for the iteration, version or (to start) term of that
+        number; True if it was the last one to. What comes late, or twice, is no answer.
         """
         open_number, waiting = self._open.get(order, (number, {}))
         if number != open_number or waiting.pop(rank, None) is None or waiting:
@@ -184,17 +172,17 @@ class TrainerTeam:
         for rank, message in messages.items():
             try_tell(self._actor, self.ranks[rank].worker.trainer_rank, message)
 
-    async def _inquire(self, rank: Rank, on_answer: Callable[[TrainerAt], None]) -> None:
+    async def _inquire(self, rank: Rank, on_answer: Callable[[TrainerReport], None]) -> None:
         answer = await self._ask(rank)
         self._asked.discard(rank.worker.epoch)
         if answer is not None:
             on_answer(answer)
 
-    async def _ask(self, rank: Rank) -> TrainerAt | None:
+    async def _ask(self, rank: Rank) -> TrainerReport | None:
         question, to = GetTrainer(self._job_id), rank.worker.trainer_rank
         try:
             answer = await self._actor.ask(to, question, timeout_s=self._answer_limit_s)
         except ActorError:
             return None
-        assert isinstance(answer, TrainerAt)
+        assert isinstance(answer, TrainerReport)
         return answer

@@ -12,7 +12,7 @@ from functools import partial
 
 from spotlight.actors.coordinator.roster import Rank, Roster
 from spotlight.actors.coordinator.trainer_team import TrainerTeam
-from spotlight.actors.protocol import NodeReport, TrainerAt
+from spotlight.actors.protocol import NodeReport, TrainerReport
 from spotlight.policies.trainer_ranks import RankWatch
 
 
@@ -101,7 +101,7 @@ class TrainerWatch:
             return f"waits for reserved workers to train on: {there} of {self._wanted} are there"
         return ""
 
-    def _answered(self, rank: Rank, answer: TrainerAt) -> None:
+    def _answered(self, rank: Rank, answer: TrainerReport) -> None:
         if rank not in self._silent():
             return
         if answer.term:

@@ -10,7 +10,7 @@ from spotlight.actors.coordinator.request_plans import window_start
 from spotlight.actors.coordinator.rollout import training_samples
 from spotlight.actors.coordinator.rollout_phase import RolloutPhase
 from spotlight.actors.coordinator.trainer_team import TrainerTeam
-from spotlight.actors.protocol import Trained
+from spotlight.actors.protocol import TrainedIteration
 from spotlight.jobs import JobSpec
 
 
@@ -38,7 +38,7 @@ class TrainingPhase:
         self._progress = progress
         self._rollouts = rollouts
         self._trained = trained
-        self._answers: dict[int, Trained] = {}
+        self._answers: dict[int, TrainedIteration] = {}
         """By rank."""
 
     def begin(self, iteration: int) -> None:
@@ -47,14 +47,14 @@ class TrainingPhase:
         self._answers = {}
         self._team.train(iteration, window_start(self._job, iteration), samples)
 
-    def rank_trained(self, message: Trained) -> None:
+    def rank_trained(self, rank: int, trained: TrainedIteration) -> None:
         """A rank has taken its optimizer steps; what is not of this iteration changes nothing."""
-        if self._phase.name != "train" or message.iteration != self._progress.figures.iteration:
+        if self._phase.name != "train" or trained.iteration != self._progress.figures.iteration:
             return
-        self._answers[message.rank] = message
-        if self._team.answered("train", message.iteration, message.rank):
+        self._answers[rank] = trained
+        if self._team.answered("train", trained.iteration, rank):
             # It may have begun, or ended, before this coordinator did.
             longest = max(answer.seconds for answer in self._answers.values())
             seconds = max(self._phase.seconds, longest)
             self._progress.end_training(seconds, self._answers[0].metrics)
-            self._trained(message.iteration)
+            self._trained(trained.iteration)

@@ -11,7 +11,7 @@ from spotlight.actors.coordinator.publications import Publications
 from spotlight.actors.coordinator.rollout_phase import RolloutPhase
 from spotlight.actors.coordinator.trainer_team import TrainerTeam
 from spotlight.actors.coordinator.validations import Validations
-from spotlight.actors.protocol import Published
+from spotlight.actors.protocol import WeightsOffer
 
 
 class WeightsPublisher:
@@ -50,11 +50,11 @@ class WeightsPublisher:
         else:
             self._team.publish(version, evaluation=validated)
 
-    def rank_published(self, message: Published) -> None:
+    def rank_published(self, rank: int, offer: WeightsOffer) -> None:
         """Every node pulls; members serve the version once they have acknowledged it."""
-        if not self._team.answered("publish", message.version, 0):
+        if not self._team.answered("publish", offer.version, rank):
             return
-        version, where = message.version, Publication(message.rollout, message.evaluation)
+        version, where = offer.version, Publication(offer.rollout, offer.evaluation)
         keep = {version, version - 1, *self._validations.versions}
         self._rollouts.count_outdated(keep)
         self._publications.add(version, where, keep)

@@ -55,6 +55,9 @@ class JobPlan(Record, frozen=True):
     another node, a worker from its own node."""
     versions: tuple[int, ...] = ()
     """Versions that are still needed: what is held of others is dropped."""
+    trainers_term: int = 0
+    """Trainer ranks that were built by an order of an earlier term than this free what they hold;
+    others train instead."""
     spec: JobSpec | None = None
     """Left out for those who report to have it."""
 

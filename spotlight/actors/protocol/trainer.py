@@ -1,7 +1,12 @@
-"""Between the job runner and the trainer ranks."""
+"""Between the job runner and the trainer ranks: orders, and one report that answers them all.
+
+An order is repeated until a report says that it is carried out. A rank carries none out twice: the
+same order again is answered with the same report.
+"""
 
 from __future__ import annotations
 
+from spotlight.actors.protocol.down import WeightsOffer
 from spotlight.jobs import JobSpec
 from spotlight.transport.control import Message
 from spotlight.types import BundleOffer, Record, StoreEndpoint
@@ -24,41 +29,12 @@ class StartTrainer(Message, frozen=True):
     """Differs for every decision to build the ranks anew; the same one again builds nothing."""
 
 
-class TrainerListens(Message, frozen=True):
-    """Rank 0 of several, as it is built: the others may come."""
-
-    rendezvous: str
-    """host:port."""
-    term: int
-
-
-class DropTrainer(Message, frozen=True):
-    """Others are the trainer ranks now: free what ranks of an earlier term than this one hold."""
-
-    job_id: str
-    term: int
-
-
-class TrainerReady(Message, frozen=True):
-    """A trainer rank is built."""
-
-    rank: int
-
-
 class GetTrainer(Message, frozen=True):
-    """Coordinator to a worker after it came back: are you a trainer rank of this job?"""
+    """Coordinator to a worker after it came back, or while its node is out of reach: are you a
+    trainer rank of this job? Answered with a `TrainerReport`.
+    """
 
     job_id: str
-
-
-class TrainerAt(Message, frozen=True):
-    """The answer to `GetTrainer`."""
-
-    completed: int
-    """Iterations trained, those before the checkpoint it began from included; -1: no trainer, or
-    one that is still being built."""
-    term: int = 0
-    """Of the order that built it, or has it built; 0 for none."""
 
 
 class TrainingSample(Record, frozen=True):
@@ -78,29 +54,12 @@ class Train(Message, frozen=True):
     samples: tuple[TrainingSample, ...]
 
 
-class Trained(Message, frozen=True):
-    """A rank has taken its optimizer steps."""
-
-    iteration: int
-    rank: int
-    metrics: dict[str, float]
-    seconds: float
-
-
 class Publish(Message, frozen=True):
     """Coordinator to rank 0: put the weights of this version into your node's store."""
 
     version: int
     evaluation: bool
     store: StoreEndpoint
-
-
-class Published(Message, frozen=True):
-    """Where nodes pull the version from."""
-
-    version: int
-    rollout: BundleOffer
-    evaluation: BundleOffer | None
 
 
 class SaveCheckpoint(Message, frozen=True):
@@ -112,16 +71,35 @@ class SaveCheckpoint(Message, frozen=True):
     export: bool
 
 
-class CheckpointSaved(Message, frozen=True):
-    """The checkpoint is durable."""
+class TrainedIteration(Record, frozen=True):
+    """What came of an iteration's optimizer steps."""
 
     iteration: int
+    metrics: dict[str, float]
+    seconds: float
 
 
-class TrainerFailed(Message, frozen=True):
-    """A trainer rank cannot go on."""
+class TrainerReport(Message, frozen=True):
+    """Trainer rank to whoever gives it an order or asks: where it stands, and, in answer to an
+    order, what came of that.
+    """
 
-    rank: int
-    error: str
+    term: int = 0
+    """Of the order that built it, or has it built; 0: it is no trainer rank of the job."""
+    rank: int = -1
+    completed: int = -1
+    """Iterations trained, those before the checkpoint it began from included; -1: no trainer, or
+    one that is still being built."""
+    listens_at: str = ""
+    """host:port where rank 0 of several meets the others, from before it is built; empty for the
+    others."""
+    trained: TrainedIteration | None = None
+    """The answer to `Train`."""
+    published: WeightsOffer | None = None
+    """The answer to `Publish`: where nodes pull the version from."""
+    saved: int | None = None
+    """The answer to `SaveCheckpoint`: iterations that the checkpoint holds, which is durable."""
+    error: str = ""
+    """Why the latest order cannot be carried out; empty if nothing is wrong."""
     lost_others: bool = False
-    """Because others were out of reach: new ranks may be able to."""
+    """The error is that others were out of reach: new ranks may be able to."""

@@ -1,15 +1,14 @@
 """A trainer rank: optimizer steps on its accelerator, together with the other ranks.
 
-Messages in: WorkerPlan (its leader); StartTrainer, DropTrainer, Train, Publish, SaveCheckpoint (the
-job runner that the plan names); GetTrainer. Messages out: TrainerListens, TrainerReady,
-TrainerAt, Trained, Published, CheckpointSaved, or TrainerFailed, to whoever asked.
+Messages in: WorkerPlan (its leader); StartTrainer, Train, Publish, SaveCheckpoint (the job runner
+that the plan names); GetTrainer. Message out: TrainerReport, to whoever asked.
 
-Work runs in the accelerator's thread, one after the other. Every error becomes a `TrainerFailed`.
+Work runs in the accelerator's thread, one after the other. Every error goes into a report.
 
 Invariants:
 - An order is carried out once, however often it is given: while it is, it is only noted who asked
   last (a coordinator may have come back meanwhile); the last one of each kind is answered from
-  memory.
+  memory, with the same report.
 - What is trained, published or saved next is named by how many iterations are trained; an order
   that names another number is refused.
 - Nothing that was begun for ranks that were given up since is ever answered.
@@ -24,22 +23,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 import structlog
 
 from spotlight.actors.protocol import (
-    CheckpointSaved,
-    DropTrainer,
     GetTrainer,
     Publish,
-    Published,
     SaveCheckpoint,
     StartTrainer,
     Train,
-    Trained,
-    TrainerAt,
-    TrainerFailed,
-    TrainerListens,
-    TrainerReady,
+    TrainedIteration,
+    TrainerReport,
+    WeightsOffer,
     WorkerPlan,
 )
 from spotlight.actors.protocol.delivery import try_tell, until_transferred
@@ -60,10 +55,18 @@ from spotlight.types import BundleOffer
 log = structlog.get_logger(__name__)
 
 
+@dataclass(frozen=True)
+class _Seat:
+    """Which rank this one is, or is becoming."""
+
+    job_id: str
+    term: int
+    rank: int
+
+
 @dataclass
 class _Training:
     job_id: str
-    rank: int
     trainer: Trainer
     run_folder: Path
     completed: int
@@ -100,14 +103,14 @@ class TrainerRank(Actor):
         self._runner: ActorRef | None = None
         self._early: tuple[ActorRef, StartTrainer] | None = None
         """The latest order of one that the node has not named yet; it may do so in a moment."""
-        self._term: tuple[str, int] | None = None
-        """Job and term of the ranks that this one is, or is becoming."""
+        self._seat: _Seat | None = None
         self._training: _Training | None = None
         self._listener: Listener | None = None
-        self._rendezvous = ""
+        self._listens_at = ""
         self._latest: Train | None = None
         self._orders: dict[_Key, _Order] = {}
-        self._answers: dict[str, tuple[_Key, Message]] = {}
+        self._answers: dict[str, tuple[_Key, TrainerReport]] = {}
+        """To the last order of each kind that was carried out."""
 
     # --- who may say what ---
 
@@ -118,10 +121,14 @@ class TrainerRank(Actor):
 
     @handles(WorkerPlan, only=from_this_process)
     async def on_plan(self, message: WorkerPlan) -> None:
-        """Whose orders count from now on, and how many threads the job has."""
-        job = message.job
-        if self._term is not None and (job is None or job.job_id != self._term[0]):
-            self._close()  # it belongs to another job
+        """Whose orders count from now on, whether others train instead, and how many threads the
+        job has.
+        """
+        job, seat = message.job, self._seat
+        if seat is not None and (
+            job is None or job.job_id != seat.job_id or seat.term < job.trainers_term
+        ):
+            self._close()
         self._runner = job.membership.runner if job is not None else None
         if job is not None and job.spec is not None:
             self._context.use_threads(job.spec.threads)
@@ -142,31 +149,28 @@ class TrainerRank(Actor):
             self._early = (self.sender, message)
 
     def _begin(self, message: StartTrainer, asker: ActorRef) -> None:
-        term = (message.job_id, message.term)
-        if self._term != term:
+        seat = _Seat(message.job_id, message.term, message.rank)
+        if self._seat != seat:
             self._close()
-            self._term = term
+            self._seat = seat
             if message.rank == 0 and message.world > 1:
                 self._listener = self._engine.listen()
-                self._rendezvous = self._listener.address
-        if self._rendezvous:
-            try_tell(self, asker, TrainerListens(self._rendezvous, message.term))
-        self._obey(("start", term), message.rank, lambda: self._start(message, term), asker)
-
-    @handles(DropTrainer, only=_from_runner)
-    async def on_drop(self, message: DropTrainer) -> None:
-        """Free what an earlier rank of the job holds."""
-        job_id, term = self._term or ("", 0)
-        if job_id == message.job_id and term < message.term:
-            self._close()
+                self._listens_at = self._listener.address
+        if self._listens_at and self._training is None:
+            try_tell(self, asker, self._report())  # the others come while it is built
+        self._obey(("start", seat), lambda: self._start(message, seat), asker)
 
     @handles(GetTrainer)
-    async def on_get_trainer(self, message: GetTrainer) -> TrainerAt:
-        """How far the trainer of a job is."""
-        if self._term is None or self._term[0] != message.job_id:
-            return TrainerAt(-1)
-        training = self._training
-        return TrainerAt(training.completed if training is not None else -1, self._term[1])
+    async def on_get_trainer(self, message: GetTrainer) -> TrainerReport:
+        """Where the trainer of a job stands."""
+        is_seated = self._seat is not None and self._seat.job_id == message.job_id
+        return self._report() if is_seated else TrainerReport()
+
+    def _report(self) -> TrainerReport:
+        if self._seat is None:
+            return TrainerReport()
+        completed = self._training.completed if self._training is not None else -1
+        return TrainerReport(self._seat.term, self._seat.rank, completed, self._listens_at)
 
     @handles(Train, only=_from_runner)
     async def on_train(self, message: Train) -> None:
@@ -175,9 +179,7 @@ class TrainerRank(Actor):
         if training is None:
             return self._log_unstarted(message)
         self._latest = message
-        self._obey(
-            ("train", message.iteration), training.rank, lambda: self._train(training, message)
-        )
+        self._obey(("train", message.iteration), lambda: self._train(training, message))
 
     @handles(Publish, only=_from_runner)
     async def on_publish(self, message: Publish) -> None:
@@ -185,7 +187,7 @@ class TrainerRank(Actor):
         training = self._training
         if training is None:
             return self._log_unstarted(message)
-        self._obey(("publish", message), training.rank, lambda: self._publish(training, message))
+        self._obey(("publish", message), lambda: self._publish(training, message))
 
     @handles(SaveCheckpoint, only=_from_runner)
     async def on_save(self, message: SaveCheckpoint) -> None:
@@ -193,7 +195,7 @@ class TrainerRank(Actor):
         training = self._training
         if training is None:
             return self._log_unstarted(message)
-        self._obey(("save", message), training.rank, lambda: self._save(training, message))
+        self._obey(("save", message), lambda: self._save(training, message))
 
     async def stopping(self, reason: str) -> None:
         """Leave the group."""
@@ -204,8 +206,7 @@ class TrainerRank(Actor):
     def _obey(
         self,
         key: _Key,
-        rank: int,
-        work: Callable[[], Coroutine[Any, Any, Message]],
+        work: Callable[[], Coroutine[Any, Any, TrainerReport]],
         asker: ActorRef | None = None,
     ) -> None:
         asker = asker or self.sender
@@ -217,41 +218,42 @@ class TrainerRank(Actor):
             self._orders[key].asker = asker
         else:
             order = self._orders[key] = _Order(asker)
-            self.run_task(self._carry_out(key, order, rank, work()))
+            self.run_task(self._carry_out(key, order, work()))
 
     async def _carry_out(
-        self, key: _Key, order: _Order, rank: int, work: Coroutine[Any, Any, Message]
+        self, key: _Key, order: _Order, work: Coroutine[Any, Any, TrainerReport]
     ) -> None:
         try:
             answer = await work
         except (SpotlightError, OSError, ValueError, RuntimeError) as error:
-            log.exception("trainer_failed", rank=rank, reason=str(error))
-            lost_others = isinstance(error, TransportError)
-            answer = TrainerFailed(rank, f"{type(error).__name__}: {error}", lost_others)
+            answer = msgspec.structs.replace(
+                self._report(),
+                error=f"{type(error).__name__}: {error}",
+                lost_others=isinstance(error, TransportError),
+            )
+            log.exception("trainer_failed", rank=answer.rank, reason=str(error))
         if self._orders.get(key) is not order:
             return
         del self._orders[key]
-        if not isinstance(answer, TrainerFailed):
+        if not answer.error:
             self._answers[key[0]] = (key, answer)
         try_tell(self, order.asker, answer)
 
-    async def _start(self, message: StartTrainer, term: tuple[str, int]) -> Message:
+    async def _start(self, message: StartTrainer, seat: _Seat) -> TrainerReport:
         listener, self._listener = self._listener, None
-        rendezvous = message.rendezvous or self._rendezvous  # rank 0 is where the others come to
+        rendezvous = message.rendezvous or self._listens_at  # rank 0 is where the others come to
         with self._context.busy("loading", "trainer"):
             trainer = await self._context.on_accelerator(
                 lambda: self._engine.build_trainer(message, rendezvous, listener)
             )
-        if self._term == term:
+        if self._seat == seat:
             folder = Path(message.run_folder)
-            self._training = _Training(
-                message.job_id, message.rank, trainer, folder, message.completed
-            )
+            self._training = _Training(message.job_id, trainer, folder, message.completed)
         else:
             trainer.close()
-        return TrainerReady(message.rank)
+        return self._report()
 
-    async def _train(self, training: _Training, message: Train) -> Message:
+    async def _train(self, training: _Training, message: Train) -> TrainerReport:
         loop = asyncio.get_running_loop()
         started = loop.time()
 
@@ -264,7 +266,8 @@ class TrainerRank(Actor):
         with self._context.busy("train", f"iteration {message.iteration}"):
             bundles = await self._fetch_samples(training.trainer, message)
             metrics = await self._context.on_accelerator(lambda: train(bundles))
-        return Trained(message.iteration, training.rank, metrics, loop.time() - started)
+        trained = TrainedIteration(message.iteration, metrics, loop.time() - started)
+        return msgspec.structs.replace(self._report(), trained=trained)
 
     async def _fetch_samples(self, trainer: Trainer, message: Train) -> dict[str, bytes]:
         """By key; from where the latest order for the iteration says that they are, as a
@@ -281,7 +284,7 @@ class TrainerRank(Actor):
         timings = self._context.timings.delivery
         return await until_transferred(attempt, "samples", timings=timings)
 
-    async def _publish(self, training: _Training, message: Publish) -> Message:
+    async def _publish(self, training: _Training, message: Publish) -> TrainerReport:
         async def put(role: Literal["rollout", "evaluation"]) -> BundleOffer:
             def packed() -> bytes:
                 training.require_completed(message.version, "publish")
@@ -298,9 +301,10 @@ class TrainerRank(Actor):
 
         rollout = await put("rollout")
         evaluation = await put("evaluation") if message.evaluation else None
-        return Published(message.version, rollout, evaluation)
+        published = WeightsOffer(message.version, rollout, evaluation)
+        return msgspec.structs.replace(self._report(), published=published)
 
-    async def _save(self, training: _Training, message: SaveCheckpoint) -> Message:
+    async def _save(self, training: _Training, message: SaveCheckpoint) -> TrainerReport:
         def save() -> None:
             training.require_completed(message.iteration, "save")
             path = training.run_folder / checkpoint_path(message.iteration)
@@ -310,7 +314,7 @@ class TrainerRank(Actor):
                 training.trainer.export(training.run_folder / "export")
 
         await self._context.on_accelerator(save)
-        return CheckpointSaved(message.iteration)
+        return msgspec.structs.replace(self._report(), saved=message.iteration)
 
     def _log_unstarted(self, message: Message) -> None:
         """A job that has ended, or failed to start and said so, has nothing to train."""
@@ -323,7 +327,7 @@ class TrainerRank(Actor):
         if self._listener is not None:
             self._listener.close()
             self._listener = None
-        self._rendezvous = ""
-        self._term = self._training = None
+        self._listens_at = ""
+        self._seat = self._training = None
         self._orders.clear()
         self._answers.clear()

@@ -11,24 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from job_kit import STORE, World, job, offer, recorder
+from job_kit import STORE, World, job, recorder
 from runtime_kit import Cluster
 from town_kit import Town, events, iterations, lines, trained_samples
 
 from spotlight.actors.coordinator.job_status import status_pause_s
 from spotlight.actors.protocol import (
     CancelJob,
-    CheckpointSaved,
     JobAccepted,
     JobRefused,
     JobStatus,
     NodeNotice,
     NodeRefused,
     NodeReport,
-    Published,
-    Trained,
-    TrainerFailed,
-    TrainerReady,
+    TrainedIteration,
+    TrainerReport,
     WorkerRefs,
     WorkerReport,
 )
@@ -398,18 +395,16 @@ async def test_nobody_but_its_runner_ends_a_job(town: Town) -> None:
     assert (await town.status()).job == "tiny"
     runner = town.system.well_known(town.system.address, f"coordinator/job-{accepted.job_id}")
     for word in (
-        Trained(0, 0, {}, 1.0),
-        TrainerFailed(0, "no"),
-        TrainerReady(0),
-        CheckpointSaved(0),
-        Published(0, offer(), None),
+        TrainerReport(1, 0, 1, trained=TrainedIteration(0, {}, 1.0)),
+        TrainerReport(1, 0, error="no"),
+        TrainerReport(1, 0, 0),
         CancelJob(),
         left,
         WorkerReport("reserved/0", 1, state="idle"),
     ):
         stranger.tell(runner, word)
     await asyncio.sleep(1.0)
-    assert town.system.dead_letters.counts["not_allowed"] == 9
+    assert town.system.dead_letters.counts["not_allowed"] == 7
     assert (await town.ended()).outcome == "finished"
 
 

@@ -196,3 +196,18 @@ async def test_another_process_of_that_name_begins_with_nothing(site: Site) -> N
     plan = site.plans.answer(report)
     assert isinstance(plan, NodePlan)
     assert (plan.job, plan.notice) == (None, None)
+
+
+async def test_trainer_ranks_of_earlier_terms_are_told_that_others_train_instead(
+    site: Site,
+) -> None:
+    site.latest()
+    site.prepare()
+    site.plans.replace_trainers(3)
+    (told,) = await site.told()
+    assert told.job is not None
+    assert told.job.trainers_term == 3
+    site.prepare()  # a runner that comes back may go on with the ranks that are there
+    again = (await site.told())[-1].job
+    assert again is not None
+    assert again.trainers_term == 0

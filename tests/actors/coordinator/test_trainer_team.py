@@ -6,25 +6,26 @@ from collections.abc import AsyncIterator
 
 import pytest
 from job_kit import STORE, Recorder, job, recorder, settle
+from msgspec import structs
 from runtime_kit import Cluster
 
 from spotlight.actors.coordinator.roster import Rank
 from spotlight.actors.coordinator.trainer_team import TrainerTeam
 from spotlight.actors.protocol import (
-    DropTrainer,
     GetTrainer,
-    NodeReport,
     Publish,
     SaveCheckpoint,
     StartTrainer,
     Train,
-    TrainerAt,
-    TrainerListens,
+    TrainerReport,
     WorkerRefs,
 )
 from spotlight.actors.runtime import Actor, Message
 
 pytestmark = pytest.mark.virtual_time
+
+LISTENS = TrainerReport(7, 0, listens_at="host:1234")
+"""Rank 0, as it is built."""
 
 
 class Runner(Actor):
@@ -49,7 +50,7 @@ class School:
 
             def answer(message: Message, rank: int = rank) -> Message | None:
                 known = message == GetTrainer("job-1")
-                return TrainerAt(self.trained[rank], 7) if known else None
+                return TrainerReport(7, rank, self.trained[rank]) if known else None
 
             self.ranks.append(await recorder(system, "trainer", answer=answer))
         self.workers = [
@@ -71,8 +72,8 @@ async def test_the_other_ranks_are_built_at_the_rendezvous_of_the_first(school: 
     school.team.build(3)
     await settle()
     assert school.ranks[1].inbox == [], "nobody knows yet where to come"
-    school.team.start_others(TrainerListens("host:1234", 7))
-    school.team.start_others(TrainerListens("host:1234", 7))
+    school.team.start_others(LISTENS)
+    school.team.start_others(LISTENS)
     await settle()
     for rank, trainer in enumerate(school.ranks):
         (start,) = trainer.all(StartTrainer)
@@ -82,16 +83,30 @@ async def test_the_other_ranks_are_built_at_the_rendezvous_of_the_first(school: 
 
 async def test_a_rendezvous_of_another_term_calls_nobody(school: School) -> None:
     school.team.build(3)
-    school.team.start_others(TrainerListens("host:1234", 6))
+    school.team.start_others(structs.replace(LISTENS, term=6))
+    await settle()
+    assert school.ranks[1].inbox == []
+
+
+async def test_only_the_first_rank_says_where_to_come(school: School) -> None:
+    school.team.build(3)
+    school.team.start_others(structs.replace(LISTENS, rank=1))
     await settle()
     assert school.ranks[1].inbox == []
 
 
 async def test_ranks_are_built_when_all_say_so(school: School) -> None:
     school.team.build(3)
-    assert not school.team.answered("start", 3, 0)
-    school.team.start_others(TrainerListens("host:1234", 7))
-    assert school.team.answered("start", 3, 1)
+    assert not school.team.answered("start", 7, 0)
+    school.team.start_others(LISTENS)
+    assert school.team.answered("start", 7, 1)
+
+
+async def test_ranks_of_an_earlier_term_that_are_built_are_no_answer(school: School) -> None:
+    school.team.ranks = school.team.ranks[:1]
+    school.team.build(3)
+    assert not school.team.answered("start", 6, 0)
+    assert school.team.answered("start", 7, 0)
 
 
 async def test_a_single_rank_needs_no_rendezvous(school: School) -> None:
@@ -101,7 +116,7 @@ async def test_a_single_rank_needs_no_rendezvous(school: School) -> None:
     (start,) = school.ranks[0].inbox
     assert isinstance(start, StartTrainer)
     assert start.rendezvous == ""
-    assert school.team.answered("start", 0, 0)
+    assert school.team.answered("start", 7, 0)
 
 
 async def test_what_ranks_have_trained_is_asked_of_each(school: School) -> None:
@@ -115,13 +130,13 @@ async def test_a_rank_that_does_not_answer_has_trained_nothing(school: School) -
 
 
 async def test_a_rank_is_asked_again_only_when_it_has_answered(school: School) -> None:
-    heard: list[TrainerAt] = []
+    heard: list[TrainerReport] = []
     rank = school.team.ranks[0]
     school.team.inquire(rank, heard.append)
     school.team.inquire(rank, heard.append)
     await settle()
     await settle()
-    assert heard == [TrainerAt(3, 7)]
+    assert heard == [TrainerReport(7, 0, 3)]
     school.team.inquire(rank, heard.append)
     await settle()
     await settle()
@@ -190,18 +205,3 @@ async def test_only_the_very_actor_that_was_appointed_is_a_rank(school: School) 
     assert not school.team.is_rank(first, 2)
     assert not school.team.is_rank(None, 0)
     assert school.team.names == {"reserved/0", "reserved/1"}
-
-
-async def test_workers_that_are_not_ranks_any_more_are_told_to_free_what_they_hold(
-    school: School,
-) -> None:
-    school.team.ranks = school.team.ranks[:1]
-    node = NodeReport(1, "reserved", "reserved", school.ranks[0].ref, tuple(school.workers), STORE)
-    school.team.dismiss_others(node)
-    await settle()
-    assert school.ranks[1].inbox == [], "ranks that were found may be of an earlier term"
-    school.team.build(0)
-    school.team.dismiss_others(node)
-    await settle()
-    assert school.ranks[0].all(DropTrainer) == []
-    assert school.ranks[1].inbox == [DropTrainer("job-1", 7)]

@@ -15,21 +15,16 @@ from plan_kit import Planner
 from runtime_kit import Cluster
 
 from spotlight.actors.protocol import (
-    CheckpointSaved,
-    DropTrainer,
     GetTrainer,
     Membership,
     Publish,
-    Published,
     SaveCheckpoint,
     StartTrainer,
     Train,
-    Trained,
-    TrainerAt,
-    TrainerFailed,
-    TrainerListens,
-    TrainerReady,
+    TrainedIteration,
+    TrainerReport,
     TrainingSample,
+    WeightsOffer,
 )
 from spotlight.actors.runtime import ActorRef, ActorSystem
 from spotlight.actors.worker.engine import Listener
@@ -41,6 +36,36 @@ from spotlight.transport.tensors import BundleStore
 from spotlight.types import BundleOffer, StoreEndpoint
 
 pytestmark = pytest.mark.virtual_time
+
+
+def built(runner: Recorder) -> list[TrainerReport]:
+    """What it was told in answer to `StartTrainer`."""
+    return [each for each in reports(runner) if each.completed >= 0 and not answers(each)]
+
+
+def trained(runner: Recorder) -> list[TrainedIteration]:
+    return [each.trained for each in reports(runner) if each.trained is not None]
+
+
+def published(runner: Recorder) -> list[WeightsOffer]:
+    return [each.published for each in reports(runner) if each.published is not None]
+
+
+def saved(runner: Recorder) -> list[int]:
+    return [each.saved for each in reports(runner) if each.saved is not None]
+
+
+def errors(runner: Recorder) -> list[str]:
+    return [each.error for each in reports(runner) if each.error]
+
+
+def reports(runner: Recorder) -> list[TrainerReport]:
+    return runner.all(TrainerReport)
+
+
+def answers(report: TrainerReport) -> bool:
+    """Whether it says what came of an order to a rank that is built."""
+    return bool(report.trained or report.published or report.saved is not None or report.error)
 
 
 async def settle() -> None:
@@ -133,6 +158,11 @@ class Gym:
         self.leader.tell(self.rank, self.planner.prepare(membership, job_id))
         await settle()
 
+    async def replace_trainers(self, term: int) -> None:
+        """The node says that ranks of earlier terms are no longer needed."""
+        self.leader.tell(self.rank, self.planner.replace_trainers(term))
+        await settle()
+
     async def end(self) -> None:
         """The node says that there is no job any more."""
         self.leader.tell(self.rank, self.planner.end())
@@ -144,7 +174,7 @@ class Gym:
 
     async def completed(self, job_id: str = "job") -> int:
         answer = await self.runner.ask(self.rank, GetTrainer(job_id), timeout_s=1.0)
-        assert isinstance(answer, TrainerAt)
+        assert isinstance(answer, TrainerReport)
         return answer.completed
 
     def sample(self) -> None:
@@ -183,7 +213,7 @@ async def gym(tmp_path: Path) -> AsyncIterator[Gym]:
 
 async def test_it_says_when_it_is_built(gym: Gym) -> None:
     await gym.start()
-    assert gym.runner.inbox == [TrainerReady(0)]
+    assert gym.runner.inbox == [TrainerReport(1, 0, 0)]
 
 
 async def test_the_same_term_builds_once_and_another_one_again(gym: Gym) -> None:
@@ -193,7 +223,7 @@ async def test_the_same_term_builds_once_and_another_one_again(gym: Gym) -> None
     await settle()
     await gym.tell(gym.batch(0))
     await gym.start()
-    assert gym.runner.all(TrainerReady) == [TrainerReady(0)] * 2
+    assert built(gym.runner) == [TrainerReport(1, 0, 0)] * 2
     assert (gym.engine.built, await gym.completed()) == (1, 1)
     await gym.start(term=2)
     assert (gym.engine.built, await gym.completed()) == (2, 0)
@@ -205,7 +235,7 @@ async def test_what_was_ordered_of_ranks_that_were_given_up_is_not_done(gym: Gym
         await gym.tell(gym.batch(0))
         await gym.start(term=2)
     await settle()
-    assert gym.runner.all(Trained) == []
+    assert trained(gym.runner) == []
     assert gym.engine.trainer.batches == [], "it would take the time of those that came after"
     assert await gym.completed() == 0
 
@@ -237,7 +267,7 @@ async def test_samples_are_fetched_from_where_the_coordinator_that_came_back_has
     await gym.tell(order)
     await asyncio.sleep(2.0)
     assert await gym.completed() == 1
-    assert len(gym.runner.all(Trained)) == 1
+    assert len(trained(gym.runner)) == 1
 
 
 async def test_it_trains_on_the_bundles_that_its_trainer_wants(gym: Gym) -> None:
@@ -246,14 +276,14 @@ async def test_it_trains_on_the_bundles_that_its_trainer_wants(gym: Gym) -> None
     ((iteration, bundles),) = gym.engine.trainer.batches
     assert iteration == 0
     assert bundles == {"samples/1.0": b"samples", "samples/2.0": b"samples"}
-    assert gym.runner.last(Trained).metrics == {"loss": 1.0}
+    assert trained(gym.runner)[-1].metrics == {"loss": 1.0}
 
 
 async def test_a_repeated_train_is_answered_from_memory(gym: Gym) -> None:
     await gym.start()
     await gym.tell(gym.batch(0))
     await gym.tell(gym.batch(0))
-    first, second = gym.runner.all(Trained)
+    first, second = (each for each in reports(gym.runner) if each.trained is not None)
     assert first == second
     assert len(gym.engine.trainer.batches) == 1
     await gym.tell(gym.batch(1))
@@ -273,8 +303,10 @@ async def test_a_train_that_is_repeated_while_it_runs_is_answered_once_to_the_la
         assert await gym.completed() == 0
     await settle()
     assert len(gym.engine.trainer.batches) == 1
-    assert successor.all(Trained) == [Trained(0, 0, {"loss": 1.0}, successor.inbox[0].seconds)]
-    assert gym.runner.all(Trained) == []
+    (report,) = successor.inbox
+    assert (report.term, report.rank, report.completed) == (1, 0, 1)
+    assert report.trained == TrainedIteration(0, {"loss": 1.0}, report.trained.seconds)
+    assert trained(gym.runner) == []
 
 
 async def test_an_error_goes_to_the_latest_asker_too_and_the_iteration_may_be_tried_again(
@@ -289,11 +321,11 @@ async def test_an_error_goes_to_the_latest_asker_too_and_the_iteration_may_be_tr
         successor.tell(gym.rank, gym.batch(0))
         await settle()
     await settle()
-    assert len(successor.all(TrainerFailed)) == 1
+    assert len(errors(successor)) == 1
     gym.engine.trainer.error = None
     successor.tell(gym.rank, gym.batch(0))
     await settle()
-    assert successor.last(Trained).iteration == 0
+    assert trained(successor)[-1].iteration == 0
 
 
 async def test_it_says_how_many_iterations_are_trained(gym: Gym) -> None:
@@ -311,7 +343,7 @@ async def test_an_iteration_out_of_turn_is_refused(gym: Gym, iteration: int) -> 
     await gym.start(completed=3)
     await gym.tell(gym.batch(iteration))
     assert gym.engine.trainer.batches == []
-    assert "3 are trained" in gym.runner.last(TrainerFailed).error
+    assert "3 are trained" in errors(gym.runner)[-1]
     assert await gym.completed() == 3
 
 
@@ -326,9 +358,9 @@ async def test_weights_are_published_to_whoever_asks_as_often_as_they_ask(gym: G
     for order in (publish, gym.batch(1), publish):  # the last is a reminder that was on its way
         successor.tell(gym.rank, order)
         await settle()
-    assert len(gym.runner.all(Published)) == len(successor.all(Published)) == 2
-    assert len({*gym.runner.all(Published), *successor.all(Published)}) == 1
-    assert successor.all(TrainerFailed) == []
+    assert len(published(gym.runner)) == len(published(successor)) == 2
+    assert len({*published(gym.runner), *published(successor)}) == 1
+    assert errors(successor) == []
 
 
 async def test_weights_of_another_version_than_asked_for_are_never_published(gym: Gym) -> None:
@@ -339,8 +371,8 @@ async def test_weights_of_another_version_than_asked_for_are_never_published(gym
             Publish(0, False, gym.store.writable_by("node"))
         )  # queued behind the training
     await settle()
-    assert gym.runner.all(Published) == []
-    assert "asked to publish iteration 0, but 1 are trained" in gym.runner.last(TrainerFailed).error
+    assert published(gym.runner) == []
+    assert "asked to publish iteration 0, but 1 are trained" in errors(gym.runner)[-1]
 
 
 async def test_a_checkpoint_is_saved_as_often_as_asked_for_but_only_of_what_is_trained(
@@ -350,11 +382,11 @@ async def test_a_checkpoint_is_saved_as_often_as_asked_for_but_only_of_what_is_t
     await gym.tell(gym.batch(0))
     await gym.tell(SaveCheckpoint(1, export=False))
     await gym.tell(SaveCheckpoint(1, export=False))
-    assert gym.runner.all(CheckpointSaved) == [CheckpointSaved(1)] * 2
-    (saved,) = gym.engine.trainer.saved
-    assert saved == gym.run_folder / "checkpoints" / "iteration-000001.safetensors"
+    assert saved(gym.runner) == [1, 1]
+    (path,) = gym.engine.trainer.saved
+    assert path == gym.run_folder / "checkpoints" / "iteration-000001.safetensors"
     await gym.tell(SaveCheckpoint(2, export=False))
-    assert "1 are trained" in gym.runner.last(TrainerFailed).error
+    assert "1 are trained" in errors(gym.runner)[-1]
 
 
 async def test_the_model_is_exported_when_asked_for(gym: Gym) -> None:
@@ -362,15 +394,16 @@ async def test_the_model_is_exported_when_asked_for(gym: Gym) -> None:
     await gym.tell(gym.batch(0))
     await gym.tell(SaveCheckpoint(1, export=True))
     assert gym.engine.trainer.exported == [gym.run_folder / "export"]
-    assert gym.runner.last(CheckpointSaved).iteration == 1
+    assert saved(gym.runner) == [1]
 
 
 async def test_an_error_of_the_trainer_becomes_a_message(gym: Gym) -> None:
     await gym.start()
     gym.engine.trainer.error = TrainingDiverged("the loss is nan")
     await gym.tell(gym.batch(0))
-    assert gym.runner.last(TrainerFailed) == TrainerFailed(0, "TrainingDiverged: the loss is nan")
-    assert gym.runner.all(Trained) == []
+    error = "TrainingDiverged: the loss is nan"
+    assert gym.runner.last(TrainerReport) == TrainerReport(1, 0, 0, error=error)
+    assert trained(gym.runner) == []
 
 
 async def test_work_for_a_job_that_has_ended_is_ignored(gym: Gym) -> None:
@@ -380,7 +413,7 @@ async def test_work_for_a_job_that_has_ended_is_ignored(gym: Gym) -> None:
     assert gym.engine.trainer.batches == []
     await gym.prepare(gym.runner)
     await gym.start(term=2)
-    assert len(gym.runner.all(TrainerReady)) == 2
+    assert len(built(gym.runner)) == 2
 
 
 async def test_an_order_of_nobody_ends_no_trainer(gym: Gym) -> None:
@@ -401,7 +434,6 @@ async def test_a_strangers_orders_are_refused(gym: Gym) -> None:
         gym.batch(0),
         Publish(0, False, gym.store.writable_by("node")),
         SaveCheckpoint(0, export=True),
-        DropTrainer("job", 99),
         StartTrainer("job", job(), 0, 1, "", str(gym.run_folder / "elsewhere"), 0, 99),
     ]
     for order in orders:
@@ -430,7 +462,7 @@ async def test_an_order_that_comes_before_its_runner_is_named_waits_for_that(gym
     assert gym.engine.built == 0
     await gym.prepare(successor)
     assert gym.engine.built == 1
-    assert successor.inbox == [TrainerReady(0)]
+    assert successor.inbox == [TrainerReport(2, 0, 0)]
 
 
 async def test_rank_0_of_several_says_where_it_listens_as_often_as_it_is_told(gym: Gym) -> None:
@@ -438,13 +470,14 @@ async def test_rank_0_of_several_says_where_it_listens_as_often_as_it_is_told(gy
     async with gym.context.accelerator_turn():
         await gym.tell(order)
         await gym.tell(order)
-        first, second = gym.runner.all(TrainerListens)
+        first, second = reports(gym.runner)
         assert first == second
-        host, _, port = first.rendezvous.rpartition(":")
+        assert first.completed == -1, "it is still being built"
+        host, _, port = first.listens_at.rpartition(":")
         with socket.create_connection((host, int(port)), timeout=5.0):
             pass
     await settle()
-    assert gym.engine.rendezvous == first.rendezvous, "it meets the others where it says"
+    assert gym.engine.rendezvous == first.listens_at, "it meets the others where it says"
 
 
 async def test_the_ranks_behind_the_first_meet_it_where_they_are_told(gym: Gym) -> None:
@@ -455,9 +488,9 @@ async def test_the_ranks_behind_the_first_meet_it_where_they_are_told(gym: Gym) 
 
 async def test_a_rank_that_others_have_replaced_frees_its_trainer(gym: Gym) -> None:
     await gym.start(term=2)
-    await gym.tell(DropTrainer("job", 2))
+    await gym.replace_trainers(2)
     assert await gym.completed() == 0, "it is of that term itself"
-    await gym.tell(DropTrainer("job", 3))
+    await gym.replace_trainers(3)
     assert await gym.completed() == -1
 
 
@@ -467,12 +500,12 @@ async def test_weights_are_published_when_the_nodes_store_is_back(gym: Gym) -> N
     await gym.start()
     await gym.tell(Publish(0, False, gym.store.writable_by("node")))
     await asyncio.sleep(10.0)
-    assert [each.version for each in gym.runner.all(Published)] == [0]
-    assert gym.runner.all(TrainerFailed) == []
+    assert [each.version for each in published(gym.runner)] == [0]
+    assert errors(gym.runner) == []
 
 
 async def test_ranks_that_lost_each_other_say_so(gym: Gym) -> None:
     await gym.start()
     gym.engine.trainer.error = TransportError("all-reduce: rank 0 of 2 lost its peers")
     await gym.tell(gym.batch(0))
-    assert gym.runner.last(TrainerFailed).lost_others
+    assert gym.runner.last(TrainerReport).lost_others
