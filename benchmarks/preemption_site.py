@@ -123,6 +123,10 @@ class _Coordinator(Actor):
     async def on_worker_report(self, message: WorkerReport) -> None:
         """Of no interest here."""
 
+    def workers(self, node: str) -> tuple[WorkerRefs, ...]:
+        """Those of a node, as it reported last."""
+        return tuple(self._workers.get(node, {}).values())
+
     def _remove(self, workers: list[WorkerRefs], *, announced: bool) -> None:
         names = tuple(worker.worker for worker in workers)
         self._site.requests.remove_workers(names, "its process ended", announced=announced)

@@ -109,7 +109,7 @@ def _p99(seen: Sequence[Regrouping]) -> float:
 def _regroupings(trials: Trials) -> dict[str, Figure]:
     seen = trials.seen
     timings = NodeTimings()
-    grouped = liveness._SUSPECT_ASKS * timings.ask_grouped_s
+    grouped = liveness.SUSPECT_ASKS * timings.ask_grouped_s
     figures: dict[str, Figure] = {
         "kill_to_first_step_ms_median": max(_median(seen[case]) for case in CASES),
         "kill_to_first_step_ms_p99": max(_p99(seen[case]) for case in CASES),

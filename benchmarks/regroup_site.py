@@ -6,20 +6,23 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
+import structlog
+
 from benchmarks.preemption_site import LIMIT_S, Site, make_requests
-from spotlight.actors.node import node as node_module
 from spotlight.actors.node.node import NodeScheduler, NodeSettings
-from spotlight.actors.node.regrouping import Grouping
-from spotlight.actors.protocol import Demand, DemandClass, WorkerReport
-from spotlight.timings import NodeTimings
+from spotlight.actors.protocol import Demand, DemandClass
+from spotlight.timings import Timings
 from spotlight.transport.tensors import BundleStore
 from spotlight.types import SamplingSettings
 
@@ -45,30 +48,17 @@ class News(NamedTuple):
     t: float
 
 
-class _TimedGrouping(Grouping):
-    """Remembers when it heard what."""
+class NodeLog:
+    """What a node logs of its workers and their groups."""
 
-    def __init__(self, node: NodeScheduler, name: str) -> None:
-        super().__init__(node, name, lambda worker: node._plans.change(worker), NodeTimings())
+    def __init__(self) -> None:
         self.news: list[News] = []
-
-    def remove(self, worker: str) -> None:
-        if worker in self._workers:
-            self._note("ended", worker)
-        super().remove(worker)
-
-    def lose_sight(self, worker: str) -> None:
-        if worker in self._workers and worker not in self._silent:
-            self._note("silent", worker)
-        super().lose_sight(worker)
-
-    def note(self, report: WorkerReport) -> None:
-        worker = report.worker
-        if worker in self._silent:
-            self._note("answers", worker)
-        elif worker in self._workers and self._ready_for.get(worker, "") != report.ready_for:
-            self._note("ready", worker)
-        super().note(report)
+        self.epoch = 0
+        """Of the latest plan."""
+        self.groups: Mapping[tuple[str, ...], int] = {}
+        """As planned, with their epochs."""
+        self._workers: frozenset[str] = frozenset()
+        self._ready: set[str] = set()
 
     @property
     def known(self) -> list[str]:
@@ -78,7 +68,44 @@ class _TimedGrouping(Grouping):
     @property
     def ready(self) -> list[str]:
         """Workers that can be grouped, if they answer."""
-        return sorted(worker for worker, job in self._ready_for.items() if job)
+        return sorted(self._ready)
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Read all that this process logs from now on; errors alone are still written."""
+        before = structlog.get_config()
+        structlog.configure(
+            processors=[self._read, *before["processors"]],
+            wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
+        )
+        try:
+            yield
+        finally:
+            structlog.configure(**before)
+
+    def _read(
+        self, logger: object, method: str, event: MutableMapping[str, Any]
+    ) -> MutableMapping[str, Any]:
+        match event["event"]:
+            case "groups_planned":
+                workers = frozenset(event["workers"])
+                for worker in self._workers - workers:
+                    self._note("ended", worker)
+                self._ready &= workers
+                self._workers = workers
+                self.epoch, self.groups = event["epoch"], event["groups"]
+            case "worker_silent":
+                self._note("silent", event["worker"])
+            case "worker_answers":
+                self._note("answers", event["worker"])
+            case "worker_ready" if event["job"]:
+                self._ready.add(event["worker"])
+                self._note("ready", event["worker"])
+            case "worker_ready":
+                self._ready.discard(event["worker"])
+        if method not in ("error", "critical", "exception"):
+            raise structlog.DropEvent
+        return event
 
     def _note(self, kind: str, worker: str) -> None:
         self.news.append(News(kind, worker, time.monotonic()))
@@ -87,11 +114,10 @@ class _TimedGrouping(Grouping):
 class GroupSite(Site):
     """One node; `settings` are those of every request."""
 
-    grouping: _TimedGrouping
-
     def __init__(self, folder: Path, settings: SamplingSettings) -> None:
         super().__init__(folder, WORKERS)
         self.submitted: list[str] = []
+        self.grouping = NodeLog()
         self.wished = WORKERS
         """The degree that the node is told."""
         self._settings = settings
@@ -102,20 +128,23 @@ class GroupSite(Site):
         """Of the loop: until when, and how long."""
         self._rounds = 0
         self._feeds = True
-        node_module._RESTARTS = 1_000_000  # a node gives up workers that end so often
+        self._reading = ExitStack()
 
     # --- what it is made of ---
 
     async def _add_node(self, name: str) -> None:
         self._tasks = [asyncio.create_task(self._feed()), asyncio.create_task(self._watch_loop())]
+        self._reading.enter_context(self.grouping.reading())
         self.began = time.monotonic()
         await super()._add_node(name)
 
     def make_node(self, settings: NodeSettings, store: BundleStore) -> NodeScheduler:
         """See `Site.make_node`."""
-        node = super().make_node(settings, store)
-        self.grouping = node._grouping = _TimedGrouping(node, settings.name)
-        return node
+        times = Timings()
+        # A node gives up workers that end often within this time: so it never does.
+        short_s = 5 * times.node.restart_pause_s
+        times = replace(times, node=replace(times.node, restart_window_s=short_s))
+        return NodeScheduler(settings, store, self.launcher, timings=times)
 
     def joined(self, name: str) -> None:
         """See `Site.joined`."""
@@ -131,6 +160,7 @@ class GroupSite(Site):
             task.cancel()
         self._file.close()
         await super().close()
+        self._reading.close()
 
     async def _feed(self) -> None:
         while self._feeds:
@@ -185,23 +215,26 @@ class GroupSite(Site):
 
     def is_running(self, worker: str) -> bool:
         """Whether its latest process has not ended, as far as is known; it may be stopped."""
-        return self.launcher.processes[worker]._process.returncode is None
+        try:
+            return psutil.Process(self.pid(worker)).status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
 
     def control_ports(self) -> set[int]:
         """Where the node and its workers are dialled."""
-        workers = self.grouping._workers.values()
+        workers = self.coordinator.workers("node-0")
         addresses = [self.system.address, *(refs.leader.address for refs in workers)]
         return {int(address.rpartition(":")[2]) for address in addresses}
 
     @property
     def groups(self) -> list[tuple[str, ...]]:
         """As planned, the largest first."""
-        return sorted(self.grouping._groups, key=lambda group: (-len(group), group))
+        return sorted(self.grouping.groups, key=lambda group: (-len(group), group))
 
     @property
     def epoch(self) -> int:
         """Of the latest plan."""
-        return self.grouping._epoch
+        return self.grouping.epoch
 
     def look(self, kind: str) -> list[Record]:
         """All lines so far that have this key."""
@@ -247,7 +280,7 @@ class GroupSite(Site):
             return (
                 all(
                     len(group) == self.wished and steps.count(epoch) >= SETTLED_STEPS
-                    for group, epoch in self.grouping._groups.items()
+                    for group, epoch in self.grouping.groups.items()
                 )
                 and len(self.grouping.known) == WORKERS
             )

@@ -5,7 +5,7 @@ Every line has `pid` and `t` in seconds. Kinds of lines, by the key that only th
 - `step`: the leading rank completed this step of the batch with `seeds`, in the group of `epoch`
   with so many `members`.
 - `commit`: the progress of the batch with `seeds` after this step was copied, to be delivered.
-- `formed`: this rank's group of that epoch can denoise; it took `seconds` from the order.
+- `formed`: the group of that epoch can denoise; it took `seconds` from the order.
 - `met`: this rank connected to the others of that epoch, in `seconds`.
 - `loaded_s`: weights were copied into the model, in that time.
 """
@@ -15,14 +15,15 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
+import structlog
 from torch import Tensor
 
 from spotlight.actors.worker import process, torch_collective
 from spotlight.actors.worker.engine import Origin
-from spotlight.actors.worker.sp_membership import SPMembership
 from spotlight.actors.worker.step_group import GroupSteps, SoloSteps
 from spotlight.actors.worker.torch_engine import TorchEngine
 from spotlight.diffusion.qwen_image import QwenImageModel
@@ -43,14 +44,28 @@ def main() -> None:
         line = json.dumps({"pid": os.getpid(), "t": time.monotonic(), **fields}) + "\n"
         os.write(trace, line.encode())
 
-    _trace_steps(note)
+    epochs = _trace_groups(note)
+    _trace_steps(note, epochs)
     _trace_commits(note)
-    _trace_groups(note)
     _trace_weights(note)
     process.main()
 
 
-def _trace_steps(note: _Note) -> None:
+class _Epochs:
+    """Of the groups in which this worker denoises."""
+
+    def __init__(self) -> None:
+        self.latest = 0
+        """That formed."""
+        self.met: WeakKeyDictionary[Group, int] = WeakKeyDictionary()
+
+    def of(self, company: Any) -> int:
+        """A group that is left behind may still end a step; one that is alone is the latest."""
+        is_group = isinstance(company, GroupSteps)
+        return self.met[company.collective.group] if is_group else self.latest
+
+
+def _trace_steps(note: _Note, epochs: _Epochs) -> None:
     def traced(step: Callable[[Any, Denoising], None]) -> Callable[[Any, Denoising], None]:
         def traced_step(company: Any, denoising: Denoising) -> None:
             step(company, denoising)
@@ -58,7 +73,7 @@ def _trace_steps(note: _Note) -> None:
                 seeds=denoising.seeds,
                 step=denoising.steps_taken,
                 members=company.members,
-                epoch=getattr(company, "epoch", 0),
+                epoch=epochs.of(company),
             )
 
         return traced_step
@@ -80,26 +95,37 @@ def _trace_commits(note: _Note) -> None:
     change(TorchEngine, "pack", traced)
 
 
-def _trace_groups(note: _Note) -> None:
-    def joins(join: Callable[..., None]) -> Callable[..., None]:
-        def traced_join(seat: SPMembership[Any], company: Any, seconds: float) -> None:
-            company.epoch = seat.epoch
-            note(formed=seat.epoch, rank=seat._rank(), members=company.members, seconds=seconds)
-            join(seat, company, seconds)
+def _trace_groups(note: _Note) -> _Epochs:
+    epochs = _Epochs()
 
-        return traced_join
+    def read(
+        logger: object, method: str, event: MutableMapping[str, Any]
+    ) -> MutableMapping[str, Any]:
+        if event["event"] == "group_formed":
+            epochs.latest = event["epoch"]
+            note(formed=event["epoch"], seconds=event["seconds"])
+        return event
+
+    def reads(configure: Callable[[], None]) -> Callable[[], None]:
+        def configure_and_read() -> None:
+            configure()
+            structlog.configure(processors=[read, *structlog.get_config()["processors"]])
+
+        return configure_and_read
 
     def meets(meet: Callable[..., Group]) -> Callable[..., Group]:
         def traced_meet(rank: int, world: int, store: Any, where: str, **options: Any) -> Group:
             began = time.monotonic()
             group = meet(rank, world, store, where, **options)
-            note(met=int(where.rpartition(" ")[2]), rank=rank, seconds=time.monotonic() - began)
+            epochs.met[group] = int(where.rpartition(" ")[2])
+            note(met=epochs.met[group], rank=rank, seconds=time.monotonic() - began)
             return group
 
         return traced_meet
 
-    change(SPMembership, "_join", joins)
+    change(process, "log_as_json_lines", reads)
     change(torch_collective, "meet", meets)
+    return epochs
 
 
 def _trace_weights(note: _Note) -> None:

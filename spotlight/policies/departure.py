@@ -77,10 +77,8 @@ class Departure:
         self.left = True
         return True
 
-    def stay(self) -> bool:
-        """The node is not taken after all; whether it had left."""
-        had_left = self.left
+    def stay(self) -> None:
+        """The node is not taken after all."""
         self.left = False
         self._standing.clear()
         self._drained.clear()
-        return had_left

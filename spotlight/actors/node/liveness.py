@@ -10,7 +10,8 @@ from collections.abc import Callable
 from spotlight.actors.runtime import Actor, ActorRef, Message
 from spotlight.errors import ActorError, RemoteError
 
-_SUSPECT_ASKS = 3
+SUSPECT_ASKS = 3
+"""Questions without an answer, in a row, that make a suspect."""
 
 
 async def until_silent(
@@ -46,6 +47,6 @@ async def until_silent(
             silent, unanswered_s = 0, 0.0  # an answer, of a kind
         except ActorError:
             silent, unanswered_s = silent + 1, unanswered_s + pause_s
-            if silent == _SUSPECT_ASKS:
+            if silent == SUSPECT_ASKS:
                 suspect()
         await asyncio.sleep(max(0.0, asked_at + pause_s - loop.time()))

@@ -96,9 +96,15 @@ class Grouping:
         worker = report.worker
         if worker not in self._workers:
             return
-        changed = worker in self._silent or self._ready_for.get(worker) != report.ready_for
-        self._silent.discard(worker)
-        self._ready_for[worker] = report.ready_for
+        changed = False
+        if worker in self._silent:
+            changed = True
+            log.info("worker_answers", worker=worker)
+            self._silent.discard(worker)
+        if self._ready_for.get(worker) != report.ready_for:
+            changed = True
+            log.debug("worker_ready", worker=worker, job=report.ready_for)
+            self._ready_for[worker] = report.ready_for
         self._reported[worker] = report.group
         plan = self._plans.get(worker)
         if plan is not None and report.group == plan.epoch and report.formed:

@@ -35,6 +35,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
     from spotlight.actors.runtime import Actor, ActorRef, ActorSystem
     from spotlight.actors.worker.group_leader import GroupLeader
     from spotlight.actors.worker.member import Member
+    from spotlight.actors.worker.threads import SystemThreads
     from spotlight.actors.worker.torch_engine import TorchEngine
     from spotlight.actors.worker.trainer_rank import TrainerRank
     from spotlight.actors.worker.worker_state import WorkerContext
@@ -46,7 +47,9 @@ async def _serve(arguments: argparse.Namespace) -> None:
     # Ranks bind what their peers reach them by: a group has one address for both.
     engine = TorchEngine(place.advertised_host or place.host)
     epoch = secrets.randbits(48)
-    context = WorkerContext(arguments.name, epoch, arguments.node, engine.limit_threads)
+    threads = SystemThreads()
+    threads.begin()
+    context = WorkerContext(arguments.name, epoch, arguments.node, engine.limit_threads, threads)
     system = ActorSystem(ZeroMQTransport(place.bind, advertise=place.advertise), rng=rng)
     await system.start()
     try:

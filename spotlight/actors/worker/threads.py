@@ -1,4 +1,5 @@
-"""The threads of a worker: one at the accelerator, one that scores, one that packs.
+"""The threads of a worker: one at the accelerator, one that scores, one that packs, and a few in
+which its loop reads and checks bundles.
 
 So the actors' loop always answers, and the accelerator never waits for bytes. The accelerator's
 thread that is stuck in a collective is left behind for a new one.
@@ -7,6 +8,7 @@ thread that is stuck in a collective is left behind for a new one.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +17,9 @@ from typing import Protocol, TypeVar
 from spotlight.actors.runtime.abandonable_thread import AbandonableThread
 
 ResultT = TypeVar("ResultT")
+
+_READERS = 6
+"""They work on several bundles at once: samples to train on, commits to deliver."""
 
 
 class WorkerThreads(Protocol):
@@ -56,6 +61,18 @@ class SystemThreads:
         self._accelerator = AbandonableThread("accelerator")
         self._scorer = ThreadPoolExecutor(1, thread_name_prefix="scorer")
         self._packer = ThreadPoolExecutor(1, thread_name_prefix="packer")
+
+    def begin(self) -> None:
+        """Start all of them now, those of the running loop (`asyncio.to_thread`) too, and not each
+        with its first work: so what a process holds does not grow as it works.
+        """
+        for one in (self._accelerator, self._scorer, self._packer):
+            one.submit(int)
+        readers = ThreadPoolExecutor(_READERS, thread_name_prefix="reader")
+        all_there = threading.Barrier(_READERS)
+        for _ in range(_READERS):
+            readers.submit(all_there.wait)  # a thread that were free would be used again
+        asyncio.get_running_loop().set_default_executor(readers)
 
     def on_accelerator(self, work: Callable[[], ResultT]) -> asyncio.Future[ResultT]:
         """See `WorkerThreads.on_accelerator`."""
