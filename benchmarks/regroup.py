@@ -158,7 +158,7 @@ def _leaks(
     segments: set[str],
 ) -> dict[str, Figure]:
     """What this process has more than before, and workers than any of them had before the last
-    quarter of the events: each makes a thread at its first commit and at its first score.
+    quarter of the events.
     """
     figures: dict[str, Figure] = {"leaked_segments": len(segments)}
     for kind in Belongings._fields:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -53,6 +54,17 @@ def run(main: Coroutine[Any, Any, Result]) -> Result:
         raise
     with asyncio.Runner(loop_factory=factory) as runner:
         return runner.run(main)
+
+
+async def open_first_stream() -> None:
+    """Have the loop take now what it holds from its first stream on: uvloop keeps a descriptor in
+    reserve for the day on which all others are in use.
+    """
+    here, there = socket.socketpair()
+    with there:
+        _, writer = await asyncio.open_unix_connection(sock=here)
+        writer.close()
+        await writer.wait_closed()
 
 
 def ending_signals() -> Sequence[signal.Signals]:

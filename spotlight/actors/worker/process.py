@@ -15,7 +15,7 @@ from typing import Any
 
 from spotlight.actors.runtime.launcher import PARENT, WORKER_KEY, die_with_parent
 from spotlight.actors.runtime.logs import log_as_json_lines
-from spotlight.actors.runtime.loop import run, until_told
+from spotlight.actors.runtime.loop import open_first_stream, run, until_told
 
 
 def main() -> None:
@@ -47,8 +47,10 @@ async def _serve(arguments: argparse.Namespace) -> None:
     # Ranks bind what their peers reach them by: a group has one address for both.
     engine = TorchEngine(place.advertised_host or place.host)
     epoch = secrets.randbits(48)
+    # All that a worker holds is there from the start, and does not grow with what it does first.
     threads = SystemThreads()
     threads.begin()
+    await open_first_stream()
     context = WorkerContext(arguments.name, epoch, arguments.node, engine.limit_threads, threads)
     system = ActorSystem(ZeroMQTransport(place.bind, advertise=place.advertise), rng=rng)
     await system.start()
