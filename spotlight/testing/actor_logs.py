@@ -17,6 +17,7 @@ import structlog
 
 from spotlight.actors.protocol import Grant, GroupPlan
 from spotlight.testing.ack_log import AckLog
+from spotlight.testing.fake_denoising import FakeDenoising
 from spotlight.testing.freezing import current_process
 from spotlight.testing.history import History
 
@@ -151,6 +152,23 @@ class ActorLogs:
     def _on_drain(self, worker: str, stop_in_s: float | None) -> None:
         if stop_in_s is not None:
             self.drains[worker.partition("/")[0]] += 1
+
+    def note_loss(self, process: str, denoising: FakeDenoising | None) -> None:
+        """A process is killed; this is what it denoised last."""
+        worker = self.workers[process]
+        grant = worker.denoises
+        if denoising is None or grant is None or denoising.requests != grant.requests:
+            return
+        self._history.add(
+            "lost_work",
+            worker=process.partition("#")[0],
+            lease=grant.lease,
+            step=denoising.steps_taken,
+            told=worker.told,
+            on_its_way=denoising.copied > worker.told,
+            every=grant.commit_every,
+            requests=tuple(request.id for request in grant.requests),
+        )
 
     # --- groups ---
 
