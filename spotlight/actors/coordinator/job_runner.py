@@ -23,6 +23,7 @@ from functools import partial
 
 import structlog
 
+from spotlight import run_events
 from spotlight.actors.coordinator.job_parts import Callbacks, JobParts, JobSetup
 from spotlight.actors.coordinator.job_status import status_of, status_pause_s
 from spotlight.actors.coordinator.request_queue import Ended
@@ -107,7 +108,7 @@ class JobRunner(Actor):
         return any((it.worker, it.leader) == (message.worker, self.sender) for it in workers)
 
     def _from_the_worker(self, message: StateChanged) -> bool:
-        return self._parts.ledger.is_spoken_for(message.worker, self.sender)
+        return self._parts.ledger.may_report(message.worker, self.sender)
 
     def _from_rank_0(self, message: Message) -> bool:
         return self._team.is_rank(self.sender, 0)
@@ -121,9 +122,9 @@ class JobRunner(Actor):
         """Start the dispatcher, and meet the nodes that are there."""
         journal, event = self._journal, self._record.event
         resumed = self._machine.completed if journal.term > 1 else None
-        event("run_started", job=self._job.name, resumed_from_iteration=resumed)
+        event(run_events.RunStarted(job=self._job.name, resumed_from_iteration=resumed))
         if journal.dropped:
-            event("journal_tail_dropped", what=journal.dropped)
+            event(run_events.JournalTailDropped(what=journal.dropped))
         if not self._setup.came_back:
             self._record.write(journal.begin_again)
         dispatcher = self._parts.dispatcher
@@ -158,7 +159,7 @@ class JobRunner(Actor):
             return
         self._phase.outcome, self._phase.reason = outcome, reason
         self._enter("finished")
-        self._record.event("run_finished", outcome=outcome, reason=reason)
+        self._record.event(run_events.RunFinished(outcome=outcome, reason=reason))
         self._parts.briefing.end_job()
         self.tell(self._coordinator, JobEnded(self._status()))
 
@@ -224,8 +225,9 @@ class JobRunner(Actor):
     @handles(CannotServe, only=_from_its_leader)
     async def on_cannot_serve(self, message: CannotServe) -> None:
         """Others may; trainer ranks say themselves what they cannot do."""
-        log.error("worker_cannot_serve", worker=message.worker, reason=message.reason)
-        self._record.event("worker_cannot_serve", worker=message.worker, reason=message.reason)
+        said = run_events.WorkerCannotServe(worker=message.worker, reason=message.reason)
+        log.error(said.name, **said.fields())
+        self._record.event(said)
 
     @handles(StateChanged, only=_from_the_worker)
     async def on_state(self, message: StateChanged) -> None:
@@ -252,7 +254,7 @@ class JobRunner(Actor):
         self._machine = machine = self._progress.machine(self._parts.publications.versions)
         if not trainers.warm:
             return self._team.build(machine.completed)
-        self._record.event("trainers_found", iteration=machine.completed)
+        self._record.event(run_events.TrainersFound(iteration=machine.completed))
         due = machine.schedule.saves(machine.completed) and machine.committed < machine.completed
         if trainers.can_save and due:  # since before a kill
             self._save(machine.completed)
@@ -298,7 +300,7 @@ class JobRunner(Actor):
         """It is durable; whether a resumed run may start there is decided by the machine."""
         if self._team.answered("save", message.iteration, 0):
             path = str(self._record.run.path / checkpoint_path(message.iteration))
-            self._record.event("checkpoint_saved", iteration=message.iteration, path=path)
+            self._record.event(run_events.CheckpointSaved(iteration=message.iteration, path=path))
             self._carry_out(self._machine.progress_saved(message.iteration))
 
     # --- requests ---
@@ -362,7 +364,7 @@ class JobRunner(Actor):
     def _begin_exploration(self, iteration: int) -> None:
         if self._job.exploration.weights == "fresh":  # otherwise it goes on beside training
             self._enter("explore")
-            self._progress.open_figures(iteration)
+            self._progress.open_metrics(iteration)
             self._bar()
         self._parts.exploration.begin(iteration)
 
@@ -379,7 +381,7 @@ class JobRunner(Actor):
 
     def _enter(self, phase: str) -> None:
         self._phase.enter(phase)
-        self._record.event("phase", iteration=self._machine.completed, phase=phase)
+        self._record.event(run_events.PhaseBegan(iteration=self._machine.completed, phase=phase))
 
     def _bar(self, workers: frozenset[str] = frozenset()) -> None:
         """Only these, who train, get no requests."""

@@ -1,7 +1,8 @@
 """The ledger: which worker was in which state for how long.
 
-It writes each change to the run folder; a worker is in exactly one state at any time, so the states
-of a worker add up to its time exactly.
+It writes each change to the run folder. A worker is in exactly one state at any time, so its states
+add up to its time exactly. Scoring goes on beside other states; the time that it took is written
+down with the changes.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import msgspec
 
 from spotlight.actors.protocol import StateChanged, WorkerRefs, WorkerStatus
 from spotlight.actors.runtime import ActorRef
+from spotlight.run_events import WorkerStateBegan
 
 
 class Ledger:
@@ -19,21 +21,25 @@ class Ledger:
 
     Args:
         record: writes an event with the present run time.
+        pop_scoring_s: tells how long a worker has scored since it was called last.
     """
 
-    def __init__(self, record: Callable[..., None]) -> None:
+    def __init__(
+        self, record: Callable[[WorkerStateBegan], None], pop_scoring_s: Callable[[str], float]
+    ) -> None:
         self._record = record
+        self._pop_scoring_s = pop_scoring_s
         self._statuses: dict[str, WorkerStatus] = {}
         self._leaders: dict[str, ActorRef] = {}
 
     def __len__(self) -> int:
         return len(self._statuses)
 
-    def is_spoken_for(self, worker: str, speaker: ActorRef | None) -> bool:
-        """Whether the speaker may say what a worker does: its leader may. Of one that is gone
-        nothing is noted, whoever speaks.
+    def may_report(self, worker: str, sender: ActorRef | None) -> bool:
+        """Whether the sender may report what a worker does: its leader may. Of one that is gone
+        nothing is written down, whoever reports.
         """
-        return self._leaders.get(worker, speaker) == speaker
+        return self._leaders.get(worker, sender) == sender
 
     def add(self, node: str, pool: str, workers: Iterable[WorkerRefs]) -> None:
         """Their time counts from here."""
@@ -73,10 +79,11 @@ class Ledger:
             self._write(status)
 
     def _write(self, status: WorkerStatus) -> None:
-        self._record(
-            "worker_state",
+        began = WorkerStateBegan(
             worker=status.name,
             node=status.node,
             pool=status.pool,
             state=status.state,
+            scoring_s=round(self._pop_scoring_s(status.name), 4),
         )
+        self._record(began)

@@ -16,6 +16,15 @@ from spotlight.actors.protocol import (
 )
 from spotlight.actors.runtime import Actor, ActorRef
 from spotlight.policies.preemption import JoinBackoff
+from spotlight.run_events import (
+    NodeJoined,
+    NodeLost,
+    NodeMustWait,
+    NoticeReceived,
+    NoticeWithdrawn,
+    RunEvent,
+    WorkerJoined,
+)
 from spotlight.timings import RejoinTimings
 from spotlight.transport.tensors import ArtifactStore
 
@@ -40,7 +49,7 @@ class NodeMembership:
         requests: RequestQueue,
         ledger: Ledger,
         store: ArtifactStore,
-        event: Callable[..., None],
+        event: Callable[[RunEvent], None],
         timings: RejoinTimings,
     ) -> None:
         self._actor = actor
@@ -62,11 +71,11 @@ class NodeMembership:
             return True
         wait_s = self._backoff.wait_s(node.node, self._now())
         if wait_s > 0 and node.pool == "spot":
-            self._event("node_must_wait", node=node.node, seconds=round(wait_s, 1))
+            self._event(NodeMustWait(node=node.node, seconds=round(wait_s, 1)))
             self._actor.run_task(self._admit_later(node.node, wait_s))
             return False
-        names = [worker.worker for worker in node.workers]
-        self._event("node_joined", node=node.node, pool=node.pool, workers=names)
+        names = tuple(worker.worker for worker in node.workers)
+        self._event(NodeJoined(node=node.node, pool=node.pool, workers=names))
         return True
 
     def join(self, node: JoinNode) -> None:
@@ -80,7 +89,7 @@ class NodeMembership:
             self._ledger.remove(names)
             self._requests.remove_workers(names, "its process ended", ended=True)
         for worker in came:
-            self._event("worker_joined", worker=worker.worker, node=node.node, pool=node.pool)
+            self._event(WorkerJoined(worker=worker.worker, node=node.node, pool=node.pool))
         if came:
             self._ledger.add(node.node, node.pool, came)
             self._requests.add_workers(node.node, node.pool, came)
@@ -94,7 +103,7 @@ class NodeMembership:
         if node is None:
             return
         self._backoff.left(message.node, self._now())
-        self._event("node_lost", node=node.node, pool=node.pool, reason=message.reason)
+        self._event(NodeLost(node=node.node, pool=node.pool, reason=message.reason))
         self.preemptions += not had_notice
         names = tuple(worker.worker for worker in node.workers)
         self._ledger.remove(names)
@@ -106,11 +115,12 @@ class NodeMembership:
             return False
         if message.cancelled:
             self._roster.leaving.discard(message.node)
-            self._event("notice_withdrawn", node=message.node, source=message.source)
+            self._event(NoticeWithdrawn(node=message.node, source=message.source))
         elif message.node not in self._roster.leaving:
             self._roster.leaving.add(message.node)
             self.preemptions += 1
-            self._event("notice", node=message.node, source=message.source, lead_s=message.lead_s)
+            notice = NoticeReceived(node=message.node, source=message.source, lead_s=message.lead_s)
+            self._event(notice)
         self._requests.set_leaving(message.workers, leaving=not message.cancelled)
         return True
 

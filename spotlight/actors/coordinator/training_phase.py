@@ -49,7 +49,7 @@ class TrainingPhase:
 
     def rank_trained(self, message: Trained) -> None:
         """A rank has taken its optimizer steps; what is not of this iteration changes nothing."""
-        if self._phase.name != "train" or message.iteration != self._progress.figures.iteration:
+        if self._phase.name != "train" or message.iteration != self._progress.metrics.iteration:
             return
         self._answers[message.rank] = message
         if self._team.answered("train", message.iteration, message.rank):

@@ -55,7 +55,6 @@ from spotlight.actors.protocol.scheduling import (
     ReturnLease,
     Revoke,
     StateChanged,
-    WorkerState,
 )
 from spotlight.actors.protocol.training import (
     CheckpointSaved,
@@ -155,7 +154,6 @@ __all__ = [
     "WeightsHeld",
     "WeightsMissed",
     "WorkerRefs",
-    "WorkerState",
     "WorkerStatus",
     "WorkerUp",
 ]

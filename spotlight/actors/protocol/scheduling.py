@@ -7,11 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from spotlight.transport.control import Message
-from spotlight.types import BundleOffer, Commit, Record, Request, WorkerName
-
-WorkerState = Literal[
-    "starting", "loading", "rollout", "explore", "evaluate", "score", "train", "idle", "gone"
-]
+from spotlight.types import BundleOffer, Commit, Record, Request, WorkerName, WorkerState
 
 
 class HeldLease(Record, frozen=True):

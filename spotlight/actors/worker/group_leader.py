@@ -54,7 +54,6 @@ from spotlight.actors.protocol import (
     ReturnLease,
     Revoke,
     StateChanged,
-    WorkerState,
 )
 from spotlight.actors.protocol.delivery import insist, try_tell
 from spotlight.actors.runtime import Actor, ActorRef, Message, handles
@@ -62,6 +61,7 @@ from spotlight.actors.runtime.bounded_set import BoundedSet
 from spotlight.actors.worker.sp_group_view import SPGroupView
 from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.errors import ActorError
+from spotlight.types import WorkerState
 
 log = structlog.get_logger(__name__)
 
