@@ -28,11 +28,12 @@ from spotlight.actors.coordinator.request_plans import rollout_settings
 from spotlight.actors.coordinator.request_queue import Ended
 from spotlight.actors.coordinator.step_profile import StepProfile
 from spotlight.actors.protocol import (
-    HoldWeights,
+    JobPlan,
     Membership,
-    PrepareJob,
-    StateChanged,
+    WeightsOffer,
+    WorkerPlan,
     WorkerRefs,
+    WorkerReport,
     WorkerUp,
 )
 from spotlight.actors.runtime import Actor, ActorSystem, handles
@@ -70,8 +71,8 @@ class _Submitter(Actor):
         if self.counted >= self.target:
             self.reached.set()
 
-    @handles(StateChanged)
-    async def on_state(self, message: StateChanged) -> None:
+    @handles(WorkerReport)
+    async def on_report(self, message: WorkerReport) -> None:
         """Of no interest here."""
 
 
@@ -154,9 +155,9 @@ async def _measure(count: int, rounds: int) -> dict[str, Any]:
             refs = await asyncio.wait_for(up, 300)
             membership = Membership(submitter_ref, dispatcher_ref, store.writable_by("node"))
             dispatcher.queue.add_workers("node", "spot", (refs,))
-            await system.ask(refs.leader, PrepareJob("job", job, membership), timeout_s=300)
-            weights = store.put("weights/0", pack(model.trainable_state()))
-            system.tell(refs.leader, HoldWeights("job", 0, weights, None, (0,)))
+            weights = WeightsOffer(0, store.put("weights/0", pack(model.trainable_state())))
+            plan = WorkerPlan(1, JobPlan("job", membership, (weights,), (0,), job))
+            await system.ask(refs.leader, plan, timeout_s=300)
             for number in range(rounds + 1):
                 requests = _requests(job, count, number)
                 speed = await asyncio.to_thread(_plain, model, requests)

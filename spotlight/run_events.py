@@ -159,8 +159,6 @@ class NoticeWithdrawn(RunEvent, frozen=True, kw_only=True, tag="notice_withdrawn
 
     node: str
     """Name of the node."""
-    source: str
-    """Who says so."""
 
 
 class WorkerJoined(RunEvent, frozen=True, kw_only=True, tag="worker_joined"):

@@ -20,28 +20,29 @@ import torch
 
 from spotlight.actors.coordinator.dispatcher import Dispatcher
 from spotlight.actors.coordinator.job_journal import JobJournal
+from spotlight.actors.coordinator.node_plans import NodePlans
 from spotlight.actors.coordinator.request_plans import rollout_settings
 from spotlight.actors.coordinator.request_queue import Ended, RequestQueue
 from spotlight.actors.coordinator.step_profile import StepProfile
 from spotlight.actors.node.node import NodeScheduler, NodeSettings
 from spotlight.actors.protocol import (
+    Acknowledged,
     Demand,
     DemandClass,
-    HoldWeights,
-    JoinNode,
     Membership,
-    NodeJoined,
-    PrepareJob,
-    StateChanged,
+    NodePlan,
+    NodeReport,
+    WeightsOffer,
     WorkerRefs,
+    WorkerReport,
 )
-from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, handles
+from spotlight.actors.runtime import Actor, ActorSystem, handles
 from spotlight.actors.runtime.launcher import LocalLauncher, LocalProcess
 from spotlight.actors.worker.commit_bundles import settings_of
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.samplers import sample
-from spotlight.jobs import job_from_data
+from spotlight.jobs import JobSpec, job_from_data
 from spotlight.policies.dispatch.instructions import RequestsFinished
 from spotlight.policies.dispatch.pace import Pace
 from spotlight.policies.dispatch.table import RequestTable
@@ -50,7 +51,7 @@ from spotlight.store.journal import Journal
 from spotlight.transport.control import ZeroMQTransport
 from spotlight.transport.tensors import BundleStore, fetch
 from spotlight.transport.tensors.bundles import pack, unpack
-from spotlight.types import Request, RequestId, Result, SamplingSettings
+from spotlight.types import BundleOffer, Request, RequestId, Result, SamplingSettings
 
 WORKERS = 3
 TOLERANCE = 1e-3
@@ -71,37 +72,41 @@ class _Launcher(LocalLauncher):
 class _Runner(Actor):
     """As far as workers say what they do."""
 
-    @handles(StateChanged)
-    async def on_state(self, message: StateChanged) -> None:
+    @handles(WorkerReport)
+    async def on_report(self, message: WorkerReport) -> None:
         """Of no interest here."""
 
 
 class _Coordinator(Actor):
     """As far as one node and its requests go."""
 
-    def __init__(self, requests: RequestQueue, prepare: PrepareJob, weights: HoldWeights) -> None:
+    def __init__(
+        self, requests: RequestQueue, job: JobSpec, membership: Membership, weights: BundleOffer
+    ) -> None:
         self.requests = requests
-        self._prepare = prepare
+        self.plans = NodePlans(self)
+        self._job = job
+        self._membership = membership
         self._weights = weights
         self._workers: dict[int, WorkerRefs] = {}
         self.finished: Counter[str] = Counter()
         self.results: dict[str, Result] = {}
 
-    @handles(JoinNode)
-    async def on_join(self, message: JoinNode) -> NodeJoined:
+    @handles(NodeReport)
+    async def on_node_report(self, message: NodeReport) -> NodePlan | Acknowledged:
         now = {worker.epoch: worker for worker in message.workers}
         gone = tuple(self._workers[epoch].worker for epoch in self._workers.keys() - now.keys())
         came = tuple(now[epoch] for epoch in now.keys() - self._workers.keys())
         self.requests.remove_workers(gone, "it ended")
         self.requests.add_workers(message.node, "spot", came)
         self._workers = now
-        self.run_task(self._brief(message.scheduler))
-        return NodeJoined(self.ref)
-
-    async def _brief(self, node: ActorRef) -> None:
-        """Once it has been answered: before that it does not know whom to obey."""
-        self.tell(node, self._prepare)
-        self.tell(node, self._weights)
+        if message.coordinator is None:
+            self.plans.begin_job()
+            self.plans.answer(message)
+            self.plans.prepare(message.node, "job", self._job, self._membership)
+            self.plans.keep((0,))
+            self.plans.hold(message.node, WeightsOffer(0, self._weights))
+        return self.plans.answer(message)
 
     def note(self, ended: Ended) -> None:
         assert isinstance(ended, RequestsFinished), ended
@@ -115,7 +120,6 @@ class _Site:
 
     launcher: _Launcher
     node: NodeScheduler
-    node_ref: ActorRef
     system: ActorSystem
     coordinator: _Coordinator
     model: DiffusionModel
@@ -160,7 +164,8 @@ class _Site:
     def demand(self, degree: int) -> None:
         """Groups of this degree, as far as there are workers."""
         waiting = DemandClass("rollout", 100, 100, {1: 0.01, 2: 0.006})
-        self.coordinator.tell(self.node_ref, Demand("job", 4, (waiting,), None, degree, ()))
+        self.coordinator.plans.demand("n", Demand("job", 4, (waiting,), None, degree, ()))
+        self.coordinator.plans.send()
 
     def groups(self) -> list[tuple[str, ...]]:
         """Planned groups of several."""
@@ -226,10 +231,9 @@ async def _site(folder: Path) -> AsyncIterator[_Site]:
         weights = sink_store.put("weights/0", pack(model.trainable_state()))
         site.coordinator = _Coordinator(
             dispatcher.queue,
-            PrepareJob(
-                "job", job, Membership(runner, dispatcher_ref, sink_store.writable_by("node"))
-            ),
-            HoldWeights("job", 0, weights, None, (0,)),
+            job,
+            Membership(runner, dispatcher_ref, sink_store.writable_by("node")),
+            weights,
         )
         await site.system.spawn(lambda: site.coordinator, "coordinator")
         site.launcher = _Launcher()
@@ -237,7 +241,7 @@ async def _site(folder: Path) -> AsyncIterator[_Site]:
             "n", "spot", WORKERS, "127.0.0.1", site.system.address, folder, os.getpid()
         )
         site.node = NodeScheduler(node, node_store, site.launcher)
-        site.node_ref = await site.system.spawn(lambda: site.node, "node")
+        await site.system.spawn(lambda: site.node, "node")
         yield site
     finally:
         await site.system.aclose()

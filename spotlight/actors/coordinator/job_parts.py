@@ -18,6 +18,7 @@ from spotlight.actors.coordinator.job_record import JobRecord
 from spotlight.actors.coordinator.ledger import Ledger
 from spotlight.actors.coordinator.membership import NodeMembership
 from spotlight.actors.coordinator.node_briefing import NodeBriefing
+from spotlight.actors.coordinator.node_plans import NodePlans
 from spotlight.actors.coordinator.publications import Publications
 from spotlight.actors.coordinator.request_queue import Ended
 from spotlight.actors.coordinator.rollout_phase import RolloutPhase
@@ -30,7 +31,7 @@ from spotlight.actors.coordinator.trainer_watch import TrainerWatch
 from spotlight.actors.coordinator.training_phase import TrainingPhase
 from spotlight.actors.coordinator.validations import Validations
 from spotlight.actors.coordinator.weights_publisher import WeightsPublisher
-from spotlight.actors.runtime import Actor, ActorRef
+from spotlight.actors.runtime import Actor
 from spotlight.jobs import JobSpec
 from spotlight.policies.dispatch.pace import Pace
 from spotlight.policies.dispatch.table import RequestTable
@@ -84,10 +85,11 @@ class JobParts:
 
     Args:
         actor: the job runner, which tells and asks on behalf of its parts.
+        plans: of all nodes.
         on: what they call.
     """
 
-    def __init__(self, actor: Actor, setup: JobSetup, coordinator: ActorRef, on: Callbacks) -> None:
+    def __init__(self, actor: Actor, setup: JobSetup, plans: NodePlans, on: Callbacks) -> None:
         self.job = job = setup.job
         job_id, folder, store, files = setup.job_id, setup.folder, setup.store, setup.files
         came_back, timings = setup.came_back, setup.timings
@@ -130,9 +132,7 @@ class JobParts:
             profile=self.profile,
         )
         self.membership = NodeMembership(
-            actor,
             self.roster,
-            coordinator=coordinator,
             requests=self.requests,
             ledger=self.ledger,
             store=store,
@@ -208,11 +208,11 @@ class JobParts:
             fail=on.fail,
         )
         self.briefing = NodeBriefing(
+            plans,
             actor,
             self.dispatcher,
             job,
             job_id,
-            self.journal.term,
             roster=self.roster,
             store=store,
             publications=self.publications,

@@ -1,10 +1,9 @@
 """The job runner: carries out one job, as the iteration state machine says.
 
-Messages in: JoinNode, NodeDown, NodeLeaving, CancelJob (coordinator); WeightsCopied, WeightsMissed
-(nodes); CannotServe, StateChanged (group leaders); TrainerListens, TrainerReady, Trained,
-Published, CheckpointSaved, TrainerFailed (trainer ranks).
-Messages out: those of the node briefing (nodes) and of the trainer team (trainer ranks); JobStatus,
-JobEnded, RunAgain (coordinator).
+Messages in: NodeReport, NodeDown, CancelJob (coordinator); WorkerReport (group leaders);
+TrainerListens, TrainerReady, Trained, Published, CheckpointSaved, TrainerFailed (trainer ranks).
+Messages out: those of the trainer team (trainer ranks); JobStatus, JobEnded, RunAgain
+(coordinator). What nodes are to do goes into their plans.
 
 It is the only one that ends an iteration. It decides nothing itself: `IterationMachine` says what
 follows, and the parts of the job do it. What it needs to go on after a kill is in the journal
@@ -26,26 +25,23 @@ import structlog
 from spotlight import run_events
 from spotlight.actors.coordinator.job_parts import Callbacks, JobParts, JobSetup
 from spotlight.actors.coordinator.job_status import status_of, status_pause_s
+from spotlight.actors.coordinator.node_plans import NodePlans
 from spotlight.actors.coordinator.request_queue import Ended
 from spotlight.actors.protocol import (
     CancelJob,
-    CannotServe,
     CheckpointSaved,
     JobEnded,
     JobStatus,
-    JoinNode,
     NodeDown,
-    NodeLeaving,
+    NodeReport,
     Outcome,
     Published,
     RunAgain,
-    StateChanged,
     Trained,
     TrainerFailed,
     TrainerListens,
     TrainerReady,
-    WeightsCopied,
-    WeightsMissed,
+    WorkerReport,
 )
 from spotlight.actors.runtime import Actor, ActorRef, Message, from_this_process, handles
 from spotlight.policies import iteration as step
@@ -65,11 +61,17 @@ class JobRunner(Actor):
     """See the module's docstring.
 
     Args:
+        plans: of all nodes.
         nodes: who is there already.
     """
 
     def __init__(
-        self, setup: JobSetup, *, coordinator: ActorRef, nodes: tuple[JoinNode, ...]
+        self,
+        setup: JobSetup,
+        plans: NodePlans,
+        *,
+        coordinator: ActorRef,
+        nodes: tuple[NodeReport, ...],
     ) -> None:
         self._setup = setup
         self._job = setup.job
@@ -86,7 +88,7 @@ class JobRunner(Actor):
             replace=self._replace,
             fail=partial(self._end, "failed"),
         )
-        self._parts = parts = JobParts(self, setup, coordinator, callbacks)
+        self._parts = parts = JobParts(self, setup, plans, callbacks)
         self._phase, self._progress, self._journal = parts.phase, parts.progress, parts.journal
         self._record, self._roster, self._team = parts.record, parts.roster, parts.team
         self._machine = parts.progress.machine(parts.publications.versions)
@@ -99,15 +101,7 @@ class JobRunner(Actor):
     def _from_coordinator(self, message: Message) -> bool:
         return self.sender == self._coordinator
 
-    def _from_its_node(self, message: WeightsCopied | WeightsMissed) -> bool:
-        node = self._roster.nodes.get(message.node)
-        return node is not None and self.sender == node.scheduler
-
-    def _from_its_leader(self, message: CannotServe) -> bool:
-        workers = (worker for node in self._roster.nodes.values() for worker in node.workers)
-        return any((it.worker, it.leader) == (message.worker, self.sender) for it in workers)
-
-    def _from_the_worker(self, message: StateChanged) -> bool:
+    def _from_the_worker(self, message: WorkerReport) -> bool:
         return self._parts.ledger.may_report(message.worker, self.sender)
 
     def _from_rank_0(self, message: Message) -> bool:
@@ -195,18 +189,19 @@ class JobRunner(Actor):
 
     # --- nodes ---
 
-    @handles(JoinNode, only=from_this_process)
-    async def on_join(self, message: JoinNode) -> None:
-        """A node is there, or its workers have changed."""
+    @handles(NodeReport, only=from_this_process)
+    async def on_node_report(self, message: NodeReport) -> None:
+        """A node is there, with what it has; others pull weights from it."""
         parts = self._parts
-        if not parts.membership.may_join(message):
+        if self._phase.over or not parts.membership.may_join(message):
             return
-        parts.membership.join(message)
-        parts.publications.node_changed(message.node)
-        parts.watch.joined(message)
-        parts.briefing.brief(message)
-        await self._assemble()
-        parts.briefing.share_backlog()
+        has_changed = parts.membership.join(message)
+        if has_changed:
+            parts.watch.joined(message)
+        parts.briefing.note(message, has_changed=has_changed)
+        if has_changed:
+            await self._assemble()
+            parts.briefing.share_backlog()
 
     @handles(NodeDown, only=_from_coordinator)
     async def on_node_down(self, message: NodeDown) -> None:
@@ -214,35 +209,12 @@ class JobRunner(Actor):
         parts = self._parts
         parts.membership.leave(message)
         parts.watch.out_of_reach(message.node, message.reason)
-        parts.briefing.node_changed(message.node)
+        parts.briefing.node_gone(message.node)
 
-    @handles(NodeLeaving, only=_from_coordinator)
-    async def on_node_leaving(self, message: NodeLeaving) -> None:
-        """A node will be taken, or is not taken after all."""
-        if self._parts.membership.accept_notice(message):
-            self._parts.briefing.node_changed(message.node)
-
-    @handles(CannotServe, only=_from_its_leader)
-    async def on_cannot_serve(self, message: CannotServe) -> None:
-        """Others may; trainer ranks say themselves what they cannot do."""
-        said = run_events.WorkerCannotServe(worker=message.worker, reason=message.reason)
-        log.error(said.name, **said.fields())
-        self._record.event(said)
-
-    @handles(StateChanged, only=_from_the_worker)
-    async def on_state(self, message: StateChanged) -> None:
-        """The worker is in this state from now on."""
+    @handles(WorkerReport, only=_from_the_worker)
+    async def on_worker_report(self, message: WorkerReport) -> None:
+        """What the worker does from now on, and whether it can serve at all."""
         self._parts.ledger.note(message)
-
-    @handles(WeightsCopied, only=_from_its_node)
-    async def on_weights_copied(self, message: WeightsCopied) -> None:
-        """A node holds a version: others pull it from there."""
-        self._parts.briefing.weights_copied(message)
-
-    @handles(WeightsMissed, only=_from_its_node)
-    async def on_weights_missed(self, message: WeightsMissed) -> None:
-        """A node could not get a version: it is sent elsewhere, or there again a little later."""
-        self._parts.briefing.weights_missed(message)
 
     # --- trainers ---
 

@@ -1,5 +1,5 @@
-"""What the nodes of a job are told: which job there is, which weights to hold and from where, and
-what work waits. It is told again and again, as any message may be lost and nothing changes by it.
+"""What the job has nodes do: which job there is, which weights to hold and from where, and what
+work waits. It goes into the nodes' plans, which tell it until the nodes' reports agree.
 """
 
 from __future__ import annotations
@@ -10,19 +10,12 @@ import math
 from spotlight.actors.coordinator.backlog_shares import BacklogShares
 from spotlight.actors.coordinator.job_phase import JobPhase
 from spotlight.actors.coordinator.job_progress import JobProgress
+from spotlight.actors.coordinator.node_plans import NodePlans
 from spotlight.actors.coordinator.publications import Publications
 from spotlight.actors.coordinator.roster import Roster
 from spotlight.actors.coordinator.trainer_team import TrainerTeam
-from spotlight.actors.protocol import (
-    EndJob,
-    JoinNode,
-    Membership,
-    PrepareJob,
-    WeightsCopied,
-    WeightsMissed,
-)
-from spotlight.actors.protocol.delivery import try_tell
-from spotlight.actors.runtime import Actor, Message
+from spotlight.actors.protocol import Membership, NodeReport
+from spotlight.actors.runtime import Actor
 from spotlight.jobs import JobSpec
 from spotlight.transport.tensors import ArtifactStore
 
@@ -31,20 +24,20 @@ class NodeBriefing:
     """See the module's docstring. Once the job is over it tells nothing more.
 
     Args:
-        actor: the job runner, which tells on its behalf.
+        plans: of all nodes.
+        runner: the job runner, whom workers tell what they do.
         dispatcher: where group leaders pull.
-        term: of the job runner.
         store: the run folder's, into which nodes write.
         shares: what nodes are told of the work that waits.
     """
 
     def __init__(
         self,
-        actor: Actor,
+        plans: NodePlans,
+        runner: Actor,
         dispatcher: Actor,
         job: JobSpec,
         job_id: str,
-        term: int,
         *,
         roster: Roster,
         store: ArtifactStore,
@@ -54,11 +47,11 @@ class NodeBriefing:
         phase: JobPhase,
         progress: JobProgress,
     ) -> None:
-        self._actor = actor
+        self._plans = plans
+        self._runner = runner
         self._dispatcher = dispatcher
         self._job = job
         self._job_id = job_id
-        self._term = term
         self._roster = roster
         self._store = store
         self._publications = publications
@@ -68,41 +61,37 @@ class NodeBriefing:
         self._progress = progress
 
     def repeat(self, *, everything: bool) -> None:
-        """Tell all nodes what is new, or everything, as what was told may be lost."""
+        """See what is new by now; `everything`: also what must be told again and again."""
         if everything:
-            self.brief(*self._roster.nodes.values())
+            for node in self._roster.nodes.values():
+                self._team.dismiss_others(node)
         self._spread_weights()
         self.share_backlog(again=everything)
 
-    def brief(self, *nodes: JoinNode) -> None:
-        """Tell nodes which job and which weights there are, and who trains."""
+    def note(self, node: NodeReport, *, has_changed: bool) -> None:
+        """A node reports; `has_changed`: it is there for the first time, or others of its workers,
+        or it leaves.
+        """
         if self._phase.over:
             return
-        for node in nodes:
+        if has_changed:
+            self._publications.node_changed(node.node)
             sink = self._store.writable_by(node.node)
-            membership = Membership(self._actor.ref, self._dispatcher.ref, sink)
-            self._tell(node, PrepareJob(self._job_id, self._job, membership))
+            membership = Membership(self._runner.ref, self._dispatcher.ref, sink)
+            self._plans.prepare(node.node, self._job_id, self._job, membership)
             self._team.dismiss_others(node)
-        self._spread_weights(*nodes)
+        has_tried = self._plans.agrees(node)
+        if self._publications.note(node, self._now(), has_tried=has_tried) or has_changed:
+            self._spread_weights(*([node.node] if has_changed else []))
 
-    def node_changed(self, name: str) -> None:
-        """A node is gone, or will be, or stays after all: others may pull weights elsewhere."""
+    def node_gone(self, name: str) -> None:
+        """Others may pull weights elsewhere."""
         self._publications.node_changed(name)
-        self._spread_weights()
-
-    def weights_copied(self, message: WeightsCopied) -> None:
-        """A node holds a version: others pull it from there."""
-        if self._publications.copied(message):
-            self._spread_weights()
-
-    def weights_missed(self, message: WeightsMissed) -> None:
-        """A node could not get a version: it is sent elsewhere, or there again a little later."""
-        self._publications.missed(message, self._now())
         self._spread_weights()
 
     def weights_published(self) -> None:
         """Tell all nodes where they pull a new version from."""
-        self._spread_weights(*self._roster.nodes.values())
+        self._spread_weights()
 
     def share_backlog(self, *, again: bool = False) -> None:
         """Tell nodes what their groups should be good for, if it changed much, or `again`."""
@@ -114,23 +103,21 @@ class NodeBriefing:
         hurry = timed and 0 < left_s < math.inf
         due = self._shares.due(self._team.names, left_s if hurry else None, again=again)
         for node, demand in due:
-            self._tell(node, demand)
+            self._plans.demand(node.node, demand)
+        self._plans.send()
 
     def end_job(self) -> None:
         """Tell all nodes that the job is over."""
-        for node in self._roster.nodes.values():
-            self._tell(node, EndJob(self._job_id, self._term))
+        self._plans.end_job()
 
-    def _spread_weights(self, *again: JoinNode) -> None:
+    def _spread_weights(self, *again: str) -> None:
         """Tell nodes where they pull weights from, if that is new, or `again`."""
         if self._phase.over:
             return
-        names = [node.node for node in again]
-        for node, message in self._publications.directions(self._job_id, self._now(), names):
-            self._tell(node, message)
-
-    def _tell(self, node: JoinNode, message: Message) -> None:
-        try_tell(self._actor, node.scheduler, message)
+        self._plans.keep(sorted(self._publications.versions))
+        for name, offer in self._publications.directions(self._now(), again):
+            self._plans.hold(name, offer)
+        self._plans.send()
 
     @staticmethod
     def _now() -> float:

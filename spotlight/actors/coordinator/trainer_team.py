@@ -14,7 +14,7 @@ from spotlight.actors.coordinator.roster import Rank
 from spotlight.actors.protocol import (
     DropTrainer,
     GetTrainer,
-    JoinNode,
+    NodeReport,
     Publish,
     SaveCheckpoint,
     StartTrainer,
@@ -145,7 +145,7 @@ class TrainerTeam:
         for order in list(self._open):
             self._tell(order)
 
-    def dismiss_others(self, node: JoinNode) -> None:
+    def dismiss_others(self, node: NodeReport) -> None:
         """Workers that trained before others took over hold on to much memory."""
         if self._built and node.pool == "reserved":
             for worker in node.workers:

@@ -12,7 +12,7 @@ from functools import partial
 
 from spotlight.actors.coordinator.roster import Rank, Roster
 from spotlight.actors.coordinator.trainer_team import TrainerTeam
-from spotlight.actors.protocol import JoinNode, TrainerAt
+from spotlight.actors.protocol import NodeReport, TrainerAt
 from spotlight.policies.trainer_ranks import RankWatch
 from spotlight.run_events import TrainerOutOfReach
 
@@ -60,7 +60,7 @@ class TrainerWatch:
         reserved = self._roster.reserved()
         return reserved[: self._wanted] if len(reserved) >= self._wanted else ()
 
-    def joined(self, node: JoinNode) -> None:
+    def joined(self, node: NodeReport) -> None:
         """A node is there, with those of its ranks that are."""
         there = {worker.epoch for worker in node.workers}
         for rank in self._ranks():

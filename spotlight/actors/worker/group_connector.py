@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from spotlight.actors.protocol import FormGroup
+from spotlight.actors.protocol import GroupPlan
 from spotlight.actors.worker.engine import Engine, Meeting, Model
 from spotlight.actors.worker.step_group import GroupSteps, SoloSteps, StepGroup
 from spotlight.actors.worker.worker_state import WorkerContext
@@ -34,7 +34,7 @@ class GroupConnector:
         loaded = self._model()
         return loaded[1] if loaded is not None else None
 
-    def meet(self, order: FormGroup, rank: int, send: Callable[[str, bytes], None]) -> _Arrival:
+    def meet(self, order: GroupPlan, rank: int, send: Callable[[str, bytes], None]) -> _Arrival:
         """See `Connector.meet`."""
         loaded = self._model()
         if loaded is None:

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from spotlight.actors.protocol import FormGroup, Introduce, Seat
+from spotlight.actors.protocol import GroupPlan, Introduce, Seat
 from spotlight.errors import TransportError
 
 Tell = Callable[[Seat, Introduce], None]
@@ -36,7 +36,7 @@ class JoiningGroup:
         tell: sends a message to the member on a seat.
     """
 
-    def __init__(self, order: FormGroup, rank: int, model: str, tell: Tell) -> None:
+    def __init__(self, order: GroupPlan, rank: int, model: str, tell: Tell) -> None:
         self._order = order
         self._rank = rank
         self._model = model

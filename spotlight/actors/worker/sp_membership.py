@@ -15,63 +15,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic
 
 import structlog
 
-from spotlight.actors.protocol import (
-    CannotFollow,
-    Follow,
-    FormGroup,
-    GroupFailed,
-    GroupReady,
-    Introduce,
-    Seat,
-)
+from spotlight.actors.protocol import CannotFollow, Follow, GroupPlan, Introduce, Seat
 from spotlight.actors.protocol.delivery import try_tell
 from spotlight.actors.runtime import Actor, ActorRef
-from spotlight.actors.worker.joining import Entries, JoiningGroup
+from spotlight.actors.worker.connector import Connector, StepGroupT
+from spotlight.actors.worker.joining import JoiningGroup
 from spotlight.errors import CannotShard, SpotlightError, TransportError
 from spotlight.timings import WorkerTimings
 from spotlight.types import Request
 
 log = structlog.get_logger(__name__)
 
-StepGroupT = TypeVar("StepGroupT")
-"""With whom steps are taken: as the connector makes it."""
-CompanyT_co = TypeVar("CompanyT_co", covariant=True)
-
 _EARLY = 64
-
-
-class Arrival(Entries, Protocol[CompanyT_co]):
-    """One end of a group that forms."""
-
-    async def company(self) -> CompanyT_co:
-        """The group, once all have come; raises `TransportError` when they do not in time."""
-        ...
-
-
-class Connector(Protocol[StepGroupT]):
-    """How a member comes together with others, and parts from them."""
-
-    alone: StepGroupT
-
-    def fingerprint(self) -> str | None:
-        """The same in all members that have this job and this model; None without a job."""
-        ...
-
-    def meet(
-        self, order: FormGroup, rank: int, send: Callable[[str, bytes], None]
-    ) -> Arrival[StepGroupT]:
-        """Begin to form a group; `send` hands an entry to all others."""
-        ...
-
-    def leave(self, company: StepGroupT) -> None:
-        """Part from a group in which nobody waits."""
-
-    def leave_behind(self, company: StepGroupT) -> None:
-        """Part from one in which steps may be stuck: they are nothing to us any more."""
 
 
 @dataclass(eq=False)
@@ -98,6 +57,7 @@ class SPMembership(Generic[StepGroupT]):
     Args:
         actor: the member, which tells on the seat's behalf.
         worker: its name.
+        changed: called when the group has formed, or is no more.
     """
 
     def __init__(
@@ -105,14 +65,15 @@ class SPMembership(Generic[StepGroupT]):
         actor: Actor,
         worker: str,
         connector: Connector[StepGroupT],
+        changed: Callable[[], None],
         timings: WorkerTimings,
     ) -> None:
         self._actor = actor
         self._worker = worker
         self._connector = connector
+        self._changed = changed
         self._timings = timings
-        self._order: FormGroup | None = None
-        self._leader: ActorRef | None = None
+        self._order: GroupPlan | None = None
         self._forming: asyncio.Task[None] | None = None
         self._joining: JoiningGroup | None = None
         self._repeating: asyncio.Task[None] | None = None
@@ -128,6 +89,10 @@ class SPMembership(Generic[StepGroupT]):
         """Number of the latest that was led, or that a call to follow named."""
         self._ended = (0, 0)
         """Epoch and number of the latest that came to its end here."""
+        self.failure = ""
+        """Why there is no group, until there is another plan; empty while nothing has failed."""
+        self.culprits: tuple[str, ...] = ()
+        """The members that are why; nobody if that is not known."""
         self.changing = False
         """Steps should end soon: read by the accelerator's thread."""
 
@@ -137,17 +102,25 @@ class SPMembership(Generic[StepGroupT]):
         return self._order.epoch if self._order is not None else 0
 
     @property
+    def stands(self) -> bool:
+        """Whether the group of the latest order can denoise."""
+        return self._formed.is_set()
+
+    @property
     def leads(self) -> bool:
         """Whether this member has rank 0."""
         return self._rank() == 0
 
     # --- forming ---
 
-    def take(self, order: FormGroup, leader: ActorRef) -> bool:
-        """Leave the group and form the one of the order; False if the order is an old one."""
+    def take(self, order: GroupPlan) -> bool:
+        """Leave the group and form the one of the order; False if the order is known, or an old
+        one.
+        """
         if order.epoch <= self.epoch:
             return False
-        self._order, self._leader, self._stretches = order, leader, 0
+        self._order, self._stretches = order, 0
+        self.failure, self.culprits = "", ()
         self.changing = True
         self._formed.clear()
         self._stop_repeating()
@@ -161,7 +134,7 @@ class SPMembership(Generic[StepGroupT]):
         self._forming = self._actor.run_task(self._form(order))
         return True
 
-    async def _form(self, order: FormGroup) -> None:
+    async def _form(self, order: GroupPlan) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
@@ -175,13 +148,18 @@ class SPMembership(Generic[StepGroupT]):
         except CannotShard as error:
             self._fail(str(error), (self._worker,))
             return
+        self._join(company, loop.time() - began)
+
+    def _join(self, company: StepGroupT, seconds: float) -> None:
+        """The group stands, so long after it was planned."""
         self._company = company
-        self._broken = loop.create_future()
+        self._broken = asyncio.get_running_loop().create_future()
         self.changing = False
         self._formed.set()
-        self._tell_leader(GroupReady(order.epoch, loop.time() - began))
+        log.info("group_formed", epoch=self.epoch, seconds=round(seconds, 4))
+        self._changed()
 
-    def _begin_to_join(self, order: FormGroup) -> JoiningGroup:
+    def _begin_to_join(self, order: GroupPlan) -> JoiningGroup:
         fingerprint = self._connector.fingerprint()
         if fingerprint is None:
             raise TransportError("no job is prepared on this member")
@@ -208,7 +186,7 @@ class SPMembership(Generic[StepGroupT]):
         self._connector.leave(self._company)
         self._company = self._connector.alone
 
-    async def _meet(self, order: FormGroup, joining: JoiningGroup) -> StepGroupT:
+    async def _meet(self, order: GroupPlan, joining: JoiningGroup) -> StepGroupT:
         await joining.all_heard()
         encounter = self._connector.meet(order, self._rank(), joining.say)
         joining.read(encounter)
@@ -384,7 +362,9 @@ class SPMembership(Generic[StepGroupT]):
         self._stop_repeating()
         self._leave_behind()
         self._formed.clear()
-        self._tell_leader(GroupFailed(self.epoch, reason, culprits))
+        self.failure, self.culprits = reason, culprits
+        log.debug("group_lost", epoch=self.epoch)
+        self._changed()
 
     def _leave_behind(self) -> None:
         """Whoever waits in the group does so without us; one who is alone waits for nobody."""
@@ -410,10 +390,6 @@ class SPMembership(Generic[StepGroupT]):
     def _has_rank(self, member: ActorRef, rank: int) -> bool:
         seats = self._order.seats if self._order is not None else ()
         return 0 <= rank < len(seats) and seats[rank].member == member
-
-    def _tell_leader(self, message: GroupReady | GroupFailed) -> None:
-        if self._leader is not None:
-            self._actor.tell(self._leader, message)
 
     def _rank(self) -> int:
         if self._order is None:

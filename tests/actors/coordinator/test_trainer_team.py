@@ -13,7 +13,7 @@ from spotlight.actors.coordinator.trainer_team import TrainerTeam
 from spotlight.actors.protocol import (
     DropTrainer,
     GetTrainer,
-    JoinNode,
+    NodeReport,
     Publish,
     SaveCheckpoint,
     StartTrainer,
@@ -196,7 +196,7 @@ async def test_workers_that_are_not_ranks_any_more_are_told_to_free_what_they_ho
     school: School,
 ) -> None:
     school.team.ranks = school.team.ranks[:1]
-    node = JoinNode("reserved", "reserved", school.ranks[0].ref, tuple(school.workers), STORE)
+    node = NodeReport(1, "reserved", "reserved", school.ranks[0].ref, tuple(school.workers), STORE)
     school.team.dismiss_others(node)
     await settle()
     assert school.ranks[1].inbox == [], "ranks that were found may be of an earlier term"

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from spotlight.actors.protocol import FormGroup, Introduce, Seat
+from spotlight.actors.protocol import GroupPlan, Introduce, Seat
 from spotlight.actors.runtime import ActorRef
 from spotlight.actors.worker.joining import JoiningGroup
 from spotlight.errors import TransportError
@@ -34,7 +34,7 @@ class Table:
     def __init__(self, *models: str) -> None:
         ref = ActorRef("memory://x", "member", 1)
         seats = tuple(Seat(f"w{rank}", 1, ref, ref) for rank in range(len(models)))
-        order = FormGroup(7, seats, ring=1, at_once=False)
+        order = GroupPlan(7, seats, ring=1, at_once=False)
         self.deaf: set[int] = set()
         self.said: list[tuple[int, Introduce]] = []
         self.members = [
