@@ -341,7 +341,7 @@ def _png(picture: Picture | None) -> bytes | None:
     return data if data.startswith(_PNG) else None
 
 
-def happenings(run: RunHistory) -> str:
+def events(run: RunHistory) -> str:
     """The events that matter, in order of time."""
     begun = run.events_of(RunStarted)[:1]
     told = [

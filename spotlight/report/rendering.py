@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 from spotlight.errors import RunFolderError
-from spotlight.report import sections
+from spotlight.report import page_sections
 from spotlight.report.lanes import lanes
 from spotlight.report.metrics import summarise, typical_iteration
 from spotlight.report.page import page
@@ -42,12 +42,12 @@ def render_report(run: RunHistory) -> str:
     return page(
         f"{run.job.name} - Spotlight",
         (
-            sections.header(run, summary),
-            sections.progress(run),
-            sections.pictures(run),
+            page_sections.header(run, summary),
+            page_sections.progress(run),
+            page_sections.pictures(run),
             time_section(run, summary, workers),
-            sections.happenings(run),
-            sections.job_text(run),
-            sections.footer(run),
+            page_sections.events(run),
+            page_sections.job_text(run),
+            page_sections.footer(run),
         ),
     )
