@@ -172,7 +172,7 @@ class WorkerJoined(RunEvent, frozen=True, kw_only=True, tag="worker_joined"):
     """The pool of its node: reserved or spot."""
 
 
-class WorkerStateBegan(RunEvent, frozen=True, kw_only=True, tag="worker_state"):
+class WorkerStateBegan(RunEvent, frozen=True, kw_only=True, omit_defaults=True, tag="worker_state"):
     """A worker is in this state from now on."""
 
     worker: str
