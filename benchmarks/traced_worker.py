@@ -82,7 +82,7 @@ def _trace_commits(note: _Note) -> None:
 
 def _trace_groups(note: _Note) -> None:
     def joins(join: Callable[..., None]) -> Callable[..., None]:
-        def traced_join(seat: SPMembership[Any], company: Any, seconds: float) -> None:
+        def traced_join(seat: SPMembership, company: Any, seconds: float) -> None:
             company.epoch = seat.epoch
             note(formed=seat.epoch, rank=seat._rank(), members=company.members, seconds=seconds)
             join(seat, company, seconds)

@@ -95,9 +95,9 @@ class Steps:
         self._changed = threading.Condition()
         alone, together = SoloSteps.step, TorchCollective.step
 
-        def step_alone(company: SoloSteps, denoising: Denoising) -> None:
+        def step_alone(group: SoloSteps, denoising: Denoising) -> None:
             self._before(0, denoising)
-            alone(company, denoising)
+            alone(group, denoising)
             self._after(0, 1, denoising)
 
         def step_together(collective: TorchCollective, denoising: Denoising) -> None:

@@ -25,13 +25,13 @@ class Introduce(Message, frozen=True):
 
 
 class Follow(Message, frozen=True):
-    """The member of rank 0 to the others: the next stretch of steps is of this batch; meet me in
+    """The member of rank 0 to the others: the next run of steps is of this batch; meet me in
     it.
     """
 
     epoch: int
-    stretch: int
-    """Number within the epoch; all ranks run the stretches in this order."""
+    run: int
+    """Number within the epoch; all ranks take the runs in this order."""
     requests: tuple[Request, ...]
     checksum: int
     """Of the weights."""

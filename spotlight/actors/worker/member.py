@@ -66,7 +66,7 @@ class Member(Actor):
         self._job: MemberJob | None = None
         self._warm: tuple[ModelSpec, Model] | None = None
         connector = GroupConnector(context, engine, self._loaded_model)
-        self._seat: SPMembership[StepGroup] = SPMembership(
+        self._seat: SPMembership = SPMembership(
             self, context.name, connector, self._report, context.timings.worker
         )
         self._batches = Batches()
@@ -167,20 +167,20 @@ class Member(Actor):
     async def on_introduce(self, message: Introduce) -> None:
         """Another member of the group that forms."""
         assert self.sender is not None
-        self._seat.hear(message, self.sender)
+        self._seat.accept_introduction(message, self.sender)
 
     @handles(Follow, only=from_an_actor)
     async def on_follow(self, message: Follow) -> None:
         """Take part in the next steps of the group."""
         assert self.sender is not None
-        if self._seat.expects(message, self.sender):
+        if self._seat.should_follow(message, self.sender):
             self.run_task(self._follow(message, self.sender))
 
     @handles(CannotFollow, only=from_an_actor)
     async def on_cannot_follow(self, message: CannotFollow) -> None:
         """A member of the group cannot take part."""
         assert self.sender is not None
-        self._seat.cannot(message, self.sender)
+        self._seat.accept_refusal(message, self.sender)
 
     async def _follow(self, message: Follow, rank_0: ActorRef) -> None:
         try:
@@ -203,11 +203,11 @@ class Member(Actor):
             raise WrongWeights(f"version {first.weights_version} is not the same here")
         model = self._job.model
 
-        def take_steps(company: StepGroup) -> asyncio.Future[int]:
-            assert isinstance(company, GroupSteps), "nobody follows in a group of one"
+        def take_steps(group: StepGroup) -> asyncio.Future[int]:
+            assert isinstance(group, GroupSteps), "nobody follows in a group of one"
             return self._context.in_turn(
-                lambda: company.follow(
-                    message.stretch,
+                lambda: group.follow(
+                    message.run,
                     model,
                     message.requests,
                     prepare=lambda: self._weights.load(model, version),
