@@ -69,14 +69,16 @@ class WeightsCopies:
         self.follow((), ())
 
     def follow(self, offers: Sequence[WeightsOffer], versions: Sequence[int]) -> None:
-        """Fetch what is offered and not there yet, and drop all but these versions."""
+        """Fetch what is offered and not there yet, and drop all but these versions; nothing while
+        there are none: a job runner that has just come may ask for what is here.
+        """
         self._offers = {offer.version: offer for offer in offers}
         self._missed.clear()
         for version, (offer, task) in list(self._transfers.items()):
             if self._offers.get(version) != offer:  # it is to be had elsewhere, or not wanted
                 task.cancel()
                 del self._transfers[version]
-        for key in [key for key in self._copies if key[0] not in versions]:
+        for key in [key for key in self._copies if versions and key[0] not in versions]:
             self._drop(self._copies.pop(key))
         for version, offer in self._offers.items():
             if version not in self._transfers and self._copy_of(offer) is None:

@@ -120,6 +120,15 @@ async def test_what_is_held_is_not_fetched_again_wherever_it_is_to_be_had(node: 
     assert node.store.begun == [STORE.port]
 
 
+async def test_a_job_runner_that_has_published_nothing_yet_has_nothing_dropped(node: Node) -> None:
+    """Its trainer may have published that version again, under the same name."""
+    await node.has_told(hold(3))
+    published = node.store.put("weights/000003-rollout", b"again")
+    node.copies.follow((), ())
+    assert node.files() == {"000003-rollout.00000005", "000003-rollout"}
+    assert published.key == "weights/000003-rollout"
+
+
 async def test_what_is_being_fetched_is_not_fetched_twice(node: Node) -> None:
     await node.told(hold(3))
     await node.has_told(hold(3))
