@@ -36,7 +36,6 @@ from spotlight.actors.protocol import (
     WorkerPlan,
     WorkerRefs,
     WorkerReport,
-    WorkerState,
 )
 from spotlight.actors.protocol.delivery import insist, try_tell
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, Message, handles
@@ -45,7 +44,7 @@ from spotlight.actors.runtime.loop import run
 from spotlight.actors.worker.group_leader import REPORT_EVERY
 from spotlight.timings import DeliveryTimings
 from spotlight.transport.control import ZeroMQTransport
-from spotlight.types import BundleOffer, StoreEndpoint
+from spotlight.types import BundleOffer, StoreEndpoint, WorkerState
 
 _STORE = StoreEndpoint("127.0.0.1", 1, "token", "farm", "/farm")
 _COMPLETE_WITHIN_S = 20.0

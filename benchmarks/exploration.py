@@ -43,6 +43,7 @@ from benchmarks.report import finish, parser
 from benchmarks.speedups import Key, Run, best_plain, compare, curve_of
 from benchmarks.virtual_testbed import PUBLISHED, run_on_testbed
 from spotlight.jobs import JobSpec, job_to_yaml
+from spotlight.report.run_reading import read_run
 from spotlight.studies.staleness_record import read_record
 from spotlight.testing.profile import load_profile
 
@@ -261,13 +262,12 @@ def _wall_clock(key: Key, results: Path, quick: bool) -> None:
         file.write_text(job_to_yaml(job))
         command = [*_spotlight("run", str(file)), "--run-folder", str(run)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=3600)
-        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        ran = read_run(run)
     validation = [
-        {"time_s": line["time_s"], "version": line["weights_version"], "score": line["score"]}
-        for line in lines
-        if line["kind"] == "validation"
+        {"time_s": one.time_s, "version": one.weights_version, "score": one.score}
+        for one in ran.validations
     ]
-    iterations = [line for line in lines if line["kind"] == "iteration"]
+    iterations = msgspec.to_builtins(ran.iterations)
     _keep(results, "two-core", key, {"validation": validation, "iterations": iterations})
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from spotlight.report.lanes import Interval, Worker, WorkerStates
 from spotlight.report.metrics import summarise
-from spotlight.report.run_reading import PhaseEvent, RunRecord, read_run
+from spotlight.report.run_reading import RunHistory, read_run
+from spotlight.run_events import PhaseBegan, WeightsPublished
+from spotlight.run_metrics import IterationMetrics
 
 _NOTHING_S = 0.5
 """A rollout that begins so soon after the publication of its weights was not delayed."""
@@ -58,8 +58,7 @@ class TestbedRun(msgspec.Struct, frozen=True):
 
     job: str
     validation: tuple[Validated, ...]
-    iterations: tuple[dict[str, Any], ...]
-    """As in metrics.jsonl."""
+    iterations: tuple[IterationMetrics, ...]
     totals: Totals
 
 
@@ -70,10 +69,7 @@ def measure(folder: Path, scores: Mapping[int, float], *, steps: int, real_s: fl
         scores: of validation, by weights version; those that were never published do not count.
     """
     record = read_run(folder)
-    published = {
-        int(event.fields["version"]): event.time_s
-        for event in record.events_named("weights_published")
-    }
+    published = {event.version: event.time_s for event in record.events_of(WeightsPublished)}
     delays = [
         start.time_s - published[start.iteration]
         for start in record.phases
@@ -88,7 +84,7 @@ def measure(folder: Path, scores: Mapping[int, float], *, steps: int, real_s: fl
             for version, score in sorted(scores.items())
             if version in published
         ),
-        _iterations(folder),
+        record.iterations,
         Totals(
             virtual_s=max(published.values()),
             real_s=round(real_s, 1),
@@ -112,7 +108,7 @@ def measure(folder: Path, scores: Mapping[int, float], *, steps: int, real_s: fl
     )
 
 
-def _spans(record: RunRecord) -> Iterator[tuple[PhaseEvent, float, float]]:
+def _spans(record: RunHistory) -> Iterator[tuple[PhaseBegan, float, float]]:
     """Phases with beginning and end."""
     ends = [*(phase.time_s for phase in record.phases[1:]), record.run_seconds]
     for phase, end in zip(record.phases, ends, strict=True):
@@ -134,8 +130,3 @@ def idle_share(
 
 def _mean(values: Sequence[float]) -> float:
     return round(sum(values) / len(values), 3) if values else 0.0
-
-
-def _iterations(folder: Path) -> tuple[dict[str, Any], ...]:
-    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-    return tuple(line for line in lines if line["kind"] == "iteration")

@@ -10,6 +10,10 @@ import msgspec
 
 SamplerKind = Literal["ode", "flow_sde", "cps"]
 RequestKind = Literal["preview", "rollout", "evaluation"]
+WorkerState = Literal[
+    "starting", "loading", "rollout", "explore", "evaluate", "score", "train", "idle", "gone"
+]
+"""What a worker does, in one word."""
 
 NAME_OF_NODE = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}"
 """Names go to logs, into the run folder, and into the keys of bundles."""

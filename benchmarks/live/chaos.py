@@ -36,6 +36,7 @@ from spotlight.actors.runtime.loop import run
 from spotlight.cli.client import CoordinatorClient, connect
 from spotlight.errors import ActorError, RequestRefused
 from spotlight.jobs import JobSpec, job_from_data
+from spotlight.run_events import NodeJoined, NodeLost, PhaseBegan, RunEvent
 from spotlight.store.memory_folder import remove_leftovers
 from spotlight.testing.faults import Fault
 
@@ -289,7 +290,7 @@ async def _notice(
     return True
 
 
-def _back_within_iteration(events: Sequence[dict[str, Any]]) -> bool:
+def _back_within_iteration(events: Sequence[RunEvent]) -> bool:
     """Whether all spot nodes were lost, and then were there again, between two changes of the
     iteration.
     """
@@ -297,16 +298,16 @@ def _back_within_iteration(events: Sequence[dict[str, Any]]) -> bool:
     there: set[str] = set()
     lost_in, iteration = -1, 0
     for event in events:
-        match event["event"]:
-            case "phase":
-                iteration = event["iteration"]
-            case "node_joined" if event["pool"] == "spot":
-                spot.add(event["node"])
-                there.add(event["node"])
+        match event:
+            case PhaseBegan():
+                iteration = event.iteration
+            case NodeJoined(node=node, pool="spot"):
+                spot.add(node)
+                there.add(node)
                 if there == spot and lost_in == iteration:
                     return True
-            case "node_lost":
-                there.discard(event["node"])
+            case NodeLost(node=node):
+                there.discard(node)
                 if spot and not there:
                     lost_in = iteration
     return False

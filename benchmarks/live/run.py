@@ -5,14 +5,20 @@ that was killed after the end knows nothing of it.
 from __future__ import annotations
 
 import asyncio
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from spotlight.actors.protocol import JobStatus
 from spotlight.cli.client import CoordinatorClient
 from spotlight.errors import ActorError
+from spotlight.run_events import (
+    PhaseBegan,
+    RunEvent,
+    RunFinished,
+    RunStarted,
+    WorkerStateBegan,
+    decode_event,
+)
 
 POLL_S = 0.2
 _ANSWER_S = 2.0
@@ -30,27 +36,30 @@ class LiveRun:
     problems: list[str] = field(default_factory=list)
 
     @property
-    def events(self) -> list[dict[str, Any]]:
+    def events(self) -> list[RunEvent]:
         """Of the run folder, so far."""
         path = self.folder / "events.jsonl"
         lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-        return [json.loads(line) for line in lines]
+        return [decode_event(line) for line in lines]
 
     @property
     def began(self) -> bool:
         """Whether the first rollout has."""
-        return any(event.get("phase") == "rollout" for event in self.events)
+        return any(e.phase == "rollout" for e in self.events if isinstance(e, PhaseBegan))
 
     @property
     def outcome(self) -> str:
         """How the job ended, and why; empty while it runs."""
-        last = [e for e in self.events if e["event"] in ("run_started", "run_finished")][-1:]
-        return f"{last[0].get('outcome', '')} {last[0].get('reason', '')}".strip() if last else ""
+        marks = [e for e in self.events if isinstance(e, RunStarted | RunFinished)]
+        if not marks or isinstance(marks[-1], RunStarted):
+            return ""
+        return f"{marks[-1].outcome} {marks[-1].reason}".strip()
 
     @property
     def trainer(self) -> str:
         """The worker that trains, or trained last; empty before."""
-        trains = [event["worker"] for event in self.events if event.get("state") == "train"]
+        states = (event for event in self.events if isinstance(event, WorkerStateBegan))
+        trains = [event.worker for event in states if event.state == "train"]
         return trains[-1] if trains else ""
 
     async def until_begun(self) -> None:

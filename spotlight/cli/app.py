@@ -161,7 +161,7 @@ def report(
 ) -> None:
     """Write report.html of a run, or print its figures."""
     from spotlight.report.metrics import read_run, summarise
-    from spotlight.report.report import write_report
+    from spotlight.report.rendering import write_report
 
     if as_json:
         typer.echo(json.dumps(summarise(read_run(run))))

@@ -17,7 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from spotlight.report.formatting import count, duration, natural_order, number, times
+from spotlight.report.formatting import count, duration, natural_order, number, percent, times
 
 if TYPE_CHECKING:
     from spotlight.actors.protocol import JobStatus, WorkerStatus
@@ -105,8 +105,9 @@ def summary_table(summary: dict[str, Any]) -> RenderableType:
         said = ", ".join(f"{state} {share:.0%}" for state, share in shares if share >= 0.005)
         table.add_row(f"{pool} time", said)
     if summary["scoring_s"] is not None:
-        said = f"{duration(summary['scoring_s'])} of worker time, also beside other states"
-        table.add_row("scoring", said)
+        share = summary["scoring_s"] / sum(pool["seconds"] for pool in summary["pools"].values())
+        said = f"{duration(summary['scoring_s'])} of worker time ({percent(share)})"
+        table.add_row("scoring", f"{said}, also beside other states")
     table.add_row(
         "interruptions",
         f"{count(summary['nodes_lost'], 'node')} lost, "

@@ -30,7 +30,7 @@ from spotlight.files import path_problem
 from spotlight.jobs import JobSpec, load_job
 from spotlight.preflight.checks import check
 from spotlight.report.metrics import read_run, summarise
-from spotlight.report.report import write_report
+from spotlight.report.rendering import write_report
 from spotlight.store.memory_folder import remove_leftovers
 from spotlight.store.run_folder import next_run_folder, read_config
 

@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from spotlight.jobs import JobSpec
-from spotlight.report.run_reading import Event
+from spotlight.run_events import (
+    CheckpointSaved,
+    ExplorationReduced,
+    GroupDropped,
+    LateResults,
+    LeasesExpired,
+    NodeJoined,
+    NodeLost,
+    RunEvent,
+    RunFinished,
+    RunStarted,
+    ScorerFailed,
+    WorkerLost,
+)
 
 NONE = "\N{EN DASH}"
 TIMES = "\u202f\N{MULTIPLICATION SIGN}\u202f"
@@ -80,51 +92,38 @@ def checkpoint_name(job: JobSpec) -> str:
     return job.model.checkpoint.rsplit("/", 1)[-1]
 
 
-def event_words(event: Event) -> tuple[str, str, bool] | None:
+def event_words(event: RunEvent) -> tuple[str, str, bool] | None:
     """(what, details, whether it is a loss) of an event that matters; None for the others."""
-    fields = event.fields
-    match event.name:
-        case "run_started":
-            iteration = fields.get("resumed_from_iteration")
+    match event:
+        case RunStarted(resumed_from_iteration=iteration):
             where = "the beginning" if iteration is None else f"iteration {iteration}"
             return "Run resumed", f"from {where}", False
-        case "node_lost":
-            node, pool = _say(fields, "node"), _say(fields, "pool")
-            return "Node lost", f"{node} ({pool}): {_say(fields, 'reason')}{_again(event)}", True
-        case "worker_lost":
-            worker, reason = _say(fields, "worker"), _say(fields, "reason")
-            return "Worker lost", f"{worker}: {reason}{_again(event)}", True
-        case "node_joined":
-            return "Node joined", f"{_say(fields, 'node')} ({_say(fields, 'pool')})", False
-        case "requests_lost" | "late_results":
-            what = "Requests re-issued" if event.name == "requests_lost" else "Late results"
-            return what, _rest(fields), False
-        case "scorer_failed":
-            return "Scorer failed", _rest(fields), True
-        case "group_dropped":
-            where = f"iteration {_say(fields, 'iteration')}, {_say(fields, 'prompt')}"
-            return "Prompt group dropped", f"{where}: {_say(fields, 'reason')}", True
-        case "exploration_reduced":
-            where = f"to {_say(fields, 'share')} for iteration {_say(fields, 'iteration')}"
-            why = f"previews and rewards agree by {_say(fields, 'tau')} (Kendall's tau)"
-            return "Exploration reduced", f"{where}: {why}", False
-        case "checkpoint_saved":
-            return "Checkpoint saved", "/".join(_say(fields, "path").split("/")[-2:]), False
-        case "run_finished":
-            reason = f": {fields['reason']}" if fields.get("reason") else ""
-            how = _say(fields, "outcome")
-            return "Run ended", f"{how}{reason}", how == "failed"
+        case NodeLost(node=node, pool=pool, reason=reason):
+            return "Node lost", f"{node} ({pool or NONE}): {reason or NONE}", True
+        case WorkerLost(worker=worker, reason=reason, requests_reissued=kinds):
+            again = reissued(sum(kinds.values())) if any(kinds.values()) else ""
+            return "Worker lost", f"{worker}: {reason or NONE}{again and '; '}{again}", True
+        case NodeJoined(node=node, pool=pool):
+            return "Node joined", f"{node} ({pool})", False
+        case LeasesExpired(items=items):
+            return "Leases expired", reissued(items), False
+        case LateResults(worker=worker, lease=lease):
+            return "Late results", f"worker {worker}, lease {lease}", False
+        case ScorerFailed(worker=worker, request=request, error=error):
+            return "Scorer failed", f"{worker or NONE}, request {request}: {error}", True
+        case GroupDropped(iteration=iteration, prompt=prompt, reason=reason):
+            return "Prompt group dropped", f"iteration {iteration}, {prompt}: {reason}", True
+        case ExplorationReduced(iteration=iteration, share=share, tau=tau):
+            why = f"previews and rewards agree by {tau} (Kendall's tau)"
+            return "Exploration reduced", f"to {share} for iteration {iteration}: {why}", False
+        case CheckpointSaved(path=path):
+            return "Checkpoint saved", "/".join(path.split("/")[-2:]), False
+        case RunFinished(outcome=outcome, reason=reason):
+            why = f": {reason}" if reason else ""
+            return "Run ended", f"{outcome}{why}", outcome == "failed"
     return None
 
 
-def _again(event: Event) -> str:
-    return f"; {count(event.reissued, 'request')} re-issued" if event.reissued else ""
-
-
-def _say(fields: dict[str, Any], key: str) -> str:
-    value = fields.get(key)
-    return NONE if value is None or value == "" else str(value)
-
-
-def _rest(fields: dict[str, Any]) -> str:
-    return ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in fields.items()) or NONE
+def reissued(requests: int) -> str:
+    """`2 requests re-issued`."""
+    return f"{count(requests, 'request')} re-issued"

@@ -18,7 +18,8 @@ from typing import Literal
 import msgspec
 
 from spotlight.report.formatting import natural_order
-from spotlight.report.run_reading import Event, RunRecord, WorkerEvent
+from spotlight.report.run_reading import RunHistory
+from spotlight.run_events import NodeLost, RunStarted, WorkerLost, WorkerStateBegan
 
 STATES = ("rollout", "explore", "train", "score", "evaluate", "idle", "loading", "starting")
 """What a worker can be doing, useful work first."""
@@ -44,6 +45,8 @@ class Lane(msgspec.Struct, frozen=True):
     pool: str
     seconds: dict[str, float]
     """In each of `STATES`."""
+    scoring_s: float
+    """Time that scoring took it, whatever its states were."""
     intervals: tuple[Interval, ...]
     """All of them, or `MOST_INTERVALS` equal parts of the time, each with the state that fills most
     of it."""
@@ -56,9 +59,9 @@ def on_tick(seconds: float) -> float:
     return round(seconds * _TICKS_PER_SECOND) / _TICKS_PER_SECOND
 
 
-def resumptions(record: RunRecord) -> tuple[Event, ...]:
+def resumptions(run: RunHistory) -> tuple[RunStarted, ...]:
     """The starts of the run after the first one."""
-    return record.events_named("run_started")[1:]
+    return run.events_of(RunStarted)[1:]
 
 
 @dataclass
@@ -69,40 +72,43 @@ class Worker:
     node: str = ""
     pool: str = ""
     nodes: dict[str, None] = field(default_factory=dict)
-    latest: WorkerEvent | None = None
+    scoring_s: float = 0.0
+    """Time that scoring took it, whatever its states were."""
+    latest: WorkerStateBegan | None = None
     interval: Interval | None = None
     """Not known to be over."""
 
-    def hear(self, event: WorkerEvent) -> None:
-        """Its next event."""
+    def add(self, event: WorkerStateBegan) -> None:
+        """Its next state."""
         self.node, self.pool = event.node or self.node, event.pool or self.pool
         self.nodes[event.node] = None
+        self.scoring_s += event.scoring_s
         self.latest = event
 
 
 class WorkerStates:
     """One reading of all worker events of a run."""
 
-    def __init__(self, record: RunRecord) -> None:
-        self._record = record
+    def __init__(self, run: RunHistory) -> None:
+        self._run = run
         self.workers: dict[str, Worker] = {}
         """Whoever was met so far."""
-        self._ends = _Ends(record)
+        self._ends = _Ends(run)
 
     def __iter__(self) -> Iterator[tuple[Worker, Interval]]:
         """Every worker's intervals, of each worker in order of time, as soon as they are over;
         neighbours with the same state are one interval.
         """
-        for event in self._record.worker_events():
+        for event in self._run.worker_states():
             worker = self.workers.setdefault(event.worker, Worker(event.worker))
             before = worker.latest
             if before is not None:
                 if event.time_s < before.time_s:  # too late to be put in order
                     event = msgspec.structs.replace(event, time_s=before.time_s)
                 yield from self._end(worker, event.time_s)
-            worker.hear(event)
+            worker.add(event)
         for worker in self.workers.values():
-            yield from self._end(worker, self._record.run_seconds)
+            yield from self._end(worker, self._run.run_seconds)
             if worker.interval is not None:
                 yield worker, worker.interval
 
@@ -124,16 +130,16 @@ class WorkerStates:
 
 
 class _Ends:
-    """When workers were certainly gone, whatever they said last: lost, or left by a dead run."""
+    """When workers were certainly gone, whatever their last state: lost, or left by a dead run."""
 
-    def __init__(self, record: RunRecord) -> None:
-        self._all = [event.time_s for event in resumptions(record)]
+    def __init__(self, run: RunHistory) -> None:
+        self._all = [event.time_s for event in resumptions(run)]
         self._lost: defaultdict[tuple[Literal["worker", "node"], str], list[float]]
         self._lost = defaultdict(list)
-        for event in record.events_named("worker_lost", "node_lost"):
-            self._lost["worker", str(event.fields.get("worker"))].append(event.time_s)
-            if event.name == "node_lost":
-                self._lost["node", str(event.fields.get("node"))].append(event.time_s)
+        for worker in run.events_of(WorkerLost):
+            self._lost["worker", worker.worker].append(worker.time_s)
+        for node in run.events_of(NodeLost):
+            self._lost["node", node.node].append(node.time_s)
 
     def first(self, worker: Worker, after_s: float, next_s: float) -> float:
         """The first within these times, `next_s` if there is none."""
@@ -202,14 +208,14 @@ class Coarse:
         self._index = following
 
 
-def lanes(record: RunRecord, close_up: tuple[float, float] | None = None) -> tuple[Lane, ...]:
+def lanes(run: RunHistory, close_up: tuple[float, float] | None = None) -> tuple[Lane, ...]:
     """What each worker did, reserved pool first, then by name.
 
     Args:
         close_up: the time, from and to, of which every interval is wanted.
     """
     extents: dict[str, _Extent] = {}
-    states = WorkerStates(record)
+    states = WorkerStates(run)
     for worker, interval in states:
         extents.setdefault(worker.name, _Extent(interval.start)).add(interval)
     drawn: dict[str, list[Interval]] = defaultdict(list)
@@ -219,7 +225,7 @@ def lanes(record: RunRecord, close_up: tuple[float, float] | None = None) -> tup
         for name, extent in extents.items()
         if extent.count > MOST_INTERVALS
     }
-    for worker, interval in WorkerStates(record):
+    for worker, interval in WorkerStates(run):
         if worker.name in coarse:
             coarse[worker.name].add(interval)
         else:
@@ -233,6 +239,7 @@ def lanes(record: RunRecord, close_up: tuple[float, float] | None = None) -> tup
             node=worker.node,
             pool=worker.pool,
             seconds=extents.get(name, _Extent(0.0)).seconds,
+            scoring_s=worker.scoring_s,
             intervals=tuple(drawn[name]),
             close=tuple(close[name]),
         )

@@ -1,4 +1,4 @@
-"""The figures of a run: what its record adds up to. Functions of a `RunRecord`."""
+"""The metrics of a run: what its history adds up to. Functions of a `RunHistory`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ from typing import Any
 import msgspec
 
 from spotlight.report.lanes import Lane, lanes, on_tick, resumptions, state_seconds
-from spotlight.report.run_reading import RunRecord, read_run
+from spotlight.report.run_reading import RunHistory, read_run
+from spotlight.run_events import (
+    GroupDropped,
+    LeasesExpired,
+    NodeLost,
+    RunFinished,
+    RunStarted,
+    WorkerLost,
+)
 
 __all__ = [
     "Gain",
@@ -47,41 +55,40 @@ class Gain(msgspec.Struct, frozen=True):
     """From whose rewards `at_random` follows."""
 
 
-def summarise(record: RunRecord, workers: Sequence[Lane] | None = None) -> dict[str, Any]:
-    """The main figures as JSON-able data; times in seconds, scores in [0, 1], absent ones None.
+def summarise(run: RunHistory, workers: Sequence[Lane] | None = None) -> dict[str, Any]:
+    """The main metrics as JSON-able data; times in seconds, scores in [0, 1], absent ones None.
 
     Args:
         workers: what each did, if that is known already.
     """
-    scores = [validation.score for validation in record.validations]
-    rollout_s = sum(iteration.rollout_s or 0.0 for iteration in record.iterations)
-    samples = sum(iteration.samples for iteration in record.iterations)
-    made = samples - sum(iteration.samples_restored for iteration in record.iterations)
-    scoring = [one.scoring_s for one in record.iterations if one.scoring_s is not None]
-    workers = lanes(record) if workers is None else workers
-    how, why = outcome(record)
-    gain = exploration_gain(record)
+    scores = [validation.score for validation in run.validations]
+    rollout_s = sum(iteration.rollout_s or 0.0 for iteration in run.iterations)
+    samples = sum(iteration.samples for iteration in run.iterations)
+    made = samples - sum(iteration.samples_restored for iteration in run.iterations)
+    workers = lanes(run) if workers is None else workers
+    how, why = outcome(run)
+    gain = exploration_gain(run)
     return {
-        "job": record.job.name,
+        "job": run.job.name,
         "outcome": how,
         "reason": why,
-        "iterations": len(record.iterations),
-        "run_seconds": on_tick(record.run_seconds),
+        "iterations": len(run.iterations),
+        "run_seconds": on_tick(run.run_seconds),
         "validation_start": scores[0] if scores else None,
         "validation_end": scores[-1] if scores else None,
         "validation_best": max(scores, default=None),
-        "reward_start": _reward(record, 0),
-        "reward_end": _reward(record, -1),
+        "reward_start": _reward(run, 0),
+        "reward_end": _reward(run, -1),
         "samples": samples,
         "images_per_s": made / rollout_s if rollout_s > 0 else None,
-        "scoring_s": sum(scoring) if scoring else None,
-        "previews": sum(iteration.previews for iteration in record.iterations),
-        "previews_late": sum(iteration.previews_late for iteration in record.iterations),
+        "scoring_s": _scoring_s(run, workers) or None,
+        "previews": sum(iteration.previews for iteration in run.iterations),
+        "previews_late": sum(iteration.previews_late for iteration in run.iterations),
         "exploration_gain": msgspec.to_builtins(gain) if gain else None,
-        "requests_reissued": requests_reissued(record),
-        "nodes_lost": len(record.events_named("node_lost")),
-        "groups_dropped": len(record.events_named("group_dropped")),
-        "resumptions": len(resumptions(record)),
+        "requests_reissued": requests_reissued(run),
+        "nodes_lost": len(run.events_of(NodeLost)),
+        "groups_dropped": len(run.events_of(GroupDropped)),
+        "resumptions": len(resumptions(run)),
         "pools": {
             pool: _times([lane for lane in workers if lane.pool == pool])
             for pool in dict.fromkeys(lane.pool for lane in workers)
@@ -93,22 +100,35 @@ def summarise(record: RunRecord, workers: Sequence[Lane] | None = None) -> dict[
     }
 
 
-def _reward(record: RunRecord, index: int) -> float | None:
-    return record.iterations[index].reward_mean if record.iterations else None
+def _reward(run: RunHistory, index: int) -> float | None:
+    return run.iterations[index].reward_mean if run.iterations else None
 
 
-def _times(workers: Iterable[Lane]) -> dict[str, Any]:
+def _scoring_s(run: RunHistory, workers: Iterable[Lane]) -> float:
+    """Of all workers; in older runs only the iterations tell."""
+    told = sum(lane.scoring_s for lane in workers)
+    return told or sum(iteration.scoring_s or 0.0 for iteration in run.iterations)
+
+
+def _times(workers: Sequence[Lane]) -> dict[str, Any]:
     seconds = state_seconds(workers)
     total = sum(seconds.values())
     share = {state: value / total if total else 0.0 for state, value in seconds.items()}
-    return {"seconds": total, "states": seconds, "share": share}
+    scoring_s = sum(lane.scoring_s for lane in workers)
+    return {
+        "seconds": total,
+        "states": seconds,
+        "share": share,
+        "scoring_s": scoring_s,
+        "scoring_share": scoring_s / total if total else 0.0,
+    }
 
 
-def exploration_gain(record: RunRecord) -> Gain | None:
+def exploration_gain(run: RunHistory) -> Gain | None:
     """None before three iterations have had probes whose rewards differ."""
     told = [
         (one.contrast**2, one.contrast_at_random**2)
-        for one in record.iterations
+        for one in run.iterations
         if one.contrast is not None and one.contrast_at_random is not None
     ]
     if sum(other > 0 for _, other in told) < 3:
@@ -120,31 +140,33 @@ def exploration_gain(record: RunRecord) -> Gain | None:
         at_random=math.sqrt(others / len(told)),
         times=math.sqrt(kept / others),
         error=math.sqrt((len(told) - 1) * statistics.pvariance(without_one)),
-        probes=sum(one.probes for one in record.iterations),
+        probes=sum(one.probes for one in run.iterations),
     )
 
 
-def requests_reissued(record: RunRecord) -> int:
-    """Requests that were given out again because their worker was lost or too slow."""
-    return sum(event.reissued for event in record.events)
+def requests_reissued(run: RunHistory) -> int:
+    """Requests that were given out again because their worker was lost or let its lease expire."""
+    lost = sum(sum(event.requests_reissued.values()) for event in run.events_of(WorkerLost))
+    return lost + sum(event.items for event in run.events_of(LeasesExpired))
 
 
-def outcome(record: RunRecord) -> tuple[str, str]:
+def outcome(run: RunHistory) -> tuple[str, str]:
     """(finished, cancelled, failed or unfinished; the reason) as of the last start of the run."""
-    marks = record.events_named("run_started", "run_finished")
-    if not marks or marks[-1].name == "run_started":
-        return "unfinished", ""
-    fields = marks[-1].fields
-    return str(fields.get("outcome") or "finished"), str(fields.get("reason") or "")
+    for event in reversed(run.events):
+        if isinstance(event, RunFinished):
+            return event.outcome, event.reason
+        if isinstance(event, RunStarted):
+            break
+    return "unfinished", ""
 
 
-def iteration_spans(record: RunRecord) -> tuple[Span, ...]:
+def iteration_spans(run: RunHistory) -> tuple[Span, ...]:
     """The iterations that were run without a break, from the job's phases."""
     spans: dict[int, Span] = {}
-    breaks = [event.time_s for event in resumptions(record)]
+    breaks = [event.time_s for event in resumptions(run)]
     start: float | None = None
     iteration = 0
-    for phase in record.phases:
+    for phase in run.phases:
         if start is not None and phase.phase not in ("train", "publish", "explore"):
             if not any(start < moment <= phase.time_s for moment in breaks):
                 spans[iteration] = Span(iteration, start, phase.time_s)
@@ -154,12 +176,12 @@ def iteration_spans(record: RunRecord) -> tuple[Span, ...]:
     return tuple(spans[key] for key in sorted(spans))
 
 
-def typical_iteration(record: RunRecord) -> Span | None:
+def typical_iteration(run: RunHistory) -> Span | None:
     """The iteration of median length; the later one of two. None before the first one is over.
 
     The first iteration counts only while it is the only one: nothing was explored for it.
     """
-    spans = iteration_spans(record)
+    spans = iteration_spans(run)
     spans = spans[1:] or spans
     if not spans:
         return None

@@ -1,8 +1,8 @@
 """Reads a run folder into typed records.
 
 The coordinator appends to the files while it runs and may be killed at any instruction, so the last
-line of a file may be torn: it is dropped and said in `RunRecord.notes`. Anything else that is wrong
-raises `RunFolderError` with the file, the line and what is wrong.
+line of a file may be torn: it is dropped, which `RunHistory.notes` tells. Anything else that is
+wrong raises `RunFolderError` with the file, the line and what is wrong.
 
 What workers did is most of a run's events, and is not kept but read again as often as it is asked
 for.
@@ -17,110 +17,22 @@ import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from spotlight.errors import JobError, RunFolderError, UnreadableFile
 from spotlight.files import open_file, read_text
 from spotlight.jobs import LARGEST_JOB_FILE, JobSpec, parse_job
+from spotlight.run_events import EVENTS, PhaseBegan, RunEvent, WorkerStateBegan
+from spotlight.run_metrics import IterationMetrics, RunMetrics, ValidationMetrics
 
 _EVENTS = "events.jsonl"
 _STATE = b"worker_state"
+_STATE_DECODER = msgspec.json.Decoder(WorkerStateBegan)
 _WINDOW = 4096
 T = TypeVar("T")
-State = Literal[
-    "starting", "loading", "rollout", "explore", "evaluate", "score", "train", "idle", "gone"
-]
-
-
-class IterationRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One finished iteration; times in seconds of run time, spreads as standard deviations."""
-
-    iteration: int
-    time_s: float
-    """When the iteration was over."""
-    weights_version: int = 0
-    rollout_s: float | None = None
-    train_s: float | None = None
-    publish_s: float | None = None
-    samples: int = 0
-    samples_restored: int = 0
-    """Of those, the ones that were there before a coordinator came back in this rollout."""
-    scoring_s: float | None = None
-    """Worker time in scorers since the iteration before, beside whatever else the workers did."""
-    images_per_s: float | None = None
-    reward_mean: float | None = None
-    reward_std: float | None = None
-    group_std_mean: float | None = None
-    """Mean over the prompt groups of the spread of their rewards."""
-    zero_variance_groups: int = 0
-    contrast: float | None = None
-    """Root mean square over the prompt groups of the spread of their rewards."""
-    contrast_at_random: float | None = None
-    """The same, to expect of as many seeds taken at random, from the rewards of probes."""
-    loss: float | None = None
-    grad_norm: float | None = None
-    previews: int = 0
-    previews_late: int = 0
-    window_s: float | None = None
-    """Time to explore in for the next iteration, which validation may leave nothing of."""
-    explored_prompts: int = 0
-    preview_group_std_mean: float | None = None
-    """The same spread as the previews of the kept seeds promised it."""
-    rank_correlation: float | None = None
-    probes: int = 0
-    """Previewed seeds, drawn at random, that were regenerated to see whether previews are true."""
-    realised_share: float | None = None
-    """Of the gain in spread over seeds taken at random that previews promised."""
-    probe_tau: float | None = None
-    """Kendall's, of all probes so far, which fade."""
-
-
-class ValidationRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One validation of one weights version."""
-
-    weights_version: int
-    time_s: float
-    score: float
-    iteration: int = 0
-    images: int = 0
-
-
-class WorkerEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="worker_state"):
-    """A worker is in `state` from `time_s` on."""
-
-    time_s: float
-    worker: str
-    state: State
-    node: str = ""
-    pool: str = ""
-
-
-_DECODER = msgspec.json.Decoder(WorkerEvent)
-
-
-class PhaseEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """The job is in `phase` from `time_s` on."""
-
-    time_s: float
-    phase: str
-    iteration: int = 0
-
-
-class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """Any other event, with its fields as they were written."""
-
-    time_s: float
-    name: str
-    fields: dict[str, Any]
-
-    @property
-    def reissued(self) -> int:
-        """Requests that the event says were given out again: a number, or numbers by kind."""
-        said = self.fields.get("requests_reissued")
-        counts = said.values() if isinstance(said, dict) else (said,)
-        return sum(count for count in counts if isinstance(count, int))
+EventT = TypeVar("EventT", bound=RunEvent)
 
 
 class Picture(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,17 +50,17 @@ class Gallery(msgspec.Struct, frozen=True, kw_only=True):
     pictures: tuple[Picture, ...]
 
 
-class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
+class RunHistory(msgspec.Struct, frozen=True, kw_only=True):
     """All that a run folder says, in order of time."""
 
     folder: Path
     job: JobSpec
     job_yaml: str
-    iterations: tuple[IterationRecord, ...]
-    validations: tuple[ValidationRecord, ...]
-    phases: tuple[PhaseEvent, ...]
-    events: tuple[Event, ...]
-    """All but phases and what workers said."""
+    iterations: tuple[IterationMetrics, ...]
+    validations: tuple[ValidationMetrics, ...]
+    phases: tuple[PhaseBegan, ...]
+    events: tuple[RunEvent, ...]
+    """All that this Spotlight knows, but phases and the states of workers."""
     last_event_s: float
     """When the last event was, of any kind."""
     events_end: int
@@ -168,10 +80,11 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
             self.last_event_s,
         )
 
-    def worker_events(self) -> Iterator[WorkerEvent]:
-        """What workers said, in order of time as far as that is in question for `_WINDOW` lines."""
-        window: list[tuple[float, int, WorkerEvent]] = []
-        for number, event in enumerate(self._worker_events()):
+    def worker_states(self) -> Iterator[WorkerStateBegan]:
+        """The states of workers, in order of time as far as that is in question for `_WINDOW`
+        lines."""
+        window: list[tuple[float, int, WorkerStateBegan]] = []
+        for number, event in enumerate(self._states_as_written()):
             entry = (event.time_s, number, event)
             if len(window) < _WINDOW:
                 heapq.heappush(window, entry)
@@ -179,24 +92,23 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
                 yield heapq.heappushpop(window, entry)[-1]
         yield from (event for _, _, event in sorted(window))
 
-    def _worker_events(self) -> Iterator[WorkerEvent]:
-        """As they were written."""
+    def _states_as_written(self) -> Iterator[WorkerStateBegan]:
         for line in _lines(self.folder / _EVENTS, self.events_end):
             if _STATE not in line.text:
                 continue
             try:
-                yield _DECODER.decode(line.text)
-            except msgspec.MsgspecError:  # it speaks of one, or has a number that is none
+                yield _STATE_DECODER.decode(line.text)
+            except msgspec.MsgspecError:  # another event that names one, or a number that is none
                 value = _json_object(line)
                 if value.get("event") == "worker_state":
-                    yield _convert(value, WorkerEvent, line.where)
+                    yield _convert(value, WorkerStateBegan, line.where)
 
-    def events_named(self, *names: str) -> tuple[Event, ...]:
-        """The events with one of these names."""
-        return tuple(event for event in self.events if event.name in names)
+    def events_of(self, kind: type[EventT]) -> tuple[EventT, ...]:
+        """The events of a kind."""
+        return tuple(event for event in self.events if isinstance(event, kind))
 
 
-def read_run(folder: Path) -> RunRecord:
+def read_run(folder: Path) -> RunHistory:
     """Read a run folder; of a run that goes on, what is there so far.
 
     Raises `RunFolderError` naming the file (and the line) that is missing or malformed.
@@ -207,33 +119,33 @@ def read_run(folder: Path) -> RunRecord:
         job = parse_job(job_yaml, source=str(folder / "config.yaml"))
     except JobError as error:
         raise RunFolderError(f"{folder / 'config.yaml'}: is not a job: {error}") from error
-    iterations: dict[int, IterationRecord] = {}
-    validations: dict[int, ValidationRecord] = {}
+    iterations: dict[int, IterationMetrics] = {}
+    validations: dict[int, ValidationMetrics] = {}
     for where, line, _ in _json_lines(folder / "metrics.jsonl", notes):
         kind = line.get("kind")
         if kind == "iteration":
-            iteration = _convert(line, IterationRecord, where)
+            iteration = _convert(line, IterationMetrics, where)
             iterations[iteration.iteration] = iteration
         elif kind == "validation":
-            validation = _convert(line, ValidationRecord, where)
+            validation = _convert(line, ValidationMetrics, where)
             validations[validation.weights_version] = validation
         else:
             raise RunFolderError(f"{where}: `kind` must be iteration or validation, not {kind!r}")
-    phases: list[PhaseEvent] = []
-    events: list[Event] = []
+        _convert(line, _Timed, where)
+    phases: list[PhaseBegan] = []
+    events: list[RunEvent] = []
     last_event_s, events_end = 0.0, 0
     for where, line, end in _json_lines(folder / _EVENTS, notes):
-        match line.get("event"):
-            case "worker_state":
-                event: WorkerEvent | PhaseEvent | Event = _convert(line, WorkerEvent, where)
-            case "phase":
-                event = _convert(line, PhaseEvent, where)
-                phases.append(event)
-            case _:
-                event = _event(line, where)
-                events.append(event)
-        last_event_s, events_end = max(last_event_s, event.time_s), end
-    return RunRecord(
+        head = _convert(line, _EventHead, where)
+        last_event_s, events_end = max(last_event_s, head.time_s), end
+        if head.event not in EVENTS:
+            continue  # of another Spotlight
+        event = _convert(line, EVENTS[head.event], where)
+        if isinstance(event, PhaseBegan):
+            phases.append(event)
+        elif not isinstance(event, WorkerStateBegan):
+            events.append(event)
+    return RunHistory(
         folder=folder,
         job=job,
         job_yaml=job_yaml,
@@ -248,7 +160,7 @@ def read_run(folder: Path) -> RunRecord:
     )
 
 
-def _time(record: ValidationRecord | PhaseEvent | Event) -> float:
+def _time(record: RunMetrics | RunEvent) -> float:
     return record.time_s
 
 
@@ -322,14 +234,13 @@ def _convert(line: dict[str, Any], kind: type[T], where: str) -> T:
         raise RunFolderError(f"{where}: {str(error)[:1].lower()}{str(error)[1:]}") from error
 
 
-def _event(line: dict[str, Any], where: str) -> Event:
-    head = _convert(line, _EventHead, where)
-    fields = {key: value for key, value in line.items() if key not in ("time_s", "event")}
-    return Event(time_s=head.time_s, name=head.event, fields=fields)
+class _Timed(msgspec.Struct, frozen=True):
+    """A line must say when it was written, though its record can be made without."""
 
-
-class _EventHead(msgspec.Struct, frozen=True):
     time_s: float
+
+
+class _EventHead(_Timed, frozen=True):
     event: str
 
 

@@ -10,13 +10,14 @@ from spotlight.report import charts, formatting
 from spotlight.report.charts import Axis, Segment
 from spotlight.report.lanes import STATES, Interval, Lane, resumptions
 from spotlight.report.metrics import Span, iteration_spans, typical_iteration
-from spotlight.report.run_reading import Event, RunRecord
+from spotlight.report.run_reading import RunHistory
+from spotlight.run_events import NodeLost
 
 _LABELLED = 400
 _DENSE_FROM = 24  # lanes
 
 
-def time_section(record: RunRecord, summary: dict[str, Any], workers: Sequence[Lane]) -> str:
+def time_section(run: RunHistory, summary: dict[str, Any], workers: Sequence[Lane]) -> str:
     """Shares of time by pool, every worker's timeline, and the typical iteration up close."""
     if not workers:
         return ""
@@ -28,7 +29,7 @@ def time_section(record: RunRecord, summary: dict[str, Any], workers: Sequence[L
         "<section><h2>Where the time went</h2>"
         "<p>Every second of every worker has one state; a gap means that the worker was not there."
         f'{_scoring(summary)}</p><ul class="legend">{legend}</ul>'
-        f"{_shares(summary, workers)}{_overview(record, workers)}{_close_up(record, workers)}"
+        f"{_shares(summary, workers)}{_overview(run, workers)}{_close_up(run, workers)}"
         "</section>"
     )
 
@@ -60,6 +61,8 @@ def _shares(summary: dict[str, Any], workers: Sequence[Lane]) -> str:
             description=f"time of the {pool} pool by state",
         )
         said = "  ·  ".join(f"{state} {formatting.percent(share)}" for state, share in parts)
+        if times["scoring_s"]:
+            said += f"; scoring, also beside these: {formatting.percent(times['scoring_share'])}"
         rows.append(
             f"<dt>{escape(pool)}<span>{formatting.count(size, 'worker')}, "
             f"{formatting.duration(times['seconds']).replace(' ', '&nbsp;')}</span></dt>"
@@ -68,8 +71,8 @@ def _shares(summary: dict[str, Any], workers: Sequence[Lane]) -> str:
     return f'<dl class="shares">{"".join(rows)}</dl>'
 
 
-def _overview(record: RunRecord, workers: Sequence[Lane]) -> str:
-    axis = charts.time_axis(0.0, record.run_seconds)
+def _overview(run: RunHistory, workers: Sequence[Lane]) -> str:
+    axis = charts.time_axis(0.0, run.run_seconds)
     rows = [
         (
             lane,
@@ -82,31 +85,26 @@ def _overview(record: RunRecord, workers: Sequence[Lane]) -> str:
         )
         for lane in workers
     ]
-    lost = record.events_named("node_lost")
-    marks = [(event.time_s, "lost", _at(event.time_s, _lost(event))) for event in lost]
+    lost = run.events_of(NodeLost)
+    marks = [(event.time_s, "lost", _at(event.time_s, f"{event.node} lost")) for event in lost]
     marks += [
-        (event.time_s, "starting", _at(event.time_s, "run resumed"))
-        for event in resumptions(record)
+        (event.time_s, "starting", _at(event.time_s, "run resumed")) for event in resumptions(run)
     ]
     below = _axis_line(charts.marks_row(axis, marks)) if marks else ""
     said = ["a red diamond marks a lost node"] if lost else []
-    said += ["a grey diamond marks the start of a resumed run"] if resumptions(record) else []
+    said += ["a grey diamond marks the start of a resumed run"] if resumptions(run) else []
     note = "".join(f"; {one}" for one in said)
     return f'<h3 class="sub">The whole run</h3><p>Run time{note}</p>' + _grid(
         rows, "", below + _axis_line(charts.axis_row(axis))
     )
 
 
-def _lost(event: Event) -> str:
-    return f"{event.fields.get('node', 'a node')} lost"
-
-
 def _at(time_s: float, what: str) -> str:
     return f"{what} at {charts.clock(time_s)}"
 
 
-def _close_up(record: RunRecord, workers: Sequence[Lane]) -> str:
-    span = typical_iteration(record)
+def _close_up(run: RunHistory, workers: Sequence[Lane]) -> str:
+    span = typical_iteration(run)
     if span is None:
         return ""
     axis = charts.time_axis(0.0, span.end - span.start)
@@ -116,9 +114,9 @@ def _close_up(record: RunRecord, workers: Sequence[Lane]) -> str:
         if (inside := _clipped(lane.close, span))
     ]
     phases = charts.labelled_lane(
-        _phases(record, span), axis, description="phases of the iteration", height=24
+        _phases(run, span), axis, description="phases of the iteration", height=24
     )
-    count = len(iteration_spans(record))
+    count = len(iteration_spans(run))
     return (
         f'<h3 class="sub">Iteration {span.iteration} up close</h3>'
         f"<p>{formatting.duration(span.end - span.start)}, the median of "
@@ -150,8 +148,8 @@ def _clipped(intervals: Iterable[Interval], span: Span) -> list[Interval]:
     ]
 
 
-def _phases(record: RunRecord, span: Span) -> list[Segment]:
-    inside = [one for one in record.phases if span.start <= one.time_s < span.end]
+def _phases(run: RunHistory, span: Span) -> list[Segment]:
+    inside = [one for one in run.phases if span.start <= one.time_s < span.end]
     if not inside:
         return []
     ends = [*(one.time_s for one in inside[1:]), span.end]

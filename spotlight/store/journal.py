@@ -92,7 +92,7 @@ class Journal:
                 _create(path, owner)
             if not os.access(path, os.W_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-            dropped = _judge_log(path)
+            dropped = _check_log(path)
             connection = _connect(path)
             try:
                 journal = cls(path, connection, _verify(path, connection, owner), dropped)
@@ -225,7 +225,7 @@ def _refuse_lone_log(path: Path) -> None:
         raise JournalError(_damaged(path, f"is lost, though its log {_log_of(path).name} is there"))
 
 
-def _judge_log(path: Path) -> str:
+def _check_log(path: Path) -> str:
     """What SQLite will drop of the log; refuses a log of which it would drop too much."""
     log = _log_of(path)
     try:

@@ -15,17 +15,23 @@ import tempfile
 from pathlib import Path
 
 _PREFIX = "spotlight-"
-_SHARED_MEMORY = Path("/dev/shm")
+SHARED_MEMORY = Path("/dev/shm")
 
 
 class MemoryFolder:
-    """A new folder of this process, in shared memory where the system has it."""
+    """A new folder of this process, in shared memory where the system has it.
 
-    def __init__(self) -> None:
-        remove_leftovers()
+    Args:
+        base: the folder of shared memory; where there is none, that of temporary files is used.
+    """
+
+    def __init__(self, base: Path = SHARED_MEMORY) -> None:
+        remove_leftovers(base)
         lock = None
         while lock is None:  # another process may take it for a leftover before it is locked
-            self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=_base()))
+            self.path = Path(
+                tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=_existing(base))
+            )
             lock = _lock(self.path)
         self._lock = lock
 
@@ -35,9 +41,9 @@ class MemoryFolder:
         os.close(self._lock)
 
 
-def remove_leftovers() -> None:
+def remove_leftovers(base: Path = SHARED_MEMORY) -> None:
     """Remove the folders whose owners are gone."""
-    for folder in _base().glob(f"{_PREFIX}*-*"):
+    for folder in _existing(base).glob(f"{_PREFIX}*-*"):
         pid = folder.name.removeprefix(_PREFIX).partition("-")[0]
         lock = _lock(folder) if pid.isdigit() else None
         if lock is not None:
@@ -63,5 +69,5 @@ def _lock(folder: Path) -> int | None:
     return None
 
 
-def _base() -> Path:
-    return _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir())
+def _existing(base: Path) -> Path:
+    return base if base.is_dir() else Path(tempfile.gettempdir())

@@ -64,11 +64,12 @@ class StalenessStudy:
         self._job = job
         self._say = say
         self._train_prompts = read_prompts(job.prompts.train)
-        self._engine = OneProcess(job)
+        self.engine = OneProcess(job)
+        """The job's model, scorer and trainer."""
         self._completed = 0
         if plan.checkpoint:
             state, metadata = load_checkpoint(Path(plan.checkpoint))
-            self._engine.trainer.load_state_dict(state)
+            self.engine.trainer.load_state_dict(state)
             self._completed = _completed(plan.checkpoint, metadata)
         self._newest = self._completed + plan.lags[-1]
 
@@ -124,10 +125,10 @@ class StalenessStudy:
         ]
         if treatment == "repeat":
             pairs.reverse()  # so that every seed is in another batch
-        weights = self._engine.trainer.rollout_state()
+        weights = self.engine.trainer.rollout_state()
         rewards = [
             reward
-            for part in self._engine.scored(
+            for part in self.engine.scored(
                 weights, pairs, settings, other_noise=treatment == "repeat"
             )
             for reward in part.rewards
@@ -158,14 +159,14 @@ class StalenessStudy:
             for seed in sorted(choice.seeds)
         ]
         samples = list(
-            self._engine.scored(
-                self._engine.trainer.rollout_state(),
+            self.engine.scored(
+                self.engine.trainer.rollout_state(),
                 [(prompt, seed) for _, prompt, seed in rows],
                 rollout_settings(job, iteration),
             )
         )
         rewards = [reward for part in samples for reward in part.rewards]
-        report = self._engine.train(
+        report = self.engine.train(
             iteration,
             [prompt for _, prompt, _ in rows],
             [group for group, _, _ in rows],

@@ -6,13 +6,20 @@ while it happens is put into the history as a violation by whoever sees it.
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Set
 from typing import TYPE_CHECKING, Any
 
 from spotlight.actors.coordinator.job_journal import TERM_BITS
 from spotlight.policies.advantages import group_advantages
+from spotlight.run_events import (
+    GroupDropped,
+    RequestQuarantined,
+    RunEvent,
+    WorkerStateBegan,
+    decode_event,
+)
+from spotlight.run_metrics import IterationMetrics, ValidationMetrics, decode_metrics
 from spotlight.testing import fingerprints
 from spotlight.testing.faults import FaultKind
 
@@ -169,7 +176,7 @@ def faults_change_nothing(run: Run) -> Iterable[str]:
     that it leaves in an undisturbed run."""
     if not run.undisturbed or any(run.history.effective[kind] for kind in _COST_SAMPLES):
         return
-    if _events(run, "group_dropped", "request_quarantined"):
+    if any(isinstance(event, GroupDropped | RequestQuarantined) for event in _events(run)):
         return
     for train in run.history.all("train"):
         if train["after"] != run.undisturbed[int(train["iteration"])]:
@@ -187,16 +194,17 @@ def records_are_complete(run: Run) -> Iterable[str]:
     """Every iteration and every validation is on record once, with what really was there."""
     if not _is_finished(run):
         return
-    job, records = run.scenario.job, _lines(run, "metrics.jsonl")
-    iterations = [record for record in records if record["kind"] == "iteration"]
-    numbers = [record["iteration"] for record in iterations]
+    job, records = run.scenario.job, [decode_metrics(line) for line in _lines(run, "metrics.jsonl")]
+    iterations = [record for record in records if isinstance(record, IterationMetrics)]
+    numbers = [record.iteration for record in iterations]
     if numbers != list(range(job.iterations)):
         yield f"iterations {numbers} are on record"
     trained = {train["iteration"]: len(train["samples"]) for train in run.history.all("train")}
     for record in iterations:
-        if record["samples"] != trained.get(record["iteration"]):
-            yield f"iteration {record['iteration']} has {record['samples']} samples on record"
-    versions = [record["weights_version"] for record in records if record["kind"] == "validation"]
+        if record.samples != trained.get(record.iteration):
+            yield f"iteration {record.iteration} has {record.samples} samples on record"
+    validations = [record for record in records if isinstance(record, ValidationMetrics)]
+    versions = [record.weights_version for record in validations]
     expected = sorted({*range(0, job.iterations + 1, job.validation.every), job.iterations})
     if sorted(versions) != expected:
         yield f"versions {versions} are validated, not {expected}"
@@ -212,17 +220,17 @@ def time_adds_up(run: Run) -> Iterable[str]:
     """A worker is in one state after the other, without a gap, from its coming to its going."""
     states: dict[str, tuple[float, str]] = {}
     last = 0.0
-    for event in _lines(run, "events.jsonl"):
-        if event["time_s"] < last:
-            yield f"time goes back from {last} to {event['time_s']}"
-        last = event["time_s"]
-        if event["event"] != "worker_state":
+    for event in _events(run):
+        if event.time_s < last:
+            yield f"time goes back from {last} to {event.time_s}"
+        last = event.time_s
+        if not isinstance(event, WorkerStateBegan):
             continue
-        worker, state = event["worker"], event["state"]
+        worker, state = event.worker, event.state
         before = states.get(worker, (0.0, "gone"))[1]
         if before == "gone" and state != "starting":
             yield f"{worker} is {state} before it starts"
-        states[worker] = (event["time_s"], state)
+        states[worker] = (event.time_s, state)
 
 
 def leaves_nothing_in_stores(run: Run) -> Iterable[str]:
@@ -291,19 +299,16 @@ def _is_finished(run: Run) -> bool:
 
 
 def _dropped(run: Run, iteration: Any) -> set[str]:
-    return {
-        event["prompt"]
-        for event in _events(run, "group_dropped")
-        if event["iteration"] == iteration
-    }
+    dropped = (event for event in _events(run) if isinstance(event, GroupDropped))
+    return {event.prompt for event in dropped if event.iteration == iteration}
 
 
-def _events(run: Run, *names: str) -> list[dict[str, Any]]:
-    return [event for event in _lines(run, "events.jsonl") if event["event"] in names]
+def _events(run: Run) -> Iterable[RunEvent]:
+    return map(decode_event, _lines(run, "events.jsonl"))
 
 
-def _lines(run: Run, name: str) -> list[dict[str, Any]]:
+def _lines(run: Run, name: str) -> list[bytes]:
     path = run.run_folder / name
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
+    return path.read_bytes().split(b"\n")[:-1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from job_kit import STORE, Recorder, offer, recorder, requests, settle
@@ -31,6 +31,7 @@ from spotlight.policies.dispatch.matching import Backlog
 from spotlight.policies.dispatch.pace import Pace
 from spotlight.policies.dispatch.table import RequestTable
 from spotlight.policies.step_times import StepTimes
+from spotlight.run_events import RunEvent
 from spotlight.store.journal import Journal
 from spotlight.types import BundleOffer, Request
 
@@ -52,6 +53,9 @@ def steps(grant: Grant) -> list[int]:
     return [commit.step if commit else 0 for commit in grant.commits]
 
 
+EventT = TypeVar("EventT", bound=RunEvent)
+
+
 class Desk:
     """A dispatcher, one who submits, and workers that only record what they are given."""
 
@@ -59,7 +63,7 @@ class Desk:
         self.cluster = cluster
         self.path = path
         self.discarded: list[BundleOffer] = []
-        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.events: list[RunEvent] = []
         self.workers: dict[str, Recorder] = {}
         self.epochs: dict[str, int] = {}
         self.failures: list[JournalError] = []
@@ -91,7 +95,7 @@ class Desk:
             journal=self.journal,
             ended=self.ended.append,
             discard=self.discarded.append,
-            record=lambda event, **fields: self.events.append((event, fields)),
+            record=self.events.append,
             backlog_changed=lambda: self.backlogs.append(self.table.backlog()),
         )
         self.queue: RequestQueue = dispatcher.queue
@@ -208,8 +212,8 @@ class Desk:
     def finished(self) -> list[RequestsFinished]:
         return [ended for ended in self.ended if isinstance(ended, RequestsFinished)]
 
-    def event(self, name: str) -> list[dict[str, Any]]:
-        return [fields for event, fields in self.events if event == name]
+    def events_of(self, kind: type[EventT]) -> list[EventT]:
+        return [event for event in self.events if isinstance(event, kind)]
 
     def gone(self) -> list[str]:
         """Keys of the bundles that were deleted."""

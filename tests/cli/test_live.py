@@ -176,7 +176,8 @@ def test_a_sparkline_runs_from_lowest_to_highest() -> None:
 
 
 def test_the_summary_shows_the_figures_of_the_run() -> None:
-    pool = {"share": {"rollout": 0.3, "train": 0.6, "idle": 0.096, "starting": 0.004}}
+    share = {"rollout": 0.3, "train": 0.6, "idle": 0.096, "starting": 0.004}
+    pool = {"seconds": 362.0, "share": share}
     summary = {
         "outcome": "finished",
         "reason": "",
@@ -205,7 +206,7 @@ def test_the_summary_shows_the_figures_of_the_run() -> None:
         "2 m 51 s for 40 iterations",
         "2,560, 51.2 images/s in rollouts",
         "7,600, 110 late",
-        "scoring 1 m 12 s of worker time",
+        "scoring 1 m 12 s of worker time (20%), also beside other states",
         "rewards of kept seeds spread 1.26 ± 0.07 times as wide as of any",
         "reserved time train 60%, rollout 30%, idle 10%",
         "1 node lost, 8 requests re-issued, 0 prompt groups dropped",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ def test_a_pool_without_nodes_is_left_out() -> None:
 
 
 def test_more_workers_than_cores_are_pointed_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spotlight.cli.plan._cores", lambda: 2)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1}, raising=False)
     assert "more than the 2 cores here" in _words(pools={"spot": {"nodes": 2, "workers": 2}})
     assert "more than" not in _words()
 

@@ -158,7 +158,7 @@ def test_an_adapter_for_a_module_that_is_not_there_is_named(
 def test_neither_torch_nor_numpy_is_imported() -> None:
     code = (
         "import sys; from spotlight.jobs import load_job; import spotlight.preflight.checks;"
-        "import spotlight.report.report, spotlight.cli.plan, spotlight.cli.live;"
+        "import spotlight.report.rendering, spotlight.cli.plan, spotlight.cli.live;"
         "sys.exit(any(name in sys.modules for name in ('torch', 'numpy', 'diffusers')))"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=30, cwd=ROOT)

@@ -127,6 +127,19 @@ def test_samples_from_before_a_restart_make_no_rollout_fast(run: RunWriter) -> N
     assert summary["scoring_s"] == 2.0
 
 
+def test_scoring_counts_beside_the_states_it_goes_on_beside(run: RunWriter) -> None:
+    run.metric("iteration", 5.0, iteration=0, scoring_s=1.0)
+    run.state(SPOT, 0.0, "rollout")
+    run.event("worker_state", 3.0, **SPOT, state="idle", scoring_s=1.5)
+    run.event("worker_state", 4.0, **SPOT, state="idle", scoring_s=0.5)
+    run.event("run_finished", 8.0, outcome="finished")
+    summary = summarise(read_run(run.folder))
+    spot = summary["pools"]["spot"]
+    assert (spot["scoring_s"], spot["scoring_share"]) == (2.0, 0.25)
+    assert sum(spot["states"].values()) == spot["seconds"] == 8.0, "each second has one state"
+    assert summary["scoring_s"] == 2.0, "that of validation included"
+
+
 def test_a_run_that_goes_on_is_unfinished_and_has_no_numbers_yet(run: RunWriter) -> None:
     run.event("run_started", 0.0)
     summary = summarise(read_run(run.folder))
@@ -143,9 +156,9 @@ def test_a_resumed_run_is_judged_by_its_last_start(run: RunWriter) -> None:
     assert (summary["outcome"], summary["resumptions"]) == ("unfinished", 1)
 
 
-def test_requests_reissued_may_be_given_by_kind(run: RunWriter) -> None:
+def test_requests_are_reissued_from_lost_workers_and_expired_leases(run: RunWriter) -> None:
     run.event("worker_lost", 1.0, worker="a", requests_reissued={"rollout": 3, "preview": 2})
-    run.event("requests_lost", 2.0, requests_reissued=4)
+    run.event("leases_expired", 2.0, items=4)
     assert summarise(read_run(run.folder))["requests_reissued"] == 9
 
 

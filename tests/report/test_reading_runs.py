@@ -11,6 +11,7 @@ from sample_run import RESERVED, RunWriter
 
 from spotlight.errors import RunFolderError
 from spotlight.report.run_reading import read_run
+from spotlight.run_events import WeightsPublished, WorkerLost, WorkerStateBegan
 
 
 def _append(run: RunWriter, file: str, text: str) -> None:
@@ -75,6 +76,17 @@ def test_a_malformed_last_line_that_was_written_whole_is_refused(run: RunWriter)
             "object missing required field `time_s`",
         ),
         ("events.jsonl", {"event": 7, "time_s": 1.0}, "expected `str`"),
+        ("events.jsonl", {"event": "moon_rose"}, "object missing required field `time_s`"),
+        (
+            "events.jsonl",
+            {"event": "checkpoint_saved", "time_s": 1.0, "iteration": 1},
+            "object missing required field `path`",
+        ),
+        (
+            "metrics.jsonl",
+            {"kind": "iteration", "iteration": 1},
+            "object missing required field `time",
+        ),
         (
             "events.jsonl",
             {"event": "worker_state", "time_s": 1.0, "worker": "w", "state": "sleeping"},
@@ -112,11 +124,23 @@ def test_events_of_workers_and_phases_are_kept_apart(run: RunWriter) -> None:
     run.event("phase", 2.0, iteration=0, phase="rollout")
     run.event("weights_published", 3.0, version=1)
     record = read_run(run.folder)
-    assert [event.state for event in record.worker_events()] == ["idle"]
+    assert [event.state for event in record.worker_states()] == ["idle"]
     assert [phase.phase for phase in record.phases] == ["rollout"]
-    assert [(event.name, event.fields) for event in record.events] == [
-        ("weights_published", {"version": 1})
-    ]
+    assert record.events == (WeightsPublished(time_s=3.0, version=1),)
+
+
+def test_an_event_that_is_not_known_counts_as_the_time_at_which_it_was(run: RunWriter) -> None:
+    run.event("moon_rose", 4.0, phase="full")
+    record = read_run(run.folder)
+    assert (record.events, record.run_seconds) == ((), 4.0)
+
+
+def test_what_an_older_line_lacks_is_its_default(run: RunWriter) -> None:
+    run.event("worker_state", 1.0, worker="w", state="idle")
+    run.event("worker_lost", 2.0, worker="w")
+    record = read_run(run.folder)
+    assert list(record.worker_states()) == [WorkerStateBegan(time_s=1.0, worker="w", state="idle")]
+    assert record.events == (WorkerLost(time_s=2.0, worker="w"),)
 
 
 def test_a_folder_without_a_job_is_not_a_run(tmp_path: Path) -> None:

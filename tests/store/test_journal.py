@@ -7,6 +7,7 @@ kilobytes.
 import os
 import sqlite3
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,11 @@ def path(tmp_path) -> Path:
 def nobody_acts_afterwards():
     yield
     failpoints.install(None)
+
+
+def connect_with(monkeypatch: pytest.MonkeyPatch, kind: type[sqlite3.Connection]) -> None:
+    """Have journals use connections of this kind."""
+    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=kind))
 
 
 # ------------------------------------------------------------------------------- keys and values
@@ -204,25 +210,25 @@ def test_a_simulated_kill_before_the_commit_leaves_nothing_of_it(path):
     assert contents(path) == {"a/1": b"1"}
 
 
-def test_an_interrupt_right_behind_the_commit_leaves_the_journal_whole(path):
-    class Interrupted:
+def test_an_interrupt_right_behind_the_commit_leaves_the_journal_whole(path, monkeypatch):
+    interrupting = False
+
+    class Interrupted(sqlite3.Connection):
         """A connection, and somebody who presses Ctrl-C when it has committed."""
 
-        def __init__(self, connection: sqlite3.Connection) -> None:
-            self.rollback, self.close = connection.rollback, connection.close
-            self.connection = connection
-
         def execute(self, query: str, *arguments) -> sqlite3.Cursor:
-            cursor = self.connection.execute(query, *arguments)
-            if query == "COMMIT":
+            cursor = super().execute(query, *arguments)
+            if query == "COMMIT" and interrupting:
                 raise KeyboardInterrupt
             return cursor
 
+    connect_with(monkeypatch, Interrupted)
     with opened(path) as journal:
         journal.write({"a/1": b"1"})
-        journal._connection = Interrupted(journal._connection)
+        interrupting = True
         with pytest.raises(KeyboardInterrupt):
             journal.write({"a/2": b"2"})
+        interrupting = False
         with pytest.raises(JournalError, match="a write was interrupted"):
             journal.write({"a/3": b"3"})
     assert contents(path) == {"a/1": b"1", "a/2": b"2"}
@@ -271,23 +277,27 @@ def test_a_disk_error_at_opening_is_explained_and_releases_the_journal(path):
 # ----------------------------------------------------------------------------------------- damage
 
 
+class WithSmallPages(sqlite3.Connection):
+    """A connection that syncs nothing: there are thousands of openings."""
+
+    def __init__(self, *arguments, **options) -> None:
+        super().__init__(*arguments, **options)
+        self.execute("PRAGMA page_size = 512")
+
+    def execute(self, query: str, *arguments) -> sqlite3.Cursor:
+        return super().execute(query.replace("synchronous = FULL", "synchronous = OFF"), *arguments)
+
+
 @pytest.fixture(params=["closed", "killed"])
 def damaged(request, path, tmp_path, monkeypatch):
     """A journal with small pages, closed or with its last writes in the log, and its contents."""
-    connect = journal_module._connect
-
-    def with_small_pages(path: Path) -> sqlite3.Connection:
-        connection = connect(path)
-        connection.execute("PRAGMA page_size = 512")
-        connection.execute("PRAGMA synchronous = OFF")  # thousands of openings
-        return connection
-
-    monkeypatch.setattr(journal_module, "_connect", with_small_pages)
+    connect_with(monkeypatch, WithSmallPages)
     with opened(path) as journal:
         journal.write({f"a/{n}": b"%d" % n * 40 for n in range(12)})
         if request.param == "killed":
-            journal._empty_log()
-            journal.write({"a/3": b"new", "b/1": b"last but one"})
+            with monkeypatch.context() as patched:
+                patched.setattr(journal_module, "LOG_BYTES", 0)  # so that the log is emptied first
+                journal.write({"a/3": b"new", "b/1": b"last but one"})
             journal.write({"b/2": b"last"})
             path = copied(path, tmp_path / "killed")
         held = dict(journal.items())

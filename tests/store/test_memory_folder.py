@@ -10,13 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from spotlight.store import memory_folder
 from spotlight.store.memory_folder import MemoryFolder, remove_leftovers
 
 
-@pytest.fixture(autouse=True)
-def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(memory_folder, "_SHARED_MEMORY", tmp_path)
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
     return tmp_path
 
 
@@ -24,8 +22,8 @@ def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def owner(base: Path) -> Iterator[subprocess.Popen[str]]:
     """Another process with a folder of its own."""
     code = (
-        "import sys, pathlib; from spotlight.store import memory_folder as m;"
-        "m._SHARED_MEMORY = pathlib.Path(sys.argv[1]); f = m.MemoryFolder();"
+        "import sys, pathlib; from spotlight.store.memory_folder import MemoryFolder;"
+        "f = MemoryFolder(pathlib.Path(sys.argv[1]));"
         "print(f.path, flush=True); sys.stdin.read()"
     )
     process = subprocess.Popen(
@@ -51,8 +49,8 @@ def folder(base: Path, name: str) -> Path:
     return made
 
 
-def test_a_folder_is_new_private_and_bears_our_pid() -> None:
-    first, second = MemoryFolder(), MemoryFolder()
+def test_a_folder_is_new_private_and_bears_our_pid(base: Path) -> None:
+    first, second = MemoryFolder(base), MemoryFolder(base)
     assert first.path != second.path
     assert first.path.name.startswith(f"spotlight-{os.getpid()}-")
     assert first.path.stat().st_mode & 0o777 == 0o700
@@ -63,7 +61,7 @@ def test_a_folder_is_new_private_and_bears_our_pid() -> None:
 
 def test_the_folder_of_a_living_process_stays(base: Path, owner: subprocess.Popen[str]) -> None:
     kept = its_folder(owner)
-    remove_leftovers()
+    remove_leftovers(base)
     assert kept.exists()
 
 
@@ -75,7 +73,7 @@ def test_the_folder_of_a_killed_process_is_removed_when_the_next_one_starts(
     owner.kill()
     owner.wait()
     assert left.exists()
-    MemoryFolder().remove()
+    MemoryFolder(base).remove()
     assert not left.exists()
 
 
@@ -87,13 +85,13 @@ def test_a_folder_of_a_living_process_stays_though_its_pid_says_nothing_here(
     ended.wait()
     kept = its_folder(owner)
     elsewhere = kept.rename(base / f"spotlight-{ended.pid}-abc")
-    remove_leftovers()
+    remove_leftovers(base)
     assert elsewhere.exists()
 
 
 def test_a_folder_whose_pid_is_that_of_another_living_process_is_removed(base: Path) -> None:
     left = [folder(base, f"spotlight-{pid}-abc") for pid in (os.getpid(), os.getppid(), 1)]
-    remove_leftovers()
+    remove_leftovers(base)
     assert not any(path.exists() for path in left)
 
 
@@ -102,15 +100,14 @@ def test_what_is_not_ours_stays(base: Path) -> None:
     kept = [folder(base, name) for name in names]
     (base / "spotlight-1-link").symlink_to(kept[0])
     (base / "spotlight-1-file").write_bytes(b"1")
-    remove_leftovers()
+    remove_leftovers(base)
     assert all((path / "weights").exists() for path in kept)
 
 
 def test_without_shared_memory_the_temporary_folder_is_used(
     base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory_folder, "_SHARED_MEMORY", base / "missing")
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(base))
-    made = MemoryFolder()
+    made = MemoryFolder(base / "missing")
     assert made.path.parent == base
     made.remove()

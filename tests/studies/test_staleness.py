@@ -66,22 +66,23 @@ def test_rollout_weights_are_scored_where_they_are_not_the_newest(
     # Without averaging, those of validation are the newest.
     decays = {"rollout_decay": 0.9, "ema_decay": 0.0, "learning_rate": 1e-2}
     write_run(run, training=decays)
-    done = StalenessStudy(plan(lags="1"), lambda line: None)
+    wanted = plan(lags="1")
+    done = StalenessStudy(wanted, lambda line: None)
     rewards = scoring(done.carry_out(), "rollout", 0).rewards
 
     def score(state: dict[str, torch.Tensor]) -> Rewards:
         pairs = [
             (prompt, seed)
-            for prompt, seeds in zip(done._plan.prompts, done._plan.seeds, strict=True)
+            for prompt, seeds in zip(wanted.prompts, wanted.seeds, strict=True)
             for seed in seeds
         ]
-        parts = done._engine.scored(state, pairs, rollout_settings(done._job, done._newest))
+        parts = done.engine.scored(state, pairs, rollout_settings(wanted.job, 1))
         found = [reward for part in parts for reward in part.rewards]
-        each = len(done._plan.seeds[0])
+        each = len(wanted.seeds[0])
         return tuple(tuple(found[at : at + each]) for at in range(0, len(found), each))
 
-    assert rewards == score(done._engine.trainer.rollout_state())
-    assert rewards != score(done._engine.trainer.evaluation_state())
+    assert rewards == score(done.engine.trainer.rollout_state())
+    assert rewards != score(done.engine.trainer.evaluation_state())
 
 
 def test_a_study_depends_on_its_seed_alone(plan: MakePlan, brightness: Brightness) -> None:
@@ -129,13 +130,12 @@ def test_training_goes_on_from_the_newest_checkpoint(
     run: Path, plan: MakePlan, brightness: Brightness
 ) -> None:
     whole = study(plan(lags="1,2"))
-    # One iteration of it by hand, as a checkpoint.
     halfway = StalenessStudy(plan(lags="1"), lambda line: None)
-    halfway._train(0)
+    halfway.carry_out()  # which trains one iteration
     for completed in (0, 1):
         save_checkpoint(
             run / "checkpoints" / f"iteration-{completed:06d}.safetensors",
-            halfway._engine.trainer.state_dict(),
+            halfway.engine.trainer.state_dict(),
             {"completed": str(completed)},
         )
 

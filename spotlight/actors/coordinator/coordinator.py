@@ -49,7 +49,7 @@ from spotlight.actors.runtime import Actor, Down, handles
 from spotlight.actors.runtime.abandonable_thread import AbandonableThread
 from spotlight.errors import RequestRefused, UserError
 from spotlight.jobs import JobSpec
-from spotlight.report.report import write_report
+from spotlight.report.rendering import write_report
 from spotlight.store.run_folder import RunFolder, replace_file
 from spotlight.timings import Timings
 from spotlight.transport.tensors import ArtifactStore, BundleStore

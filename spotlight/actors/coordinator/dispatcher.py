@@ -30,6 +30,7 @@ from spotlight.actors.protocol import (
 )
 from spotlight.actors.runtime import Actor, handles
 from spotlight.policies.dispatch.table import RequestTable
+from spotlight.run_events import RunEvent
 from spotlight.timings import DispatchTimings
 from spotlight.types import BundleOffer
 
@@ -49,7 +50,7 @@ class Dispatcher(Actor):
         journal: JobJournal,
         ended: Callable[[Ended], None],
         discard: Callable[[BundleOffer], None],
-        record: Callable[..., None],
+        record: Callable[[RunEvent], None],
         backlog_changed: Callable[[], None],
         timings: DispatchTimings = DispatchTimings(),
     ) -> None:

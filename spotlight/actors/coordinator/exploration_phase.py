@@ -54,11 +54,11 @@ class ExplorationPhase:
         # Validation waits behind previews, so the end of the window is left to it.
         window_s = progress.window.predict() - self._shares.seconds_of("evaluation")
         window_s = max(0.0, window_s)
-        progress.figures.window_s = window_s if window_s < math.inf else None
+        progress.metrics.window_s = window_s if window_s < math.inf else None
         prompts = prompts_of(self._job, iteration, self._prompts)
         version = iteration if self._job.exploration.weights == "fresh" else iteration - 1
         plan = progress.exploration.plan(iteration, version, prompts, window_s)
-        progress.figures.exploration_share = plan.share
+        progress.metrics.exploration_share = plan.share
         self._follow(self._explorer.start(plan, self._now()))
 
     def end(self, iteration: int) -> None:

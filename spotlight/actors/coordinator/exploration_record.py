@@ -5,12 +5,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from spotlight.actors.coordinator.exploration import ExplorationPlan, Explored
 from spotlight.actors.coordinator.job_journal import SavedProgress
 from spotlight.actors.coordinator.request_plans import efforts
-from spotlight.actors.coordinator.run_record import IterationFigures
 from spotlight.jobs import JobSpec
 from spotlight.policies.exploration.fidelity import (
     Agreement,
@@ -24,6 +22,8 @@ from spotlight.policies.exploration.planners import SeedChoice
 from spotlight.policies.exploration.preview_effort import EffortRecord, choose_effort, new_record
 from spotlight.policies.exploration.ranking import median_or_none, spearman
 from spotlight.policies.exploration.reward_spread import Knowledge
+from spotlight.run_events import ExplorationReduced
+from spotlight.run_metrics import IterationMetrics
 from spotlight.types import Result
 
 
@@ -43,7 +43,7 @@ class ExplorationRecord:
         progress: SavedProgress,
         known: Knowledge,
         categories: Mapping[str, str],
-        event: Callable[..., Any],
+        event: Callable[[ExplorationReduced], None],
     ) -> None:
         self._job = job
         self._categories = categories
@@ -96,9 +96,9 @@ class ExplorationRecord:
             self._share(iteration),
         )
 
-    def evaluate(self, results: Sequence[Result], figures: IterationFigures) -> None:
+    def evaluate(self, results: Sequence[Result], metrics: IterationMetrics) -> None:
         """Compare the previews of the iteration with these results, among which those of its probes
-        are. The figures know the contrast of the samples already; the rest is filled in.
+        are. The metrics know the contrast of the samples already; the rest is filled in.
         """
         latest = self.latest
         previews = {
@@ -115,28 +115,29 @@ class ExplorationRecord:
                 by_group[group].append((previews[group, seed], result.reward))
         if by_group:
             self.agreement = self.agreement.faded() + agreement(by_group.values())
-        figures.probes = sum(map(len, by_group.values()))
+        metrics.probes = sum(map(len, by_group.values()))
         fresh = [[reward for _, reward in pairs] for pairs in by_group.values()]
-        figures.contrast_at_random = contrast_of_any(fresh, self._job.group_size)
-        figures.probe_tau = self.agreement.tau
-        figures.probe_correlation = median_or_none(
+        metrics.contrast_at_random = contrast_of_any(fresh, self._job.group_size)
+        metrics.probe_tau = self.agreement.tau
+        metrics.probe_correlation = median_or_none(
             [spearman([p for p, _ in pairs], [r for _, r in pairs]) for pairs in by_group.values()]
         )
-        self._evaluate_contrast(figures)
+        self._evaluate_contrast(metrics)
 
-    def _evaluate_contrast(self, figures: IterationFigures) -> None:
-        latest, promised = self.latest, figures.preview_group_std_mean
+    def _evaluate_contrast(self, metrics: IterationMetrics) -> None:
+        latest, promised = self.latest, metrics.preview_group_std_mean
         if latest.effort is None:
             return  # nothing was to be explored
-        steps = figures.preview_steps = latest.effort.preview_steps
-        figures.prompt_pool = latest.effort.prompt_pool
+        steps = metrics.preview_steps = latest.effort.preview_steps
+        metrics.prompt_pool = latest.effort.prompt_pool
         effort = self._efforts.index(latest.effort)
-        self.earned = self.earned.after(effort, figures.group_std_mean)
+        assert metrics.group_std_mean is not None, "the rollout is measured"
+        self.earned = self.earned.after(effort, metrics.group_std_mean)
         # Previews in other steps have rewards on another scale: only their order means something.
         alike = steps == self._job.sampler.steps
         if alike and promised is not None and latest.contrast_at_random > 0:
-            one = Gain(1.0, latest.contrast_at_random, promised, figures.explored_std_mean)
-            figures.realised_share = one.realised_share
+            one = Gain(1.0, latest.contrast_at_random, promised, metrics.explored_std_mean)
+            metrics.realised_share = one.realised_share
             self.gain = self.gain.faded() + one
 
     def _share(self, iteration: int) -> float:
@@ -144,11 +145,12 @@ class ExplorationRecord:
         share = exploration_share(self.agreement, self.gain, iteration)
         if share < 1:
             self._event(
-                "exploration_reduced",
-                iteration=iteration,
-                share=share,
-                tau=round(self.agreement.tau or 0.0, 3),
-                pairs=round(self.agreement.pairs, 1),
-                realised=round(self.gain.realised_share or 0.0, 3),
+                ExplorationReduced(
+                    iteration=iteration,
+                    share=share,
+                    tau=round(self.agreement.tau or 0.0, 3),
+                    pairs=round(self.agreement.pairs, 1),
+                    realised=round(self.gain.realised_share or 0.0, 3),
+                )
             )
         return share

@@ -100,7 +100,6 @@ class JobParts:
         self.journal = JobJournal(folder.journal, store.endpoint, self.record.stop_for)
         self.progress = JobProgress(job, files.categories, journal=self.journal, record=self.record)
         self.roster = Roster()
-        self.ledger = Ledger(event)
         published = self.journal.publications() if came_back else {}
         self.publications = Publications(published, self.roster, timings.weights)
 
@@ -113,6 +112,7 @@ class JobParts:
             grants_from=asyncio.get_running_loop().time() + listen_s,
             timings=timings.dispatch,
         )
+        self.ledger = Ledger(event, self.table.counters.pop_scoring_s)
         self.dispatcher = Dispatcher(
             table=self.table,
             journal=self.journal,

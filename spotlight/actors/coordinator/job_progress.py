@@ -13,11 +13,11 @@ from spotlight.actors.coordinator.exploration_record import ExplorationRecord
 from spotlight.actors.coordinator.job_journal import Checkpoint, JobJournal, SavedProgress
 from spotlight.actors.coordinator.job_record import JobRecord
 from spotlight.actors.coordinator.request_plans import unexplored
-from spotlight.actors.coordinator.run_record import IterationFigures
 from spotlight.jobs import JobSpec
 from spotlight.policies import iteration as step
 from spotlight.policies.exploration.training_window import WindowPredictor
 from spotlight.policies.step_times import StepTimes
+from spotlight.run_metrics import IterationMetrics
 from spotlight.store.run_folder import checkpoint_path
 
 
@@ -53,7 +53,7 @@ class JobProgress:
         self.exploration = ExplorationRecord(
             self._job, self.saved, learnt, self._categories, self._record.event
         )
-        self.figures = IterationFigures(completed)
+        self.metrics = IterationMetrics(iteration=completed)
 
     @property
     def committed(self) -> int:
@@ -81,11 +81,11 @@ class JobProgress:
         self._record.write(lambda: self._record.run.rewind(completed, validated))
         self._save()
 
-    def open_figures(self, iteration: int) -> IterationFigures:
-        """The figures of that iteration, which are new ones for a new iteration."""
-        if self.figures.iteration != iteration:
-            self.figures = IterationFigures(iteration)
-        return self.figures
+    def open_metrics(self, iteration: int) -> IterationMetrics:
+        """The metrics of that iteration, which are new ones for a new iteration."""
+        if self.metrics.iteration != iteration:
+            self.metrics = IterationMetrics(iteration=iteration)
+        return self.metrics
 
     def add_validated(self, version: int) -> None:
         """A weights version is validated."""
@@ -95,7 +95,7 @@ class JobProgress:
 
     def end_training(self, seconds: float, metrics: dict[str, float]) -> None:
         """The update of the iteration is done."""
-        self.figures.train_s = seconds
+        self.metrics.train_s = seconds
         self.window.record(seconds)
         self.training = metrics
 
@@ -116,9 +116,9 @@ class JobProgress:
             gain=exploration.gain,
             earned=exploration.earned,
         )
-        self.figures.scoring_s = scoring_s
+        self.metrics.scoring_s = scoring_s
         write, run = self._record.write, self._record.run
-        write(lambda: run.iteration(self.figures, self.training))
+        write(lambda: run.iteration(self.metrics, self.training))
         write(lambda: run.save_step_times(step_times))
         write(run.sync)
         self._save()

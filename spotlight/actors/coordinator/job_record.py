@@ -5,12 +5,12 @@ that would have come after it is written.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import structlog
 
 from spotlight.actors.coordinator.run_record import RunRecord
 from spotlight.errors import RunFolderError
+from spotlight.run_events import RunEvent
 
 log = structlog.get_logger(__name__)
 
@@ -37,9 +37,9 @@ class JobRecord:
         except RunFolderError as error:
             self.stop_for(error)
 
-    def event(self, event: str, **fields: Any) -> None:
+    def event(self, event: RunEvent) -> None:
         """Append to events.jsonl."""
-        self.write(lambda: self.run.event(event, **fields))
+        self.write(lambda: self.run.event(event))
 
     def stop_for(self, error: RunFolderError) -> None:
         """Something could not be written."""

@@ -22,6 +22,7 @@ from functools import partial
 
 import structlog
 
+from spotlight import run_events
 from spotlight.actors.coordinator.job_parts import Callbacks, JobParts, JobSetup
 from spotlight.actors.coordinator.job_status import status_of, status_pause_s
 from spotlight.actors.coordinator.node_plans import NodePlans
@@ -104,7 +105,7 @@ class JobRunner(Actor):
         return self.sender == self._coordinator
 
     def _from_the_worker(self, message: WorkerReport) -> bool:
-        return self._parts.ledger.is_spoken_for(message.worker, self.sender)
+        return self._parts.ledger.may_report(message.worker, self.sender)
 
     def _from_its_rank(self, message: TrainerReport) -> bool:
         return self._team.is_rank(self.sender, message.rank)
@@ -115,9 +116,9 @@ class JobRunner(Actor):
         """Start the dispatcher, and meet the nodes that are there."""
         journal, event = self._journal, self._record.event
         resumed = self._machine.completed if journal.term > 1 else None
-        event("run_started", job=self._job.name, resumed_from_iteration=resumed)
+        event(run_events.RunStarted(job=self._job.name, resumed_from_iteration=resumed))
         if journal.dropped:
-            event("journal_tail_dropped", what=journal.dropped)
+            event(run_events.JournalTailDropped(what=journal.dropped))
         if not self._setup.came_back:
             self._record.write(journal.begin_again)
         dispatcher = self._parts.dispatcher
@@ -152,7 +153,7 @@ class JobRunner(Actor):
             return
         self._phase.outcome, self._phase.reason = outcome, reason
         self._enter("finished")
-        self._record.event("run_finished", outcome=outcome, reason=reason)
+        self._record.event(run_events.RunFinished(outcome=outcome, reason=reason))
         self._parts.briefing.end_job()
         self._on_end(self._status())
 
@@ -231,7 +232,7 @@ class JobRunner(Actor):
         if not trainers.warm:
             self._team.build(machine.completed)
             return self._parts.briefing.replace_trainers()
-        self._record.event("trainers_found", iteration=machine.completed)
+        self._record.event(run_events.TrainersFound(iteration=machine.completed))
         due = machine.schedule.saves(machine.completed) and machine.committed < machine.completed
         if trainers.can_save and due:  # since before a kill
             self._save(machine.completed)
@@ -272,7 +273,7 @@ class JobRunner(Actor):
         """It is durable; whether a resumed run may start there is decided by the machine."""
         if self._team.answered("save", completed, rank):
             path = str(self._record.run.path / checkpoint_path(completed))
-            self._record.event("checkpoint_saved", iteration=completed, path=path)
+            self._record.event(run_events.CheckpointSaved(iteration=completed, path=path))
             self._carry_out(self._machine.progress_saved(completed))
 
     # --- requests ---
@@ -336,7 +337,7 @@ class JobRunner(Actor):
     def _begin_exploration(self, iteration: int) -> None:
         if self._job.exploration.weights == "fresh":  # otherwise it goes on beside training
             self._enter("explore")
-            self._progress.open_figures(iteration)
+            self._progress.open_metrics(iteration)
             self._bar()
         self._parts.exploration.begin(iteration)
 
@@ -353,7 +354,7 @@ class JobRunner(Actor):
 
     def _enter(self, phase: str) -> None:
         self._phase.enter(phase)
-        self._record.event("phase", iteration=self._machine.completed, phase=phase)
+        self._record.event(run_events.PhaseBegan(iteration=self._machine.completed, phase=phase))
 
     def _bar(self, workers: frozenset[str] = frozenset()) -> None:
         """Only these, who train, get no requests."""

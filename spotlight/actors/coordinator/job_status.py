@@ -10,11 +10,11 @@ _STATUS_LINES_PER_S = 2000
 
 def status_of(parts: JobParts, completed: int, dead_letters: int) -> JobStatus:
     """How the job is after so many iterations."""
-    phase, figures, counters = parts.phase, parts.progress.figures, parts.table.counters
+    phase, metrics, counters = parts.phase, parts.progress.metrics, parts.table.counters
     rollout = parts.rollouts.rollout
     rolls_out = phase.name == "rollout"
     made = rollout.finished - rollout.restored
-    seconds = phase.seconds if rolls_out else figures.rollout_s
+    seconds = phase.seconds if rolls_out else metrics.rollout_s
     return JobStatus(
         job=parts.job.name,
         phase=phase.name,
@@ -24,8 +24,8 @@ def status_of(parts: JobParts, completed: int, dead_letters: int) -> JobStatus:
         elapsed_s=parts.record.run.time_s(),
         done=rollout.finished if rolls_out else 0,
         wanted=parts.job.samples_per_iteration if rolls_out else 0,
-        images_per_s=made / seconds if seconds > 0 else 0.0,
-        reward_mean=figures.reward_mean if figures.samples else None,
+        images_per_s=made / seconds if seconds else 0.0,
+        reward_mean=metrics.reward_mean if metrics.samples else None,
         validation=tuple(parts.validations.scores),
         workers=parts.ledger.statuses(parts.table.groups.of),
         previews=parts.exploration.previews,

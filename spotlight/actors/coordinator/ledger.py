@@ -1,7 +1,8 @@
 """The ledger: which worker was in which state for how long.
 
-It writes each change to the run folder; a worker is in exactly one state at any time, so the states
-of a worker add up to its time exactly.
+It writes each change to the run folder. A worker is in exactly one state at any time, so its states
+add up to its time exactly. Scoring goes on beside other states; the time that it took is written
+down with the changes.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import structlog
 
 from spotlight.actors.protocol import WorkerRefs, WorkerReport, WorkerStatus
 from spotlight.actors.runtime import ActorRef
+from spotlight.run_events import RunEvent, WorkerCannotServe, WorkerStateBegan
 
 log = structlog.get_logger(__name__)
 
@@ -22,10 +24,14 @@ class Ledger:
 
     Args:
         record: writes an event with the present run time.
+        pop_scoring_s: tells how long a worker has scored since it was called last.
     """
 
-    def __init__(self, record: Callable[..., None]) -> None:
+    def __init__(
+        self, record: Callable[[RunEvent], None], pop_scoring_s: Callable[[str], float]
+    ) -> None:
         self._record = record
+        self._pop_scoring_s = pop_scoring_s
         self._statuses: dict[str, WorkerStatus] = {}
         self._leaders: dict[str, ActorRef] = {}
         self._problems: dict[str, str] = {}
@@ -34,11 +40,11 @@ class Ledger:
     def __len__(self) -> int:
         return len(self._statuses)
 
-    def is_spoken_for(self, worker: str, speaker: ActorRef | None) -> bool:
-        """Whether the speaker may say what a worker does: its leader may. Of one that is gone
-        nothing is noted, whoever speaks.
+    def may_report(self, worker: str, sender: ActorRef | None) -> bool:
+        """Whether the sender may report what a worker does: its leader may. Of one that is gone
+        nothing is written down, whoever reports.
         """
-        return self._leaders.get(worker, speaker) == speaker
+        return self._leaders.get(worker, sender) == sender
 
     def add(self, node: str, pool: str, workers: Iterable[WorkerRefs]) -> None:
         """Their time counts from here."""
@@ -62,8 +68,9 @@ class Ledger:
             return
         self._enter(msgspec.structs.replace(known, state=report.state, detail=report.detail))
         if report.cannot_serve and self._problems.get(report.worker) != report.cannot_serve:
-            log.error("worker_cannot_serve", worker=report.worker, reason=report.cannot_serve)
-            self._record("worker_cannot_serve", worker=report.worker, reason=report.cannot_serve)
+            problem = WorkerCannotServe(worker=report.worker, reason=report.cannot_serve)
+            log.error(problem.name, **problem.fields())
+            self._record(problem)
         self._problems[report.worker] = report.cannot_serve
 
     def statuses(self, group_of: Callable[[str], tuple[str, int]]) -> tuple[WorkerStatus, ...]:
@@ -84,10 +91,11 @@ class Ledger:
             self._write(status)
 
     def _write(self, status: WorkerStatus) -> None:
-        self._record(
-            "worker_state",
+        began = WorkerStateBegan(
             worker=status.name,
             node=status.node,
             pool=status.pool,
             state=status.state,
+            scoring_s=round(self._pop_scoring_s(status.name), 4),
         )
+        self._record(began)

@@ -11,6 +11,15 @@ from spotlight.actors.coordinator.roster import Roster
 from spotlight.actors.protocol import NodeReport
 from spotlight.actors.runtime import ActorRef
 from spotlight.policies.preemption import JoinBackoff
+from spotlight.run_events import (
+    NodeJoined,
+    NodeLost,
+    NodeMustWait,
+    NoticeReceived,
+    NoticeWithdrawn,
+    RunEvent,
+    WorkerJoined,
+)
 from spotlight.timings import RejoinTimings
 from spotlight.transport.tensors import ArtifactStore
 
@@ -32,7 +41,7 @@ class NodeMembership:
         requests: RequestQueue,
         ledger: Ledger,
         store: ArtifactStore,
-        event: Callable[..., None],
+        event: Callable[[RunEvent], None],
         timings: RejoinTimings,
     ) -> None:
         self._roster = roster
@@ -56,11 +65,11 @@ class NodeMembership:
         if wait_s > 0 and node.pool == "spot":
             if node.node not in self._must_wait:
                 self._must_wait.add(node.node)
-                self._event("node_must_wait", node=node.node, seconds=round(wait_s, 1))
+                self._event(NodeMustWait(node=node.node, seconds=round(wait_s, 1)))
             return False
         self._must_wait.discard(node.node)
-        names = [worker.worker for worker in node.workers]
-        self._event("node_joined", node=node.node, pool=node.pool, workers=names)
+        names = tuple(worker.worker for worker in node.workers)
+        self._event(NodeJoined(node=node.node, pool=node.pool, workers=names))
         return True
 
     def join(self, node: NodeReport) -> bool:
@@ -75,7 +84,7 @@ class NodeMembership:
             self._ledger.remove(names)
             self._requests.remove_workers(names, "its process ended", ended=True)
         for worker in came:
-            self._event("worker_joined", worker=worker.worker, node=node.node, pool=node.pool)
+            self._event(WorkerJoined(worker=worker.worker, node=node.node, pool=node.pool))
         if came:
             self._ledger.add(node.node, node.pool, came)
             self._requests.add_workers(node.node, node.pool, came)
@@ -87,12 +96,12 @@ class NodeMembership:
         leaving = self._roster.leaving
         if node.notice is None and node.node in leaving:
             leaving.discard(node.node)
-            self._event("notice_withdrawn", node=node.node)
+            self._event(NoticeWithdrawn(node=node.node))
         elif node.notice is not None and node.node not in leaving:
             leaving.add(node.node)
             self.preemptions += 1
-            notice = node.notice
-            self._event("notice", node=node.node, source=notice.source, lead_s=notice.lead_s)
+            source, lead_s = node.notice.source, node.notice.lead_s
+            self._event(NoticeReceived(node=node.node, source=source, lead_s=lead_s))
         elif node.notice is None or not has_news:
             return False
         names = tuple(worker.worker for worker in node.workers)
@@ -108,7 +117,7 @@ class NodeMembership:
         if node is None:
             return
         self._backoff.left(name, self._now())
-        self._event("node_lost", node=name, pool=node.pool, reason=reason)
+        self._event(NodeLost(node=name, pool=node.pool, reason=reason))
         self.preemptions += not had_notice
         names = tuple(worker.worker for worker in node.workers)
         self._ledger.remove(names)

@@ -30,12 +30,13 @@ from spotlight.policies.dispatch.instructions import (
     Instruction,
     Persist,
     RecallLeases,
-    Record,
+    RecordEvent,
     RequestsFinished,
     RequestsGivenUp,
     RevokeLeases,
 )
 from spotlight.policies.dispatch.table import RequestTable
+from spotlight.run_events import RunEvent
 from spotlight.types import BundleOffer, Request, RequestKind
 
 log = structlog.get_logger(__name__)
@@ -72,7 +73,7 @@ class RequestQueue:
         actor: Actor,
         ended: Callable[[Ended], None],
         discard: Callable[[BundleOffer], None],
-        record: Callable[..., None],
+        record: Callable[[RunEvent], None],
         backlog_changed: Callable[[], None],
         lease_s: float,
     ) -> None:
@@ -239,9 +240,9 @@ class RequestQueue:
                 self._ended(ended)
             case DeleteBundle(bundle):
                 self._discard(bundle)
-            case Record(event, fields):
-                log.warning(event, **fields)
-                self._record(event, **fields)
+            case RecordEvent(event):
+                log.warning(event.name, **event.fields())
+                self._record(event)
             case _Reply(waiting, receipt):
                 failpoints.reach("dispatcher.before_ack")
                 if not waiting.done():

@@ -16,8 +16,9 @@ from spotlight.actors.coordinator.request_plans import (
 )
 from spotlight.actors.coordinator.request_queue import RequestQueue
 from spotlight.actors.coordinator.rollout import Rollout
-from spotlight.actors.coordinator.run_record import rollout_figures
+from spotlight.actors.coordinator.run_record import measure_rollout
 from spotlight.jobs import JobSpec
+from spotlight.run_events import GroupDropped
 from spotlight.transport.tensors import ArtifactStore
 from spotlight.types import Request, Result
 
@@ -66,10 +67,10 @@ class RolloutPhase:
         if self._job.exploration.mode == "none":
             exploration.accept(unexplored(self._job, iteration))
         latest, choices = exploration.latest, exploration.choices
-        figures = self._progress.open_figures(iteration)
-        figures.publish_s = self._phase.pop_duration("publish")
-        figures.explore_s = self._phase.pop_duration("explore")
-        figures.previews, figures.previews_late = latest.previews, latest.late
+        metrics = self._progress.open_metrics(iteration)
+        metrics.publish_s = self._phase.pop_duration("publish")
+        metrics.explore_s = self._phase.pop_duration("explore")
+        metrics.previews, metrics.previews_late = latest.previews, latest.late
         prompts = prompts_of(self._job, iteration, self._prompts)
         samples = rollout_requests(self._job, iteration, prompts, choices)
         probes = probe_requests(self._job, iteration, prompts, choices, latest.probe_seeds)
@@ -92,7 +93,8 @@ class RolloutPhase:
             self._fail(f"{failed[0].id} failed: {reason}")
             return
         for iteration, group, prompt in sorted({(r.iteration, r.group, r.prompt) for r in failed}):
-            self._record.event("group_dropped", iteration=iteration, prompt=prompt, reason=reason)
+            dropped = GroupDropped(iteration=iteration, prompt=prompt, reason=reason)
+            self._record.event(dropped)
             self.rollout.drop_group(group)
         self._end_if_complete()
 
@@ -120,10 +122,10 @@ class RolloutPhase:
         if not self.rollout.finished:
             self._fail("every prompt group of the iteration failed; see events.jsonl")
             return
-        figures, exploration = self._progress.figures, self._progress.exploration
+        metrics, exploration = self._progress.metrics, self._progress.exploration
         samples, probes = self.rollout.samples(), self.rollout.probes()
-        figures.rollout_s = self._phase.seconds
-        figures.samples_restored = self.rollout.restored
-        rollout_figures(figures, samples, exploration.choices)
-        exploration.evaluate([*samples, *probes], figures)
-        self._completed(figures.iteration)
+        metrics.rollout_s = self._phase.seconds
+        metrics.samples_restored = self.rollout.restored
+        measure_rollout(metrics, samples, exploration.choices)
+        exploration.evaluate([*samples, *probes], metrics)
+        self._completed(metrics.iteration)

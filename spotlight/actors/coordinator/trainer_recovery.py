@@ -21,6 +21,7 @@ from spotlight.actors.coordinator.trainer_team import TrainerTeam
 from spotlight.actors.coordinator.trainer_watch import TrainerWatch
 from spotlight.policies.resume import ResumePoint, resume_point
 from spotlight.policies.trainer_ranks import MOST_RECOVERIES, next_recovery
+from spotlight.run_events import TrainersLost
 
 log = structlog.get_logger(__name__)
 
@@ -103,8 +104,9 @@ class TrainerRecovery:
                 " does not try again by itself; mend the cause, then resume the run",
             )
         number, completed = recovery
-        self._record.event("trainers_lost", reason=problem, recovery=number, goes_on_from=completed)
-        log.warning("trainers_lost", reason=problem, recovery=number, goes_on_from=completed)
+        lost = TrainersLost(reason=problem, recovery=number, goes_on_from=completed)
+        log.warning(lost.name, **lost.fields())
+        self._record.event(lost)
         self._save(SavedTrainers(last_recovery=recovery))
         self._watch.former = ()
         if self._team.ranks and not self._phase.over:

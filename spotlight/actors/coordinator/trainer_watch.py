@@ -14,6 +14,7 @@ from spotlight.actors.coordinator.roster import Rank, Roster
 from spotlight.actors.coordinator.trainer_team import TrainerTeam
 from spotlight.actors.protocol import NodeReport, TrainerReport
 from spotlight.policies.trainer_ranks import RankWatch
+from spotlight.run_events import TrainerOutOfReach
 
 
 class TrainerWatch:
@@ -37,7 +38,7 @@ class TrainerWatch:
         former: tuple[Rank, ...],
         patience_s: float,
         wanted: int,
-        event: Callable[..., None],
+        event: Callable[[TrainerOutOfReach], None],
         lost: Callable[[Rank, str], None],
     ) -> None:
         self._team = team
@@ -72,12 +73,8 @@ class TrainerWatch:
         """A node is out of reach; its ranks may be well."""
         ranks = [rank for rank in self._ranks() if rank.node == node]
         for rank in ranks:
-            self._event(
-                "trainer_out_of_reach",
-                worker=rank.worker.worker,
-                reason=reason,
-                patience_s=self._patience_s,
-            )
+            worker, patience_s = rank.worker.worker, self._patience_s
+            self._event(TrainerOutOfReach(worker=worker, reason=reason, patience_s=patience_s))
         self._watch.lose_sight(_epochs(ranks), self._now())
 
     def check(self) -> None:

@@ -49,7 +49,7 @@ class TrainingPhase:
 
     def rank_trained(self, rank: int, trained: TrainedIteration) -> None:
         """A rank has taken its optimizer steps; what is not of this iteration changes nothing."""
-        if self._phase.name != "train" or trained.iteration != self._progress.figures.iteration:
+        if self._phase.name != "train" or trained.iteration != self._progress.metrics.iteration:
             return
         self._answers[rank] = trained
         if self._team.answered("train", trained.iteration, rank):

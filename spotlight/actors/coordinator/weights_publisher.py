@@ -12,6 +12,7 @@ from spotlight.actors.coordinator.rollout_phase import RolloutPhase
 from spotlight.actors.coordinator.trainer_team import TrainerTeam
 from spotlight.actors.coordinator.validations import Validations
 from spotlight.actors.protocol import WeightsOffer
+from spotlight.run_events import WeightsPublished
 
 
 class WeightsPublisher:
@@ -59,7 +60,7 @@ class WeightsPublisher:
         self._rollouts.count_outdated(keep)
         self._publications.add(version, where, keep)
         self._record.write(lambda: self._journal.save_publication(version, where, keep))
-        self._record.event("weights_published", version=version)
+        self._record.event(WeightsPublished(version=version))
         self._release(version)
 
     def _release(self, version: int) -> None:

@@ -50,7 +50,6 @@ from spotlight.actors.protocol.up import (
     ReturnLease,
     WorkerRefs,
     WorkerReport,
-    WorkerState,
     WorkerUp,
 )
 from spotlight.actors.protocol.users import (
@@ -116,7 +115,6 @@ __all__ = [
     "WorkerPlan",
     "WorkerRefs",
     "WorkerReport",
-    "WorkerState",
     "WorkerStatus",
     "WorkerUp",
 ]

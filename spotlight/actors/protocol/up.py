@@ -14,11 +14,7 @@ from spotlight.actors.protocol.down import WeightsOffer
 from spotlight.actors.runtime import ActorRef
 from spotlight.jobs import MOST_WORKERS_OF_NODE
 from spotlight.transport.control import Message
-from spotlight.types import BundleOffer, NodeName, Record, StoreEndpoint, WorkerName
-
-WorkerState = Literal[
-    "starting", "loading", "rollout", "explore", "evaluate", "score", "train", "idle", "gone"
-]
+from spotlight.types import BundleOffer, NodeName, Record, StoreEndpoint, WorkerName, WorkerState
 
 
 class WorkerRefs(Record, frozen=True):

@@ -7,7 +7,7 @@ from typing import Literal
 from spotlight.actors.protocol.down import NoticeSeconds
 from spotlight.jobs import JobSpec
 from spotlight.transport.control import Message
-from spotlight.types import Record
+from spotlight.types import Record, WorkerState
 
 Outcome = Literal["", "finished", "cancelled", "failed"]
 
@@ -47,7 +47,7 @@ class WorkerStatus(Record, frozen=True):
     name: str
     node: str
     pool: str
-    state: str
+    state: WorkerState
     detail: str
     leader: str = ""
     """Who leads the SP group that it is in, if that has several members."""

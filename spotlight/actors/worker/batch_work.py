@@ -13,7 +13,7 @@ from functools import partial
 
 import structlog
 
-from spotlight.actors.protocol import CommitSteps, Completed, Grant, ReturnLease, WorkerState
+from spotlight.actors.protocol import CommitSteps, Completed, Grant, ReturnLease
 from spotlight.actors.protocol.delivery import until_transferred
 from spotlight.actors.runtime import Actor
 from spotlight.actors.worker.batches import Batch, Batches, MemberJob, Unwanted, returned
@@ -24,7 +24,7 @@ from spotlight.actors.worker.sp_membership import SPMembership
 from spotlight.actors.worker.step_loop import StepLoop, Taken
 from spotlight.actors.worker.worker_state import Turn, WorkerContext
 from spotlight.errors import CommitRefused, NotFinite, SpotlightError, TransferFailed
-from spotlight.types import BundleOffer, Commit, RequestKind
+from spotlight.types import BundleOffer, Commit, RequestKind, WorkerState
 
 log = structlog.get_logger(__name__)
 

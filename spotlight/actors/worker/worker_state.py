@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TypeVar
 
-from spotlight.actors.protocol import WorkerState
 from spotlight.actors.worker.threads import SystemThreads, WorkerThreads
 from spotlight.errors import TransportError
 from spotlight.timings import Timings
+from spotlight.types import WorkerState
 
 ResultT = TypeVar("ResultT")
 

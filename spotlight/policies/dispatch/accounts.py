@@ -31,7 +31,13 @@ class Counters:
     commits: int = 0
     scoring_s: float = 0.0
     """Time that scoring took, all workers together."""
+    scoring_s_of: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """The same by worker, since it was last asked for."""
     quarantined: list[str] = field(default_factory=list)
+
+    def pop_scoring_s(self, worker: str) -> float:
+        """Time that scoring took this worker since this was called last."""
+        return self.scoring_s_of.pop(worker, 0.0)
 
 
 class Accounts:

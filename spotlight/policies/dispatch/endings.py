@@ -8,10 +8,17 @@ from collections.abc import Collection
 from spotlight.policies.dispatch.accounts import Accounts, Counters
 from spotlight.policies.dispatch.blame import Blame
 from spotlight.policies.dispatch.events import FinishedBatch
-from spotlight.policies.dispatch.instructions import Record
+from spotlight.policies.dispatch.instructions import RecordEvent
 from spotlight.policies.dispatch.matching import Matching
 from spotlight.policies.dispatch.rows import Lease
 from spotlight.policies.dispatch.takers import Taker
+from spotlight.run_events import (
+    DenoiseFailed,
+    RequestQuarantined,
+    RunEvent,
+    ScorerFailed,
+    WorkerLost,
+)
 
 
 class Endings:
@@ -50,18 +57,18 @@ class Endings:
         if not taker.leaving:
             self._matching.pace.lost(taker.pool)
         self._counters.reissued += kinds.total()
-        fields = {
-            "worker": taker.name,
-            "node": taker.node,
-            "pool": taker.pool,
-            "reason": reason,
-            "requests_reissued": dict(kinds),
-        }
-        self._accounts.out.append(Record("worker_lost", fields))
+        lost = WorkerLost(
+            worker=taker.name,
+            node=taker.node,
+            pool=taker.pool,
+            reason=reason,
+            requests_reissued=dict(kinds),
+        )
+        self._accounts.out.append(RecordEvent(lost))
         for row in poisonous:
             self._counters.quarantined.append(row.request.id)
-            fields = {"request": row.request.id, "prompt": row.request.prompt}
-            self._accounts.out.append(Record("request_quarantined", fields))
+            quarantined = RequestQuarantined(request=row.request.id, prompt=row.request.prompt)
+            self._accounts.out.append(RecordEvent(quarantined))
         if poisonous:
             why = "every node that took it was lost; it is quarantined"
             self._accounts.give_up(poisonous, why, now)
@@ -71,6 +78,7 @@ class Endings:
         self._matching.close(lease)
         self._accounts.finish(lease.rows, done.bundle, done.rewards, now)
         self._counters.scoring_s += done.scoring_s
+        self._counters.scoring_s_of[taker.name] += done.scoring_s
         self._blame.forget(lease.ids)
         if done.steps > 0:
             step_s = done.seconds / done.steps
@@ -91,11 +99,12 @@ class Endings:
             what: "denoising", "scoring", or "commits": those that came with it cannot be used.
             failed: ids of the requests that cannot be done; of all, if none is named.
         """
-        fields = {"worker": taker.name, "requests": list(failed), "error": error}
+        event: RunEvent
         if what == "scoring":
-            fields = {"worker": taker.name, "request": lease.request.id, "error": error}
-        event = "scorer_failed" if what == "scoring" else "denoise_failed"
-        self._accounts.out.append(Record(event, fields))
+            event = ScorerFailed(worker=taker.name, request=lease.request.id, error=error)
+        else:
+            event = DenoiseFailed(worker=taker.name, requests=tuple(failed), error=error)
+        self._accounts.out.append(RecordEvent(event))
         if what == "commits" and any(row.commit is not None for row in lease.rows):
             self._accounts.start_over(lease.rows)
             self.take_back(lease, f"its commits could not be used: {error}", now)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from spotlight.policies.dispatch.rows import SavedRow
+from spotlight.run_events import RunEvent
 from spotlight.types import BundleOffer, Commit, Request, RequestKind, Result
 
 
@@ -85,11 +85,10 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Record:
+class RecordEvent:
     """Something happened that a user may want to read about."""
 
-    event: str
-    fields: Mapping[str, Any]
+    event: RunEvent
 
 
 Instruction = (
@@ -101,5 +100,5 @@ Instruction = (
     | RequestsGivenUp
     | DeleteBundle
     | Answer
-    | Record
+    | RecordEvent
 )

@@ -36,7 +36,7 @@ from spotlight.policies.dispatch.events import (
 from spotlight.policies.dispatch.instructions import (
     Answer,
     Instruction,
-    Record,
+    RecordEvent,
     RequestsFinished,
     RevokeLeases,
 )
@@ -46,6 +46,7 @@ from spotlight.policies.dispatch.phases import Phases
 from spotlight.policies.dispatch.recalls import SLOW
 from spotlight.policies.dispatch.rows import Lease, RequestState, SavedRow
 from spotlight.policies.dispatch.takers import Groups, Taker
+from spotlight.run_events import LeasesExpired
 from spotlight.timings import DispatchTimings
 from spotlight.types import Request, RequestKind
 
@@ -302,7 +303,7 @@ class RequestTable:
             self._endings.take_back(lease, f"{taker.name} let its lease expire", now)
         if expired:
             items = sum(len(lease.rows) for lease in expired)
-            self._accounts.out.append(Record("leases_expired", {"items": items}))
+            self._accounts.out.append(RecordEvent(LeasesExpired(items=items)))
         for row in self._blame.pardoned(now):
             self._matching.pardon(row)
         self._matching.look_for_slow(now)

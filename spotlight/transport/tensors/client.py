@@ -15,7 +15,7 @@ from spotlight.errors import TransferFailed
 from spotlight.transport.tensors.folder import Folder
 from spotlight.transport.tensors.incoming import Incoming, in_thread
 from spotlight.transport.tensors.offers import is_intact, machine_identity, nbytes_of
-from spotlight.transport.tensors.wire import (
+from spotlight.transport.tensors.records import (
     Header,
     exchange,
     read_answer,

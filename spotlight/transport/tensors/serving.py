@@ -16,7 +16,7 @@ import msgspec
 
 from spotlight.errors import TransferFailed
 from spotlight.transport import descriptors
-from spotlight.transport.tensors.wire import (
+from spotlight.transport.tensors.records import (
     IDLE_LIMIT_S,
     Answer,
     Header,

@@ -33,8 +33,7 @@ from spotlight.transport.tensors.incoming import Incoming, in_thread
 from spotlight.transport.tensors.keys import checked
 from spotlight.transport.tensors.offers import machine_identity, nbytes_of
 from spotlight.transport.tensors.quota import Quota
-from spotlight.transport.tensors.serving import StoreServer
-from spotlight.transport.tensors.wire import (
+from spotlight.transport.tensors.records import (
     CHUNK,
     Answer,
     Header,
@@ -43,6 +42,7 @@ from spotlight.transport.tensors.wire import (
     write_body,
     write_record,
 )
+from spotlight.transport.tensors.serving import StoreServer
 from spotlight.types import BundleOffer, StoreEndpoint
 
 _READERS = ""

@@ -22,6 +22,7 @@ from spotlight.actors.protocol import (
 )
 from spotlight.errors import ActorError
 from spotlight.policies.dispatch.instructions import RequestsGivenUp
+from spotlight.run_events import LeasesExpired, WorkerLost
 
 pytestmark = pytest.mark.virtual_time
 
@@ -109,7 +110,7 @@ async def test_the_lease_of_a_worker_that_is_not_heard_goes_to_another(desk: Des
     assert second.all(Grant) == []
     await asyncio.sleep(7.0)
     assert ids(second.last(Grant)) == ids(first.last(Grant))
-    assert desk.event("leases_expired") == [{"items": 2}]
+    assert desk.events_of(LeasesExpired) == [LeasesExpired(items=2)]
 
 
 async def test_the_work_of_a_lost_worker_goes_on_elsewhere_and_is_reported(desk: Desk) -> None:
@@ -121,9 +122,9 @@ async def test_the_work_of_a_lost_worker_goes_on_elsewhere_and_is_reported(desk:
     await settle()
     again = other.last(Grant)
     assert (ids(again), steps(again)) == (ids(lost.last(Grant)), [1] * 3)
-    (event,) = desk.event("worker_lost")
-    assert (event["worker"], event["reason"]) == ("lost", "preempted")
-    assert event["requests_reissued"] == {"rollout": 3}
+    (event,) = desk.events_of(WorkerLost)
+    assert (event.worker, event.reason) == ("lost", "preempted")
+    assert event.requests_reissued == {"rollout": 3}
 
 
 async def test_what_a_leaving_worker_gives_back_goes_on_elsewhere(desk: Desk) -> None:

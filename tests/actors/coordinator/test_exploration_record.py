@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from job_kit import job
 
 from spotlight.actors.coordinator.exploration import Explored
@@ -19,11 +17,7 @@ CATEGORIES = {"a": "x", "b": "y", "c": "x"}
 def exploring(known: Knowledge) -> ExplorationRecord:
     spec = job(exploration={"mode": "bandit"}, prompts={"per_iteration": 2})
     progress = SavedProgress(0, unexplored(spec, 0), ())
-
-    def event(*args: Any, **fields: Any) -> None:
-        """Nobody reads it."""
-
-    return ExplorationRecord(spec, progress, known, CATEGORIES, event)
+    return ExplorationRecord(spec, progress, known, CATEGORIES, [].append)
 
 
 def test_an_iteration_is_told_what_is_known_of_its_prompts_and_of_all_categories() -> None:

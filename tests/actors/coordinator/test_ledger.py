@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from spotlight.actors.coordinator.ledger import Ledger
 from spotlight.actors.protocol import WorkerRefs, WorkerReport
 from spotlight.actors.runtime import ActorRef
+from spotlight.run_events import RunEvent, WorkerCannotServe, WorkerStateBegan
 
 LEADER, OTHER = ActorRef("somewhere", "leader", 1), ActorRef("elsewhere", "leader", 1)
 
@@ -17,15 +16,19 @@ class Book:
     def __init__(self) -> None:
         self.states: list[tuple[str, str]] = []
         self.problems: list[tuple[str, str]] = []
-        self.ledger = Ledger(self._record)
+        self.scored: list[float] = []
+        self.scoring_s = 0.0
+        self.ledger = Ledger(self._record, lambda worker: self.scoring_s)
         self.ledger.add("n", "spot", [WorkerRefs("n/0", 1, *[LEADER] * 3)])
 
-    def _record(self, event: str, **fields: Any) -> None:
-        if event == "worker_cannot_serve":
-            self.problems.append((fields["worker"], fields["reason"]))
+    def _record(self, event: RunEvent) -> None:
+        if isinstance(event, WorkerCannotServe):
+            self.problems.append((event.worker, event.reason))
             return
-        assert (event, fields["node"], fields["pool"]) == ("worker_state", "n", "spot")
-        self.states.append((fields["worker"], fields["state"]))
+        assert isinstance(event, WorkerStateBegan)
+        assert (event.node, event.pool) == ("n", "spot")
+        self.states.append((event.worker, event.state))
+        self.scored.append(event.scoring_s)
 
 
 def alone(worker: str) -> tuple[str, int]:
@@ -61,10 +64,10 @@ def test_the_time_of_a_worker_ends_when_it_is_gone() -> None:
 
 def test_only_its_leader_says_what_a_worker_does() -> None:
     ledger = Book().ledger
-    assert ledger.is_spoken_for("n/0", LEADER)
-    assert not ledger.is_spoken_for("n/0", OTHER)
-    assert not ledger.is_spoken_for("n/0", None)
-    assert ledger.is_spoken_for("n/9", OTHER), "it is gone, so that nothing is noted"
+    assert ledger.may_report("n/0", LEADER)
+    assert not ledger.may_report("n/0", OTHER)
+    assert not ledger.may_report("n/0", None)
+    assert ledger.may_report("n/9", OTHER), "it is gone, so that nothing is noted"
 
 
 def test_what_keeps_a_worker_from_work_is_written_once() -> None:
@@ -72,3 +75,14 @@ def test_what_keeps_a_worker_from_work_is_written_once() -> None:
     for reason in ("no model", "no model", "", "no model"):
         book.ledger.note(WorkerReport("n/0", 1, cannot_serve=reason))
     assert book.problems == [("n/0", "no model")] * 2
+
+
+def test_scoring_beside_a_state_is_written_with_the_next_one() -> None:
+    book = Book()
+    book.ledger.note(WorkerReport("n/0", 1, state="rollout"))
+    book.scoring_s = 1.5
+    book.ledger.note(WorkerReport("n/0", 1, state="idle"))
+    book.scoring_s = 0.25
+    book.ledger.remove(["n/0"])
+    assert book.states[1:] == [("n/0", "rollout"), ("n/0", "idle"), ("n/0", "gone")]
+    assert book.scored == [0.0, 0.0, 1.5, 0.25]

@@ -1,4 +1,4 @@
-"""What a run keeps of its step times."""
+"""What a run writes down, and what it keeps of its step times."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from job_kit import job
 
 from spotlight.actors.coordinator.run_record import RunRecord
 from spotlight.policies.step_times import StepKey, StepTimes
+from spotlight.report.run_reading import read_run
+from spotlight.run_events import NodeLost, PhaseBegan
+from spotlight.run_metrics import IterationMetrics
 from spotlight.store.run_folder import RunFolder
 
 KEY = StepKey("model", 32, 64, 2, 4)
@@ -20,6 +23,26 @@ KEY = StepKey("model", 32, 64, 2, 4)
 def folder(tmp_path: Path) -> Iterator[RunFolder]:
     with closing(RunFolder.create(tmp_path / "run", job())) as folder:
         yield folder
+
+
+async def test_the_report_reads_the_events_that_were_written(folder: RunFolder) -> None:
+    record = RunRecord(folder)
+    record.event(PhaseBegan(phase="rollout", iteration=3))
+    record.event(NodeLost(node="n", pool="spot", reason="preempted"))
+    run = read_run(folder.path)
+    assert [(phase.phase, phase.iteration) for phase in run.phases] == [("rollout", 3)]
+    assert [(lost.node, lost.reason) for lost in run.events_of(NodeLost)] == [("n", "preempted")]
+
+
+async def test_the_report_reads_the_metrics_that_were_written(folder: RunFolder) -> None:
+    record = RunRecord(folder)
+    measured = IterationMetrics(iteration=2, samples=10, samples_restored=2, rollout_s=4.0)
+    record.iteration(measured, {"loss": 0.5, "kl": 0.1})
+    record.validation(3, 0.75, ())
+    run = read_run(folder.path)
+    (read,) = run.iterations
+    assert (read.weights_version, read.images_per_s, read.loss) == (2, 2.0, 0.5)
+    assert [(one.weights_version, one.score) for one in run.validations] == [(3, 0.75)]
 
 
 async def test_step_times_come_back_as_they_were_saved(folder: RunFolder) -> None:

@@ -15,7 +15,7 @@ from spotlight.policies.dispatch.instructions import (
     Instruction,
     Persist,
     RecallLeases,
-    Record,
+    RecordEvent,
     RequestsFinished,
     RequestsGivenUp,
     RevokeLeases,
@@ -23,9 +23,11 @@ from spotlight.policies.dispatch.instructions import (
 from spotlight.policies.dispatch.pace import Pace
 from spotlight.policies.dispatch.rows import SavedRow
 from spotlight.policies.dispatch.table import RequestTable
+from spotlight.run_events import RunEvent
 from spotlight.types import BundleOffer, Request, RequestId, SamplingSettings, StoreEndpoint
 
 InstructionT = TypeVar("InstructionT")
+EventT = TypeVar("EventT", bound=RunEvent)
 
 STORE = StoreEndpoint("127.0.0.1", 1, "token", "machine", "/nowhere")
 SETTINGS = SamplingSettings("ode", 4, None, 1.0, 0.0, None, 32, 64, 4)
@@ -282,8 +284,8 @@ class Rig:
     def deleted(self) -> list[str]:
         return [one.bundle.key for one in self.all(DeleteBundle)]
 
-    def events(self, name: str) -> list[dict[str, Any]]:
-        return [dict(one.fields) for one in self.all(Record) if one.event == name]
+    def events(self, kind: type[EventT]) -> list[EventT]:
+        return [one.event for one in self.all(RecordEvent) if isinstance(one.event, kind)]
 
     def saved(self) -> dict[str, int]:
         """Steps of what the journal holds a commit of."""

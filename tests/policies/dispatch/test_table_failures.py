@@ -6,6 +6,7 @@ import pytest
 from table_rig import STEPS, Rig, ids, images, request, requests, steps
 
 from spotlight.policies.dispatch.instructions import RequestsGivenUp
+from spotlight.run_events import DenoiseFailed, RequestQuarantined, ScorerFailed
 
 
 @pytest.mark.parametrize("what", ["denoising", "scoring"])
@@ -21,7 +22,7 @@ def test_a_failing_batch_is_tried_again_then_given_up_and_never_a_reward(
     assert rig.finished() == {}
     (told,) = rig.all(RequestsGivenUp)
     assert (told.requests, told.reason) == (requests(2), "broken")
-    assert len(rig.events("scorer_failed" if what == "scoring" else "denoise_failed")) == 3
+    assert len(rig.events(ScorerFailed if what == "scoring" else DenoiseFailed)) == 3
     assert rig.table.open("rollout") == 0
     rig.submit(*requests(2))
     assert len(rig.grants()) == 3, "it is over"
@@ -48,7 +49,7 @@ def test_rewards_that_are_nonsense_are_a_failed_attempt(
     rig.commit(rig.last(), STEPS)
     assert rig.complete(rig.last(), rewards=rewards).accepted == 0
     assert rig.finished() == {}
-    assert len(rig.events("scorer_failed")) == 1
+    assert len(rig.events(ScorerFailed)) == 1
     assert steps(rig.last()) == [STEPS] * 2
     assert rig.complete(rig.last(), 0.25, 0.75).accepted == 2
 
@@ -84,7 +85,7 @@ def test_what_fails_by_itself_is_given_up_without_the_others_of_its_batch(rig: R
             rig.complete(grant)
     assert rig.given_up() == [bad]
     assert sorted(len(grant.requests) for grant in rig.grants()) == [1, 1, 3, 4]
-    assert [event["requests"] for event in rig.events("denoise_failed")] == [[bad]] * 3
+    assert [event.requests for event in rig.events(DenoiseFailed)] == [(bad,)] * 3
 
 
 def test_failures_of_requests_that_are_not_in_the_lease_are_those_of_all_its_requests(
@@ -183,7 +184,7 @@ def test_a_request_that_was_held_by_three_lost_nodes_is_given_up(rig: Rig) -> No
     rig.add("survivor")
     assert rig.grants("survivor") == []
     assert rig.given_up() == rig.table.counters.quarantined == [request(0).id]
-    assert len(rig.events("request_quarantined")) == 1
+    assert len(rig.events(RequestQuarantined)) == 1
     rig.submit(request(0))
     assert rig.grants("survivor") == []
 

@@ -6,6 +6,13 @@ import pytest
 from table_rig import STEPS, Rig, ids, images, request, requests, saved_steps, steps
 
 from spotlight.policies.dispatch.instructions import Answer, GrantLease, RequestsFinished
+from spotlight.run_events import (
+    DenoiseFailed,
+    LateResults,
+    LeasesExpired,
+    ScorerFailed,
+    WorkerLost,
+)
 
 
 def test_a_request_is_denoised_and_scored_under_one_lease(rig: Rig) -> None:
@@ -24,6 +31,7 @@ def test_a_request_is_denoised_and_scored_under_one_lease(rig: Rig) -> None:
     assert rig.table.open("rollout") == 0
     assert rig.deleted() == [], "training needs the images"
     assert (rig.table.counters.commits, rig.table.counters.scoring_s) == (1, 3.0)
+    assert [rig.table.counters.pop_scoring_s("a") for _ in range(2)] == [3.0, 0.0]
     assert len(rig.grants()) == 1
 
 
@@ -63,7 +71,7 @@ def test_a_request_counts_once_whoever_completes_it(rig: Rig) -> None:
     rig.forget("rollout", 0)
     assert rig.deleted() == [images(slow).key]
     assert rig.table.counters.late == 1
-    assert rig.events("late_results") == [{"worker": "slow", "lease": slow.lease}]
+    assert rig.events(LateResults) == [LateResults(worker="slow", lease=slow.lease)]
 
 
 def test_a_late_completion_counts_while_nobody_else_works_on_it(rig: Rig) -> None:
@@ -110,7 +118,7 @@ def test_what_is_said_without_a_lease_changes_nothing_and_is_counted(rig: Rig) -
     rig.fail(stray)
     rig.fail(stray, what="scoring")
     assert rig.table.counters.late == 4
-    assert rig.events("denoise_failed") == rig.events("scorer_failed") == []
+    assert rig.events(DenoiseFailed) == rig.events(ScorerFailed) == []
 
 
 def test_only_the_holder_completes_or_gives_back_a_lease(rig: Rig) -> None:
@@ -151,7 +159,7 @@ def test_a_lease_that_is_not_renewed_expires_and_its_requests_go_to_others_first
     rig.report("second", credits=1)
     assert ids(rig.last("second")) == [r.id for r in requests(4)]
     assert rig.table.counters.reissued == 2
-    assert rig.events("leases_expired") == [{"items": 2}]
+    assert rig.events(LeasesExpired) == [LeasesExpired(items=2)]
 
 
 def test_a_lease_that_is_renewed_does_not_expire(rig: Rig) -> None:
@@ -177,9 +185,9 @@ def test_what_a_lost_worker_held_is_issued_again_and_reported(rig: Rig) -> None:
     rig.add("other")
     rig.lose("lost")
     assert ids(rig.last("other")) == ids(rig.last("lost"))
-    (event,) = rig.events("worker_lost")
-    assert (event["worker"], event["node"], event["reason"]) == ("lost", "lost's", "gone")
-    assert event["requests_reissued"] == {"rollout": 3}
+    (event,) = rig.events(WorkerLost)
+    assert (event.worker, event.node, event.reason) == ("lost", "lost's", "gone")
+    assert event.requests_reissued == {"rollout": 3}
     assert rig.table.counters.reissued == 3
 
 

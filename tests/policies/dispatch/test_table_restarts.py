@@ -6,6 +6,7 @@ import pytest
 from table_rig import STEPS, Rig, ids, images, request, requests, saved_steps, steps
 
 from spotlight.policies.dispatch.instructions import Answer, GrantLease, RequestsFinished
+from spotlight.run_events import LeasesExpired
 
 
 def begun(rig: Rig, *wanted: object, **report: object) -> GrantLease:
@@ -308,6 +309,6 @@ def test_a_lease_that_goes_on_under_its_old_number_expires_once(rig: Rig, later:
     rig.now += later
     rig.report("a", grant)
     rig.wait(15)
-    assert rig.events("leases_expired") == [{"items": 2}]
+    assert rig.events(LeasesExpired) == [LeasesExpired(items=2)]
     rig.report("a", grant)
     assert rig.complete(grant) == Answer(2)

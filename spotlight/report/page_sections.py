@@ -1,4 +1,4 @@
-"""The sections of a run report, each an HTML string from the record and its figures.
+"""The sections of a run report, each an HTML string from the history of the run and its metrics.
 
 Text from the run (names, prompts, reasons) is escaped here, in `timeline` or in `charts`.
 """
@@ -16,7 +16,9 @@ from spotlight import __version__
 from spotlight.report import charts, formatting
 from spotlight.report.charts import Series
 from spotlight.report.metrics import exploration_gain
-from spotlight.report.run_reading import Event, Gallery, IterationRecord, Picture, RunRecord
+from spotlight.report.run_reading import Gallery, Picture, RunHistory
+from spotlight.run_events import RunEvent, RunStarted
+from spotlight.run_metrics import IterationMetrics
 
 _SHOWN_PROMPTS = 24
 _SHOWN_EVENTS = 300
@@ -24,22 +26,22 @@ _CRISP_BELOW = 256  # pixels; larger pictures are photographs rather than sprite
 _PNG = b"\x89PNG\r\n\x1a\n"
 
 
-def header(record: RunRecord, summary: dict[str, Any]) -> str:
-    """Name, outcome, what was asked for, and the main figures."""
+def header(run: RunHistory, summary: dict[str, Any]) -> str:
+    """Name, outcome, what was asked for, and the main metrics."""
     outcome, reason = summary["outcome"], summary["reason"]
     why = f'<p class="about {escape(outcome)}">{escape(reason)}</p>' if reason else ""
     workers = Counter(worker["pool"] for worker in summary["workers"].values())
     return f"""<header>
 <p class="over">Spotlight run report</p>
-<div class="title"><h1>{escape(record.job.name)}</h1>
+<div class="title"><h1>{escape(run.job.name)}</h1>
 <span class="pill {escape(outcome)}">{escape(outcome)}</span></div>
-<p class="about">{escape(formatting.about(record.job, workers))}</p>{why}
-<dl class="tiles">{"".join(_tiles(record, summary))}</dl>
+<p class="about">{escape(formatting.about(run.job, workers))}</p>{why}
+<dl class="tiles">{"".join(_tiles(run, summary))}</dl>
 </header>
 """
 
 
-def _tiles(record: RunRecord, summary: dict[str, Any]) -> Iterable[str]:
+def _tiles(run: RunHistory, summary: dict[str, Any]) -> Iterable[str]:
     start, end = summary["validation_start"], summary["validation_end"]
     gain = (
         f"best {formatting.score(summary['validation_best'])}" if start is not None else "not yet"
@@ -52,7 +54,7 @@ def _tiles(record: RunRecord, summary: dict[str, Any]) -> Iterable[str]:
         _from_to(summary["reward_start"], summary["reward_end"]),
         "mean of samples",
     )
-    done = f"{summary['iterations']} of {formatting.count(record.job.iterations, 'iteration')}"
+    done = f"{summary['iterations']} of {formatting.count(run.job.iterations, 'iteration')}"
     yield _tile("Run time", formatting.duration(summary["run_seconds"]), done)
     pace = summary["images_per_s"]
     yield _tile(
@@ -77,7 +79,7 @@ def _tiles(record: RunRecord, summary: dict[str, Any]) -> Iterable[str]:
     yield _tile(
         "Nodes lost",
         formatting.number(summary["nodes_lost"]),
-        f"{formatting.count(summary['requests_reissued'], 'request')} re-issued",
+        formatting.reissued(summary["requests_reissued"]),
     )
 
 
@@ -92,16 +94,16 @@ def _tile(name: str, value: str, note: str) -> str:
     )
 
 
-def progress(record: RunRecord) -> str:
+def progress(run: RunHistory) -> str:
     """Reward and validation, in-group spread and previews."""
-    figures = [*_reward_chart(record), *_validation_chart(record)]
-    figures += [*_spread_chart(record), *_preview_chart(record)]
-    body = "".join(figures) or '<p class="soft">Nothing was measured yet.</p>'
+    drawn = [*_reward_chart(run), *_validation_chart(run)]
+    drawn += [*_spread_chart(run), *_preview_chart(run)]
+    body = "".join(drawn) or '<p class="soft">Nothing was measured yet.</p>'
     return f'<section><h2>Progress</h2><div class="charts">{body}</div></section>'
 
 
-def _reward_chart(record: RunRecord) -> Iterable[str]:
-    known = [one for one in record.iterations if one.reward_mean is not None]
+def _reward_chart(run: RunHistory) -> Iterable[str]:
+    known = [one for one in run.iterations if one.reward_mean is not None]
     if not known:
         return
     middle = tuple((float(one.iteration), one.reward_mean or 0.0) for one in known)
@@ -128,18 +130,18 @@ def _reward_chart(record: RunRecord) -> Iterable[str]:
     )
 
 
-def _validation_chart(record: RunRecord) -> Iterable[str]:
-    if not record.validations:
+def _validation_chart(run: RunHistory) -> Iterable[str]:
+    if not run.validations:
         return
-    points = tuple((one.time_s, one.score) for one in record.validations)
+    points = tuple((one.time_s, one.score) for one in run.validations)
     titles = tuple(
         f"weights version {one.weights_version}, after {formatting.duration(one.time_s)}\n"
         f"score {formatting.score(one.score)} over {formatting.count(one.images, 'image')}"
-        for one in record.validations
+        for one in run.validations
     )
     drawn = charts.line_chart(
         [Series("evaluate", points, titles, dots=True)],
-        charts.time_axis(0.0, record.run_seconds, count=5),
+        charts.time_axis(0.0, run.run_seconds, count=5),
         charts.nice_axis(0, min(1.0, max(0.1, *(score for _, score in points), 0.1)), _short),
         description=f"validation score by run time, {formatting.score(points[0][1])} to "
         f"{formatting.score(points[-1][1])}",
@@ -149,9 +151,9 @@ def _validation_chart(record: RunRecord) -> Iterable[str]:
     )
 
 
-def _spread_chart(record: RunRecord) -> Iterable[str]:
-    fresh = [one for one in record.iterations if one.group_std_mean is not None]
-    promised = [one for one in record.iterations if one.preview_group_std_mean is not None]
+def _spread_chart(run: RunHistory) -> Iterable[str]:
+    fresh = [one for one in run.iterations if one.group_std_mean is not None]
+    promised = [one for one in run.iterations if one.preview_group_std_mean is not None]
     if not fresh:
         return
     series = [_spread_series("rollout", "samples", fresh, [one.group_std_mean for one in fresh])]
@@ -167,7 +169,7 @@ def _spread_chart(record: RunRecord) -> Iterable[str]:
             f"; of the gain over any seeds that previews promised, samples have"
             f" {statistics.median(realised):.0%} (median)"
         )
-    if gain := exploration_gain(record):
+    if gain := exploration_gain(run):
         note += (
             f". The kept seeds spread by {formatting.score(gain.contrast)}, as many taken at random"
             f" would by {formatting.score(gain.at_random)}"
@@ -190,7 +192,7 @@ def _spread_chart(record: RunRecord) -> Iterable[str]:
 
 
 def _spread_series(
-    colour: str, name: str, ones: Sequence[IterationRecord], values: Sequence[float | None]
+    colour: str, name: str, ones: Sequence[IterationMetrics], values: Sequence[float | None]
 ) -> Series:
     points = tuple(
         (float(one.iteration), value or 0.0) for one, value in zip(ones, values, strict=True)
@@ -199,8 +201,8 @@ def _spread_series(
     return Series(colour, points, titles)
 
 
-def _preview_chart(record: RunRecord) -> Iterable[str]:
-    if not any(one.previews or one.previews_late for one in record.iterations):
+def _preview_chart(run: RunHistory) -> Iterable[str]:
+    if not any(one.previews or one.previews_late for one in run.iterations):
         return
     bars = [
         (
@@ -209,24 +211,24 @@ def _preview_chart(record: RunRecord) -> Iterable[str]:
             f"iteration {one.iteration}\n{formatting.count(one.previews, 'preview')}, "
             f"{one.previews_late} late",
         )
-        for one in record.iterations
+        for one in run.iterations
     ]
-    top = max(one.previews + one.previews_late for one in record.iterations)
+    top = max(one.previews + one.previews_late for one in run.iterations)
     drawn = charts.bar_chart(
         bars,
-        _iteration_axis(record.iterations, margin=0.5),
+        _iteration_axis(run.iterations, margin=0.5),
         _whole(charts.nice_axis(0, top, formatting.number)),
         description="previews by iteration",
     )
     note = "Candidates that exploration scored before each iteration"
-    if unexplored := _unexplored(record):
+    if unexplored := _unexplored(run):
         note += (
             f"; none before {formatting.count(unexplored, 'iteration')}, as validation needed all"
             " the time that training left"
         )
-    taus = [one.probe_tau for one in record.iterations if one.probe_tau is not None]
+    taus = [one.probe_tau for one in run.iterations if one.probe_tau is not None]
     if taus:
-        probes = formatting.count(sum(one.probes for one in record.iterations), "probe")
+        probes = formatting.count(sum(one.probes for one in run.iterations), "probe")
         note += (
             f"; of {probes}, rewards were ordered as their previews by {taus[-1]:.2f} (Kendall's"
             f" tau: 1 the same, 0 by chance)"
@@ -239,13 +241,13 @@ def _preview_chart(record: RunRecord) -> Iterable[str]:
     )
 
 
-def _unexplored(record: RunRecord) -> int:
+def _unexplored(run: RunHistory) -> int:
     """Iterations without previews because of a validation."""
-    pressed = {one.iteration + 1 for one in record.iterations if one.window_s == 0}
-    return sum(not one.previews and one.iteration in pressed for one in record.iterations)
+    pressed = {one.iteration + 1 for one in run.iterations if one.window_s == 0}
+    return sum(not one.previews and one.iteration in pressed for one in run.iterations)
 
 
-def _iteration_axis(ones: Sequence[IterationRecord], margin: float = 0.0) -> charts.Axis:
+def _iteration_axis(ones: Sequence[IterationMetrics], margin: float = 0.0) -> charts.Axis:
     first, last = ones[0].iteration, ones[-1].iteration
     axis = charts.nice_axis(
         first - margin, last + margin, lambda value: f"{value:.0f}", count=6, widen=False
@@ -278,14 +280,14 @@ def _legend(entries: Iterable[tuple[str, str]], kind: str = "") -> str:
     return f'<ul class="legend">{items}</ul>'
 
 
-def pictures(record: RunRecord) -> str:
+def pictures(run: RunHistory) -> str:
     """The same validation prompts drawn with the first and with the latest validated weights."""
-    if not record.galleries:
+    if not run.galleries:
         return ""
-    before, after = record.galleries[0], record.galleries[-1]
+    before, after = run.galleries[0], run.galleries[-1]
     versions = [before] if before is after else [before, after]
     shown = before.pictures[:_SHOWN_PROMPTS]
-    crisp = max(record.job.sampler.height, record.job.sampler.width) < _CRISP_BELOW
+    crisp = max(run.job.sampler.height, run.job.sampler.width) < _CRISP_BELOW
     items = "".join(_pair(picture.prompt, versions, crisp) for picture in shown)
     some = (
         f" The first {len(shown)} of {formatting.count(len(before.pictures), 'prompt')}."
@@ -339,12 +341,12 @@ def _png(picture: Picture | None) -> bytes | None:
     return data if data.startswith(_PNG) else None
 
 
-def happenings(record: RunRecord) -> str:
+def events(run: RunHistory) -> str:
     """The events that matter, in order of time."""
-    begun = record.events_named("run_started")[:1]
+    begun = run.events_of(RunStarted)[:1]
     told = [
         (event, said)
-        for event in record.events
+        for event in run.events
         if event not in begun and (said := formatting.event_words(event))
     ]
     if not told:
@@ -360,7 +362,7 @@ def happenings(record: RunRecord) -> str:
     )
 
 
-def _row(event: Event, what: str, details: str, loss: bool) -> str:
+def _row(event: RunEvent, what: str, details: str, loss: bool) -> str:
     kind = ' class="bad"' if loss else ""
     return (
         f"<tr><td>{charts.clock(event.time_s)}</td><td{kind}>{escape(what)}</td>"
@@ -368,15 +370,15 @@ def _row(event: Event, what: str, details: str, loss: bool) -> str:
     )
 
 
-def job_text(record: RunRecord) -> str:
+def job_text(run: RunHistory) -> str:
     """The whole job as YAML, folded."""
     return (
         "<details><summary>The job</summary>"
-        f'<pre tabindex="0">{escape(record.job_yaml)}</pre></details>'
+        f'<pre tabindex="0">{escape(run.job_yaml)}</pre></details>'
     )
 
 
-def footer(record: RunRecord) -> str:
+def footer(run: RunHistory) -> str:
     """What was dropped while reading, and who wrote the page."""
-    notes = "".join(f"<p>{escape(note)}.</p>" for note in record.notes)
+    notes = "".join(f"<p>{escape(note)}.</p>" for note in run.notes)
     return f"<footer>{notes}<p>Written by Spotlight {escape(__version__)}.</p></footer>"

@@ -10,11 +10,11 @@ import os
 from pathlib import Path
 
 from spotlight.errors import RunFolderError
-from spotlight.report import sections
+from spotlight.report import page_sections
 from spotlight.report.lanes import lanes
 from spotlight.report.metrics import summarise, typical_iteration
 from spotlight.report.page import page
-from spotlight.report.run_reading import RunRecord, read_run
+from spotlight.report.run_reading import RunHistory, read_run
 from spotlight.report.timeline import time_section
 
 
@@ -34,20 +34,20 @@ def write_report(folder: Path) -> Path:
     return target
 
 
-def render_report(record: RunRecord) -> str:
+def render_report(run: RunHistory) -> str:
     """The whole page."""
-    span = typical_iteration(record)
-    workers = lanes(record, close_up=None if span is None else (span.start, span.end))
-    summary = summarise(record, workers)
+    span = typical_iteration(run)
+    workers = lanes(run, close_up=None if span is None else (span.start, span.end))
+    summary = summarise(run, workers)
     return page(
-        f"{record.job.name} - Spotlight",
+        f"{run.job.name} - Spotlight",
         (
-            sections.header(record, summary),
-            sections.progress(record),
-            sections.pictures(record),
-            time_section(record, summary, workers),
-            sections.happenings(record),
-            sections.job_text(record),
-            sections.footer(record),
+            page_sections.header(run, summary),
+            page_sections.progress(run),
+            page_sections.pictures(run),
+            time_section(run, summary, workers),
+            page_sections.events(run),
+            page_sections.job_text(run),
+            page_sections.footer(run),
         ),
     )

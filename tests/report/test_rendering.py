@@ -10,7 +10,7 @@ import pytest
 from sample_run import RESERVED, RunWriter, sample_job, write_sample_run
 
 from spotlight.errors import RunFolderError
-from spotlight.report.report import render_report, write_report
+from spotlight.report.rendering import render_report, write_report
 from spotlight.report.run_reading import read_run
 
 VOID = {"meta", "img", "br"}
