@@ -51,9 +51,12 @@ class ConnectionTimings(_Ordered):
     """What ends, or repeats, a connection of the control channel."""
 
     heartbeat_interval_s: float = 0.5
-    """Both ends of a connection ping each other so often."""
+    """A process that is watched, or watches, pings whom it connected to so often."""
     heartbeat_timeout_s: float = 1.5
-    """An end that does not answer a ping for so long is gone."""
+    """An end that does not answer a ping for so long is gone, and so is a machine that does not
+    confirm for so long that bytes have arrived."""
+    keepalive_s: float = 10.0
+    """A machine that has been silent for so long is asked by the system whether it is there."""
     handshake_timeout_s: float = 2.0
     """The greeting of libzmq must be over by then."""
     connect_timeout_s: float = 3.0
@@ -86,6 +89,7 @@ class ConnectionTimings(_Ordered):
 
     ORDER: ClassVar[dict[str, str]] = {
         "heartbeat_timeout_s > 2 * heartbeat_interval_s": "One ping may be late.",
+        "keepalive_s > heartbeat_timeout_s": "Where heartbeats go, nobody else need ask.",
         "connect_timeout_s > handshake_timeout_s": (
             "A connection greets before it can say whose it is."
         ),
@@ -133,6 +137,20 @@ class DeliveryTimings(_Ordered):
             "A first attempt that nobody answers must not be the last."
         ),
     }
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransferTimings(_Ordered):
+    """How long a bundle may take from or to a store."""
+
+    connect_limit_s: float = 10.0
+    """A store must be reached by then."""
+    header_limit_s: float = 10.0
+    """Who connects to a store says what is wanted by then."""
+    idle_limit_s: float = 60.0
+    """A side that neither reads nor writes for so long is gone."""
+    transfer_limit_s: float = 60.0
+    """Whoever fetches or uploads gives up by then, however it goes on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -327,6 +345,7 @@ class Timings(_Ordered):
     connections: ConnectionTimings = ConnectionTimings()
     runtime: RuntimeTimings = RuntimeTimings()
     delivery: DeliveryTimings = DeliveryTimings()
+    transfers: TransferTimings = TransferTimings()
     weights: WeightsTimings = WeightsTimings()
     dispatch: DispatchTimings = DispatchTimings()
     departure: DepartureTimings = DepartureTimings()

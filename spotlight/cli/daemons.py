@@ -104,22 +104,32 @@ async def _serve_coordinator(place: Listening, runs: Path, address_file: Path | 
     from spotlight.actors.coordinator.coordinator import Coordinator
     from spotlight.actors.runtime import ActorSystem
     from spotlight.store.run_folder import replace_file
-    from spotlight.transport.control import ZeroMQTransport
+    from spotlight.timings import Timings
+    from spotlight.transport.control import ZeroMQSettings, ZeroMQTransport
     from spotlight.transport.tensors import BundleStore
 
     failpoints.from_environment()
-    rng = random.Random(secrets.randbits(64))
-    system = ActorSystem(ZeroMQTransport(place.bind, advertise=place.advertise), rng=rng)
+    rng, timings = random.Random(secrets.randbits(64)), Timings()
+    settings = ZeroMQSettings(timings.connections)
+    transport = ZeroMQTransport(place.bind, advertise=place.advertise, settings=settings)
+    system = ActorSystem(transport, rng=rng, timings=timings.runtime)
     await system.start()
 
     def open_store(folder: Path, token: str) -> BundleStore:
         return BundleStore(
-            folder, token=token, host=place.host, advertise=place.advertised_host, durable=True
+            folder,
+            token=token,
+            host=place.host,
+            advertise=place.advertised_host,
+            durable=True,
+            timings=timings.transfers,
         )
 
     try:
         await system.spawn(
-            lambda: Coordinator(runs, place.host, rng, open_store), "coordinator", linked=True
+            lambda: Coordinator(runs, place.host, rng, open_store, timings=timings),
+            "coordinator",
+            linked=True,
         )
         if address_file is not None:
             try:
@@ -209,15 +219,24 @@ async def _serve_node(
     from spotlight.actors.node.node import NodeScheduler
     from spotlight.actors.runtime import ActorSystem
     from spotlight.actors.runtime.fork_launcher import ForkLauncher
-    from spotlight.transport.control import ZeroMQTransport
+    from spotlight.timings import Timings
+    from spotlight.transport.control import ZeroMQSettings, ZeroMQTransport
     from spotlight.transport.tensors import BundleStore
 
-    launcher = ForkLauncher(preload="spotlight.actors.worker.preload")
+    timings = Timings()
+    launcher = ForkLauncher("spotlight.actors.worker.preload", timings.runtime)
     store = BundleStore(
-        root, token=secrets.token_hex(16), host=place.host, advertise=place.advertised_host
+        root,
+        token=secrets.token_hex(16),
+        host=place.host,
+        advertise=place.advertised_host,
+        timings=timings.transfers,
     )
-    transport = ZeroMQTransport(place.bind, advertise=place.advertise)
-    system = ActorSystem(transport, rng=random.Random(secrets.randbits(64)))
+    transport = ZeroMQTransport(
+        place.bind, advertise=place.advertise, settings=ZeroMQSettings(timings.connections)
+    )
+    rng = random.Random(secrets.randbits(64))
+    system = ActorSystem(transport, rng=rng, timings=timings.runtime)
     stop = asyncio.Event()
     problem = ""
 
@@ -232,7 +251,9 @@ async def _serve_node(
         async with _notices(stop, watched=watched, file=notice_file) as notices:
             try:
                 await system.spawn(
-                    lambda: NodeScheduler(settings, store, launcher, notices, left=left),
+                    lambda: NodeScheduler(
+                        settings, store, launcher, notices, left=left, timings=timings
+                    ),
                     "node",
                     linked=True,
                 )

@@ -203,7 +203,7 @@ class Cluster:
                 name, rng.getrandbits(48), node_address, threads=VirtualThreads()
             )
             engine = FakeEngine(self.hardware, name)
-            system = await self._start_system(process)
+            system = await self._start_system(process, heartbeats=False)
 
             def spawn(factory: Callable[[], Actor], actor: str) -> Coroutine[Any, Any, ActorRef]:
                 return system.spawn(factory, actor, linked=True)
@@ -224,9 +224,10 @@ class Cluster:
         if not booting.cancelled() and booting.exception() is not None:
             self._crashed(process, booting.exception())
 
-    async def _start_system(self, process: Process) -> ActorSystem:
+    async def _start_system(self, process: Process, *, heartbeats: bool = True) -> ActorSystem:
         rng = self.rng(f"{process.name} {process.pid}")
-        system = ActorSystem(self.network.transport(process.name), rng=rng)
+        transport = self.network.transport(process.name, heartbeats=heartbeats)
+        system = ActorSystem(transport, rng=rng)
         await system.start()
         process.system = system
         self._keep(self.loop.create_task(self._watch(process), context=self._context))

@@ -76,7 +76,7 @@ class Stores:
         for key in [key for key, store in self._open.items() if store.process == process]:
             self._open.pop(key).disk.lost = True
 
-    async def fetch(self, offer: BundleOffer, *, timeout_s: float = 60.0) -> bytes:
+    async def fetch(self, offer: BundleOffer) -> bytes:
         """As `spotlight.transport.tensors.fetch`."""
         store = await self._reach(offer.store, f"get {offer.key}")
         data = store.disk.bundles.get(offer.key)
@@ -165,9 +165,9 @@ class SimulatedStore:
         disk.peak = max(disk.peak, len(disk.bundles))
         return BundleOffer(key, len(data), zlib.crc32(data), self.endpoint)
 
-    async def copy(self, offer: BundleOffer, key: str, *, timeout_s: float = 60.0) -> BundleOffer:
+    async def copy(self, offer: BundleOffer, key: str, *, limit_s: float) -> BundleOffer:
         """Keep the bundle of another store under a key of ours."""
-        return self.put(key, await self._stores.fetch(offer, timeout_s=timeout_s))
+        return self.put(key, await self._stores.fetch(offer))
 
     def delete(self, prefix: str) -> None:
         """Drop a bundle or a folder of bundles; nothing happens if it is not there."""

@@ -153,9 +153,9 @@ def init_group(
     world: int,
     host: str = "127.0.0.1",
     port: int = 0,
-    timeout_s: float = 60.0,
-    backend: Backend = "gloo",
     *,
+    timeout_s: float,
+    backend: Backend = "gloo",
     listener: socket.socket | None = None,
 ) -> Group:
     """Join a group of `world` ranks that meet at rank 0's store on `host`:`port`; blocks at most
@@ -200,8 +200,8 @@ def meet(
     where: str,
     *,
     connect_s: float,
+    timeout_s: float,
     host: str = "127.0.0.1",
-    timeout_s: float = 60.0,
     backend: Backend = "gloo",
 ) -> Group:
     """Join a group whose ranks meet in `store`, a store of torch.distributed that they share

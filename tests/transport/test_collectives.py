@@ -34,7 +34,7 @@ def peer(port: int, orders: Connection) -> None:
     """Rank 1: takes part in what the test orders, one word at a time."""
     torch.set_num_threads(1)
     orders.send("ready")
-    with init_group(1, 2, "127.0.0.1", port, TIMEOUT_S) as group:
+    with init_group(1, 2, port=port, timeout_s=TIMEOUT_S) as group:
         tensor = torch.arange(4.0)
         for order in iter(orders.recv, "leave"):
             if order == "reduce":
@@ -112,7 +112,7 @@ def test_a_missing_peer_is_an_error_after_the_timeout():
 
 
 def test_a_closed_group_refuses_work():
-    group = init_group(0, 1)
+    group = init_group(0, 1, timeout_s=TIMEOUT_S)
     tensor = torch.ones(2)
     group.all_reduce(tensor)
     assert tensor.tolist() == [1.0, 1.0]
@@ -145,4 +145,4 @@ def test_a_taken_port_is_named():
 
 def test_a_rank_outside_the_group_is_refused():
     with pytest.raises(ValueError, match="rank 2"):
-        init_group(2, 2)
+        init_group(2, 2, timeout_s=TIMEOUT_S)

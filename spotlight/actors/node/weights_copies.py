@@ -105,7 +105,7 @@ class WeightsCopies:
         copy = await self._store.copy(
             offer,
             content_key(_original(offer.key), offer.checksum),
-            timeout_s=transfer_limit_s(offer.nbytes, self._timings),
+            limit_s=transfer_limit_s(offer.nbytes, self._timings),
         )
         if held is not None:  # before the version was trained again
             self._store.delete(held.key)

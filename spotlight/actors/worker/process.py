@@ -39,20 +39,26 @@ async def _serve(arguments: argparse.Namespace) -> None:
     from spotlight.actors.worker.torch_engine import TorchEngine
     from spotlight.actors.worker.trainer_rank import TrainerRank
     from spotlight.actors.worker.worker_state import WorkerContext
-    from spotlight.transport.control import ZeroMQTransport
+    from spotlight.timings import Timings
+    from spotlight.transport.control import ZeroMQSettings, ZeroMQTransport
     from spotlight.transport.listening import listening
 
-    rng = random.Random(secrets.randbits(64))
+    rng, timings = random.Random(secrets.randbits(64)), Timings()
     place = listening("--host", arguments.host, arguments.advertise, takes_port=False)
     # Ranks bind what their peers reach them by: a group has one address for both.
-    engine = TorchEngine(place.advertised_host or place.host)
+    engine = TorchEngine(place.advertised_host or place.host, timings)
     epoch = secrets.randbits(48)
     # All that a worker holds is there from the start, and does not grow with what it does first.
     threads = SystemThreads()
     threads.begin()
     await open_first_stream()
-    context = WorkerContext(arguments.name, epoch, arguments.node, engine.limit_threads, threads)
-    system = ActorSystem(ZeroMQTransport(place.bind, advertise=place.advertise), rng=rng)
+    context = WorkerContext(
+        arguments.name, epoch, arguments.node, engine.limit_threads, threads, timings=timings
+    )
+    # Nobody watches a worker: its node asks it whether it is there, and its leases end.
+    settings = ZeroMQSettings(timings.connections, heartbeats=False)
+    transport = ZeroMQTransport(place.bind, advertise=place.advertise, settings=settings)
+    system = ActorSystem(transport, rng=rng, timings=timings.runtime)
     await system.start()
     try:
 

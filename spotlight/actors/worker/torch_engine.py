@@ -23,7 +23,7 @@ from spotlight.diffusion.samplers import Progress
 from spotlight.diffusion.sequence_parallel import SequenceParallel
 from spotlight.jobs import ModelSpec, RewardSpec
 from spotlight.rewards.base import Scorer, build_scorer
-from spotlight.timings import WorkerTimings
+from spotlight.timings import Timings
 from spotlight.transport.tensors import fetch, upload
 from spotlight.transport.tensors.bundles import map_copy, touch, unpack
 from spotlight.types import BundleOffer, Request, StoreEndpoint
@@ -32,7 +32,7 @@ from spotlight.types import BundleOffer, Request, StoreEndpoint
 class TorchEngine:
     """See `engine.Engine`. `host` is this machine's address for collectives."""
 
-    def __init__(self, host: str = "127.0.0.1", timings: WorkerTimings = WorkerTimings()) -> None:
+    def __init__(self, host: str = "127.0.0.1", timings: Timings = Timings()) -> None:
         self._host = host
         self._timings = timings
         self._parallel: SequenceParallel | None = None
@@ -77,7 +77,7 @@ class TorchEngine:
             world=len(workers),
             ring=ring,
             send=send,
-            timings=self._timings,
+            timings=self._timings.worker,
         )
 
     def build_scorer(self, reward: RewardSpec) -> Scorer:
@@ -100,16 +100,16 @@ class TorchEngine:
             self._touching.add(touching)  # or it may be collected before it is done
             touching.add_done_callback(self._touching.discard)
             return mapped
-        data = await fetch(offer)
+        data = await self.fetch(offer)
         return await asyncio.to_thread(unpack, data)
 
     async def fetch(self, offer: BundleOffer) -> bytes:
         """See `engine.Engine`."""
-        return await fetch(offer)
+        return await fetch(offer, self._timings.transfers)
 
     async def upload(self, store: StoreEndpoint, key: str, data: bytes) -> BundleOffer:
         """See `engine.Engine`."""
-        return await upload(store, key, data)
+        return await upload(store, key, data, self._timings.transfers)
 
     def listen(self) -> TorchListener:
         """See `engine.Engine`."""
@@ -120,5 +120,5 @@ class TorchEngine:
     ) -> TorchTrainer:
         """See `engine.Engine`."""
         waits_at = listener.socket if isinstance(listener, TorchListener) else None
-        limit_s = self._timings.trainer_collective_limit_s
+        limit_s = self._timings.worker.trainer_collective_limit_s
         return TorchTrainer(order, rendezvous, waits_at, limit_s)

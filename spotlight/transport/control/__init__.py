@@ -19,6 +19,7 @@ from spotlight.transport.control.codec import (
 )
 from spotlight.transport.control.memory import MemoryNetwork, MemoryTransport
 from spotlight.transport.control.zeromq import ZeroMQTransport
+from spotlight.transport.control.zeromq_settings import ZeroMQSettings
 
 __all__ = [
     "FRAME_LIMIT",
@@ -34,6 +35,7 @@ __all__ = [
     "Message",
     "Rejection",
     "TransportListener",
+    "ZeroMQSettings",
     "ZeroMQTransport",
     "actor_incarnation",
     "decode_envelope",

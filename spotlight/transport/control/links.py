@@ -135,6 +135,7 @@ class DialedLink(Link):
         """The address that was asked for; the peer may call itself otherwise."""
         self._socket = context.socket(zmq.DEALER)
         owner.settings.apply(self._socket, ipv6="[" in dialed)
+        owner.settings.apply_heartbeats(self._socket)
         self._socket.setsockopt(zmq.ROUTING_ID, wire.routing_id(owner.address, owner.incarnation))
         self._socket.setsockopt(zmq.IMMEDIATE, 1)
         self._monitor = self._socket.get_monitor_socket(
@@ -184,7 +185,9 @@ class DialedLink(Link):
                 self.owner.link_lost(self, "disconnected")
         elif not self.up:
             owner = self.owner
-            self._write(wire.encode(wire.Hello(PROTOCOL_VERSION, owner.address, owner.incarnation)))
+            beats = owner.settings.heartbeats
+            hello = wire.Hello(PROTOCOL_VERSION, owner.address, owner.incarnation, beats)
+            self._write(wire.encode(hello))
         return 1
 
     def _receive(self) -> int:

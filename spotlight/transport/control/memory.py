@@ -1,9 +1,10 @@
 """A control network inside one event loop, for tests and simulation.
 
 `MemoryNetwork` joins any number of `MemoryTransport`s and can delay, lose, duplicate and reorder
-frames, cut the network in both directions or in one, and crash a process. It behaves as connections
-over TCP do: a short partition stalls frames and delivers them after it heals, a partition longer
-than `heartbeat_timeout_s` ends the connection on both sides.
+frames, cut the network in both directions or in one, and stop or crash a process. It behaves as
+connections over TCP do: a short partition stalls frames and delivers them after it heals, a
+partition longer than `heartbeat_timeout_s` ends the connection on both sides, and so does a process
+that is stopped for so long, unless the one that made the connection has no heartbeats.
 
 Invariants: every chance is drawn from the generator that was handed in and all waiting goes through
 the loop's clock, so one seed on a virtual-time loop gives one history; without reordering, frames
@@ -85,11 +86,11 @@ class MemoryNetwork:
         self._paused: set[str] = set()
         self._incarnations = 0
 
-    def transport(self, name: str) -> MemoryTransport:
+    def transport(self, name: str, *, heartbeats: bool = True) -> MemoryTransport:
         """A transport that is not started yet; one name may be used again after the former
-        transport closed."""
+        transport closed. See `ZeroMQSettings.heartbeats`."""
         self._incarnations += 1
-        return MemoryTransport(self, f"memory://{name}", self._incarnations)
+        return MemoryTransport(self, f"memory://{name}", self._incarnations, heartbeats)
 
     def partition(
         self, left: Iterable[str], right: Iterable[str], *, one_way: bool = False
@@ -132,7 +133,11 @@ class MemoryNetwork:
 
     def is_cut(self, a: str, b: str) -> bool:
         """Whether nothing gets through from `a` to `b`."""
-        return (a, b) in self._cuts or (a in self._paused) != (b in self._paused)
+        return self.is_parted(a, b) or (a in self._paused) != (b in self._paused)
+
+    def is_parted(self, a: str, b: str) -> bool:
+        """Whether no packet gets through from the machine of `a` to that of `b`."""
+        return (a, b) in self._cuts
 
     # --- called by transports and connections -----------------------------------------
 
@@ -163,10 +168,13 @@ class MemoryNetwork:
 class MemoryTransport:
     """One process's end of a `MemoryNetwork`. Made by `MemoryNetwork.transport`."""
 
-    def __init__(self, network: MemoryNetwork, address: str, incarnation: int) -> None:
+    def __init__(
+        self, network: MemoryNetwork, address: str, incarnation: int, heartbeats: bool
+    ) -> None:
         self.network = network
         self.address = address
         self.incarnation = incarnation
+        self.heartbeats = heartbeats
         self.listener: TransportListener | None = None
         self.cut_offs = CutOffs()
         self._drained: asyncio.Future[None] | None = None

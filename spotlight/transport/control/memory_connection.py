@@ -66,6 +66,12 @@ class MemoryConnection:
         a, b = self._pipes
         return self.network.is_cut(a, b) or self.network.is_cut(b, a)
 
+    def _is_missed(self) -> bool:
+        """Whether anything notices that frames do not get through."""
+        a, b = self._pipes
+        parted = self.network.is_parted(a, b) or self.network.is_parted(b, a)
+        return parted or (self.dialer.heartbeats and self._is_cut())
+
     def _connect(self) -> None:
         self._connecting = None
         target = self._target()
@@ -115,7 +121,7 @@ class MemoryConnection:
 
     def cut(self) -> None:
         """A partition began somewhere; start the time-out if it is across this connection."""
-        if self.acceptor is not None and self._is_cut() and self._deadline is None:
+        if self.acceptor is not None and self._is_missed() and self._deadline is None:
             self._deadline = self._later(
                 self.network.times.heartbeat_timeout_s, self._close, "unreachable"
             )

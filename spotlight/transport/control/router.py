@@ -20,6 +20,7 @@ from spotlight.transport.control.links import AcceptedLink, Link, LinkOwner
 from spotlight.transport.control.partial_message_guard import PartialMessageGuard
 from spotlight.transport.control.pending_connections import PendingConnections, TurnedAway
 from spotlight.transport.control.reader import SocketReader, open_monitor, receive_message
+from spotlight.transport.control.silent_peers import SilentPeers
 from spotlight.transport.control.tcp import Connections
 
 _STRANGER_BYTES = 64 * 1024
@@ -94,6 +95,9 @@ class Router:
             drain=self._drain,
             found=self._end_partial,
         )
+        self._silent_peers = SilentPeers(
+            self._connections, times=settings.times, drain=self._drain, found=self._end_silent
+        )
         self.monitor_reader = SocketReader(self._monitor, self._receive_event)
         """Reads which connections come and end."""
         self._reader = SocketReader(self._socket, self._receive, self._retry)
@@ -119,6 +123,7 @@ class Router:
         """Stop receiving; libzmq sends what it holds within `linger_ms`."""
         self.pending.close()
         self._guard.close()
+        self._silent_peers.close()
         self._connections.close()
         self._reader.close()
         self.monitor_reader.close()
@@ -208,6 +213,8 @@ class Router:
             self.pending.greeted(descriptor)
             link = AcceptedLink(owner, self._socket, self._reader, hello, identity, descriptor)
             self._links[identity] = self._descriptors[descriptor] = link
+            if hello.heartbeats:
+                self._silent_peers.expect_pings(descriptor)
             owner.link_up(link)
 
     def _check(self, hello: wire.Hello, identity: bytes) -> None:
@@ -235,6 +242,7 @@ class Router:
             self._guard.arrived(descriptor)
             return 1
         self._guard.gone(descriptor)
+        self._silent_peers.gone(descriptor)
         ended = self._descriptors.pop(descriptor, None)
         if self.pending.gone(descriptor):
             self._owner.report_rejected(
@@ -266,6 +274,11 @@ class Router:
         elif self.pending.may_greet(descriptor):
             self._owner.report_rejected("", error.reason, str(error))
             self.pending.show_out(descriptor)
+
+    def _end_silent(self, descriptor: int) -> None:
+        link = self._descriptors.get(descriptor)
+        if link is not None:
+            self._owner.link_lost(link, "no heartbeats")
 
     def _drain(self) -> None:
         """Read what has arrived, ends of connections first."""

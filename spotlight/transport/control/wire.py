@@ -33,6 +33,8 @@ class Hello(msgspec.Struct, frozen=True, tag=True):
     version: int
     address: Address
     incarnation: Incarnation
+    heartbeats: bool = False
+    """Whether it pings the acceptor, every `heartbeat_interval_s`."""
 
 
 class Welcome(msgspec.Struct, frozen=True, tag=True):

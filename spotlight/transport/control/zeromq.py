@@ -9,9 +9,13 @@ and its incarnation is refused from then on (`CutOffs`). Whoever says nothing is
 and time (`PendingConnections`), and so is whom we connect to (`Dials`).
 
 Why the options are what they are (`ZeroMQSettings.apply`): without ROUTER_MANDATORY a send to an
-unknown peer succeeds and the message is gone; without heartbeats a frozen peer is never noticed;
-without HANDOVER a process that reconnects is not heard. libzmq answers heartbeats from its own
-thread, so they show a dead host, not a stuck actor loop: leases do that.
+unknown peer succeeds and the message is gone; without HANDOVER a process that reconnects is not
+heard; without TCP_KEEPALIVE and TCP_MAXRT a machine that is cut off is never noticed. These two are
+the system's and cost next to nothing. libzmq's heartbeats show a frozen process, too, but each one
+searches the timers of all connections. So only processes that watch, or are watched, send them
+(`ZeroMQSettings.heartbeats`), and only on connections that they made: whoever is pinged answers,
+and notices when no more pings come (`SilentPeers`). libzmq answers from its own thread, so
+heartbeats never show a stuck actor loop: leases do that.
 
 A process is lost when its last connection ends: the monitor of the socket says so for a closed or
 timed-out connection.

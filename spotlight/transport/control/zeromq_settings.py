@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import zmq
@@ -26,6 +27,10 @@ class ZeroMQSettings:
     process may have: all of them together leave some for files and stores."""
 
     times: ConnectionTimings = ConnectionTimings()
+    heartbeats: bool = True
+    """Whether this process pings whom it connects to. One without is not watched and watches
+    nobody: that it is frozen is not noticed by its connections, only that it has ended or that its
+    machine is gone. What all heartbeats cost grows faster than their number."""
     connections: int = field(default_factory=lambda: min(8192, descriptors.limit() // 2))
     """So many connections of others may there be; beyond it the one goes that was silent for the
     longest time."""
@@ -48,19 +53,37 @@ class ZeroMQSettings:
 
     def apply(self, socket: zmq.Socket[bytes], *, ipv6: bool) -> None:
         """Set the options that all sockets share."""
-        milliseconds = {
-            zmq.HEARTBEAT_IVL: self.times.heartbeat_interval_s,
-            zmq.HEARTBEAT_TIMEOUT: self.times.heartbeat_timeout_s,
-            zmq.HEARTBEAT_TTL: self.times.heartbeat_timeout_s + self.times.heartbeat_interval_s,
-            zmq.HANDSHAKE_IVL: self.times.handshake_timeout_s,
-            zmq.RECONNECT_IVL: self.times.reconnect_s,
-            zmq.RECONNECT_IVL_MAX: self.times.longest_reconnect_s,
-        }
-        for option, seconds in milliseconds.items():
-            socket.setsockopt(option, round(seconds * 1000))
+        _set_times(
+            socket,
+            {
+                zmq.TCP_MAXRT: self.times.heartbeat_timeout_s,
+                zmq.HANDSHAKE_IVL: self.times.handshake_timeout_s,
+                zmq.RECONNECT_IVL: self.times.reconnect_s,
+                zmq.RECONNECT_IVL_MAX: self.times.longest_reconnect_s,
+            },
+        )
+        socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
+        socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, math.ceil(self.times.keepalive_s))
+        socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, math.ceil(self.times.heartbeat_timeout_s))
         socket.setsockopt(zmq.SNDHWM, self.high_water_mark)
         socket.setsockopt(zmq.RCVHWM, self.high_water_mark)
         socket.setsockopt(zmq.BACKLOG, _BACKLOG)
         socket.setsockopt(zmq.MAXMSGSIZE, wire.MESSAGE_LIMIT)
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.IPV6, int(ipv6))
+
+    def apply_heartbeats(self, socket: zmq.Socket[bytes]) -> None:
+        """Have a socket that is going to connect ping its peer."""
+        if self.heartbeats:
+            _set_times(
+                socket,
+                {
+                    zmq.HEARTBEAT_IVL: self.times.heartbeat_interval_s,
+                    zmq.HEARTBEAT_TIMEOUT: self.times.heartbeat_timeout_s,
+                },
+            )
+
+
+def _set_times(socket: zmq.Socket[bytes], seconds: dict[int, float]) -> None:
+    for option, value in seconds.items():
+        socket.setsockopt(option, round(value * 1000))

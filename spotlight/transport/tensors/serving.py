@@ -15,16 +15,15 @@ from collections.abc import Awaitable, Callable, Iterator
 import msgspec
 
 from spotlight.errors import TransferFailed
+from spotlight.timings import TransferTimings
 from spotlight.transport import descriptors
 from spotlight.transport.tensors.records import (
-    IDLE_LIMIT_S,
     Answer,
     Header,
     read_record,
     write_record,
 )
 
-HEADER_LIMIT_S = 10.0
 _BACKLOG = 1024
 
 
@@ -39,6 +38,7 @@ class StoreServer:
     Args:
         owner_of: who asks for this; raises `TransferFailed` if it is not allowed.
         answer: does what was asked; raises `TransferFailed` with the reason why it cannot.
+        timings: how long it waits for a client.
     """
 
     def __init__(
@@ -47,7 +47,9 @@ class StoreServer:
         answer: Callable[
             [str, Header, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
         ],
+        timings: TransferTimings,
     ) -> None:
+        self._timings = timings
         self._owner_of = owner_of
         self._answer = answer
         self._limit = connection_limit()
@@ -104,7 +106,7 @@ class StoreServer:
         try:
             await self._serve(reader, writer)
             writer.close()
-            async with asyncio.timeout(IDLE_LIMIT_S):
+            async with asyncio.timeout(self._timings.idle_limit_s):
                 await writer.wait_closed()
         except (OSError, EOFError, msgspec.MsgspecError):
             pass  # the other side is gone, stuck, or talks nonsense: it sees a closed connection
@@ -113,13 +115,14 @@ class StoreServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            async with asyncio.timeout(HEADER_LIMIT_S):
-                header = msgspec.msgpack.decode(await read_record(reader), type=Header)
+            encoded = await read_record(reader, self._timings.header_limit_s)
+            header = msgspec.msgpack.decode(encoded, type=Header)
             owner = self._owner_of(header)
             with self._transfer(owner):
                 await self._answer(owner, header, reader, writer)
         except TransferFailed as error:
-            await write_record(writer, Answer(False, problem=str(error)))
+            refusal = Answer(False, problem=str(error))
+            await write_record(writer, refusal, self._timings.idle_limit_s)
 
     @contextlib.contextmanager
     def _transfer(self, owner: str) -> Iterator[None]:

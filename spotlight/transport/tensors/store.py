@@ -27,6 +27,7 @@ from typing import Protocol
 from msgspec import structs
 
 from spotlight.errors import TransferFailed
+from spotlight.timings import TransferTimings
 from spotlight.transport.tensors.client import download
 from spotlight.transport.tensors.folder import Folder
 from spotlight.transport.tensors.incoming import Incoming, in_thread
@@ -94,6 +95,7 @@ class BundleStore:
         max_nbytes: of one upload.
         quota_nbytes: of all that others may leave here; by default as much as the disk has room
             for.
+        timings: how long it waits for others.
     """
 
     def __init__(
@@ -106,7 +108,9 @@ class BundleStore:
         max_nbytes: int = 64 * 2**30,
         quota_nbytes: int | None = None,
         durable: bool = False,
+        timings: TransferTimings = TransferTimings(),
     ) -> None:
+        self._timings = timings
         self._folder = Folder(root)
         self._secret = token.encode()
         self._host = host
@@ -120,7 +124,7 @@ class BundleStore:
         self._owners: dict[bytes, str] = {}
         """The same the other way round, by digests: how long it takes to look one up tells nothing
         about the others."""
-        self._server = StoreServer(self._owner_of, self._answer)
+        self._server = StoreServer(self._owner_of, self._answer, timings)
         self._endpoint: StoreEndpoint | None = None
 
     async def start(self) -> StoreEndpoint:
@@ -170,9 +174,12 @@ class BundleStore:
         self._quota.forget(key)
         return BundleOffer(key, len(data), zlib.crc32(data), self.endpoint)
 
-    async def copy(self, offer: BundleOffer, key: str, *, timeout_s: float = 60.0) -> BundleOffer:
+    async def copy(
+        self, offer: BundleOffer, key: str, *, limit_s: float | None = None
+    ) -> BundleOffer:
         """Keep the bundle of another store, verified, under a key of ours. On one machine the file
-        becomes ours too, and its bytes are not copied.
+        becomes ours too, and its bytes are not copied. It may take as long as any transfer, unless
+        `limit_s` says how long.
 
         Raises `TransferFailed` if it cannot be had intact in time, or not be kept. When it is
         cancelled no bundle of that key is left.
@@ -181,7 +188,8 @@ class BundleStore:
             beside = offer.store.machine == self.endpoint.machine
             if not (beside and await in_thread(lambda: incoming.link(offer))):
                 with self._quota.under_way("", offer.nbytes, alone=True):
-                    await download(offer, incoming, timeout_s)
+                    within_s = limit_s or self._timings.transfer_limit_s
+                    await download(offer, incoming, self._timings, within_s)
             try:
                 await in_thread(incoming.keep)
             except asyncio.CancelledError:
@@ -241,9 +249,10 @@ class BundleStore:
         if nbytes > self._max_nbytes:
             raise TransferFailed(f"{nbytes} bytes are more than {self._max_nbytes}")
         with self._quota.under_way(owner, nbytes, alone=len(self._tokens) == 1):
-            await write_record(writer, Answer(True))
-            async with asyncio.timeout(upload_limit_s(nbytes)):
-                batches = read_batches(reader, nbytes)
+            idle_s = self._timings.idle_limit_s
+            await write_record(writer, Answer(True), idle_s)
+            async with asyncio.timeout(upload_limit_s(nbytes, idle_s)):
+                batches = read_batches(reader, nbytes, idle_s)
                 try:
                     with Incoming(self._folder, key, durable=self._durable) as incoming:
                         async for batch in batches:
@@ -254,7 +263,7 @@ class BundleStore:
                         pass  # who still sends does not listen
                     raise
         self._quota.keep(owner, key, nbytes)
-        await write_record(writer, Answer(True, token=self.endpoint.token))
+        await write_record(writer, Answer(True, token=self.endpoint.token), idle_s)
 
     async def _send(self, key: str, writer: asyncio.StreamWriter) -> None:
         try:
@@ -262,9 +271,10 @@ class BundleStore:
         except OSError as error:
             raise TransferFailed("no such bundle") from error
         with file:
-            await write_record(writer, Answer(True, nbytes=nbytes_of(file)))
+            idle_s = self._timings.idle_limit_s
+            await write_record(writer, Answer(True, nbytes=nbytes_of(file)), idle_s)
             while data := await in_thread(lambda: file.read(CHUNK)):
-                await write_body(writer, data)
+                await write_body(writer, data, idle_s)
 
 
 def _take(incoming: Incoming, batch: list[bytes], header: Header) -> None:

@@ -34,7 +34,9 @@ class SlowStore(BundleStore):
         self.done: list[str] = []
         self.fails = False
 
-    async def copy(self, offer: BundleOffer, key: str, *, timeout_s: float = 60.0) -> BundleOffer:
+    async def copy(
+        self, offer: BundleOffer, key: str, *, limit_s: float | None = None
+    ) -> BundleOffer:
         self.begun.append(offer.store.port)
         await asyncio.sleep(SECONDS)
         if self.fails:

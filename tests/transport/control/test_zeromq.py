@@ -136,7 +136,7 @@ async def test_being_refused_is_a_loss_with_the_reason(
     transport.send(address, b"x")
     identity = await server.receive()
     assert wire.decode(await server.receive()) == wire.Hello(
-        PROTOCOL_VERSION, transport.address, transport.incarnation
+        PROTOCOL_VERSION, transport.address, transport.incarnation, heartbeats=True
     )
     refusal = wire.encode(wire.Refusal("too old for us"))
     server.socket.send_multipart([identity, refusal])
@@ -408,13 +408,3 @@ async def test_many_frames_of_one_turn_travel_in_few_messages(
         transport.send("tcp://raw:1", b"%d" % number)
     batches = [msgpack.unpackb(await peer.receive()) for _ in range(3)]
     assert [len(batch) for batch in batches] == [256, 256, 88]
-
-
-async def test_heartbeats_keep_an_idle_connection_up(start: Start) -> None:
-    times = ConnectionTimings(heartbeat_interval_s=0.05, heartbeat_timeout_s=0.15)
-    transport, recorder = await start(times=times)
-    peer, _ = await start(times=times)
-    peer.send(transport.address, b"x")
-    await recorder.until(lambda: bool(recorder.frames()))
-    await asyncio.sleep(0.6)
-    assert recorder.of("lost") == []

@@ -96,3 +96,50 @@ class RawPeer:
         hello = {"type": "Hello", "version": PROTOCOL_VERSION, "address": "tcp://raw:1"}
         self.socket.send(msgpack.packb({**hello, "incarnation": 255, **changes}))
         return msgpack.unpackb(await self.receive())
+
+
+class StallingProxy:
+    """Carries bytes to a port of this machine, and back, until it is told to hold them back: as a
+    frozen process does, whose system goes on to confirm that they have arrived."""
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self._open = asyncio.Event()
+        self._open.set()
+        self._pumps: set[asyncio.Task[None]] = set()
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def __aenter__(self) -> StallingProxy:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.port: int = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._server.close()
+        for pump in self._pumps:
+            pump.cancel()
+        for writer in self._writers:
+            writer.transport.abort()
+        await asyncio.gather(*self._pumps, return_exceptions=True)
+        await self._server.wait_closed()
+
+    def stall(self) -> None:
+        """Let nothing through."""
+        self._open.clear()
+
+    def go_on(self) -> None:
+        """Let everything through again."""
+        self._open.set()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", self._target)
+        self._writers += [writer, back]
+        for source, destination in ((reader, back), (there, writer)):
+            self._pumps.add(asyncio.ensure_future(self._pump(source, destination)))
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            await self._open.wait()
+            writer.write(data)
+        await self._open.wait()
+        writer.close()

@@ -118,7 +118,7 @@ async def test_a_store_that_falls_silent_costs_no_more_than_the_deadline(stores)
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     endpoint = StoreEndpoint("127.0.0.1", server.sockets[0].getsockname()[1], "", "else", "/none")
     with pytest.raises(TransferFailed, match=r"took longer than 0\.05 s"):
-        await stores[2].copy(BundleOffer("a", 5, 0, endpoint), "a.00000000", timeout_s=0.05)
+        await stores[2].copy(BundleOffer("a", 5, 0, endpoint), "a.00000000", limit_s=0.05)
     release.set()
     server.close()
     await server.wait_closed()

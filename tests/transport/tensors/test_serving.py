@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from spotlight.errors import TransferFailed
+from spotlight.timings import TransferTimings
 from spotlight.transport.tensors import BundleStore, fetch, serving, upload
 from spotlight.types import BundleOffer
 
@@ -19,9 +20,16 @@ LIMIT = 8
 
 
 @pytest.fixture
-async def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[BundleStore]:
+def timings() -> TransferTimings:
+    return TransferTimings()
+
+
+@pytest.fixture
+async def store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timings: TransferTimings
+) -> AsyncIterator[BundleStore]:
     monkeypatch.setattr(serving, "connection_limit", lambda: LIMIT)
-    store = BundleStore(tmp_path / "store", token="t")
+    store = BundleStore(tmp_path / "store", token="t", timings=timings)
     await store.start()
     yield store
     await store.aclose()
@@ -100,10 +108,8 @@ async def test_beyond_the_bound_the_oldest_who_has_not_said_what_it_wants_goes(
     await served(store)
 
 
-async def test_who_does_not_say_what_it_wants_goes_soon(
-    store: BundleStore, crowd: Crowd, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(serving, "HEADER_LIMIT_S", 0.05)
+@pytest.mark.parametrize("timings", [TransferTimings(header_limit_s=0.05)])
+async def test_who_does_not_say_what_it_wants_goes_soon(store: BundleStore, crowd: Crowd) -> None:
     stranger = crowd()
     stranger.sendall(b"\0\0\0\x50half a header")
     await until(lambda: len(store._server) == 1)

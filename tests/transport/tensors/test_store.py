@@ -21,7 +21,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spotlight.errors import TransferFailed
-from spotlight.transport.tensors import BundleStore, fetch, upload, wire
+from spotlight.timings import TransferTimings
+from spotlight.transport.tensors import BundleStore, fetch, upload
 from spotlight.transport.tensors.keys import checked
 from spotlight.types import BundleOffer, StoreEndpoint
 
@@ -30,8 +31,13 @@ BIG = os.urandom(1 << 20) * 9  # more than one chunk and more than any socket bu
 
 
 @pytest.fixture
-async def store(tmp_path):
-    store = BundleStore(tmp_path / "store", token=TOKEN)
+def timings():
+    return TransferTimings()
+
+
+@pytest.fixture
+async def store(tmp_path, timings):
+    store = BundleStore(tmp_path / "store", token=TOKEN, timings=timings)
     await store.start()
     store.writable_by("w")
     yield store
@@ -628,14 +634,14 @@ async def test_a_server_that_does_not_go_on_costs_no_more_than_the_deadline(answ
     async with impostor(answer, after="silence") as endpoint:
         offer = BundleOffer("a", 5, zlib.crc32(b"whole"), endpoint)
         with pytest.raises(TransferFailed, match=r"get a at .* took longer than 0\.05 s"):
-            await fetch(offer, timeout_s=0.05)
+            await fetch(offer, TransferTimings(transfer_limit_s=0.05))
 
 
 async def test_a_server_that_reads_nothing_costs_no_more_than_the_deadline():
     before = sockets()
     async with impostor(YES, after="silence") as endpoint:
         with pytest.raises(TransferFailed, match=r"put a at .* took longer than 0\.05 s"):
-            await upload(endpoint, "a", BIG * 4, timeout_s=0.05)
+            await upload(endpoint, "a", BIG * 4, TransferTimings(transfer_limit_s=0.05))
     gc.collect()
     assert sockets() <= before
 
@@ -650,16 +656,16 @@ async def test_nobody_there_is_a_failed_transfer():
         await upload(endpoint, "a", b"x")
 
 
+@pytest.mark.parametrize("timings", [TransferTimings(header_limit_s=0.05, idle_limit_s=0.05)])
 @pytest.mark.parametrize("said", [b"", header()[:7], header(op="put", nbytes=1000) + b"x"])
-async def test_a_silent_client_is_dropped(store, monkeypatch, said):
-    monkeypatch.setattr(wire, "IDLE_LIMIT_S", 0.05)
+async def test_a_silent_client_is_dropped(store, said):
     answer = await say(store.endpoint, said)
     assert len(answer) < 100
     assert files(Path(store.endpoint.root)) == set()
 
 
-async def test_a_client_that_takes_nothing_is_dropped(store, monkeypatch):
-    monkeypatch.setattr(wire, "IDLE_LIMIT_S", 0.05)
+@pytest.mark.parametrize("timings", [TransferTimings(idle_limit_s=0.05)])
+async def test_a_client_that_takes_nothing_is_dropped(store):
     store.put("a", BIG * 4)
     with socket.create_connection((store.endpoint.host, store.endpoint.port)) as idle:
         idle.sendall(header(key="a"))
@@ -667,8 +673,8 @@ async def test_a_client_that_takes_nothing_is_dropped(store, monkeypatch):
         await until(lambda: not len(store._server))
 
 
-async def test_a_slow_transfer_may_take_longer_than_the_idle_limit(store, monkeypatch):
-    monkeypatch.setattr(wire, "IDLE_LIMIT_S", 0.1)
+@pytest.mark.parametrize("timings", [TransferTimings(idle_limit_s=0.1)])
+async def test_a_slow_transfer_may_take_longer_than_the_idle_limit(store):
     loop = asyncio.get_running_loop()
     began = loop.time()
     reader, writer = await asyncio.open_connection(store.endpoint.host, store.endpoint.port)
