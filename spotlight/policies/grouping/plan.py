@@ -36,7 +36,7 @@ from spotlight.policies.grouping.throughput import GroupKind, Outlook, Score, Wo
 SPAN_FACTOR = 2.0
 """How many times longer a step takes between nodes. A guess: it depends on the network."""
 
-_MOST_COMBINATIONS = 250
+MOST_COMBINATIONS = 250
 
 __all__ = ["SPAN_FACTOR", "Place", "WorkClass", "plan_groups"]
 
@@ -193,7 +193,7 @@ def _drafts(
 ) -> tuple[list[_Draft], list[_Draft]]:
     """Plans with these groups that span nodes; and those that were made to keep groups."""
     options = [mixes(len(cell), degrees) for cell in cells]
-    if math.prod(map(len, options)) <= _MOST_COMBINATIONS:
+    if math.prod(map(len, options)) <= MOST_COMBINATIONS:
         return [_Draft(across, cells, chosen) for chosen in product(*options)], []
     shapes = [Shape(len(cell), tuple(sorted(map(len, seating.pieces(cell))))) for cell in cells]
     kinds = {degree: GroupKind(degree, False) for degree in degrees}

@@ -116,7 +116,7 @@ def test_planning_again_changes_nothing(
     options = {"seconds_left": seconds_left, "wanted": wanted, "span_factor": span_factor}
     with pytest.MonkeyPatch.context() as patch:
         if quick:
-            patch.setattr(plan_module, "_MOST_COMBINATIONS", 0)
+            patch.setattr(plan_module, "MOST_COMBINATIONS", 0)
         groups = plan_groups(members, work, current=current, **options)
         assert plan_groups(members, work, current=groups, **options) == groups
 
@@ -140,7 +140,7 @@ def test_no_plan_is_worse_than_all_alone_or_all_in_the_largest_groups(
     assume(any(each.batches for each in work))
     with pytest.MonkeyPatch.context() as patch:
         if quick:
-            patch.setattr(plan_module, "_MOST_COMBINATIONS", 0)
+            patch.setattr(plan_module, "MOST_COMBINATIONS", 0)
         groups = plan_groups(members, work, seconds_left=seconds_left)
         outlook = Outlook([each for each in work if each.batches], seconds_left, 2.0)
         for wanted in (1, 8):
@@ -259,7 +259,7 @@ def test_the_quick_way_for_large_clusters_is_about_as_good_as_comparing_all(
         place for name, count in zip("ab", nodes, strict=False) for place in node(count, name)
     ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan_module, "_MOST_COMBINATIONS", 0)
+        patch.setattr(plan_module, "MOST_COMBINATIONS", 0)
         groups = plan(members, work, seconds_left=seconds_left, span_factor=1000.0)
     outlook = Outlook([work], seconds_left, 1000.0)
     most = max(
