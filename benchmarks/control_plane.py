@@ -37,7 +37,7 @@ from benchmarks.report import arguments, finish, quantile
 from spotlight.actors.coordinator.job_journal import JobJournal, Publication
 from spotlight.actors.coordinator.publications import Publications
 from spotlight.actors.coordinator.roster import Roster
-from spotlight.actors.protocol import JoinNode, WeightsCopied
+from spotlight.actors.protocol import NodeReport, WeightsOffer
 from spotlight.actors.runtime import ActorRef
 from spotlight.cli.client import connect
 from spotlight.jobs import job_from_data
@@ -236,20 +236,22 @@ def _publication_cpu_s(nodes: int) -> float:
     for number in range(nodes):
         name = f"n{number:04d}"
         store = msgspec.structs.replace(here, machine=name)
-        roster.join(JoinNode(name, "spot", ref, (), store))
+        roster.join(NodeReport(1, name, "spot", ref, (), store))
     publications = Publications({}, roster, WeightsTimings())
     weights = offer("weights")
     began = time.process_time()
     publications.add(1, Publication(weights, None), (1,))
-    told, now = publications.directions("job", 0.0), 0.0
+    told, now = publications.directions(0.0), 0.0
     held = 0
     while told:
         now += 1.0
-        for node, message in told:
-            copy = msgspec.structs.replace(weights, store=node.store)
-            publications.copied(WeightsCopied(node.node, message.version, copy, None))
+        for name, offered in told:
+            copy = msgspec.structs.replace(weights, store=roster.nodes[name].store)
+            copies = (WeightsOffer(offered.version, copy),)
+            report = msgspec.structs.replace(roster.nodes[name], weights=copies)
+            publications.note(report, now, has_tried=True)
             held += 1
-        told = publications.directions("job", now)
+        told = publications.directions(now)
     assert held == nodes, f"{held} of {nodes} nodes were told"
     return time.process_time() - began
 

@@ -9,6 +9,7 @@ goes to its standard output as JSON lines.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import logging
 import random
@@ -23,24 +24,27 @@ from spotlight.actors.protocol import (
     GetTrainer,
     Grant,
     HeldLease,
-    HoldWeights,
-    JoinNode,
     Membership,
-    NodeJoined,
-    PrepareJob,
+    NodePlan,
+    NodeRefused,
+    NodeReport,
     Publish,
     Published,
     Pull,
     StartTrainer,
     TrainerAt,
     TrainerReady,
-    WeightsCopied,
+    WeightsOffer,
+    WorkerPlan,
     WorkerRefs,
+    WorkerReport,
+    WorkerState,
 )
 from spotlight.actors.protocol.delivery import insist, try_tell
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, Message, handles
 from spotlight.actors.runtime.logs import log_as_json_lines
 from spotlight.actors.runtime.loop import run
+from spotlight.actors.worker.group_leader import REPORT_EVERY
 from spotlight.timings import DeliveryTimings
 from spotlight.transport.control import ZeroMQTransport
 from spotlight.types import BundleOffer, StoreEndpoint
@@ -65,6 +69,11 @@ class Config(msgspec.Struct, frozen=True):
 def offer(key: str) -> BundleOffer:
     """Of a bundle that nobody fetches."""
     return BundleOffer(key, 1, 1, _STORE)
+
+
+def _copy(offer: WeightsOffer) -> WeightsOffer:
+    """As it lies in the farm's own store."""
+    return WeightsOffer(offer.version, msgspec.structs.replace(offer.rollout, store=_STORE))
 
 
 class Farm:
@@ -94,17 +103,21 @@ class Leader(Actor):
         """Report regularly, not all at the same moment."""
         self.run_task(self._keep_reporting())
 
-    @handles(PrepareJob)
-    async def on_prepare(self, message: PrepareJob) -> None:
-        self._membership = message.membership
-
-    @handles(HoldWeights)
-    async def on_weights(self, message: HoldWeights) -> None:
-        self._version = (message.version,)
+    @handles(WorkerPlan)
+    async def on_plan(self, message: WorkerPlan) -> None:
+        job = message.job
+        if job is None:
+            return
+        known, self._membership = self._membership, job.membership
+        self._version = tuple(offer.version for offer in job.weights)
+        if known is None:
+            self._tell_runner("idle")
         self._report()
 
     @handles(Grant)
     async def on_grant(self, message: Grant) -> None:
+        if not self._leases:
+            self._tell_runner("rollout")
         self._leases[message.lease] = message
         self._farm.held += 1
         if self._completed_at is not None:
@@ -151,11 +164,26 @@ class Leader(Actor):
         pull = Pull(self._name, self._epoch, 1, 1, 2, self._version, (), (), held)
         try_tell(self, self._dispatcher(), pull)
 
+    def _tell_runner(self, state: WorkerState) -> None:
+        if self._membership is not None:
+            report = WorkerReport(
+                self._name,
+                self._epoch,
+                plan=1,
+                job_id="job",
+                rollout=self._version,
+                state=state,
+                detail="4 images of iteration 0",
+            )
+            try_tell(self, self._membership.runner, report)
+
     async def _keep_reporting(self) -> None:
         period = self._farm.config.pull_s
         await asyncio.sleep(self._farm.rng.uniform(0, period))
-        while True:
+        for times in itertools.count(1):
             self._report()
+            if times % REPORT_EVERY == 0:
+                self._tell_runner("rollout" if self._leases else "idle")
             await asyncio.sleep(period)
 
 
@@ -166,6 +194,8 @@ class Node(Actor):
         self._name, self._farm = name, farm
         self.leaders: list[Leader] = []
         self._refs: tuple[WorkerRefs, ...] = ()
+        self._number = 0
+        self._plan: NodePlan | None = None
 
     async def started(self) -> None:
         """Start the workers."""
@@ -178,27 +208,52 @@ class Node(Actor):
             self._refs += (WorkerRefs(name, epoch, ref, ref, trainer),)
 
     async def join(self) -> None:
-        """Return when the coordinator has said yes."""
-        config = self._farm.config
+        """Return when the coordinator has said yes; report regularly from then on."""
+        await self._report()
+        assert self._plan is not None
+        self.watch(self._plan.coordinator)
+        self.run_task(self._keep_reporting())
+
+    async def _keep_reporting(self) -> None:
+        period = self._farm.config.pull_s
+        await asyncio.sleep(self._farm.rng.uniform(0, period))
+        while True:
+            await self._report()
+            await asyncio.sleep(period)
+
+    async def _report(self) -> None:
+        config, plan = self._farm.config, self._plan
         coordinator: ActorRef = self.system.well_known(config.coordinator, "coordinator")
         pool: Any = config.pool
-        joining = JoinNode(self._name, pool, self.ref, self._refs, _STORE)
-        answer = await self.ask(coordinator, joining, timeout_s=_ASK_LIMIT_S)
-        assert isinstance(answer, NodeJoined), answer
-        self.watch(answer.coordinator)
+        job = plan.job if plan is not None else None
+        self._number += 1
+        report = NodeReport(
+            self._number,
+            self._name,
+            pool,
+            self.ref,
+            self._refs,
+            _STORE,
+            coordinator=plan.coordinator if plan is not None else None,
+            plan=plan.number if plan is not None else 0,
+            job_id=job.job_id if job is not None else "",
+            weights=tuple(_copy(offer) for offer in job.weights) if job is not None else (),
+        )
+        answer = await self.ask(coordinator, report, timeout_s=_ASK_LIMIT_S)
+        assert not isinstance(answer, NodeRefused), answer
+        if isinstance(answer, NodePlan):
+            self._follow(answer)
 
-    @handles(PrepareJob)
-    async def on_prepare(self, message: PrepareJob) -> None:
-        for refs in self._refs:
-            self.tell(refs.leader, message)
+    @handles(NodePlan)
+    async def on_plan(self, message: NodePlan) -> None:
+        self._follow(message)
+        self.run_task(self._report())
 
-    @handles(HoldWeights)
-    async def on_weights(self, message: HoldWeights) -> None:
-        assert self.sender is not None
-        held = msgspec.structs.replace(message.rollout, store=_STORE)
-        self.tell(self.sender, WeightsCopied(self._name, message.version, held, None))
-        for refs in self._refs:
-            self.tell(refs.leader, message)
+    def _follow(self, plan: NodePlan) -> None:
+        if self._plan is None or plan.number > self._plan.number:
+            self._plan = plan
+            for refs in self._refs:
+                self.tell(refs.leader, WorkerPlan(plan.number, plan.job))
 
     @handles(GetTrainer)
     async def on_get(self, message: GetTrainer) -> TrainerAt:

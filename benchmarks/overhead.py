@@ -25,16 +25,15 @@ from benchmarks.report import arguments, finish
 from spotlight.actors.coordinator.dispatcher import Dispatcher
 from spotlight.actors.coordinator.job_journal import JobJournal
 from spotlight.actors.coordinator.request_plans import rollout_settings
+from spotlight.actors.coordinator.request_queue import Ended
 from spotlight.actors.coordinator.step_profile import StepProfile
 from spotlight.actors.protocol import (
-    AddWorkers,
-    HoldWeights,
+    JobPlan,
     Membership,
-    PrepareJob,
-    RequestsFinished,
-    StateChanged,
-    SubmitRequests,
+    WeightsOffer,
+    WorkerPlan,
     WorkerRefs,
+    WorkerReport,
     WorkerUp,
 )
 from spotlight.actors.runtime import Actor, ActorSystem, handles
@@ -44,6 +43,7 @@ from spotlight.actors.runtime.loop import run
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.samplers import SamplerSettings, sample
 from spotlight.jobs import JobSpec, load_job
+from spotlight.policies.dispatch.instructions import RequestsFinished
 from spotlight.policies.dispatch.pace import Pace
 from spotlight.policies.dispatch.table import RequestTable
 from spotlight.policies.step_times import StepTimes
@@ -64,14 +64,15 @@ class _Submitter(Actor):
         self.target = 0
         self.reached = asyncio.Event()
 
-    @handles(RequestsFinished)
-    async def on_finished(self, message: RequestsFinished) -> None:
-        self.counted += len(message.results)
+    def count(self, ended: Ended) -> None:
+        """Requests are over."""
+        if isinstance(ended, RequestsFinished):
+            self.counted += len(ended.results)
         if self.counted >= self.target:
             self.reached.set()
 
-    @handles(StateChanged)
-    async def on_state(self, message: StateChanged) -> None:
+    @handles(WorkerReport)
+    async def on_report(self, message: WorkerReport) -> None:
         """Of no interest here."""
 
 
@@ -136,6 +137,7 @@ async def _measure(count: int, rounds: int) -> dict[str, Any]:
         dispatcher = Dispatcher(
             table=RequestTable(pace=Pace(profile), score_attempts=1),
             journal=JobJournal(journal, sink, _fail),
+            ended=submitter.count,
             discard=lambda bundle: store.delete(bundle.key),
             record=lambda event, **fields: None,
             backlog_changed=lambda: None,
@@ -152,17 +154,17 @@ async def _measure(count: int, rounds: int) -> dict[str, Any]:
         try:
             refs = await asyncio.wait_for(up, 300)
             membership = Membership(submitter_ref, dispatcher_ref, store.writable_by("node"))
-            system.tell(dispatcher_ref, AddWorkers("node", "spot", (refs,)))
-            await system.ask(refs.leader, PrepareJob("job", job, membership), timeout_s=300)
-            weights = store.put("weights/0", pack(model.trainable_state()))
-            system.tell(refs.leader, HoldWeights("job", 0, weights, None, (0,)))
+            dispatcher.queue.add_workers("node", "spot", (refs,))
+            weights = WeightsOffer(0, store.put("weights/0", pack(model.trainable_state())))
+            plan = WorkerPlan(1, JobPlan("job", membership, (weights,), (0,), job))
+            await system.ask(refs.leader, plan, timeout_s=300)
             for number in range(rounds + 1):
                 requests = _requests(job, count, number)
                 speed = await asyncio.to_thread(_plain, model, requests)
                 submitter.target = submitter.counted + count
                 submitter.reached.clear()
                 started = asyncio.get_running_loop().time()
-                submitter.tell(dispatcher_ref, SubmitRequests(requests))
+                dispatcher.queue.submit(requests)
                 await asyncio.wait_for(submitter.reached.wait(), 300)
                 seconds = asyncio.get_running_loop().time() - started
                 if number > 0:  # the first round warms both up

@@ -20,29 +20,24 @@ from benchmarks.noted_table import NotedPace, NotedTable
 from benchmarks.traced_worker import TRACE_VARIABLE
 from spotlight.actors.coordinator.dispatcher import Dispatcher
 from spotlight.actors.coordinator.job_journal import JobJournal
+from spotlight.actors.coordinator.node_plans import NodePlans
+from spotlight.actors.coordinator.request_queue import Ended, RequestQueue
 from spotlight.actors.coordinator.step_profile import StepProfile
 from spotlight.actors.node.node import NodeScheduler, NodeSettings
 from spotlight.actors.protocol import (
-    AddWorkers,
-    HoldWeights,
-    JoinNode,
+    Acknowledged,
     Membership,
-    NodeJoined,
-    NodeLeaving,
-    NodeLeft,
-    NoticeGiven,
-    PrepareJob,
-    RemoveWorkers,
-    RequestsFinished,
-    RequestsGivenUp,
-    StateChanged,
-    SubmitRequests,
+    NodePlan,
+    NodeReport,
+    WeightsOffer,
     WorkerRefs,
+    WorkerReport,
 )
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, handles
 from spotlight.actors.runtime.launcher import LocalLauncher, LocalProcess
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.jobs import JobSpec
+from spotlight.policies.dispatch.instructions import RequestsFinished
 from spotlight.policies.dispatch.rows import Lease
 from spotlight.policies.step_times import StepTimes
 from spotlight.store.journal import Journal
@@ -97,59 +92,49 @@ class _Coordinator(Actor):
     def __init__(self, site: Site) -> None:
         self._site = site
         self._workers: dict[str, dict[int, WorkerRefs]] = {}
+        self.plans = NodePlans(self)
+        self.plans.begin_job()
 
-    @handles(JoinNode)
-    async def on_join(self, message: JoinNode) -> NodeJoined:
-        before = self._workers.get(message.node, {})
-        after = {worker.epoch: worker for worker in message.workers}
-        self._workers[message.node] = after
-        self._remove([before[epoch] for epoch in before.keys() - after.keys()], announced=False)
-        came = tuple(after[epoch] for epoch in after.keys() - before.keys())
-        self.tell(self._site.dispatcher_ref, AddWorkers(message.node, "spot", came))
-        self.run_task(self._brief(message))
-        return NodeJoined(self.ref)
+    @handles(NodeReport)
+    async def on_node_report(self, message: NodeReport) -> NodePlan | Acknowledged:
+        name, site = message.node, self._site
+        before = self._workers.get(name, {})
+        after = {} if message.left else {worker.epoch: worker for worker in message.workers}
+        self._workers[name] = after
+        gone = [before[epoch] for epoch in before.keys() - after.keys()]
+        self._remove(gone, announced=message.left)
+        site.requests.add_workers(
+            name, "spot", tuple(after[epoch] for epoch in after.keys() - before.keys())
+        )
+        names = tuple(worker.worker for worker in after.values())
+        site.requests.set_leaving(names, leaving=message.notice is not None)
+        if message.left:
+            site.left.add(name)
+        if not before:
+            self.plans.answer(message)
+            self.plans.prepare(name, "job", site.job, site.membership)
+            self.plans.keep((0,))
+            self.plans.hold(name, WeightsOffer(0, site.weights))
+        if before.keys() != after.keys():
+            site.joined(name)
+        return self.plans.answer(message)
 
-    async def _brief(self, message: JoinNode) -> None:
-        """Once it has been answered: before that a node does not know whom to obey."""
-        self.tell(message.scheduler, self._site.prepare)
-        self.tell(message.scheduler, self._site.weights)
-        self._site.joined(message)
-
-    @handles(NodeLeaving)
-    async def on_leaving(self, message: NodeLeaving) -> None:
-        self.tell(self._site.dispatcher_ref, message)
-
-    @handles(NodeLeft)
-    async def on_left(self, message: NodeLeft) -> None:
-        self._remove(list(self._workers.pop(message.node, {}).values()), announced=True)
-        self._site.left.add(message.node)
-
-    @handles(RequestsFinished)
-    async def on_finished(self, message: RequestsFinished) -> None:
-        for result in message.results:
-            self._site.finished[result.request.id] += 1
-            self._site.results[result.request.id] = result
-
-    @handles(RequestsGivenUp)
-    async def on_given_up(self, message: RequestsGivenUp) -> None:
-        self._site.given_up += [request.id for request in message.requests]
-
-    @handles(StateChanged)
-    async def on_state(self, message: StateChanged) -> None:
+    @handles(WorkerReport)
+    async def on_worker_report(self, message: WorkerReport) -> None:
         """Of no interest here."""
 
     def _remove(self, workers: list[WorkerRefs], *, announced: bool) -> None:
         names = tuple(worker.worker for worker in workers)
-        removed = RemoveWorkers(names, "its process ended", announced)
-        self.tell(self._site.dispatcher_ref, removed)
+        self._site.requests.remove_workers(names, "its process ended", announced=announced)
 
 
 class Site:
     """Nodes of `workers` each; opened by `opened`."""
 
-    dispatcher_ref: ActorRef
-    prepare: PrepareJob
-    weights: HoldWeights
+    requests: RequestQueue
+    job: JobSpec
+    membership: Membership
+    weights: BundleOffer
 
     def __init__(self, folder: Path, workers: int = 1) -> None:
         self._folder = folder
@@ -178,17 +163,17 @@ class Site:
         dispatcher = Dispatcher(
             table=self.table,
             journal=JobJournal(self._journal, sink, _fail),
+            ended=self._note,
             discard=lambda bundle: self.store.delete(bundle.key),
             record=lambda event, **fields: None,
             backlog_changed=lambda: None,
         )
-        self.dispatcher_ref = await self.system.spawn(lambda: dispatcher, "dispatcher")
+        dispatcher_ref = await self.system.spawn(lambda: dispatcher, "dispatcher")
+        self.requests = dispatcher.queue
         coordinator = await self.system.spawn(lambda: self.coordinator, "coordinator")
-        weights = self.store.put("weights/0", pack(model.trainable_state()))
+        self.weights = self.store.put("weights/0", pack(model.trainable_state()))
         sink = self.store.writable_by("site")
-        membership = Membership(coordinator, self.dispatcher_ref, sink)
-        self.prepare = PrepareJob("job", job, membership)
-        self.weights = HoldWeights("job", 0, weights, None, (0,))
+        self.job, self.membership = job, Membership(coordinator, dispatcher_ref, sink)
         for number in range(nodes):
             await self._add_node(f"node-{number}")
         await self.until(self.up)
@@ -197,8 +182,8 @@ class Site:
         """Whether every worker pulls."""
         return len(self.table.able) == self._workers * len(self.nodes)
 
-    def joined(self, message: JoinNode) -> None:
-        """A node has joined, perhaps again, and knows the job and its weights."""
+    def joined(self, name: str) -> None:
+        """A node has joined, or its workers have changed."""
 
     async def _add_node(self, name: str) -> None:
         store = BundleStore(self._folder / name, token=name)
@@ -240,7 +225,15 @@ class Site:
 
     def submit(self, requests: tuple[Request, ...]) -> None:
         """Have them denoised and scored."""
-        self.coordinator.tell(self.dispatcher_ref, SubmitRequests(requests))
+        self.requests.submit(requests)
+
+    def _note(self, ended: Ended) -> None:
+        if isinstance(ended, RequestsFinished):
+            for result in ended.results:
+                self.finished[result.request.id] += 1
+                self.results[result.request.id] = result
+        else:
+            self.given_up += [request.id for request in ended.requests]
 
     def kill(self, worker: str) -> None:
         """SIGKILL, without notice."""
@@ -248,7 +241,7 @@ class Site:
 
     def notice(self, node: str, seconds: float, *, cancel: bool = False) -> None:
         """As a user would."""
-        self.coordinator.tell(self.nodes[node], NoticeGiven(seconds, cancel))
+        self.coordinator.plans.give_notice(node, seconds, cancel=cancel)
 
     def traced_since(self, offset: int) -> list[dict[str, Any]]:
         """The lines that were written after the trace had so many bytes."""

@@ -18,7 +18,7 @@ from benchmarks.preemption_site import LIMIT_S, Site, make_requests
 from spotlight.actors.node import node as node_module
 from spotlight.actors.node.node import NodeScheduler, NodeSettings
 from spotlight.actors.node.regrouping import Grouping
-from spotlight.actors.protocol import Alive, Demand, DemandClass, JoinNode
+from spotlight.actors.protocol import Demand, DemandClass, WorkerReport
 from spotlight.timings import NodeTimings
 from spotlight.transport.tensors import BundleStore
 from spotlight.types import SamplingSettings
@@ -49,7 +49,7 @@ class _TimedGrouping(Grouping):
     """Remembers when it heard what."""
 
     def __init__(self, node: NodeScheduler, name: str) -> None:
-        super().__init__(node, name, NodeTimings())
+        super().__init__(node, name, lambda worker: node._plans.change(worker), NodeTimings())
         self.news: list[News] = []
 
     def remove(self, worker: str) -> None:
@@ -62,13 +62,13 @@ class _TimedGrouping(Grouping):
             self._note("silent", worker)
         super().lose_sight(worker)
 
-    def hear(self, message: Alive) -> None:
-        worker = message.worker
+    def note(self, report: WorkerReport) -> None:
+        worker = report.worker
         if worker in self._silent:
             self._note("answers", worker)
-        elif worker in self._workers and self._ready_for.get(worker, "") != message.ready_for:
+        elif worker in self._workers and self._ready_for.get(worker, "") != report.ready_for:
             self._note("ready", worker)
-        super().hear(message)
+        super().note(report)
 
     @property
     def known(self) -> list[str]:
@@ -117,7 +117,7 @@ class GroupSite(Site):
         self.grouping = node._grouping = _TimedGrouping(node, settings.name)
         return node
 
-    def joined(self, message: JoinNode) -> None:
+    def joined(self, name: str) -> None:
         """See `Site.joined`."""
         self.wish(self.wished)
 
@@ -158,9 +158,10 @@ class GroupSite(Site):
         self.wished = degree
         guess = {size: 0.01 / size for size in (1, 2, 4)}
         work = DemandClass("rollout", BACKLOG, self._settings.steps, guess)
-        demand = Demand(self.prepare.job_id, HEADS, (work,), None, degree, ())
-        for node in self.nodes.values():
-            self.coordinator.tell(node, demand)
+        demand = Demand("job", HEADS, (work,), None, degree, ())
+        for name in self.nodes:
+            self.coordinator.plans.demand(name, demand)
+        self.coordinator.plans.send()
 
     def stop(self, worker: str) -> None:
         """SIGSTOP: it hangs."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import platform
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import structlog
 
 Figure = float | int | str
 
@@ -26,6 +29,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 
 def arguments(description: str | None) -> argparse.Namespace:
     """The options that this benchmark was called with, when it has only those."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     return parser(description).parse_args()
 
 

@@ -20,7 +20,6 @@ from typing import Any
 
 from torch import Tensor
 
-from spotlight.actors.protocol import GroupFailed, GroupReady
 from spotlight.actors.worker import process, torch_collective
 from spotlight.actors.worker.engine import Origin
 from spotlight.actors.worker.sp_membership import SPMembership
@@ -82,20 +81,13 @@ def _trace_commits(note: _Note) -> None:
 
 
 def _trace_groups(note: _Note) -> None:
-    def tells(tell: Callable[..., None]) -> Callable[..., None]:
-        def traced_tell(seat: SPMembership[Any], message: GroupReady | GroupFailed) -> None:
-            if isinstance(message, GroupReady):
-                company: Any = seat._company
-                company.epoch = message.epoch
-                note(
-                    formed=message.epoch,
-                    rank=seat._rank(),
-                    members=company.members,
-                    seconds=message.seconds,
-                )
-            tell(seat, message)
+    def joins(join: Callable[..., None]) -> Callable[..., None]:
+        def traced_join(seat: SPMembership, company: Any, seconds: float) -> None:
+            company.epoch = seat.epoch
+            note(formed=seat.epoch, rank=seat._rank(), members=company.members, seconds=seconds)
+            join(seat, company, seconds)
 
-        return traced_tell
+        return traced_join
 
     def meets(meet: Callable[..., Group]) -> Callable[..., Group]:
         def traced_meet(rank: int, world: int, store: Any, where: str, **options: Any) -> Group:
@@ -106,7 +98,7 @@ def _trace_groups(note: _Note) -> None:
 
         return traced_meet
 
-    change(SPMembership, "_tell_leader", tells)
+    change(SPMembership, "_join", joins)
     change(torch_collective, "meet", meets)
 
 

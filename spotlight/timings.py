@@ -281,16 +281,14 @@ class NodeTimings(_Ordered):
     """The coordinator answers a node that joins within this time, or is asked again."""
     join_pause_s: float = 0.5
     """The pause between two attempts to join."""
-    join_again_s: float = 15.0
-    """A node that has joined joins anew so often: it may have been forgotten."""
+    report_s: float = 4.0
+    """A node that has joined reports so often when nothing has changed."""
     refused_limit_s: float = 15.0
     """A node that is refused for so long ends."""
     away_limit_s: float = 300.0
     """The job of a node without a coordinator ends after this time."""
     regroup_pause_s: float = 0.1
     """A group that breaks has mostly lost a process: the node hears of it within this time."""
-    repeat_s: float = 1.0
-    """The order to form a group is told again so often to a worker that has not followed it."""
     fault_s: float = 30.0
     """A worker with which no group forms is alone for so long."""
     failure_window_s: float = 300.0
@@ -303,7 +301,6 @@ class NodeTimings(_Ordered):
         "silent_s > 3 * ask_grouped_s": (
             "Three questions without an answer make a suspect, before it is ended."
         ),
-        "join_again_s > join_limit_s": "One attempt must be over before the next.",
         "restart_window_s > 4 * restart_pause_s": (
             "Starts that fail at once must be counted together."
         ),
@@ -322,8 +319,6 @@ class CoordinatorTimings(_Ordered):
     the network may be slow."""
     submit_answer_s: float = 60.0
     """A user waits so long for the answer to a submission."""
-    dismissal_pause_s: float = 3.0
-    """The end of a job is told a few times, after this pause each."""
     status_period_s: float = 0.2
     """The status of a job is told at most so often."""
     remind_s: float = 1.0
@@ -379,7 +374,7 @@ class Timings(_Ordered):
         "node.away_limit_s > delivery.away_limit_s": (
             "A job does not end while its results are kept for the coordinator."
         ),
-        "delivery.away_limit_s > node.join_again_s + node.join_limit_s": (
+        "delivery.away_limit_s > node.report_s + node.join_limit_s": (
             "A node that was forgotten joins again before its results are given up."
         ),
         "coordinator.listen_s > connections.redial_after_s + 2 * node.join_pause_s": (

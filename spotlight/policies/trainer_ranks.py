@@ -41,7 +41,7 @@ class RankWatch:
         for epoch in epochs:
             self._heard_at.pop(epoch, None)
 
-    def hear(self, epoch: int, now: float) -> None:
+    def answered(self, epoch: int, now: float) -> None:
         """A rank answers itself, whatever is with its node."""
         if epoch in self._heard_at:
             self._heard_at[epoch] = now

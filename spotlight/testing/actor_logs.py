@@ -15,8 +15,9 @@ from typing import Any, NoReturn
 
 import structlog
 
-from spotlight.actors.protocol import FormGroup, Grant
+from spotlight.actors.protocol import Grant, GroupPlan
 from spotlight.testing.ack_log import AckLog
+from spotlight.testing.fake_denoising import FakeDenoising
 from spotlight.testing.freezing import current_process
 from spotlight.testing.history import History
 
@@ -32,8 +33,8 @@ class WorkerLog:
     grants: dict[int, Grant] = field(default_factory=dict)
     """Those that it may take steps for."""
     held: set[tuple[int, bool]] = field(default_factory=set)
-    """Weights versions that it has acknowledged for the job."""
-    order: FormGroup | None = None
+    """Weights versions that it has reported for the job."""
+    order: GroupPlan | None = None
     """The latest of its group that its leader has accepted."""
     formed: bool = True
     """Whether that group has formed, and is whole."""
@@ -112,14 +113,15 @@ class ActorLogs:
         if actor == "member":
             self._worker.held.clear()
 
-    def _on_weights_held(self, version: tuple[int, bool], **_: object) -> None:
-        self._worker.held.add(version)
+    def _on_held_reported(self, rollout: tuple[int, ...], evaluation: tuple[int, ...]) -> None:
+        self._worker.held |= {(version, False) for version in rollout}
+        self._worker.held |= {(version, True) for version in evaluation}
 
     def _on_batch_accepted(self, worker: str, grant: Grant) -> None:
         first = grant.requests[0]
         if (first.weights_version, first.kind == "evaluation") not in self._worker.held:
             self._history.violation(
-                f"{worker} was granted {first.id}: it has not acknowledged its weights"
+                f"{worker} was granted {first.id}: it has not reported its weights"
             )
         self.acks.check(grant)
         self._worker.grants[grant.lease] = grant
@@ -151,12 +153,29 @@ class ActorLogs:
         if stop_in_s is not None:
             self.drains[worker.partition("/")[0]] += 1
 
+    def note_loss(self, process: str, denoising: FakeDenoising | None) -> None:
+        """A process is killed; this is what it denoised last."""
+        worker = self.workers[process]
+        grant = worker.denoises
+        if denoising is None or grant is None or denoising.requests != grant.requests:
+            return
+        self._history.add(
+            "lost_work",
+            worker=process.partition("#")[0],
+            lease=grant.lease,
+            step=denoising.steps_taken,
+            told=worker.told,
+            on_its_way=denoising.copied > worker.told,
+            every=grant.commit_every,
+            requests=tuple(request.id for request in grant.requests),
+        )
+
     # --- groups ---
 
     def _on_groups_planned(self, **plan: Any) -> None:
         self.nodes[current_process()] = NodeLog(**plan)
 
-    def _on_group_ordered(self, order: FormGroup) -> None:
+    def _on_group_ordered(self, order: GroupPlan) -> None:
         self._worker.order, self._worker.formed = order, False
 
     def _on_group_formed(self, epoch: int, **_: object) -> None:

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from spotlight.actors.protocol import (
-    Alive,
-    CannotFollow,
-    Follow,
-    FormGroup,
-    GroupFailed,
-    HeldVersions,
-    Introduce,
-)
+from spotlight.actors.protocol import CannotFollow, Follow, Introduce, WorkerPlan, WorkerReport
 
-_GROUP_WORDS = tuple(
-    kind.__name__.encode()
-    for kind in (Alive, CannotFollow, Follow, FormGroup, GroupFailed, HeldVersions, Introduce)
+_ENDANGERED = tuple(
+    kind.__name__.encode() for kind in (CannotFollow, Follow, Introduce, WorkerPlan, WorkerReport)
 )
 
 
@@ -24,10 +15,10 @@ def address_of(process: str) -> str:
 
 
 def is_spared(source: str, destination: str, frame: bytes) -> bool:
-    """Between processes of one machine nothing is in danger but the words of groups, which must
-    stand it."""
+    """Between processes of one machine nothing is in danger but what members of a group say to each
+    other, and plans and reports, which must stand it."""
     inside = _machine_of(source) == _machine_of(destination)
-    return inside and not any(word in frame for word in _GROUP_WORDS)
+    return inside and not any(word in frame for word in _ENDANGERED)
 
 
 def _machine_of(address: str) -> str:

@@ -144,16 +144,16 @@ class FaultInjector:
 
     async def _notice_then_kill(self, fault: Fault) -> None:
         drains = self._drains(fault.node)
-        self._cluster.give_notice(fault.node, fault.amount)
+        self._cluster.cloud.give_notice(fault.node, fault.amount)
         await asyncio.sleep(fault.amount)
         if self._kill_node(None, fault.node, fault.lasts_s) and self._drains(fault.node) > drains:
             self._effect(fault)
 
     async def _notice_no_kill(self, fault: Fault) -> None:
         drains = self._drains(fault.node)
-        self._cluster.give_notice(fault.node, fault.amount)
+        self._cluster.cloud.give_notice(fault.node, fault.amount)
         await asyncio.sleep(fault.lasts_s)
-        self._cluster.withdraw_notice(fault.node)
+        self._cluster.cloud.withdraw_notice(fault.node)
         if self._drains(fault.node) > drains:
             self._effect(fault)
 

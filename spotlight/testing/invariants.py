@@ -248,7 +248,7 @@ def workers_are_free_again(cluster: Cluster, joined: Set[str]) -> Iterable[str]:
     long_ago = cluster.loop.time() - _BOOT_LIMIT_S
     new = {start["process"] for start in cluster.history.all("started") if start.time_s > long_ago}
     for node in cluster.nodes:
-        if cluster.has_notice(node.name) or not cluster.is_up(node.name):
+        if cluster.cloud.has_notice(node.name) or not cluster.is_up(node.name):
             continue
         has_workers = any(map(cluster.is_up, node.processes[1:]))
         if has_workers and new.isdisjoint(node.processes) and node.name not in joined:

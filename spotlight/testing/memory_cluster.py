@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import traceback
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack
 from contextvars import copy_context
 from dataclasses import dataclass, field
@@ -28,9 +28,9 @@ from spotlight.actors.worker.member import Member
 from spotlight.actors.worker.trainer_rank import TrainerRank
 from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.errors import SpotlightError
-from spotlight.policies.notices import Notice
 from spotlight.testing.actor_logs import ActorLogs
 from spotlight.testing.addresses import address_of, is_spared
+from spotlight.testing.fake_cloud import FakeCloud
 from spotlight.testing.fake_engine import FakeEngine
 from spotlight.testing.fake_hardware import FakeHardware, HardwareTimes
 from spotlight.testing.freezing import FreezableLoop, context_of, current_process
@@ -49,11 +49,6 @@ _SEEN_BY_PEERS = 0.5
 
 class Killed(BaseException):
     """The process that runs was killed just now; nothing of it may go on."""
-
-
-async def _told_by_the_cloud(process: Process) -> AsyncIterator[Notice]:
-    while True:
-        yield await process.notices.get()
 
 
 @dataclass
@@ -117,8 +112,7 @@ class Cluster:
         self._specs = {node.name: node for node in self.nodes}
         self._pids = 0
         self._endings: set[asyncio.Task[None]] = set()
-        self._notices: dict[str, float] = {}
-        """Until when a node may take nothing, as it has notice."""
+        self.cloud = FakeCloud(self.hardware.timings.departure.outlived_after_s)
         self.on_failpoint: Callable[[str], None] = lambda name: None
         """Called when the coordinator reaches a failpoint."""
 
@@ -175,7 +169,6 @@ class Cluster:
     async def start_node(self, name: str) -> None:
         """Start a node, or start it again; its workers follow."""
         spec, process = self._specs[name], self._add(name)
-        self._notices.pop(name, None)
         folder = f"{name} {process.pid}"
         store = self.stores.open(name, folder)
         settings = NodeSettings(
@@ -190,7 +183,7 @@ class Cluster:
                     settings,
                     store,  # type: ignore[arg-type]
                     _Launcher(self, spec, process),
-                    _told_by_the_cloud(process),
+                    self.cloud.notices(name),
                 ),
                 "node",
                 linked=True,
@@ -216,8 +209,8 @@ class Cluster:
                 return system.spawn(factory, actor, linked=True)
 
             member = await spawn(lambda: Member(context, engine), "member")
-            leader = await spawn(lambda: GroupLeader(context, member), "leader")
             trainer = await spawn(lambda: TrainerRank(context, engine), "trainer-rank")
+            leader = await spawn(lambda: GroupLeader(context, member, trainer), "leader")
             refs = WorkerRefs(name, context.epoch, leader, member, trainer)
             system.tell(system.well_known(node_address, "node"), WorkerUp(refs, key))
 
@@ -280,7 +273,7 @@ class Cluster:
         if process.ended.done():
             return
         self.history.add("killed", process=process.name)
-        self._note_lost_work(process)
+        self.logs.note_loss(process.identity, self.hardware.at_work.pop(process.name, None))
         self.hardware.lose(process.name, seen=self.hardware.rng.random() < _SEEN_BY_PEERS)
         if process.context is not None:
             process.context.close()
@@ -343,22 +336,6 @@ class Cluster:
         files = sorted((self.folder / "runs").glob("*/journal.sqlite*"))
         return {file: file.read_bytes() for file in files}
 
-    def _note_lost_work(self, process: Process) -> None:
-        denoising = self.hardware.at_work.pop(process.name, None)
-        worker = self.logs.workers[process.identity]
-        grant = worker.denoises
-        if denoising is not None and grant is not None and denoising.requests == grant.requests:
-            self.history.add(
-                "lost_work",
-                worker=process.name,
-                lease=grant.lease,
-                step=denoising.steps_taken,
-                told=worker.told,
-                on_its_way=denoising.copied > worker.told,
-                every=grant.commit_every,
-                requests=tuple(request.id for request in grant.requests),
-            )
-
     # --- stopping and cutting off ---
 
     def freeze(self, names: Sequence[str]) -> None:
@@ -406,25 +383,6 @@ class Cluster:
     def user(self) -> ActorSystem:
         """The actor system of somebody who asks and submits."""
         return self._user
-
-    def give_notice(self, name: str, lead_s: float) -> None:
-        """The cloud tells a node that it will be taken; one that does not run hears nothing."""
-        outlived_s = self.hardware.timings.departure.outlived_after_s
-        self._notices[name] = self.loop.time() + lead_s + outlived_s
-        self._tell_of(name, Notice("aws", "preempt", "event", lead_s))
-
-    def withdraw_notice(self, name: str) -> None:
-        """The cloud takes that back."""
-        self._notices.pop(name, None)
-        self._tell_of(name, Notice("aws", "cancel", "event"))
-
-    def _tell_of(self, name: str, notice: Notice) -> None:
-        if self.is_up(name):
-            self.processes[name].notices.put_nowait(notice)
-
-    def has_notice(self, name: str) -> bool:
-        """Whether a node has a notice that nobody has withdrawn, and that it has not outlived."""
-        return self._notices.get(name, 0.0) > self.loop.time()
 
     def coordinator_actor(self) -> ActorRef:
         """The coordinator."""

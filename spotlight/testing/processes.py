@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from spotlight.actors.runtime import ActorSystem
 from spotlight.actors.worker.worker_state import WorkerContext
-from spotlight.policies.notices import Notice
 
 
 @dataclass(frozen=True)
@@ -36,8 +35,6 @@ class Process:
     kill_it: Callable[[Process], None]
     system: ActorSystem | None = None
     context: WorkerContext | None = None
-    notices: asyncio.Queue[Notice] = field(default_factory=asyncio.Queue)
-    """What the cloud tells a node."""
 
     @property
     def identity(self) -> str:

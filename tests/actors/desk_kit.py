@@ -12,24 +12,21 @@ from runtime_kit import Cluster
 
 from spotlight.actors.coordinator.dispatcher import Dispatcher
 from spotlight.actors.coordinator.job_journal import JobJournal
+from spotlight.actors.coordinator.request_queue import Ended, RequestQueue
 from spotlight.actors.coordinator.step_profile import StepProfile
 from spotlight.actors.protocol import (
-    AddWorkers,
     CommitSteps,
     Completed,
     Grant,
     HeldLease,
     LeaseFailed,
-    NodeLeaving,
     Pull,
     Receipt,
-    RequestsFinished,
-    RequestsGivenUp,
-    SubmitRequests,
     WorkerRefs,
 )
 from spotlight.actors.runtime import Message
 from spotlight.errors import JournalError
+from spotlight.policies.dispatch.instructions import RequestsFinished
 from spotlight.policies.dispatch.matching import Backlog
 from spotlight.policies.dispatch.pace import Pace
 from spotlight.policies.dispatch.table import RequestTable
@@ -69,6 +66,8 @@ class Desk:
         self.profile = StepProfile("model", StepTimes())
         self.backlogs: list[tuple[Backlog, ...]] = []
         """What waited whenever the dispatcher said that it changed."""
+        self.ended: list[Ended] = []
+        """What was told to whoever submits, of the latest life."""
         self.lives = 0
 
     async def open(self) -> None:
@@ -86,17 +85,18 @@ class Desk:
             first_lease=self.journal.first_lease,
             grants_from=asyncio.get_running_loop().time() + listen_s,
         )
-        self.submitter = await recorder(self.system, f"submitter-{self.lives}")
-        self.dispatcher = await self.system.spawn(
-            lambda: Dispatcher(
-                table=self.table,
-                journal=self.journal,
-                discard=self.discarded.append,
-                record=lambda event, **fields: self.events.append((event, fields)),
-                backlog_changed=lambda: self.backlogs.append(self.table.backlog()),
-            ),
-            f"dispatcher-{self.lives}",
+        self.ended = []
+        dispatcher = Dispatcher(
+            table=self.table,
+            journal=self.journal,
+            ended=self.ended.append,
+            discard=self.discarded.append,
+            record=lambda event, **fields: self.events.append((event, fields)),
+            backlog_changed=lambda: self.backlogs.append(self.table.backlog()),
         )
+        self.queue: RequestQueue = dispatcher.queue
+        name = f"dispatcher-{self.lives}"
+        self.dispatcher = await self.system.spawn(lambda: dispatcher, name)
 
     async def restart(self, *, listening: bool = False) -> None:
         """The coordinator is killed and comes back; workers have not been heard yet. It grants
@@ -116,13 +116,12 @@ class Desk:
     async def join(self, name: str, epoch: int, pool: str = "spot") -> None:
         """Its node says that it is there."""
         refs = WorkerRefs(name, epoch, *[self.workers[name].ref] * 3)
-        await self.tell(AddWorkers(f"node of {name}", pool, (refs,)))
+        self.queue.add_workers(f"node of {name}", pool, (refs,))
+        await settle()
 
-    async def tell(self, message: Message) -> None:
-        """The worker that the message names says this, or somebody of the coordinator's process."""
-        speaker = self.workers.get(getattr(message, "worker", ""))
-        sender = speaker.ref if speaker is not None else None
-        self.system.tell(self.dispatcher, message, sender=sender)
+    async def tell(self, message: Any) -> None:
+        """The worker that the message names says this."""
+        self.system.tell(self.dispatcher, message, sender=self.workers[message.worker].ref)
         await settle()
 
     async def ask(self, message: Any) -> Message:
@@ -133,7 +132,7 @@ class Desk:
         return answer
 
     async def submit(self, *wanted: Request) -> None:
-        self.submitter.tell(self.dispatcher, SubmitRequests(wanted))
+        self.queue.submit(wanted)
         await settle()
 
     async def add(self, name: str, epoch: int = 1, pool: str = "spot", **pull: Any) -> Recorder:
@@ -196,8 +195,8 @@ class Desk:
 
     async def leave(self, name: str, *, cancelled: bool = False) -> None:
         """Notice for a worker's node."""
-        node = f"node of {name}"
-        await self.tell(NodeLeaving(node, (name,), "user", 30.0, cancelled))
+        self.queue.set_leaving((name,), leaving=not cancelled)
+        await settle()
 
     async def fail_score(self, name: str, grant: Grant, epoch: int | None = None) -> None:
         """Its scorer broke."""
@@ -206,22 +205,8 @@ class Desk:
         )
         await self.tell(failed)
 
-    def finished(self) -> list[str]:
-        return [
-            result.request.id
-            for message in self.submitter.all(RequestsFinished)
-            for result in message.results
-        ]
-
-    def given_up(self) -> list[str]:
-        return [r.id for m in self.submitter.all(RequestsGivenUp) for r in m.requests]
-
-    def rewards(self) -> dict[str, float]:
-        return {
-            result.request.id: result.reward
-            for message in self.submitter.all(RequestsFinished)
-            for result in message.results
-        }
+    def finished(self) -> list[RequestsFinished]:
+        return [ended for ended in self.ended if isinstance(ended, RequestsFinished)]
 
     def event(self, name: str) -> list[dict[str, Any]]:
         return [fields for event, fields in self.events if event == name]

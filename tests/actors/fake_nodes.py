@@ -15,21 +15,16 @@ from spotlight.actors.protocol import (
     CheckpointSaved,
     CommitSteps,
     Completed,
-    Drain,
-    Drained,
     DropTrainer,
-    EndJob,
     GetTrainer,
     Grant,
     HeldLease,
-    HoldWeights,
-    JoinNode,
+    JobPlan,
     LeaseFailed,
-    NodeJoined,
-    NodeLeaving,
-    NodeLeft,
-    NoticeGiven,
-    PrepareJob,
+    NodeNotice,
+    NodePlan,
+    NodeRefused,
+    NodeReport,
     Publish,
     Published,
     Pull,
@@ -38,14 +33,15 @@ from spotlight.actors.protocol import (
     Revoke,
     SaveCheckpoint,
     StartTrainer,
-    StateChanged,
     Train,
     Trained,
     TrainerAt,
     TrainerListens,
     TrainerReady,
-    WeightsCopied,
+    WeightsOffer,
+    WorkerPlan,
     WorkerRefs,
+    WorkerReport,
 )
 from spotlight.actors.protocol.delivery import insist, try_tell
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, Down, Message, handles
@@ -74,37 +70,47 @@ class FakeWorker(Actor):
     def __init__(self, name: str, epoch: int, world: World) -> None:
         self.name, self.epoch, self.world = name, epoch, world
         self.versions: dict[bool, set[int]] = {False: set(), True: set()}
-        self.job: PrepareJob | None = None
+        self.job: JobPlan | None = None
         self.leases: dict[int, Grant] = {}
         self.trainer: FakeTrainer | None = None
         self.followers: tuple[str, ...] = ()
         """The others of its group, which it leads."""
         self.follows = False
         self.node: ActorRef | None = None
-        """Who gave notice; None when there is none."""
+        self.draining = False
         self._accelerator = asyncio.Lock()
 
     async def started(self) -> None:
         self.run_task(self._keep_pulling())
 
-    @handles(PrepareJob)
-    async def on_prepare(self, message: PrepareJob) -> None:
-        known, self.job = self.job, message
-        if known is None or known.job_id != message.job_id:
+    @handles(WorkerPlan)
+    async def on_plan(self, message: WorkerPlan) -> None:
+        """Everything is there at once."""
+        self.node = self.sender
+        known, self.job = self.job, message.job
+        if known is not None and (self.job is None or self.job.job_id != known.job_id):
             self.versions = {False: set(), True: set()}
             self.leases.clear()
-        if known is None or known.membership != message.membership:
-            self.tell(message.membership.runner, StateChanged(self.name, "idle"))
+            self.trainer = None
+            self.world.freed.append(self.name)
+        if self.job is not None:
+            if known is None or known.membership != self.job.membership:
+                self.tell(self.job.membership.runner, self.report())
+            weights = self.job.weights
+            self.versions[False] = {each.version for each in weights}
+            self.versions[True] = {each.version for each in weights if each.evaluation is not None}
+        self.draining = message.stop_in_s is not None
+        if self.draining and self.world.drains:
+            # What is committed is given back; the rest too.
+            for lease in list(self.leases):
+                del self.leases[lease]
+                self._give_back(lease)
+            assert self.node is not None
+            self.tell(self.node, self.report(drained=True))
         self._pull()
 
-    @handles(HoldWeights)
-    async def on_weights(self, message: HoldWeights) -> None:
-        self.versions[False].add(message.version)
-        if message.evaluation is not None:
-            self.versions[True].add(message.version)
-        for held in self.versions.values():
-            held &= set(message.keep)
-        self._pull()
+    def report(self, **fields: Any) -> WorkerReport:
+        return WorkerReport(self.name, self.epoch, state="idle", **fields)
 
     async def _keep_pulling(self) -> None:
         while True:
@@ -114,7 +120,7 @@ class FakeWorker(Actor):
     def _pull(self) -> None:
         if self.job is None or self.follows:
             return
-        takes = self.node is None and self.name not in self.world.only_train
+        takes = not self.draining and self.name not in self.world.only_train
         pull = Pull(
             self.name,
             self.epoch,
@@ -144,17 +150,6 @@ class FakeWorker(Actor):
         for lease in message.leases:
             if self.leases.pop(lease, None) and isinstance(message, Recall):
                 self._give_back(lease)
-
-    @handles(Drain)
-    async def on_drain(self, message: Drain) -> None:
-        """What is committed is given back; the rest too."""
-        self.node = self.sender if message.stop_in_s is not None else None
-        if self.node is not None and self.world.drains:
-            for lease in list(self.leases):
-                del self.leases[lease]
-                self._give_back(lease)
-            self.tell(self.node, Drained(self.name, self.epoch))
-        self._pull()
 
     def _give_back(self, lease: int) -> None:
         if self.job is not None:
@@ -315,13 +310,6 @@ class FakeWorker(Actor):
         if self.trainer is not None and self.trainer.asker is not None:
             try_tell(self, self.trainer.asker, message)
 
-    @handles(EndJob)
-    async def on_end(self, message: EndJob) -> None:
-        if self.job is not None and self.job.job_id == message.job_id:
-            self.job = self.trainer = None
-            self.leases.clear()
-            self.world.freed.append(self.name)
-
 
 class FakeNode(Actor):
     """A node with one worker that is always up; joins the coordinator as it starts, and whenever
@@ -340,6 +328,14 @@ class FakeNode(Actor):
         """`apart`: a process for the worker; else it lives in the node's."""
         self.name, self.pool, self.coordinator, self.world = name, pool, coordinator, world
         self.worker: ActorRef
+        self.number = 0
+        self.refs: tuple[WorkerRefs, ...] = ()
+        self.plan = WorkerPlan(0)
+        """Of all its workers."""
+        self.followed: NodePlan | None = None
+        """The latest plan of the coordinator that is there."""
+        self.notice: NodeNotice | None = None
+        self.left = False
         self._patient = patient
         self._apart = apart
 
@@ -347,57 +343,102 @@ class FakeNode(Actor):
         name, epoch = f"{self.name}/0", self.system.rng.getrandbits(40)
         spawn = self._apart.spawn if self._apart is not None else self.spawn
         self.worker = await spawn(lambda: FakeWorker(name, epoch, self.world), "worker")
-        refs = WorkerRefs(name, epoch, *[self.worker] * 3)
-        self.joining = JoinNode(self.name, self.pool, self.ref, (refs,), STORE)
-        if self._patient:
-            self.run_task(self._join())
-        else:
-            await self._join()
+        self.refs = (WorkerRefs(name, epoch, *[self.worker] * 3),)
+        await self._begin()
 
-    async def _join(self) -> None:
-        joined = None
-        while joined is None:
-            try:
-                answer = await self.ask(self.coordinator, self.joining, timeout_s=10.0)
-            except ActorError:
-                answer = None
-            if isinstance(answer, NodeJoined):
-                joined = answer
-            else:  # an earlier self is still there, perhaps
-                await asyncio.sleep(1.0)
-        self.watch(joined.coordinator)
+    async def _begin(self) -> None:
+        if self._patient:
+            self.run_task(self._keep_reporting())
+        else:
+            is_known = await self._report()
+            self.run_task(self._keep_reporting(is_known=is_known))
+
+    async def _keep_reporting(self, *, is_known: bool = False) -> None:
+        while True:
+            await asyncio.sleep(4.0 if is_known else 1.0)  # an earlier self is there, perhaps
+            is_known = await self._report()
+
+    async def _report(self) -> bool:
+        self.number += 1
+        followed = self.followed
+        report = NodeReport(
+            self.number,
+            self.name,
+            self.pool,
+            self.ref,
+            self.refs,
+            STORE,
+            self.notice,
+            self.left,
+            followed.coordinator if followed is not None else None,
+            followed.number if followed is not None else 0,
+            self.plan.job.job_id if self.plan.job is not None else "",
+            self.plan.job.weights if self.plan.job is not None else (),
+        )
+        try:
+            answer = await self.ask(self.coordinator, report, timeout_s=10.0)
+        except ActorError:
+            return False
+        if isinstance(answer, NodePlan):
+            self.watch(answer.coordinator)
+            self._follow(answer)
+        return not isinstance(answer, NodeRefused)
 
     @handles(Down)
     async def on_down(self, message: Down) -> None:
-        self.run_task(self._join())
+        self.followed = None
+        self.run_task(self._rejoin())
 
-    @handles(PrepareJob, EndJob)
-    async def on_job_message(self, message: Message) -> None:
-        self.tell(self.worker, message)
+    async def _rejoin(self) -> None:
+        """At once, where a report now and then would do."""
+        is_known = await self._report()
+        for _ in range(30):
+            if is_known:
+                break
+            await asyncio.sleep(1.0)
+            is_known = await self._report()
 
-    @handles(HoldWeights)
-    async def on_weights(self, message: HoldWeights) -> None:
-        """Its store has them at once."""
+    @handles(NodePlan)
+    async def on_plan(self, message: NodePlan) -> None:
+        self._follow(message)
 
-        def own(offer: BundleOffer) -> BundleOffer:
-            return msgspec.structs.replace(offer, store=self.joining.store)
+    def _follow(self, plan: NodePlan) -> None:
+        known = self.followed
+        is_same = known is not None and known.coordinator == plan.coordinator
+        if known is not None and is_same and plan.number <= known.number:
+            return
+        told = known.notice.number if known is not None and known.notice is not None else 0
+        self.followed, job = plan, plan.job
+        if job is not None:
+            weights = tuple(self._own(offer) for offer in job.weights)
+            job = msgspec.structs.replace(job, weights=weights)
+        elif not plan.over:
+            job = self.plan.job
+        stop_in_s = self.plan.stop_in_s
+        if plan.notice is not None and plan.notice.number > told:
+            stop_in_s = None if plan.notice.cancel else plan.notice.notice_s
+            self.notice = None if stop_in_s is None else NodeNotice("user", stop_in_s)
+            self.left = False
+        self.plan = WorkerPlan(self.plan.number + 1, job, None, stop_in_s)
+        for refs in self.refs:
+            self.tell(refs.leader, self.plan)
+        self.run_task(self._report())
 
-        assert self.sender is not None
-        evaluation = message.evaluation and own(message.evaluation)
-        copied = WeightsCopied(self.name, message.version, own(message.rollout), evaluation)
-        self.tell(self.sender, copied)
-        self.tell(self.worker, message)
+    def _own(self, offer: WeightsOffer) -> WeightsOffer:
+        """Its store has it at once."""
 
-    @handles(NoticeGiven)
-    async def on_notice(self, message: NoticeGiven) -> None:
-        workers = tuple(worker.worker for worker in self.joining.workers)
-        lead_s = None if message.cancel else message.notice_s
-        self.tell(self.coordinator, NodeLeaving(self.name, workers, "user", lead_s, message.cancel))
-        self.tell(self.worker, Drain(lead_s))
+        def own(bundle: BundleOffer) -> BundleOffer:
+            return msgspec.structs.replace(bundle, store=STORE)
 
-    @handles(Drained)
-    async def on_drained(self, message: Drained) -> None:
-        self.tell(self.coordinator, NodeLeft(self.name))
+        return WeightsOffer(
+            offer.version, own(offer.rollout), offer.evaluation and own(offer.evaluation)
+        )
+
+    @handles(WorkerReport)
+    async def on_report(self, message: WorkerReport) -> None:
+        if message.drained and self.notice is not None:
+            self.left = True
+            self.run_task(self._report())
 
 
 def _batch(message: Train) -> list[tuple[str, int, float]]:

@@ -17,21 +17,18 @@ from typing import Any
 
 import pytest
 import torch
-from job_kit import SETTINGS, Recorder, job, recorder, request
+from job_kit import SETTINGS, job, request
 from msgspec.structs import replace
+from plan_kit import Planner, ReportedTo, reported_to
 from runtime_kit import Cluster
 from scorer_kit import use_scorer
 
 from spotlight.actors.protocol import (
     Completed,
-    FormGroup,
     Grant,
-    GroupFailed,
-    GroupReady,
-    HoldWeights,
+    GroupPlan,
     LeaseFailed,
     Membership,
-    PrepareJob,
     ReturnLease,
     Seat,
 )
@@ -98,9 +95,9 @@ class Steps:
         self._changed = threading.Condition()
         alone, together = SoloSteps.step, TorchCollective.step
 
-        def step_alone(company: SoloSteps, denoising: Denoising) -> None:
+        def step_alone(group: SoloSteps, denoising: Denoising) -> None:
             self._before(0, denoising)
-            alone(company, denoising)
+            alone(group, denoising)
             self._after(0, 1, denoising)
 
         def step_together(collective: TorchCollective, denoising: Denoising) -> None:
@@ -160,13 +157,14 @@ class Crewman:
 
     system: ActorSystem
     transport: MemoryTransport
-    leader: Recorder
+    leader: ReportedTo
     actor: Member
     member: ActorRef
     context: WorkerContext
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.planner = Planner()
 
     @property
     def seat(self) -> Seat:
@@ -180,11 +178,21 @@ class Crewman:
     async def ask(self, message: Message) -> Message:
         return await self.leader.ask(self.member, message, timeout_s=60.0)
 
-    def failures(self, epoch: int) -> list[GroupFailed]:
-        return [failed for failed in self.leader.all(GroupFailed) if failed.epoch == epoch]
+    def take(self, group: GroupPlan) -> None:
+        """The group of its next plan."""
+        self.tell(self.planner.group(group))
+
+    async def drain(self, stop_in_s: float) -> None:
+        await self.ask(self.planner.drain(stop_in_s))
+
+    async def end_job(self) -> None:
+        await self.ask(self.planner.end())
+
+    def failures(self, epoch: int | None = None) -> list[tuple[str, tuple[str, ...]]]:
+        return self.leader.failures(epoch)
 
     def formed(self, epoch: int) -> bool:
-        return any(ready.epoch == epoch for ready in self.leader.all(GroupReady))
+        return epoch in self.leader.formed()
 
     def is_there(self) -> bool:
         """Whether the member has not crashed."""
@@ -217,7 +225,7 @@ class GroupCrew:
             worker = Crewman(f"w{number}")
             worker.system, worker.transport = await cluster.process(worker.name)
             self._lose_on(worker.transport)
-            worker.leader = await recorder(worker.system, "leader")
+            worker.leader = await reported_to(worker.system)
             worker.context = WorkerContext(worker.name, 1, worker.system.address, timings=timings)
             worker.actor = Member(worker.context, TorchEngine())
             worker.member = await worker.system.spawn(lambda made=worker.actor: made, "member")
@@ -251,8 +259,8 @@ class GroupCrew:
             worker.context.close()
         await self.store.aclose()
 
-    async def prepare(self, worker: Crewman, **changes: Any) -> None:
-        await worker.ask(PrepareJob("job", job(**changes), self.membership(worker)))
+    async def prepare(self, worker: Crewman, job_id: str = "job", **changes: Any) -> None:
+        await worker.ask(worker.planner.prepare(self.membership(worker), job_id, **changes))
 
     def membership(self, worker: Crewman) -> Membership:
         return Membership(*[worker.leader.ref] * 2, self.store.writable_by(worker.name))
@@ -260,20 +268,27 @@ class GroupCrew:
     async def hold(self, worker: Crewman, version: int = 0, factor: float = 1.0) -> None:
         state = {name: tensor * factor for name, tensor in self.weights.items()}
         offer = self.store.put(f"weights/{version}-{worker.name}", pack(state))
-        await worker.ask(HoldWeights("job", version, offer, None, (version,)))
+        plan = worker.planner.hold(version, offer)
+        await worker.ask(plan)
+        await until(
+            lambda: (
+                (worker.leader.report.plan, worker.leader.report.rollout)
+                == (plan.number, (version,))
+            )
+        )
 
     # --- groups ---
 
-    def order(self, *workers: Crewman, at_once: bool = False, ring: int = 1) -> FormGroup:
+    def order(self, *workers: Crewman, at_once: bool = False, ring: int = 1) -> GroupPlan:
         """A new one, that nobody was told."""
         self.epoch += 1
-        return FormGroup(self.epoch, tuple(w.seat for w in workers), ring, at_once)
+        return GroupPlan(self.epoch, tuple(w.seat for w in workers), ring, at_once)
 
     def tell(self, *workers: Crewman, at_once: bool = False, ring: int = 1) -> int:
         """All of them to form a group; returns its epoch."""
         order = self.order(*workers, at_once=at_once, ring=ring)
         for worker in workers:
-            worker.tell(order)
+            worker.take(order)
         return order.epoch
 
     async def form(self, *workers: Crewman, at_once: bool = False, ring: int = 1) -> int:

@@ -4,57 +4,84 @@ from __future__ import annotations
 
 import asyncio
 
-from job_kit import STORE, Recorder, job, offer, recorder, requests
+from job_kit import STORE, Recorder, offer, recorder, requests
+from plan_kit import Planner
 from runtime_kit import Cluster
 
 from spotlight.actors.protocol import (
-    Acknowledged,
     CommitSteps,
     Completed,
     Grant,
-    GroupFailed,
-    GroupReady,
-    HoldWeights,
+    GroupPlan,
     LeaseFailed,
     Membership,
-    PrepareJob,
     Pull,
     Recall,
     Receipt,
     ReturnLease,
     Revoke,
+    WorkerPlan,
+    WorkerReport,
 )
-from spotlight.actors.runtime import Actor, Message, handles
+from spotlight.actors.runtime import Actor, ActorRef, Message, handles
 from spotlight.actors.worker.group_leader import GroupLeader
 from spotlight.actors.worker.worker_state import WorkerContext
-from spotlight.errors import CheckpointError, TransferFailed
 from spotlight.types import Commit
 
-_MEMBERS_WORDS = (CommitSteps, Completed, ReturnLease, LeaseFailed, GroupReady, GroupFailed)
+_MEMBERS_WORDS = (CommitSteps, Completed, ReturnLease, LeaseFailed)
 
 
 class SlowMember(Recorder):
-    """Acknowledges weights only when told to."""
+    """Reports the weights of its plan only when told to, and its groups as the test has it."""
+
+    leader: ActorRef
 
     def __init__(self) -> None:
         super().__init__()
         self.loaded = asyncio.Event()
-        self.broken = False
-        self.has_model = True
+        self.problem = ""
+        self.group: tuple[int, bool, str, tuple[str, ...]] = (0, True, "", ())
+        """Epoch, whether it has formed, why it failed, and through whom."""
 
-    @handles(PrepareJob)
-    async def on_prepare(self, message: PrepareJob) -> Message:
-        self.inbox.append(message)
-        if not self.has_model:
-            raise CheckpointError("model.checkpoint: transformer lacks proj_out.weight")
-        return Acknowledged()
+    @handles(WorkerPlan)
+    async def on_plan(self, plan: WorkerPlan) -> None:
+        self.inbox.append(plan)
+        self.report()
+        self.run_task(self._load(plan))
 
-    @handles(HoldWeights)
-    async def on_hold(self, message: HoldWeights) -> Message:
+    async def _load(self, plan: WorkerPlan) -> None:
         await self.loaded.wait()
-        if self.broken:
-            raise TransferFailed("the bundle is gone")
-        return Acknowledged()
+        if plan == self.last(WorkerPlan):
+            self.report()
+
+    def report(self) -> None:
+        """How it stands."""
+        plan = self.last(WorkerPlan)
+        self.tell(self.leader, report_of(plan, self.loaded.is_set(), self.problem, self.group))
+
+
+def report_of(
+    plan: WorkerPlan,
+    loaded: bool,
+    problem: str = "",
+    group: tuple[int, bool, str, tuple[str, ...]] = (0, True, "", ()),
+) -> WorkerReport:
+    """That of a member which has all weights of the plan, if they are loaded."""
+    weights = plan.job.weights if plan.job is not None and loaded else ()
+    epoch, formed, failure, culprits = group
+    return WorkerReport(
+        "w",
+        7,
+        plan=plan.number,
+        job_id=plan.job.job_id if plan.job is not None else "",
+        rollout=tuple(each.version for each in weights),
+        evaluation=tuple(each.version for each in weights if each.evaluation is not None),
+        cannot_serve=problem,
+        group=epoch,
+        formed=formed,
+        failure=failure,
+        culprits=culprits,
+    )
 
 
 class Crew:
@@ -69,10 +96,13 @@ class Crew:
         self.node = await recorder(self.system, "node")
         self.member = SlowMember()
         await self.system.spawn(lambda: self.member, "member")
+        self.trainer = await recorder(self.system, "trainer-rank")
         self.context = WorkerContext("w", 7, self.system.address)
+        self.planner = Planner()
         self.leader = await self.system.spawn(
-            lambda: GroupLeader(self.context, self.member.ref), "leader"
+            lambda: GroupLeader(self.context, self.member.ref, self.trainer.ref), "leader"
         )
+        self.member.leader = self.leader
 
     async def open_coordinator(self) -> None:
         """The first, or one that came back: new incarnations at the same address."""
@@ -104,17 +134,56 @@ class Crew:
         await asyncio.sleep(0.01)
         return grant
 
+    async def plan(self, plan: WorkerPlan) -> WorkerReport:
+        """The node says so; the leader's answer."""
+        answer = await self.node.ask(self.leader, plan, timeout_s=1.0)
+        assert isinstance(answer, WorkerReport)
+        await asyncio.sleep(0.01)
+        return answer
+
+    async def asked(self) -> WorkerReport:
+        """The answer to the latest plan, which is told again."""
+        return await self.plan(self.planner.plan)
+
     async def prepare(self, version: int | None = 0, job_id: str = "job") -> None:
-        await self.tell(PrepareJob(job_id, job(), self.membership))
+        await self.plan(self.planner.prepare(self.membership, job_id))
         if version is not None:
             self.member.loaded.set()
-            await self.hold(version, job_id=job_id)
+            await self.hold(version)
 
     async def hold(
-        self, version: int, *, evaluation: bool = False, keep: tuple[int, ...] = (), job_id="job"
+        self, version: int, *, evaluation: bool = False, keep: tuple[int, ...] = ()
     ) -> None:
         extra = offer() if evaluation else None
-        await self.tell(HoldWeights(job_id, version, offer(), extra, keep or (version,)))
+        await self.plan(self.planner.hold(version, offer(), extra, keep))
+
+    async def come_back(self) -> None:
+        """Another runner has the job by now, at another process of the coordinator."""
+        await self.plan(self.planner.prepare(self.membership, runner_is_new=True))
+
+    async def drain(self, stop_in_s: float | None) -> None:
+        await self.plan(self.planner.drain(stop_in_s))
+
+    async def end_job(self) -> None:
+        await self.plan(self.planner.end())
+
+    async def group_stands(self, group: GroupPlan) -> None:
+        """The node plans a group, and it forms."""
+        await self.plan(self.planner.group(group))
+        await self.group_is(group.epoch, formed=True)
+
+    async def group_is(
+        self, epoch: int, *, formed: bool, failure: str = "", culprits: tuple[str, ...] = ()
+    ) -> None:
+        """The member says so."""
+        self.member.group = (epoch, formed, failure, culprits)
+        self.member.report()
+        await asyncio.sleep(0.01)
+
+    def drained(self) -> list[bool]:
+        """What the node was told of that, each time that it changed."""
+        told = [report.drained for report in self.node.all(WorkerReport)]
+        return [now for before, now in zip([False, *told], told, strict=False) if now != before]
 
     async def working(self, *leases: int) -> None:
         """Prepared, and with these leases."""

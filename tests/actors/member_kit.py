@@ -13,18 +13,17 @@ from typing import Any
 
 import pytest
 import torch
-from job_kit import SETTINGS, Recorder, job, recorder, request
+from job_kit import SETTINGS, job, request
 from msgspec.structs import replace
+from plan_kit import Planner, ReportedTo, reported_to
 from runtime_kit import Cluster
 
 from spotlight.actors.protocol import (
     CommitSteps,
     Completed,
     Grant,
-    HoldWeights,
     LeaseFailed,
     Membership,
-    PrepareJob,
     ReturnLease,
 )
 from spotlight.actors.runtime import ActorRef, ActorSystem, Message
@@ -66,17 +65,18 @@ class Worker:
     """A member in a process of its own, with a recorder as its leader."""
 
     system: ActorSystem
-    leader: Recorder
+    leader: ReportedTo
     member: ActorRef
     context: WorkerContext
 
     def __init__(self, store: BundleStore) -> None:
         self.store = store
         self.leases = 0
+        self.planner = Planner()
 
     async def open(self, cluster: Cluster, name: str, weights: Tensors, timings: Timings) -> None:
         self.system = await cluster.system(name)
-        self.leader = await recorder(self.system, "leader")
+        self.leader = await reported_to(self.system)
         self.context = WorkerContext(name, 1, "", timings=timings)
         self.member = await self.system.spawn(lambda: Member(self.context, TorchEngine()), "member")
         await self.prepare(self.store)
@@ -84,11 +84,20 @@ class Worker:
 
     async def prepare(self, sink: BundleStore, job_id: str = "job", **changes: Any) -> None:
         membership = Membership(*[self.leader.ref] * 2, sink.writable_by("node"))
-        await self.ask(PrepareJob(job_id, job(**changes), membership))
+        await self.ask(self.planner.prepare(membership, job_id, **changes))
 
-    async def hold(self, weights: Tensors, job_id: str = "job") -> None:
-        offer = self.store.put("weights/0", pack(weights))
-        await self.ask(HoldWeights(job_id, 0, offer, None, (0,)))
+    async def hold(self, weights: Tensors) -> None:
+        plan = self.planner.hold(0, self.store.put("weights/0", pack(weights)))
+        await self.ask(plan)
+        await until(
+            lambda: (self.leader.report.plan, self.leader.report.rollout) == (plan.number, (0,))
+        )
+
+    async def drain(self, stop_in_s: float | None) -> None:
+        await self.ask(self.planner.drain(stop_in_s))
+
+    async def end_job(self) -> None:
+        await self.ask(self.planner.end())
 
     async def ask(self, message: Message) -> Message:
         return await self.leader.ask(self.member, message, timeout_s=60.0)

@@ -20,31 +20,30 @@ import torch
 
 from spotlight.actors.coordinator.dispatcher import Dispatcher
 from spotlight.actors.coordinator.job_journal import JobJournal
+from spotlight.actors.coordinator.node_plans import NodePlans
 from spotlight.actors.coordinator.request_plans import rollout_settings
+from spotlight.actors.coordinator.request_queue import Ended, RequestQueue
 from spotlight.actors.coordinator.step_profile import StepProfile
 from spotlight.actors.node.node import NodeScheduler, NodeSettings
 from spotlight.actors.protocol import (
-    AddWorkers,
+    Acknowledged,
     Demand,
     DemandClass,
-    HoldWeights,
-    JoinNode,
     Membership,
-    NodeJoined,
-    PrepareJob,
-    RemoveWorkers,
-    RequestsFinished,
-    StateChanged,
-    SubmitRequests,
+    NodePlan,
+    NodeReport,
+    WeightsOffer,
     WorkerRefs,
+    WorkerReport,
 )
-from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, handles
+from spotlight.actors.runtime import Actor, ActorSystem, handles
 from spotlight.actors.runtime.launcher import LocalLauncher, LocalProcess
 from spotlight.actors.worker.commit_bundles import settings_of
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.samplers import sample
-from spotlight.jobs import job_from_data
+from spotlight.jobs import JobSpec, job_from_data
+from spotlight.policies.dispatch.instructions import RequestsFinished
 from spotlight.policies.dispatch.pace import Pace
 from spotlight.policies.dispatch.table import RequestTable
 from spotlight.policies.step_times import StepTimes
@@ -52,7 +51,7 @@ from spotlight.store.journal import Journal
 from spotlight.transport.control import ZeroMQTransport
 from spotlight.transport.tensors import BundleStore, fetch
 from spotlight.transport.tensors.bundles import pack, unpack
-from spotlight.types import Request, RequestId, Result, SamplingSettings
+from spotlight.types import BundleOffer, Request, RequestId, Result, SamplingSettings
 
 WORKERS = 3
 TOLERANCE = 1e-3
@@ -73,41 +72,45 @@ class _Launcher(LocalLauncher):
 class _Runner(Actor):
     """As far as workers say what they do."""
 
-    @handles(StateChanged)
-    async def on_state(self, message: StateChanged) -> None:
+    @handles(WorkerReport)
+    async def on_report(self, message: WorkerReport) -> None:
         """Of no interest here."""
 
 
 class _Coordinator(Actor):
     """As far as one node and its requests go."""
 
-    def __init__(self, dispatcher: ActorRef, prepare: PrepareJob, weights: HoldWeights) -> None:
-        self._dispatcher = dispatcher
-        self._prepare = prepare
+    def __init__(
+        self, requests: RequestQueue, job: JobSpec, membership: Membership, weights: BundleOffer
+    ) -> None:
+        self.requests = requests
+        self.plans = NodePlans(self)
+        self._job = job
+        self._membership = membership
         self._weights = weights
         self._workers: dict[int, WorkerRefs] = {}
         self.finished: Counter[str] = Counter()
         self.results: dict[str, Result] = {}
 
-    @handles(JoinNode)
-    async def on_join(self, message: JoinNode) -> NodeJoined:
+    @handles(NodeReport)
+    async def on_node_report(self, message: NodeReport) -> NodePlan | Acknowledged:
         now = {worker.epoch: worker for worker in message.workers}
         gone = tuple(self._workers[epoch].worker for epoch in self._workers.keys() - now.keys())
         came = tuple(now[epoch] for epoch in now.keys() - self._workers.keys())
-        self.tell(self._dispatcher, RemoveWorkers(gone, "it ended", False))
-        self.tell(self._dispatcher, AddWorkers(message.node, "spot", came))
+        self.requests.remove_workers(gone, "it ended")
+        self.requests.add_workers(message.node, "spot", came)
         self._workers = now
-        self.run_task(self._brief(message.scheduler))
-        return NodeJoined(self.ref)
+        if message.coordinator is None:
+            self.plans.begin_job()
+            self.plans.answer(message)
+            self.plans.prepare(message.node, "job", self._job, self._membership)
+            self.plans.keep((0,))
+            self.plans.hold(message.node, WeightsOffer(0, self._weights))
+        return self.plans.answer(message)
 
-    async def _brief(self, node: ActorRef) -> None:
-        """Once it has been answered: before that it does not know whom to obey."""
-        self.tell(node, self._prepare)
-        self.tell(node, self._weights)
-
-    @handles(RequestsFinished)
-    async def on_finished(self, message: RequestsFinished) -> None:
-        for result in message.results:
+    def note(self, ended: Ended) -> None:
+        assert isinstance(ended, RequestsFinished), ended
+        for result in ended.results:
             self.finished[result.request.id] += 1
             self.results[result.request.id] = result
 
@@ -117,10 +120,8 @@ class _Site:
 
     launcher: _Launcher
     node: NodeScheduler
-    node_ref: ActorRef
     system: ActorSystem
     coordinator: _Coordinator
-    dispatcher_ref: ActorRef
     model: DiffusionModel
     settings: SamplingSettings
     logs: Path
@@ -136,7 +137,7 @@ class _Site:
             for it in (RequestId("rollout", 0, 0, 0, seed) for seed in range(first, first + count))
         )
         self.requests += more
-        self.coordinator.tell(self.dispatcher_ref, SubmitRequests(more))
+        self.coordinator.requests.submit(more)
 
     async def goes_on(self) -> None:
         """Until one batch more is completed."""
@@ -163,7 +164,8 @@ class _Site:
     def demand(self, degree: int) -> None:
         """Groups of this degree, as far as there are workers."""
         waiting = DemandClass("rollout", 100, 100, {1: 0.01, 2: 0.006})
-        self.coordinator.tell(self.node_ref, Demand("job", 4, (waiting,), None, degree, ()))
+        self.coordinator.plans.demand("n", Demand("job", 4, (waiting,), None, degree, ()))
+        self.coordinator.plans.send()
 
     def groups(self) -> list[tuple[str, ...]]:
         """Planned groups of several."""
@@ -216,26 +218,22 @@ async def _site(folder: Path) -> AsyncIterator[_Site]:
         raise error
 
     try:
-        site.dispatcher_ref = await site.system.spawn(
-            lambda: Dispatcher(
-                table=RequestTable(pace=Pace(StepProfile("test", StepTimes()))),
-                journal=JobJournal(journal, sink, fail),
-                discard=lambda bundle: sink_store.delete(bundle.key),
-                record=lambda event, **fields: None,
-                backlog_changed=lambda: None,
-            ),
-            "dispatcher",
+        dispatcher = Dispatcher(
+            table=RequestTable(pace=Pace(StepProfile("test", StepTimes()))),
+            journal=JobJournal(journal, sink, fail),
+            ended=lambda ended: site.coordinator.note(ended),
+            discard=lambda bundle: sink_store.delete(bundle.key),
+            record=lambda event, **fields: None,
+            backlog_changed=lambda: None,
         )
+        dispatcher_ref = await site.system.spawn(lambda: dispatcher, "dispatcher")
         runner = await site.system.spawn(_Runner, "runner")
         weights = sink_store.put("weights/0", pack(model.trainable_state()))
         site.coordinator = _Coordinator(
-            site.dispatcher_ref,
-            PrepareJob(
-                "job",
-                job,
-                Membership(runner, site.dispatcher_ref, sink_store.writable_by("node")),
-            ),
-            HoldWeights("job", 0, weights, None, (0,)),
+            dispatcher.queue,
+            job,
+            Membership(runner, dispatcher_ref, sink_store.writable_by("node")),
+            weights,
         )
         await site.system.spawn(lambda: site.coordinator, "coordinator")
         site.launcher = _Launcher()
@@ -243,7 +241,7 @@ async def _site(folder: Path) -> AsyncIterator[_Site]:
             "n", "spot", WORKERS, "127.0.0.1", site.system.address, folder, os.getpid()
         )
         site.node = NodeScheduler(node, node_store, site.launcher)
-        site.node_ref = await site.system.spawn(lambda: site.node, "node")
+        await site.system.spawn(lambda: site.node, "node")
         yield site
     finally:
         await site.system.aclose()

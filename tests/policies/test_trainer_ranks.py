@@ -14,7 +14,7 @@ def test_a_rank_whose_node_is_out_of_reach_is_given_up_only_after_the_patience()
 def test_a_rank_that_answers_itself_is_not_given_up():
     watch = RankWatch(60.0)
     watch.lose_sight([7, 8], 100.0)
-    watch.hear(7, 150.0)
+    watch.answered(7, 150.0)
     assert watch.given_up(170.0) == (8,)
     assert watch.silent == (7, 8), "its node is still out of reach"
 
@@ -36,7 +36,7 @@ def test_losing_sight_of_a_rank_again_does_not_begin_its_time_anew():
 
 def test_an_answer_of_a_rank_that_is_there_changes_nothing():
     watch = RankWatch(60.0)
-    watch.hear(7, 100.0)
+    watch.answered(7, 100.0)
     assert watch.silent == ()
 
 

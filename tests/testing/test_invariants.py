@@ -13,8 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from spotlight.actors.node import node
-from spotlight.actors.protocol import Drain
+from spotlight.actors.node.worker_plans import WorkerPlans
 from spotlight.policies.dispatch.rows import Row, SavedRow
 from spotlight.testing import fake_denoising, invariants
 from spotlight.testing.chaos import Run, run_seed, scenario, silence, simulate
@@ -192,7 +191,13 @@ def test_a_resumed_sample_that_lacks_a_step_is_caught(monkeypatch: pytest.Monkey
 
 
 def test_a_leader_that_stays_drained_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node, "Drain", lambda stop_in_s: Drain(stop_in_s or 60.0))
+    set_stop = WorkerPlans.set_stop
+
+    def never_withdraw(plans: WorkerPlans, stop_at: float | None) -> None:
+        if stop_at is not None:
+            set_stop(plans, stop_at)
+
+    monkeypatch.setattr(WorkerPlans, "set_stop", never_withdraw)
     assert is_found("takes nothing more", ["notice_no_kill"])
 
 

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from spotlight.actors.node import regrouping
-from spotlight.actors.protocol import FormGroup
-from spotlight.actors.protocol.delivery import try_tell
-from spotlight.actors.runtime import Actor, ActorRef, Message
+from spotlight.actors.node.regrouping import Grouping
+from spotlight.actors.protocol import GroupPlan
 from spotlight.testing import invariants
 from spotlight.testing.chaos import Run, Scenario, chaos_job, silence, simulate
 from spotlight.testing.fake_collective import FakeCollective
@@ -72,21 +71,23 @@ def test_who_is_left_of_a_group_goes_on(
     assert any(group.broken and group.gatherings for group in run.cluster.hardware.sp_groups)
 
 
-def test_an_order_that_nobody_repeats_is_noticed(
+def test_a_group_that_is_told_once_only_is_noticed(
     run_job: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: set[tuple[str, FormGroup]] = set()
+    told: set[tuple[int, str, int]] = set()
+    plan_of = Grouping.plan_of
 
-    def once(actor: Actor, to: ActorRef, message: Message) -> bool:
-        if isinstance(message, FormGroup) and (to.address, message) in told:
-            return True
-        if isinstance(message, FormGroup):
-            told.add((to.address, message))
-        return try_tell(actor, to, message)
+    def once(grouping: Grouping, worker: str) -> GroupPlan | None:
+        plan = plan_of(grouping, worker)
+        key = (id(grouping), worker, plan.epoch if plan is not None else 0)
+        if key in told:
+            return None
+        told.add(key)
+        return plan
 
-    monkeypatch.setattr(regrouping, "try_tell", once)
+    monkeypatch.setattr(Grouping, "plan_of", once)
     runs = (run_job(LOSS, *KILLS, seed=seed) for seed in range(12))
-    # The order that matters is lost in some of them only.
+    # What matters is lost in some of them only.
     assert any("is without a group" in " ".join(run.history.violations) for run in runs)
 
 
@@ -111,7 +112,7 @@ def test_a_plan_without_a_worker_is_noticed(
 def test_an_epoch_that_is_used_twice_is_noticed(
     run_job: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(regrouping, "FormGroup", lambda epoch, *seats: FormGroup(1, *seats))
+    monkeypatch.setattr(regrouping, "GroupPlan", lambda epoch, *seats: GroupPlan(1, *seats))
     assert "names two groups" in " ".join(run_job().history.violations)
 
 

@@ -11,7 +11,7 @@ from functools import cache
 
 from spotlight.actors.coordinator.roster import Roster
 from spotlight.actors.coordinator.step_profile import StepProfile
-from spotlight.actors.protocol import Demand, DemandClass, JoinNode
+from spotlight.actors.protocol import Demand, DemandClass, NodeReport
 from spotlight.jobs import JobSpec
 from spotlight.policies.dispatch.matching import Backlog, micro_batches
 from spotlight.policies.dispatch.table import RequestTable
@@ -64,7 +64,7 @@ class BacklogShares:
 
     def due(
         self, apart: frozenset[str], seconds_left: float | None, *, again: bool
-    ) -> list[tuple[JoinNode, Demand]]:
+    ) -> list[tuple[NodeReport, Demand]]:
         """Whom to tell what: all nodes if `again`, else those whose demand changed much.
 
         Args:
@@ -83,7 +83,7 @@ class BacklogShares:
             if again or told.get(node.node) != self._told[node.node]
         ]
 
-    def _shares(self) -> Iterator[tuple[JoinNode, list[tuple[Backlog, int]]]]:
+    def _shares(self) -> Iterator[tuple[NodeReport, list[tuple[Backlog, int]]]]:
         """Nodes of several workers, each with its micro-batches of every kind that it has."""
         nodes = [self._roster.nodes[name] for name in sorted(self._roster.nodes)]
         workers = sum(len(self._free(node)) for node in nodes)
@@ -106,7 +106,7 @@ class BacklogShares:
 
     def _demand(
         self,
-        node: JoinNode,
+        node: NodeReport,
         shares: list[tuple[Backlog, int]],
         apart: frozenset[str],
         seconds_left: float | None,
@@ -146,7 +146,7 @@ class BacklogShares:
         degree = self._job.degree
         return degree if degree != "auto" else None
 
-    def _free(self, node: JoinNode) -> list[str]:
+    def _free(self, node: NodeReport) -> list[str]:
         """Workers of a node that may be given requests now."""
         if node.node in self._roster.leaving:
             return []
@@ -161,7 +161,7 @@ def _part(batches: int, before: int, after: int, workers: int) -> int:
     return batches * after // workers - batches * before // workers if workers else 0
 
 
-def _outline(node: JoinNode, demand: Demand) -> Hashable:
+def _outline(node: NodeReport, demand: Demand) -> Hashable:
     """Another outline is a great change: who is there, which kinds of work wait, and as soon as
     they are less than one batch for every worker, how many.
     """

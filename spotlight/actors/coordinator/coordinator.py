@@ -1,9 +1,9 @@
 """The coordinator: knows the nodes, and runs one job at a time.
 
-Messages in: JoinNode, NodeLeaving, NodeLeft (nodes), SubmitJob, CancelJob, PreemptNode, GetStatus
-(users), JobStatus, JobEnded, RunAgain, AdmitNode (job runner), Down (a node or the runner).
-Messages out: NodeJoined, NoticeGiven (nodes), JobAccepted, JobRefused, JobStatus; JoinNode,
-NodeDown, NodeLeaving, CancelJob to the job runner.
+Messages in: NodeReport (nodes), SubmitJob, CancelJob, PreemptNode, GetStatus (users), JobStatus,
+JobEnded, RunAgain (job runner), Down (a node or the runner).
+Messages out: NodePlan, NodeRefused (nodes), JobAccepted, JobRefused, JobStatus; NodeReport,
+NodeDown, CancelJob to the job runner.
 
 A node's name is its own for as long as its process is in reach. When the job runner crashes the job
 has failed, its run folder stays resumable and the coordinator goes on. When trainers are lost
@@ -24,32 +24,28 @@ import msgspec
 import structlog
 
 from spotlight.actors.coordinator.job_journal import Identity, read_identity, save_identity
+from spotlight.actors.coordinator.job_parts import JobSetup
 from spotlight.actors.coordinator.job_runner import JobRunner
+from spotlight.actors.coordinator.node_plans import NodePlans
 from spotlight.actors.coordinator.submissions import Submission, read_interrupted, read_submission
 from spotlight.actors.protocol import (
     Acknowledged,
-    AdmitNode,
     CancelJob,
-    EndJob,
     GetStatus,
     JobAccepted,
     JobEnded,
     JobRefused,
     JobStatus,
-    JoinNode,
     NodeDown,
-    NodeJoined,
-    NodeLeaving,
-    NodeLeft,
+    NodePlan,
     NodeRefused,
+    NodeReport,
     NodeUnknown,
-    NoticeGiven,
     PreemptNode,
     RunAgain,
     SubmitJob,
     WorkerStatus,
 )
-from spotlight.actors.protocol.delivery import try_tell
 from spotlight.actors.runtime import Actor, ActorRef, Down, Message, handles
 from spotlight.actors.runtime.abandonable_thread import AbandonableThread
 from spotlight.errors import RequestRefused, UserError
@@ -63,7 +59,6 @@ log = structlog.get_logger(__name__)
 
 Read = TypeVar("Read")
 
-_DISMISSALS = 4
 _RUNNER_MAILBOX = 8192
 """Thousands of workers tell the job runner what they do, at times all at once."""
 
@@ -93,13 +88,11 @@ class Coordinator(Actor):
         self._open_store = open_store or (
             lambda folder, token: BundleStore(folder, token=token, host=host, durable=True)
         )
-        self._nodes: dict[str, JoinNode] = {}
-        self._leaving: set[str] = set()
-        self._left: dict[str, ActorRef] = {}
-        """Nodes that left after a notice, which may yet be withdrawn."""
+        self._nodes: dict[str, NodeReport] = {}
+        """By name: the latest report of each; those that left after a notice, too, for it may yet
+        be withdrawn."""
+        self._plans = NodePlans(self)
         self._runner: ActorRef | None = None
-        self._end: EndJob | None = None
-        """What nodes are told when the job that runs, or ran last, is over."""
         self._status = JobStatus()
         self._starting = False
         """A submission is being read."""
@@ -120,24 +113,19 @@ class Coordinator(Actor):
 
     # --- who may say what ---
 
-    def _from_itself(self, message: JoinNode) -> bool:
-        its_own = _bear_its_name(message.node, (worker.worker for worker in message.workers))
+    def _from_itself(self, message: NodeReport) -> bool:
+        names = (worker.worker for worker in message.workers)
+        its_own = all(name.rpartition("/")[0] == message.node for name in names)
         return self.sender == message.scheduler and its_own
-
-    def _from_that_node(self, message: NodeLeaving | NodeLeft) -> bool:
-        node = self._nodes.get(message.node)
-        workers = message.workers if isinstance(message, NodeLeaving) else ()
-        is_its_own = node is not None and self.sender == node.scheduler
-        return is_its_own and _bear_its_name(message.node, workers)
 
     def _from_runner(self, message: Message) -> bool:
         return self._runner is not None and self.sender == self._runner
 
     # --- nodes ---
 
-    @handles(JoinNode, only=_from_itself)
-    async def on_join(self, message: JoinNode) -> NodeJoined | NodeRefused:
-        """A node is there, or says anew what it has."""
+    @handles(NodeReport, only=_from_itself)
+    async def on_node_report(self, message: NodeReport) -> NodePlan | NodeRefused | Acknowledged:
+        """A node is there, and says what it has; or it has left after a notice."""
         known = self._nodes.get(message.node)
         if known is not None and known.scheduler != message.scheduler:
             return NodeRefused(
@@ -146,49 +134,27 @@ class Coordinator(Actor):
             )
         if known is None:
             self.watch(message.scheduler)
-            log.info("node_joined", node=message.node, pool=message.pool)
+        elif message.number < known.number:
+            return self._plans.answer(known)
         self._nodes[message.node] = message
-        self._leaving.discard(message.node)
-        self._left.pop(message.node, None)
-        if self._runner is not None:
-            self.tell(self._runner, message)
-        elif self._end is not None:  # it may have been out of reach when its job ended
-            try_tell(self, message.scheduler, self._end)
-        return NodeJoined(self.ref)
-
-    @handles(AdmitNode, only=_from_runner)
-    async def on_admit(self, message: AdmitNode) -> None:
-        """A node that had to wait may join the job."""
-        node = self._nodes.get(message.node)
-        if node is not None and self._runner is not None:
-            self.tell(self._runner, node)
-
-    @handles(NodeLeaving, only=_from_that_node)
-    async def on_leaving(self, message: NodeLeaving) -> None:
-        """A node has notice, or the notice is withdrawn."""
-        if message.cancelled:
-            self._leaving.discard(message.node)
-        else:
-            self._leaving.add(message.node)
-        if self._runner is not None:
-            self.tell(self._runner, message)
-
-    @handles(NodeLeft, only=_from_that_node)
-    async def on_left(self, message: NodeLeft) -> None:
-        """A node has given everything back."""
-        self._left[message.node] = self._nodes[message.node].scheduler
-        self._forget(message.node, "left after a notice")
+        if not message.left:
+            if known is None or known.left:
+                log.info("node_joined", node=message.node, pool=message.pool)
+            if self._runner is not None:
+                self.tell(self._runner, message)
+        elif known is not None and not known.left:
+            self._tell_down(message.node, "left after a notice", announced=True)
+        return self._plans.answer(message)
 
     @handles(PreemptNode)
     async def on_preempt(self, message: PreemptNode) -> Acknowledged | NodeUnknown:
         """A user gives a node notice, or withdraws it, from one that has left too."""
         node = self._nodes.get(message.node)
-        scheduler = node.scheduler if node is not None else None
-        if scheduler is None and message.cancel:
-            scheduler = self._left.get(message.node)
-        notice = NoticeGiven(message.notice_s, message.cancel)
-        if scheduler is None or not try_tell(self, scheduler, notice):
-            return NodeUnknown(tuple(sorted(self._nodes)))
+        is_there = node is not None and (message.cancel or not node.left)
+        if not is_there or not self._plans.give_notice(
+            message.node, message.notice_s, cancel=message.cancel
+        ):
+            return NodeUnknown(tuple(sorted(node.node for node in self._present())))
         return Acknowledged()
 
     @handles(Down)
@@ -196,15 +162,18 @@ class Coordinator(Actor):
         """A node is gone, or the job runner crashed."""
         if message.ref == self._runner:
             self._runner = None
+            self._plans.end_job()
             self._running.unlink(missing_ok=True)
             reason = f"the job runner {message.reason}; see the coordinator's log"
             self._status = msgspec.structs.replace(self._status, outcome="failed", reason=reason)
             return
-        for name in [n for n, scheduler in self._left.items() if scheduler == message.ref]:
-            del self._left[name]
+        self._plans.forget(message.ref)
         for name in [n for n, node in self._nodes.items() if node.scheduler == message.ref]:
+            node = self._nodes.pop(name)
             log.warning("node_lost", node=name, reason=message.reason)
-            self._forget(name, message.reason)
+            if not node.left:
+                announced = node.notice is not None
+                self._tell_down(name, message.reason, announced=announced)
 
     @handles(SubmitJob)
     async def on_submit(self, message: SubmitJob) -> JobRefused | asyncio.Task[Any]:
@@ -263,7 +232,6 @@ class Coordinator(Actor):
             log.error("report_not_written", reason=f"{type(error).__name__}: {error}")
         self._running.unlink(missing_ok=True)
         self._status = message.status
-        self.run_task(self._dismiss(self._end))
 
     @handles(RunAgain, only=_from_runner)
     async def on_run_again(self, message: RunAgain) -> None:
@@ -281,7 +249,7 @@ class Coordinator(Actor):
     async def _begin(
         self, folder: RunFolder, submission: Submission, *, came_back: bool
     ) -> JobAccepted:
-        job, nodes = submission.job, dict(self._nodes)
+        job, nodes = submission.job, {node.node: node for node in self._present()}
         async with AsyncExitStack() as undo:
             undo.callback(folder.close)
             identity = self._identify(folder, job)
@@ -290,47 +258,40 @@ class Coordinator(Actor):
             undo.push_async_callback(store.aclose)
             self._runs.mkdir(parents=True, exist_ok=True)
             replace_file(self._running, str(folder.path.resolve()).encode())
-            end = EndJob(identity.job_id, folder.journal.term)
+            self._plans.begin_job()
+            undo.callback(self._plans.end_job)
+            setup = JobSetup(
+                job,
+                identity.job_id,
+                folder,
+                store,
+                submission.files,
+                came_back,
+                self._timings,
+            )
             runner = await self.spawn(
                 lambda: JobRunner(
-                    job,
-                    identity.job_id,
-                    coordinator=self.ref,
-                    folder=folder,
-                    came_back=came_back,
-                    nodes=tuple(nodes.values()),
-                    store=store,
-                    files=submission.files,
-                    timings=self._timings,
+                    setup, self._plans, coordinator=self.ref, nodes=tuple(nodes.values())
                 ),
                 f"job-{identity.job_id}",
                 mailbox=_RUNNER_MAILBOX,
             )
             undo.pop_all()  # it is the runner's to close now
-        self._runner, self._end = runner, end
+        self._runner = runner
         self._status = JobStatus(job=job.name, phase="preparing")
         self.watch(runner)
         self._tell_changes(runner, nodes)
         return JobAccepted(identity.job_id, str(folder.path))
 
-    def _tell_changes(self, runner: ActorRef, known: dict[str, JoinNode]) -> None:
+    def _tell_changes(self, runner: ActorRef, known: dict[str, NodeReport]) -> None:
         """Nodes that came or went while the runner started, which knows these."""
+        present = {node.node: node for node in self._present()}
         for name, node in known.items():
-            now = self._nodes.get(name)
-            if now is None or now.scheduler != node.scheduler:
+            if name not in present or present[name].scheduler != node.scheduler:
                 self.tell(runner, NodeDown(name, "it left as the job began", False))
-        for name, node in self._nodes.items():
+        for name, node in present.items():
             if known.get(name) != node:
                 self.tell(runner, node)
-
-    async def _dismiss(self, end: EndJob | None) -> None:
-        """Tell all nodes that the job is over, a few times, as any message may be lost."""
-        for _ in range(_DISMISSALS):
-            await asyncio.sleep(self._timings.coordinator.dismissal_pause_s)
-            if end is None or self._runner is not None or self._end != end:
-                return
-            for node in self._nodes.values():
-                try_tell(self, node.scheduler, end)
 
     def _identify(self, folder: RunFolder, job: JobSpec) -> Identity:
         """A run keeps its name and token for as long as its folder lives."""
@@ -348,10 +309,11 @@ class Coordinator(Actor):
         """Names the run folder of the job that runs, for a coordinator that comes back."""
         return self._runs / ".running"
 
-    def _forget(self, name: str, reason: str) -> None:
-        del self._nodes[name]
-        announced = name in self._leaving
-        self._leaving.discard(name)
+    def _present(self) -> Iterable[NodeReport]:
+        """Nodes that have not left."""
+        return (node for node in self._nodes.values() if not node.left)
+
+    def _tell_down(self, name: str, reason: str, *, announced: bool) -> None:
         if self._runner is not None:
             self.tell(self._runner, NodeDown(name, reason, announced))
 
@@ -373,11 +335,6 @@ class Coordinator(Actor):
     def _idle_workers(self) -> tuple[WorkerStatus, ...]:
         return tuple(
             WorkerStatus(worker.worker, node.node, node.pool, "idle", "")
-            for node in self._nodes.values()
+            for node in self._present()
             for worker in node.workers
         )
-
-
-def _bear_its_name(node: str, workers: Iterable[str]) -> bool:
-    """Whether a node speaks of its own workers alone."""
-    return all(worker.rpartition("/")[0] == node for worker in workers)

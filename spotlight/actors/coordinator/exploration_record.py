@@ -57,7 +57,7 @@ class ExplorationRecord:
         self.gain: Gain = progress.gain
         self.earned: EffortRecord = progress.earned or new_record(self._efforts)
 
-    def take(self, explored: Explored) -> None:
+    def accept(self, explored: Explored) -> None:
         """The seeds of the next iteration are chosen."""
         self.latest = explored
         self._prompts_known |= explored.knowledge.prompts
@@ -96,7 +96,7 @@ class ExplorationRecord:
             self._share(iteration),
         )
 
-    def judge(self, results: Sequence[Result], figures: IterationFigures) -> None:
+    def evaluate(self, results: Sequence[Result], figures: IterationFigures) -> None:
         """Compare the previews of the iteration with these results, among which those of its probes
         are. The figures know the contrast of the samples already; the rest is filled in.
         """
@@ -122,9 +122,9 @@ class ExplorationRecord:
         figures.probe_correlation = median_or_none(
             [spearman([p for p, _ in pairs], [r for _, r in pairs]) for pairs in by_group.values()]
         )
-        self._judge_contrast(figures)
+        self._evaluate_contrast(figures)
 
-    def _judge_contrast(self, figures: IterationFigures) -> None:
+    def _evaluate_contrast(self, figures: IterationFigures) -> None:
         latest, promised = self.latest, figures.preview_group_std_mean
         if latest.effort is None:
             return  # nothing was to be explored

@@ -120,7 +120,7 @@ class JobJournal:
         """What of a torn tail was dropped when the run was opened; empty if nothing."""
         return self._journal.dropped
 
-    def at_home(self, bundle: BundleOffer) -> BundleOffer:
+    def in_this_store(self, bundle: BundleOffer) -> BundleOffer:
         """Where a bundle of the run folder's store is now: the store has another address with every
         coordinator.
         """
@@ -131,7 +131,7 @@ class JobJournal:
     def requests(self) -> dict[str, SavedRow]:
         """What is saved of requests, by id."""
         self.commit_staged()
-        return {key: self._row_at_home(row) for key, row in self._all(_REQUESTS, SavedRow)}
+        return {key: self._row_in_this_store(row) for key, row in self._all(_REQUESTS, SavedRow)}
 
     def stage_requests(self, rows: Mapping[str, SavedRow | None]) -> None:
         """How far these requests are, or how they ended; None of one that nobody wants. Durable
@@ -258,10 +258,10 @@ class JobJournal:
             self._failed(error)
             raise
 
-    def _row_at_home(self, row: SavedRow) -> SavedRow:
+    def _row_in_this_store(self, row: SavedRow) -> SavedRow:
         if row.commit is None:
             return row
-        commit = msgspec.structs.replace(row.commit, bundle=self.at_home(row.commit.bundle))
+        commit = msgspec.structs.replace(row.commit, bundle=self.in_this_store(row.commit.bundle))
         return msgspec.structs.replace(row, commit=commit)
 
     def _one(self, key: str, kind: type[RecordT]) -> RecordT | None:

@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import msgspec
+import structlog
 
-from spotlight.actors.protocol import StateChanged, WorkerRefs, WorkerStatus
+from spotlight.actors.protocol import WorkerRefs, WorkerReport, WorkerStatus
 from spotlight.actors.runtime import ActorRef
+
+log = structlog.get_logger(__name__)
 
 
 class Ledger:
@@ -25,6 +28,8 @@ class Ledger:
         self._record = record
         self._statuses: dict[str, WorkerStatus] = {}
         self._leaders: dict[str, ActorRef] = {}
+        self._problems: dict[str, str] = {}
+        """Why workers cannot serve; empty if nothing is known against one."""
 
     def __len__(self) -> int:
         return len(self._statuses)
@@ -45,15 +50,21 @@ class Ledger:
         """Their time ends here."""
         for name in workers:
             self._leaders.pop(name, None)
+            self._problems.pop(name, None)
             known = self._statuses.pop(name, None)
             if known is not None:
                 self._write(msgspec.structs.replace(known, state="gone"))
 
-    def note(self, message: StateChanged) -> None:
-        """The worker is in this state from now on."""
-        known = self._statuses.get(message.worker)
-        if known is not None:
-            self._enter(msgspec.structs.replace(known, state=message.state, detail=message.detail))
+    def note(self, report: WorkerReport) -> None:
+        """The worker is in this state from now on; what keeps it from work is written once."""
+        known = self._statuses.get(report.worker)
+        if known is None:
+            return
+        self._enter(msgspec.structs.replace(known, state=report.state, detail=report.detail))
+        if report.cannot_serve and self._problems.get(report.worker) != report.cannot_serve:
+            log.error("worker_cannot_serve", worker=report.worker, reason=report.cannot_serve)
+            self._record("worker_cannot_serve", worker=report.worker, reason=report.cannot_serve)
+        self._problems[report.worker] = report.cannot_serve
 
     def statuses(self, group_of: Callable[[str], tuple[str, int]]) -> tuple[WorkerStatus, ...]:
         """What every worker does, by name; `group_of` says who leads its group and how many are

@@ -1,87 +1,108 @@
-"""The nodes of a running job as they come and go: who is admitted, what each is told, and who hears
-of it.
-"""
+"""The nodes of a running job as they come and go: who is admitted, and who is told of it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from spotlight.actors.coordinator.ledger import Ledger
+from spotlight.actors.coordinator.request_queue import RequestQueue
 from spotlight.actors.coordinator.roster import Roster
-from spotlight.actors.protocol import (
-    AddWorkers,
-    AdmitNode,
-    JoinNode,
-    NodeDown,
-    NodeLeaving,
-    RemoveWorkers,
-)
-from spotlight.actors.protocol.delivery import try_tell
-from spotlight.actors.runtime import Actor, ActorRef, Message
+from spotlight.actors.protocol import NodeDown, NodeReport
+from spotlight.actors.runtime import ActorRef
 from spotlight.policies.preemption import JoinBackoff
 from spotlight.timings import RejoinTimings
+from spotlight.transport.tensors import ArtifactStore
 
 
 class NodeMembership:
     """See the module's docstring.
 
     Args:
-        actor: the job runner, which tells on its behalf.
-        coordinator: told when a node that had to wait may join.
-        dispatcher, ledger: hear of every worker.
+        roster: of the job's nodes, which this alone changes.
+        requests, ledger: are told of every worker.
+        store: into which nodes write, each with a token of its own.
         event: writes an event to the run folder.
     """
 
     def __init__(
         self,
-        actor: Actor,
         roster: Roster,
         *,
-        coordinator: ActorRef,
-        dispatcher: ActorRef,
+        requests: RequestQueue,
         ledger: Ledger,
+        store: ArtifactStore,
         event: Callable[..., None],
         timings: RejoinTimings,
     ) -> None:
-        self._actor = actor
         self._roster = roster
-        self._coordinator = coordinator
-        self._dispatcher = dispatcher
+        self._requests = requests
         self._ledger = ledger
+        self._store = store
+        self._schedulers: dict[str, ActorRef] = {}
+        """Of all nodes that ever joined; one that was out of reach comes back with the same."""
         self._event = event
         self._backoff = JoinBackoff(timings)
+        self._must_wait: set[str] = set()
+        """Nodes that come and go too often to join now."""
         self.preemptions = 0
         """Nodes that had notice, or were lost without."""
 
-    def may_join(self, node: JoinNode) -> bool:
+    def may_join(self, node: NodeReport) -> bool:
         """Whether a node may join now; one that keeps coming and going must wait."""
         if node.node in self._roster.nodes:
             return True
         wait_s = self._backoff.wait_s(node.node, self._now())
         if wait_s > 0 and node.pool == "spot":
-            self._event("node_must_wait", node=node.node, seconds=round(wait_s, 1))
-            self._actor.run_task(self._admit_later(node.node, wait_s))
+            if node.node not in self._must_wait:
+                self._must_wait.add(node.node)
+                self._event("node_must_wait", node=node.node, seconds=round(wait_s, 1))
             return False
+        self._must_wait.discard(node.node)
         names = [worker.worker for worker in node.workers]
         self._event("node_joined", node=node.node, pool=node.pool, workers=names)
         return True
 
-    def join(self, node: JoinNode) -> None:
-        """A node is there, or its workers have changed."""
+    def join(self, node: NodeReport) -> bool:
+        """A node is there; True if anything of it has changed that matters to the job."""
+        known = self._roster.nodes.get(node.node)
+        if self._schedulers.get(node.node) != node.scheduler:
+            self._store.revoke(node.node)  # another process had that token
+        self._schedulers[node.node] = node.scheduler
         came, went = self._roster.join(node)
         names = tuple(worker.worker for worker in went)
         if names:
-            self._remove(RemoveWorkers(names, "its process ended", ended=True))
+            self._ledger.remove(names)
+            self._requests.remove_workers(names, "its process ended", ended=True)
         for worker in came:
             self._event("worker_joined", worker=worker.worker, node=node.node, pool=node.pool)
         if came:
             self._ledger.add(node.node, node.pool, came)
-            added = AddWorkers(node.node, node.pool, tuple(came))
-            self._actor.tell(self._dispatcher, added)
+            self._requests.add_workers(node.node, node.pool, came)
+        has_news = bool(came or went or known is None or known.scheduler != node.scheduler)
+        return self._note_notice(node, has_news) or has_news
+
+    def _note_notice(self, node: NodeReport, has_news: bool) -> bool:
+        """Whether a node will be taken; True if that is new."""
+        leaving = self._roster.leaving
+        if node.notice is None and node.node in leaving:
+            leaving.discard(node.node)
+            self._event("notice_withdrawn", node=node.node)
+        elif node.notice is not None and node.node not in leaving:
+            leaving.add(node.node)
+            self.preemptions += 1
+            notice = node.notice
+            self._event("notice", node=node.node, source=notice.source, lead_s=notice.lead_s)
+        elif node.notice is None or not has_news:
+            return False
+        names = tuple(worker.worker for worker in node.workers)
+        self._requests.set_leaving(names, leaving=node.notice is not None)
+        return True
 
     def leave(self, message: NodeDown) -> None:
         """A node is gone."""
+        if message.announced:
+            self._store.revoke(message.node)
         had_notice = message.node in self._roster.leaving
         node = self._roster.leave(message.node)
         if node is None:
@@ -90,34 +111,8 @@ class NodeMembership:
         self._event("node_lost", node=node.node, pool=node.pool, reason=message.reason)
         self.preemptions += not had_notice
         names = tuple(worker.worker for worker in node.workers)
-        self._remove(RemoveWorkers(names, message.reason, message.announced))
-
-    def accept_notice(self, message: NodeLeaving) -> bool:
-        """A node will be taken, or is not taken after all; False if it is not there."""
-        if message.node not in self._roster.nodes:
-            return False
-        if message.cancelled:
-            self._roster.leaving.discard(message.node)
-            self._event("notice_withdrawn", node=message.node, source=message.source)
-        elif message.node not in self._roster.leaving:
-            self._roster.leaving.add(message.node)
-            self.preemptions += 1
-            self._event("notice", node=message.node, source=message.source, lead_s=message.lead_s)
-        return True
-
-    def inform(self, nodes: Sequence[JoinNode], news: Sequence[Message]) -> None:
-        """Tell nodes what they need; again and again, as nothing changes by it."""
-        for node in nodes:
-            for message in news:
-                try_tell(self._actor, node.scheduler, message)
-
-    def _remove(self, message: RemoveWorkers) -> None:
-        self._ledger.remove(message.workers)
-        self._actor.tell(self._dispatcher, message)
-
-    async def _admit_later(self, name: str, wait_s: float) -> None:
-        await asyncio.sleep(wait_s)
-        self._actor.tell(self._coordinator, AdmitNode(name))
+        self._ledger.remove(names)
+        self._requests.remove_workers(names, message.reason, announced=message.announced)
 
     @staticmethod
     def _now() -> float:

@@ -10,11 +10,9 @@ import ipaddress
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 
-import msgspec
-
 from spotlight.actors.coordinator.job_journal import Publication
 from spotlight.actors.coordinator.roster import Roster
-from spotlight.actors.protocol import HoldWeights, JoinNode, WeightsCopied, WeightsMissed
+from spotlight.actors.protocol import MissedWeights, NodeReport, WeightsOffer
 from spotlight.policies.weight_distribution import (
     ORIGIN,
     Place,
@@ -30,7 +28,7 @@ class Publications:
 
     Args:
         known: versions that nodes can pull.
-        roster: the job's nodes. Whoever changes it says so with `look_at`.
+        roster: the job's nodes. Whoever changes it says so with `node_changed`.
     """
 
     def __init__(
@@ -58,29 +56,37 @@ class Publications:
         self._known = {v: kept for v, kept in self._known.items() if v in keep}
         self._known[version] = _Version(version, where, self._roster, self._timings)
 
-    def look_at(self, name: str) -> None:
+    def drop_all(self) -> None:
+        """Nobody needs any of them: they are trained again."""
+        self._known = {}
+
+    def node_changed(self, name: str) -> None:
         """A node came, went, will be taken or is another process by now."""
         for known in self._known.values():
-            known.look_at(name)
+            known.node_changed(name)
 
-    def copied(self, message: WeightsCopied) -> bool:
-        """A node holds a version, and others may pull it from there; False if that is not new."""
-        return message.version in self._known and self._known[message.version].copied(message)
+    def note(self, report: NodeReport, now: float, *, has_tried: bool) -> bool:
+        """What a node holds and could not get; True if any of it is new.
 
-    def missed(self, message: WeightsMissed, now: float) -> None:
-        """A node could not get a version where it was sent."""
-        if message.version in self._known:
-            self._known[message.version].missed(message, now)
+        Args:
+            has_tried: it knows its latest plan, so what it missed is what that plan says.
+        """
+        news = False
+        for offer in report.weights:
+            if offer.version in self._known:
+                news |= self._known[offer.version].copied(report.node, offer)
+        for missed in report.missed if has_tried else ():
+            if missed.version in self._known:
+                news |= self._known[missed.version].missed(report.node, missed, now)
+        return news
 
-    def directions(
-        self, job_id: str, now: float, again: Iterable[str] = ()
-    ) -> list[tuple[JoinNode, HoldWeights]]:
-        """What nodes must be told: whatever is new for them, and to those in `again` everything."""
-        keep, to_all_of = tuple(self._known), dict.fromkeys(again)
+    def directions(self, now: float, again: Iterable[str] = ()) -> list[tuple[str, WeightsOffer]]:
+        """Where nodes pull from, by their names: whatever is new, and for those in `again` all."""
+        to_all_of = dict.fromkeys(again)
         return [
-            (self._roster.nodes[name], message)
+            direction
             for known in self._known.values()
-            for name, message in known.directions(job_id, keep, now, to_all_of)
+            for direction in known.directions(now, to_all_of)
         ]
 
 
@@ -97,63 +103,58 @@ class _Version:
         # A node says itself what it could not get in time; this is for words that are lost.
         patience_s = sum(2 * transfer_limit_s(each, timings) for each in nbytes)
         self._spread = WeightDistribution(_place(where.rollout.store), patience_s, timings)
-        self._copies: dict[str, WeightsCopied] = {}
-        self._told: dict[str, HoldWeights] = {}
+        self._copies: dict[str, WeightsOffer] = {}
+        self._told: dict[str, WeightsOffer] = {}
         """The latest, by node; nothing of those that wait."""
-        self._keep: tuple[int, ...] = ()
-        """What was told to be kept."""
         self._news: dict[str, None] = dict.fromkeys(roster.nodes)
         """Nodes that something is new of since the latest directions."""
 
-    def look_at(self, name: str) -> None:
+    def node_changed(self, name: str) -> None:
         self._news[name] = None
 
-    def copied(self, message: WeightsCopied) -> bool:
+    def copied(self, node: str, copy: WeightsOffer) -> bool:
         where = self._where
-        if not _same(message.rollout, where.rollout):
+        if not _same(copy.rollout, where.rollout):
             return False  # it was trained again since
-        if not _same(message.evaluation, where.evaluation):
+        if not _same(copy.evaluation, where.evaluation):
             return False
-        known, self._copies[message.node] = self._copies.get(message.node), message
-        if known == message:
+        known, self._copies[node] = self._copies.get(node), copy
+        if known == copy:
             return False
-        self._news |= dict.fromkeys((message.node, *self._spread.fed_by(message.node)))
+        self._news |= dict.fromkeys((node, *self._spread.fed_by(node)))
         return True
 
-    def missed(self, message: WeightsMissed, now: float) -> None:
-        source = self._spread.source_of(message.node)
-        if source is not None and self._at(source).rollout.store == message.store:
-            self._spread.failed(message.node, source, now)
+    def missed(self, node: str, missed: MissedWeights, now: float) -> bool:
+        source = self._spread.source_of(node)
+        if source is None or self._at(source).rollout.store != missed.store:
+            return False
+        self._spread.failed(node, source, now)
+        return True
 
-    def directions(
-        self, job_id: str, keep: tuple[int, ...], now: float, again: dict[str, None]
-    ) -> Iterator[tuple[str, HoldWeights]]:
+    def directions(self, now: float, again: dict[str, None]) -> Iterator[tuple[str, WeightsOffer]]:
         news, self._news = self._news, {}
         for name in news:
-            self._take_in(name, now)
+            self._update_plan(name, now)
         news |= dict.fromkeys(self._spread.plan(now))
-        if keep != self._keep:
-            self._keep = keep
-            news |= dict.fromkeys(self._told)
         for name in news | again:
             last = self._told.pop(name, None)
-            message = self._direction(job_id, name, last)
-            if message is None:
+            offer = self._direction(name, last)
+            if offer is None:
                 continue
-            self._told[name] = message
-            if name in again or message != last:
-                yield name, message
+            self._told[name] = offer
+            if name in again or offer != last:
+                yield name, offer
 
-    def _direction(self, job_id: str, name: str, last: HoldWeights | None) -> HoldWeights | None:
+    def _direction(self, name: str, last: WeightsOffer | None) -> WeightsOffer | None:
         source = self._spread.source_of(name)
         if source is None and name not in self._copies:
             return None  # it waits, or is gone
         if source is None and last is not None:  # it holds what it was told to pull
-            return msgspec.structs.replace(last, keep=self._keep)
+            return last
         where = self._where if source is None else self._at(source)
-        return HoldWeights(job_id, self._version, where.rollout, where.evaluation, self._keep)
+        return WeightsOffer(self._version, where.rollout, where.evaluation)
 
-    def _take_in(self, name: str, now: float) -> None:
+    def _update_plan(self, name: str, now: float) -> None:
         """Tell the plan what is so now."""
         node, copy = self._roster.nodes.get(name), self._copies.get(name)
         if copy is not None and (node is None or node.store.place != copy.rollout.store.place):
@@ -169,7 +170,7 @@ class _Version:
             feeds = name not in self._roster.leaving and not is_origins
             self._spread.holds(name, _place(node.store), feeds=feeds)
 
-    def _at(self, source: str) -> Publication | WeightsCopied:
+    def _at(self, source: str) -> Publication | WeightsOffer:
         return self._where if source == ORIGIN else self._copies[source]
 
 

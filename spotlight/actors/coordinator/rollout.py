@@ -45,7 +45,7 @@ class Rollout:
         """Open requests that nobody could denoise any more with these weights versions."""
         return sum(request.weights_version not in kept_versions for request in self._open.values())
 
-    def take(self, results: Sequence[Result], *, restored: bool = False) -> list[Result]:
+    def add(self, results: Sequence[Result], *, restored: bool = False) -> list[Result]:
         """Samples are scored, perhaps by an earlier coordinator; those that are not open (dropped,
         or of another iteration) change nothing. Returns those whose bundles nobody needs.
         """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spotlight.actors.protocol import JoinNode, WorkerRefs
+from spotlight.actors.protocol import NodeReport, WorkerRefs
 from spotlight.types import Record, StoreEndpoint
 
 
@@ -19,13 +19,13 @@ class Roster:
     """The nodes of a job as they join and leave."""
 
     def __init__(self) -> None:
-        self.nodes: dict[str, JoinNode] = {}
+        self.nodes: dict[str, NodeReport] = {}
         self.barred: frozenset[str] = frozenset()
         """Workers that train."""
         self.leaving: set[str] = set()
         """Nodes with notice."""
 
-    def join(self, node: JoinNode) -> tuple[list[WorkerRefs], list[WorkerRefs]]:
+    def join(self, node: NodeReport) -> tuple[list[WorkerRefs], list[WorkerRefs]]:
         """Take a node's latest word; returns the workers that came and those that went."""
         known = self.nodes.get(node.node)
         before = {worker.epoch: worker for worker in known.workers} if known else {}
@@ -35,7 +35,7 @@ class Roster:
         went = [worker for epoch, worker in before.items() if epoch not in after]
         return came, went
 
-    def leave(self, name: str) -> JoinNode | None:
+    def leave(self, name: str) -> NodeReport | None:
         """A node is gone; returns what it was."""
         self.leaving.discard(name)
         return self.nodes.pop(name, None)

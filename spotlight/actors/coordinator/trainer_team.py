@@ -14,7 +14,7 @@ from spotlight.actors.coordinator.roster import Rank
 from spotlight.actors.protocol import (
     DropTrainer,
     GetTrainer,
-    JoinNode,
+    NodeReport,
     Publish,
     SaveCheckpoint,
     StartTrainer,
@@ -61,8 +61,8 @@ class TrainerTeam:
         self._open: dict[Order, tuple[int, dict[int, Message]]] = {}
         """The latest order of each kind: which one, and what it says to the ranks that have not
         answered."""
-        self._to_come: Callable[[str], None] | None = None
-        """Orders the ranks behind the first to come to its rendezvous."""
+        self._start_others: Callable[[str], None] | None = None
+        """Has the ranks behind the first built, once it is known where that one listens."""
         self._asked: set[int] = set()
         """Ranks, by epoch, whose answer is awaited."""
         self._train_waits = False
@@ -85,14 +85,14 @@ class TrainerTeam:
         answers = [await self._ask(rank) for rank in self.ranks]
         return [-1 if answer is None else answer.completed for answer in answers]
 
-    def inquire(self, rank: Rank, heard: Callable[[TrainerAt], None]) -> None:
-        """Ask a rank at its own address how far it is, unless an answer is still awaited; `heard`
-        is given what it answers.
+    def inquire(self, rank: Rank, on_answer: Callable[[TrainerAt], None]) -> None:
+        """Ask a rank at its own address how far it is, unless an answer is still awaited;
+        `on_answer` is given what it answers.
         """
         epoch = rank.worker.epoch
         if epoch not in self._asked:
             self._asked.add(epoch)
-            self._actor.run_task(self._inquire(rank, heard))
+            self._actor.run_task(self._inquire(rank, on_answer))
 
     def build(self, completed: int) -> None:
         """Have every rank built from the run's checkpoint, which holds so many iterations (0: from
@@ -113,19 +113,19 @@ class TrainerTeam:
                 self._term,
             )
 
-        def call(rendezvous: str) -> None:
-            behind = {rank: order(rank, rendezvous) for rank in range(1, world)}
-            self._open["start"][1].update(behind)
-            self._send(behind)
+        def start_others(rendezvous: str) -> None:
+            others = {rank: order(rank, rendezvous) for rank in range(1, world)}
+            self._open["start"][1].update(others)
+            self._send(others)
 
-        self._to_come = call if world > 1 else None
+        self._start_others = start_others if world > 1 else None
         self._order("start", completed, {0: order(0, "")})
 
-    def come_to(self, message: TrainerListens) -> None:
-        """Rank 0 listens."""
-        if self._to_come is not None and message.term == self._term:
-            call, self._to_come = self._to_come, None
-            call(message.rendezvous)
+    def start_others(self, message: TrainerListens) -> None:
+        """Rank 0 listens: have the other ranks built, which meet it there."""
+        if self._start_others is not None and message.term == self._term:
+            start, self._start_others = self._start_others, None
+            start(message.rendezvous)
 
     def train(self, iteration: int, window_start: int, samples: tuple[TrainingSample, ...]) -> None:
         """Have every rank take the optimizer steps of an iteration."""
@@ -145,7 +145,7 @@ class TrainerTeam:
         for order in list(self._open):
             self._tell(order)
 
-    def dismiss_others(self, node: JoinNode) -> None:
+    def dismiss_others(self, node: NodeReport) -> None:
         """Workers that trained before others took over hold on to much memory."""
         if self._built and node.pool == "reserved":
             for worker in node.workers:
@@ -160,7 +160,7 @@ class TrainerTeam:
         open_number, waiting = self._open.get(order, (number, {}))
         if number != open_number or waiting.pop(rank, None) is None or waiting:
             return False
-        if order == "start" and self._to_come is not None:
+        if order == "start" and self._start_others is not None:
             return False
         del self._open[order]
         if order == "save" and self._train_waits:
@@ -184,11 +184,11 @@ class TrainerTeam:
         for rank, message in messages.items():
             try_tell(self._actor, self.ranks[rank].worker.trainer_rank, message)
 
-    async def _inquire(self, rank: Rank, heard: Callable[[TrainerAt], None]) -> None:
+    async def _inquire(self, rank: Rank, on_answer: Callable[[TrainerAt], None]) -> None:
         answer = await self._ask(rank)
         self._asked.discard(rank.worker.epoch)
         if answer is not None:
-            heard(answer)
+            on_answer(answer)
 
     async def _ask(self, rank: Rank) -> TrainerAt | None:
         question, to = GetTrainer(self._job_id), rank.worker.trainer_rank

@@ -12,7 +12,7 @@ from functools import partial
 
 from spotlight.actors.coordinator.roster import Rank, Roster
 from spotlight.actors.coordinator.trainer_team import TrainerTeam
-from spotlight.actors.protocol import JoinNode, TrainerAt
+from spotlight.actors.protocol import NodeReport, TrainerAt
 from spotlight.policies.trainer_ranks import RankWatch
 
 
@@ -59,7 +59,7 @@ class TrainerWatch:
         reserved = self._roster.reserved()
         return reserved[: self._wanted] if len(reserved) >= self._wanted else ()
 
-    def joined(self, node: JoinNode) -> None:
+    def joined(self, node: NodeReport) -> None:
         """A node is there, with those of its ranks that are."""
         there = {worker.epoch for worker in node.workers}
         for rank in self._ranks():
@@ -80,10 +80,10 @@ class TrainerWatch:
             )
         self._watch.lose_sight(_epochs(ranks), self._now())
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Ask those that are out of reach, and give those up that have been so for too long."""
         for rank in self._silent():
-            self._team.inquire(rank, partial(self._heard, rank))
+            self._team.inquire(rank, partial(self._answered, rank))
         given_up = self._watch.given_up(self._now())
         for rank in self._ranks():
             if rank.worker.epoch in given_up:
@@ -101,11 +101,11 @@ class TrainerWatch:
             return f"waits for reserved workers to train on: {there} of {self._wanted} are there"
         return ""
 
-    def _heard(self, rank: Rank, answer: TrainerAt) -> None:
+    def _answered(self, rank: Rank, answer: TrainerAt) -> None:
         if rank not in self._silent():
             return
         if answer.term:
-            self._watch.hear(rank.worker.epoch, self._now())
+            self._watch.answered(rank.worker.epoch, self._now())
         else:
             self._lost(rank, "it does not train any more")
 

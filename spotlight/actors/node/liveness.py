@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from spotlight.actors.protocol import AreYouThere
 from spotlight.actors.runtime import Actor, ActorRef, Message
 from spotlight.errors import ActorError, RemoteError
 
@@ -17,6 +16,7 @@ _SUSPECT_ASKS = 3
 async def until_silent(
     actor: Actor,
     other: ActorRef,
+    question: Callable[[], Message],
     *,
     every_s: Callable[[], float],
     silent_s: float,
@@ -29,6 +29,7 @@ async def until_silent(
     question is late.
 
     Args:
+        question: what to ask now.
         every_s: seconds between two questions now.
         silent_s: seconds of questions without an answer.
         heard: is given every answer.
@@ -39,7 +40,7 @@ async def until_silent(
     while unanswered_s < silent_s:
         asked_at, pause_s = loop.time(), every_s()
         try:
-            heard(await actor.ask(other, AreYouThere(), timeout_s=pause_s))
+            heard(await actor.ask(other, question(), timeout_s=pause_s))
             silent, unanswered_s = 0, 0.0
         except RemoteError:
             silent, unanswered_s = 0, 0.0  # an answer, of a kind

@@ -1,10 +1,8 @@
 """The node scheduler: starts and watches the workers of one machine, plans their SP groups, and
 keeps the node's copy of the weights.
 
-Messages in: WorkerUp, Drained, Alive, GroupFailed (workers); PrepareJob, HoldWeights, Demand,
-EndJob, NoticeGiven (coordinator); Down (coordinator gone).
-Messages out: JoinNode, NodeLeaving, NodeLeft, WeightsCopied, WeightsMissed (coordinator);
-PrepareJob, HoldWeights, FormGroup, EndJob, Drain, AreYouThere (workers).
+Messages in: WorkerUp, WorkerReport (workers); NodePlan (coordinator); Down (coordinator gone).
+Messages out: NodeReport (coordinator); WorkerPlan (workers).
 
 Workers outlive jobs and coordinators: a node whose coordinator is gone keeps its workers warm and
 joins again; after five minutes it ends their job. A worker process that ends or hangs is started
@@ -27,37 +25,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import msgspec
 import structlog
 
 from spotlight.actors.node.accelerators import environment_of
+from spotlight.actors.node.coordinator_link import CoordinatorLink
+from spotlight.actors.node.leaving import Leaving
 from spotlight.actors.node.liveness import until_silent
 from spotlight.actors.node.regrouping import Grouping
 from spotlight.actors.node.weights_copies import WeightsCopies
+from spotlight.actors.node.worker_plans import WorkerPlans
 from spotlight.actors.protocol import (
-    Alive,
-    Demand,
-    Drain,
-    Drained,
-    EndJob,
-    GroupFailed,
-    HoldWeights,
-    JoinNode,
-    NodeJoined,
-    NodeLeaving,
-    NodeLeft,
-    NodeRefused,
-    NoticeGiven,
-    PrepareJob,
-    WeightsCopied,
-    WeightsMissed,
+    JobPlan,
+    NodePlan,
+    NodeReport,
     WorkerRefs,
+    WorkerReport,
     WorkerUp,
 )
-from spotlight.actors.protocol.delivery import try_tell
 from spotlight.actors.runtime import Actor, ActorRef, Down, Message, handles
 from spotlight.actors.runtime.launcher import PARENT, WORKER_KEY, ProcessHandle, ProcessLauncher
-from spotlight.errors import ActorError, TransferFailed
-from spotlight.policies.departure import Departure, Standing
 from spotlight.policies.notices import Notice
 from spotlight.timings import Timings
 from spotlight.transport.tensors import BundleStore
@@ -108,36 +95,44 @@ class NodeScheduler(Actor):
         self._store = store
         self._launcher = launcher
         self._notices = notices
-        self._left = left
-        self._must_end = False
         self._workers: dict[str, WorkerRefs] = {}
         self._processes: dict[str, ProcessHandle] = {}
         self._keys: dict[str, str] = {}
         """Of the latest process of each name."""
         self._restarts: dict[str, deque[float]] = {}
         self._liveness: dict[str, asyncio.Task[None]] = {}
-        self._job_id = ""
-        self._weights = WeightsCopies(store, timings.weights)
-        self._grouping = Grouping(self, settings.name, timings.node)
+        self._job: JobPlan | None = None
+        """That of the latest plan, with its spec."""
+        self._weights = WeightsCopies(self, store, self._on_weights, timings.weights)
+        self._grouping = Grouping(
+            self, settings.name, lambda worker: self._plans.change(worker), timings.node
+        )
+        self._plans = WorkerPlans(self, lambda worker: self._grouping.plan_of(worker))
         self._given_up = 0
-        self._joining: asyncio.Task[None] | None = None
-        self._lost_at: float | None = None
-        """When the coordinator was lost; None while it is there."""
-        self._refused_at: float | None = None
-        """Since when it refuses this node; None while it does not."""
-        self._coordinator: ActorRef | None = None
-        """That this node has joined."""
-        self._runner: ActorRef | None = None
-        """Of the job that was prepared last."""
-        self._departure = Departure(timings.departure)
+        self._link = CoordinatorLink(
+            self,
+            settings.coordinator,
+            report=self._report,
+            follow=self._follow,
+            alone=self._end_job,
+            refused=left,
+            timings=timings.node,
+        )
+        self._leaving = Leaving(
+            self,
+            self._plans,
+            self._link,
+            workers=lambda: self._workers,
+            end=lambda: left(""),
+            timings=timings.departure,
+        )
 
     async def started(self) -> None:
         """Start the workers; each says when it is up."""
         for index, name in enumerate(self._names()):
             self.run_task(self._keep_running(index, name))
-        self.run_task(self._keep_joining())
         if self._notices is not None:
-            self.run_task(self._heed(self._notices))
+            self.run_task(self._leaving.follow_cloud(self._notices))
 
     async def stopping(self, reason: str) -> None:
         """Workers end with their node, at once: they keep nothing that must be saved."""
@@ -154,18 +149,15 @@ class NodeScheduler(Actor):
         is_own = all(ref.address == self.sender_address for ref in own)
         return is_own and message.key == self._keys.get(refs.worker)
 
-    def _from_leader(self, message: Message) -> bool:
-        return any(refs.leader == self.sender for refs in self._workers.values())
+    def _from_its_leader(self, message: WorkerReport) -> bool:
+        refs = self._workers.get(message.worker)
+        if refs is None or message.epoch != refs.epoch:
+            return False
+        return self.sender == refs.leader
 
-    def _from_coordinator_process(self, message: Message) -> bool:
-        known = self._coordinator
-        return known is not None and self.sender_address == known.address
-
-    def _from_coordinator(self, message: Message) -> bool:
-        return self._coordinator is not None and self.sender == self._coordinator
-
-    def _from_runner(self, message: Message) -> bool:
-        return self._runner is not None and self.sender == self._runner
+    def _from_coordinator(self, message: NodePlan) -> bool:
+        known = self._link.coordinator
+        return known is not None and self.sender == known
 
     # --- workers and jobs ---
 
@@ -177,262 +169,95 @@ class NodeScheduler(Actor):
             return
         self._workers[refs.worker] = refs
         self._grouping.add(refs)
+        self._plans.add(refs)
         self._liveness[refs.worker] = self.run_task(self._end_if_silent(refs))
-        if self._departure.notice is not None:
-            self._drain((refs,))
-        self._announce_if_all_up()
+        self._report_if_all_up()
 
-    @handles(PrepareJob, only=_from_coordinator_process)
-    async def on_prepare(self, message: PrepareJob) -> None:
-        """Pass a job on to all workers."""
-        self._runner = self.sender
-        if message.job_id != self._job_id:
-            self._job_id = message.job_id
-            log.debug("job_begun", actor="node")
-            self._weights.begin(message.job_id)
+    @handles(NodePlan, only=_from_coordinator)
+    async def on_plan(self, message: NodePlan) -> None:
+        """What this node is to do from now on."""
+        self._link.accept(message)
+
+    def _follow(self, plan: NodePlan) -> None:
+        self._leaving.follow_user(plan.coordinator, plan.notice)
+        if plan.job is not None:
+            self._follow_job(plan.job)
+        elif plan.over:
+            self._end_job()
+        if self._job is not None and plan.demand is not None:
+            self._grouping.set_demand(plan.demand)
+
+    def _follow_job(self, job: JobPlan) -> None:
+        known = self._job
+        if known is None or known.job_id != job.job_id:
+            if job.spec is None:
+                return  # it is told again with its spec
             self._grouping.end_job()
-        for worker in self._workers.values():
-            for ref in (worker.leader, worker.trainer_rank):
-                try_tell(self, ref, message)
+            self._weights.begin(job.job_id)
+            log.debug("job_begun", actor="node")
+        elif job.spec is None:
+            job = msgspec.structs.replace(job, spec=known.spec)
+        self._job = job
+        self._weights.follow(job.weights, job.versions)
+        self._tell_workers_job()
 
-    @handles(HoldWeights, only=_from_runner)
-    async def on_hold_weights(self, message: HoldWeights) -> None:
-        """Take the node's copy, then let the workers read it."""
-        if message.job_id == self._job_id:
-            self.run_task(self._hold_weights(message, self.sender))
+    def _on_weights(self) -> None:
+        """A version has come, or could not be had."""
+        self._tell_workers_job()
+        self._link.report()
 
-    @handles(Demand, only=_from_runner)
-    async def on_demand(self, message: Demand) -> None:
-        """What the SP groups should be good for."""
-        if message.job_id == self._job_id:
-            self._grouping.accept_notice(message)
+    def _tell_workers_job(self) -> None:
+        job = self._job
+        if job is not None:
+            job = msgspec.structs.replace(job, weights=self._weights.held)
+        self._plans.set_job(job)
 
-    @handles(GroupFailed, only=_from_leader)
-    async def on_group_failed(self, message: GroupFailed) -> None:
-        """A group did not form, or broke."""
-        self._grouping.failed(message)
+    @handles(WorkerReport, only=_from_its_leader)
+    async def on_report(self, message: WorkerReport) -> None:
+        """How a worker stands."""
+        self._note(message)
 
-    @handles(Alive, only=_from_leader)
-    async def on_alive(self, message: Alive) -> None:
-        """A worker is ready for a job."""
-        self._grouping.hear(message)
-
-    @handles(EndJob, only=_from_coordinator_process)
-    async def on_end_job(self, message: EndJob) -> None:
+    def _end_job(self) -> None:
         """Workers stay warm, without the job."""
-        self._end_job(message)
-
-    async def _hold_weights(self, message: HoldWeights, asker: ActorRef | None) -> None:
-        answer: Message
-        try:
-            local = await self._weights.hold(message)
-        except TransferFailed as error:
-            # Until it can be had elsewhere, the workers are granted nothing of this version.
-            log.warning("weights_not_fetched", version=message.version, reason=str(error))
-            answer = WeightsMissed(self._settings.name, message.version, message.rollout.store)
-        else:
-            if local is None:
-                return
-            if asker != self._runner:
-                return  # another runner may have gone back, and mean other weights by that version
-            self._tell_leaders(local)
-            held = (local.rollout, local.evaluation)
-            answer = WeightsCopied(self._settings.name, message.version, *held)
-        if asker is not None:
-            try_tell(self, asker, answer)
-
-    def _end_job(self, message: EndJob) -> None:
-        if message.job_id == self._job_id:
-            self._grouping.end_job()  # before any of a group has forgotten the model
-        for worker in self._workers.values():
-            for ref in (worker.leader, worker.trainer_rank):
-                try_tell(self, ref, message)
-        if message.job_id == self._job_id:
-            self._job_id = ""
+        if self._job is not None:
             log.debug("job_forgotten", actor="node")
+            self._grouping.end_job()  # before any of a group has forgotten the model
+            self._job = None
+            self._tell_workers_job()
             self._weights.begin("")
 
-    def _tell_leaders(self, message: Message) -> None:
-        for worker in self._workers.values():
-            try_tell(self, worker.leader, message)
-
-    # --- leaving ---
-
-    async def _heed(self, notices: AsyncIterator[Notice]) -> None:
-        async for notice in notices:
-            if notice.kind == "advise":
-                log.warning("node_at_risk", source=notice.source, event=notice.event_id)
-            elif notice.kind == "cancel":
-                self._withdraw("cloud")
-            else:
-                self._leave("cloud", notice.source, notice.lead_s)
-
-    @handles(NoticeGiven, only=_from_coordinator)
-    async def on_notice_given(self, message: NoticeGiven) -> None:
-        """A user gives notice, or takes it back."""
-        if message.cancel:
-            self._withdraw("user")
-        else:
-            self._leave("user", "user", message.notice_s)
-
-    @handles(Drained, only=_from_leader)
-    async def on_drained(self, message: Drained) -> None:
-        """When no worker holds anything, the node has left."""
-        refs = self._workers.get(message.worker)
-        if refs is not None and refs.epoch == message.epoch:
-            self._departure.drained(message.worker)
-            self._leave_if_drained()
-
-    def _leave(self, via: str, source: str, lead_s: float | None) -> None:
-        log.warning("node_leaving", source=source, lead_s=lead_s)
-        self._must_end = self._must_end or source == "signal"
-        self._departure.give(via, source, lead_s, asyncio.get_running_loop().time())
-        self._go_on_leaving()
-
-    def _withdraw(self, via: str) -> None:
-        if self._departure.withdraw(via):
-            if self._departure.notice is None:
-                self._stay("withdrawn")
-            else:
-                self._go_on_leaving()
-
-    def _go_on_leaving(self) -> None:
-        self._tell_leaving()
-        self._drain(tuple(self._workers.values()))
-        notice = self._departure.notice
-        assert notice is not None, "the node leaves for a reason"
-        self.run_task(self._stay_if_outlived(notice))
-        self._leave_if_drained()
-
-    def _drain(self, workers: tuple[WorkerRefs, ...]) -> None:
-        """Tell them to finish, or to go on if no notice stands."""
-        now = asyncio.get_running_loop().time()
-        stop_in_s = self._departure.stop_in_s(now) if self._departure.notice is not None else None
-        for worker in workers:
-            try_tell(self, worker.leader, Drain(stop_in_s))
-
-    def _leave_if_drained(self) -> None:
-        if self._departure.may_leave(self._workers):
-            log.warning("node_left")
-            self._tell_coordinator(NodeLeft(self._settings.name))
-        if self._departure.left and self._must_end:
-            self._left("")
-
-    async def _stay_if_outlived(self, notice: Standing) -> None:
-        loop = asyncio.get_running_loop()
-        await asyncio.sleep(
-            notice.deadline + self._departure.timings.outlived_after_s - loop.time()
-        )
-        if self._departure.notice == notice:
-            self._stay("outlived")
-
-    def _stay(self, reason: str) -> None:
-        log.warning("node_stays", reason=reason)
-        had_left = self._departure.stay()
-        self._drain(tuple(self._workers.values()))
-        if had_left:
-            self._announce()
-        else:
-            self._tell_leaving(cancelled=True)
-
-    def _tell_leaving(self, *, cancelled: bool = False) -> None:
-        notice = self._departure.notice
-        self._tell_coordinator(
-            NodeLeaving(
-                self._settings.name,
-                tuple(self._workers),
-                notice.source if notice else "",
-                notice.lead_s if notice else None,
-                cancelled,
-            )
-        )
-
-    def _tell_coordinator(self, message: Message) -> None:
-        try_tell(self, self._coordinator_now(), message)
-
-    def _coordinator_now(self) -> ActorRef:
-        """Whichever is there when a message arrives."""
-        return self.system.well_known(self._settings.coordinator, "coordinator")
+    def _note(self, report: WorkerReport) -> None:
+        self._plans.note(report)
+        self._grouping.note(report)
+        if self._plans.is_drained(report):
+            self._leaving.drained(report.worker)
 
     # --- membership ---
 
     @handles(Down)
     async def on_down(self, message: Down) -> None:
-        """The coordinator is gone: join again when it is back."""
-        log.warning("coordinator_lost", reason=message.reason)
-        if self._lost_at is None:
-            self._lost_at = asyncio.get_running_loop().time()
-        self._announce()
+        """The coordinator is gone; the workers stay warm until it is back."""
+        self._link.lost(message.reason)
 
-    def _announce_if_all_up(self) -> None:
+    def _report_if_all_up(self) -> None:
         if len(self._workers) + self._given_up == self._settings.workers:
-            self._announce()
+            self._link.open()
 
-    def _announce(self) -> None:
-        if self._joining is None or self._joining.done():
-            self._joining = self.run_task(self._join())
-
-    async def _keep_joining(self) -> None:
-        """Who lost sight of us for a while may have forgotten us, and our watch may not know."""
-        while True:
-            await asyncio.sleep(self._times.join_again_s)
-            if self._joining is not None and self._departure.notice is None:
-                self._announce()
-
-    async def _join(self) -> None:
-        introduction = None
-        # Workers may change while we ask.
-        while not self._departure.left and introduction != self._introduction():
-            introduction = self._introduction()
-            try:
-                to = self._coordinator_now()
-                joined = await self.ask(to, introduction, timeout_s=self._times.join_limit_s)
-            except ActorError as error:
-                log.info(
-                    "waiting_for_coordinator", address=self._settings.coordinator, reason=str(error)
-                )
-                self._end_job_if_alone()
-                await asyncio.sleep(self._times.join_pause_s)
-                introduction = None
-                continue
-            if isinstance(joined, NodeRefused):
-                self._end_if_refused_long(joined.reason)
-                await asyncio.sleep(self._times.join_pause_s)
-                introduction = None
-                continue
-            assert isinstance(joined, NodeJoined)
-            self._lost_at = self._refused_at = None
-            self._coordinator = joined.coordinator
-            self.watch(joined.coordinator)
-            if self._departure.notice is not None:
-                self._tell_leaving()  # one that came back has not heard it
-
-    def _end_if_refused_long(self, reason: str) -> None:
-        log.error("join_refused", reason=reason)
-        now = asyncio.get_running_loop().time()
-        if self._refused_at is None:
-            self._refused_at = now
-        if now - self._refused_at >= self._times.refused_limit_s:
-            self._left(reason)
-
-    def _end_job_if_alone(self) -> None:
-        """Nobody may ever come for what the workers compute."""
-        now = asyncio.get_running_loop().time()
-        if (
-            self._lost_at is not None
-            and now - self._lost_at > self._times.away_limit_s
-            and self._job_id
-        ):
-            log.error("job_ended_without_coordinator", job=self._job_id)
-            self._end_job(EndJob(self._job_id))
-
-    def _introduction(self) -> JoinNode:
-        return JoinNode(
+    def _report(self, number: int, coordinator: ActorRef | None, plan: int) -> NodeReport:
+        return NodeReport(
+            number,
             self._settings.name,
             self._settings.pool,
             self.ref,
             tuple(self._workers.values()),
             self._store.writable_by(self._settings.name),
+            notice=self._leaving.notice,
+            left=self._leaving.has_left,
+            coordinator=coordinator,
+            plan=plan,
+            job_id=self._job.job_id if self._job is not None else "",
+            weights=self._weights.held,
+            missed=self._weights.missed,
         )
 
     def _names(self) -> list[str]:
@@ -449,15 +274,16 @@ class NodeScheduler(Actor):
             self._grouping.remove(name)  # before all else: others wait for it
             starting.cancel()
             log.warning("worker_ended", worker=name, exit_code=code)
-            self._departure.restarted(name)
+            self._leaving.restarted(name)
+            self._plans.remove(name)
             if self._workers.pop(name, None) is not None:
                 self._liveness.pop(name).cancel()
-                self._announce()
-                self._leave_if_drained()
+                self._link.report()
+                self._leaving.look()
             if not self._may_restart(name):
                 log.error("worker_given_up", worker=name, restarts=_RESTARTS)
                 self._given_up += 1
-                self._announce_if_all_up()
+                self._report_if_all_up()
                 return
             await asyncio.sleep(self._times.restart_pause_s)
 
@@ -471,14 +297,14 @@ class NodeScheduler(Actor):
         name, times, grouping = refs.worker, self._times, self._grouping
 
         def heard(answer: Message) -> None:
-            assert isinstance(answer, Alive)
-            grouping.hear(answer)
-            if answer.draining != (self._departure.notice is not None):
-                self._drain((refs,))  # it was told, but perhaps in vain
+            assert isinstance(answer, WorkerReport)
+            if (answer.worker, answer.epoch) == (name, refs.epoch):
+                self._note(answer)
 
         await until_silent(
             self,
             refs.leader,
+            lambda: self._plans.plan_of(name),
             every_s=lambda: times.ask_grouped_s if grouping.is_grouped(name) else times.ask_alone_s,
             silent_s=times.silent_s,
             heard=heard,

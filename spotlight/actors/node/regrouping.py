@@ -1,7 +1,7 @@
 """The SP groups of one node: who is in which, and when that changes.
 
-What is best is the policy's word (`policies/grouping.py`); this keeps what it needs to know, tells
-workers of their new groups, and repeats what may have been lost.
+What is best is the policy's word (`policies/grouping.py`); this keeps what it needs to know. The
+node tells workers of their groups until they report them.
 
 Invariants:
 - Every worker is in exactly one group; one that just started is alone.
@@ -12,12 +12,11 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import structlog
 
-from spotlight.actors.protocol import Alive, Demand, FormGroup, GroupFailed, Seat, WorkerRefs
-from spotlight.actors.protocol.delivery import try_tell
+from spotlight.actors.protocol import Demand, GroupPlan, Seat, WorkerRefs, WorkerReport
 from spotlight.actors.runtime import Actor
 from spotlight.policies.grouping.degrees import layout
 from spotlight.policies.grouping.plan import Place, plan_groups
@@ -32,12 +31,20 @@ _FAILURES = 3
 
 
 class Grouping:
-    """See the module's docstring. `actor` is the node scheduler."""
+    """See the module's docstring.
 
-    def __init__(self, actor: Actor, node: str, timings: NodeTimings) -> None:
+    Args:
+        actor: the node scheduler.
+        planned: called with every worker whose group is another one now.
+    """
+
+    def __init__(
+        self, actor: Actor, node: str, planned: Callable[[str], None], timings: NodeTimings
+    ) -> None:
         self._timings = timings
         self._actor = actor
         self._node = node
+        self._on_planned = planned
         self._workers: dict[str, WorkerRefs] = {}
         self._ready_for: dict[str, str] = {}
         self._silent: set[str] = set()
@@ -49,10 +56,10 @@ class Grouping:
         self._work: list[WorkClass] = []
         self._groups: dict[_Group, int] = {}
         """Their epochs; 0 for a worker that was never told of another group."""
-        self._orders: dict[str, tuple[FormGroup, float]] = {}
-        """The latest of each worker, and when it was told."""
-        self._heard_of: dict[str, int] = {}
-        """The latest epoch that each worker is known to have been told of."""
+        self._plans: dict[str, GroupPlan] = {}
+        """The latest of each worker."""
+        self._reported: dict[str, int] = {}
+        """The latest epoch that each worker has reported."""
         self._leaving: dict[str, set[str]] = {}
         """With whom each worker may still be ending a step: those of the groups it is to leave."""
         self._epoch = 0
@@ -70,8 +77,8 @@ class Grouping:
         """A worker's process has ended."""
         if self._workers.pop(worker, None) is not None:
             self._ready_for.pop(worker, None)
-            self._orders.pop(worker, None)
-            self._heard_of.pop(worker, None)
+            self._plans.pop(worker, None)
+            self._reported.pop(worker, None)
             self._leaving.pop(worker, None)
             self._faulty.pop(worker, None)
             self._silent.discard(worker)
@@ -84,23 +91,28 @@ class Grouping:
             self._silent.add(worker)
             self._plan(lost=(worker,))
 
-    def hear(self, message: Alive) -> None:
-        """A worker answers, or is ready for a job."""
-        worker = message.worker
+    def note(self, report: WorkerReport) -> None:
+        """A worker answers, or is ready for a job; or its group did not form, or broke."""
+        worker = report.worker
         if worker not in self._workers:
             return
-        changed = worker in self._silent or self._ready_for.get(worker) != message.ready_for
+        changed = worker in self._silent or self._ready_for.get(worker) != report.ready_for
         self._silent.discard(worker)
-        self._ready_for[worker] = message.ready_for
-        self._heard_of[worker] = message.epoch
-        order, _ = self._orders.get(worker, (None, 0.0))
-        if order is not None and message.epoch == order.epoch and not message.forming:
+        self._ready_for[worker] = report.ready_for
+        self._reported[worker] = report.group
+        plan = self._plans.get(worker)
+        if plan is not None and report.group == plan.epoch and report.formed:
             self._leaving.pop(worker, None)
         if changed:
             self._plan()
-        self._repeat_order(message)
+        if report.failure:
+            self._note_failure(report)
 
-    def accept_notice(self, demand: Demand) -> None:
+    def plan_of(self, worker: str) -> GroupPlan | None:
+        """The group that it is to be in; None if that was never another than itself alone."""
+        return self._plans.get(worker)
+
+    def set_demand(self, demand: Demand) -> None:
         """What the groups should be good for; numbers that cannot be change nothing."""
         try:
             self._work = [WorkClass(it.batches, it.steps, it.step_s) for it in demand.classes]
@@ -114,18 +126,6 @@ class Grouping:
         """Nothing is asked for any more."""
         self._demand = None
         self._plan()
-
-    def failed(self, message: GroupFailed) -> None:
-        """A group did not form, or broke; what comes from an older epoch changes nothing."""
-        group = self._group_of_epoch(message.epoch)
-        if group is None or message.epoch == 0:
-            log.info("old_epoch_refused", epoch=message.epoch, now=self._epoch)
-            return
-        log.warning(
-            "group_failed", epoch=message.epoch, reason=message.reason, culprits=message.culprits
-        )
-        culprits = [worker for worker in message.culprits if worker in self._workers]
-        self._actor.run_task(self._plan_after_failure(group, message.epoch, culprits))
 
     def is_grouped(self, worker: str) -> bool:
         """Whether it denoises with others, or may still be ending a step with them."""
@@ -163,7 +163,7 @@ class Grouping:
                 last = before.get(worker, ())
                 at_once = last == broken or worker in stuck or any(it in lost for it in last)
                 self._leaving.setdefault(worker, set()).update({*last} - {worker})
-                self._order(worker, group, self._epoch, at_once)
+                self._set_plan(worker, group, self._epoch, at_once)
         self._log_plan()
 
     def _log_plan(self) -> None:
@@ -192,28 +192,29 @@ class Grouping:
             and self._faulty.get(worker, 0.0) <= self._now()
         )
 
-    def _order(self, worker: str, group: _Group, epoch: int, at_once: bool) -> None:
-        last, _ = self._orders.get(worker, (None, 0.0))
-        if last is not None and last.epoch > self._heard_of.get(worker, 0):
-            at_once = at_once or last.at_once  # that order may have been lost
+    def _set_plan(self, worker: str, group: _Group, epoch: int, at_once: bool) -> None:
+        last = self._plans.get(worker)
+        if last is not None and last.epoch > self._reported.get(worker, 0):
+            at_once = at_once or last.at_once  # it may not have heard of that
         refs = [self._workers[name] for name in group]
         seats = tuple(Seat(it.worker, it.epoch, it.leader, it.member) for it in refs)
         ring = layout(len(group), self._demand.heads)[0] if self._demand is not None else 1
-        order = FormGroup(epoch, seats, ring, at_once)
-        self._orders[worker] = (order, self._now())
-        try_tell(self._actor, self._workers[worker].leader, order)
-
-    def _repeat_order(self, message: Alive) -> None:
-        order, told_at = self._orders.get(message.worker, (None, 0.0))
-        if (
-            order is not None
-            and message.epoch < order.epoch
-            and self._now() - told_at > self._timings.repeat_s
-        ):
-            self._orders[message.worker] = (order, self._now())
-            try_tell(self._actor, self._workers[message.worker].leader, order)
+        self._plans[worker] = GroupPlan(epoch, seats, ring, at_once)
+        self._on_planned(worker)
 
     # --- failures ---
+
+    def _note_failure(self, report: WorkerReport) -> None:
+        """What comes from an older epoch changes nothing."""
+        group = self._group_of_epoch(report.group)
+        if group is None or report.group == 0:
+            log.info("old_epoch_refused", epoch=report.group, now=self._epoch)
+            return
+        log.warning(
+            "group_failed", epoch=report.group, reason=report.failure, culprits=report.culprits
+        )
+        culprits = [worker for worker in report.culprits if worker in self._workers]
+        self._actor.run_task(self._plan_after_failure(group, report.group, culprits))
 
     async def _plan_after_failure(
         self, group: _Group, epoch: int, culprits: Collection[str]

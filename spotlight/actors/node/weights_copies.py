@@ -3,85 +3,105 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 
-import msgspec
+import structlog
 
-from spotlight.actors.protocol import HoldWeights
+from spotlight.actors.protocol import MissedWeights, WeightsOffer
+from spotlight.actors.runtime import Actor
+from spotlight.errors import TransferFailed
 from spotlight.policies.weight_distribution import transfer_limit_s
 from spotlight.timings import WeightsTimings
 from spotlight.transport.tensors import BundleStore, content_key
 from spotlight.types import BundleOffer
 
-_Offers = tuple[BundleOffer, BundleOffer | None]
+log = structlog.get_logger(__name__)
 
 
 class WeightsCopies:
     """The versions of one job at a time, in the node's store. A copy's key names its bytes, so that
     workers map its file without a checksum, and other nodes pull it.
+
+    Args:
+        actor: the node scheduler, whose tasks fetch.
+        changed: called when a version has come, or could not be had.
     """
 
-    def __init__(self, store: BundleStore, timings: WeightsTimings) -> None:
+    def __init__(
+        self,
+        actor: Actor,
+        store: BundleStore,
+        changed: Callable[[], None],
+        timings: WeightsTimings,
+    ) -> None:
+        self._actor = actor
         self._timings = timings
         self._store = store
+        self._changed = changed
         self._job_id = ""
-        self._wanted: frozenset[int] = frozenset()
+        self._offers: dict[int, WeightsOffer] = {}
+        """Those of the latest plan."""
         self._copies: dict[tuple[int, str], BundleOffer] = {}
         """By version and role."""
-        self._transfers: dict[int, tuple[_Offers, asyncio.Task[object]]] = {}
+        self._missed: dict[int, MissedWeights] = {}
+        self._transfers: dict[int, tuple[WeightsOffer, asyncio.Task[None]]] = {}
         """What is fetched now, by version, and the task that does."""
 
+    @property
+    def held(self) -> tuple[WeightsOffer, ...]:
+        """The copies of what the plan says to have, by version; whole versions only."""
+        copies = (self._copy_of(self._offers[version]) for version in sorted(self._offers))
+        return tuple(copy for copy in copies if copy is not None)
+
+    @property
+    def missed(self) -> tuple[MissedWeights, ...]:
+        """What could not be had from where the plan says; it is tried again with the next plan."""
+        return tuple(self._missed[version] for version in sorted(self._missed))
+
     def begin(self, job_id: str) -> None:
-        """Drop what belongs to another job."""
+        """Drop what belongs to another job; empty for none."""
+        if job_id == self._job_id:
+            return
         if self._job_id:  # else the trainer may have published before the node heard of the job
             self._store.delete("weights")
         self._job_id = job_id
         self._copies.clear()
-        self._want(frozenset())
+        self.follow((), ())
 
-    async def hold(self, message: HoldWeights) -> HoldWeights | None:
-        """Fetch a version, unless it is there, and drop those that are not kept any more.
-
-        To be awaited in a task of its own: when the same version is to be had elsewhere, or is not
-        wanted any more, the task is cancelled.
-
-        Returns what to tell the workers; None while the version is being fetched from there.
-        Raises `TransferFailed` if it cannot be had.
+    def follow(self, offers: Sequence[WeightsOffer], versions: Sequence[int]) -> None:
+        """Fetch what is offered and not there yet, and drop all but these versions; nothing while
+        there are none: a job runner that has just come may ask for what is here.
         """
-        self._want(frozenset((message.version, *message.keep)))
-        offers = (message.rollout, message.evaluation)
-        under_way, task = self._transfers.get(message.version, (None, None))
-        if under_way == offers:
-            return None
-        if task is not None:
-            task.cancel()
-        own = asyncio.current_task()
-        assert own is not None
-        self._transfers[message.version] = (offers, own)
+        self._offers = {offer.version: offer for offer in offers}
+        self._missed.clear()
+        for version, (offer, task) in list(self._transfers.items()):
+            if self._offers.get(version) != offer:  # it is to be had elsewhere, or not wanted
+                task.cancel()
+                del self._transfers[version]
+        for key in [key for key in self._copies if versions and key[0] not in versions]:
+            self._drop(self._copies.pop(key))
+        for version, offer in self._offers.items():
+            if version not in self._transfers and self._copy_of(offer) is None:
+                task = self._actor.run_task(self._fetch(offer))
+                self._transfers[version] = (offer, task)
+
+    async def _fetch(self, offer: WeightsOffer) -> None:
+        version = offer.version
         try:
-            rollout = await self._copy(message.version, "rollout", message.rollout)
-            evaluation = message.evaluation and await self._copy(
-                message.version, "evaluation", message.evaluation
-            )
-        finally:
-            if self._transfers.get(message.version) == (offers, own):
-                del self._transfers[message.version]
-        return msgspec.structs.replace(
-            message, rollout=rollout, evaluation=evaluation, keep=tuple(sorted(self._wanted))
-        )
+            await self._copy(version, "rollout", offer.rollout)
+            if offer.evaluation is not None:
+                await self._copy(version, "evaluation", offer.evaluation)
+        except TransferFailed as error:
+            # Until it can be had elsewhere, the workers are granted nothing of this version.
+            log.warning("weights_not_fetched", version=version, reason=str(error))
+            self._missed[version] = MissedWeights(version, offer.rollout.store)
+        del self._transfers[version]
+        self._changed()
 
-    def _want(self, versions: frozenset[int]) -> None:
-        self._wanted = versions
-        for version in [version for version in self._transfers if version not in versions]:
-            self._transfers.pop(version)[1].cancel()
-        for key in [key for key in self._copies if key[0] not in versions]:
-            copy = self._copies.pop(key)
-            self._store.delete(copy.key)
-            self._store.delete(_original(copy.key))
-
-    async def _copy(self, version: int, role: str, offer: BundleOffer) -> BundleOffer:
+    async def _copy(self, version: int, role: str, offer: BundleOffer) -> None:
         held = self._copies.get((version, role))
-        if held is not None and (held.nbytes, held.checksum) == (offer.nbytes, offer.checksum):
-            return held
+        if held is not None and _same(held, offer):
+            return
         copy = await self._store.copy(
             offer,
             content_key(_original(offer.key), offer.checksum),
@@ -90,7 +110,25 @@ class WeightsCopies:
         if held is not None:  # before the version was trained again
             self._store.delete(held.key)
         self._copies[version, role] = copy
-        return copy
+
+    def _copy_of(self, offer: WeightsOffer) -> WeightsOffer | None:
+        rollout = self._copies.get((offer.version, "rollout"))
+        evaluation = self._copies.get((offer.version, "evaluation"))
+        if rollout is None or not _same(rollout, offer.rollout):
+            return None
+        if offer.evaluation is None:
+            return WeightsOffer(offer.version, rollout)
+        if evaluation is None or not _same(evaluation, offer.evaluation):
+            return None
+        return WeightsOffer(offer.version, rollout, evaluation)
+
+    def _drop(self, copy: BundleOffer) -> None:
+        self._store.delete(copy.key)
+        self._store.delete(_original(copy.key))
+
+
+def _same(copy: BundleOffer, offer: BundleOffer) -> bool:
+    return (copy.nbytes, copy.checksum) == (offer.nbytes, offer.checksum)
 
 
 def _original(key: str) -> str:

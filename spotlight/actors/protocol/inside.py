@@ -1,98 +1,31 @@
-"""Inside the coordinator: job runner and dispatcher."""
+"""Inside the coordinator's process: the coordinator and the job runner."""
 
 from __future__ import annotations
 
-from typing import Literal
-
-from spotlight.actors.protocol.nodes import WorkerRefs
+from spotlight.actors.protocol.users import JobStatus
 from spotlight.transport.control import Message
-from spotlight.types import Request, RequestKind, Result, WorkerName
-
-WorkerState = Literal[
-    "starting", "loading", "rollout", "explore", "evaluate", "score", "train", "idle", "gone"
-]
 
 
-class SubmitRequests(Message, frozen=True):
-    """Queue requests; those already known are ignored, and those already finished are answered at
-    once. Results go to the sender.
-    """
-
-    requests: tuple[Request, ...]
-
-
-class CancelRequests(Message, frozen=True):
-    """Forget the requests of a kind; leases on them are revoked, and what still comes is late."""
-
-    kind: RequestKind
-
-
-class ForgetRequests(Message, frozen=True):
-    """The results of a kind are used up to this iteration: drop them and their bundles."""
-
-    kind: RequestKind
-    iteration: int
-
-
-class BarWorkers(Message, frozen=True):
-    """Grant nothing to these workers until the next `BarWorkers`: they are training."""
-
-    workers: tuple[str, ...]
-
-
-class AddWorkers(Message, frozen=True):
-    """These workers of a node may pull from now on."""
+class NodeDown(Message, frozen=True):
+    """Coordinator to the running job: a node is gone, with all its workers."""
 
     lane = "system"
 
     node: str
-    pool: str
-    workers: tuple[WorkerRefs, ...]
-
-
-class RemoveWorkers(Message, frozen=True):
-    """These workers are gone: re-issue what they held."""
-
-    lane = "system"
-
-    workers: tuple[str, ...]
     reason: str
     announced: bool = False
-    """They left after a notice: what they held is not suspected of having ended them."""
-    ended: bool = False
-    """Their node says that their processes ended; else they are out of reach."""
+    """It had notice, and left."""
 
 
-class RequestsFinished(Message, frozen=True):
-    """Denoised and scored."""
+class JobEnded(Message, frozen=True):
+    """Job runner to coordinator: the last status."""
 
-    results: tuple[Result, ...]
-    restored: bool = False
-    """By an earlier coordinator of this run."""
-
-    def of(self, kind: RequestKind) -> list[Result]:
-        """Those of a kind."""
-        return [result for result in self.results if result.request.kind == kind]
+    status: JobStatus
 
 
-class RequestsGivenUp(Message, frozen=True):
-    """These requests failed for good, with the reason."""
+class RunAgain(Message, frozen=True):
+    """Job runner to coordinator: the trainers are lost; run the job again from its last checkpoint,
+    with whoever is there.
+    """
 
-    requests: tuple[Request, ...]
     reason: str
-
-    def of(self, kind: RequestKind) -> list[Request]:
-        """Those of a kind."""
-        return [request for request in self.requests if request.kind == kind]
-
-
-class Remind(Message, frozen=True):
-    """Job runner to itself, every second: messages may be lost, so say again what matters."""
-
-
-class StateChanged(Message, frozen=True):
-    """Worker to job runner: what it does from now on."""
-
-    worker: WorkerName
-    state: WorkerState
-    detail: str = ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from spotlight.actors.protocol.down import NoticeSeconds
 from spotlight.jobs import JobSpec
 from spotlight.transport.control import Message
 from spotlight.types import Record
@@ -85,15 +86,21 @@ class JobStatus(Message, frozen=True):
     """What the job waits for, if that is not what a job of its phase does."""
 
 
-class JobEnded(Message, frozen=True):
-    """Job runner to coordinator: the last status."""
-
-    status: JobStatus
-
-
-class RunAgain(Message, frozen=True):
-    """Job runner to coordinator: the trainers are lost; run the job again from its last checkpoint,
-    with whoever is there.
+class PreemptNode(Message, frozen=True):
+    """User to coordinator: give a node notice as its cloud would. Answered with `Acknowledged` or
+    `NodeUnknown`.
     """
 
-    reason: str
+    node: str
+    notice_s: NoticeSeconds
+    cancel: bool
+
+
+class NodeUnknown(Message, frozen=True):
+    """No node of that name is there; `nodes` are."""
+
+    nodes: tuple[str, ...]
+
+
+class Acknowledged(Message, frozen=True):
+    """Done; nothing more to say."""

@@ -149,6 +149,12 @@ class Actor:
         is the actor's."""
         return self._cell.run_task(coroutine)
 
+    def call_in_turn(self, call: Callable[[], Awaitable[None]]) -> None:
+        """Run `call` like the handler of a message that comes now: after those that wait, never in
+        the middle of another. For what an object of the same process has to say. A crash of it is
+        the actor's."""
+        self._cell.mailbox.add_call(call)
+
     async def spawn(
         self,
         factory: Callable[[], Actor],

@@ -183,12 +183,15 @@ class ActorContext:
         self.started.set_result(self.ref)
         mailbox, handled = self.mailbox, 0
         while not self._ending.done():
-            delivery = mailbox.take()
-            if delivery is None:
+            following = mailbox.take()
+            if following is None:
                 await mailbox.wait()
                 handled = 0
                 continue
-            await self._handle(actor, delivery)
+            if isinstance(following, Delivery):
+                await self._handle(actor, following)
+            else:
+                await following()
             handled += 1
             if handled >= MESSAGES_PER_TURN:
                 handled = 0

@@ -2,17 +2,22 @@
 
 Invariants: system messages are taken before ordinary ones and each lane is first in, first out; an
 offer beyond the bound is refused and changes nothing; `force` is for what the runtime owes an actor
-(its `Down`s), whose number is bounded by the watches it placed.
+(its `Down`s), whose number is bounded by the watches it placed; calls are the actor's own, which
+bounds them itself.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
 from spotlight.transport.control import ActorRef, Kind, Message
+
+Call = Callable[[], Awaitable[None]]
+"""Something that an actor has to do in a turn of its own."""
 
 
 class Delivery(msgspec.Struct, gc=False):
@@ -27,7 +32,7 @@ class Delivery(msgspec.Struct, gc=False):
 
 
 class Mailbox:
-    """Holds deliveries until the actor takes them."""
+    """Holds deliveries and calls until the actor takes them."""
 
     def __init__(self, capacity: int) -> None:
         """`capacity` bounds each lane. Raises `ValueError` when it is below one."""
@@ -37,7 +42,7 @@ class Mailbox:
         self.greatest = 0
         """The most deliveries that were ever waiting."""
         self._system: deque[Delivery] = deque()
-        self._ordinary: deque[Delivery] = deque()
+        self._ordinary: deque[Delivery | Call] = deque()
         self._waiter: asyncio.Future[None] | None = None
 
     def __len__(self) -> int:
@@ -57,8 +62,13 @@ class Mailbox:
         self._system.append(delivery)
         self._wake()
 
-    def take(self) -> Delivery | None:
-        """The next delivery, or None."""
+    def add_call(self, call: Call) -> None:
+        """Append to the ordinary lane whatever the bound."""
+        self._ordinary.append(call)
+        self._wake()
+
+    def take(self) -> Delivery | Call | None:
+        """The next one, or None."""
         if self._system:
             return self._system.popleft()
         if self._ordinary:
@@ -75,8 +85,9 @@ class Mailbox:
                 self._waiter = None
 
     def drain(self) -> list[Delivery]:
-        """Take everything."""
-        deliveries = [*self._system, *self._ordinary]
+        """Take everything; calls are dropped, as nobody waits for them."""
+        waiting = (*self._system, *self._ordinary)
+        deliveries = [one for one in waiting if isinstance(one, Delivery)]
         self._system.clear()
         self._ordinary.clear()
         return deliveries

@@ -21,7 +21,6 @@ from spotlight.actors.worker.engine import Denoising, Engine, Images, Origin, Pr
 from spotlight.actors.worker.held_weights import HeldVersion, HeldWeights
 from spotlight.actors.worker.scoring import Scored, Scoring
 from spotlight.actors.worker.sp_membership import SPMembership
-from spotlight.actors.worker.step_group import StepGroup
 from spotlight.actors.worker.step_loop import StepLoop, Taken
 from spotlight.actors.worker.worker_state import Turn, WorkerContext
 from spotlight.errors import CommitRefused, NotFinite, SpotlightError, TransferFailed
@@ -66,7 +65,7 @@ class BatchWork:
         actor: Actor,
         context: WorkerContext,
         engine: Engine,
-        seat: SPMembership[StepGroup],
+        seat: SPMembership,
         batches: Batches,
         weights: HeldWeights,
     ) -> None:

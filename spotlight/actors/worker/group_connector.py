@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from spotlight.actors.protocol import FormGroup
+from spotlight.actors.protocol import GroupPlan
 from spotlight.actors.worker.engine import Engine, Meeting, Model
 from spotlight.actors.worker.step_group import GroupSteps, SoloSteps, StepGroup
 from spotlight.actors.worker.worker_state import WorkerContext
@@ -12,7 +12,7 @@ from spotlight.errors import TransportError
 
 
 class GroupConnector:
-    """See `sp_membership.Connector`.
+    """See the module's docstring.
 
     Args:
         model: the one that is loaded, and the fingerprint of its job; None before.
@@ -30,39 +30,28 @@ class GroupConnector:
         self.alone: StepGroup = SoloSteps(engine.step)
 
     def fingerprint(self) -> str | None:
-        """See `Connector.fingerprint`."""
+        """The same in all members that have this job and this model; None without a job."""
         loaded = self._model()
         return loaded[1] if loaded is not None else None
 
-    def meet(self, order: FormGroup, rank: int, send: Callable[[str, bytes], None]) -> _Arrival:
-        """See `Connector.meet`."""
+    def meet(self, order: GroupPlan, rank: int, send: Callable[[str, bytes], None]) -> Meeting:
+        """Begin to form a group; `send` hands an entry to all others. Raises `TransportError`
+        without a job, and `CannotShard` if the model cannot be shared out.
+        """
         loaded = self._model()
         if loaded is None:
             raise TransportError("the job has ended on this member")
         workers = [seat.worker for seat in order.seats]
-        return _Arrival(self._engine.meet(loaded[0], order.epoch, workers, rank, order.ring, send))
+        return self._engine.meet(loaded[0], order.epoch, workers, rank, order.ring, send)
 
-    def leave(self, company: StepGroup) -> None:
-        """See `Connector.leave`."""
-        if isinstance(company, GroupSteps):
-            company.collective.close()
+    def leave(self, group: StepGroup) -> None:
+        """Part from a group in which nobody waits."""
+        if isinstance(group, GroupSteps):
+            group.collective.close()
 
-    def leave_behind(self, company: StepGroup) -> None:
-        """See `Connector.leave_behind`."""
-        if isinstance(company, GroupSteps):
-            company.collective.abandon()
-            if company.inside:
+    def leave_behind(self, group: StepGroup) -> None:
+        """Part from one in which steps may be stuck: they are nothing to us any more."""
+        if isinstance(group, GroupSteps):
+            group.collective.abandon()
+            if group.inside:
                 self._context.abandon_accelerator()
-
-
-class _Arrival:
-    """See `sp_membership.Arrival`."""
-
-    def __init__(self, meeting: Meeting) -> None:
-        self._meeting = meeting
-        self.deliver = meeting.deliver
-        self.close = meeting.close
-
-    async def company(self) -> GroupSteps:
-        """See `Arrival.company`."""
-        return GroupSteps(await self._meeting.collective())

@@ -1,22 +1,21 @@
 """A group leader: pulls requests for an SP group, and delivers what became of them.
 
-Messages in: PrepareJob, HoldWeights, FormGroup, EndJob, Drain, AreYouThere (node); Grant, Revoke,
-Recall (dispatcher); CommitSteps, Completed, ReturnLease, LeaseFailed, GroupReady, GroupFailed (its
-member); HeldVersions (leaders of its followers).
-Messages out: Pull, CommitSteps, Completed, ReturnLease, LeaseFailed (dispatcher); CannotServe (job
-runner); PrepareJob, HoldWeights, FormGroup, Grant, Revoke, Recall, Drain, EndJob (member); Drained,
-Alive, GroupFailed (node); HeldVersions (the leader of rank 0).
+Messages in: WorkerPlan (node); Grant, Revoke, Recall (dispatcher); WorkerReport, CommitSteps,
+Completed, ReturnLease, LeaseFailed (its member); WorkerReport (leaders of its followers).
+Messages out: Pull, CommitSteps, Completed, ReturnLease, LeaseFailed (dispatcher); WorkerPlan,
+Grant, Revoke, Recall (member); WorkerPlan (trainer rank); WorkerReport (node, job runner, and the
+leader of rank 0).
 
 Every worker has a leader. The one whose member has rank 0 pulls for the group; the others say what
-their members hold, and take nothing. What dispatcher and member say to each other is passed on as
-it is.
+their members hold, and take nothing. What node, dispatcher, member and trainer rank say to each
+other is passed on as it is.
 
 Invariants:
-- It pulls only once the group has formed and all its members have acknowledged a weights version,
-  and names exactly the versions that all of them hold.
+- It pulls only once the group has formed and all its members have reported a weights version, and
+  names exactly the versions that all of them hold.
 - Its pulls renew its leases, so only while this loop turns.
 - What is completed or committed is delivered until the dispatcher acknowledges it, to the one that
-  the latest `PrepareJob` of the job names; a coordinator may be away for two minutes.
+  the latest plan of the job names; a coordinator may be away for two minutes.
 - Before a lease is given back, its latest commit is delivered.
 - A lease begins once: a grant that comes twice, or after its revocation, changes nothing.
 - No handler waits, so it always answers its node.
@@ -25,47 +24,39 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import msgspec
 import structlog
 
 from spotlight.actors.protocol import (
-    Alive,
-    AreYouThere,
-    CannotServe,
     CommitSteps,
     Completed,
-    Drain,
-    Drained,
-    EndJob,
-    FormGroup,
     Grant,
-    GroupFailed,
-    GroupReady,
     HeldLease,
-    HeldVersions,
-    HoldWeights,
+    JobPlan,
     LeaseFailed,
     Membership,
-    PrepareJob,
     Pull,
     Recall,
     ReturnLease,
     Revoke,
-    StateChanged,
-    WorkerState,
+    WorkerPlan,
+    WorkerReport,
 )
 from spotlight.actors.protocol.delivery import insist, try_tell
 from spotlight.actors.runtime import Actor, ActorRef, Message, handles
 from spotlight.actors.runtime.bounded_set import BoundedSet
 from spotlight.actors.worker.sp_group_view import SPGroupView
 from spotlight.actors.worker.worker_state import WorkerContext
-from spotlight.errors import ActorError
 
 log = structlog.get_logger(__name__)
 
 _CREDITS = 2
+REPORT_EVERY = 4
+"""Pulls between two reports to the job runner in which nothing is new."""
 _PROMPTS = 64
 _CLOSED_LEASES = 1024
 
@@ -96,18 +87,23 @@ class _Job:
 class GroupLeader(Actor):
     """See the module's docstring."""
 
-    def __init__(self, context: WorkerContext, member: ActorRef) -> None:
+    def __init__(self, context: WorkerContext, member: ActorRef, trainer_rank: ActorRef) -> None:
         self._context = context
         self._member = member
-        self._load_limit_s = context.timings.worker.load_limit_s
+        self._trainer_rank = trainer_rank
+        self._node: ActorRef | None = None
+        self._plan = WorkerPlan(0)
+        """The latest."""
         self._job: _Job | None = None
         self._group = SPGroupView(context.name)
-        self._node: ActorRef | None = None
-        self._draining_for: ActorRef | None = None
-        """The node that wants to hear when nothing is left here."""
+        self._of_member = WorkerReport(context.name, context.epoch)
+        """What the member reported last."""
+        self._told = self._of_member
+        """What the others were told last."""
 
     async def started(self) -> None:
         """Pull regularly, for as long as this loop turns."""
+        self._context.report_to(self._tell_if_changed)
         self.run_task(self._keep_pulling())
 
     # --- who may say what ---
@@ -121,130 +117,116 @@ class GroupLeader(Actor):
     def _from_member(self, message: Message) -> bool:
         return self.sender == self._member
 
-    # --- the job ---
+    # --- plan and report ---
 
-    @handles(PrepareJob, only=_from_node)
-    async def on_prepare(self, message: PrepareJob) -> None:
-        """Have the member load the model; or, for the same job, go on for a coordinator that came
-        back.
-        """
+    @handles(WorkerPlan, only=_from_node)
+    async def on_plan(self, message: WorkerPlan) -> WorkerReport:
+        """Follow it, unless it is an old one; that this is answered says that the loop turns."""
         self._node = self.sender
-        job, membership = self._job, message.membership
-        if job is None or job.id != message.job_id:
-            job = self._job = _Job(message.job_id, membership, message.job.sampler.micro_batch)
-            log.debug("job_begun", actor="leader")
-        elif job.membership == membership:
-            self._pull(job)  # the node joined again: nothing here has changed
-            return
-        if job.membership.runner != membership.runner:
-            # It may have gone back to a checkpoint, and its versions may be other weights.
-            job.rollout_versions.clear()
-            job.evaluation_versions.clear()
-        job.membership = membership
+        if message.number > self._plan.number and self._knows_enough(message.job):
+            self._follow(message)
+        return self._report()
 
-        def report(state: WorkerState, detail: str) -> None:
-            try_tell(self, membership.runner, StateChanged(self._context.name, state, detail))
-
-        self._context.report_to(report)
-        self._pull(job)
-        self.run_task(self._have_loaded(message))
-
-    @handles(HoldWeights, only=_from_node)
-    async def on_hold_weights(self, message: HoldWeights) -> None:
-        """Pull with the new version once the member acknowledges it."""
-        if self._job is not None and self._job.id == message.job_id:
-            self.run_task(self._hold_weights(self._job, message))
-
-    @handles(EndJob, only=_from_node)
-    async def on_end_job(self, message: EndJob) -> None:
-        """Stop pulling for the job."""
-        if self._job is not None and self._job.id == message.job_id:
-            self._job = None
-            log.debug("job_forgotten", actor="leader")
-            self.tell(self._member, message)
-            self._say_if_drained()
-
-    async def _have_loaded(self, message: PrepareJob) -> None:
-        try:
-            await self.ask(
-                self._member, message, timeout_s=self._context.timings.worker.load_limit_s
-            )
-        except ActorError as error:
-            log.error("model_not_loaded", reason=str(error))
-            cannot = CannotServe(self._context.name, str(error))
-            try_tell(self, message.membership.runner, cannot)
-
-    async def _hold_weights(self, job: _Job, message: HoldWeights) -> None:
-        try:
-            await self.ask(
-                self._member, message, timeout_s=self._context.timings.worker.load_limit_s
-            )
-        except ActorError as error:
-            # Not acknowledged, so not served; the next version may be.
-            log.error("weights_not_held", version=message.version, reason=str(error))
-            return
-        keep = set(message.keep)
-        job.rollout_versions = (job.rollout_versions | {message.version}) & keep
-        if message.evaluation is not None:
-            job.evaluation_versions.add(message.version)
-        job.evaluation_versions &= keep
-        if self._node is not None and self._job is job:
-            try_tell(self, self._node, self._alive())
-        self._pull(job)
-
-    # --- the group ---
-
-    @handles(FormGroup, only=_from_node)
-    async def on_form_group(self, message: FormGroup) -> None:
-        """The member takes another seat; what it holds but does not lead goes back."""
-        self._node = self.sender
-        if not self._group.take(message):
-            log.info("old_epoch_refused", epoch=message.epoch, now=self._group.epoch)
-            return
-        log.debug("group_ordered", order=message)
-        self.tell(self._member, message)
-        self._pull_if_job()
-
-    @handles(GroupReady, only=_from_member)
-    async def on_group_ready(self, message: GroupReady) -> None:
-        """Pull for the group, or tell its leader what the member holds."""
-        if self._group.form(message.epoch):
-            log.info("group_formed", epoch=message.epoch, seconds=round(message.seconds, 4))
-            self._pull_if_job()
-
-    @handles(GroupFailed, only=_from_member)
-    async def on_group_failed(self, message: GroupFailed) -> None:
-        """The node must plan another."""
-        if self._group.fail(message):
-            log.debug("group_lost", epoch=message.epoch)
-            self._report_failure()
-            self._pull_if_job()
-
-    @handles(HeldVersions)
-    async def on_held_versions(self, message: HeldVersions) -> None:
-        """What a follower's member holds."""
-        if self._group.hear(message, self.sender):
+    @handles(WorkerReport)
+    async def on_report(self, message: WorkerReport) -> None:
+        """What the member has and does, or what the member of a follower holds."""
+        if self.sender == self._member:
+            self._note_member(message)
+        elif self._group.note_follower(message, self.sender):
             self._pull_if_job()
         else:
-            log.info("old_epoch_refused", epoch=message.epoch, worker=message.worker)
+            log.info("old_epoch_refused", epoch=message.group, worker=message.worker)
 
-    def _report_failure(self) -> None:
-        if self._group.failure is not None and self._node is not None:
-            try_tell(self, self._node, self._group.failure)
+    def _knows_enough(self, job: JobPlan | None) -> bool:
+        """Whether the plan says all that is needed: of a job that is new here, the spec too."""
+        known = self._job is not None and job is not None and self._job.id == job.job_id
+        return job is None or known or job.spec is not None
+
+    def _follow(self, plan: WorkerPlan) -> None:
+        self._plan = plan
+        self._set_job(plan.job)
+        if plan.group is not None and self._group.plan(plan.group):
+            log.debug("group_ordered", order=plan.group)
+        log.debug("takes_nothing_more", draining=self._draining)
+        self.tell(self._member, plan)
+        self.tell(self._trainer_rank, plan)
+        self._pull_if_job()
+        self._tell_if_changed()
+
+    def _set_job(self, plan: JobPlan | None) -> None:
+        """Another job; or the same, perhaps for a coordinator that came back."""
+        runner = self._job.membership.runner if self._job is not None else None
+        if plan is None:
+            if self._job is not None:
+                log.debug("job_forgotten", actor="leader")
+            self._job = None
+        elif self._job is None or self._job.id != plan.job_id:
+            assert plan.spec is not None, "the first plan of a job carries its spec"
+            self._job = _Job(plan.job_id, plan.membership, plan.spec.sampler.micro_batch)
+            log.debug("job_begun", actor="leader")
+        else:
+            self._job.membership = plan.membership
+        if self._job is not None and self._job.membership.runner != runner:
+            # It may have gone back to a checkpoint, and its versions may be other weights.
+            self._job.rollout_versions.clear()
+            self._job.evaluation_versions.clear()
+            self._of_member = msgspec.structs.replace(self._of_member, cannot_serve="")
+            self._told = WorkerReport(self._context.name, self._context.epoch)
+
+    def _note_member(self, report: WorkerReport) -> None:
+        if report.plan != self._plan.number:
+            return  # it says the same of the latest plan in a moment
+        self._of_member = report
+        self._group.note_member(report)
+        if self._job is not None and self._job.id == report.job_id:
+            self._job.rollout_versions = set(report.rollout)
+            self._job.evaluation_versions = set(report.evaluation)
+        self._pull_if_job()
+        self._tell_if_changed()
+
+    def _report(self) -> WorkerReport:
+        job, draining = self._job, self._draining
+        state, detail = self._context.state
+        of_member = self._of_member
+        if of_member.group != self._group.epoch:  # why that one failed is of no interest
+            of_member = msgspec.structs.replace(of_member, failure="", culprits=())
+        return msgspec.structs.replace(
+            of_member,
+            plan=self._plan.number,
+            job_id=job.id if job is not None else "",
+            rollout=tuple(sorted(job.rollout_versions)) if job is not None else (),
+            evaluation=tuple(sorted(job.evaluation_versions)) if job is not None else (),
+            group=self._group.epoch,
+            formed=self._group.formed,
+            draining=draining,
+            drained=draining and not (job and job.leases),
+            state=state,
+            detail=detail,
+        )
+
+    def _tell_if_changed(self) -> None:
+        """Tell everyone concerned how the worker stands, if that is new."""
+        report, before = self._report(), self._told
+        if report == before:
+            return
+        self._told = report
+        if self._node is not None:
+            try_tell(self, self._node, report)
+        if _for_runner(report) != _for_runner(before):
+            self._tell_runner(report)
+
+    def _tell_runner(self, report: WorkerReport) -> None:
+        if self._job is not None:
+            try_tell(self, self._job.membership.runner, report)
+
+    @property
+    def _draining(self) -> bool:
+        """Whether nothing more is taken, because the node is to leave."""
+        return self._plan.stop_in_s is not None
 
     def _pull_if_job(self) -> None:
         if self._job is not None:
             self._pull(self._job)
-
-    def _alive(self) -> Alive:
-        job = self._job
-        return Alive(
-            self._context.name,
-            self._group.epoch,
-            job.id if job is not None and job.rollout_versions else "",
-            self._draining_for is not None,
-            not self._group.formed,
-        )
 
     # --- leases ---
 
@@ -257,7 +239,7 @@ class GroupLeader(Actor):
         if number in job.leases or number in job.closed:
             log.info("grant_ignored", lease=number)
             return
-        if self._draining_for is not None or self._group.first is not None:
+        if self._draining or self._group.first is not None:
             self._give_back(job, number)
             return
         job.leases[number] = _Lease(number, tuple(request.id for request in message.requests))
@@ -276,7 +258,7 @@ class GroupLeader(Actor):
             self._job.leases.pop(number, None)
         self.tell(self._member, message)
         self._pull(self._job)
-        self._say_if_drained()
+        self._tell_if_changed()
 
     @handles(Recall, only=_from_dispatcher)
     async def on_recall(self, message: Recall) -> None:
@@ -352,30 +334,7 @@ class GroupLeader(Actor):
         job.leases.pop(number, None)
         if self._job is job:
             self._pull(job)
-            self._say_if_drained()
-
-    # --- the node ---
-
-    @handles(AreYouThere, only=_from_node)
-    async def on_are_you_there(self, message: AreYouThere) -> Alive:
-        """This loop turns."""
-        self._report_failure()  # it may have been lost: there is no other group yet
-        return self._alive()
-
-    @handles(Drain, only=_from_node)
-    async def on_drain(self, message: Drain) -> None:
-        """Take nothing more, and say when nothing is left; or go on as before."""
-        self._draining_for = self.sender if message.stop_in_s is not None else None
-        log.debug("takes_nothing_more", draining=self._draining_for is not None)
-        self.tell(self._member, message)
-        if self._job is not None:
-            self._pull(self._job)
-        self._say_if_drained()
-
-    def _say_if_drained(self) -> None:
-        if self._draining_for is not None and not (self._job and self._job.leases):
-            drained = Drained(self._context.name, self._context.epoch)
-            try_tell(self, self._draining_for, drained)
+            self._tell_if_changed()
 
     # --- pulling ---
 
@@ -385,15 +344,11 @@ class GroupLeader(Actor):
         """
         first = self._group.first
         if first is not None and self._group.formed:
-            rollout, evaluation = sorted(job.rollout_versions), sorted(job.evaluation_versions)
-            held = HeldVersions(
-                self._group.epoch, self._context.name, tuple(rollout), tuple(evaluation)
-            )
-            try_tell(self, first.leader, held)
+            try_tell(self, first.leader, self._report())
         if not job.rollout_versions and not job.evaluation_versions and not job.leases:
             return
         serves = self._group.serves(job.rollout_versions, job.evaluation_versions)
-        takes_more = self._draining_for is None and any(serves)
+        takes_more = not self._draining and any(serves)
         try_tell(
             self,
             job.membership.dispatcher,
@@ -412,10 +367,11 @@ class GroupLeader(Actor):
         )
 
     async def _keep_pulling(self) -> None:
-        while True:
+        for times in itertools.count(1):
             await asyncio.sleep(self._context.timings.worker.pull_s)
-            if self._job is not None:
-                self._pull(self._job)
+            self._pull_if_job()
+            if times % REPORT_EVERY == 0:
+                self._tell_runner(self._report())
 
 
 def _leaves_commits(end: Completed | ReturnLease | LeaseFailed) -> bool:
@@ -423,3 +379,8 @@ def _leaves_commits(end: Completed | ReturnLease | LeaseFailed) -> bool:
     if isinstance(end, LeaseFailed):
         return end.what == "scoring"
     return isinstance(end, ReturnLease)
+
+
+def _for_runner(report: WorkerReport) -> tuple[str, ...]:
+    """What the job runner wants to hear at once."""
+    return report.job_id, report.cannot_serve, report.state, report.detail

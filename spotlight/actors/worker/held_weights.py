@@ -44,6 +44,11 @@ class HeldWeights:
             weights = await self._engine.fetch_weights(offer)
             self._held[version] = HeldVersion(offer.checksum, weights)
 
+    def has(self, version: Version, checksum: int) -> bool:
+        """Whether a version is held, and with this checksum."""
+        held = self._held.get(version)
+        return held is not None and held.checksum == checksum
+
     def keep(self, numbers: Collection[int]) -> None:
         """Drop all others."""
         self._held = {key: held for key, held in self._held.items() if key[0] in numbers}

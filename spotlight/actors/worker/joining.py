@@ -1,9 +1,9 @@
-"""What the members of a group that forms say to each other.
+"""How the members of a group that forms find each other.
 
-Each introduces itself when it hears of the group, though it may have to end a step before it can
-come, and then sets its entries of the rendezvous. Nobody connects before all were heard of and are
-of one kind. Words may be lost: a member introduces itself again until the group has formed, and is
-then told again what it should have heard.
+Each introduces itself when it is planned into the group, though it may have to end a step before it
+can come, and then sets its entries of the rendezvous. Nobody connects before all have introduced
+themselves and are of one kind. Messages may be lost: a member introduces itself again until the
+group has formed, and is then sent again what it has missed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from spotlight.actors.protocol import FormGroup, Introduce, Seat
+from spotlight.actors.protocol import GroupPlan, Introduce, Seat
 from spotlight.errors import TransportError
 
 Tell = Callable[[Seat, Introduce], None]
@@ -36,7 +36,7 @@ class JoiningGroup:
         tell: sends a message to the member on a seat.
     """
 
-    def __init__(self, order: FormGroup, rank: int, model: str, tell: Tell) -> None:
+    def __init__(self, order: GroupPlan, rank: int, model: str, tell: Tell) -> None:
         self._order = order
         self._rank = rank
         self._model = model
@@ -45,7 +45,7 @@ class JoiningGroup:
         """By rank, of those who were heard of."""
         self._settled = asyncio.Event()
         """All were heard of, or the group cannot form."""
-        self._said: dict[str, bytes] = {}
+        self._own_entries: dict[str, bytes] = {}
         self._entries: dict[str, bytes] = {}
         self._reader: Entries | None = None
         self._failure = ""
@@ -59,12 +59,12 @@ class JoiningGroup:
         """To all others."""
         self._tell_others("", b"")
 
-    def say(self, key: str, value: bytes) -> None:
+    def set_entry(self, key: str, value: bytes) -> None:
         """Set an entry for all others."""
-        self._said[key] = value
+        self._own_entries[key] = value
         self._tell_others(key, value)
 
-    def hear(self, message: Introduce) -> None:
+    def accept(self, message: Introduce) -> None:
         """Another member introduces itself, or sets an entry."""
         self._models[message.rank] = message.model
         if misfits := self._misfits():
@@ -77,16 +77,16 @@ class JoiningGroup:
             if self._reader is not None:
                 self._reader.deliver(message.key, message.value)
         else:
-            for key, value in self._said.items():
-                self._tell(self._order.seats[message.rank], self._words(key, value))
+            for key, value in self._own_entries.items():
+                self._tell(self._order.seats[message.rank], self._introduction(key, value))
 
-    def read(self, reader: Entries) -> None:
+    def deliver_to(self, reader: Entries) -> None:
         """Entries go there, those that are set already too."""
         self._reader = reader
         for key, value in self._entries.items():
             reader.deliver(key, value)
 
-    async def all_heard(self) -> None:
+    async def all_introduced(self) -> None:
         """Wait for that; raises `TransportError` if the group cannot form."""
         await self._settled.wait()
         if self._failure:
@@ -117,7 +117,7 @@ class JoiningGroup:
     def _tell_others(self, key: str, value: bytes) -> None:
         for rank, seat in enumerate(self._order.seats):
             if rank != self._rank:
-                self._tell(seat, self._words(key, value))
+                self._tell(seat, self._introduction(key, value))
 
-    def _words(self, key: str, value: bytes) -> Introduce:
+    def _introduction(self, key: str, value: bytes) -> Introduce:
         return Introduce(self._order.epoch, self._rank, self._model, key, value)

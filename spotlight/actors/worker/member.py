@@ -1,10 +1,10 @@
 """A member: denoises on its accelerator with exactly the weights that a request names, scores what
 was denoised, and takes its seat in an SP group.
 
-Messages in: PrepareJob, HoldWeights (asks of its leader), EndJob, FormGroup, Grant, Revoke, Recall,
-Drain (its leader); Introduce, Follow, CannotFollow (other members).
-Messages out: GroupReady, GroupFailed, CommitSteps, and at the end of a batch Completed, ReturnLease
-or LeaseFailed (its leader); Introduce, Follow, CannotFollow (other members).
+Messages in: WorkerPlan, Grant, Revoke, Recall (its leader); Introduce, Follow, CannotFollow (other
+members).
+Messages out: WorkerReport, CommitSteps, and at the end of a batch Completed, ReturnLease or
+LeaseFailed (its leader); Introduce, Follow, CannotFollow (other members).
 
 The model stays loaded between jobs' iterations; weights versions are kept as tensors and copied in
 when a request needs another one. Batches run one after the other on the accelerator, while the last
@@ -25,22 +25,18 @@ from typing import Literal
 import structlog
 
 from spotlight.actors.protocol import (
-    Acknowledged,
     CannotFollow,
     Completed,
-    Drain,
-    EndJob,
     Follow,
-    FormGroup,
     Grant,
-    HoldWeights,
     Introduce,
+    JobPlan,
     LeaseFailed,
-    PrepareJob,
     Recall,
     ReturnLease,
     Revoke,
-    WeightsHeld,
+    WorkerPlan,
+    WorkerReport,
 )
 from spotlight.actors.runtime import Actor, ActorRef, from_an_actor, from_this_process, handles
 from spotlight.actors.worker.batch_work import STATES, BatchWork
@@ -48,11 +44,12 @@ from spotlight.actors.worker.batches import Batch, Batches, MemberJob, Unwanted,
 from spotlight.actors.worker.engine import Engine, Model, same_model
 from spotlight.actors.worker.group_connector import GroupConnector
 from spotlight.actors.worker.held_weights import HeldWeights
+from spotlight.actors.worker.job_holdings import JobHoldings
 from spotlight.actors.worker.sp_membership import SPMembership
 from spotlight.actors.worker.step_group import GroupSteps, StepGroup
 from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.errors import CommitRefused, NotFinite, ScoringError, SpotlightError, WrongWeights
-from spotlight.jobs import ModelSpec
+from spotlight.jobs import JobSpec, ModelSpec
 
 log = structlog.get_logger(__name__)
 
@@ -63,95 +60,127 @@ class Member(Actor):
     def __init__(self, context: WorkerContext, engine: Engine) -> None:
         self._context = context
         self._engine = engine
+        self._leader: ActorRef | None = None
+        self._plan = WorkerPlan(0)
+        """The latest."""
         self._job: MemberJob | None = None
         self._warm: tuple[ModelSpec, Model] | None = None
         connector = GroupConnector(context, engine, self._loaded_model)
-        self._seat: SPMembership[StepGroup] = SPMembership(
-            self, context.name, connector, context.timings.worker
+        self._seat: SPMembership = SPMembership(
+            self, context.name, connector, self._report, context.timings.worker
         )
         self._batches = Batches()
         self._weights = HeldWeights(context, engine)
+        self._holdings = JobHoldings(
+            self,
+            self._weights,
+            load_model=self._load_model,
+            begin=self._begin_job,
+            end=self._end_job,
+            changed=self._report,
+            timings=context.timings.worker,
+        )
         self._work = BatchWork(self, context, engine, self._seat, self._batches, self._weights)
+
+    # --- the plan ---
+
+    @handles(WorkerPlan, only=from_this_process)
+    async def on_plan(self, message: WorkerPlan) -> None:
+        """Do as it says, and report; what takes long is reported when it is done."""
+        assert self.sender is not None
+        self._leader, self._plan = self.sender, message
+        self._set_time_left(message.stop_in_s)
+        self._holdings.follow(message.job)
+        group = message.group
+        if group is not None and self._seat.take(group) and not self._seat.leads:
+            self._recall(self._batches)
+        self._report()
+
+    def _set_time_left(self, left_s: float | None) -> None:
+        """Commit what runs, give back what has not begun, and stop in time; or go on as before."""
+        log.debug("drain", worker=self._context.name, stop_in_s=left_s)
+        now = asyncio.get_running_loop().time()
+        self._batches.stop_at = stop_at = now + left_s if left_s is not None else None
+        for batch in self._batches:
+            batch.score_until(stop_at)
+            if stop_at is not None and not batch.begun:
+                self._end(batch, self._returned(batch))
+
+    def _report(self) -> None:
+        """Tell the leader what there is."""
+        if self._leader is None:
+            return
+        holdings, seat = self._holdings, self._seat
+        report = WorkerReport(
+            self._context.name,
+            self._context.epoch,
+            plan=self._plan.number,
+            job_id=holdings.job_id,
+            rollout=holdings.versions(evaluation=False),
+            evaluation=holdings.versions(evaluation=True),
+            cannot_serve=holdings.problem,
+            group=seat.epoch,
+            formed=seat.stands,
+            failure=seat.failure,
+            culprits=seat.culprits,
+        )
+        log.debug("held_reported", rollout=report.rollout, evaluation=report.evaluation)
+        self.tell(self._leader, report)
 
     # --- the job ---
 
-    @handles(PrepareJob, only=from_this_process)
-    async def on_prepare(self, message: PrepareJob) -> Acknowledged:
-        """Load the model, unless it is warm already; a new job starts without weights, the same
-        goes on and delivers to the new sink.
-        """
-        if self._job is not None and self._job.id == message.job_id:
-            self._job.sink = message.membership.sink
-            return Acknowledged()
-        self._forget_job()
-        self._context.use_threads(message.job.threads)
-        spec, reward = message.job.model, message.job.reward
-        if self._warm is None or self._warm[0] != spec:
-            self._warm = None
-            with self._context.busy("loading", "model"):
-                model = await self._context.on_accelerator(lambda: self._engine.load(spec))
-            self._warm = (spec, model)
-        fingerprint = same_model(message.job_id, message.job)
-        sink = message.membership.sink
-        self._job = MemberJob(message.job_id, self._warm[1], reward, sink, fingerprint)
+    async def _load_model(self, spec: JobSpec) -> None:
+        """Unless it is warm already."""
+        self._context.use_threads(spec.threads)
+        if self._warm is not None and self._warm[0] == spec.model:
+            return
+        self._warm = None
+        with self._context.busy("loading", "model"):
+            model = await self._context.on_accelerator(lambda: self._engine.load(spec.model))
+        self._warm = (spec.model, model)
+
+    def _begin_job(self, plan: JobPlan, spec: JobSpec) -> None:
+        """A new job, or another plan of the same, which may have another sink."""
+        sink = plan.membership.sink
+        if self._job is not None and self._job.id == plan.job_id:
+            self._job.sink = sink
+            return
+        assert self._warm is not None, "the model is loaded"
+        fingerprint = same_model(plan.job_id, spec)
+        self._job = MemberJob(plan.job_id, self._warm[1], spec.reward, sink, fingerprint)
         log.debug("job_begun", actor="member")
-        self.run_task(self._work.scoring.prepare(reward))
-        return Acknowledged()
+        self.run_task(self._work.scoring.prepare(spec.reward))
 
-    @handles(HoldWeights, only=from_this_process)
-    async def on_hold_weights(self, message: HoldWeights) -> WeightsHeld:
-        """Fetch a version and drop those that nobody needs any more."""
-        for evaluation, offer in ((False, message.rollout), (True, message.evaluation)):
-            if offer is not None:
-                version = (message.version, evaluation)
-                await self._weights.hold(version, offer)
-                log.debug("weights_held", worker=self._context.name, version=version)
-        self._weights.keep(message.keep)
-        return WeightsHeld(message.version)
-
-    @handles(EndJob, only=from_this_process)
-    async def on_end_job(self, message: EndJob) -> None:
-        """Forget the job's weights; the model stays warm."""
-        if self._job is not None and self._job.id == message.job_id:
-            self._forget_job()
-
-    def _forget_job(self) -> None:
+    def _end_job(self) -> None:
+        """The model stays warm."""
         if self._job is not None:
             log.debug("job_forgotten", actor="member")
         self._job = None
         self._batches.forget_all()
-        self._weights.forget_all()
 
     def _loaded_model(self) -> tuple[Model, str] | None:
         return None if self._job is None else (self._job.model, self._job.fingerprint)
 
     # --- the group ---
 
-    @handles(FormGroup, only=from_this_process)
-    async def on_form_group(self, message: FormGroup) -> None:
-        """Take a seat in another group."""
-        assert self.sender is not None
-        if self._seat.take(message, self.sender) and not self._seat.leads:
-            self._recall(self._batches)
-
     @handles(Introduce, only=from_an_actor)
     async def on_introduce(self, message: Introduce) -> None:
         """Another member of the group that forms."""
         assert self.sender is not None
-        self._seat.hear(message, self.sender)
+        self._seat.accept_introduction(message, self.sender)
 
     @handles(Follow, only=from_an_actor)
     async def on_follow(self, message: Follow) -> None:
         """Take part in the next steps of the group."""
         assert self.sender is not None
-        if self._seat.expects(message, self.sender):
+        if self._seat.should_follow(message, self.sender):
             self.run_task(self._follow(message, self.sender))
 
     @handles(CannotFollow, only=from_an_actor)
     async def on_cannot_follow(self, message: CannotFollow) -> None:
         """A member of the group cannot take part."""
         assert self.sender is not None
-        self._seat.cannot(message, self.sender)
+        self._seat.accept_refusal(message, self.sender)
 
     async def _follow(self, message: Follow, rank_0: ActorRef) -> None:
         try:
@@ -174,11 +203,11 @@ class Member(Actor):
             raise WrongWeights(f"version {first.weights_version} is not the same here")
         model = self._job.model
 
-        def take_steps(company: StepGroup) -> asyncio.Future[int]:
-            assert isinstance(company, GroupSteps), "nobody follows in a group of one"
+        def take_steps(group: StepGroup) -> asyncio.Future[int]:
+            assert isinstance(group, GroupSteps), "nobody follows in a group of one"
             return self._context.in_turn(
-                lambda: company.follow(
-                    message.stretch,
+                lambda: group.follow(
+                    message.run,
                     model,
                     message.requests,
                     prepare=lambda: self._weights.load(model, version),
@@ -215,17 +244,6 @@ class Member(Actor):
         """
         found = map(self._batches.get, message.leases)
         self._recall([batch for batch in found if batch is not None])
-
-    @handles(Drain, only=from_this_process)
-    async def on_drain(self, message: Drain) -> None:
-        """Commit what runs, give back what has not begun, and stop in time; or go on as before."""
-        log.info("drain", worker=self._context.name, stop_in_s=message.stop_in_s)
-        now, left_s = asyncio.get_running_loop().time(), message.stop_in_s
-        self._batches.stop_at = stop_at = now + left_s if left_s is not None else None
-        for batch in self._batches:
-            batch.score_until(stop_at)
-            if stop_at is not None and not batch.begun:
-                self._end(batch, self._returned(batch))
 
     def _recall(self, batches: Iterable[Batch]) -> None:
         for batch in batches:

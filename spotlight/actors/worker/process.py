@@ -61,8 +61,8 @@ async def _serve(arguments: argparse.Namespace) -> None:
             return system.spawn(factory, name, linked=True)  # a crash ends the process
 
         member = await spawn(lambda: Member(context, engine), "member")
-        leader = await spawn(lambda: GroupLeader(context, member), "leader")
         trainer = await spawn(lambda: TrainerRank(context, engine), "trainer-rank")
+        leader = await spawn(lambda: GroupLeader(context, member, trainer), "leader")
         refs = WorkerRefs(arguments.name, context.epoch, leader, member, trainer)
         key = os.environ.get(WORKER_KEY, "")
         system.tell(system.well_known(arguments.node, "node"), WorkerUp(refs, key))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spotlight.actors.protocol import FormGroup, GroupFailed, HeldVersions, Seat
+from spotlight.actors.protocol import GroupPlan, Seat, WorkerReport
 from spotlight.actors.runtime import ActorRef
 
 Versions = tuple[frozenset[int], frozenset[int]]
@@ -10,70 +10,62 @@ Versions = tuple[frozenset[int], frozenset[int]]
 
 
 class SPGroupView:
-    """A group of one before the first order.
+    """A group of one before the first plan.
 
-    Invariant: a group serves what all its members have said that they hold, and nothing before it
-    has formed.
+    Invariant: a group serves what all its members have reported to hold, and nothing before it has
+    formed.
     """
 
     def __init__(self, worker: str) -> None:
         self._worker = worker
-        self._order: FormGroup | None = None
+        self._plan: GroupPlan | None = None
         self._formed = True
         self._held: dict[str, Versions] = {}
-        self.failure: GroupFailed | None = None
-        """Why there is no group, until there is another order."""
 
     @property
     def epoch(self) -> int:
-        """Of the latest order; 0 before the first."""
-        return self._order.epoch if self._order is not None else 0
+        """Of the latest plan; 0 before the first."""
+        return self._plan.epoch if self._plan is not None else 0
 
     @property
     def formed(self) -> bool:
-        """Whether the group of the latest order can denoise."""
+        """Whether the group of the latest plan can denoise."""
         return self._formed
+
+    @property
+    def seats(self) -> tuple[Seat, ...]:
+        """Those of the latest plan."""
+        return self._plan.seats if self._plan is not None else ()
 
     @property
     def first(self) -> Seat | None:
         """Rank 0, if that is another worker."""
-        seats = self._order.seats if self._order is not None else ()
+        seats = self.seats
         return seats[0] if seats and seats[0].worker != self._worker else None
 
     @property
     def followers(self) -> tuple[str, ...]:
         """The workers that this one leads."""
-        if self._order is None or self.first is not None:
-            return ()
-        return tuple(seat.worker for seat in self._order.seats[1:])
+        return () if self.first is not None else tuple(seat.worker for seat in self.seats[1:])
 
-    def take(self, order: FormGroup) -> bool:
-        """The node's latest order; False if it is an old one."""
-        if order.epoch <= self.epoch:
+    def plan(self, group: GroupPlan) -> bool:
+        """The node's latest plan; False if it is known, or an old one."""
+        if group.epoch <= self.epoch:
             return False
-        self._order, self._formed, self.failure = order, False, None
+        self._plan, self._formed = group, False
         self._held.clear()
         return True
 
-    def form(self, epoch: int) -> bool:
-        """The member says that the group has formed; False if there is another by now."""
-        self._formed = self._formed or epoch == self.epoch
-        return epoch == self.epoch
+    def note_member(self, report: WorkerReport) -> None:
+        """The own member says whether the group stands; of another group it says nothing."""
+        self._formed = report.formed and report.group == self.epoch
 
-    def fail(self, message: GroupFailed) -> bool:
-        """The member says that the group is no more; False if there is another by now."""
-        if message.epoch == self.epoch:
-            self._formed, self.failure = False, message
-        return message.epoch == self.epoch
-
-    def hear(self, message: HeldVersions, sender: ActorRef | None) -> bool:
+    def note_follower(self, report: WorkerReport, sender: ActorRef | None) -> bool:
         """A follower says what it holds; False if that is of another epoch, or nobody's."""
-        if message.epoch != self.epoch or message.worker not in self.followers:
+        known = [(seat.worker, seat.leader) for seat in self.seats if self.first is None]
+        if report.group != self.epoch or (report.worker, sender) not in known[1:]:
             return False
-        seats = self._order.seats if self._order is not None else ()
-        if (message.worker, sender) not in [(seat.worker, seat.leader) for seat in seats]:
-            return False
-        self._held[message.worker] = (frozenset(message.rollout), frozenset(message.evaluation))
+        self._held[report.worker] = (frozenset(report.rollout), frozenset(report.evaluation))
         return True
 
     def serves(self, rollout: set[int], evaluation: set[int]) -> Versions:

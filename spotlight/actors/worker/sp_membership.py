@@ -7,7 +7,7 @@ Invariants:
   it is left behind.
 - Every wait is bounded; a group that does not form, or breaks, is reported with its epoch and the
   members at fault, and a new order is awaited.
-- A word that is lost is said again: until the group has formed, or the stretch is over.
+- A word that is lost is said again: until the group has formed, or the run is over.
 """
 
 from __future__ import annotations
@@ -15,119 +15,84 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
 
 import structlog
 
-from spotlight.actors.protocol import (
-    CannotFollow,
-    Follow,
-    FormGroup,
-    GroupFailed,
-    GroupReady,
-    Introduce,
-    Seat,
-)
+from spotlight.actors.protocol import CannotFollow, Follow, GroupPlan, Introduce, Seat
 from spotlight.actors.protocol.delivery import try_tell
 from spotlight.actors.runtime import Actor, ActorRef
-from spotlight.actors.worker.joining import Entries, JoiningGroup
+from spotlight.actors.worker.group_connector import GroupConnector
+from spotlight.actors.worker.joining import JoiningGroup
+from spotlight.actors.worker.step_group import GroupSteps, StepGroup
 from spotlight.errors import CannotShard, SpotlightError, TransportError
 from spotlight.timings import WorkerTimings
 from spotlight.types import Request
 
 log = structlog.get_logger(__name__)
 
-StepGroupT = TypeVar("StepGroupT")
-"""With whom steps are taken: as the connector makes it."""
-CompanyT_co = TypeVar("CompanyT_co", covariant=True)
-
 _EARLY = 64
 
 
-class Arrival(Entries, Protocol[CompanyT_co]):
-    """One end of a group that forms."""
-
-    async def company(self) -> CompanyT_co:
-        """The group, once all have come; raises `TransportError` when they do not in time."""
-        ...
-
-
-class Connector(Protocol[StepGroupT]):
-    """How a member comes together with others, and parts from them."""
-
-    alone: StepGroupT
-
-    def fingerprint(self) -> str | None:
-        """The same in all members that have this job and this model; None without a job."""
-        ...
-
-    def meet(
-        self, order: FormGroup, rank: int, send: Callable[[str, bytes], None]
-    ) -> Arrival[StepGroupT]:
-        """Begin to form a group; `send` hands an entry to all others."""
-        ...
-
-    def leave(self, company: StepGroupT) -> None:
-        """Part from a group in which nobody waits."""
-
-    def leave_behind(self, company: StepGroupT) -> None:
-        """Part from one in which steps may be stuck: they are nothing to us any more."""
-
-
 @dataclass(eq=False)
-class _StepRun(Generic[StepGroupT]):
-    """See `step_loop.Stretch`."""
+class _StepRun:
+    """See `step_loop.StepRun`."""
 
-    seat: SPMembership[StepGroupT]
+    seat: SPMembership
     epoch: int
     number: int
-    company: StepGroupT
+    group: StepGroup
     broken: asyncio.Future[None]
     call: Follow | None = None
     """With which the others were called, if this member leads."""
     others: tuple[Seat, ...] = ()
 
     def over(self, error: TransportError | None = None) -> None:
-        """See `step_loop.Stretch.over`."""
+        """See `step_loop.StepRun.over`."""
         self.seat.end(self, error)
 
 
-class SPMembership(Generic[StepGroupT]):
+class SPMembership:
     """See the module's docstring; a member in a group of one to begin with.
 
     Args:
         actor: the member, which tells on the seat's behalf.
         worker: its name.
+        changed: called when the group has formed, or is no more.
     """
 
     def __init__(
         self,
         actor: Actor,
         worker: str,
-        connector: Connector[StepGroupT],
+        connector: GroupConnector,
+        changed: Callable[[], None],
         timings: WorkerTimings,
     ) -> None:
         self._actor = actor
         self._worker = worker
         self._connector = connector
+        self._changed = changed
         self._timings = timings
-        self._order: FormGroup | None = None
-        self._leader: ActorRef | None = None
+        self._order: GroupPlan | None = None
         self._forming: asyncio.Task[None] | None = None
         self._joining: JoiningGroup | None = None
         self._repeating: asyncio.Task[None] | None = None
         self._early: list[tuple[Introduce, ActorRef]] = []
-        self._company = connector.alone
+        self._group = connector.alone
         self._formed = asyncio.Event()
         self._formed.set()
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._open: dict[_StepRun[StepGroupT], None] = {}
+        self._open: dict[_StepRun, None] = {}
         self._quiet = asyncio.Event()
         self._quiet.set()
-        self._stretches = 0
+        self._runs = 0
         """Number of the latest that was led, or that a call to follow named."""
         self._ended = (0, 0)
         """Epoch and number of the latest that came to its end here."""
+        self.failure = ""
+        """Why there is no group, until there is another plan; empty while nothing has failed."""
+        self.culprits: tuple[str, ...] = ()
+        """The members that are why; nobody if that is not known."""
         self.changing = False
         """Steps should end soon: read by the accelerator's thread."""
 
@@ -137,17 +102,25 @@ class SPMembership(Generic[StepGroupT]):
         return self._order.epoch if self._order is not None else 0
 
     @property
+    def stands(self) -> bool:
+        """Whether the group of the latest order can denoise."""
+        return self._formed.is_set()
+
+    @property
     def leads(self) -> bool:
         """Whether this member has rank 0."""
         return self._rank() == 0
 
     # --- forming ---
 
-    def take(self, order: FormGroup, leader: ActorRef) -> bool:
-        """Leave the group and form the one of the order; False if the order is an old one."""
+    def take(self, order: GroupPlan) -> bool:
+        """Leave the group and form the one of the order; False if the order is known, or an old
+        one.
+        """
         if order.epoch <= self.epoch:
             return False
-        self._order, self._leader, self._stretches = order, leader, 0
+        self._order, self._runs = order, 0
+        self.failure, self.culprits = "", ()
         self.changing = True
         self._formed.clear()
         self._stop_repeating()
@@ -161,13 +134,13 @@ class SPMembership(Generic[StepGroupT]):
         self._forming = self._actor.run_task(self._form(order))
         return True
 
-    async def _form(self, order: FormGroup) -> None:
+    async def _form(self, order: GroupPlan) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
             joining = self._begin_to_join(order) if len(order.seats) > 1 else None
             await self._leave()
-            company = await self._meet(order, joining) if joining else self._connector.alone
+            group = await self._meet(order, joining) if joining else self._connector.alone
         except TransportError as error:
             known = self._joining.culprits if self._joining is not None else (self._worker,)
             self._fail(str(error), known)
@@ -175,13 +148,18 @@ class SPMembership(Generic[StepGroupT]):
         except CannotShard as error:
             self._fail(str(error), (self._worker,))
             return
-        self._company = company
-        self._broken = loop.create_future()
+        self._join(group, loop.time() - began)
+
+    def _join(self, group: StepGroup, seconds: float) -> None:
+        """The group stands, so long after it was planned."""
+        self._group = group
+        self._broken = asyncio.get_running_loop().create_future()
         self.changing = False
         self._formed.set()
-        self._tell_leader(GroupReady(order.epoch, loop.time() - began))
+        log.info("group_formed", epoch=self.epoch, seconds=round(seconds, 4))
+        self._changed()
 
-    def _begin_to_join(self, order: FormGroup) -> JoiningGroup:
+    def _begin_to_join(self, order: GroupPlan) -> JoiningGroup:
         fingerprint = self._connector.fingerprint()
         if fingerprint is None:
             raise TransportError("no job is prepared on this member")
@@ -194,7 +172,7 @@ class SPMembership(Generic[StepGroupT]):
         self._repeating = self._actor.run_task(self._repeat(joining))
         early, self._early = self._early, []
         for message, sender in early:
-            self.hear(message, sender)
+            self.accept_introduction(message, sender)
         return joining
 
     async def _leave(self) -> None:
@@ -205,38 +183,38 @@ class SPMembership(Generic[StepGroupT]):
         except TimeoutError:
             log.warning("step_takes_too_long", seconds=self._timings.leave_limit_s)
             self._leave_behind()
-        self._connector.leave(self._company)
-        self._company = self._connector.alone
+        self._connector.leave(self._group)
+        self._group = self._connector.alone
 
-    async def _meet(self, order: FormGroup, joining: JoiningGroup) -> StepGroupT:
-        await joining.all_heard()
-        encounter = self._connector.meet(order, self._rank(), joining.say)
-        joining.read(encounter)
-        return await encounter.company()
+    async def _meet(self, order: GroupPlan, joining: JoiningGroup) -> StepGroup:
+        await joining.all_introduced()
+        meeting = self._connector.meet(order, self._rank(), joining.set_entry)
+        joining.deliver_to(meeting)
+        return GroupSteps(await meeting.collective())
 
-    def hear(self, message: Introduce, sender: ActorRef) -> None:
+    def accept_introduction(self, message: Introduce, sender: ActorRef) -> None:
         """A member introduces itself, or sets an entry of the rendezvous."""
         if message.epoch < self.epoch:
             self._refuse_old(message.epoch)
         elif message.epoch > self.epoch or self._joining is None:
             self._early = [*self._early[-_EARLY:], (message, sender)]  # our order is on its way
         elif self._has_rank(sender, message.rank):
-            self._joining.hear(message)
+            self._joining.accept(message)
         else:
             self._refuse_stranger(message, sender)
 
     async def _repeat(self, joining: JoiningGroup) -> None:
         """Anything that we said may be lost."""
         loop = asyncio.get_running_loop()
-        hear_until = loop.time() + self._timings.introduction_limit_s
+        introduced_by = loop.time() + self._timings.introduction_limit_s
         while True:
             await asyncio.sleep(self._timings.repeat_s)
             if not self._formed.is_set():
                 joining.introduce()
-                if loop.time() >= hear_until:
+                if loop.time() >= introduced_by:
                     joining.give_up_absent()
-            for stretch in self._open:
-                self._call(stretch)
+            for run in self._open:
+                self._call(run)
 
     def _stop_repeating(self) -> None:
         if self._repeating is not None:
@@ -245,29 +223,27 @@ class SPMembership(Generic[StepGroupT]):
 
     # --- steps ---
 
-    async def lead(
-        self, requests: tuple[Request, ...], checksum: int
-    ) -> _StepRun[StepGroupT] | None:
+    async def lead(self, requests: tuple[Request, ...], checksum: int) -> _StepRun | None:
         """Call the group together for some steps of a batch, once it has formed; None if this
         member does not lead it, or no group forms for long.
         """
         if not await self._has_formed() or not self.leads:
             return None
-        self._stretches += 1
-        stretch = self._begin(self._stretches)
-        stretch.call = Follow(self.epoch, stretch.number, requests, checksum)
-        stretch.others = self._order.seats[1:] if self._order is not None else ()
-        self._call(stretch)
-        return stretch
+        self._runs += 1
+        run = self._begin(self._runs)
+        run.call = Follow(self.epoch, run.number, requests, checksum)
+        run.others = self._order.seats[1:] if self._order is not None else ()
+        self._call(run)
+        return run
 
-    def _call(self, stretch: _StepRun[StepGroupT]) -> None:
-        if stretch.call is not None:
-            for seat in stretch.others:
-                try_tell(self._actor, seat.member, stretch.call)
+    def _call(self, run: _StepRun) -> None:
+        if run.call is not None:
+            for seat in run.others:
+                try_tell(self._actor, seat.member, run.call)
 
-    def expects(self, message: Follow, rank_0: ActorRef) -> bool:
+    def should_follow(self, message: Follow, rank_0: ActorRef) -> bool:
         """Whether to follow: not to a group that is gone, nor when we do so already."""
-        called = (message.epoch, message.stretch)
+        called = (message.epoch, message.run)
         if called <= self._ended or any((it.epoch, it.number) == called for it in self._open):
             return False
         if message.epoch != self.epoch:
@@ -276,15 +252,15 @@ class SPMembership(Generic[StepGroupT]):
         if not self._has_rank(rank_0, 0):
             self._refuse_stranger(message, rank_0)
             return False
-        is_new = message.stretch > self._stretches
-        self._stretches = max(self._stretches, message.stretch)
+        is_new = message.run > self._runs
+        self._runs = max(self._runs, message.run)
         return is_new
 
     def refuse(self, message: Follow, rank_0: ActorRef, reason: str) -> None:
         """This member cannot follow; it says so again when it is called again."""
         log.warning("cannot_follow", epoch=message.epoch, reason=reason)
         if message.epoch == self.epoch:
-            self._stretches = message.stretch - 1
+            self._runs = message.run - 1
             reason = f"{self._worker}: {reason}"
             try_tell(self._actor, rank_0, CannotFollow(message.epoch, self._worker, reason))
 
@@ -297,19 +273,19 @@ class SPMembership(Generic[StepGroupT]):
         self,
         message: Follow,
         rank_0: ActorRef,
-        take_steps: Callable[[StepGroupT], asyncio.Future[int]],
+        take_steps: Callable[[StepGroup], asyncio.Future[int]],
     ) -> None:
-        """Take part in a stretch that rank 0 leads; the caller has the accelerator's turn."""
-        company = self._company
-        if message.epoch != self.epoch or company is self._connector.alone:
+        """Take part in a run that rank 0 leads; the caller has the accelerator's turn."""
+        group = self._group
+        if message.epoch != self.epoch or group is self._connector.alone:
             self._refuse_call(message, rank_0)
             return
-        stretch = self._begin(message.stretch)
+        run = self._begin(message.run)
         broke: TransportError | None = None
         culprits: tuple[str, ...] = ()
         try:
-            steps = take_steps(company)
-            await asyncio.wait((steps, stretch.broken), return_when=asyncio.FIRST_COMPLETED)
+            steps = take_steps(group)
+            await asyncio.wait((steps, run.broken), return_when=asyncio.FIRST_COMPLETED)
             if steps.done():
                 steps.result()
             else:
@@ -322,7 +298,7 @@ class SPMembership(Generic[StepGroupT]):
             broke = TransportError(f"{type(error).__name__}: {error}")
             culprits = (self._worker,)
         finally:
-            self.end(stretch, broke, culprits)
+            self.end(run, broke, culprits)
 
     async def formed(self, epoch: int) -> bool:
         """Wait until the group of that epoch has formed; False if there is another by now, or none
@@ -330,7 +306,7 @@ class SPMembership(Generic[StepGroupT]):
         """
         return epoch == self.epoch and await self._has_formed() and epoch == self.epoch
 
-    def cannot(self, message: CannotFollow, sender: ActorRef) -> None:
+    def accept_refusal(self, message: CannotFollow, sender: ActorRef) -> None:
         """A member cannot take part: the group is given up, for its sake; or it has gone on to the
         next one before us, and nobody is to wait for it.
         """
@@ -341,30 +317,30 @@ class SPMembership(Generic[StepGroupT]):
             self._refuse_stranger(message, sender)
         elif message.epoch == self.epoch:
             self._fail(message.reason, (message.worker,))
-        elif any(stretch.epoch == message.epoch for stretch in self._open):
+        elif any(run.epoch == message.epoch for run in self._open):
             self._leave_behind()
 
     def end(
         self,
-        stretch: _StepRun[StepGroupT],
+        run: _StepRun,
         error: TransportError | None,
         culprits: tuple[str, ...] = (),
     ) -> None:
-        """A stretch is over; with what broke the group, and who is to blame for it."""
-        was_open = stretch in self._open
-        self._open.pop(stretch, None)
+        """A run is over; with what broke the group, and who is to blame for it."""
+        was_open = run in self._open
+        self._open.pop(run, None)
         if was_open and error is None:
-            self._ended = max(self._ended, (stretch.epoch, stretch.number))
+            self._ended = max(self._ended, (run.epoch, run.number))
         if not self._open:
             self._quiet.set()
-        if error is not None and stretch.epoch == self.epoch and self._formed.is_set():
+        if error is not None and run.epoch == self.epoch and self._formed.is_set():
             self._fail(str(error), culprits)
 
-    def _begin(self, number: int) -> _StepRun[StepGroupT]:
-        stretch = _StepRun(self, self.epoch, number, self._company, self._broken)
-        self._open[stretch] = None
+    def _begin(self, number: int) -> _StepRun:
+        run = _StepRun(self, self.epoch, number, self._group, self._broken)
+        self._open[run] = None
         self._quiet.clear()
-        return stretch
+        return run
 
     async def _has_formed(self) -> bool:
         try:
@@ -384,14 +360,16 @@ class SPMembership(Generic[StepGroupT]):
         self._stop_repeating()
         self._leave_behind()
         self._formed.clear()
-        self._tell_leader(GroupFailed(self.epoch, reason, culprits))
+        self.failure, self.culprits = reason, culprits
+        log.debug("group_lost", epoch=self.epoch)
+        self._changed()
 
     def _leave_behind(self) -> None:
         """Whoever waits in the group does so without us; one who is alone waits for nobody."""
-        if self._company is self._connector.alone:
+        if self._group is self._connector.alone:
             return
-        self._connector.leave_behind(self._company)
-        self._company = self._connector.alone
+        self._connector.leave_behind(self._group)
+        self._group = self._connector.alone
         if not self._broken.done():
             self._broken.set_result(None)
         self._open.clear()
@@ -410,10 +388,6 @@ class SPMembership(Generic[StepGroupT]):
     def _has_rank(self, member: ActorRef, rank: int) -> bool:
         seats = self._order.seats if self._order is not None else ()
         return 0 <= rank < len(seats) and seats[rank].member == member
-
-    def _tell_leader(self, message: GroupReady | GroupFailed) -> None:
-        if self._leader is not None:
-            self._actor.tell(self._leader, message)
 
     def _rank(self) -> int:
         if self._order is None:

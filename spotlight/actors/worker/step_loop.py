@@ -38,7 +38,7 @@ class StepRun(Protocol):
     """Leave to take some steps with those who are in one's SP group now."""
 
     number: int
-    company: StepGroup
+    group: StepGroup
     broken: asyncio.Future[None]
     """Done when the group is no more: its accelerator thread may be stuck."""
 
@@ -79,7 +79,7 @@ class StepLoop(Generic[ResultT]):
         lead: waits for the SP group, and calls the others together; None if this member leads
             no group any more.
         prepare: loads the batch's weights, unless they are loaded; in the accelerator's thread,
-            before every stretch of steps.
+            before every run of steps.
         begin: makes the denoising, in the accelerator's thread.
         finish: what becomes of its copy after the last step, in the accelerator's thread too.
         deliver: packs and delivers a commit; may take long, never raises.
@@ -150,24 +150,24 @@ class StepLoop(Generic[ResultT]):
             await self._turn.regain()
             if self._is_due(self._work, urgent=stop_at is not None):
                 self._delivery = self._start(self._deliver(await self._take()))
-            stretch = await self._lead()
-            if stretch is None:
+            run = await self._lead()
+            if run is None:
                 return None
-            finished = await self._run_stretch(stretch, passes_on=stop_at is None)
+            finished = await self._take_run(run, passes_on=stop_at is None)
             if finished is not None:
                 require_wanted()
                 if self._delivery is not None:
                     self._delivery.cancel()  # the last step is delivered instead
                 return finished
 
-    async def _run_stretch(self, stretch: StepRun, *, passes_on: bool) -> ResultT | None:
+    async def _take_run(self, run: StepRun, *, passes_on: bool) -> ResultT | None:
         work = self._work
-        steps = self._accelerator.in_turn(lambda: self._advance(stretch, work))
+        steps = self._accelerator.in_turn(lambda: self._advance(run, work))
         if passes_on and self._runs_to_the_end():
             self._turn.pass_on()
         broke: TransportError | None = None
         try:
-            await asyncio.wait((steps, stretch.broken), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((steps, run.broken), return_when=asyncio.FIRST_COMPLETED)
             if steps.done():
                 return steps.result()
             steps.cancel()  # how it ends, if it has begun, is of no interest
@@ -175,15 +175,15 @@ class StepLoop(Generic[ResultT]):
         except TransportError as error:
             broke = error.with_traceback(None)  # or this frame would keep the group alive
         finally:
-            stretch.over(broke)
+            run.over(broke)
         return None
 
-    def _advance(self, stretch: StepRun, work: _Work) -> ResultT | None:
+    def _advance(self, run: StepRun, work: _Work) -> ResultT | None:
         """In the accelerator's thread: one step, and those after it until a commit is due. The trip
         to the loop and back costs as much as a step of a small model.
         """
-        company = stretch.company
-        with company.lead(stretch.number):
+        group = run.group
+        with group.lead(run.number):
             if work.denoising is None and not self._goes_on():
                 return None  # what was decided while it waited for its turn comes first
             self._prepare()
@@ -192,11 +192,11 @@ class StepLoop(Generic[ResultT]):
                 work.first, work.denoising = denoising.steps_taken, denoising
             denoising = work.denoising
             if not denoising.done:  # unless the group broke after the last step
-                company.begin(denoising)
-                work.degrees.add(company.members)
-                self._step(company, denoising, work)
+                group.begin(denoising)
+                work.degrees.add(group.members)
+                self._step(group, denoising, work)
                 while not (denoising.done or self._is_due(work, urgent=False)) and self._goes_on():
-                    self._step(company, denoising, work)
+                    self._step(group, denoising, work)
         if denoising.done:
             return self._finish(self._copy(denoising))
         if not self._goes_on():
@@ -246,9 +246,9 @@ class StepLoop(Generic[ResultT]):
         self._committed = taken.progress.step
         return taken
 
-    def _step(self, company: StepGroup, denoising: Denoising, work: _Work) -> None:
+    def _step(self, group: StepGroup, denoising: Denoising, work: _Work) -> None:
         began = self._accelerator.seconds()
-        company.step(denoising)
+        group.step(denoising)
         work.seconds += self._accelerator.seconds() - began
 
     def _copy(self, denoising: Denoising) -> Taken:

@@ -1,7 +1,7 @@
 """A trainer rank: optimizer steps on its accelerator, together with the other ranks.
 
-Messages in: PrepareJob, EndJob (node); StartTrainer, DropTrainer, Train, Publish, SaveCheckpoint
-(the job runner that `PrepareJob` names); GetTrainer. Messages out: TrainerListens, TrainerReady,
+Messages in: WorkerPlan (its leader); StartTrainer, DropTrainer, Train, Publish, SaveCheckpoint (the
+job runner that the plan names); GetTrainer. Messages out: TrainerListens, TrainerReady,
 TrainerAt, Trained, Published, CheckpointSaved, or TrainerFailed, to whoever asked.
 
 Work runs in the accelerator's thread, one after the other. Every error becomes a `TrainerFailed`.
@@ -29,9 +29,7 @@ import structlog
 from spotlight.actors.protocol import (
     CheckpointSaved,
     DropTrainer,
-    EndJob,
     GetTrainer,
-    PrepareJob,
     Publish,
     Published,
     SaveCheckpoint,
@@ -42,9 +40,17 @@ from spotlight.actors.protocol import (
     TrainerFailed,
     TrainerListens,
     TrainerReady,
+    WorkerPlan,
 )
 from spotlight.actors.protocol.delivery import try_tell, until_transferred
-from spotlight.actors.runtime import Actor, ActorRef, Message, from_an_actor, handles
+from spotlight.actors.runtime import (
+    Actor,
+    ActorRef,
+    Message,
+    from_an_actor,
+    from_this_process,
+    handles,
+)
 from spotlight.actors.worker.engine import Engine, Listener, Trainer
 from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.errors import SpotlightError, TransportError
@@ -105,19 +111,20 @@ class TrainerRank(Actor):
 
     # --- who may say what ---
 
-    def _from_node(self, message: Message) -> bool:
-        return self.sender_address == self._context.node
-
     def _from_runner(self, message: Message) -> bool:
         return self._runner is not None and self.sender == self._runner
 
     # --- the job ---
 
-    @handles(PrepareJob, only=_from_node)
-    async def on_prepare(self, message: PrepareJob) -> None:
+    @handles(WorkerPlan, only=from_this_process)
+    async def on_plan(self, message: WorkerPlan) -> None:
         """Whose orders count from now on, and how many threads the job has."""
-        self._context.use_threads(message.job.threads)
-        self._runner = message.membership.runner
+        job = message.job
+        if self._term is not None and (job is None or job.job_id != self._term[0]):
+            self._close()  # it belongs to another job
+        self._runner = job.membership.runner if job is not None else None
+        if job is not None and job.spec is not None:
+            self._context.use_threads(job.spec.threads)
         if self._early is not None and self._early[0] == self._runner:
             (runner, order), self._early = self._early, None
             self._begin(order, runner)
@@ -131,7 +138,7 @@ class TrainerRank(Actor):
         if self.sender == self._runner:
             self._begin(message, self.sender)
         else:
-            log.info("start_before_prepare", sender=str(self.sender))
+            log.info("start_before_plan", sender=str(self.sender))
             self._early = (self.sender, message)
 
     def _begin(self, message: StartTrainer, asker: ActorRef) -> None:
@@ -187,14 +194,6 @@ class TrainerRank(Actor):
         if training is None:
             return self._log_unstarted(message)
         self._obey(("save", message), training.rank, lambda: self._save(training, message))
-
-    @handles(EndJob, only=_from_node)
-    async def on_end_job(self, message: EndJob) -> None:
-        """Free what belongs to the job."""
-        if self._term is None or self._term[0] != message.job_id:
-            return
-        if not message.term or self._term[1] <= message.term:
-            self._close()
 
     async def stopping(self, reason: str) -> None:
         """Leave the group."""

@@ -83,8 +83,8 @@ class WorkerContext:
         self._turn = asyncio.Lock()
         self._busy: Counter[WorkerState] = Counter()
         self._details: dict[WorkerState, str] = {}
-        self._reported: tuple[WorkerState, str] = ("starting", "")
-        self._report: Callable[[WorkerState, str], None] | None = None
+        self._reported = self.state
+        self._report: Callable[[], None] = lambda: None
 
     def use_threads(self, threads: int) -> None:
         """Compute with so many CPU threads from now on, whatever the process was started with."""
@@ -134,11 +134,16 @@ class WorkerContext:
         """Run scoring in its own thread."""
         return await self._threads.on_scorer(work)
 
-    def report_to(self, report: Callable[[WorkerState, str], None]) -> None:
-        """From now on every change of state goes there, beginning with the present one."""
+    @property
+    def state(self) -> tuple[WorkerState, str]:
+        """What the worker does: the most important of it, and the same in words."""
+        idle: WorkerState = "idle"
+        state = next((state for state in _PRECEDENCE if self._busy[state] > 0), idle)
+        return state, self._details.get(state, "")
+
+    def report_to(self, report: Callable[[], None]) -> None:
+        """Called from now on with every change of state."""
         self._report = report
-        self._reported = ("starting", "")
-        self._publish()
 
     @contextmanager
     def busy(self, state: WorkerState, detail: str = "") -> Iterator[None]:
@@ -157,9 +162,6 @@ class WorkerContext:
         self._threads.close()
 
     def _publish(self) -> None:
-        idle: WorkerState = "idle"
-        state = next((state for state in _PRECEDENCE if self._busy[state] > 0), idle)
-        current = (state, self._details.get(state, ""))
-        if current != self._reported and self._report is not None:
-            self._reported = current
-            self._report(*current)
+        if self.state != self._reported:
+            self._reported = self.state
+            self._report()

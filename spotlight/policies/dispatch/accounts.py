@@ -1,4 +1,4 @@
-"""What becomes of every request: its row, who wants it, what is saved of it, and how it ended.
+"""What becomes of every request: its row, what is saved of it, and how it ended.
 
 Every change adds the instructions that make it durable and known to `out`.
 """
@@ -6,7 +6,7 @@ Every change adds the instructions that make it durable and known to `out`.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spotlight.policies.dispatch.bundles import BundleUse
@@ -14,8 +14,8 @@ from spotlight.policies.dispatch.instructions import (
     DeleteBundle,
     Instruction,
     Persist,
-    TellFinished,
-    TellGivenUp,
+    RequestsFinished,
+    RequestsGivenUp,
 )
 from spotlight.policies.dispatch.rows import RequestState, Row, SavedRow
 from spotlight.types import BundleOffer, Commit, Request, RequestId, RequestKind, Result
@@ -57,9 +57,9 @@ class Accounts:
             if row.commit is not None:
                 self._bundles.remember(row.commit)
 
-    def admit(self, request: Request, owner: Hashable, now: float) -> tuple[Row, SavedRow]:
+    def admit(self, request: Request, now: float) -> tuple[Row, SavedRow]:
         """A new row, and what is known of it; its commit is the row's already."""
-        row = self.rows[request.id] = Row(request, owner)
+        row = self.rows[request.id] = Row(request)
         saved = self._remembered.pop(request.id, SavedRow())
         row.commit = saved.commit
         row.note(now, "submitted")
@@ -157,12 +157,10 @@ class Accounts:
                 for row, commit, reward in zip(rows, commits, rewards, strict=True)
             }
         )
-        by_owner: defaultdict[Hashable, list[Result]] = defaultdict(list)
         for row, commit in zip(rows, commits, strict=True):
             self.move(row, commit)
-        for row, reward in zip(rows, rewards, strict=True):
-            by_owner[row.owner].append(self.end(row, reward, now))
-        self.out += [TellFinished(owner, tuple(results)) for owner, results in by_owner.items()]
+        results = [self.end(row, reward, now) for row, reward in zip(rows, rewards, strict=True)]
+        self.out.append(RequestsFinished(tuple(results)))
 
     def end(self, row: Row, reward: float, now: float) -> Result:
         """The row is done. Its samples stay if they are trained on."""
@@ -179,15 +177,12 @@ class Accounts:
     def give_up(self, rows: Sequence[Row], reason: str, now: float) -> None:
         """These failed for good."""
         self.persist({row.request.id: SavedRow(given_up=reason) for row in rows})
-        by_owner: defaultdict[Hashable, list[Request]] = defaultdict(list)
         for row in rows:
             row.state = RequestState.GIVEN_UP
             row.note(now, f"given up: {reason}")
             self.move(row, None)
             del self.open[row.request.kind][row.request.id]
-            by_owner[row.owner].append(row.request)
-        for owner, requests in by_owner.items():
-            self.out.append(TellGivenUp(owner, tuple(requests), reason))
+        self.out.append(RequestsGivenUp(tuple(row.request for row in rows), reason))
 
     def delivered_by(self, request_ids: Sequence[str], bundle: BundleOffer) -> bool:
         """Whether these are done by that very bundle: it came before."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from spotlight.policies.dispatch.rows import SavedRow
-from spotlight.types import BundleOffer, Commit, Request, Result
+from spotlight.types import BundleOffer, Commit, Request, RequestKind, Result
 
 
 @dataclass(frozen=True)
@@ -45,21 +45,27 @@ class RecallLeases:
 
 
 @dataclass(frozen=True)
-class TellFinished:
+class RequestsFinished:
     """These requests are done; `restored` if an earlier coordinator of this run had them done."""
 
-    owner: Hashable
     results: tuple[Result, ...]
     restored: bool = False
 
+    def of(self, kind: RequestKind) -> list[Result]:
+        """Those of a kind."""
+        return [result for result in self.results if result.request.kind == kind]
+
 
 @dataclass(frozen=True)
-class TellGivenUp:
-    """These requests failed for good."""
+class RequestsGivenUp:
+    """These requests failed for good, with the reason."""
 
-    owner: Hashable
     requests: tuple[Request, ...]
     reason: str
+
+    def of(self, kind: RequestKind) -> list[Request]:
+        """Those of a kind."""
+        return [request for request in self.requests if request.kind == kind]
 
 
 @dataclass(frozen=True)
@@ -91,8 +97,8 @@ Instruction = (
     | GrantLease
     | RevokeLeases
     | RecallLeases
-    | TellFinished
-    | TellGivenUp
+    | RequestsFinished
+    | RequestsGivenUp
     | DeleteBundle
     | Answer
     | Record

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -56,8 +55,6 @@ class Row:
     """One request in the table."""
 
     request: Request
-    owner: Hashable
-    """Whom to tell when it is over."""
     state: RequestState = RequestState.QUEUED
     commit: Commit | None = None
     lease: int = 0

@@ -37,8 +37,8 @@ from spotlight.policies.dispatch.instructions import (
     Answer,
     Instruction,
     Record,
+    RequestsFinished,
     RevokeLeases,
-    TellFinished,
 )
 from spotlight.policies.dispatch.matching import Backlog, Matching
 from spotlight.policies.dispatch.pace import Pace
@@ -99,15 +99,14 @@ class RequestTable:
         """Take up what an earlier table of this job left, before anything is submitted."""
         self._accounts.remember(rows)
 
-    def submit(self, requests: Iterable[Request], owner: Hashable, now: float) -> list[Instruction]:
-        """Queue requests; those that are known get another owner, and those that an earlier table
+    def submit(self, requests: Iterable[Request], now: float) -> list[Instruction]:
+        """Queue requests; those that are known are ignored, and those that an earlier table
         finished or gave up are told."""
         accounts, finished, fresh = self._accounts, [], []
         for request in requests:
             if request.id in accounts.rows:
-                accounts.rows[request.id].owner = owner
                 continue
-            row, saved = accounts.admit(request, owner, now)
+            row, saved = accounts.admit(request, now)
             if saved.given_up:
                 accounts.give_up([row], saved.given_up, now)
             elif saved.reward is not None and saved.commit is not None:
@@ -118,7 +117,7 @@ class RequestTable:
                 self._matching.waiting.reorder()
         self._matching.queue(fresh, ahead=False)
         if finished:
-            accounts.out.append(TellFinished(owner, tuple(finished), restored=True))
+            accounts.out.append(RequestsFinished(tuple(finished), restored=True))
         for name in sorted(self._unsettled):
             self._settle(self._matching.takers[name], now)
         return self._instructions(now)

@@ -13,7 +13,7 @@ from job_kit import SETTINGS, STORE, job
 from spotlight.actors.coordinator.backlog_shares import BacklogShares
 from spotlight.actors.coordinator.roster import Roster
 from spotlight.actors.coordinator.step_profile import StepProfile
-from spotlight.actors.protocol import Demand, JoinNode, Pull, WorkerRefs
+from spotlight.actors.protocol import Demand, NodeReport, Pull, WorkerRefs
 from spotlight.actors.runtime import ActorRef
 from spotlight.policies.dispatch.matching import Backlog
 from spotlight.policies.dispatch.takers import Groups
@@ -23,9 +23,9 @@ from spotlight.preflight.checkpoint_facts import inspect_checkpoint
 REF = ActorRef("somewhere", "actor", 1)
 
 
-def node(name: str, workers: int, epoch: int = 1) -> JoinNode:
+def node(name: str, workers: int, epoch: int = 1) -> NodeReport:
     refs = (WorkerRefs(f"{name}/{n}", epoch + n, REF, REF, REF) for n in range(workers))
-    return JoinNode(name, "spot", REF, tuple(refs), STORE)
+    return NodeReport(1, name, "spot", REF, tuple(refs), STORE)
 
 
 class Waiting:
@@ -43,7 +43,7 @@ class Waiting:
 class Office:
     """What demands are made from."""
 
-    def __init__(self, *nodes: JoinNode, degree: Any = "auto") -> None:
+    def __init__(self, *nodes: NodeReport, degree: Any = "auto") -> None:
         spec = job(sampler={"degree": degree}, exploration={"budget": "window"})
         self.roster = Roster()
         for each in nodes:

@@ -10,22 +10,18 @@ import asyncio
 import msgspec
 import pytest
 from desk_kit import Desk, ids, images, steps, steps_of
-from job_kit import SETTINGS, offer, recorder, requests
+from job_kit import SETTINGS, offer, recorder, requests, settle
 
 from spotlight.actors.protocol import (
-    BarWorkers,
-    CancelRequests,
     Grant,
     LeaseFailed,
     Pull,
     Recall,
-    RemoveWorkers,
-    RequestsFinished,
-    RequestsGivenUp,
     ReturnLease,
     Revoke,
 )
 from spotlight.errors import ActorError
+from spotlight.policies.dispatch.instructions import RequestsGivenUp
 
 pytestmark = pytest.mark.virtual_time
 
@@ -41,7 +37,7 @@ async def test_a_request_is_denoised_and_scored_then_finished(desk: Desk) -> Non
     assert (await desk.commit("a", grant, LAST, bundle=images("a", grant))).accepted == 2
     receipt = await desk.deliver("a", grant, rewards=(0.25, 1.0))
     assert (receipt.accepted, receipt.ask_again) == (2, False)
-    results = desk.submitter.last(RequestsFinished).results
+    results = desk.finished()[-1].results
     assert [(r.request, r.reward, r.bundle, r.row) for r in results] == [
         (wanted[0], 0.25, images("a", grant), 0),
         (wanted[1], 1.0, images("a", grant), 1),
@@ -121,7 +117,8 @@ async def test_the_work_of_a_lost_worker_goes_on_elsewhere_and_is_reported(desk:
     await desk.submit(*requests(3))
     await desk.commit("lost", lost.last(Grant), 1)
     other = await desk.add("other")
-    await desk.tell(RemoveWorkers(("lost",), "preempted"))
+    desk.queue.remove_workers(("lost",), "preempted")
+    await settle()
     again = other.last(Grant)
     assert (ids(again), steps(again)) == (ids(lost.last(Grant)), [1] * 3)
     (event,) = desk.event("worker_lost")
@@ -146,10 +143,11 @@ async def test_what_a_leaving_worker_gives_back_goes_on_elsewhere(desk: Desk) ->
 
 async def test_barred_workers_get_nothing_until_they_are_free(desk: Desk) -> None:
     worker = await desk.add("a")
-    await desk.tell(BarWorkers(("a",)))
+    desk.queue.bar(("a",))
     await desk.submit(*requests(1))
     assert worker.all(Grant) == []
-    await desk.tell(BarWorkers(()))
+    desk.queue.bar(())
+    await settle()
     assert len(worker.all(Grant)) == 1
 
 
@@ -158,10 +156,11 @@ async def test_cancelled_previews_are_revoked_and_never_delivered(desk: Desk) ->
     await desk.submit(*requests(1, "preview"))
     grant = worker.last(Grant)
     await desk.commit("a", grant, 1)
-    await desk.tell(CancelRequests("preview"))
+    desk.queue.cancel("preview")
+    await settle()
     assert worker.last(Revoke).leases == (grant.lease,)
     assert await desk.complete("a", grant.lease) == 0
-    assert desk.submitter.inbox == []
+    assert desk.ended == []
     assert steps_of("a", grant, 1).key in desk.gone()
     assert desk.journal.requests() == {}
 
@@ -172,8 +171,7 @@ async def test_a_batch_that_cannot_be_denoised_is_tried_again_then_given_up(desk
     for _ in range(3):
         await desk.tell(LeaseFailed("a", 1, worker.last(Grant).lease, "out of memory"))
     assert len(worker.all(Grant)) == 3
-    assert desk.given_up() == [requests(1)[0].id]
-    assert desk.submitter.last(RequestsGivenUp).reason == "out of memory"
+    assert desk.ended == [RequestsGivenUp(requests(1), "out of memory")]
 
 
 async def test_a_grant_that_cannot_be_sent_goes_to_another_worker(desk: Desk) -> None:

@@ -10,14 +10,12 @@ from job_kit import SETTINGS, requests
 
 from spotlight import failpoints
 from spotlight.actors.protocol import (
-    ForgetRequests,
     Grant,
     LeaseFailed,
-    RequestsFinished,
-    RequestsGivenUp,
     Revoke,
 )
 from spotlight.errors import ActorDied, RemoteError
+from spotlight.policies.dispatch.instructions import RequestsGivenUp
 
 pytestmark = pytest.mark.virtual_time
 
@@ -29,7 +27,7 @@ async def test_finished_requests_are_answered_at_once_after_a_restart(desk: Desk
     await desk.deliver("a", grant, rewards=(0.25, 0.75))
     await desk.restart()
     await desk.submit(*requests(3))
-    told = desk.submitter.last(RequestsFinished)
+    (told,) = desk.finished()
     assert told.restored
     assert [(r.reward, r.bundle, r.row) for r in told.results] == [
         (0.25, images("a", grant), 0),
@@ -91,7 +89,7 @@ async def test_nothing_is_answered_or_finished_whose_row_could_not_be_written(de
             await desk.deliver("a", worker.last(Grant))
     finally:
         failpoints.install(None)
-    assert not desk.submitter.all(RequestsFinished)
+    assert desk.ended == []
     assert len(desk.failures) == 1
 
 
@@ -112,8 +110,7 @@ async def test_given_up_requests_stay_given_up_after_a_restart(desk: Desk) -> No
         await desk.tell(LeaseFailed("a", 1, worker.last(Grant).lease, "out of memory"))
     await desk.restart()
     await desk.submit(*requests(2))
-    assert desk.given_up() == [requests(1)[0].id]
-    assert desk.submitter.last(RequestsGivenUp).reason == "out of memory"
+    assert desk.ended == [RequestsGivenUp(requests(1), "out of memory")]
 
 
 async def test_a_running_lease_goes_on_after_a_restart(desk: Desk) -> None:
@@ -181,6 +178,6 @@ async def test_nothing_is_left_of_previews_that_are_not_submitted_again(desk: De
     await desk.restart()
     desk.discarded.clear()
     await desk.submit(*requests(6, "preview")[4:])
-    await desk.tell(ForgetRequests("preview", 0))
+    desk.queue.forget("preview", 0)
     assert sorted(desk.gone()) == [steps_of("a", begun, 1).key, images("a", done).key]
     assert desk.journal.requests() == {}

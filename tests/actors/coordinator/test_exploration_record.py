@@ -33,7 +33,7 @@ def test_an_iteration_is_told_what_is_known_of_its_prompts_and_of_all_categories
     it = exploring(known)
     told = it.plan(0, 0, ["a", "b"], 1.0).knowledge
     assert told == Knowledge({"a": Evidence(1)}, dict(known.categories))
-    it.take(Explored(0, (), (), 0, 0, Knowledge({"b": Evidence(5)}, {"x": Population(9)})))
+    it.accept(Explored(0, (), (), 0, 0, Knowledge({"b": Evidence(5)}, {"x": Population(9)})))
     assert it.plan(1, 1, ["c", "b"], 1.0).knowledge == Knowledge(
         {"c": Evidence(3), "b": Evidence(5)}, {"x": Population(9), "y": Population(2)}
     )

@@ -14,9 +14,10 @@ from job_kit import World, job
 from runtime_kit import Cluster
 from town_kit import Town, events, iterations, trained_samples
 
+from spotlight.actors.coordinator.job_journal import JobJournal, SavedProgress
 from spotlight.jobs import JobSpec
 from spotlight.policies.exploration.planners import derived_seed
-from spotlight.types import Request
+from spotlight.types import Request, RequestKind
 
 pytestmark = pytest.mark.virtual_time
 
@@ -338,3 +339,27 @@ async def test_what_each_way_brought_survives_a_kill(
     ]
     assert used[0] == used[1]
     assert len(set(used[0][1:])) == 4
+
+
+@pytest.mark.parametrize("weights", ["previous", "fresh"])
+async def test_previews_are_kept_until_the_seeds_that_they_chose_are_on_record(
+    town: Town, monkeypatch: pytest.MonkeyPatch, weights: str
+) -> None:
+    """A coordinator that is killed between the two would make them again."""
+    on_record: set[int] = set()
+    too_early: list[int] = []
+    save, forget = JobJournal.save_progress, JobJournal.forget_requests
+
+    def saving(journal: JobJournal, progress: SavedProgress) -> None:
+        save(journal, progress)
+        on_record.add(progress.explored.iteration)
+
+    def forgetting(journal: JobJournal, kind: RequestKind, iteration: int) -> None:
+        if kind == "preview" and iteration not in on_record:
+            too_early.append(iteration)
+        forget(journal, kind, iteration)
+
+    monkeypatch.setattr(JobJournal, "save_progress", saving)
+    monkeypatch.setattr(JobJournal, "forget_requests", forgetting)
+    assert (await town.run(job(exploration={"weights": weights}))).outcome == "finished"
+    assert (len(on_record), too_early) == (3, [])

@@ -15,7 +15,7 @@ from job_kit import STORE, World, job, offer, recorder
 from runtime_kit import Cluster
 from town_kit import Town, events, iterations, lines, trained_samples
 
-from spotlight.actors.coordinator.job_runner import status_pause_s
+from spotlight.actors.coordinator.job_status import status_pause_s
 from spotlight.actors.protocol import (
     CancelJob,
     CheckpointSaved,
@@ -23,21 +23,17 @@ from spotlight.actors.protocol import (
     JobEnded,
     JobRefused,
     JobStatus,
-    JoinNode,
     NodeDown,
-    NodeLeaving,
-    NodeLeft,
+    NodeNotice,
     NodeRefused,
+    NodeReport,
     Published,
-    Remind,
-    RequestsGivenUp,
     RunAgain,
-    StateChanged,
     Trained,
     TrainerFailed,
     TrainerReady,
-    WeightsMissed,
     WorkerRefs,
+    WorkerReport,
 )
 from spotlight.actors.runtime import ActorRef
 from spotlight.errors import RemoteError
@@ -291,7 +287,7 @@ async def test_a_node_cannot_take_the_name_of_another_one_that_is_there(town: To
     await town.submit(job())
     system = await town.cluster.system("another spot")
     another = await recorder(system, "node")
-    joining = JoinNode("spot", "spot", another.ref, (), STORE)
+    joining = NodeReport(1, "spot", "spot", another.ref, (), STORE)
     answer = await another.ask(town.coordinator, joining, timeout_s=5.0)
     assert isinstance(answer, NodeRefused)
     assert "`spot`" in answer.reason
@@ -322,7 +318,7 @@ async def test_a_crash_of_the_runner_fails_the_job_and_the_coordinator_goes_on(
         def explode(*_: Any) -> None:
             raise LookupError("a bug")
 
-        broken.setattr("spotlight.actors.coordinator.job_runner.training_samples", explode)
+        broken.setattr("spotlight.actors.coordinator.training_phase.training_samples", explode)
         end = await town.run(job())
         await asyncio.sleep(5.0)
     assert end.outcome == "failed"
@@ -378,7 +374,7 @@ async def test_thousands_of_workers_may_be_there_when_a_job_begins(town: Town) -
             WorkerRefs(f"n{number}/{index}", 1 + number * 64 + index, *[crowd.ref] * 3)
             for index in range(64)
         )
-        node = JoinNode(f"n{number}", "spot", crowd.ref, workers, STORE)
+        node = NodeReport(1, f"n{number}", "spot", crowd.ref, workers, STORE)
         await crowd.ask(town.coordinator, node, timeout_s=30.0)
 
     for number in range(40):
@@ -398,10 +394,12 @@ async def test_nobody_but_its_runner_ends_a_job(town: Town) -> None:
     stranger.tell(town.coordinator, JobEnded(end))
     stranger.tell(town.coordinator, RunAgain("no"))
     stranger.tell(town.coordinator, JobStatus(job="mine"))
-    stranger.tell(town.coordinator, NodeLeft("reserved"))
-    stranger.tell(town.coordinator, NodeLeaving("reserved", ("reserved/0",), "user", 0.0))
+    known = next(iter(town.nodes.values()))
+    node = known.well_known(known.address, "node")
+    left = NodeReport(99, "reserved", "reserved", node, (), STORE, left=True)
+    stranger.tell(town.coordinator, left)
     await asyncio.sleep(1.0)
-    assert town.system.dead_letters.counts["not_allowed"] == 5
+    assert town.system.dead_letters.counts["not_allowed"] == 4
     assert (await town.status()).job == "tiny"
     runner = town.system.well_known(town.system.address, f"coordinator/job-{accepted.job_id}")
     for word in (
@@ -412,14 +410,12 @@ async def test_nobody_but_its_runner_ends_a_job(town: Town) -> None:
         Published(0, offer(), None),
         NodeDown("reserved", "no"),
         CancelJob(),
-        Remind(),
-        RequestsGivenUp((), "no"),
-        WeightsMissed("reserved", 0, STORE),
-        StateChanged("reserved/0", "idle"),
+        left,
+        WorkerReport("reserved/0", 1, state="idle"),
     ):
         stranger.tell(runner, word)
     await asyncio.sleep(1.0)
-    assert town.system.dead_letters.counts["not_allowed"] == 16
+    assert town.system.dead_letters.counts["not_allowed"] == 13
     assert (await town.ended()).outcome == "finished"
 
 
@@ -427,8 +423,8 @@ async def test_a_node_speaks_for_itself_only(town: Town) -> None:
     await with_nodes(town)
     known = next(iter(town.nodes.values()))
     stranger = await recorder(await town.cluster.system("stranger"), "node")
-    joining = JoinNode("another", "spot", known.well_known(known.address, "node"), (), STORE)
-    with pytest.raises(RemoteError, match="may not send JoinNode"):
+    joining = NodeReport(1, "another", "spot", known.well_known(known.address, "node"), (), STORE)
+    with pytest.raises(RemoteError, match="may not send NodeReport"):
         await stranger.ask(town.coordinator, joining, timeout_s=5.0)
 
 
@@ -441,13 +437,15 @@ async def test_a_node_speaks_of_its_own_workers_only(town: Town) -> None:
         WorkerRefs(name, number, *[stranger.ref] * 3)
         for number, name in enumerate(("reserved/0", "spot/0"))
     )
-    with pytest.raises(RemoteError, match="may not send JoinNode"):
-        joining = JoinNode("another", "spot", stranger.ref, stolen, STORE)
+    with pytest.raises(RemoteError, match="may not send NodeReport"):
+        joining = NodeReport(1, "another", "spot", stranger.ref, stolen, STORE)
         await stranger.ask(town.coordinator, joining, timeout_s=5.0)
-    joining = JoinNode("another", "spot", stranger.ref, (), STORE)
+    joining = NodeReport(1, "another", "spot", stranger.ref, (), STORE)
     await stranger.ask(town.coordinator, joining, timeout_s=5.0)
-    leaving = NodeLeaving("another", ("reserved/0", "spot/0"), "user", None)
-    with pytest.raises(RemoteError, match="may not send NodeLeaving"):
+    leaving = NodeReport(
+        2, "another", "spot", stranger.ref, stolen, STORE, NodeNotice("user", None)
+    )
+    with pytest.raises(RemoteError, match="may not send NodeReport"):
         await stranger.ask(town.coordinator, leaving, timeout_s=5.0)
     assert (await town.ended()).outcome == "finished"
 
@@ -455,7 +453,7 @@ async def test_a_node_speaks_of_its_own_workers_only(town: Town) -> None:
 def test_a_node_of_too_many_workers_is_refused_as_it_is_read() -> None:
     ref = ActorRef("memory://n", "node", 1)
     workers = tuple(WorkerRefs(f"n/{number}", number, *[ref] * 3) for number in range(20_000))
-    frame = encode_message(JoinNode("n", "spot", ref, workers, STORE))
+    frame = encode_message(NodeReport(1, "n", "spot", ref, workers, STORE))
     with pytest.raises(BadInput, match="length"):
         decode_message(frame)
 

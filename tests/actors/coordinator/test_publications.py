@@ -11,7 +11,7 @@ from job_kit import STORE
 from spotlight.actors.coordinator.job_journal import Publication
 from spotlight.actors.coordinator.publications import Publications, _neighbourhood
 from spotlight.actors.coordinator.roster import Roster
-from spotlight.actors.protocol import JoinNode, WeightsCopied, WeightsMissed
+from spotlight.actors.protocol import MissedWeights, NodeReport, WeightsOffer
 from spotlight.actors.runtime import ActorRef
 from spotlight.policies.weight_distribution import FED_AT_ONCE
 from spotlight.timings import WeightsTimings
@@ -28,6 +28,10 @@ def bundle(version: int, where: StoreEndpoint, role: str = "rollout") -> BundleO
     return BundleOffer(f"weights/{version:06d}-{role}", 100, version, where)
 
 
+def report(name: str, where: StoreEndpoint, **fields: Any) -> NodeReport:
+    return NodeReport(1, name, "spot", REF, (), where, **fields)
+
+
 class Site:
     """A job's nodes, and its versions that lie at the node `trainer`."""
 
@@ -40,17 +44,17 @@ class Site:
             self.join(name)
 
     def join(self, name: str, **where: Any) -> None:
-        node = JoinNode(name, "spot", REF, (), store(name, **where))
+        node = report(name, store(name, **where))
         self.roster.join(node)
-        self.publications.look_at(name)
+        self.publications.node_changed(name)
 
     def leave(self, name: str) -> None:
         self.roster.leave(name)
-        self.publications.look_at(name)
+        self.publications.node_changed(name)
 
     def notice(self, name: str) -> None:
         self.roster.leaving.add(name)
-        self.publications.look_at(name)
+        self.publications.node_changed(name)
 
     def publish(self, version: int, *keep: int, evaluation: bool = False) -> None:
         where = Publication(
@@ -61,17 +65,23 @@ class Site:
 
     def told(self, *again: str) -> dict[tuple[str, int], str]:
         """Who is told to get which version where (the machine)."""
-        directions = self.publications.directions("job", self.now, again)
-        return {(n.node, m.version): m.rollout.store.machine for n, m in directions}
+        directions = self.publications.directions(self.now, again)
+        return {(name, offer.version): offer.rollout.store.machine for name, offer in directions}
 
     def copied(self, name: str, version: int = 0, **changes: Any) -> bool:
+        name = changes.pop("node", name)
         where = self.roster.nodes[name].store if name in self.roster.nodes else store(name)
-        copy = WeightsCopied(name, version, bundle(version, where), None)
-        return self.publications.copied(msgspec.structs.replace(copy, **changes))
+        copy = WeightsOffer(version, bundle(version, where))
+        copies = (msgspec.structs.replace(copy, **changes),)
+        return self._note(report(name, where, weights=copies))
 
-    def missed(self, name: str, source: str, version: int = 0) -> None:
+    def missed(self, name: str, source: str, *, has_tried: bool = True) -> bool:
         where = self.roster.nodes[source].store if source in self.roster.nodes else self.origin
-        self.publications.missed(WeightsMissed(name, version, where), self.now)
+        missed = (MissedWeights(0, where),)
+        return self._note(report(name, store(name), missed=missed), has_tried=has_tried)
+
+    def _note(self, said: NodeReport, *, has_tried: bool = True) -> bool:
+        return self.publications.note(said, self.now, has_tried=has_tried)
 
 
 def test_the_first_nodes_pull_from_the_trainers_and_the_next_from_them() -> None:
@@ -110,17 +120,24 @@ def test_one_that_holds_what_another_gave_it_is_not_told_anew() -> None:
     assert site.told() == {}
 
 
-def test_all_nodes_hear_which_versions_are_kept() -> None:
+def test_what_is_not_kept_is_not_spread_any_more() -> None:
     site = Site("a")
     site.publish(0)
     site.told()
-    site.copied("a")
     site.publish(1, 0)
-    directions = site.publications.directions("job", 0.0)
-    assert [(m.version, m.keep) for _, m in directions] == [(0, (0, 1)), (1, (0, 1))]
+    assert (site.publications.versions, site.told()) == ({0, 1}, {("a", 1): "trainer"})
     site.publish(2, 1)
-    directions = site.publications.directions("job", 0.0)
-    assert [(m.version, m.keep) for _, m in directions] == [(1, (1, 2)), (2, (1, 2))]
+    assert (site.publications.versions, site.told()) == ({1, 2}, {("a", 2): "trainer"})
+
+
+def test_a_miss_counts_only_of_what_the_latest_plan_says() -> None:
+    site = Site("a")
+    site.publish(0)
+    site.told()
+    assert not site.missed("a", "trainer", has_tried=False)
+    assert site.told("a") == {("a", 0): "trainer"}
+    assert site.missed("a", "trainer")
+    assert site.told("a") == {}
 
 
 def test_a_copy_that_is_said_twice_is_not_new() -> None:

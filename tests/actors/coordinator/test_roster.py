@@ -7,7 +7,7 @@ from typing import Any
 from job_kit import STORE
 
 from spotlight.actors.coordinator.roster import Roster
-from spotlight.actors.protocol import JoinNode, WorkerRefs
+from spotlight.actors.protocol import NodeReport, WorkerRefs
 from spotlight.actors.runtime import ActorRef
 
 REF = ActorRef("somewhere", "actor", 1)
@@ -17,9 +17,9 @@ def worker(name: str, epoch: int) -> WorkerRefs:
     return WorkerRefs(name, epoch, REF, REF, REF)
 
 
-def node(name: str, *epochs: int, pool: Any = "spot") -> JoinNode:
+def node(name: str, *epochs: int, pool: Any = "spot") -> NodeReport:
     workers = tuple(worker(f"{name}/{index}", epoch) for index, epoch in enumerate(epochs))
-    return JoinNode(name, pool, REF, workers, STORE)
+    return NodeReport(1, name, pool, REF, workers, STORE)
 
 
 def epochs(workers: Any) -> list[int]:

@@ -27,8 +27,8 @@ from spotlight.actors.protocol import (
     JobAccepted,
     JobRefused,
     JobStatus,
-    JoinNode,
-    NodeJoined,
+    NodePlan,
+    NodeReport,
     NodeUnknown,
     PreemptNode,
     SubmitJob,
@@ -66,8 +66,8 @@ class Office:
         node = Actor()
         ref = await system.spawn(lambda: node, "node")
         store = StoreEndpoint("127.0.0.1", 1, "token", "machine", "/nowhere")
-        joining = JoinNode(name, "reserved", ref, (), store)
-        assert isinstance(await node.ask(self.ref, joining, timeout_s=30.0), NodeJoined)
+        report = NodeReport(1, name, "reserved", ref, (), store)
+        assert isinstance(await node.ask(self.ref, report, timeout_s=30.0), NodePlan)
 
     async def nodes(self) -> tuple[str, ...]:
         """Those that the coordinator takes for there: what it says of one that is not."""

@@ -13,7 +13,7 @@ from spotlight.actors.coordinator.trainer_team import TrainerTeam
 from spotlight.actors.protocol import (
     DropTrainer,
     GetTrainer,
-    JoinNode,
+    NodeReport,
     Publish,
     SaveCheckpoint,
     StartTrainer,
@@ -71,8 +71,8 @@ async def test_the_other_ranks_are_built_at_the_rendezvous_of_the_first(school: 
     school.team.build(3)
     await settle()
     assert school.ranks[1].inbox == [], "nobody knows yet where to come"
-    school.team.come_to(TrainerListens("host:1234", 7))
-    school.team.come_to(TrainerListens("host:1234", 7))
+    school.team.start_others(TrainerListens("host:1234", 7))
+    school.team.start_others(TrainerListens("host:1234", 7))
     await settle()
     for rank, trainer in enumerate(school.ranks):
         (start,) = trainer.all(StartTrainer)
@@ -82,7 +82,7 @@ async def test_the_other_ranks_are_built_at_the_rendezvous_of_the_first(school: 
 
 async def test_a_rendezvous_of_another_term_calls_nobody(school: School) -> None:
     school.team.build(3)
-    school.team.come_to(TrainerListens("host:1234", 6))
+    school.team.start_others(TrainerListens("host:1234", 6))
     await settle()
     assert school.ranks[1].inbox == []
 
@@ -90,7 +90,7 @@ async def test_a_rendezvous_of_another_term_calls_nobody(school: School) -> None
 async def test_ranks_are_built_when_all_say_so(school: School) -> None:
     school.team.build(3)
     assert not school.team.answered("start", 3, 0)
-    school.team.come_to(TrainerListens("host:1234", 7))
+    school.team.start_others(TrainerListens("host:1234", 7))
     assert school.team.answered("start", 3, 1)
 
 
@@ -196,7 +196,7 @@ async def test_workers_that_are_not_ranks_any_more_are_told_to_free_what_they_ho
     school: School,
 ) -> None:
     school.team.ranks = school.team.ranks[:1]
-    node = JoinNode("reserved", "reserved", school.ranks[0].ref, tuple(school.workers), STORE)
+    node = NodeReport(1, "reserved", "reserved", school.ranks[0].ref, tuple(school.workers), STORE)
     school.team.dismiss_others(node)
     await settle()
     assert school.ranks[1].inbox == [], "ranks that were found may be of an earlier term"

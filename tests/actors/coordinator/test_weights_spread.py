@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from job_kit import Recorder, recorder
+from runtime_kit import Cluster
 
 from spotlight.actors.coordinator.job_journal import Publication
 from spotlight.actors.coordinator.publications import Publications
 from spotlight.actors.coordinator.roster import Roster
 from spotlight.actors.node.weights_copies import WeightsCopies
-from spotlight.actors.protocol import HoldWeights, JoinNode, WeightsCopied, WeightsMissed
+from spotlight.actors.protocol import NodeReport
 from spotlight.actors.runtime import ActorRef
-from spotlight.errors import TransferFailed
 from spotlight.policies.weight_distribution import FED_AT_ONCE
 from spotlight.timings import WeightsTimings
 from spotlight.transport.tensors import BundleStore, content_key
@@ -47,13 +49,15 @@ class CountingStore(BundleStore):
 class Site:
     """A trainer's node, eight others, and a job runner's view of them."""
 
+    actor: Recorder
+    """Whose tasks fetch, for all nodes."""
+
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self.patch = folder, monkeypatch
         self.stores: dict[str, CountingStore] = {}
         self.copies: dict[str, WeightsCopies] = {}
         self.roster = Roster()
         self.publications = Publications({}, self.roster, WeightsTimings())
-        self.running: set[asyncio.Task[None]] = set()
         self.key = ""
         """Of the copies."""
         self.missed = 0
@@ -62,28 +66,32 @@ class Site:
         self.patch.setattr(store_module, "machine_identity", lambda: name)
         store = self.stores[name] = CountingStore(self.folder / name, token="token")
         await store.start()
-        self.copies[name] = WeightsCopies(store, WeightsTimings())
+        changed = partial(self._changed, name)
+        self.copies[name] = WeightsCopies(self.actor, store, changed, WeightsTimings())
         self.copies[name].begin("job")
-        self.roster.join(JoinNode(name, "spot", REF, (), store.endpoint))
-        self.publications.look_at(name)
+        self.roster.join(NodeReport(1, name, "spot", REF, (), store.endpoint))
+        self.publications.node_changed(name)
 
     def direct(self) -> None:
         now = asyncio.get_running_loop().time()
-        for node, message in self.publications.directions("job", now):
-            task = asyncio.ensure_future(self._pull(node.node, message))
-            self.running.add(task)
-            task.add_done_callback(self.running.discard)
+        for name, offer in self.publications.directions(now):
+            self.copies[name].follow((offer,), (0,))
 
-    async def _pull(self, name: str, message: HoldWeights) -> None:
-        try:
-            held = await self.copies[name].hold(message)
-        except TransferFailed:
-            self.missed += 1
-            now = asyncio.get_running_loop().time()
-            self.publications.missed(WeightsMissed(name, 0, message.rollout.store), now)
-        else:
-            assert held is not None
-            self.publications.copied(WeightsCopied(name, 0, held.rollout, held.evaluation))
+    def _changed(self, name: str) -> None:
+        """A node reports."""
+        copies, now = self.copies[name], asyncio.get_running_loop().time()
+        self.missed += len(copies.missed)
+        report = NodeReport(
+            1,
+            name,
+            "spot",
+            REF,
+            (),
+            self.stores[name].endpoint,
+            weights=copies.held,
+            missed=copies.missed,
+        )
+        self.publications.note(report, now, has_tried=True)
         self.direct()
 
     def publish(self) -> None:
@@ -104,12 +112,11 @@ class Site:
 @pytest.fixture
 async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Site]:
     site = Site(tmp_path, monkeypatch)
-    for name in ("trainer", *(f"node-{i}" for i in range(8))):
-        await site.open(name)
-    yield site
-    for task in list(site.running):
-        task.cancel()
-    await asyncio.gather(*site.running, return_exceptions=True)
+    async with Cluster() as cluster:
+        site.actor = await recorder(await cluster.system("nodes"), "nodes")
+        for name in ("trainer", *(f"node-{i}" for i in range(8))):
+            await site.open(name)
+        yield site
     for store in site.stores.values():
         await store.aclose()
 

@@ -10,13 +10,14 @@ from job_kit import Recorder, recorder
 from runtime_kit import Cluster
 
 from spotlight.actors.node.liveness import until_silent
-from spotlight.actors.protocol import Alive, AreYouThere
+from spotlight.actors.protocol import WorkerPlan, WorkerReport
 from spotlight.actors.runtime import Message
 
 pytestmark = pytest.mark.virtual_time
 
 EVERY_S = 0.5
-ANSWER = Alive("w", 0, "")
+QUESTION = WorkerPlan(1)
+ANSWER = WorkerReport("w", 0)
 
 
 class Sleeper(Recorder):
@@ -29,7 +30,7 @@ class Sleeper(Recorder):
         self.fails = False
 
     async def on_message(self, message: Message) -> Message:
-        assert isinstance(message, AreYouThere)
+        assert message == QUESTION
         self.inbox.append(message)
         await self.turns.wait()
         if self.fails:
@@ -52,6 +53,7 @@ class Watch:
             until_silent(
                 self.asker,
                 self.sleeper.ref,
+                lambda: QUESTION,
                 every_s=lambda: self.every_s,
                 silent_s=10.0,
                 heard=self.heard.append,

@@ -5,35 +5,29 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import AsyncIterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import pytest
-from job_kit import STORE, Recorder, job, offer, recorder
-from node_kit import FakeLauncher
+from job_kit import STORE, Recorder, job, recorder
+from msgspec.structs import replace
+from node_kit import FakeCoordinator, FakeLauncher
 from runtime_kit import Cluster
 
 from spotlight.actors.node.node import NodeScheduler, NodeSettings
 from spotlight.actors.protocol import (
-    Alive,
-    AreYouThere,
     Demand,
-    Drain,
-    Drained,
-    EndJob,
-    GroupFailed,
-    HoldWeights,
-    JoinNode,
+    JobPlan,
     Membership,
-    NodeJoined,
-    NodeLeaving,
-    NodeLeft,
-    NodeRefused,
-    NoticeGiven,
-    PrepareJob,
-    WeightsCopied,
-    WeightsMissed,
+    MissedWeights,
+    NodeNotice,
+    NodePlan,
+    UserNotice,
+    WeightsOffer,
+    WorkerPlan,
     WorkerRefs,
+    WorkerReport,
     WorkerUp,
 )
 from spotlight.actors.runtime import ActorSystem, Message
@@ -53,20 +47,25 @@ class FakeWorker(Recorder):
         super().__init__()
         self.turns = asyncio.Event()
         self.turns.set()
-        self.draining = False
 
     async def on_message(self, message: Message) -> Message | None:
-        if isinstance(message, AreYouThere):
-            await self.turns.wait()
-            return Alive("one of them", 0, "", self.draining)
-        if isinstance(message, Drain):
-            self.draining = message.stop_in_s is not None
-        self.inbox.append(message)
-        return None
+        if not isinstance(message, WorkerPlan):
+            self.inbox.append(message)
+            return None
+        await self.turns.wait()
+        if self.all(WorkerPlan)[-1:] != [message]:
+            self.inbox.append(message)
+        job_id = message.job.job_id if message.job is not None else ""
+        return WorkerReport("one of them", 0, plan=message.number, job_id=job_id)
+
+    def offered(self) -> list[tuple[int, ...]]:
+        """Which weights versions the plans named, each time that it changed."""
+        jobs = [plan.job for plan in self.all(WorkerPlan) if plan.job is not None]
+        return [v for v, _ in groupby(tuple(it.version for it in job.weights) for job in jobs)]
 
 
-JOIN_AGAIN_S = 110.0
-"""It joins again only when it has something to say, so that its joins can be counted."""
+REPORT_S = 110.0
+"""It reports only when it has something to say, so that its reports can be counted."""
 
 
 class Site:
@@ -74,16 +73,14 @@ class Site:
 
     def __init__(self) -> None:
         self.launcher = FakeLauncher()
-        self.answer_after_s = 0.0
         self.epochs = 0
         self.notices: asyncio.Queue[Notice] = asyncio.Queue()
         self.left = asyncio.Event()
         self.problem = ""
-        self.refusal = ""
-        """Why the coordinator refuses the node; empty if it does not."""
+        self.notices_given = 0
 
-    async def open(self, cluster: Cluster, folder: Path, workers: int, join_again_s: float) -> None:
-        timings = Timings(node=NodeTimings(join_again_s=join_again_s))
+    async def open(self, cluster: Cluster, folder: Path, workers: int, report_s: float) -> None:
+        timings = Timings(node=NodeTimings(report_s=report_s))
         self.cluster = cluster
         await self.open_coordinator()
         self.system = await cluster.system("node")
@@ -117,15 +114,7 @@ class Site:
 
     async def open_coordinator(self) -> None:
         self.coordinator_system: ActorSystem = await self.cluster.system("coordinator")
-        site = self
-
-        class Coordinator(Recorder):
-            async def on_message(self, message: Message) -> Message:
-                self.inbox.append(message)
-                await asyncio.sleep(site.answer_after_s)
-                return NodeRefused(site.refusal) if site.refusal else NodeJoined(self.ref)
-
-        self.coordinator = Coordinator()
+        self.coordinator = FakeCoordinator()
         await self.coordinator_system.spawn(lambda: self.coordinator, "coordinator")
 
     async def up(self, name: str, wait_s: float = 0.1) -> None:
@@ -138,18 +127,29 @@ class Site:
         self.launcher.latest(name).kill()
         await asyncio.sleep(1.0)  # it starts again after a pause
 
-    async def prepare(self) -> None:
-        membership = Membership(*[self.worker.ref] * 2, STORE)
-        await self.tell(PrepareJob("job", job(), membership))
+    async def prepare(self, job_id: str = "job", runner: Recorder | None = None) -> None:
+        membership = Membership(*[(runner or self.worker).ref] * 2, STORE)
+        await self.plan(job=JobPlan(job_id, membership, spec=job()))
 
-    async def hold(self, version: int, *keep: int, job_id: str = "job") -> None:
-        bundle = self.store.put(f"weights/{version:06d}-rollout", b"weights")
-        await self.tell(HoldWeights(job_id, version, bundle, None, keep or (version,)))
+    async def hold(self, version: int, *keep: int, offer: BundleOffer | None = None) -> None:
+        """Every version that is kept is offered again."""
+        known = self.coordinator.current.job
+        assert known is not None
+        bundle = offer or self.store.put(f"weights/{version:06d}-rollout", b"weights")
+        versions = keep or (version,)
+        offers = {each.version: each for each in known.weights if each.version in versions}
+        offers[version] = WeightsOffer(version, bundle)
+        weights = tuple(offers[number] for number in sorted(offers))
+        await self.plan(job=replace(known, weights=weights, versions=versions))
 
-    async def tell(self, message: Message) -> None:
-        """The coordinator says this, or its job."""
-        self.coordinator.tell(self.node, message)
+    async def plan(self, **fields: Any) -> None:
+        """The coordinator has another plan, and tells it."""
+        self.coordinator.tell(self.node, self.coordinator.change(**fields))
         await asyncio.sleep(0.1)
+
+    async def user_gives(self, notice_s: float, *, cancel: bool = False) -> None:
+        self.notices_given += 1
+        await self.plan(notice=UserNotice(self.notices_given, notice_s, cancel))
 
     async def preempted(self, lead_s: float | None, source: str = "aws") -> None:
         self.notices.put_nowait(Notice(source, "preempt", "event", lead_s))
@@ -157,24 +157,31 @@ class Site:
 
     async def drained(self, *epochs: int) -> None:
         for epoch in epochs:
-            self.worker.tell(self.node, Drained(f"n/{epoch - 1}", epoch))
+            await self.reports(f"n/{epoch - 1}", epoch, drained=True)
+
+    async def reports(self, name: str, epoch: int, **fields: Any) -> None:
+        """A worker does, and knows its latest plan."""
+        number = max(plan.number for plan in self.worker.all(WorkerPlan))
+        for plan in range(number + 1):  # whichever it is of this worker
+            self.worker.tell(self.node, WorkerReport(name, epoch, plan=plan, **fields))
         await asyncio.sleep(0.1)
 
     def stops(self) -> list[float | None]:
-        """What leaders were told, each time all of them."""
-        return [message.stop_in_s for message in self.worker.all(Drain)]
+        """What leaders were told, each time that it changed."""
+        told = [message.stop_in_s for message in self.worker.all(WorkerPlan)]
+        return [stop for stop, _ in groupby(told)]
 
     def joined(self) -> list[list[tuple[str, int]]]:
-        return [
-            [(w.worker, w.epoch) for w in join.workers] for join in self.coordinator.all(JoinNode)
-        ]
+        """With which workers, each time that they changed."""
+        told = [[(w.worker, w.epoch) for w in it.workers] for it in self.coordinator.reports]
+        return [workers for workers, _ in groupby(told)]
 
 
 @pytest.fixture
 async def site(tmp_path: Path) -> AsyncIterator[Site]:
     async with Cluster() as cluster:
         site = Site()
-        await site.open(cluster, tmp_path, workers=2, join_again_s=JOIN_AGAIN_S)
+        await site.open(cluster, tmp_path, workers=2, report_s=REPORT_S)
         yield site
         await site.store.aclose()
 
@@ -210,7 +217,7 @@ async def test_a_worker_that_keeps_ending_is_given_up_and_the_others_still_join(
 
 
 async def test_a_change_while_it_joins_is_not_lost(site: Site) -> None:
-    site.answer_after_s = 1.0
+    site.coordinator.answer_after_s = 1.0
     await site.up("n/0")
     await site.up("n/1")
     await site.end("n/1")  # the coordinator has not answered yet
@@ -218,16 +225,52 @@ async def test_a_change_while_it_joins_is_not_lost(site: Site) -> None:
     assert site.joined()[-1] == [("n/0", 1)]
 
 
-async def test_it_joins_again_now_and_then_since_it_may_have_been_forgotten(
+async def test_it_reports_now_and_then_since_it_may_have_been_forgotten(tmp_path: Path) -> None:
+    async with Cluster() as cluster:
+        site = Site()
+        await site.open(cluster, tmp_path, workers=1, report_s=15.0)
+        await site.up("n/0")
+        site.coordinator.inbox.clear()
+        await asyncio.sleep(50.0)
+        numbers = [report.number for report in site.coordinator.reports]
+        assert numbers == list(range(numbers[0], numbers[0] + 3))
+        await site.store.aclose()
+
+
+async def test_a_plan_that_was_lost_is_told_when_the_report_does_not_agree(
     tmp_path: Path,
 ) -> None:
     async with Cluster() as cluster:
         site = Site()
-        await site.open(cluster, tmp_path, workers=1, join_again_s=15.0)
+        await site.open(cluster, tmp_path, workers=1, report_s=4.0)
         await site.up("n/0")
-        await asyncio.sleep(50.0)
-        assert site.joined() == [[("n/0", 1)]] * 4
+        membership = Membership(*[site.worker.ref] * 2, STORE)
+        site.coordinator.change(job=JobPlan("job", membership, spec=job()))
+        await asyncio.sleep(9.0)
+        report = site.coordinator.report
+        assert (report.plan, report.job_id) == (site.coordinator.current.number, "job")
+        assert site.coordinator.current.number == 2
         await site.store.aclose()
+
+
+async def test_an_older_plan_changes_nothing(site: Site) -> None:
+    await site.up("n/0")
+    await site.up("n/1")
+    before = site.coordinator.current
+    await site.prepare()
+    site.coordinator.tell(site.node, replace(before, over=True))
+    await asyncio.sleep(0.1)
+    assert site.worker.last(WorkerPlan).job is not None
+
+
+async def test_a_job_of_which_the_spec_is_missing_is_told_again(site: Site) -> None:
+    await site.up("n/0")
+    await site.up("n/1")
+    membership = Membership(*[site.worker.ref] * 2, STORE)
+    await site.plan(job=JobPlan("job", membership))
+    assert {plan.job for plan in site.worker.all(WorkerPlan)} == {None}
+    await site.prepare()
+    assert site.worker.last(WorkerPlan).job is not None
 
 
 async def test_it_joins_again_when_the_coordinator_is_back(site: Site) -> None:
@@ -248,30 +291,21 @@ async def test_weights_are_passed_on_and_old_ones_dropped(site: Site, tmp_path: 
     await site.hold(0)
     await site.hold(1, 0, 1)
     await site.hold(2, 1, 2)
-    assert [m.version for m in site.worker.all(HoldWeights)] == [0, 0, 1, 1, 2, 2]
+    assert site.worker.offered() == [(), (0,), (0, 1), (1,), (1, 2)]
     names = sorted(path.name for path in (tmp_path / "weights").iterdir())
     copies = [
         f"{name}.{zlib.crc32(b'weights'):08x}" for name in ("000001-rollout", "000002-rollout")
     ]
     assert names == ["000001-rollout", copies[0], "000002-rollout", copies[1]]
-    assert site.worker.last(HoldWeights).rollout.key == f"weights/{copies[1]}"
-    await site.tell(EndJob("job"))
+    planned = site.worker.last(WorkerPlan).job
+    assert planned is not None
+    assert planned.weights[-1].rollout.key == f"weights/{copies[1]}"
+    assert site.coordinator.report.weights == planned.weights, "others pull its copies"
+    await site.plan(job=None, over=True)
     assert not (tmp_path / "weights").exists()
 
 
-async def test_it_says_that_it_holds_a_version_to_whoever_asked_each_time(site: Site) -> None:
-    await site.up("n/0")
-    await site.up("n/1")
-    await site.prepare()
-    published = site.store.put("weights/000000-rollout", b"weights")
-    for times in (1, 2):
-        await site.tell(HoldWeights("job", 0, published, None, (0,)))
-        own = site.worker.last(HoldWeights).rollout
-        assert site.coordinator.all(WeightsCopied) == [WeightsCopied("n", 0, own, None)] * times
-        assert len(site.worker.all(HoldWeights)) == 2 * times, "its workers may be new"
-
-
-async def test_it_says_which_store_did_not_give_it_a_version_and_tells_no_worker(
+async def test_it_reports_which_store_did_not_give_it_a_version_and_offers_it_to_no_worker(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refuse(*_: object, **options: object) -> None:
@@ -280,11 +314,14 @@ async def test_it_says_which_store_did_not_give_it_a_version_and_tells_no_worker
     await site.up("n/0")
     await site.up("n/1")
     await site.prepare()
-    monkeypatch.setattr(site.store, "copy", refuse)
-    elsewhere = BundleOffer("weights/000000-rollout", 7, 5, STORE)
-    await site.tell(HoldWeights("job", 0, elsewhere, None, (0,)))
-    assert site.coordinator.all(WeightsMissed) == [WeightsMissed("n", 0, STORE)]
-    assert site.worker.all(HoldWeights) == []
+    with monkeypatch.context() as patched:
+        patched.setattr(site.store, "copy", refuse)
+        await site.hold(0, offer=BundleOffer("weights/000000-rollout", 7, 5, STORE))
+    assert site.coordinator.report.missed == (MissedWeights(0, STORE),)
+    assert site.worker.offered() == [()]
+    await site.hold(0)
+    assert site.coordinator.report.missed == ()
+    assert site.worker.offered() == [(), (0,)]
 
 
 async def test_weights_that_come_after_their_runner_has_gone_are_not_passed_on(
@@ -300,24 +337,23 @@ async def test_weights_that_come_after_their_runner_has_gone_are_not_passed_on(
     await site.up("n/0")
     await site.up("n/1")
     await site.prepare()
-    published = site.store.put("weights/000000-rollout", b"weights")
     monkeypatch.setattr(site.store, "copy", slow)
-    await site.tell(HoldWeights("job", 0, published, None, (0,)))
-    successor = await recorder(site.coordinator_system, "successor")
-    membership = Membership(*[successor.ref] * 2, STORE)
-    successor.tell(site.node, PrepareJob("job", job(), membership))
-    await asyncio.sleep(0.1)
+    await site.hold(0)
+    await site.prepare(runner=await recorder(site.coordinator_system, "successor"))
     arrived.set()
     await asyncio.sleep(1.0)
-    assert site.worker.all(HoldWeights) == []
+    assert site.worker.offered() == [()]
 
 
-async def test_weights_of_another_job_are_ignored(site: Site) -> None:
+async def test_what_the_spec_says_is_told_once_to_each_worker(site: Site) -> None:
     await site.up("n/0")
     await site.up("n/1")
     await site.prepare()
-    await site.hold(0, job_id="another")
-    assert site.worker.all(HoldWeights) == []
+    for name, epoch in (("n/0", 1), ("n/1", 2)):
+        await site.reports(name, epoch, job_id="job")
+    site.worker.inbox.clear()
+    await site.hold(0)
+    assert {plan.job.spec for plan in site.worker.all(WorkerPlan) if plan.job} == {None}
 
 
 async def test_its_workers_end_with_it(site: Site) -> None:
@@ -366,15 +402,14 @@ async def warm(site: Site) -> Site:
     return site
 
 
-async def test_a_notice_is_passed_on_and_the_node_leaves_when_all_have_drained(warm: Site) -> None:
+async def test_a_notice_is_reported_and_the_node_leaves_when_all_have_drained(warm: Site) -> None:
     await warm.preempted(30.0)
-    leaving = NodeLeaving("n", ("n/0", "n/1"), "aws", 30.0)
-    assert warm.coordinator.all(NodeLeaving) == [leaving]
-    assert warm.stops() == [pytest.approx(25.0, abs=0.2)] * 2
+    assert warm.coordinator.notices() == [None, NodeNotice("aws", 30.0)]
+    assert warm.stops() == [None, pytest.approx(25.0, abs=0.2)]
     await warm.drained(1)
-    assert warm.coordinator.all(NodeLeft) == []
+    assert warm.coordinator.departures() == [False]
     await warm.drained(2, 2)
-    assert warm.coordinator.all(NodeLeft) == [NodeLeft("n")]
+    assert warm.coordinator.departures() == [False, True]
 
 
 @pytest.mark.parametrize("source", ["signal", "aws"])
@@ -391,44 +426,51 @@ async def test_only_a_node_that_was_told_to_end_ends_when_it_has_left(
 async def test_an_advice_changes_nothing(warm: Site) -> None:
     warm.notices.put_nowait(Notice("aws", "advise", "event"))
     await asyncio.sleep(1.0)
-    assert warm.stops() == warm.coordinator.all(NodeLeaving) == []
+    assert (warm.stops(), warm.coordinator.notices()) == ([None], [None])
 
 
 async def test_without_any_time_left_they_stop_at_once(warm: Site) -> None:
     await warm.preempted(0.0)
-    assert warm.stops() == [0.0, 0.0]
+    assert warm.stops() == [None, 0.0]
 
 
 async def test_the_nearest_of_two_notices_counts(warm: Site) -> None:
-    await warm.tell(NoticeGiven(100.0, cancel=False))
+    await warm.user_gives(100.0)
     await warm.preempted(10.0)
-    assert warm.stops()[::2] == [95.0, pytest.approx(8.0, abs=0.2)]
+    assert warm.stops()[:3] == [None, 95.0, pytest.approx(8.0, abs=0.2)]
     warm.notices.put_nowait(Notice("aws", "cancel", "event"))
     await asyncio.sleep(0.1)
     assert warm.stops()[-1] == pytest.approx(95.0, abs=0.5), "the user's notice still stands"
-    assert [message.source for message in warm.coordinator.all(NodeLeaving)] == [
-        "user",
-        "aws",
-        "user",
-    ]
+    sources = [notice and notice.source for notice in warm.coordinator.notices()]
+    assert sources == [None, "user", "aws", "user"]
+
+
+async def test_a_users_notice_counts_once_however_often_it_is_told(warm: Site) -> None:
+    await warm.user_gives(100.0)
+    await asyncio.sleep(20.0)
+    await warm.plan(notice=UserNotice(1, 100.0, cancel=False))
+    assert len(warm.coordinator.notices()) == 2
+    last = warm.stops()[-1]
+    assert last is not None
+    assert last < 76.0
 
 
 async def test_a_withdrawn_notice_is_as_if_it_had_not_been(warm: Site) -> None:
-    await warm.tell(NoticeGiven(30.0, cancel=False))
+    await warm.user_gives(30.0)
     await warm.drained(1)
-    await warm.tell(NoticeGiven(0.0, cancel=True))
-    assert warm.stops()[-2:] == [None, None]
-    assert warm.coordinator.last(NodeLeaving).cancelled
-    joins = len(warm.joined())
+    await warm.user_gives(0.0, cancel=True)
+    assert warm.stops()[-1] is None
+    assert warm.coordinator.notices()[-1] is None
+    reports = len(warm.coordinator.reports)
     await warm.drained(2)
-    await asyncio.sleep(100.0)
-    assert warm.coordinator.all(NodeLeft) == []
-    assert len(warm.joined()) == joins
+    await asyncio.sleep(50.0)
+    assert warm.coordinator.departures() == [False]
+    assert len(warm.coordinator.reports) == reports
 
 
 async def test_a_withdrawal_of_nothing_says_nothing(warm: Site) -> None:
-    await warm.tell(NoticeGiven(0.0, cancel=True))
-    assert warm.stops() == warm.coordinator.all(NodeLeaving) == []
+    await warm.user_gives(0.0, cancel=True)
+    assert (warm.stops(), warm.coordinator.notices()) == ([None], [None])
 
 
 async def test_a_node_that_left_joins_again_when_its_notice_is_withdrawn(warm: Site) -> None:
@@ -437,7 +479,7 @@ async def test_a_node_that_left_joins_again_when_its_notice_is_withdrawn(warm: S
     warm.notices.put_nowait(Notice("aws", "cancel", "event"))
     await asyncio.sleep(0.1)
     assert warm.stops()[-1] is None
-    assert len(warm.joined()) == 2
+    assert warm.coordinator.departures() == [False, True, False]
 
 
 @pytest.mark.parametrize("drained", [True, False])
@@ -446,35 +488,34 @@ async def test_a_node_that_outlives_its_deadline_joins_again(warm: Site, drained
     if drained:
         await warm.drained(1, 2)
     await asyncio.sleep(80.0)
-    assert warm.stops() == [pytest.approx(25.0, abs=0.2)] * 2
+    assert warm.coordinator.report.notice is not None
     await asyncio.sleep(20.0)
-    assert warm.stops()[2:] == [None, None]
-    assert len(warm.joined()) == (2 if drained else 1)
-    assert warm.coordinator.last(NodeLeaving).cancelled is not drained
+    assert warm.stops()[-1] is None
+    assert warm.coordinator.report.notice is None
+    assert warm.coordinator.departures() == ([False, True, False] if drained else [False])
 
 
 async def test_a_worker_that_comes_up_late_drains_too(warm: Site) -> None:
     await warm.preempted(30.0)
     await warm.end("n/1")
     await warm.drained(1)
-    assert warm.coordinator.all(NodeLeft) == [NodeLeft("n")]
+    assert warm.coordinator.departures() == [False, True]
+    warm.worker.inbox.clear()
     await warm.up("n/1")
-    assert len(warm.stops()) == 3
-    assert warm.joined()[-1] == [("n/0", 1)], "what has left does not join"
+    assert None not in warm.stops()
+    assert warm.coordinator.departures() == [False, True], "what has left does not join"
 
 
-async def test_a_worker_that_missed_that_its_node_leaves_or_stays_is_told_again(warm: Site) -> None:
+async def test_a_worker_is_told_again_and_again_whether_its_node_leaves(warm: Site) -> None:
     await warm.preempted(1000.0)
     warm.worker.inbox.clear()
-    warm.worker.draining = False
     await asyncio.sleep(2.5)
-    assert warm.stops() and set(warm.stops()) != {None}
+    assert warm.stops() and None not in warm.stops()
     warm.notices.put_nowait(Notice("aws", "cancel", "event"))
     await asyncio.sleep(0.1)
     warm.worker.inbox.clear()
-    warm.worker.draining = True
     await asyncio.sleep(2.5)
-    assert set(warm.stops()) == {None}
+    assert warm.stops() == [None]
 
 
 async def test_what_an_ended_process_said_does_not_count(warm: Site) -> None:
@@ -483,10 +524,19 @@ async def test_what_an_ended_process_said_does_not_count(warm: Site) -> None:
     await warm.end("n/0")
     await warm.up("n/0")
     await warm.drained(1, 2)
-    assert warm.coordinator.all(NodeLeft) == []
-    warm.worker.tell(warm.node, Drained("n/0", 3))
+    assert warm.coordinator.departures() == [False]
+    await warm.reports("n/0", 3, drained=True)
+    assert warm.coordinator.departures() == [False, True]
+
+
+async def test_what_a_worker_said_before_it_heard_of_the_notice_does_not_count(
+    warm: Site,
+) -> None:
+    await warm.preempted(30.0)
+    await warm.drained(1)
+    warm.worker.tell(warm.node, WorkerReport("n/1", 2, plan=0, drained=True))
     await asyncio.sleep(0.1)
-    assert warm.coordinator.all(NodeLeft) == [NodeLeft("n")]
+    assert warm.coordinator.departures() == [False]
 
 
 async def test_a_coordinator_that_comes_back_hears_of_the_notice(warm: Site) -> None:
@@ -495,8 +545,15 @@ async def test_a_coordinator_that_comes_back_hears_of_the_notice(warm: Site) -> 
     await asyncio.sleep(5.0)
     await warm.open_coordinator()
     await asyncio.sleep(10.0)
-    assert len(warm.joined()) == 1
-    assert warm.coordinator.last(NodeLeaving) == NodeLeaving("n", ("n/0", "n/1"), "aws", 1000.0)
+    assert warm.coordinator.notices() == [NodeNotice("aws", 1000.0)]
+
+
+async def test_a_users_notice_outlives_the_coordinator(warm: Site) -> None:
+    await warm.user_gives(1000.0)
+    await warm.coordinator_system.abort()
+    await warm.open_coordinator()
+    await asyncio.sleep(10.0)
+    assert warm.coordinator.notices() == [NodeNotice("user", 1000.0)]
 
 
 async def test_workers_do_not_compute_for_ever_without_a_coordinator(warm: Site) -> None:
@@ -504,10 +561,9 @@ async def test_workers_do_not_compute_for_ever_without_a_coordinator(warm: Site)
     await warm.hold(0)
     await warm.coordinator_system.abort()
     await asyncio.sleep(290.0)
-    assert warm.worker.all(EndJob) == []
+    assert warm.worker.last(WorkerPlan).job is not None
     await asyncio.sleep(60.0)
-    assert set(warm.worker.all(EndJob)) == {EndJob("job")}
-    assert len(warm.worker.all(EndJob)) == 4
+    assert warm.worker.last(WorkerPlan).job is None
     assert len(warm.launcher.started) == 2, "the workers stay warm"
 
 
@@ -518,22 +574,22 @@ async def test_a_coordinator_that_comes_back_in_time_finds_the_job(warm: Site) -
         await asyncio.sleep(200.0)
         await warm.open_coordinator()
         await asyncio.sleep(10.0)
-    assert warm.worker.all(EndJob) == []
+    assert warm.worker.last(WorkerPlan).job is not None
 
 
 async def test_what_only_others_may_say_is_refused_from_strangers(warm: Site) -> None:
     """Of the coordinator and its job, and of the node's own workers."""
     stranger = await recorder(await warm.cluster.system("stranger"), "coordinator")
     before, dead = len(warm.worker.inbox), warm.system.dead_letters
+    membership = Membership(*[stranger.ref] * 2, STORE)
     words = [
-        PrepareJob("another", job(), Membership(*[stranger.ref] * 2, STORE)),
-        HoldWeights("job", 9, offer(), None, (9,)),
-        Demand("job", 4, (), None, None, ()),
-        EndJob("job"),
-        NoticeGiven(0.0, cancel=False),
-        GroupFailed(1, "no"),
-        Alive("n/0", 1, "job"),
-        Drained("n/0", 1),
+        NodePlan(99, stranger.ref, JobPlan("another", membership, spec=job())),
+        NodePlan(99, warm.coordinator.ref, over=True),
+        NodePlan(99, warm.coordinator.ref, demand=Demand("job", 4, (), None, None, ())),
+        NodePlan(99, warm.coordinator.ref, notice=UserNotice(9, 0.0, cancel=False)),
+        WorkerReport("n/0", 1, group=1, failure="no"),
+        WorkerReport("n/0", 1, job_id="job", rollout=(0,)),
+        WorkerReport("n/0", 1, plan=1, drained=True),
         WorkerUp(WorkerRefs("n/0", 99, *[stranger.ref] * 3), "guessed"),
     ]
     for word in words:
@@ -541,7 +597,7 @@ async def test_what_only_others_may_say_is_refused_from_strangers(warm: Site) ->
     await asyncio.sleep(0.1)
     assert dead.counts["not_allowed"] == len(words)
     assert len(warm.worker.inbox) == before
-    assert warm.coordinator.all(NodeLeaving) == []
+    assert warm.coordinator.notices() == [None]
 
 
 async def test_a_worker_that_is_not_the_nodes_does_not_come_up(site: Site) -> None:
@@ -561,7 +617,7 @@ async def test_a_worker_speaks_for_its_own_actors_only(site: Site) -> None:
 
 
 async def test_a_node_whose_name_is_taken_ends_when_that_goes_on(site: Site) -> None:
-    site.refusal = "there is a node `n` already"
+    site.coordinator.refusal = "there is a node `n` already"
     await site.up("n/0")
     await site.up("n/1")
     await asyncio.sleep(10.0)
@@ -572,12 +628,12 @@ async def test_a_node_whose_name_is_taken_ends_when_that_goes_on(site: Site) -> 
 
 
 async def test_a_node_whose_earlier_self_is_found_gone_joins(site: Site) -> None:
-    site.refusal = "there is a node `n` already"
+    site.coordinator.refusal = "there is a node `n` already"
     await site.up("n/0")
     await site.up("n/1")
     await asyncio.sleep(5.0)
-    site.refusal = ""
+    site.coordinator.refusal = ""
     await asyncio.sleep(60.0)
     assert not site.left.is_set()
     await site.prepare()
-    assert site.worker.all(PrepareJob)
+    assert site.worker.last(WorkerPlan).job is not None

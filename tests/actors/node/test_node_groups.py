@@ -7,16 +7,16 @@ from collections.abc import AsyncIterator, Collection
 
 import pytest
 from job_kit import Recorder, recorder, settle
+from msgspec.structs import replace
 from runtime_kit import Cluster
 
 from spotlight.actors.node.regrouping import Grouping
 from spotlight.actors.protocol import (
-    Alive,
     Demand,
     DemandClass,
-    FormGroup,
-    GroupFailed,
+    GroupPlan,
     WorkerRefs,
+    WorkerReport,
 )
 from spotlight.actors.runtime import ActorSystem
 from spotlight.timings import NodeTimings
@@ -27,26 +27,40 @@ ALONE_AGAIN_S = 31.0
 """Longer than a worker with which no group formed is left alone."""
 
 
+def report(worker: str, epoch: int, job: str = "job", *, formed: bool = True) -> WorkerReport:
+    """Of one that is ready for the job; for none if that is empty."""
+    versions = (0,) if job else ()
+    return WorkerReport(worker, 1, job_id=job, rollout=versions, group=epoch, formed=formed)
+
+
 class Plan:
     """The grouping of a node, and the leaders of its workers, which only listen."""
 
     def __init__(self) -> None:
         self.leaders: dict[str, Recorder] = {}
+        self.planned: dict[str, list[GroupPlan]] = {}
+        """For each worker, in order."""
         self.alive: dict[str, str] = {}
         self.starts = 0
 
     async def open(self, cluster: Cluster, *workers: str) -> None:
         self.system: ActorSystem = await cluster.system("n")
         self.node = await recorder(self.system, "node")
-        self.grouping = Grouping(self.node, "n", NodeTimings())
+        self.grouping = Grouping(self.node, "n", self._note, NodeTimings())
         for worker in workers:
             await self.add(worker)
+
+    def _note(self, worker: str) -> None:
+        plan = self.grouping.plan_of(worker)
+        assert plan is not None
+        self.planned[worker].append(plan)
 
     async def add(self, worker: str, job: str = "job") -> None:
         """A worker is up, and ready for the job."""
         self.starts += 1
         leader = await recorder(self.system, f"leader-{worker}-{self.starts}")
         self.leaders[worker] = leader
+        self.planned[worker] = []
         refs = WorkerRefs(worker, self.starts, leader.ref, leader.ref, leader.ref)
         self.grouping.add(refs)
         await self.hear(worker, 0, job)
@@ -55,7 +69,7 @@ class Plan:
         """It answers, and has been told of its latest group unless another epoch is given."""
         orders = self.orders(worker)
         known = epoch if epoch is not None else orders[-1].epoch if orders else 0
-        self.grouping.hear(Alive(worker, known, job))
+        self.grouping.note(report(worker, known, job))
         await settle()
 
     async def demand(
@@ -64,7 +78,7 @@ class Plan:
         """The user wants groups of this degree."""
         steps = {1: 1.0, 2: 0.6, 4: 0.4}
         waiting = DemandClass("rollout", batches, 20, steps)
-        self.grouping.accept_notice(Demand(job, 4, (waiting,), None, degree, apart))
+        self.grouping.set_demand(Demand(job, 4, (waiting,), None, degree, apart))
         await settle()
 
     async def fail(self, *culprits: str, epoch: int | None = None, wait_s: float = 0.2) -> None:
@@ -72,13 +86,20 @@ class Plan:
         epoch = epoch or max(
             order.epoch for worker in self.leaders for order in self.orders(worker)
         )
-        self.grouping.failed(GroupFailed(epoch, "it broke", culprits))
+        self.say_failed(epoch, *culprits)
         await asyncio.sleep(wait_s)
 
-    def orders(self, worker: str) -> list[FormGroup]:
-        return self.leaders[worker].all(FormGroup)
+    def say_failed(self, epoch: int, *culprits: str) -> None:
+        """One of the group does, or somebody, if there is none of that epoch."""
+        last = {worker: plans[-1].epoch for worker, plans in self.planned.items() if plans}
+        worker = next((worker for worker, known in last.items() if known == epoch), "a")
+        failed = report(worker, epoch, formed=False)
+        self.grouping.note(replace(failed, failure="it broke", culprits=culprits))
 
-    def last(self, worker: str) -> FormGroup:
+    def orders(self, worker: str) -> list[GroupPlan]:
+        return self.planned[worker]
+
+    def last(self, worker: str) -> GroupPlan:
         return self.orders(worker)[-1]
 
     def groups(self) -> set[tuple[str, ...]]:
@@ -91,8 +112,8 @@ class Plan:
         }
 
     def forget(self) -> None:
-        for leader in self.leaders.values():
-            leader.inbox.clear()
+        for plans in self.planned.values():
+            plans.clear()
 
     def told(self) -> set[str]:
         """Who was told something since the last `forget`."""
@@ -177,7 +198,7 @@ async def test_who_may_still_be_in_a_step_with_one_that_is_lost_does_not_end_it(
         await plan.hear(worker)
     await plan.demand(1)
     epoch = plan.last("a").epoch
-    plan.grouping.hear(Alive("a", epoch, "job", forming=not has_left))
+    plan.grouping.note(report("a", epoch, formed=has_left))
     plan.forget()
     plan.grouping.remove("b")
     await settle()
@@ -222,22 +243,6 @@ async def test_what_is_said_of_workers_that_are_gone_changes_nothing(plan: Plan)
     assert plan.told() == set()
 
 
-async def test_an_order_that_was_lost_is_repeated_but_not_at_once(plan: Plan) -> None:
-    await plan.demand(2)
-    order = plan.last("a")
-    plan.forget()
-    await plan.hear("a", 0)  # it may be under way
-    assert plan.told() == set()
-    await asyncio.sleep(1.1)
-    await plan.hear("a", 0)
-    assert plan.orders("a") == [order]
-    await plan.hear("a", 0)
-    assert len(plan.orders("a")) == 1
-    await asyncio.sleep(1.1)
-    await plan.hear("a", order.epoch)
-    assert len(plan.orders("a")) == 1
-
-
 async def test_the_next_order_after_a_lost_one_still_says_that_a_member_is_gone(
     plan: Plan,
 ) -> None:
@@ -274,7 +279,7 @@ async def test_a_failure_that_all_report_is_planned_for_once(plan: Plan) -> None
     await plan.demand(4)
     epoch = plan.last("a").epoch
     for _ in range(4):
-        plan.grouping.failed(GroupFailed(epoch, "it broke"))
+        plan.say_failed(epoch)
     await asyncio.sleep(1.0)
     assert [len(plan.orders(worker)) for worker in "abcd"] == [2, 2, 2, 2]
 
@@ -298,7 +303,7 @@ async def test_an_ended_process_is_waited_for_before_a_broken_group_is_formed_ag
 ) -> None:
     await plan.demand(4)
     epoch = plan.last("a").epoch
-    plan.grouping.failed(GroupFailed(epoch, "it broke"))
+    plan.say_failed(epoch)
     await asyncio.sleep(0.05)
     plan.grouping.remove("d")
     del plan.leaders["d"]

@@ -10,23 +10,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from job_kit import Recorder
+from node_kit import FakeCoordinator
 
 from spotlight.actors.node.node import NodeScheduler, NodeSettings
-from spotlight.actors.protocol import JoinNode, NodeJoined
-from spotlight.actors.runtime import ActorSystem, Message
+from spotlight.actors.runtime import ActorSystem
 from spotlight.actors.runtime.launcher import LocalLauncher, LocalProcess
 from spotlight.timings import NodeTimings, Timings
 from spotlight.transport.control import ZeroMQTransport
 from spotlight.transport.tensors import BundleStore
-
-
-class Coordinator(Recorder):
-    """Takes every node."""
-
-    async def on_message(self, message: Message) -> Message:
-        self.inbox.append(message)
-        return NodeJoined(self.ref)
 
 
 class NotingLauncher(LocalLauncher):
@@ -46,7 +37,7 @@ class NotingLauncher(LocalLauncher):
 @pytest.mark.slow
 async def test_a_worker_process_that_hangs_is_replaced(tmp_path: Path) -> None:
     timings = Timings(node=NodeTimings(silent_s=2.0, ask_alone_s=0.3))
-    coordinator, launcher = Coordinator(), NotingLauncher()
+    coordinator, launcher = FakeCoordinator(), NotingLauncher()
     store = BundleStore(tmp_path / "store", token="token")
     system = ActorSystem(ZeroMQTransport("tcp://127.0.0.1:0"), rng=random.Random(0))
     await store.start()
@@ -60,7 +51,7 @@ async def test_a_worker_process_that_hangs_is_replaced(tmp_path: Path) -> None:
 
         async def joined(epochs: int) -> None:
             def seen() -> set[int]:
-                return {w.epoch for join in coordinator.all(JoinNode) for w in join.workers}
+                return {w.epoch for report in coordinator.reports for w in report.workers}
 
             async with asyncio.timeout(60.0):
                 while len(seen()) < epochs:  # noqa: ASYNC110

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from job_kit import STORE, settle
+from job_kit import STORE, Recorder, recorder, settle
+from runtime_kit import Cluster
 
 from spotlight.actors.node.weights_copies import WeightsCopies
-from spotlight.actors.protocol import HoldWeights
+from spotlight.actors.protocol import MissedWeights, WeightsOffer
 from spotlight.errors import TransferFailed
 from spotlight.timings import WeightsTimings
 from spotlight.transport.tensors import BundleStore
@@ -46,17 +47,25 @@ class SlowStore(BundleStore):
 
 
 class Node:
-    def __init__(self, store: SlowStore) -> None:
+    def __init__(self, actor: Recorder, store: SlowStore) -> None:
         self.store = store
-        self.copies = WeightsCopies(store, WeightsTimings())
+        self.changes = 0
+        self.copies = WeightsCopies(actor, store, self._change, WeightsTimings())
         self.copies.begin("job")
-        self.tasks: list[asyncio.Task[HoldWeights | None]] = []
 
-    async def told(self, message: HoldWeights) -> asyncio.Task[HoldWeights | None]:
-        task = asyncio.ensure_future(self.copies.hold(message))
-        self.tasks.append(task)
+    def _change(self) -> None:
+        self.changes += 1
+
+    async def told(self, *offers: WeightsOffer, keep: tuple[int, ...] = ()) -> None:
+        """The plan says so."""
+        versions = {offer.version for offer in offers} | set(keep)
+        self.copies.follow(offers, sorted(versions))
         await settle()
-        return task
+
+    async def has_told(self, *offers: WeightsOffer, keep: tuple[int, ...] = ()) -> None:
+        """The same, and all the time passes that it takes."""
+        await self.told(*offers, keep=keep)
+        await asyncio.sleep(3 * SECONDS)
 
     def files(self) -> set[str]:
         folder = Path(self.store.endpoint.root) / "weights"
@@ -67,108 +76,131 @@ def offered(version: int, store=STORE, checksum: int = 5, role: str = "rollout")
     return BundleOffer(f"weights/{version:06d}-{role}", 7, checksum, store)
 
 
-def hold(version: int, *keep: int, store=STORE, checksum: int = 5, evaluation=None) -> HoldWeights:
-    rollout = offered(version, store, checksum)
-    return HoldWeights("job", version, rollout, evaluation, keep or (version,))
+def hold(version: int, store=STORE, checksum: int = 5, evaluation=None) -> WeightsOffer:
+    return WeightsOffer(version, offered(version, store, checksum), evaluation)
 
 
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
     store = SlowStore(tmp_path)
     await store.start()
-    node = Node(store)
-    yield node
-    for task in node.tasks:
-        task.cancel()
-    await asyncio.gather(*node.tasks, return_exceptions=True)
+    async with Cluster() as cluster:
+        yield Node(await recorder(await cluster.system("n"), "node"), store)
     await store.aclose()
 
 
-async def test_workers_are_told_of_the_nodes_own_copies(node: Node) -> None:
+async def test_workers_read_the_nodes_own_copies(node: Node) -> None:
     evaluation = offered(3, checksum=6, role="evaluation")
-    told = await (await node.told(hold(3, 2, 3, evaluation=evaluation)))
-    assert told is not None and told.evaluation is not None
-    assert [told.rollout.key, told.evaluation.key] == node.store.done
+    await node.has_told(hold(3, evaluation=evaluation), keep=(2,))
+    (held,) = node.copies.held
+    assert held.evaluation is not None
+    assert [held.rollout.key, held.evaluation.key] == node.store.done
     assert node.files() == {"000003-rollout.00000005", "000003-evaluation.00000006"}
-    assert told.rollout.store == told.evaluation.store == node.store.endpoint
-    assert (told.version, told.keep) == (3, (2, 3))
+    assert held.rollout.store == held.evaluation.store == node.store.endpoint
+    assert node.changes == 1
+
+
+async def test_a_version_is_there_when_both_of_its_roles_are(node: Node) -> None:
+    await node.told(hold(3, evaluation=offered(3, checksum=6, role="evaluation")))
+    await asyncio.sleep(1.5 * SECONDS)
+    assert node.copies.held == ()
+    await asyncio.sleep(SECONDS)
+    assert len(node.copies.held) == 1
 
 
 async def test_a_copy_of_a_copy_has_the_same_name(node: Node) -> None:
-    message = hold(3, store=HOLDER)
-    rollout = msgspec.structs.replace(message.rollout, key="weights/000003-rollout.00000005")
-    await (await node.told(msgspec.structs.replace(message, rollout=rollout)))
+    rollout = msgspec.structs.replace(offered(3, HOLDER), key="weights/000003-rollout.00000005")
+    await node.has_told(WeightsOffer(3, rollout))
     assert node.files() == {"000003-rollout.00000005"}
 
 
 async def test_what_is_held_is_not_fetched_again_wherever_it_is_to_be_had(node: Node) -> None:
-    first = await (await node.told(hold(3)))
-    again = await (await node.told(hold(3, store=HOLDER)))
-    assert again == first
+    await node.has_told(hold(3))
+    first = node.copies.held
+    await node.told(hold(3, store=HOLDER))
+    assert node.copies.held == first
     assert node.store.begun == [STORE.port]
 
 
+async def test_a_job_runner_that_has_published_nothing_yet_has_nothing_dropped(node: Node) -> None:
+    """Its trainer may have published that version again, under the same name."""
+    await node.has_told(hold(3))
+    published = node.store.put("weights/000003-rollout", b"again")
+    node.copies.follow((), ())
+    assert node.files() == {"000003-rollout.00000005", "000003-rollout"}
+    assert published.key == "weights/000003-rollout"
+
+
 async def test_what_is_being_fetched_is_not_fetched_twice(node: Node) -> None:
-    first = await node.told(hold(3))
-    assert await (await node.told(hold(3))) is None
-    assert await first is not None
+    await node.told(hold(3))
+    await node.has_told(hold(3))
+    assert len(node.copies.held) == 1
     assert node.store.begun == [STORE.port]
 
 
 async def test_when_it_is_sent_elsewhere_it_begins_there_at_once(node: Node) -> None:
-    first = await node.told(hold(3))
-    second = await node.told(hold(3, store=HOLDER))
-    assert first.cancelled()
-    assert await second is not None
+    await node.told(hold(3))
+    await node.has_told(hold(3, store=HOLDER))
+    assert len(node.copies.held) == len(node.store.done) == 1
     assert node.store.begun == [STORE.port, HOLDER.port]
-    assert await (await node.told(hold(3))) is not None
 
 
-async def test_what_cannot_be_had_is_an_error_and_can_be_had_later(node: Node) -> None:
+async def test_what_cannot_be_had_is_reported_and_tried_again_with_the_next_plan(
+    node: Node,
+) -> None:
     node.store.fails = True
-    with pytest.raises(TransferFailed):
-        await (await node.told(hold(3)))
+    await node.has_told(hold(3))
+    assert node.copies.missed == (MissedWeights(3, STORE),)
+    assert (node.copies.held, node.changes) == ((), 1)
     node.store.fails = False
-    assert await (await node.told(hold(3))) is not None
+    await node.has_told(hold(3))
+    assert node.copies.missed == ()
+    assert [held.version for held in node.copies.held] == [3]
 
 
 async def test_a_version_that_was_trained_again_replaces_the_old_one(node: Node) -> None:
-    await (await node.told(hold(3)))
-    told = await (await node.told(hold(3, checksum=6)))
-    assert told is not None and told.rollout.checksum == 6
+    await node.has_told(hold(3))
+    await node.told(hold(3, checksum=6))
+    assert node.copies.held == (), "it is another by now"
+    await asyncio.sleep(2 * SECONDS)
+    assert [held.rollout.checksum for held in node.copies.held] == [6]
     assert node.files() == {"000003-rollout.00000006"}
 
 
 async def test_what_is_not_kept_is_dropped_with_what_the_trainer_left_here(node: Node) -> None:
     for version in (2, 3):
         node.store.put(offered(version).key, b"weights")
-        await (await node.told(hold(version, 2, 3)))
-    await (await node.told(hold(3, 3, 4)))
+    await node.has_told(hold(2), hold(3))
+    await node.told(hold(3), keep=(4,))
     assert node.files() == {"000003-rollout", "000003-rollout.00000005"}
 
 
 async def test_what_is_not_wanted_any_more_is_not_fetched_on(node: Node) -> None:
-    first = await node.told(hold(3))
-    await (await node.told(hold(4, 4)))
-    assert first.cancelled()
+    await node.told(hold(3))
+    await node.has_told(hold(4))
     assert node.store.done == ["weights/000004-rollout.00000005"]
 
 
-async def test_a_version_that_is_late_does_not_drop_a_newer_one(node: Node) -> None:
-    late = await node.told(hold(3))
-    await (await node.told(hold(4, 3, 4)))
-    told = await late
-    assert told is not None and told.keep == (3, 4)
+async def test_a_version_of_which_no_source_is_known_now_is_kept_and_not_offered(
+    node: Node,
+) -> None:
+    """The runner may be another one, that has yet to say which weights it means."""
+    await node.has_told(hold(3))
+    await node.told(keep=(3,))
+    assert node.copies.held == ()
+    assert node.files() == {"000003-rollout.00000005"}
+    await node.told(hold(3))
+    assert [held.version for held in node.copies.held] == [3]
+    assert node.store.begun == [STORE.port]
 
 
 async def test_of_another_job_nothing_is_kept_or_fetched(node: Node) -> None:
-    await (await node.told(hold(3)))
-    running = await node.told(hold(4, 3, 4))
+    await node.has_told(hold(3))
+    await node.told(hold(3), hold(4))
     node.copies.begin("another")
-    await settle()
-    assert running.cancelled()
+    await asyncio.sleep(2 * SECONDS)
     assert node.files() == set()
-    await (await node.told(hold(3)))
+    await node.has_told(hold(3))
     assert node.files() == {"000003-rollout.00000005"}
 
 

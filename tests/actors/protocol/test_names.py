@@ -9,13 +9,12 @@ import pytest
 from job_kit import STORE
 
 from spotlight.actors.protocol import (
-    Alive,
-    JoinNode,
-    NodeLeaving,
-    NoticeGiven,
+    NodePlan,
+    NodeReport,
     PreemptNode,
-    StateChanged,
+    UserNotice,
     WorkerRefs,
+    WorkerReport,
     WorkerUp,
 )
 from spotlight.actors.runtime import ActorRef
@@ -30,7 +29,7 @@ def worker_up(name: str) -> Message:
 
 
 def join(name: str, store: StoreEndpoint = STORE) -> Message:
-    return JoinNode(name, "spot", REF, (), store)
+    return NodeReport(1, name, "spot", REF, (), store)
 
 
 @pytest.mark.parametrize("name", ["spot-1", "gpu_07.example.org", "_", "a" * 100])
@@ -48,12 +47,10 @@ BAD_NAMES = ["", ".", "..", "../a", "a/b/0", "a/", "/0", "a b", "a\n", "\x1b[2J"
     [
         join,
         worker_up,
-        lambda name: Alive(name, 0, ""),
-        lambda name: StateChanged(name, "idle"),
-        lambda name: NodeLeaving("a", (name,), "user", None, False),
-        lambda name: NodeLeaving(name, (), "user", None, False),
+        lambda name: WorkerReport(name, 1),
+        lambda name: WorkerReport("a/0", 1, culprits=(name,)),
     ],
-    ids=["join", "up", "alive", "state", "leaving worker", "leaving node"],
+    ids=["node", "up", "worker", "culprit"],
 )
 def test_what_is_no_name_is_refused(make: object, name: str) -> None:
     with pytest.raises(BadInput) as refusal:
@@ -87,6 +84,7 @@ def test_what_is_no_place_of_a_store_is_refused(changes: dict[str, object]) -> N
 
 @pytest.mark.parametrize("seconds", [math.nan, math.inf, -1.0, 1e300])
 def test_a_notice_of_no_time_that_a_clock_can_be_set_to_is_refused(seconds: float) -> None:
-    for notice in (PreemptNode("spot", seconds, False), NoticeGiven(seconds, False)):
+    told = NodePlan(1, REF, notice=UserNotice(1, seconds, False))
+    for notice in (PreemptNode("spot", seconds, False), told):
         with pytest.raises(BadInput, match="notice_s"):
             decode_message(encode_message(notice))

@@ -331,6 +331,40 @@ async def test_cancelling_an_ask_leaves_nothing_pending(pair: Pair) -> None:
     assert len(pair.here.asks) == 0
 
 
+async def test_a_call_has_its_turn_after_what_waits_and_never_within_a_handler(
+    pair: Pair,
+) -> None:
+    accountant = Accountant()
+    ref = await pair.there.spawn(lambda: accountant, "accountant")
+    seen: list[tuple[int, ...]] = []
+
+    async def look() -> None:
+        seen.append(tuple(accountant.amounts))
+
+    pair.there.tell(ref, Hold())
+    pair.there.tell(ref, Bump(1))
+    await accountant.holding.wait()
+    accountant.call_in_turn(look)
+    pair.there.tell(ref, Bump(2))
+    await asyncio.sleep(0.1)
+    assert seen == []
+    accountant.gate.set()
+    await asyncio.sleep(0.1)
+    assert (seen, accountant.amounts) == ([(1,)], [1, 2])
+
+
+async def test_a_call_that_raises_crashes_its_actor(pair: Pair) -> None:
+    accountant = Accountant()
+    ref = await pair.there.spawn(lambda: accountant, "accountant")
+
+    async def explode() -> None:
+        raise LookupError("no")
+
+    accountant.call_in_turn(explode)
+    await pair.there.wait_stopped(ref)
+    assert accountant.stopped_because == "crashed"
+
+
 async def test_a_busy_actor_lets_others_run() -> None:
     async with Cluster() as cluster:
         system = await cluster.system("here")

@@ -8,33 +8,26 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 from job_kit import STORE, job, offer, recorder, requests, settle
-from leader_kit import Crew, committed, completed, returned
+from leader_kit import Crew, committed, completed, report_of, returned
 from runtime_kit import Cluster
 
 from spotlight.actors.protocol import (
-    Alive,
-    AreYouThere,
-    CannotServe,
     CommitSteps,
     Completed,
-    Drain,
-    Drained,
-    EndJob,
-    FormGroup,
     Grant,
-    GroupFailed,
+    GroupPlan,
     HeldLease,
-    HoldWeights,
+    JobPlan,
     LeaseFailed,
     Membership,
-    PrepareJob,
     Pull,
     Recall,
     Receipt,
     ReturnLease,
     Revoke,
     Seat,
-    StateChanged,
+    WorkerPlan,
+    WorkerReport,
 )
 from spotlight.timings import DeliveryTimings
 from spotlight.types import Commit
@@ -73,28 +66,6 @@ async def test_it_names_exactly_the_versions_that_are_held(crew: Crew) -> None:
     assert crew.dispatcher.last(Pull).rollout_versions == (1, 2)
     await crew.hold(3, keep=(2, 3))
     assert crew.dispatcher.last(Pull).evaluation_versions == ()
-
-
-async def test_a_version_that_the_member_cannot_load_is_not_served_and_the_next_is(
-    crew: Crew,
-) -> None:
-    await crew.prepare(version=None)
-    crew.member.broken = True
-    crew.member.loaded.set()
-    await crew.hold(0)
-    assert crew.dispatcher.all(Pull) == []
-
-    crew.member.broken = False
-    await crew.hold(1)
-
-    assert crew.dispatcher.all(Pull)[-1].rollout_versions == (1,)
-
-
-async def test_weights_of_another_job_are_ignored(crew: Crew) -> None:
-    await crew.prepare(version=None)
-    crew.member.loaded.set()
-    await crew.hold(1, job_id="another")
-    assert crew.dispatcher.all(Pull) == []
 
 
 async def test_a_new_job_starts_without_weights(crew: Crew) -> None:
@@ -231,11 +202,11 @@ async def test_a_revoked_lease_is_neither_renewed_nor_delivered(crew: Crew) -> N
 
 async def test_after_the_end_of_the_job_nothing_is_delivered(crew: Crew) -> None:
     await crew.working(4)
-    await crew.tell(EndJob("job"))
+    await crew.end_job()
     await crew.tell(completed(4))
     await crew.grant(5)
     assert crew.dispatcher.all(Completed) == []
-    assert crew.member.last(EndJob) == EndJob("job")
+    assert crew.member.last(WorkerPlan).job is None
     assert [message.lease for message in crew.member.all(Grant)] == [4]
 
 
@@ -243,7 +214,7 @@ async def test_the_end_of_the_job_ends_a_delivery(crew: Crew) -> None:
     await crew.working(4)
     crew.receipt = None
     await crew.tell(completed(4))
-    await crew.tell(EndJob("job"))
+    await crew.end_job()
     tried = len(crew.dispatcher.all(Completed))
     await asyncio.sleep(60.0)
     assert len(crew.dispatcher.all(Completed)) == tried
@@ -331,47 +302,47 @@ async def test_a_recalled_lease_is_returned_once_its_commit_is_safe(crew: Crew) 
 
 async def test_while_it_drains_it_takes_nothing_and_says_when_nothing_is_left(crew: Crew) -> None:
     await crew.working(4, 5)
-    await crew.tell(Drain(20.0), crew.node)
-    assert crew.member.last(Drain) == Drain(20.0)
+    await crew.drain(20.0)
+    assert crew.member.last(WorkerPlan).stop_in_s == 20.0
     assert crew.dispatcher.last(Pull).credits == 0
     await crew.grant(6)
     assert crew.dispatcher.last(ReturnLease) == returned(6)
     await crew.tell(returned(5))
-    assert crew.node.all(Drained) == []
+    assert crew.drained() == []
     await crew.tell(completed(4))
-    assert set(crew.node.all(Drained)) == {Drained("w", 7)}
+    assert crew.drained() == [True]
     assert [message.lease for message in crew.member.all(Grant)] == [4, 5]
 
 
 async def test_it_has_not_drained_before_the_dispatcher_knows(crew: Crew) -> None:
     await crew.working(4)
     crew.receipt = None
-    await crew.tell(Drain(20.0), crew.node)
+    await crew.drain(20.0)
     await crew.tell(completed(4))
-    assert crew.node.all(Drained) == []
+    assert crew.drained() == []
     crew.receipt = Receipt(1)
     await asyncio.sleep(2.0)
-    assert crew.node.all(Drained) == [Drained("w", 7)]
+    assert crew.drained() == [True]
 
 
 async def test_an_idle_one_has_drained_at_once(crew: Crew) -> None:
-    await crew.tell(Drain(20.0), crew.node)
-    assert crew.node.all(Drained) == [Drained("w", 7)]
+    await crew.drain(20.0)
+    assert crew.drained() == [True]
 
 
 async def test_when_the_notice_is_withdrawn_it_takes_work_again(crew: Crew) -> None:
     await crew.prepare()
-    await crew.tell(Drain(20.0), crew.node)
-    await crew.tell(Drain(None), crew.node)
-    assert crew.member.last(Drain) == Drain(None)
+    await crew.drain(20.0)
+    await crew.drain(None)
+    assert crew.member.last(WorkerPlan).stop_in_s is None
     assert crew.dispatcher.last(Pull).credits > 0
     await crew.grant(4)
     assert crew.held() == (4,), "it says at once what it took"
-    assert crew.node.all(Drained) == [Drained("w", 7)]
+    assert crew.drained() == [True, False]
 
 
 async def test_a_job_that_is_prepared_while_it_drains_gets_nothing(crew: Crew) -> None:
-    await crew.tell(Drain(20.0), crew.node)
+    await crew.drain(20.0)
     await crew.prepare()
     assert crew.dispatcher.last(Pull).credits == 0
 
@@ -387,7 +358,7 @@ async def test_a_result_waits_for_the_coordinator_that_comes_back(crew: Crew) ->
     await asyncio.sleep(30.0)
 
     await crew.open_coordinator()
-    await crew.tell(PrepareJob("job", job(), crew.membership))
+    await crew.come_back()
     assert crew.held() == (4, 5), "at once, so that it knows who works on what"
     assert crew.dispatcher.last(Pull).rollout_versions == (), "it may mean other weights by 0"
     await crew.hold(0)
@@ -405,7 +376,7 @@ async def test_what_the_same_runner_says_again_leaves_the_weights(crew: Crew) ->
     await crew.prepare()
     elsewhere = msgspec.structs.replace(crew.membership.sink, token="another")
     again = msgspec.structs.replace(crew.membership, sink=elsewhere)
-    await crew.tell(PrepareJob("job", job(), again))
+    await crew.plan(crew.planner.prepare(again))
     assert crew.dispatcher.last(Pull).rollout_versions == (0,)
 
 
@@ -414,17 +385,51 @@ async def test_the_member_hears_of_the_new_sink_and_the_runner_of_the_state(crew
     await crew.coordinator.abort()
     await asyncio.sleep(5.0)
     await crew.open_coordinator()
-    again = PrepareJob("job", job(), crew.membership)
-    await crew.tell(again)
-    assert crew.member.all(PrepareJob)[-1] == again
-    assert [message.state for message in crew.runner.all(StateChanged)] == ["idle"]
+    await crew.come_back()
+    for told in (crew.member, crew.trainer):
+        planned = told.last(WorkerPlan).job
+        assert planned is not None
+        assert planned.membership == crew.membership
+    assert {message.state for message in crew.runner.all(WorkerReport)} == {"idle"}
 
 
-async def test_a_node_that_joined_again_changes_nothing(crew: Crew) -> None:
+async def test_a_plan_that_is_repeated_changes_nothing(crew: Crew) -> None:
     await crew.working(4)
-    await crew.tell(PrepareJob("job", job(), crew.membership))
-    assert len(crew.member.all(PrepareJob)) == 1
+    told = len(crew.member.all(WorkerPlan))
+    answer = await crew.asked()
+    assert (answer.plan, answer.rollout) == (crew.planner.plan.number, (0,))
+    assert len(crew.member.all(WorkerPlan)) == len(crew.trainer.all(WorkerPlan)) == told
     assert crew.held() == (4,)
+
+
+async def test_an_older_plan_changes_nothing(crew: Crew) -> None:
+    await crew.prepare()
+    before = crew.planner.plan
+    await crew.drain(20.0)
+    assert (await crew.plan(before)).draining
+    assert crew.dispatcher.last(Pull).credits == 0
+
+
+async def test_a_plan_of_a_job_that_it_does_not_know_waits_for_its_spec(crew: Crew) -> None:
+    whole = crew.planner.prepare(crew.membership)
+    assert whole.job is not None
+    without = msgspec.structs.replace(whole, job=msgspec.structs.replace(whole.job, spec=None))
+    assert (await crew.plan(without)).job_id == ""
+    assert crew.member.all(WorkerPlan) == []
+    assert (await crew.plan(whole)).job_id == "job"
+    assert crew.member.all(WorkerPlan) == [whole]
+
+
+async def test_what_the_member_reported_of_an_older_plan_does_not_count(crew: Crew) -> None:
+    """It may be of weights that another runner meant by that version."""
+    await crew.prepare()
+    late = report_of(crew.planner.plan, loaded=True)
+    crew.member.loaded.clear()
+    await crew.coordinator.abort()
+    await crew.open_coordinator()
+    await crew.come_back()
+    await crew.tell(late, sender=crew.member)
+    assert (await crew.asked()).rollout == ()
 
 
 async def test_a_result_is_given_up_when_the_coordinator_stays_away(crew: Crew) -> None:
@@ -433,7 +438,7 @@ async def test_a_result_is_given_up_when_the_coordinator_stays_away(crew: Crew) 
     await crew.tell(completed(4))
     await asyncio.sleep(DeliveryTimings().away_limit_s + 30.0)
     await crew.open_coordinator()
-    await crew.tell(PrepareJob("job", job(), crew.membership))
+    await crew.come_back()
     await crew.hold(0)
     await asyncio.sleep(10.0)
     assert crew.held() == ()
@@ -445,21 +450,30 @@ async def test_a_result_is_given_up_when_the_coordinator_stays_away(crew: Crew) 
 async def test_it_answers_its_node_while_the_member_loads(crew: Crew) -> None:
     await crew.prepare(version=None)
     await crew.hold(0)
-    answer = await crew.system.ask(crew.leader, AreYouThere(), timeout_s=1.0)
-    assert answer == Alive("w", epoch=0, ready_for="")
+    assert (await crew.asked()).ready_for == ""
 
 
 async def test_a_model_that_cannot_be_loaded_is_reported_to_the_runner_and_ends_nothing(
     crew: Crew,
 ) -> None:
-    crew.member.has_model = False
+    crew.member.problem = "CheckpointError: model.checkpoint: transformer lacks proj_out.weight"
     await crew.prepare(version=None)
-    await asyncio.sleep(0.1)
-    (cannot,) = crew.runner.all(CannotServe)
-    assert cannot.worker == "w"
-    assert "proj_out.weight" in cannot.reason
+    report = crew.runner.last(WorkerReport)
+    assert (report.worker, report.cannot_serve) == ("w", crew.member.problem)
     assert crew.dispatcher.all(Pull) == []
-    assert await crew.node.ask(crew.leader, AreYouThere(), timeout_s=1.0)
+    assert await crew.asked()
+
+
+async def test_what_it_does_is_said_to_the_runner_again_for_it_may_be_lost(crew: Crew) -> None:
+    await crew.prepare()
+    with crew.context.busy("rollout", "4 images"):
+        await asyncio.sleep(0.01)
+        said = [report.state for report in crew.runner.all(WorkerReport)]
+        assert said[-1] == "rollout"
+        await asyncio.sleep(60.0)
+        later = crew.runner.all(WorkerReport)[len(said) :]
+        assert 1 < len(later) < 10
+        assert {report.state for report in later} == {"rollout"}
 
 
 async def test_what_only_others_may_say_is_refused_from_strangers(crew: Crew) -> None:
@@ -468,23 +482,26 @@ async def test_what_only_others_may_say_is_refused_from_strangers(crew: Crew) ->
     before = len(crew.dispatcher.inbox)
     elsewhere = await crew.cluster.system("stranger")
     stranger = await recorder(elsewhere, "node")
+    seats = (Seat("w", 7, crew.leader, crew.member.ref),)
+    seat = GroupPlan(5, seats, 1, at_once=True)
     words = [
-        PrepareJob("another", job(), Membership(*[stranger.ref] * 2, STORE)),
-        HoldWeights("job", 9, offer(), None, (9,)),
-        EndJob("job"),
-        Drain(0.0),
-        FormGroup(5, (Seat("w", 7, crew.leader, crew.member.ref),), 1, at_once=True),
+        WorkerPlan(99, JobPlan("another", Membership(*[stranger.ref] * 2, STORE), spec=job())),
+        WorkerPlan(99),
+        WorkerPlan(99, crew.planner.plan.job, stop_in_s=0.0),
+        WorkerPlan(99, crew.planner.plan.job, seat),
         Grant(2, 15.0, requests(1), (None,), 0),
         Revoke((1,)),
         Recall((1,)),
         completed(1),
         LeaseFailed("w", 7, 1, "no"),
-        GroupFailed(0, "no"),
     ]
     for word in words:
         stranger.tell(crew.leader, word)
     await asyncio.sleep(0.1)
+    stranger.tell(crew.leader, WorkerReport("w", 7, plan=crew.planner.plan.number, rollout=(9,)))
+    await asyncio.sleep(0.1)
     assert crew.system.dead_letters.counts["not_allowed"] == len(words)
+    assert (await crew.asked()).rollout == (0,)
     assert len(crew.dispatcher.inbox) == before
     await asyncio.sleep(5.0)
     assert crew.dispatcher.last(Pull).leases == (HeldLease(1, ("rollout/0/0/0/0",)),)

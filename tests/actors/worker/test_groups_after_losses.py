@@ -22,7 +22,7 @@ from group_kit import (
 )
 from group_kit import alone as made_alone
 from job_kit import job, recorder
-from node_kit import FakeLauncher
+from node_kit import FakeCoordinator, FakeLauncher
 from runtime_kit import Cluster
 from scorer_kit import use_scorer
 
@@ -33,13 +33,11 @@ from spotlight.actors.protocol import (
     Demand,
     DemandClass,
     Grant,
-    HoldWeights,
-    JoinNode,
+    JobPlan,
     Membership,
-    NodeJoined,
-    PrepareJob,
     Pull,
     Receipt,
+    WeightsOffer,
     WorkerRefs,
     WorkerUp,
 )
@@ -56,22 +54,13 @@ from spotlight.transport.control import MemoryTransport
 from spotlight.transport.tensors import BundleStore, fetch
 from spotlight.transport.tensors.bundles import pack, unpack
 
-KINDS = (
-    "FormGroup",
-    "Introduce",
-    "CannotFollow",
-    "Follow",
-    "HeldVersions",
-    "GroupFailed",
-    "AreYouThere",
-    "Alive",
-)
+KINDS = ("WorkerPlan", "Introduce", "CannotFollow", "Follow", "WorkerReport")
 BATCH = wanted(1, 2, 3)
 
 
 IMPATIENT = Timings(
     worker=WorkerTimings(pull_s=0.2, repeat_s=0.1, introduction_limit_s=1.0),
-    node=NodeTimings(ask_alone_s=0.2, ask_grouped_s=0.1, repeat_s=0.1),
+    node=NodeTimings(ask_alone_s=0.2, ask_grouped_s=0.1),
 )
 """Actors repeat themselves sooner than they usually do."""
 
@@ -93,7 +82,8 @@ class Town:
         await self.store.start()
         await self.node_store.start()
         self.system, _ = await cluster.process("coordinator")
-        self.coordinator = await recorder(self.system, "coordinator", answer=self._answer)
+        self.coordinator = FakeCoordinator()
+        await self.system.spawn(lambda: self.coordinator, "coordinator")
         self.dispatcher = await recorder(self.system, "dispatcher", answer=self._answer)
         node_system, transport = await cluster.process("node")
         self._lose_on(transport)
@@ -105,17 +95,15 @@ class Town:
         self.node = await node_system.spawn(lambda: self.scheduler, "node")
         for number in range(len(models)):
             await self._add_worker(cluster, f"n/{number}")
-        await until(lambda: bool(self.coordinator.all(JoinNode)))
+        await until(lambda: bool(self.coordinator.reports))
         sink = self.store.writable_by("node")
         membership = Membership(*[self.dispatcher.ref] * 2, sink)
         offer = self.store.put("weights/0", pack(weights))
-        self.coordinator.tell(self.node, PrepareJob("job", job(), membership))
-        self.coordinator.tell(self.node, HoldWeights("job", 0, offer, None, (0,)))
+        plan = JobPlan("job", membership, (WeightsOffer(0, offer),), (0,), job())
+        self.coordinator.tell(self.node, self.coordinator.change(job=plan))
         await until(lambda: len({pull.worker for pull in self._pulls(1)}) == len(models))
 
     def _answer(self, message: Message) -> Message | None:
-        if isinstance(message, JoinNode):
-            return NodeJoined(self.coordinator.ref)
         return Receipt(1) if isinstance(message, Completed | CommitSteps) else None
 
     async def _add_worker(self, cluster: Cluster, name: str) -> None:
@@ -124,9 +112,9 @@ class Town:
         context = WorkerContext(name, 1, self.node.address, timings=IMPATIENT)
         self.contexts.append(context)
         member = await system.spawn(lambda: Member(context, TorchEngine()), "member")
-        leader = await system.spawn(lambda: GroupLeader(context, member), "leader")
-        self.leaders[name] = leader
         other = await recorder(system, "other")
+        leader = await system.spawn(lambda: GroupLeader(context, member, other.ref), "leader")
+        self.leaders[name] = leader
         refs = WorkerRefs(name, 1, leader, member, other.ref)
         system.tell(self.node, WorkerUp(refs, self.launcher.keys[name]))
 
@@ -160,7 +148,8 @@ class Town:
 
     def demand(self) -> None:
         waiting = DemandClass("rollout", 100, 6, {1: 1.0, 2: 0.6})
-        self.coordinator.tell(self.node, Demand("job", 4, (waiting,), None, 2, ()))
+        demand = Demand("job", 4, (waiting,), None, 2, ())
+        self.coordinator.tell(self.node, self.coordinator.change(demand=demand))
 
     async def leader(self) -> Pull:
         """The next pull of the group."""
@@ -234,9 +223,7 @@ async def test_a_group_denoises_what_it_pulls(town: Town, expected: Tensors) -> 
 
 
 @pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize(
-    "kind", ["FormGroup", "Introduce", "Follow", "HeldVersions", "AreYouThere", "Alive"]
-)
+@pytest.mark.parametrize("kind", ["WorkerPlan", "Introduce", "Follow", "WorkerReport"])
 async def test_a_message_that_is_lost_only_takes_time(
     town: Town, steps: Steps, expected: Tensors, kind: str, count: int
 ) -> None:
@@ -262,9 +249,9 @@ async def test_a_failure_of_which_the_node_does_not_hear_at_first_only_takes_tim
     steps.fails = fails
     town.demand()
     pull = await town.leader()
-    town.losing["GroupFailed"] = count
+    town.losing["WorkerReport"] = count
     done = await town.denoise(pull)
     assert failed
-    assert town.lost["GroupFailed"] == count
+    assert town.lost["WorkerReport"] == count
     assert_same(unpack(await fetch(done.bundle)), expected)
     assert steps.repeated() == []

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from spotlight.actors.protocol import FormGroup, Introduce, Seat
+from spotlight.actors.protocol import GroupPlan, Introduce, Seat
 from spotlight.actors.runtime import ActorRef
 from spotlight.actors.worker.joining import JoiningGroup
 from spotlight.errors import TransportError
@@ -34,7 +34,7 @@ class Table:
     def __init__(self, *models: str) -> None:
         ref = ActorRef("memory://x", "member", 1)
         seats = tuple(Seat(f"w{rank}", 1, ref, ref) for rank in range(len(models)))
-        order = FormGroup(7, seats, ring=1, at_once=False)
+        order = GroupPlan(7, seats, ring=1, at_once=False)
         self.deaf: set[int] = set()
         self.said: list[tuple[int, Introduce]] = []
         self.members = [
@@ -47,14 +47,14 @@ class Table:
     def _tell(self, rank: int, message: Introduce) -> None:
         self.said.append((rank, message))
         if rank not in self.deaf:
-            self.members[rank].hear(message)
+            self.members[rank].accept(message)
 
 
 async def settled(meeting: JoiningGroup) -> bool:
     """Whether it need not wait for the others."""
     try:
         async with asyncio.timeout(0.01):
-            await meeting.all_heard()
+            await meeting.all_introduced()
     except TimeoutError:
         return False
     return True
@@ -73,9 +73,9 @@ async def test_nobody_connects_before_all_were_heard_of() -> None:
 async def test_entries_are_read_whether_they_come_before_or_later() -> None:
     first, second = Table(MODEL, MODEL).members
     reader = Reader()
-    second.say("a", b"1")
-    first.read(reader)
-    second.say("b", b"2")
+    second.set_entry("a", b"1")
+    first.deliver_to(reader)
+    second.set_entry("b", b"2")
     assert reader.entries == [("a", b"1"), ("b", b"2")]
 
 
@@ -83,10 +83,10 @@ async def test_what_was_lost_is_said_again_to_one_who_introduces_itself() -> Non
     table = Table(MODEL, MODEL)
     first, second = table.members
     reader = Reader()
-    first.read(reader)
+    first.deliver_to(reader)
     table.deaf = {0}
     second.introduce()
-    second.say("a", b"1")
+    second.set_entry("a", b"1")
     assert not await settled(first)
     table.deaf = set()
     first.introduce()
@@ -97,7 +97,7 @@ async def test_what_was_lost_is_said_again_to_one_who_introduces_itself() -> Non
 async def test_words_end() -> None:
     table = Table(MODEL, MODEL)
     for member in table.members:
-        member.say("a", b"1")
+        member.set_entry("a", b"1")
         member.introduce()
         member.introduce()
     assert len(table.said) < 20
@@ -106,13 +106,13 @@ async def test_words_end() -> None:
 async def test_those_who_are_not_heard_of_are_named() -> None:
     first, second, *_ = Table(MODEL, MODEL, MODEL, MODEL).members
     reader = Reader()
-    first.read(reader)
+    first.deliver_to(reader)
     second.introduce()
     first.give_up_absent()
     assert first.culprits == ("w2", "w3")
     assert reader.closed == ["nothing was heard of w2, w3"]
     with pytest.raises(TransportError, match="nothing was heard of w2, w3"):
-        await first.all_heard()
+        await first.all_introduced()
 
 
 async def test_nobody_is_given_up_when_all_were_heard_of() -> None:
@@ -131,7 +131,7 @@ async def test_who_has_another_model_than_rank_0_is_named_by_all(models: tuple[s
     for member in members:
         assert member.culprits == ("w1",)
         with pytest.raises(TransportError, match="another model than w0 has w1"):
-            await member.all_heard()
+            await member.all_introduced()
 
 
 async def test_before_rank_0_is_heard_of_nobody_is_the_odd_one() -> None:
@@ -143,7 +143,7 @@ async def test_before_rank_0_is_heard_of_nobody_is_the_odd_one() -> None:
 
 async def test_one_that_is_closed_fails_whoever_waits() -> None:
     first, _ = Table(MODEL, MODEL).members
-    waiting = asyncio.ensure_future(first.all_heard())
+    waiting = asyncio.ensure_future(first.all_introduced())
     await asyncio.sleep(0)
     first.close("a newer group was planned")
     first.close("another reason")

@@ -7,23 +7,18 @@ from collections.abc import AsyncIterator
 
 import pytest
 from job_kit import Recorder, recorder
-from leader_kit import Crew, committed, returned
+from leader_kit import Crew, committed, report_of, returned
 from runtime_kit import Cluster
 
 from spotlight.actors.protocol import (
-    Alive,
-    AreYouThere,
     CommitSteps,
-    Drain,
-    Drained,
-    FormGroup,
     Grant,
-    GroupFailed,
-    GroupReady,
-    HeldVersions,
+    GroupPlan,
     Pull,
     ReturnLease,
     Seat,
+    WorkerPlan,
+    WorkerReport,
 )
 
 pytestmark = pytest.mark.virtual_time
@@ -38,20 +33,24 @@ class StepGroup(Crew):
         await super().open(cluster)
         self.other = await recorder(await cluster.system("other"), "leader")
 
-    def order(self, epoch: int, *workers: str) -> FormGroup:
+    def group(self, epoch: int, *workers: str) -> GroupPlan:
         leaders = {"w": self.leader, "x": self.other.ref}
         seats = (Seat(name, 1, leaders[name], leaders[name]) for name in workers)
-        return FormGroup(epoch, tuple(seats), ring=1, at_once=False)
+        return GroupPlan(epoch, tuple(seats), ring=1, at_once=False)
 
     async def form(self, epoch: int, *workers: str) -> None:
         """The node plans a group, and it forms."""
-        await self.tell(self.order(epoch, *workers), sender=self.node)
-        await self.tell(GroupReady(epoch, 0.01), sender=self.member)
+        await self.group_stands(self.group(epoch, *workers))
 
     async def hears(self, epoch: int, *versions: int, worker: str = "x") -> None:
         """What the other's member holds."""
-        self.other.tell(self.leader, HeldVersions(epoch, worker, versions, ()))
+        self.other.tell(self.leader, WorkerReport(worker, 1, group=epoch, rollout=versions))
         await asyncio.sleep(0.01)
+
+    def told_other(self) -> tuple[int, tuple[int, ...]]:
+        """What the other's leader heard last of this one: its group, and its versions."""
+        report = self.other.last(WorkerReport)
+        return report.group, report.rollout
 
     def pull(self) -> Pull:
         return self.dispatcher.last(Pull)
@@ -68,11 +67,10 @@ async def crew() -> AsyncIterator[StepGroup]:
 async def test_it_takes_nothing_before_the_group_has_formed(crew: StepGroup) -> None:
     await crew.prepare()
     assert crew.pull().credits > 0
-    order = crew.order(1, "w")
-    await crew.tell(order, sender=crew.node)
-    assert crew.member.all(FormGroup) == [order]
+    await crew.plan(crew.planner.group(crew.group(1, "w")))
+    assert crew.member.last(WorkerPlan).group == crew.group(1, "w")
     assert (crew.pull().credits, crew.pull().rollout_versions) == (0, ())
-    await crew.tell(GroupReady(1, 0.01), sender=crew.member)
+    await crew.group_is(1, formed=True)
     assert (crew.pull().credits, crew.pull().rollout_versions) == (2, (0,))
 
 
@@ -102,9 +100,9 @@ async def test_one_that_follows_takes_nothing_and_says_what_it_holds(crew: StepG
     await crew.prepare()
     await crew.form(1, "x", "w")
     assert (crew.pull().members, crew.pull().credits) == (0, 0)
-    assert crew.other.last(HeldVersions) == HeldVersions(1, "w", (0,), ())
+    assert crew.told_other() == (1, (0,))
     await crew.hold(1, keep=(0, 1))
-    assert crew.other.last(HeldVersions) == HeldVersions(1, "w", (0, 1), ())
+    assert crew.told_other() == (1, (0, 1))
     assert crew.pull().credits == 0
 
 
@@ -113,7 +111,8 @@ async def test_what_it_holds_is_said_again_for_it_may_be_lost(crew: StepGroup) -
     await crew.form(1, "x", "w")
     crew.other.inbox.clear()
     await asyncio.sleep(5.0)
-    assert crew.other.all(HeldVersions) == [HeldVersions(1, "w", (0,), ())]
+    assert len(crew.other.all(WorkerReport)) == 1
+    assert crew.told_other() == (1, (0,))
 
 
 async def test_a_grant_for_one_that_follows_goes_back(crew: StepGroup) -> None:
@@ -143,71 +142,69 @@ async def test_leases_are_kept_while_it_leads_in_whatever_group(crew: StepGroup)
     assert crew.dispatcher.all(ReturnLease) == []
 
 
-async def test_an_old_order_changes_nothing_and_is_logged(
-    crew: StepGroup, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_an_old_group_changes_nothing(crew: StepGroup) -> None:
     await crew.prepare()
     await crew.form(5, "w")
-    await crew.tell(crew.order(4, "x", "w"), sender=crew.node)
-    await crew.tell(crew.order(5, "x", "w"), sender=crew.node)
-    assert len(crew.member.all(FormGroup)) == 1
+    for epoch in (4, 5):
+        answer = await crew.plan(crew.planner.group(crew.group(epoch, "x", "w")))
+        assert (answer.group, answer.formed) == (5, True)
     assert crew.pull().credits == 2
-    assert capsys.readouterr().out.count("old_epoch_refused") == 2
 
 
 async def test_a_group_that_failed_takes_nothing_and_its_node_hears_of_it(crew: StepGroup) -> None:
     await crew.prepare()
     await crew.form(1, "w", "x")
     await crew.hears(1, 0)
-    failed = GroupFailed(1, "it broke", ("x",))
-    await crew.tell(failed, sender=crew.member)
-    assert crew.node.all(GroupFailed) == [failed]
+    await crew.group_is(1, formed=False, failure="it broke", culprits=("x",))
+    report = crew.node.last(WorkerReport)
+    assert (report.group, report.failure, report.culprits) == (1, "it broke", ("x",))
     assert crew.pull().credits == 0
     await crew.form(2, "w")
     assert crew.pull().credits == 2
 
 
-async def test_a_failure_is_said_again_until_there_is_another_order(crew: StepGroup) -> None:
+async def test_a_failure_is_said_again_until_there_is_another_group(crew: StepGroup) -> None:
     await crew.prepare()
     await crew.form(1, "w", "x")
-    await crew.tell(GroupFailed(1, "it broke"), sender=crew.member)
+    await crew.group_is(1, formed=False, failure="it broke")
     for _ in range(2):
-        await crew.system.ask(crew.leader, AreYouThere(), timeout_s=1.0)
-    assert len(crew.node.all(GroupFailed)) == 3
-    await crew.form(2, "w")
-    await crew.system.ask(crew.leader, AreYouThere(), timeout_s=1.0)
-    assert len(crew.node.all(GroupFailed)) == 3
+        assert (await crew.asked()).failure == "it broke"
+    await crew.plan(crew.planner.group(crew.group(2, "w")))
+    assert (await crew.asked()).failure == ""
 
 
 async def test_a_failure_of_an_old_group_is_not_passed_on(crew: StepGroup) -> None:
     await crew.prepare()
     await crew.form(2, "w")
-    await crew.tell(GroupFailed(1, "late"), sender=crew.member)
-    assert crew.node.all(GroupFailed) == []
-    assert crew.pull().credits == 2
+    late = report_of(crew.planner.plan, True, group=(1, False, "late", ()))
+    crew.member.tell(crew.leader, late)
+    await asyncio.sleep(0.01)
+    assert (await crew.asked()).failure == ""
 
 
-async def test_its_node_hears_what_it_is_ready_for_and_of_which_order_it_knows(
+async def test_its_node_hears_what_it_is_ready_for_and_which_group_it_knows(
     crew: StepGroup,
 ) -> None:
-    assert await crew.system.ask(crew.leader, AreYouThere(), timeout_s=1.0) == Alive("w", 0, "")
-    await crew.tell(crew.order(3, "w"), sender=crew.node)
+    answer = await crew.asked()
+    assert (answer.group, answer.formed, answer.ready_for) == (0, True, "")
+    await crew.plan(crew.planner.group(crew.group(3, "w")))
     await crew.prepare(version=None)
-    answer = await crew.system.ask(crew.leader, AreYouThere(), timeout_s=1.0)
-    assert answer == Alive("w", 3, "", forming=True)
-    await crew.tell(GroupReady(3, 0.1), sender=crew.member)
-    assert await crew.system.ask(crew.leader, AreYouThere(), timeout_s=1.0) == Alive("w", 3, "")
-    await crew.tell(Drain(20.0), sender=crew.node)
-    answer = await crew.system.ask(crew.leader, AreYouThere(), timeout_s=1.0)
-    assert answer == Alive("w", 3, "", draining=True)
-    await crew.tell(Drain(None), sender=crew.node)
+    answer = await crew.asked()
+    assert (answer.group, answer.formed, answer.ready_for) == (3, False, "")
+    await crew.group_is(3, formed=True)
+    assert (await crew.asked()).formed
+    await crew.drain(20.0)
+    assert (await crew.asked()).draining
+    await crew.drain(None)
     crew.member.loaded.set()
     await crew.hold(0)
-    assert await crew.system.ask(crew.leader, AreYouThere(), timeout_s=1.0) == Alive("w", 3, "job")
+    answer = await crew.asked()
+    assert (answer.group, answer.formed, answer.ready_for) == (3, True, "job")
+    assert not answer.draining
 
 
 async def test_one_that_follows_has_drained_when_it_holds_nothing(crew: StepGroup) -> None:
     await crew.prepare()
     await crew.form(1, "x", "w")
-    await crew.tell(Drain(30.0), sender=crew.node)
-    assert crew.node.all(Drained) == [Drained("w", 7)]
+    await crew.drain(30.0)
+    assert crew.drained() == [True]

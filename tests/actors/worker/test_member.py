@@ -10,21 +10,19 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
-from job_kit import Recorder, job, recorder, requests
+from job_kit import job, requests
+from member_kit import until
+from plan_kit import Planner, ReportedTo, reported_to
 from runtime_kit import Cluster
 from scorer_kit import FakeScorer, use_scorer
 
 from spotlight.actors.protocol import (
     CommitSteps,
     Completed,
-    EndJob,
     Grant,
-    HoldWeights,
     LeaseFailed,
     Membership,
-    PrepareJob,
     Revoke,
-    WeightsHeld,
 )
 from spotlight.actors.runtime import ActorSystem, Message
 from spotlight.actors.worker.member import Member
@@ -67,17 +65,22 @@ class Bench:
 
     system: ActorSystem
     store: BundleStore
-    leader: Recorder
+    leader: ReportedTo
     scorer: FakeScorer
 
     async def ask(self, message: Message) -> Message:
-        return await self.system.ask(self.member, message, timeout_s=60.0)
+        return await self.leader.ask(self.member, message, timeout_s=60.0)
+
+    async def prepare(self) -> None:
+        await self.ask(self.planner.prepare(self.membership))
 
     async def hold(self, version: int, keep: tuple[int, ...] = ()) -> None:
         data = pack(self.weights[version])
         offer = self.store.put(f"weights/{version}", data)
-        held = await self.ask(HoldWeights("job", version, offer, offer, keep or (version,)))
-        assert held == WeightsHeld(version)
+        plan = self.planner.hold(version, offer, offer, keep)
+        await self.ask(plan)
+        await until(lambda: self.leader.report.plan == plan.number)
+        await until(lambda: version in self.leader.report.evaluation)
 
     async def denoise(self, lease: int, count: int = 1, version: int = 0) -> None:
         self.tell(batch(lease, requests(count, version=version)))
@@ -96,7 +99,7 @@ class Bench:
 
     async def arrived(self) -> None:
         # Each ask is a turn of the loop and of the accelerator's queue.
-        await self.ask(PrepareJob("job", job(), self.membership))
+        await self.prepare()
         await self.context.on_accelerator(lambda: None)
 
     async def latents(self, bundle: BundleOffer) -> torch.Tensor:
@@ -112,13 +115,14 @@ async def bench(weights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asy
         bench.system = await cluster.system("worker")
         bench.store = BundleStore(tmp_path / "store", token="token")
         await bench.store.start()
-        bench.leader = await recorder(bench.system, "leader")
+        bench.leader = await reported_to(bench.system)
+        bench.planner = Planner()
         bench.context = WorkerContext("w", 1, bench.system.address)
         bench.member = await bench.system.spawn(
             lambda: Member(bench.context, TorchEngine()), "member"
         )
         bench.membership = Membership(*[bench.leader.ref] * 2, bench.store.writable_by("node"))
-        await bench.ask(PrepareJob("job", job(), bench.membership))
+        await bench.prepare()
         yield bench
         await bench.store.aclose()
         bench.context.close()
@@ -165,10 +169,10 @@ async def test_what_is_revoked_is_neither_delivered_nor_an_error(bench: Bench) -
     gate = threading.Event()
     busy = asyncio.ensure_future(bench.context.on_accelerator(lambda: gate.wait(30.0)))
     await bench.denoise(1)
-    await bench.ask(PrepareJob("job", job(), bench.membership))
+    await bench.prepare()
     bench.system.tell(bench.member, Revoke((1,)))
     await bench.denoise(2)
-    await bench.ask(PrepareJob("job", job(), bench.membership))
+    await bench.prepare()
     gate.set()
     await busy
     (answer,) = await bench.answered()
@@ -179,8 +183,8 @@ async def test_what_is_revoked_is_neither_delivered_nor_an_error(bench: Bench) -
 async def test_work_of_an_ended_job_is_not_taken_for_that_of_the_next(bench: Bench) -> None:
     await bench.hold(0)
     await bench.denoise(1, count=1)
-    bench.system.tell(bench.member, EndJob("job"))
-    await bench.ask(PrepareJob("job", job(), bench.membership))
+    bench.tell(bench.planner.end())
+    await bench.prepare()
     await bench.hold(0)
     await bench.denoise(1, count=3)
     (answer,) = await bench.answered()
@@ -189,9 +193,9 @@ async def test_work_of_an_ended_job_is_not_taken_for_that_of_the_next(bench: Ben
 
 
 async def test_without_a_job_it_says_so(bench: Bench) -> None:
-    bench.system.tell(bench.member, EndJob("job"))
+    bench.tell(bench.planner.end())
     await bench.denoise(1)
-    await bench.ask(EndJob("job"))
+    await bench.ask(bench.planner.end())
     (refused,) = await bench.answered()
     assert isinstance(refused, LeaseFailed)
     assert "no job is prepared" in refused.error

@@ -33,8 +33,6 @@ from scorer_kit import use_scorer
 from spotlight.actors.protocol import (
     CommitSteps,
     Completed,
-    Drain,
-    EndJob,
     LeaseFailed,
     Recall,
     ReturnLease,
@@ -133,13 +131,13 @@ async def test_a_batch_that_is_stopped_at_every_step_comes_to_the_same_bits(
         worker.leader.inbox.clear()
         worker.denoise(wanted(1, 2), commits)
         await gate.reached(STEPS + turn + 1)
-        await worker.ask(Drain(0.0))
+        await worker.drain(0.0)
         gate.open(1)
         committed, _ = await worker.hears(2)
         assert isinstance(committed, CommitSteps)
         assert committed.step == turn + 1
         commits = tuple(Commit(committed.step, committed.bundle, row) for row in range(2))
-        await worker.ask(Drain(None))
+        await worker.drain(None)
     gate.open()
     workers[0].leader.inbox.clear()
     workers[0].denoise(wanted(1, 2), commits)
@@ -208,7 +206,7 @@ async def test_a_commit_for_only_some_is_refused(interrupted: Any) -> None:
 async def test_a_commit_of_another_job_is_refused(interrupted: Any, weights: Tensors) -> None:
     worker, requests, commits = interrupted
     await worker.prepare(worker.store, "next")
-    await worker.hold(weights, "next")
+    await worker.hold(weights)
     assert "is of job job, not of next" in await refusal(worker, requests, commits)
 
 
@@ -341,7 +339,7 @@ async def test_told_to_drain_it_commits_at_the_next_step_and_goes_on(
     worker = workers[0]
     worker.denoise(wanted(1))
     await gate.reached(1)
-    await worker.ask(Drain(1000.0))
+    await worker.drain(1000.0)
     for step in range(1, STEPS):
         gate.open(1)
         await gate.reached(step + 1)
@@ -358,7 +356,7 @@ async def test_at_the_time_to_stop_it_commits_and_yields(
     worker.denoise(wanted(1))
     gate.open(2)
     await gate.reached(3)
-    await worker.ask(Drain(0.0))
+    await worker.drain(0.0)
     gate.open(1)
     committed, returned = await worker.hears(2)
     assert isinstance(committed, CommitSteps)
@@ -373,7 +371,7 @@ async def test_the_last_commit_waits_for_the_one_under_way(
     worker.denoise(wanted(1), every=1)
     gate.open(2)
     await gate.reached(3)
-    await worker.ask(Drain(0.0))
+    await worker.drain(0.0)
     gate.open(1)
     await asyncio.sleep(0.05)
     assert worker.leader.inbox == []
@@ -390,8 +388,8 @@ async def test_what_has_not_begun_is_given_back_at_once(
     worker.denoise(wanted(1))
     await gate.reached(1)
     worker.denoise(wanted(2))
-    await worker.prepare(worker.store)  # after it: a notice overtakes what is ordinary
-    await worker.ask(Drain(1000.0))
+    await worker.prepare(worker.store)
+    await worker.drain(1000.0)
     assert worker.leader.inbox == [worker.returned(2)]
     worker.denoise(wanted(3))
     assert (await worker.hears(2))[1] == worker.returned(3)
@@ -404,8 +402,8 @@ async def test_a_withdrawn_notice_lets_it_go_on(workers: tuple[Worker, Worker], 
     worker = workers[0]
     worker.denoise(wanted(1))
     await gate.reached(1)
-    await worker.ask(Drain(0.0))
-    await worker.ask(Drain(None))
+    await worker.drain(0.0)
+    await worker.drain(None)
     gate.open()
     await worker.done()
     assert steps_of(worker) == [STEPS]
@@ -422,7 +420,7 @@ async def test_a_batch_that_is_stopped_before_its_first_step_leaves_no_commit(
     async with worker.context.accelerator_turn():
         worker.denoise(wanted(1), (held,))
         await worker.prepare(worker.store)
-        await worker.ask(Drain(0.0))
+        await worker.drain(0.0)
     assert await worker.hears(1) == [worker.returned(1)]
 
 
@@ -538,7 +536,7 @@ async def test_results_go_to_the_sink_of_the_coordinator_that_comes_back(
     [
         Timings(
             delivery=DeliveryTimings(retry_pause_s=0.005, answer_limit_s=0.05, away_limit_s=0.1),
-            node=NodeTimings(join_limit_s=0.03, join_again_s=0.06),
+            node=NodeTimings(join_limit_s=0.03, report_s=0.06),
         )
     ],
 )
@@ -560,7 +558,7 @@ async def test_the_end_of_the_job_ends_the_waiting(
     sink.fails = True
     worker.denoise(wanted(1))
     await until(lambda: len(sink.keys) > 1)
-    await worker.ask(EndJob("job"))
+    await worker.end_job()
     await asyncio.sleep(0.02)
     tried = len(sink.keys)
     await asyncio.sleep(0.05)

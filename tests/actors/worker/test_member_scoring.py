@@ -32,8 +32,6 @@ from scorer_kit import FakeScorer, brightness, use_scorer
 from spotlight.actors.protocol import (
     CommitSteps,
     Completed,
-    Drain,
-    EndJob,
     LeaseFailed,
     Recall,
     Revoke,
@@ -232,7 +230,7 @@ async def test_a_scorer_that_cannot_be_built_costs_its_batches_and_not_the_worke
 
     monkeypatch.setattr(torch_engine, "build_scorer", build)
     await worker.prepare(worker.store, "next", reward={"attempts": 1})
-    await worker.hold(tiny_weights(), "next")
+    await worker.hold(tiny_weights())
     worker.denoise(wanted(1))
     _, failed = await worker.hears(2)
     assert isinstance(failed, LeaseFailed)
@@ -252,7 +250,7 @@ async def test_a_job_is_prepared_before_its_scorer_is_built(
 
     monkeypatch.setattr(torch_engine, "build_scorer", build)
     await worker.prepare(worker.store, "next", reward={"attempts": 1})
-    await worker.hold(tiny_weights(), "next")
+    await worker.hold(tiny_weights())
     await until(begun.is_set)
     worker.denoise(wanted(1))
     await until(lambda: steps_of(worker) == [STEPS])
@@ -280,7 +278,7 @@ async def test_after_the_end_of_the_job_nothing_is_said_of_what_is_scored(
     worker: Worker, scorer: FakeScorer
 ) -> None:
     await being_scored(worker, scorer, 1)
-    await worker.ask(EndJob("job"))
+    await worker.end_job()
     scorer.go_on()
     await worker.context.on_scorer(lambda: None)
     await asyncio.sleep(0.02)
@@ -296,7 +294,7 @@ async def test_a_recall_of_what_is_scored_is_ignored(worker: Worker, scorer: Fak
 
 async def test_scoring_goes_on_until_the_time_to_stop(worker: Worker, scorer: FakeScorer) -> None:
     await being_scored(worker, scorer, 1)
-    await worker.ask(Drain(1000.0))
+    await worker.drain(1000.0)
     await asyncio.sleep(0.02)
     assert [type(message) for message in worker.leader.inbox] == [CommitSteps]
     scorer.go_on()
@@ -308,7 +306,7 @@ async def test_what_is_not_scored_at_the_time_to_stop_is_given_back(
 ) -> None:
     leaving, next_one = workers
     await being_scored(leaving, scorer, 1)
-    await leaving.ask(Drain(0.05))
+    await leaving.drain(0.05)
     committed, back = await leaving.hears(2)
     assert isinstance(committed, CommitSteps)
     assert (committed.step, back) == (STEPS, leaving.returned(1))
@@ -319,8 +317,8 @@ async def test_what_is_not_scored_at_the_time_to_stop_is_given_back(
 
 async def test_a_withdrawn_notice_lets_scoring_go_on(worker: Worker, scorer: FakeScorer) -> None:
     await being_scored(worker, scorer, 1)
-    await worker.ask(Drain(0.05))
-    await worker.ask(Drain(None))
+    await worker.drain(0.05)
+    await worker.drain(None)
     await asyncio.sleep(0.1)
     assert [type(message) for message in worker.leader.inbox] == [CommitSteps]
     scorer.go_on()
@@ -334,7 +332,7 @@ async def test_what_is_given_back_is_given_back_after_its_last_commit(
     scorer.hold()
     worker.denoise(wanted(1))
     await until(lambda: len(scorer.asked) == 1 and len(sink.keys) == 1)
-    await worker.ask(Drain(0.0))
+    await worker.drain(0.0)
     await asyncio.sleep(0.05)
     assert worker.leader.inbox == []
     sink.free.set()

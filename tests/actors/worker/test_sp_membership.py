@@ -20,17 +20,12 @@ from group_kit import (
     until,
     wanted,
 )
-from job_kit import job
 from runtime_kit import Cluster
 
 from spotlight.actors.protocol import (
     CannotFollow,
-    EndJob,
     Follow,
-    GroupFailed,
-    GroupReady,
     Introduce,
-    PrepareJob,
 )
 from spotlight.actors.worker import torch_engine
 from spotlight.diffusion.model import DiffusionModel
@@ -87,38 +82,37 @@ async def test_a_group_forms_and_every_member_says_so_once(crew: GroupCrew, size
     epoch = await crew.form(*workers)
     await asyncio.sleep(0.05)
     for worker in workers:
-        (ready,) = worker.leader.all(GroupReady)
-        assert ready.epoch == epoch
-        assert worker.leader.all(GroupFailed) == []
+        assert worker.leader.formed() == [epoch]
+        assert worker.failures() == []
 
 
 async def test_an_order_that_is_old_or_repeated_changes_nothing(crew: GroupCrew) -> None:
     first, second = crew.workers[:2]
     old, new = crew.order(first), crew.order(first, second)
     for worker in (first, second):
-        worker.tell(new)
+        worker.take(new)
     await until(lambda: first.formed(new.epoch) and second.formed(new.epoch))
-    first.tell(old)
-    first.tell(new)
+    first.take(old)
+    first.take(new)
     await crew.samples(first, crew.denoise(first, wanted(1)))
-    assert len(first.leader.all(GroupReady)) == 1
+    assert first.leader.formed() == [new.epoch]
 
 
 async def test_a_newer_order_ends_a_group_that_still_forms(crew: GroupCrew) -> None:
     first, second, third = crew.workers[:3]
     never = crew.order(first, second)
-    first.tell(never)
+    first.take(never)
     await asyncio.sleep(0.05)
     await crew.form(first, third)
-    assert first.leader.all(GroupFailed) == []
+    assert first.failures() == []
 
 
 async def test_others_may_introduce_themselves_before_the_order_comes(crew: GroupCrew) -> None:
     first, second = crew.workers[:2]
     order = crew.order(first, second)
-    second.tell(order)
+    second.take(order)
     await asyncio.sleep(0.1)
-    first.tell(order)
+    first.take(order)
     await until(lambda: first.formed(order.epoch) and second.formed(order.epoch))
 
 
@@ -128,20 +122,18 @@ async def test_words_that_are_lost_are_said_again(crew: GroupCrew, spared: int, 
     """Of two members, the first two introduce them, and others set entries."""
     crew.lose("Introduce", lost, after=spared)
     await crew.form(*crew.workers[:2])
-    assert all(worker.leader.all(GroupFailed) == [] for worker in crew.workers)
+    assert all(worker.failures() == [] for worker in crew.workers)
 
 
 @impatient
 async def test_a_member_that_is_never_heard_of_is_named_in_time(crew: GroupCrew) -> None:
     first, second, third = crew.workers[:3]
     order = crew.order(first, second, third)
-    first.tell(order)
-    third.tell(order)
+    first.take(order)
+    third.take(order)
     await until(lambda: bool(first.failures(order.epoch) and third.failures(order.epoch)), 5.0)
     for worker in (first, third):
-        assert worker.failures(order.epoch) == [
-            GroupFailed(order.epoch, "nothing was heard of w1", ("w1",))
-        ]
+        assert worker.failures(order.epoch) == [("nothing was heard of w1", ("w1",))]
     await crew.form(first, third)
 
 
@@ -181,24 +173,21 @@ async def test_a_member_of_another_job_is_named_by_all_and_the_rest_can_form(
     crew: GroupCrew,
 ) -> None:
     first, second, third = crew.workers[:3]
-    await second.ask(PrepareJob("another", job(), crew.membership(second)))
+    await crew.prepare(second, "another")
+    await crew.hold(second)
     epoch = crew.tell(first, second, third)
     await until(lambda: all(worker.failures(epoch) for worker in (first, second, third)))
     for worker in (first, second, third):
-        assert worker.failures(epoch) == [
-            GroupFailed(epoch, "another model than w0 has w1", ("w1",))
-        ]
+        assert worker.failures(epoch) == [("another model than w0 has w1", ("w1",))]
     await crew.form(first, third)
 
 
 async def test_a_member_without_a_job_names_itself(crew: GroupCrew) -> None:
     first, second = crew.workers[:2]
-    await second.ask(EndJob("job"))
+    await second.end_job()
     epoch = crew.tell(first, second)
     await until(lambda: bool(second.failures(epoch)))
-    assert second.failures(epoch) == [
-        GroupFailed(epoch, "no job is prepared on this member", ("w1",))
-    ]
+    assert second.failures(epoch) == [("no job is prepared on this member", ("w1",))]
 
 
 async def test_a_member_whose_model_cannot_be_shared_out_names_itself(
@@ -211,7 +200,7 @@ async def test_a_member_whose_model_cannot_be_shared_out_names_itself(
     first, second = crew.workers[:2]
     epoch = crew.tell(first, second)
     await until(lambda: bool(first.failures(epoch) and second.failures(epoch)))
-    assert first.failures(epoch) == [GroupFailed(epoch, "an unknown family", ("w0",))]
+    assert first.failures(epoch) == [("an unknown family", ("w0",))]
 
 
 async def test_words_of_groups_to_come_are_kept_but_not_without_end(crew: GroupCrew) -> None:

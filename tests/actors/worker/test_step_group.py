@@ -78,11 +78,11 @@ def pair(models: list[DiffusionModel]) -> Iterator[Pair]:
     pair.close()
 
 
-def lead(company: SoloSteps | GroupSteps, run: int, denoising: Denoising, steps: int) -> None:
-    with company.lead(run):
-        company.begin(denoising)
+def lead(group: SoloSteps | GroupSteps, run: int, denoising: Denoising, steps: int) -> None:
+    with group.lead(run):
+        group.begin(denoising)
         for _ in range(steps):
-            company.step(denoising)
+            group.step(denoising)
 
 
 def test_two_ranks_make_the_samples_of_one(pair: Pair) -> None:

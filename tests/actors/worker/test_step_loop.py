@@ -39,7 +39,7 @@ class FakeDenoising:
         return SimpleNamespace(step=self.steps_taken)
 
 
-class FakeCompany:
+class FakeGroup:
     """Notes its steps; `before` and `after` each of them may wait or fail."""
 
     def __init__(self, members: int = 2) -> None:
@@ -49,7 +49,7 @@ class FakeCompany:
         self.before: Callable[[int], None] = lambda step: None
 
     @contextmanager
-    def lead(self, stretch: int) -> Any:
+    def lead(self, run: int) -> Any:
         yield
 
     def begin(self, denoising: FakeDenoising) -> None:
@@ -61,11 +61,11 @@ class FakeCompany:
         self.taken.append(denoising.steps_taken)
 
 
-class FakeStretch:
+class FakeRun:
     number = 1
 
-    def __init__(self, company: FakeCompany) -> None:
-        self.company = company
+    def __init__(self, group: FakeGroup) -> None:
+        self.group = group
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.ended_by: list[TransportError | None] = []
 
@@ -74,23 +74,23 @@ class FakeStretch:
 
 
 class Work:
-    """A step loop whose stretches the test provides."""
+    """A step loop whose runs the test provides."""
 
     def __init__(self, context: WorkerContext) -> None:
         self.context = context
-        self.stretches: list[FakeStretch] = []
+        self.runs: list[FakeRun] = []
         self.begun: list[FakeDenoising] = []
         self.began = lambda: None
         self.finished: list[int] = []
 
-    async def run(self, *companies: FakeCompany) -> tuple[StepLoop[str], str | None]:
-        left = list(companies)
+    async def run(self, *groups: FakeGroup) -> tuple[StepLoop[str], str | None]:
+        left = list(groups)
 
-        async def stretch() -> FakeStretch | None:
+        async def run() -> FakeRun | None:
             if not left:
                 return None
-            self.stretches.append(FakeStretch(left.pop(0)))
-            return self.stretches[-1]
+            self.runs.append(FakeRun(left.pop(0)))
+            return self.runs[-1]
 
         def begin() -> Any:
             made = FakeDenoising()
@@ -109,7 +109,7 @@ class Work:
             loop: StepLoop[str] = StepLoop(
                 self.context,
                 turn,
-                lead=stretch,
+                lead=run,
                 prepare=lambda: None,
                 begin=begin,
                 finish=finish,
@@ -129,7 +129,7 @@ async def work() -> AsyncIterator[Work]:
     context.close()
 
 
-def stuck_at(company: FakeCompany, step: int) -> tuple[threading.Event, threading.Event]:
+def stuck_at(group: FakeGroup, step: int) -> tuple[threading.Event, threading.Event]:
     """It reaches a step and waits there until it is let go."""
     reached, free = threading.Event(), threading.Event()
 
@@ -138,7 +138,7 @@ def stuck_at(company: FakeCompany, step: int) -> tuple[threading.Event, threadin
             reached.set()
             free.wait(10.0)
 
-    company.before = before
+    group.before = before
     return reached, free
 
 
@@ -149,7 +149,7 @@ async def until_set(event: threading.Event) -> None:
 
 
 async def test_a_group_that_breaks_in_a_step_has_not_taken_it(work: Work) -> None:
-    first, second = FakeCompany(4), FakeCompany(2)
+    first, second = FakeGroup(4), FakeGroup(2)
 
     def fail(taken: int) -> None:
         if taken == 2:
@@ -159,12 +159,12 @@ async def test_a_group_that_breaks_in_a_step_has_not_taken_it(work: Work) -> Non
     loop, images = await work.run(first, second)
     assert images == "images"
     assert (first.taken, second.taken) == ([1, 2], [3, 4, 5])
-    assert [str(stretch.ended_by[0]) for stretch in work.stretches] == ["a peer is gone", "None"]
+    assert [str(run.ended_by[0]) for run in work.runs] == ["a peer is gone", "None"]
     assert (loop.steps, loop.members) == (STEPS, 0)
 
 
 async def test_steps_that_one_degree_took_are_known_as_such(work: Work) -> None:
-    first, second = FakeCompany(4), FakeCompany(4)
+    first, second = FakeGroup(4), FakeGroup(4)
 
     def fail(taken: int) -> None:
         if taken == 2:
@@ -179,7 +179,7 @@ async def test_steps_that_one_degree_took_are_known_as_such(work: Work) -> None:
 async def test_a_step_that_a_thread_takes_after_it_was_left_behind_does_not_count(
     work: Work,
 ) -> None:
-    first, second = FakeCompany(), FakeCompany()
+    first, second = FakeGroup(), FakeGroup()
     reached, free = stuck_at(first, 2)
 
     def let_go(taken: int) -> None:
@@ -192,7 +192,7 @@ async def test_a_step_that_a_thread_takes_after_it_was_left_behind_does_not_coun
     running = asyncio.ensure_future(work.run(first, second))
     await until_set(reached)
     work.context.abandon_accelerator()
-    work.stretches[0].broken.set_result(None)
+    work.runs[0].broken.set_result(None)
     _, images = await running
     assert images == "images"
     assert second.taken == [3, 4, 5]
@@ -201,7 +201,7 @@ async def test_a_step_that_a_thread_takes_after_it_was_left_behind_does_not_coun
 async def test_a_batch_that_a_thread_begins_after_it_was_left_behind_does_not_count(
     work: Work,
 ) -> None:
-    first, second = FakeCompany(), FakeCompany()
+    first, second = FakeGroup(), FakeGroup()
     begins, free = threading.Event(), threading.Event()
 
     def began() -> None:
@@ -219,7 +219,7 @@ async def test_a_batch_that_a_thread_begins_after_it_was_left_behind_does_not_co
     running = asyncio.ensure_future(work.run(first, second))
     await until_set(begins)
     work.context.abandon_accelerator()
-    work.stretches[0].broken.set_result(None)
+    work.runs[0].broken.set_result(None)
     loop, images = await running
     assert images == "images"
     assert second.taken == [1, 2, 3, 4, 5]
@@ -229,7 +229,7 @@ async def test_a_batch_that_a_thread_begins_after_it_was_left_behind_does_not_co
 async def test_a_group_that_breaks_after_the_last_step_is_not_needed_any_more(
     work: Work,
 ) -> None:
-    first, second = FakeCompany(), FakeCompany()
+    first, second = FakeGroup(), FakeGroup()
     decodes, free = threading.Event(), threading.Event()
     plain = work.finished.append
 
@@ -243,7 +243,7 @@ async def test_a_group_that_breaks_after_the_last_step_is_not_needed_any_more(
     work.finished = Slow()
     running = asyncio.ensure_future(work.run(first, second))
     await until_set(decodes)
-    work.stretches[0].broken.set_result(None)
+    work.runs[0].broken.set_result(None)
     await asyncio.sleep(0.01)
     free.set()
     _, images = await running
@@ -252,7 +252,7 @@ async def test_a_group_that_breaks_after_the_last_step_is_not_needed_any_more(
 
 
 async def test_a_member_that_does_not_lead_any_more_stops_there(work: Work) -> None:
-    first = FakeCompany()
+    first = FakeGroup()
 
     def fail(taken: int) -> None:
         if taken == 2:

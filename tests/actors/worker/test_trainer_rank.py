@@ -11,15 +11,14 @@ from typing import Any
 import pytest
 from job_kit import Recorder, job, recorder
 from msgspec import structs
+from plan_kit import Planner
 from runtime_kit import Cluster
 
 from spotlight.actors.protocol import (
     CheckpointSaved,
     DropTrainer,
-    EndJob,
     GetTrainer,
     Membership,
-    PrepareJob,
     Publish,
     Published,
     SaveCheckpoint,
@@ -114,6 +113,8 @@ class Gym:
     runner: Recorder
     rank: ActorRef
     engine: GymEngine
+    leader: Recorder
+    planner: Planner
     bundles: list[BundleOffer]
     system: ActorSystem
     store: BundleStore
@@ -126,15 +127,15 @@ class Gym:
         self.runner.tell(self.rank, message)
         await settle()
 
-    async def prepare(self, runner: Recorder) -> None:
+    async def prepare(self, runner: Recorder, job_id: str = "job") -> None:
         """The node says whose orders count."""
         membership = Membership(*[runner.ref] * 2, self.store.writable_by("node"))
-        self.system.tell(self.rank, PrepareJob("job", job(), membership))
+        self.leader.tell(self.rank, self.planner.prepare(membership, job_id))
         await settle()
 
-    async def end(self, job_id: str, term: int = 0) -> None:
-        """The node says that a job has ended."""
-        self.system.tell(self.rank, EndJob(job_id, term))
+    async def end(self) -> None:
+        """The node says that there is no job any more."""
+        self.leader.tell(self.rank, self.planner.end())
         await settle()
 
     async def start(self, completed: int = 0, term: int = 1) -> None:
@@ -173,6 +174,7 @@ async def gym(tmp_path: Path) -> AsyncIterator[Gym]:
         gym.elsewhere = cluster.system
         gym.system = system
         gym.context = WorkerContext("w", 1, gym.system.address)
+        gym.leader, gym.planner = await recorder(system, "leader"), Planner()
         gym.rank = await system.spawn(lambda: TrainerRank(gym.context, gym.engine), "trainer-rank")
         await gym.prepare(gym.runner)
         yield gym
@@ -208,17 +210,11 @@ async def test_what_was_ordered_of_ranks_that_were_given_up_is_not_done(gym: Gym
     assert await gym.completed() == 0
 
 
-async def test_the_end_of_another_job_changes_nothing(gym: Gym) -> None:
+async def test_another_job_in_the_plan_frees_the_trainer(gym: Gym) -> None:
     await gym.start()
-    await gym.end("another")
-    assert await gym.completed() == 0
-
-
-async def test_the_end_of_an_earlier_term_does_not_end_a_resumed_job(gym: Gym) -> None:
-    await gym.start(term=2)
-    await gym.end("job", term=1)
-    assert await gym.completed() == 0
-    await gym.end("job", term=2)
+    await gym.prepare(gym.runner)
+    assert await gym.completed() == 0, "it is of the job in the plan"
+    await gym.prepare(gym.runner, "another")
     assert await gym.completed() == -1
 
 
@@ -379,9 +375,10 @@ async def test_an_error_of_the_trainer_becomes_a_message(gym: Gym) -> None:
 
 async def test_work_for_a_job_that_has_ended_is_ignored(gym: Gym) -> None:
     await gym.start()
-    await gym.end("job")
+    await gym.end()
     await gym.tell(gym.batch(0))
     assert gym.engine.trainer.batches == []
+    await gym.prepare(gym.runner)
     await gym.start(term=2)
     assert len(gym.runner.all(TrainerReady)) == 2
 
@@ -420,7 +417,7 @@ async def test_a_strangers_orders_are_refused(gym: Gym) -> None:
 async def test_only_the_node_says_whose_orders_count(gym: Gym) -> None:
     stranger = await recorder(await gym.elsewhere("stranger"), "stranger")
     membership = Membership(*[stranger.ref] * 2, gym.store.writable_by("node"))
-    stranger.tell(gym.rank, PrepareJob("job", job(), membership))
+    stranger.tell(gym.rank, Planner().prepare(membership))
     stranger.tell(gym.rank, StartTrainer("job", job(), 0, 1, "", str(gym.run_folder), 0, 9))
     await settle()
     assert gym.engine.built == 0

@@ -17,9 +17,9 @@ from spotlight.policies.dispatch.instructions import (
     Instruction,
     Persist,
     RecallLeases,
+    RequestsFinished,
+    RequestsGivenUp,
     RevokeLeases,
-    TellFinished,
-    TellGivenUp,
 )
 from spotlight.policies.dispatch.matching import micro_batches
 from spotlight.policies.dispatch.pace import Pace
@@ -139,10 +139,10 @@ class Ledger:
                         self.processes[worker].leases.pop(number, None)
                 case RecallLeases(worker, leases):
                     assert all(self.known[number].worker == worker for number in leases)
-                case TellFinished(_, results, restored):
+                case RequestsFinished(results, restored):
                     for result in results:
                         self.finish(result.request.id, result.reward, result.bundle.key, restored)
-                case TellGivenUp(_, requests):
+                case RequestsGivenUp(requests):
                     for request in requests:
                         assert request.id not in self.done
                         assert self.failures[request.id] >= 3 or len(self.lost_with[request.id]) > 2

@@ -16,9 +16,9 @@ from spotlight.policies.dispatch.instructions import (
     Persist,
     RecallLeases,
     Record,
+    RequestsFinished,
+    RequestsGivenUp,
     RevokeLeases,
-    TellFinished,
-    TellGivenUp,
 )
 from spotlight.policies.dispatch.pace import Pace
 from spotlight.policies.dispatch.rows import SavedRow
@@ -178,8 +178,8 @@ class Rig:
 
     # --- what happens ---
 
-    def submit(self, *wanted: Request, owner: str = "owner") -> None:
-        self.carry_out(self.table.submit(wanted, owner, self.now))
+    def submit(self, *wanted: Request) -> None:
+        self.carry_out(self.table.submit(wanted, self.now))
 
     def join(self, name: str, epoch: int = 1, node: str = "", pool: str = "spot") -> None:
         """A worker is there; it takes nothing before it reports."""
@@ -271,13 +271,13 @@ class Rig:
 
     def finished(self) -> dict[str, float]:
         """Rewards by request; each is told once."""
-        results = [result for told in self.all(TellFinished) for result in told.results]
+        results = [result for told in self.all(RequestsFinished) for result in told.results]
         rewards = {result.request.id: result.reward for result in results}
         assert len(rewards) == len(results), "told twice"
         return rewards
 
     def given_up(self) -> list[str]:
-        return [one.id for told in self.all(TellGivenUp) for one in told.requests]
+        return [one.id for told in self.all(RequestsGivenUp) for one in told.requests]
 
     def deleted(self) -> list[str]:
         return [one.bundle.key for one in self.all(DeleteBundle)]

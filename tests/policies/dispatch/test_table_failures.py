@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from table_rig import STEPS, Rig, ids, images, request, requests, steps
 
-from spotlight.policies.dispatch.instructions import TellGivenUp
+from spotlight.policies.dispatch.instructions import RequestsGivenUp
 
 
 @pytest.mark.parametrize("what", ["denoising", "scoring"])
@@ -19,8 +19,8 @@ def test_a_failing_batch_is_tried_again_then_given_up_and_never_a_reward(
         rig.fail(rig.last(), what=what)
     assert len(rig.grants()) == 3
     assert rig.finished() == {}
-    (told,) = rig.all(TellGivenUp)
-    assert (told.owner, told.requests, told.reason) == ("owner", requests(2), "broken")
+    (told,) = rig.all(RequestsGivenUp)
+    assert (told.requests, told.reason) == (requests(2), "broken")
     assert len(rig.events("scorer_failed" if what == "scoring" else "denoise_failed")) == 3
     assert rig.table.open("rollout") == 0
     rig.submit(*requests(2))

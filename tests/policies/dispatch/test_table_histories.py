@@ -87,7 +87,7 @@ class History(Ledger):
     def submit_these(self, wanted: dict[str, Request]) -> None:
         self.wanted.update(wanted)
         self.submitted.update(wanted)
-        self.happens(self.table.submit(wanted.values(), "owner", self.now))
+        self.happens(self.table.submit(wanted.values(), self.now))
 
     def begin_iteration(self) -> None:
         self.iteration = min(3, self.iteration + 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from table_rig import STEPS, Rig, ids, images, request, requests, saved_steps, steps
 
-from spotlight.policies.dispatch.instructions import Answer, GrantLease, TellFinished
+from spotlight.policies.dispatch.instructions import Answer, GrantLease, RequestsFinished
 
 
 def test_a_request_is_denoised_and_scored_under_one_lease(rig: Rig) -> None:
@@ -15,8 +15,8 @@ def test_a_request_is_denoised_and_scored_under_one_lease(rig: Rig) -> None:
     assert (ids(grant), steps(grant)) == ([r.id for r in requests(2)], [0, 0])
     assert rig.commit(grant, STEPS) == Answer(2)
     assert rig.complete(grant, 0.25, 1.0, scoring_s=3.0) == Answer(2)
-    (told,) = rig.all(TellFinished)
-    assert (told.owner, told.restored) == ("owner", False)
+    (told,) = rig.all(RequestsFinished)
+    assert not told.restored
     assert [(r.request, r.reward, r.bundle, r.row) for r in told.results] == [
         (requests(2)[0], 0.25, images(grant), 0),
         (requests(2)[1], 1.0, images(grant), 1),
@@ -39,23 +39,14 @@ def test_the_images_of_what_is_not_trained_on_are_deleted_when_it_is_done(
     assert rig.deleted() == [images(rig.last()).key]
 
 
-def test_each_owner_is_told_of_its_own(rig: Rig) -> None:
-    rig.submit(request(0), owner="one")
-    rig.submit(request(1), owner="two")
+def test_a_request_that_is_submitted_again_is_done_and_told_once(rig: Rig) -> None:
     rig.add("a")
-    rig.complete(rig.last(), 0.1, 0.2)
-    told = {it.owner: [r.reward for r in it.results] for it in rig.all(TellFinished)}
-    assert told == {"one": [0.1], "two": [0.2]}
-
-
-def test_a_request_that_is_submitted_twice_is_done_once_for_who_wanted_it_last(rig: Rig) -> None:
-    rig.add("a")
-    rig.submit(request(0), owner="one")
-    rig.submit(request(0), owner="two")
+    rig.submit(request(0))
+    rig.submit(request(0))
     rig.complete(rig.last())
-    rig.submit(request(0), owner="two")
+    rig.submit(request(0))
     assert len(rig.grants()) == 1
-    assert [told.owner for told in rig.all(TellFinished)] == ["two"]
+    assert len(rig.all(RequestsFinished)) == 1
     assert rig.table.open("rollout") == 0
 
 

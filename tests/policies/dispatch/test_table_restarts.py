@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from table_rig import STEPS, Rig, ids, images, request, requests, saved_steps, steps
 
-from spotlight.policies.dispatch.instructions import Answer, GrantLease, TellFinished
+from spotlight.policies.dispatch.instructions import Answer, GrantLease, RequestsFinished
 
 
 def begun(rig: Rig, *wanted: object, **report: object) -> GrantLease:
@@ -20,7 +20,7 @@ def test_finished_requests_are_answered_at_once(rig: Rig) -> None:
     rig.complete(grant, 0.25, 0.75)
     rig.restart()
     rig.submit(*requests(3))
-    (told,) = rig.all(TellFinished)
+    (told,) = rig.all(RequestsFinished)
     assert told.restored
     assert [(r.reward, r.bundle, r.row) for r in told.results] == [
         (0.25, images(grant), 0),

@@ -1,0 +1,233 @@
+"""The parts of a job in the coordinator's process, and how they are put together. Each does one
+thing; the job runner has them work as the iteration machine says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from spotlight.actors.coordinator.backlog_shares import BacklogShares
+from spotlight.actors.coordinator.dispatcher import Dispatcher
+from spotlight.actors.coordinator.exploration_phase import ExplorationPhase
+from spotlight.actors.coordinator.job_journal import JobJournal
+from spotlight.actors.coordinator.job_phase import JobPhase
+from spotlight.actors.coordinator.job_progress import JobProgress
+from spotlight.actors.coordinator.job_record import JobRecord
+from spotlight.actors.coordinator.ledger import Ledger
+from spotlight.actors.coordinator.membership import NodeMembership
+from spotlight.actors.coordinator.node_briefing import NodeBriefing
+from spotlight.actors.coordinator.node_plans import NodePlans
+from spotlight.actors.coordinator.publications import Publications
+from spotlight.actors.coordinator.request_queue import Ended
+from spotlight.actors.coordinator.rollout_phase import RolloutPhase
+from spotlight.actors.coordinator.roster import Roster
+from spotlight.actors.coordinator.run_record import RunRecord
+from spotlight.actors.coordinator.step_profile import StepProfile
+from spotlight.actors.coordinator.trainer_recovery import TrainerRecovery
+from spotlight.actors.coordinator.trainer_team import TrainerTeam
+from spotlight.actors.coordinator.trainer_watch import TrainerWatch
+from spotlight.actors.coordinator.training_phase import TrainingPhase
+from spotlight.actors.coordinator.validations import Validations
+from spotlight.actors.coordinator.weights_publisher import WeightsPublisher
+from spotlight.actors.runtime import Actor
+from spotlight.jobs import JobSpec
+from spotlight.policies.dispatch.pace import Pace
+from spotlight.policies.dispatch.table import RequestTable
+from spotlight.preflight.checks import JobFiles
+from spotlight.store.run_folder import RunFolder
+from spotlight.timings import Timings
+from spotlight.transport.tensors import ArtifactStore
+
+
+@dataclass(frozen=True)
+class Callbacks:
+    """What the parts call when it is the job runner's turn."""
+
+    requests_ended: Callable[[Ended], None]
+    """Called within any call of the parts, so the job runner keeps it for later."""
+    rolled_out: Callable[[int], None]
+    """With the iteration whose samples are all there."""
+    trained: Callable[[int], None]
+    """With the iteration that all ranks have trained on."""
+    published: Callable[[int], None]
+    """With the weights version that nodes can pull."""
+    explored: Callable[[int], None]
+    """With the iteration whose seeds are chosen."""
+    validated: Callable[[int], None]
+    """With the weights version whose score is on record."""
+    replace: Callable[[str], None]
+    """Another job runner is to begin again, for this reason."""
+    fail: Callable[[str], None]
+    """The job has failed, for this reason."""
+
+
+@dataclass(frozen=True)
+class JobSetup:
+    """What a job is made from."""
+
+    job: JobSpec
+    job_id: str
+    folder: RunFolder
+    store: ArtifactStore
+    """The run folder's, started."""
+    files: JobFiles
+    """What the files that the job names hold."""
+    came_back: bool
+    """An earlier runner was ended in the middle of this job, with its coordinator or because
+    trainers were lost, and its nodes may be there."""
+    timings: Timings
+
+
+class JobParts:
+    """See the module's docstring.
+
+    Args:
+        actor: the job runner, which tells and asks on behalf of its parts.
+        plans: of all nodes.
+        on: what they call.
+    """
+
+    def __init__(self, actor: Actor, setup: JobSetup, plans: NodePlans, on: Callbacks) -> None:
+        self.job = job = setup.job
+        job_id, folder, store, files = setup.job_id, setup.folder, setup.store, setup.files
+        came_back, timings = setup.came_back, setup.timings
+        run = RunRecord(folder)
+        self.phase = JobPhase(run.time_s)
+        self.record = JobRecord(run, on.fail)
+        event = self.record.event
+        self.journal = JobJournal(folder.journal, store.endpoint, self.record.stop_for)
+        self.progress = JobProgress(job, files.categories, journal=self.journal, record=self.record)
+        self.roster = Roster()
+        self.ledger = Ledger(event)
+        published = self.journal.publications() if came_back else {}
+        self.publications = Publications(published, self.roster, timings.weights)
+
+        self.profile = StepProfile(files.checkpoint.fingerprint, run.step_times())
+        listen_s = timings.coordinator.listen_s if came_back else 0.0
+        self.table = RequestTable(
+            pace=Pace(self.profile),
+            first_lease=self.journal.first_lease,
+            score_attempts=job.reward.attempts,
+            grants_from=asyncio.get_running_loop().time() + listen_s,
+            timings=timings.dispatch,
+        )
+        self.dispatcher = Dispatcher(
+            table=self.table,
+            journal=self.journal,
+            ended=on.requests_ended,
+            discard=lambda bundle: store.delete(bundle.key),
+            record=event,
+            backlog_changed=lambda: self.briefing.share_backlog(),
+            timings=timings.dispatch,
+        )
+        self.requests = self.dispatcher.queue
+        shares = BacklogShares(
+            job,
+            job_id,
+            files.checkpoint,
+            roster=self.roster,
+            table=self.table,
+            profile=self.profile,
+        )
+        self.membership = NodeMembership(
+            self.roster,
+            requests=self.requests,
+            ledger=self.ledger,
+            store=store,
+            event=event,
+            timings=timings.rejoin,
+        )
+
+        self.team = TrainerTeam(
+            actor,
+            job,
+            job_id,
+            str(folder.path),
+            self.journal.term,
+            timings.coordinator.ask_rank_limit_s,
+        )
+        self.watch = TrainerWatch(
+            self.team,
+            self.roster,
+            former=self.journal.trainers().ranks if came_back else (),
+            patience_s=job.training.patience_s,
+            wanted=job.training.ranks,
+            event=event,
+            lost=lambda rank, reason: self.recovery.lost(rank, reason),
+        )
+        self.recovery = TrainerRecovery(
+            self.team,
+            self.watch,
+            phase=self.phase,
+            progress=self.progress,
+            publications=self.publications,
+            journal=self.journal,
+            record=self.record,
+            replace=on.replace,
+            fail=on.fail,
+        )
+
+        self.rollouts = RolloutPhase(
+            job,
+            files.train.items,
+            requests=self.requests,
+            phase=self.phase,
+            progress=self.progress,
+            journal=self.journal,
+            record=self.record,
+            store=store,
+            completed=on.rolled_out,
+            fail=on.fail,
+        )
+        self.training = TrainingPhase(
+            job,
+            team=self.team,
+            phase=self.phase,
+            progress=self.progress,
+            rollouts=self.rollouts,
+            trained=on.trained,
+        )
+        self.exploration = ExplorationPhase(
+            job,
+            files.train.items,
+            requests=self.requests,
+            progress=self.progress,
+            shares=shares,
+            explored=on.explored,
+        )
+        self.validations = Validations(
+            job,
+            files.validation.items,
+            requests=self.requests,
+            progress=self.progress,
+            record=self.record,
+            store=store,
+            done=on.validated,
+            fail=on.fail,
+        )
+        self.briefing = NodeBriefing(
+            plans,
+            actor,
+            self.dispatcher,
+            job,
+            job_id,
+            roster=self.roster,
+            store=store,
+            publications=self.publications,
+            shares=shares,
+            team=self.team,
+            phase=self.phase,
+            progress=self.progress,
+        )
+        self.publisher = WeightsPublisher(
+            team=self.team,
+            publications=self.publications,
+            briefing=self.briefing,
+            rollouts=self.rollouts,
+            validations=self.validations,
+            journal=self.journal,
+            record=self.record,
+            published=on.published,
+        )

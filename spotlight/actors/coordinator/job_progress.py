@@ -1,0 +1,140 @@
+"""How far a job is: what its iteration began with, what was learnt since, and what was measured.
+
+What a kill must not undo is in the journal when a call returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import msgspec
+
+from spotlight.actors.coordinator.exploration_record import ExplorationRecord
+from spotlight.actors.coordinator.job_journal import Checkpoint, JobJournal, SavedProgress
+from spotlight.actors.coordinator.job_record import JobRecord
+from spotlight.actors.coordinator.request_plans import unexplored
+from spotlight.actors.coordinator.run_record import IterationFigures
+from spotlight.jobs import JobSpec
+from spotlight.policies import iteration as step
+from spotlight.policies.exploration.training_window import WindowPredictor
+from spotlight.policies.step_times import StepTimes
+from spotlight.store.run_folder import checkpoint_path
+
+
+class JobProgress:
+    """See the module's docstring. It begins after the last iteration that the journal knows.
+
+    Args:
+        categories: of training prompts.
+    """
+
+    def __init__(
+        self,
+        job: JobSpec,
+        categories: Mapping[str, str],
+        *,
+        journal: JobJournal,
+        record: JobRecord,
+    ) -> None:
+        self._job = job
+        self._categories = categories
+        self._journal = journal
+        self._record = record
+        self.training: dict[str, float] = {}
+        """Metrics of the last update."""
+        self.begin_at(max(journal.progress(), default=0))
+
+    def begin_at(self, completed: int) -> None:
+        """Be where an iteration began, as the journal has it."""
+        known = self._journal.progress().get(completed)
+        self.saved = known or SavedProgress(0, unexplored(self._job, 0), ())
+        self.window = WindowPredictor(self.saved.training_seconds)
+        learnt = self._journal.knowledge(completed)
+        self.exploration = ExplorationRecord(
+            self._job, self.saved, learnt, self._categories, self._record.event
+        )
+        self.figures = IterationFigures(completed)
+
+    @property
+    def committed(self) -> int:
+        """Iterations in the checkpoint that lost trainers begin again from."""
+        checkpoint = self._journal.checkpoint()
+        return checkpoint.completed if checkpoint else 0
+
+    def machine(self, published: Collection[int]) -> step.IterationMachine:
+        """The iteration machine from here on; these weights versions can be pulled."""
+        job, completed = self._job, self.saved.completed
+        validated = frozenset(self.saved.validated)
+        return step.IterationMachine(
+            step.Schedule(
+                job.iterations, job.validation.every, job.checkpoint_every, explores=_explores(job)
+            ),
+            completed=completed,
+            committed=self.committed,
+            validated=validated,
+            validating=frozenset(v for v in published if v < completed) - validated,
+        )
+
+    def keep(self) -> None:
+        """A run that is gone on with begins here; metrics of what is done again are dropped."""
+        completed, validated = self.saved.completed, self.saved.validated
+        self._record.write(lambda: self._record.run.rewind(completed, validated))
+        self._save()
+
+    def open_figures(self, iteration: int) -> IterationFigures:
+        """The figures of that iteration, which are new ones for a new iteration."""
+        if self.figures.iteration != iteration:
+            self.figures = IterationFigures(iteration)
+        return self.figures
+
+    def add_validated(self, version: int) -> None:
+        """A weights version is validated."""
+        validated = tuple(sorted({*self.saved.validated, version}))
+        self.saved = msgspec.structs.replace(self.saved, validated=validated)
+        self._save()
+
+    def end_training(self, seconds: float, metrics: dict[str, float]) -> None:
+        """The update of the iteration is done."""
+        self.figures.train_s = seconds
+        self.window.record(seconds)
+        self.training = metrics
+
+    def end_iteration(self, iteration: int, scoring_s: float, step_times: StepTimes) -> None:
+        """The next iteration is settled: from now on a kill resumes there.
+
+        Args:
+            scoring_s: time that scoring took since the iteration before, all workers together.
+            step_times: what is known of how long steps take.
+        """
+        exploration = self.exploration
+        self.saved = SavedProgress(
+            completed=iteration + 1,
+            explored=exploration.latest,
+            validated=self.saved.validated,
+            training_seconds=self.window.durations,
+            agreement=exploration.agreement,
+            gain=exploration.gain,
+            earned=exploration.earned,
+        )
+        self.figures.scoring_s = scoring_s
+        write, run = self._record.write, self._record.run
+        write(lambda: run.iteration(self.figures, self.training))
+        write(lambda: run.save_step_times(step_times))
+        write(run.sync)
+        self._save()
+
+    def commit(self, completed: int) -> None:
+        """The checkpoint of so many iterations is the one to begin again from."""
+        checkpoint = Checkpoint(completed, checkpoint_path(completed))
+        validated = tuple(v for v in self.saved.validated if v <= completed)
+        self._record.write(lambda: self._journal.save_checkpoint(checkpoint, validated))
+        self._record.write(lambda: self._record.run.keep_checkpoint(checkpoint.path))
+
+    def _save(self) -> None:
+        self._record.write(lambda: self._journal.save_progress(self.saved))
+
+
+def _explores(job: JobSpec) -> step.Exploration:
+    if job.exploration.mode == "none":
+        return "never"
+    return "fresh" if job.exploration.weights == "fresh" else "ahead"

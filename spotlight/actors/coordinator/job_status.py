@@ -1,0 +1,49 @@
+"""What a user is told of a job while it runs."""
+
+from __future__ import annotations
+
+from spotlight.actors.coordinator.job_parts import JobParts
+from spotlight.actors.protocol import JobStatus
+
+_STATUS_LINES_PER_S = 2000
+
+
+def status_of(parts: JobParts, completed: int, dead_letters: int) -> JobStatus:
+    """How the job is after so many iterations."""
+    phase, figures, counters = parts.phase, parts.progress.figures, parts.table.counters
+    rollout = parts.rollouts.rollout
+    rolls_out = phase.name == "rollout"
+    made = rollout.finished - rollout.restored
+    seconds = phase.seconds if rolls_out else figures.rollout_s
+    return JobStatus(
+        job=parts.job.name,
+        phase=phase.name,
+        iteration=completed,
+        iterations=parts.job.iterations,
+        weights_version=parts.publications.newest,
+        elapsed_s=parts.record.run.time_s(),
+        done=rollout.finished if rolls_out else 0,
+        wanted=parts.job.samples_per_iteration if rolls_out else 0,
+        images_per_s=made / seconds if seconds > 0 else 0.0,
+        reward_mean=figures.reward_mean if figures.samples else None,
+        validation=tuple(parts.validations.scores),
+        workers=parts.ledger.statuses(parts.table.groups.of),
+        previews=parts.exploration.previews,
+        reissued=counters.reissued,
+        late=counters.late,
+        discarded=parts.rollouts.discarded,
+        quarantined=tuple(counters.quarantined),
+        preemptions=parts.membership.preemptions,
+        dead_letters=dead_letters,
+        outcome=phase.outcome,
+        reason=phase.reason,
+        run_folder=str(parts.record.run.path),
+        note=parts.watch.note(),
+    )
+
+
+def status_pause_s(lines: int, period_s: float) -> float:
+    """Seconds between two statuses of so many workers and validations: the more it says, the less
+    often it is said; never more than once in `period_s`.
+    """
+    return max(period_s, lines / _STATUS_LINES_PER_S)

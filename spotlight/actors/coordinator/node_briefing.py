@@ -1,0 +1,124 @@
+"""What the job has nodes do: which job there is, which weights to hold and from where, and what
+work waits. It goes into the nodes' plans, which tell it until the nodes' reports agree.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+from spotlight.actors.coordinator.backlog_shares import BacklogShares
+from spotlight.actors.coordinator.job_phase import JobPhase
+from spotlight.actors.coordinator.job_progress import JobProgress
+from spotlight.actors.coordinator.node_plans import NodePlans
+from spotlight.actors.coordinator.publications import Publications
+from spotlight.actors.coordinator.roster import Roster
+from spotlight.actors.coordinator.trainer_team import TrainerTeam
+from spotlight.actors.protocol import Membership, NodeReport
+from spotlight.actors.runtime import Actor
+from spotlight.jobs import JobSpec
+from spotlight.transport.tensors import ArtifactStore
+
+
+class NodeBriefing:
+    """See the module's docstring. Once the job is over it tells nothing more.
+
+    Args:
+        plans: of all nodes.
+        runner: the job runner, whom workers tell what they do.
+        dispatcher: where group leaders pull.
+        store: the run folder's, into which nodes write.
+        shares: what nodes are told of the work that waits.
+    """
+
+    def __init__(
+        self,
+        plans: NodePlans,
+        runner: Actor,
+        dispatcher: Actor,
+        job: JobSpec,
+        job_id: str,
+        *,
+        roster: Roster,
+        store: ArtifactStore,
+        publications: Publications,
+        shares: BacklogShares,
+        team: TrainerTeam,
+        phase: JobPhase,
+        progress: JobProgress,
+    ) -> None:
+        self._plans = plans
+        self._runner = runner
+        self._dispatcher = dispatcher
+        self._job = job
+        self._job_id = job_id
+        self._roster = roster
+        self._store = store
+        self._publications = publications
+        self._shares = shares
+        self._team = team
+        self._phase = phase
+        self._progress = progress
+
+    def repeat(self, *, everything: bool) -> None:
+        """See what is new by now; `everything`: also what must be told again and again."""
+        if everything:
+            for node in self._roster.nodes.values():
+                self._team.dismiss_others(node)
+        self._spread_weights()
+        self.share_backlog(again=everything)
+
+    def note(self, node: NodeReport, *, has_changed: bool) -> None:
+        """A node reports; `has_changed`: it is there for the first time, or others of its workers,
+        or it leaves.
+        """
+        if self._phase.over:
+            return
+        if has_changed:
+            self._publications.node_changed(node.node)
+            sink = self._store.writable_by(node.node)
+            membership = Membership(self._runner.ref, self._dispatcher.ref, sink)
+            self._plans.prepare(node.node, self._job_id, self._job, membership)
+            self._team.dismiss_others(node)
+        has_tried = self._plans.agrees(node)
+        if self._publications.note(node, self._now(), has_tried=has_tried) or has_changed:
+            self._spread_weights(*([node.node] if has_changed else []))
+
+    def node_gone(self, name: str) -> None:
+        """Others may pull weights elsewhere."""
+        self._publications.node_changed(name)
+        self._spread_weights()
+
+    def weights_published(self) -> None:
+        """Tell all nodes where they pull a new version from."""
+        self._spread_weights()
+
+    def share_backlog(self, *, again: bool = False) -> None:
+        """Tell nodes what their groups should be good for, if it changed much, or `again`."""
+        if self._phase.over:
+            return
+        # Previews count only if they are there when training ends.
+        left_s = self._progress.window.predict() - self._phase.seconds
+        timed = self._phase.name == "train" and self._job.exploration.budget == "window"
+        hurry = timed and 0 < left_s < math.inf
+        due = self._shares.due(self._team.names, left_s if hurry else None, again=again)
+        for node, demand in due:
+            self._plans.demand(node.node, demand)
+        self._plans.send()
+
+    def end_job(self) -> None:
+        """Tell all nodes that the job is over."""
+        self._plans.end_job()
+
+    def _spread_weights(self, *again: str) -> None:
+        """Tell nodes where they pull weights from, if that is new, or `again`."""
+        if self._phase.over:
+            return
+        self._plans.keep(sorted(self._publications.versions))
+        for name, offer in self._publications.directions(self._now(), again):
+            self._plans.hold(name, offer)
+        self._plans.send()
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()

@@ -1,0 +1,129 @@
+"""The samples of an iteration, from their requests until training has used them up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from spotlight.actors.coordinator.job_journal import JobJournal
+from spotlight.actors.coordinator.job_phase import JobPhase
+from spotlight.actors.coordinator.job_progress import JobProgress
+from spotlight.actors.coordinator.job_record import JobRecord
+from spotlight.actors.coordinator.request_plans import (
+    probe_requests,
+    prompts_of,
+    rollout_requests,
+    unexplored,
+)
+from spotlight.actors.coordinator.request_queue import RequestQueue
+from spotlight.actors.coordinator.rollout import Rollout
+from spotlight.actors.coordinator.run_record import rollout_figures
+from spotlight.jobs import JobSpec
+from spotlight.transport.tensors import ArtifactStore
+from spotlight.types import Request, Result
+
+
+class RolloutPhase:
+    """See the module's docstring.
+
+    Args:
+        prompts: of the training set.
+        store: where the samples are.
+        completed: called with the iteration whose samples are all there.
+        fail: ends the job with a reason.
+    """
+
+    def __init__(
+        self,
+        job: JobSpec,
+        prompts: Sequence[str],
+        *,
+        requests: RequestQueue,
+        phase: JobPhase,
+        progress: JobProgress,
+        journal: JobJournal,
+        record: JobRecord,
+        store: ArtifactStore,
+        completed: Callable[[int], None],
+        fail: Callable[[str], None],
+    ) -> None:
+        self._job = job
+        self._prompts = prompts
+        self._requests = requests
+        self._phase = phase
+        self._progress = progress
+        self._journal = journal
+        self._record = record
+        self._store = store
+        self._completed = completed
+        self._fail = fail
+        self.rollout = Rollout()
+        self.discarded = 0
+        """Samples that were thrown away because newer weights were published."""
+
+    def begin(self, iteration: int) -> None:
+        """Submit the chosen seeds, and the probes."""
+        exploration = self._progress.exploration
+        if self._job.exploration.mode == "none":
+            exploration.accept(unexplored(self._job, iteration))
+        latest, choices = exploration.latest, exploration.choices
+        figures = self._progress.open_figures(iteration)
+        figures.publish_s = self._phase.pop_duration("publish")
+        figures.explore_s = self._phase.pop_duration("explore")
+        figures.previews, figures.previews_late = latest.previews, latest.late
+        prompts = prompts_of(self._job, iteration, self._prompts)
+        samples = rollout_requests(self._job, iteration, prompts, choices)
+        probes = probe_requests(self._job, iteration, prompts, choices, latest.probe_seeds)
+        self.rollout = Rollout(samples, probes)
+        self._requests.submit((*samples, *probes))
+
+    def finished(self, results: Sequence[Result], *, restored: bool) -> None:
+        """Samples come in, in any order, each once."""
+        if results:
+            self._drop(self.rollout.add(results, restored=restored))
+            self._end_if_complete()
+
+    def given_up(self, requests: Sequence[Request], reason: str) -> None:
+        """Each that could not be denoised or scored costs its prompt group, or the job."""
+        if not requests:
+            return
+        self.rollout.drop_probes(requests)
+        failed = [request for request in requests if self.rollout.expects(request)]
+        if failed and self._job.reward.on_failure == "stop":
+            self._fail(f"{failed[0].id} failed: {reason}")
+            return
+        for iteration, group, prompt in sorted({(r.iteration, r.group, r.prompt) for r in failed}):
+            self._record.event("group_dropped", iteration=iteration, prompt=prompt, reason=reason)
+            self.rollout.drop_group(group)
+        self._end_if_complete()
+
+    def count_outdated(self, versions: Collection[int]) -> None:
+        """Only these weights versions are kept: samples of others cannot be made any more."""
+        self.discarded += self.rollout.count_outdated(versions)
+
+    def release(self, iteration: int) -> None:
+        """Training has used the samples up."""
+        self._requests.forget("rollout", iteration)
+        for bundle in self.rollout.bundles():
+            self._store.delete(bundle.key)
+
+    def _drop(self, results: Sequence[Result]) -> None:
+        """Nobody trains on these: whoever resumes the run must not find them either."""
+        gone = [result.request.id for result in results]
+        self._record.write(lambda: self._journal.save_requests(dict.fromkeys(gone)))
+        if not self._phase.over:
+            for bundle in {result.bundle for result in results}:
+                self._store.delete(bundle.key)
+
+    def _end_if_complete(self) -> None:
+        if self._phase.name != "rollout" or not self.rollout.complete or self._phase.over:
+            return
+        if not self.rollout.finished:
+            self._fail("every prompt group of the iteration failed; see events.jsonl")
+            return
+        figures, exploration = self._progress.figures, self._progress.exploration
+        samples, probes = self.rollout.samples(), self.rollout.probes()
+        figures.rollout_s = self._phase.seconds
+        figures.samples_restored = self.rollout.restored
+        rollout_figures(figures, samples, exploration.choices)
+        exploration.evaluate([*samples, *probes], figures)
+        self._completed(figures.iteration)

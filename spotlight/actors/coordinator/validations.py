@@ -1,0 +1,81 @@
+"""The validations of a job: their images, and the scores that are written down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from spotlight.actors.coordinator.job_progress import JobProgress
+from spotlight.actors.coordinator.job_record import JobRecord
+from spotlight.actors.coordinator.request_queue import RequestQueue
+from spotlight.actors.coordinator.validator import Validated, Validator
+from spotlight.jobs import JobSpec
+from spotlight.transport.tensors import ArtifactStore
+from spotlight.types import Request, Result
+
+
+class Validations:
+    """See the module's docstring.
+
+    Args:
+        prompts: of the validation set.
+        store: where the pictures were left.
+        done: called with a version whose score is on record.
+        fail: ends the job with a reason.
+    """
+
+    def __init__(
+        self,
+        job: JobSpec,
+        prompts: list[str],
+        *,
+        requests: RequestQueue,
+        progress: JobProgress,
+        record: JobRecord,
+        store: ArtifactStore,
+        done: Callable[[int], None],
+        fail: Callable[[str], None],
+    ) -> None:
+        self._validator = Validator(job, prompts)
+        self._requests = requests
+        self._progress = progress
+        self._record = record
+        self._store = store
+        self._done = done
+        self._fail = fail
+        self.scores: list[tuple[float, float]] = []
+        """Run time and score of each, in the order in which they ended."""
+
+    @property
+    def versions(self) -> frozenset[int]:
+        """Those that are being validated."""
+        return self._validator.versions
+
+    def start(self, version: int) -> tuple[Request, ...]:
+        """The images of a version, to be submitted."""
+        return self._validator.start(version)
+
+    def finished(self, results: Iterable[Result]) -> None:
+        """Images come in, in any order, each once."""
+        self._write_down(self._validator.finished(results))
+
+    def given_up(self, requests: Iterable[Request]) -> None:
+        """Images that could not be denoised or scored."""
+        self._write_down(self._validator.given_up(requests))
+
+    def _write_down(self, ended: Iterable[Validated]) -> None:
+        """A run without a score for its weights is not worth going on with."""
+        for validated in ended:
+            version, score = validated.version, validated.score
+            if score is None:
+                self._fail(f"no validation image of version {version} could be scored")
+                return
+            self._add(version, score, validated.results)
+
+    def _add(self, version: int, score: float, results: tuple[Result, ...]) -> None:
+        run = self._record.run
+        self.scores.append((run.time_s(), score))
+        self._record.write(lambda: run.validation(version, score, results))
+        self._store.delete(f"validation/v{version:06d}")  # the pictures are elsewhere now
+        self._progress.add_validated(version)
+        self._requests.forget("evaluation", version)
+        self._done(version)

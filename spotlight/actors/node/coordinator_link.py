@@ -1,0 +1,152 @@
+"""A node's side of its membership: it reports to the coordinator, and follows its plan.
+
+A report is sent at once when it changes, and every few seconds; whatever is lost of reports and
+plans comes again with the next one. A coordinator that does not answer is asked until it is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+import structlog
+
+from spotlight.actors.protocol import NodePlan, NodeRefused, NodeReport
+from spotlight.actors.protocol.delivery import try_tell
+from spotlight.actors.runtime import Actor, ActorRef
+from spotlight.errors import ActorError
+from spotlight.timings import NodeTimings
+
+log = structlog.get_logger(__name__)
+
+
+class CoordinatorLink:
+    """See the module's docstring.
+
+    Args:
+        actor: the node scheduler, which asks on its behalf.
+        address: of the coordinator's process.
+        report: what to report now; its number is of no interest to the caller.
+        follow: called with every plan but old ones; with the same one again, if it is repeated.
+        alone: called when the coordinator has been away for long.
+        refused: called with the reason when the coordinator has refused the node for long.
+    """
+
+    def __init__(
+        self,
+        actor: Actor,
+        address: str,
+        *,
+        report: Callable[[int, ActorRef | None, int], NodeReport],
+        follow: Callable[[NodePlan], None],
+        alone: Callable[[], None],
+        refused: Callable[[str], None],
+        timings: NodeTimings,
+    ) -> None:
+        self._actor = actor
+        self._address = address
+        self._report = report
+        self._follow = follow
+        self._alone = alone
+        self._refused = refused
+        self._timings = timings
+        self._number = 0
+        """Of the latest report."""
+        self._plan = 0
+        """Number of the latest plan."""
+        self._opened = False
+        self._wake = asyncio.Event()
+        """Report again without a pause."""
+        self._lost_at: float | None = None
+        """When the coordinator was lost; None while it is there."""
+        self._refused_at: float | None = None
+        """Since when it refuses this node; None while it does not."""
+        self.coordinator: ActorRef | None = None
+        """That this node has joined, and whose plan it follows."""
+
+    def open(self) -> None:
+        """Report from now on."""
+        if not self._opened:
+            self._opened = True
+            self._actor.run_task(self._keep_reporting())
+        else:
+            self.report()
+
+    def report(self) -> None:
+        """Something is new: say so now."""
+        if self._opened and self.coordinator is not None:
+            self._actor.run_task(self._tell())
+        else:
+            self._wake.set()
+
+    def report_at_last(self) -> None:
+        """Say how things stand before the process ends; nobody waits for an answer."""
+        try_tell(self._actor, self._coordinator_now(), self._next_report())
+
+    def lost(self, reason: str) -> None:
+        """The coordinator is gone: join again when it is back."""
+        log.warning("coordinator_lost", reason=reason)
+        if self._lost_at is None:
+            self._lost_at = asyncio.get_running_loop().time()
+        self.coordinator = None
+        self._wake.set()
+
+    def accept(self, plan: NodePlan) -> None:
+        """Follow a plan, unless it is an old one."""
+        if plan.coordinator != self.coordinator:
+            self.coordinator, self._plan = plan.coordinator, 0
+        self._actor.watch(plan.coordinator)
+        if plan.number >= self._plan:
+            self._plan = plan.number
+            self._follow(plan)
+
+    async def _keep_reporting(self) -> None:
+        while True:
+            self._wake.clear()
+            is_known = await self._tell()
+            pause_s = self._timings.report_s if is_known else self._timings.join_pause_s
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._wake.wait()
+
+    async def _tell(self) -> bool:
+        """Report once; whether the coordinator is there and knows this node."""
+        try:
+            answer = await self._actor.ask(
+                self._coordinator_now(), self._next_report(), timeout_s=self._timings.join_limit_s
+            )
+        except ActorError as error:
+            log.info("waiting_for_coordinator", address=self._address, reason=str(error))
+            if (
+                self._lost_at is not None
+                and self._now() - self._lost_at > self._timings.away_limit_s
+            ):
+                self._alone()
+            return False
+        if isinstance(answer, NodeRefused):
+            self._note_refusal(answer.reason)
+            return False
+        self._lost_at = self._refused_at = None
+        if isinstance(answer, NodePlan):
+            self.accept(answer)
+        return True
+
+    def _note_refusal(self, reason: str) -> None:
+        log.error("join_refused", reason=reason)
+        if self._refused_at is None:
+            self._refused_at = self._now()
+        if self._now() - self._refused_at >= self._timings.refused_limit_s:
+            self._refused(reason)
+
+    def _next_report(self) -> NodeReport:
+        self._number += 1
+        return self._report(self._number, self.coordinator, self._plan)
+
+    def _coordinator_now(self) -> ActorRef:
+        """Whichever is there when a message arrives."""
+        return self._actor.system.well_known(self._address, "coordinator")
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()

@@ -1,0 +1,206 @@
+"""Down: what the coordinator has nodes be and do, and nodes their workers; and leases.
+
+A plan is whole and has a number that only grows: what an older one says changes nothing, and a plan
+is repeated until the report agrees with it. So nothing that matters is told only once.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from spotlight.actors.runtime import ActorRef
+from spotlight.jobs import JobSpec
+from spotlight.policies.departure import LONGEST_NOTICE_S
+from spotlight.transport.control import Message
+from spotlight.types import (
+    BundleOffer,
+    Commit,
+    Record,
+    Request,
+    RequestKind,
+    StoreEndpoint,
+    WorkerName,
+)
+
+NoticeSeconds = Annotated[float, msgspec.Meta(ge=0, le=LONGEST_NOTICE_S)]
+"""From a notice until the node is taken: a clock is set by it."""
+
+
+class Membership(Record, frozen=True):
+    """Who runs a job, whom its workers pull from and tell what they do, and where results go."""
+
+    runner: ActorRef
+    """Whom trainer ranks obey, and who hears what workers do."""
+    dispatcher: ActorRef
+    sink: StoreEndpoint
+
+
+class WeightsOffer(Record, frozen=True):
+    """A weights version, and where its bundles can be read."""
+
+    version: int
+    rollout: BundleOffer
+    evaluation: BundleOffer | None = None
+
+
+class JobPlan(Record, frozen=True):
+    """The job, as far as a node or a worker needs to know it."""
+
+    job_id: str
+    membership: Membership
+    weights: tuple[WeightsOffer, ...] = ()
+    """Versions to get and to serve, and where to read each; a node reads from its trainer or from
+    another node, a worker from its own node."""
+    versions: tuple[int, ...] = ()
+    """Versions that are still needed: what is held of others is dropped."""
+    spec: JobSpec | None = None
+    """Left out for those who report to have it."""
+
+
+class Seat(Record, frozen=True):
+    """One member's place in a group; its index is the rank. Rank 0 leads."""
+
+    worker: WorkerName
+    worker_epoch: int
+    leader: ActorRef
+    member: ActorRef
+
+
+class GroupPlan(Record, frozen=True):
+    """The SP group that a worker is to be in, and no other."""
+
+    epoch: int
+    """Grows with every group that the node plans."""
+    seats: tuple[Seat, ...]
+    ring: int
+    """Of the degree, so many parts are a ring; the rest is Ulysses."""
+    at_once: bool
+    """Someone of the worker's last group is lost: do not wait for a step to end."""
+
+
+class WorkerPlan(Message, frozen=True):
+    """Node to leader, which passes it on to its member and its trainer rank; answered with a
+    `WorkerReport`. Sent whenever it changes, and again as the question whether the worker's loop
+    still turns.
+    """
+
+    number: int
+    """Of all plans of the node."""
+    job: JobPlan | None = None
+    """None: there is no job; drop what belongs to one, and stay warm."""
+    group: GroupPlan | None = None
+    """None before the first: the worker is alone."""
+    stop_in_s: float | None = None
+    """The node will be taken: commit now, go on, and stop so many seconds from now, with everything
+    committed and given back. None: no notice stands."""
+
+
+class DemandClass(Record, frozen=True):
+    """Micro-batches of one kind that wait for a node's workers."""
+
+    kind: RequestKind
+    batches: int
+    """This node's share."""
+    steps: int
+    step_s: dict[int, float]
+    """Seconds of a denoising step by degree: measured, or estimated. Only the degrees that the
+    model can do at this resolution; 1 is always among them.
+    """
+
+
+class Demand(Record, frozen=True):
+    """What the SP groups of a node should be good for."""
+
+    job_id: str
+    heads: int
+    """Attention heads of the model: they say how a degree is laid out."""
+    classes: tuple[DemandClass, ...]
+    seconds_left: float | None
+    """Until the phase ends; None while that is not known."""
+    degree: int | None
+    """The user wants groups of this degree wherever so many members are left; None: as the plan
+    finds best."""
+    apart: tuple[str, ...]
+    """Workers that train: they denoise alone, so that nobody shares their fate."""
+
+
+class UserNotice(Record, frozen=True):
+    """A user gives a node notice, or takes it back."""
+
+    number: int
+    """Grows with every notice: each is followed once."""
+    notice_s: NoticeSeconds
+    """What is left of it."""
+    cancel: bool
+
+
+class NodePlan(Message, frozen=True):
+    """Coordinator to node: what it is to be and to do. Sent whenever it changes, and in answer to a
+    report that does not agree with it.
+    """
+
+    lane = "system"
+
+    number: int
+    """Of all plans of this coordinator."""
+    coordinator: ActorRef
+    """Whose plan it is: the node watches it."""
+    job: JobPlan | None = None
+    """The job, with where to pull its weights from."""
+    demand: Demand | None = None
+    """None where there is nothing to plan."""
+    over: bool = False
+    """No job runs: workers drop what belongs to one, and stay warm. False without a job: there is
+    none for this node yet, so it leaves everything as it is."""
+    notice: UserNotice | None = None
+    """The latest; None if a user never gave one."""
+
+
+class NodeRefused(Message, frozen=True):
+    """The coordinator's answer to a node that cannot join, and why."""
+
+    reason: str
+
+
+class Grant(Message, frozen=True):
+    """Dispatcher to leader to member: a lease on a batch of requests of one kind, one weights
+    version, the same settings, and the same number of steps taken. Where that is all steps, the
+    images are decoded and scored.
+    """
+
+    lease: int
+    deadline_s: float
+    """Seconds the holder has before it must renew."""
+    requests: tuple[Request, ...]
+    commits: tuple[Commit | None, ...]
+    """Where to go on, for each request; None from its first step."""
+    commit_every: int
+    """Commit after so many steps; 0 only when told to."""
+
+
+class Revoke(Message, frozen=True):
+    """Dispatcher to leader to member: nobody wants these leases' results any more; drop them."""
+
+    lane = "system"
+
+    leases: tuple[int, ...]
+
+
+class Recall(Message, frozen=True):
+    """Dispatcher to leader to member: a group that is free will go on with these: commit at the
+    next step and give the leases back.
+    """
+
+    leases: tuple[int, ...]
+
+
+class Receipt(Message, frozen=True):
+    """How many requests of a `Completed` or `CommitSteps` counted; the others were done already,
+    or the lease was not valid any more.
+    """
+
+    accepted: int
+    ask_again: bool = False
+    """The coordinator has just come back and cannot tell yet: send the same again in a second."""

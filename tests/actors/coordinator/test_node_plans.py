@@ -1,0 +1,198 @@
+"""What nodes are told: when it changes, and whenever their report does not agree."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+from job_kit import STORE, Recorder, job, offer, recorder, settle
+from runtime_kit import Cluster
+
+from spotlight.actors.coordinator.node_plans import NodePlans
+from spotlight.actors.protocol import (
+    Acknowledged,
+    Demand,
+    Membership,
+    NodePlan,
+    NodeReport,
+    WeightsOffer,
+)
+
+pytestmark = pytest.mark.virtual_time
+
+DEMAND = Demand("job", 4, (), None, None, ())
+
+
+class Site:
+    """The plans of a coordinator, and a node that keeps what it is told."""
+
+    node: Recorder
+    coordinator: Recorder
+    plans: NodePlans
+
+    async def open(self, cluster: Cluster) -> None:
+        self.node = await recorder(await cluster.system("n"), "node")
+        self.coordinator = await recorder(await cluster.system("coordinator"), "coordinator")
+        self.plans = NodePlans(self.coordinator)
+        self.membership = Membership(*[self.coordinator.ref] * 2, STORE)
+
+    def reported(self, plan: NodePlan | None = None, **fields: Any) -> NodePlan | Acknowledged:
+        """The node reports that it follows a plan, and is answered."""
+        report = NodeReport(1, "n", "spot", self.node.ref, (), STORE, **fields)
+        if plan is not None:
+            report = msgspec.structs.replace(report, coordinator=plan.coordinator, plan=plan.number)
+        return self.plans.answer(report)
+
+    def latest(self, **fields: Any) -> NodePlan:
+        """What one is told who follows nothing yet."""
+        plan = self.reported(**fields)
+        assert isinstance(plan, NodePlan)
+        return plan
+
+    def prepare(self) -> None:
+        self.plans.begin_job()
+        self.plans.prepare("n", "job", job(), self.membership)
+
+    async def told(self) -> list[NodePlan]:
+        self.plans.send()
+        await settle()
+        return self.node.all(NodePlan)
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    async with Cluster() as cluster:
+        site = Site()
+        await site.open(cluster)
+        yield site
+
+
+async def test_a_report_that_agrees_is_acknowledged(site: Site) -> None:
+    assert site.reported(site.latest()) == Acknowledged()
+
+
+async def test_a_report_of_an_older_plan_is_answered_with_the_latest(site: Site) -> None:
+    first = site.latest()
+    site.prepare()
+    (told,) = await site.told()
+    assert told.number > first.number
+    assert site.reported(first) == told
+
+
+async def test_a_plan_of_another_coordinator_agrees_with_nothing(site: Site) -> None:
+    latest = site.latest()
+    elsewhere = msgspec.structs.replace(latest, coordinator=site.node.ref)
+    assert site.reported(elsewhere) == latest
+
+
+async def test_the_spec_is_told_to_those_who_do_not_have_it(site: Site) -> None:
+    site.latest()
+    site.prepare()
+    await site.told()
+    without = site.latest(job_id="job")
+    assert without.job is not None
+    assert without.job.spec is None
+    again = site.reported(without, job_id="")
+    assert isinstance(again, NodePlan) and again.job is not None
+    assert again.job.spec == job()
+
+
+async def test_what_changes_together_is_told_once(site: Site) -> None:
+    site.latest()
+    site.prepare()
+    site.plans.keep((3,))
+    site.plans.hold("n", WeightsOffer(3, offer()))
+    site.plans.demand("n", DEMAND)
+    (told,) = await site.told()
+    assert told.job is not None
+    assert (told.job.weights, told.job.versions) == ((WeightsOffer(3, offer()),), (3,))
+    assert (told.demand, told.over) == (DEMAND, False)
+
+
+async def test_what_does_not_change_is_not_told_again(site: Site) -> None:
+    site.latest()
+    for _ in range(2):
+        site.plans.prepare("n", "job", job(), site.membership)
+        site.plans.keep((3,))
+        site.plans.demand("n", DEMAND)
+        assert len(await site.told()) == 1
+
+
+async def test_where_to_pull_is_told_anew_though_it_is_the_same_place(site: Site) -> None:
+    """The node has failed to, and tries again with the next plan."""
+    site.latest()
+    site.prepare()
+    site.plans.keep((3,))
+    numbers = []
+    for _ in range(2):
+        site.plans.hold("n", WeightsOffer(3, offer()))
+        numbers.append((await site.told())[-1].number)
+    assert numbers[1] > numbers[0]
+
+
+async def test_versions_that_are_not_needed_any_more_leave_the_plan(site: Site) -> None:
+    site.latest()
+    site.prepare()
+    site.plans.keep((3, 4))
+    for version in (3, 4):
+        site.plans.hold("n", WeightsOffer(version, offer()))
+    await site.told()
+    site.plans.keep((4, 5))
+    last = (await site.told())[-1]
+    assert last.job is not None
+    assert [each.version for each in last.job.weights] == [4]
+    assert last.job.versions == (4, 5)
+
+
+async def test_the_end_of_a_job_is_told_to_all_and_to_who_comes_later(site: Site) -> None:
+    site.latest()
+    site.prepare()
+    site.plans.demand("n", DEMAND)
+    site.plans.end_job()
+    last = (await site.told())[-1]
+    assert (last.job, last.demand, last.over) == (None, None, True)
+    assert site.latest().over
+
+
+async def test_between_the_start_of_a_job_and_its_first_word_nodes_leave_all_as_it_is(
+    site: Site,
+) -> None:
+    site.plans.begin_job()
+    plan = site.latest()
+    assert (plan.job, plan.over) == (None, False)
+
+
+async def test_a_users_notice_is_told_until_the_node_knows_with_what_is_left_of_it(
+    site: Site,
+) -> None:
+    before = site.latest()
+    assert site.plans.give_notice("n", 30.0, cancel=False)
+    await asyncio.sleep(10.0)
+    again = site.reported(before)
+    assert isinstance(again, NodePlan) and again.notice is not None
+    assert again.notice.notice_s == pytest.approx(20.0, abs=0.01)
+    assert site.plans.give_notice("n", 0.0, cancel=True)
+    withdrawn = site.latest().notice
+    assert withdrawn is not None
+    assert withdrawn.cancel
+    assert withdrawn.number > again.notice.number
+
+
+async def test_a_node_that_is_not_there_is_given_no_notice(site: Site) -> None:
+    assert not site.plans.give_notice("n", 30.0, cancel=False)
+    site.latest()
+    site.plans.forget(site.node.ref)
+    assert not site.plans.give_notice("n", 30.0, cancel=False)
+
+
+async def test_another_process_of_that_name_begins_with_nothing(site: Site) -> None:
+    site.latest()
+    site.prepare()
+    site.plans.give_notice("n", 30.0, cancel=False)
+    report = NodeReport(1, "n", "spot", site.coordinator.ref, (), STORE)
+    plan = site.plans.answer(report)
+    assert isinstance(plan, NodePlan)
+    assert (plan.job, plan.notice) == (None, None)

@@ -1,0 +1,165 @@
+"""What a member loads, one thing after the other, as its plans say."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from job_kit import STORE, Recorder, recorder, settle
+from msgspec.structs import replace
+from plan_kit import Planner
+from runtime_kit import Cluster
+
+from spotlight.actors.protocol import Membership
+from spotlight.actors.worker.held_weights import HeldWeights
+from spotlight.actors.worker.job_holdings import JobHoldings
+from spotlight.actors.worker.worker_state import WorkerContext
+from spotlight.errors import CheckpointError, TransferFailed
+from spotlight.timings import WorkerTimings
+from spotlight.types import BundleOffer
+
+pytestmark = pytest.mark.virtual_time
+
+SECONDS = 5.0
+
+
+class Bench:
+    """Holdings that take a while to load, and what became of them."""
+
+    def __init__(self, actor: Recorder) -> None:
+        self.events: list[str] = []
+        self.reports: list[tuple[int, ...]] = []
+        self.model_fails = self.weights_fail = False
+        self.planner = Planner()
+        self.membership = Membership(actor.ref, actor.ref, STORE)
+        engine: Any = self
+        self.holdings = JobHoldings(
+            actor,
+            HeldWeights(WorkerContext("w", 1, ""), engine),
+            load_model=self._load_model,
+            begin=lambda plan, spec: self.events.append(f"begin {plan.job_id}"),
+            end=lambda: self.events.append("end"),
+            changed=lambda: self.reports.append(self.holdings.versions(evaluation=False)),
+            timings=WorkerTimings(),
+        )
+
+    async def _load_model(self, spec: object) -> None:
+        await asyncio.sleep(SECONDS)
+        if self.model_fails:
+            raise CheckpointError("no such file")
+        self.events.append("model")
+
+    async def fetch_weights(self, offer: BundleOffer) -> object:
+        await asyncio.sleep(SECONDS)
+        if self.weights_fail:
+            raise TransferFailed("the store is away")
+        self.events.append(f"weights {offer.checksum}")
+        return object()
+
+    async def prepare(self, job_id: str = "job", **changes: Any) -> None:
+        membership = replace(self.membership, **changes)
+        self.holdings.follow(self.planner.prepare(membership, job_id).job)
+        await settle()
+
+    async def hold(self, version: int, *keep: int, checksum: int | None = None) -> None:
+        number = version if checksum is None else checksum
+        bundle = BundleOffer(f"weights/{version}", 1, number, STORE)
+        self.holdings.follow(self.planner.hold(version, bundle, None, keep).job)
+        await settle()
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    async with Cluster() as cluster:
+        yield Bench(await recorder(await cluster.system("w"), "member"))
+
+
+async def test_the_model_comes_first_and_then_each_version_and_all_is_reported(
+    bench: Bench,
+) -> None:
+    await bench.prepare()
+    await bench.hold(1)
+    await bench.hold(2, 1, 2)
+    assert bench.events == [], "nobody waits for it"
+    await asyncio.sleep(4 * SECONDS)
+    assert bench.events == ["model", "begin job", "weights 1", "weights 2"]
+    assert bench.reports == [(), (1,), (1, 2)]
+
+
+async def test_what_the_plan_does_not_keep_is_not_served(bench: Bench) -> None:
+    await bench.prepare()
+    await bench.hold(1)
+    await asyncio.sleep(3 * SECONDS)
+    await bench.hold(2)
+    assert bench.holdings.versions(evaluation=False) == ()
+    await asyncio.sleep(2 * SECONDS)
+    assert bench.holdings.versions(evaluation=False) == (2,)
+
+
+async def test_a_version_that_was_trained_again_is_another(bench: Bench) -> None:
+    await bench.prepare()
+    await bench.hold(1)
+    await asyncio.sleep(3 * SECONDS)
+    await bench.hold(1, checksum=9)
+    assert bench.holdings.versions(evaluation=False) == ()
+    await asyncio.sleep(2 * SECONDS)
+    assert bench.holdings.versions(evaluation=False) == (1,)
+    assert bench.events[-1] == "weights 9"
+
+
+async def test_what_is_kept_but_not_offered_is_held_and_not_served(bench: Bench) -> None:
+    """Another runner has yet to say which weights it means by that version."""
+    await bench.prepare()
+    await bench.hold(1)
+    await asyncio.sleep(3 * SECONDS)
+    bench.holdings.follow(bench.planner.prepare(bench.membership, runner_is_new=True).job)
+    assert bench.holdings.versions(evaluation=False) == ()
+    await bench.hold(1)
+    assert bench.holdings.versions(evaluation=False) == (1,)
+    assert bench.events.count("weights 1") == 1
+
+
+async def test_weights_that_cannot_be_had_are_tried_again(bench: Bench) -> None:
+    await bench.prepare()
+    bench.weights_fail = True
+    await bench.hold(1)
+    await asyncio.sleep(5 * SECONDS)
+    assert bench.holdings.versions(evaluation=False) == ()
+    bench.weights_fail = False
+    await asyncio.sleep(3 * SECONDS)
+    assert bench.holdings.versions(evaluation=False) == (1,)
+
+
+async def test_a_model_that_cannot_be_loaded_is_tried_again_by_another_runner_only(
+    bench: Bench,
+) -> None:
+    bench.model_fails = True
+    await bench.prepare()
+    await bench.hold(1)
+    await asyncio.sleep(10 * SECONDS)
+    assert bench.holdings.problem == "CheckpointError: no such file"
+    assert bench.events == []
+    bench.model_fails = False
+    await bench.prepare(runner=replace(bench.membership.runner, incarnation=77))
+    assert bench.holdings.problem == ""
+    await asyncio.sleep(3 * SECONDS)
+    assert bench.holdings.versions(evaluation=False) == (1,)
+
+
+async def test_a_job_that_is_over_before_its_model_is_loaded_never_begins(bench: Bench) -> None:
+    await bench.prepare()
+    bench.holdings.follow(bench.planner.end().job)
+    await bench.prepare("next")
+    await asyncio.sleep(3 * SECONDS)
+    assert bench.events == ["end", "model", "model", "begin next"]
+
+
+async def test_without_a_job_nothing_is_held(bench: Bench) -> None:
+    await bench.prepare()
+    await bench.hold(1)
+    await asyncio.sleep(3 * SECONDS)
+    bench.holdings.follow(None)
+    assert (bench.holdings.job_id, bench.holdings.versions(evaluation=False)) == ("", ())
+    assert bench.events[-1] == "end"
