@@ -141,7 +141,8 @@ class Actor:
 
     def watch(self, ref: ActorRef) -> None:
         """Receive exactly one `Down` for `ref` when it ends, or now if it has. Watching twice is
-        watching once."""
+        watching once. That its process is frozen is noticed only where there are heartbeats
+        (`ZeroMQSettings.heartbeats`)."""
         self.system.watch(self._cell, ref)
 
     def run_task(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
