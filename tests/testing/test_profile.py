@@ -15,7 +15,7 @@ from spotlight.testing.profile import load_profile
 def test_the_published_split_holds_on_the_gpus_that_it_is_for() -> None:
     profile = load_profile(PUBLISHED)
     job = virtual_job("ocr", "rollouts", 0)
-    timings = profile.timings(job)
+    timings = profile.times(job)
     micro_batches = profile.samples / job.sampler.micro_batch
     assert timings.step_s * job.sampler.steps * micro_batches / 4 == pytest.approx(113)
     assert timings.training_s(0, profile.samples) == pytest.approx(240, rel=0.02)
