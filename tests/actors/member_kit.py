@@ -34,7 +34,7 @@ from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.samplers import Denoising
 from spotlight.errors import TransferFailed
-from spotlight.timings import DeliveryTimings, Timings
+from spotlight.timings import DeliveryTimings, Timings, TransferTimings
 from spotlight.transport.tensors import BundleStore, fetch, upload
 from spotlight.transport.tensors.bundles import pack, unpack
 from spotlight.types import BundleOffer, Commit, Request, StoreEndpoint
@@ -189,12 +189,14 @@ class SlowSink:
         self.keys: list[str] = []
         monkeypatch.setattr(torch_engine, "upload", self)
 
-    async def __call__(self, store: StoreEndpoint, key: str, data: bytes) -> BundleOffer:
+    async def __call__(
+        self, store: StoreEndpoint, key: str, data: bytes, timings: TransferTimings
+    ) -> BundleOffer:
         self.keys.append(key)
         await self.free.wait()
         if self.fails:
             raise TransferFailed("nobody is there")
-        return await upload(store, key, data)
+        return await upload(store, key, data, timings)
 
 
 def steps_of(worker: Worker) -> list[int]:
