@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from benchmarks.traced_worker import change
-from spotlight.actors.worker import process, scoring
+from spotlight.actors.worker import process, torch_engine
 
 
 class _Constant:
@@ -20,7 +20,7 @@ class _Constant:
 
 def main() -> None:
     """Entry point of the process."""
-    change(scoring, "build_scorer", lambda build: lambda spec: _Constant())
+    change(torch_engine, "build_scorer", lambda build: lambda spec: _Constant())
     process.main()
 
 
