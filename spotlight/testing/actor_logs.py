@@ -141,8 +141,9 @@ class ActorLogs:
         self._worker.told = commit.step if commit is not None else 0
 
     def _on_denoising_left(self, lease: int) -> None:
-        self._worker.denoises = None
-        del self._worker.grants[lease]
+        grant = self._worker.grants.pop(lease)
+        if self._worker.denoises == grant:  # the next batch may have its turn already
+            self._worker.denoises = None
 
     def _on_commit_told(self, lease: int, step: int, **_: object) -> None:
         grant = self._worker.denoises

@@ -266,13 +266,14 @@ class Coordinator(Actor):
                 came_back,
                 self._timings,
             )
+            ended: asyncio.Future[JobStatus] = asyncio.get_running_loop().create_future()
             runner = JobRunner(
                 setup,
                 self._plans,
                 coordinator=self.ref,
                 nodes=tuple(nodes.values()),
                 on_status=lambda status: self._note_status(runner, status),
-                on_end=lambda status: self.call_in_turn(partial(self._end_job, runner, status)),
+                on_end=ended.set_result,
                 on_loss=lambda: self.call_in_turn(partial(self._run_again, runner)),
             )
             name = f"job-{identity.job_id}"
@@ -281,6 +282,10 @@ class Coordinator(Actor):
         self._runner = runner
         self._status = JobStatus(job=job.name, phase="preparing")
         self.watch(runner.ref)
+        # Now, for it may have ended as it started: `_end_job` ends only the runner that is known.
+        ended.add_done_callback(
+            lambda ended: self.call_in_turn(partial(self._end_job, runner, ended.result()))
+        )
         self._tell_changes(runner, nodes)
         return JobAccepted(identity.job_id, str(folder.path))
 

@@ -85,9 +85,9 @@ class BatchWork:
         job, message = batch.job, batch.message
         if job is None:
             raise SpotlightError("no job is prepared on this member")
+        log.debug("batch_accepted", worker=self._context.name, grant=message)
         version = self._weights.of(batch.version)
         origin = Origin(job.id, version.checksum)
-        log.debug("batch_accepted", worker=self._context.name, grant=message)
         progress = await self._progress(job, origin, message)
         if progress is not None and progress.step == batch.steps:
             finished = await self._decoded(job, batch, progress)

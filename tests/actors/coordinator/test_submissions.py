@@ -5,6 +5,7 @@ nobody. Real threads, so on a real clock.
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import random
@@ -18,6 +19,7 @@ import pytest
 from job_kit import job
 from runtime_kit import Cluster
 
+from spotlight import failpoints
 from spotlight.actors.coordinator import coordinator as module
 from spotlight.actors.coordinator.coordinator import Coordinator
 from spotlight.actors.coordinator.job_runner import JobRunner
@@ -327,3 +329,22 @@ async def _node_events(run_folder: str, count: int) -> list[tuple[str, str]]:
             events = [json.loads(line) for line in lines]
             found = [(one["event"], one["node"]) for one in events if "node" in one]
     return found
+
+
+async def test_a_job_that_ends_as_it_starts_is_seen_to_have_ended(office: Office) -> None:
+    """Its disk is full by then: nobody has heard of the job runner that says so."""
+
+    def full(name: str) -> None:
+        if name == "journal.commit" and (office.runs / ".running").exists():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    failpoints.install(full)
+    try:
+        assert isinstance(await office.submit(), JobAccepted)
+        async with asyncio.timeout(30.0):
+            while not (status := await office.ask(GetStatus())).outcome:
+                await asyncio.sleep(0.01)
+    finally:
+        failpoints.install(None)
+    assert status.outcome == "failed"
+    assert "No space left on device" in status.reason
