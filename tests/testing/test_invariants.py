@@ -14,6 +14,8 @@ import msgspec
 import pytest
 
 from spotlight.actors.node.worker_plans import WorkerPlans
+from spotlight.actors.worker import step_loop
+from spotlight.actors.worker.sp_group_view import SPGroupView, Versions
 from spotlight.policies.dispatch.rows import Row, SavedRow
 from spotlight.testing import fake_denoising, invariants
 from spotlight.testing.chaos import Run, run_seed, scenario, silence, simulate
@@ -218,6 +220,25 @@ def test_a_completion_that_is_forgotten_is_caught(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(JobJournal, "requests", lambda self: {})
     assert is_found("granted after its completion", ["coordinator_kill"])
+
+
+def test_commits_that_are_never_due_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_loop, "commit_due", lambda *_, **__: False)
+    # A worker must be lost when it has taken more steps than there are between two commits.
+    assert is_found("little_is_denoised_again", ["kill_node", "kill_worker"], seeds=40)
+
+
+def test_a_worker_that_is_granted_what_it_has_no_weights_for_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    serves = SPGroupView.serves
+
+    def the_next_too(group: SPGroupView, rollout: set[int], evaluation: set[int]) -> Versions:
+        versions = serves(group, rollout, evaluation)
+        return {*versions[0], *(version + 1 for version in versions[0])}, versions[1]
+
+    monkeypatch.setattr(SPGroupView, "serves", the_next_too)
+    assert is_found("has not reported its weights", ["notice_no_kill"])
 
 
 def is_found(violation: str, kinds: list[FaultKind], seeds: int = 12) -> bool:

@@ -31,9 +31,9 @@ class ZeroMQSettings:
     """Whether this process pings whom it connects to. One without is not watched and watches
     nobody: that it is frozen is not noticed by its connections, only that it has ended or that its
     machine is gone. What all heartbeats cost grows faster than their number."""
-    connections: int = field(default_factory=lambda: min(8192, descriptors.limit() // 2))
-    """So many connections of others may there be; beyond it the one goes that was silent for the
-    longest time."""
+    connections: int = field(default_factory=lambda: min(16_384, descriptors.limit() // 2))
+    """So many connections of others may there be, those of 1,000 nodes of eight workers among them;
+    beyond it the one goes that was silent for the longest time."""
     strangers: int = 256
     """Of these, so many may have said nothing that was taken; beyond it the oldest goes."""
     dialed: int = field(default_factory=lambda: min(1024, descriptors.limit() // 32))

@@ -342,8 +342,10 @@ async def test_a_job_that_ends_as_it_starts_is_seen_to_have_ended(office: Office
     try:
         assert isinstance(await office.submit(), JobAccepted)
         async with asyncio.timeout(30.0):
-            while not (status := await office.ask(GetStatus())).outcome:
+            status = await office.ask(GetStatus())
+            while not status.outcome:
                 await asyncio.sleep(0.01)
+                status = await office.ask(GetStatus())
     finally:
         failpoints.install(None)
     assert status.outcome == "failed"
