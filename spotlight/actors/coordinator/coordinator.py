@@ -266,14 +266,17 @@ class Coordinator(Actor):
                 came_back,
                 self._timings,
             )
-            ended: asyncio.Future[JobStatus] = asyncio.get_running_loop().create_future()
+
+            def end(status: JobStatus) -> None:
+                self.call_in_turn(partial(self._end_job, runner, status))
+
             runner = JobRunner(
                 setup,
                 self._plans,
                 coordinator=self.ref,
                 nodes=tuple(nodes.values()),
                 on_status=lambda status: self._note_status(runner, status),
-                on_end=ended.set_result,
+                on_end=end,
                 on_loss=lambda: self.call_in_turn(partial(self._run_again, runner)),
             )
             name = f"job-{identity.job_id}"
@@ -282,10 +285,8 @@ class Coordinator(Actor):
         self._runner = runner
         self._status = JobStatus(job=job.name, phase="preparing")
         self.watch(runner.ref)
-        # Now, for it may have ended as it started: `_end_job` ends only the runner that is known.
-        ended.add_done_callback(
-            lambda ended: self.call_in_turn(partial(self._end_job, runner, ended.result()))
-        )
+        if runner.ended is not None:  # as it started, when `_end_job` did not know it
+            end(runner.ended)
         self._tell_changes(runner, nodes)
         return JobAccepted(identity.job_id, str(folder.path))
 

@@ -78,6 +78,8 @@ class JobRunner(Actor):
         self._timings = setup.timings.coordinator
         self._coordinator = coordinator
         self._waiting_nodes = nodes
+        self.ended: JobStatus | None = None
+        """Its last status."""
         self._on_status = on_status
         self._on_end = on_end
         self._on_loss = on_loss
@@ -155,7 +157,8 @@ class JobRunner(Actor):
         self._enter("finished")
         self._record.event(run_events.RunFinished(outcome=outcome, reason=reason))
         self._parts.briefing.end_job()
-        self._on_end(self._status())
+        self.ended = self._status()
+        self._on_end(self.ended)
 
     def _replace(self) -> None:
         self._phase.replaced = True
