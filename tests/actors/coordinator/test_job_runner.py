@@ -224,7 +224,7 @@ async def test_a_failed_prompt_group_is_dropped_and_the_job_goes_on(town: Town) 
 async def test_a_failed_prompt_group_stops_the_job_that_asks_for_it(town: Town) -> None:
     await with_nodes(town)
     town.world.fails = lambda worker, scored: scored[0].kind == "rollout"
-    end = await town.run(job(reward={"on_failure": "stop"}))
+    end = await town.run(job(scoring={"on_failure": "stop"}))
     assert end.outcome == "failed"
     assert "failed: no luck" in end.reason
     assert town.world.trained == []
