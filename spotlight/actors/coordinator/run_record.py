@@ -16,24 +16,38 @@ import msgspec
 import structlog
 
 from spotlight.errors import RunFolderError
+from spotlight.policies.checkpoint_retention import best_version, kept_checkpoints
 from spotlight.policies.exploration.planners import SeedChoice
 from spotlight.policies.exploration.ranking import median_or_none, spearman, spread
 from spotlight.policies.step_times import StepTimes
 from spotlight.run_events import RunEvent, encode_event
-from spotlight.run_metrics import IterationMetrics, RunMetrics, ValidationMetrics
+from spotlight.run_metrics import (
+    IterationMetrics,
+    RunMetrics,
+    ValidationMetrics,
+    with_update,
+)
 from spotlight.store.run_folder import RunFolder
+from spotlight.trackers import CallbackThread, IterationRecord, RunRecords
 from spotlight.types import Result
 
 log = structlog.get_logger(__name__)
 
 
 class RunRecord:
-    """Writes to a run folder with the run's own clock."""
+    """Writes to a run folder with the run's own clock.
 
-    def __init__(self, folder: RunFolder) -> None:
+    Args:
+        callbacks: told of all that is written.
+    """
+
+    def __init__(self, folder: RunFolder, callbacks: CallbackThread | None = None) -> None:
         self._folder = folder
+        self._tell = callbacks.put if callbacks is not None else _to_nobody
         self._loop = asyncio.get_running_loop()
         self._offset_s = folder.last_time_s() - self._loop.time()
+        self.scores = folder.validation_scores()
+        """Of each weights version that is validated."""
 
     @property
     def path(self) -> Path:
@@ -50,7 +64,9 @@ class RunRecord:
 
     def event(self, event: RunEvent) -> None:
         """Append to events.jsonl."""
-        self._folder.record_event(encode_event(event, round(self.time_s(), 4)))
+        time_s = round(self.time_s(), 4)
+        self._folder.record_event(encode_event(event, time_s))
+        self._tell(msgspec.structs.replace(event, time_s=time_s))
 
     def iteration(self, metrics: IterationMetrics, training: Mapping[str, float]) -> None:
         """Append an iteration to metrics.jsonl, with the metrics of its update."""
@@ -58,15 +74,17 @@ class RunRecord:
         made = metrics.samples - metrics.samples_restored
         metrics.images_per_s = made / metrics.rollout_s if metrics.rollout_s else 0.0
         self._append_metrics(metrics, training)
+        self._tell(IterationRecord(*with_update(metrics, training)))
 
     def validation(self, version: int, score: float, results: Sequence[Result]) -> None:
         """Append a validation to metrics.jsonl and put its pictures in place."""
         images = len(results)
-        self._append_metrics(
-            ValidationMetrics(
-                weights_version=version, iteration=version, score=score, images=images
-            )
+        self.scores[version] = score
+        metrics = ValidationMetrics(
+            weights_version=version, iteration=version, score=score, images=images
         )
+        self._append_metrics(metrics)
+        self._tell(metrics)
         pictured = sorted(
             (result for result in results if result.request.image_key),
             key=lambda result: result.request.group,
@@ -107,18 +125,37 @@ class RunRecord:
     def rewind(self, completed: int, validated: Collection[int]) -> None:
         """The run goes on after so many iterations, with these versions validated."""
         self._folder.rewind(completed, validated)
+        self.scores = self._folder.validation_scores()
 
     def sync(self) -> None:
         """Make what was recorded so far durable."""
         self._folder.sync_events()
 
-    def keep_checkpoint(self, path: str) -> None:
-        """Older checkpoints are no longer needed."""
-        self._folder.keep_checkpoints({path})
+    def keep_checkpoints(self, committed: int, *, last: int) -> None:
+        """Delete checkpoints that nobody needs; see `kept_checkpoints`."""
+        saved = self._folder.checkpoints()
+        self._folder.keep_checkpoints(kept_checkpoints(saved, committed, self.scores, last))
+
+    def best_checkpoint(self) -> int:
+        """The one with the best score, of those that there are. Raises `RunFolderError` if none has
+        a score: a job that has ended has validated what it saved last.
+        """
+        saved = self._folder.checkpoints()
+        best = best_version({one: self.scores[one] for one in saved if one in self.scores})
+        if best is None:
+            raise RunFolderError(
+                f"{self.path / 'checkpoints'} lacks the checkpoint of any validation; somebody"
+                " deleted it while the run went on: submit the job again"
+            )
+        return best
 
     def close(self) -> None:
         """Release the folder."""
         self._folder.close()
+
+
+def _to_nobody(record: RunRecords) -> None:
+    """There are no callbacks."""
 
 
 def measure_rollout(

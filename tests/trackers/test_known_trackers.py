@@ -1,0 +1,136 @@
+"""TensorBoard, Weights & Biases and trackio: what is logged is read back with their own readers."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from spotlight.jobs import TrackerSpec
+from spotlight.run_events import RunFinished, RunStarted
+from spotlight.run_metrics import IterationMetrics, ValidationMetrics
+from spotlight.trackers import Callback
+from spotlight.trackers.building import named_trackers
+from spotlight.trackers.tracked_run import TrackedRun
+from tests.studies.small_run import small_job
+
+REWARDS = (0.25, 0.5, 0.75)
+SCORES = {0: 0.125, 3: 0.875}
+
+
+def make(kind: str, folder: Path) -> Callback:
+    tracker = TrackerSpec(kind=kind, project="tests")
+    run = TrackedRun(id="small-1", job=small_job(), folder=folder, tracker=tracker)
+    (named,) = named_trackers([run])
+    return named.make()
+
+
+def tell(tracker: Callback) -> None:
+    """A short run."""
+    tracker.on_event(RunStarted(job="small"))
+    tracker.on_validation(ValidationMetrics(weights_version=0, score=SCORES[0]))
+    for iteration, reward in enumerate(REWARDS):
+        metrics = IterationMetrics(iteration=iteration, reward_mean=reward)
+        tracker.on_iteration(metrics, {"kl": reward / 2})
+    tracker.on_validation(ValidationMetrics(weights_version=3, iteration=3, score=SCORES[3]))
+    tracker.on_event(RunFinished())
+
+
+def test_tensorboard_reads_what_was_logged(tmp_path: Path) -> None:
+    from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.record_writer import RecordWriter  # noqa: F401 (the format is TFRecord)
+
+    tell(make("tensorboard", tmp_path))
+
+    (file,) = (tmp_path / "tensorboard").iterdir()
+    found: dict[str, dict[int, float]] = {}
+    for data in records(file.read_bytes()):
+        event = Event.FromString(data)
+        for value in event.summary.value:
+            found.setdefault(value.tag, {})[event.step] = value.simple_value
+    assert found["iteration/reward_mean"] == dict(enumerate(REWARDS))
+    assert found["loss/kl"] == {step: reward / 2 for step, reward in enumerate(REWARDS)}
+    assert found["validation/score"] == SCORES
+
+
+def records(data: bytes) -> list[bytes]:
+    """Those of a TFRecord file: a length of 8 bytes, a checksum of 4, the data, one of 4."""
+    found = []
+    while data:
+        length = int.from_bytes(data[:8], "little")
+        found.append(data[12 : 12 + length])
+        data = data[16 + length :]
+    return found
+
+
+def test_wandb_has_what_was_logged_while_it_is_offline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("wandb")
+    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.sdk.internal.datastore import DataStore
+
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    tell(make("wandb", tmp_path))
+
+    (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    store = DataStore()
+    store.open_for_scan(str(file))
+    rewards, scores = {}, {}
+    while (data := store.scan_data()) is not None:
+        record = Record.FromString(data)
+        items = {
+            "/".join(it.nested_key) or it.key: json.loads(it.value_json)
+            for it in record.history.item
+        }
+        if "iteration/reward_mean" in items:
+            rewards[items["completed"]] = items["iteration/reward_mean"]
+        if "validation/score" in items:
+            scores[items["completed"]] = items["validation/score"]
+    assert rewards == dict(enumerate(REWARDS))
+    assert scores == SCORES
+    assert "small-1" in file.name
+
+
+class FakeRun:
+    """A run of trackio, as its documentation has it."""
+
+    def __init__(self, **options: Any) -> None:
+        self.options = options
+        self.logged: list[tuple[int | None, dict[str, float]]] = []
+        self.finished = False
+
+    def log(self, metrics: dict[str, float], step: int | None = None) -> None:
+        assert not self.finished
+        self.logged.append((step, metrics))
+
+    def finish(self) -> None:
+        self.finished = True
+
+
+def test_trackio_is_told_of_what_was_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trackio = ModuleType("trackio")
+    runs: list[FakeRun] = []
+
+    def init(**options: Any) -> FakeRun:
+        runs.append(FakeRun(**options))
+        return runs[-1]
+
+    trackio.init = init  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "trackio", trackio)
+    monkeypatch.delitem(sys.modules, "spotlight.trackers.trackio_tracker", raising=False)
+    tell(make("trackio", tmp_path))
+    monkeypatch.delitem(sys.modules, "spotlight.trackers.trackio_tracker")
+
+    (run,) = runs
+    assert run.finished
+    assert (run.options["project"], run.options["name"]) == ("tests", "small-1")
+    assert [step for step, _ in run.logged] == [0, 0, 1, 2, 3]
+    assert run.logged[2][1]["iteration/reward_mean"] == REWARDS[1]
+    assert run.logged[-1][1]["validation/score"] == SCORES[3]
