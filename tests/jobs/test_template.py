@@ -36,4 +36,4 @@ def test_every_field_stands_there_with_its_meaning_above_it() -> None:
 
 
 def test_choices_are_named() -> None:
-    assert "(one of: none, random, uniform, bandit)" in " ".join(job_template().split())
+    assert "(one of: full, lora)\n  #tuning: full" in job_template()
