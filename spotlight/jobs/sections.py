@@ -355,6 +355,8 @@ class ExplorationSpec(Section, frozen=True, kw_only=True):
 class ValidationSpec(Section, frozen=True, kw_only=True):
     """Held-out prompts, always with the same seeds."""
 
+    prompts: int | None = None
+    """So many of the validation prompts, spread evenly over them; all when absent. [prompts]"""
     seeds: int = 4
     """Images per validation prompt. [images]"""
     every: int = 5
@@ -362,6 +364,7 @@ class ValidationSpec(Section, frozen=True, kw_only=True):
     [iterations]"""
 
     def __post_init__(self) -> None:
+        require(self.prompts is None or self.prompts >= 1, "prompts", "must be at least 1")
         require(self.seeds >= 1, "seeds", "must be at least 1")
         require(self.every >= 1, "every", "must be at least 1")
         require_at_most(self, MOST_REPEATS, "seeds")

@@ -58,7 +58,7 @@ def read_job_files(job: JobSpec) -> JobFiles:
     return JobFiles(
         checkpoint=inspect_checkpoint(job.model),
         train=_prompts("prompts.train", job.prompts.train),
-        validation=_prompts("prompts.validation", job.prompts.validation),
+        validation=_validation_prompts(job),
         metadata=_metadata(job.reward),
     )
 
@@ -135,6 +135,20 @@ def _prompts(field: str, name: str) -> Lines[str]:
         return read_prompt_lines(name)
     except JobError as error:
         raise JobError(field, error.problem) from error
+
+
+def _validation_prompts(job: JobSpec) -> Lines[str]:
+    """Those that the job validates on, which may be some of the file's."""
+    lines, wanted = _prompts("prompts.validation", job.prompts.validation), job.validation.prompts
+    if wanted is None:
+        return lines
+    if wanted > len(lines.items):
+        raise JobError(
+            "validation.prompts",
+            f"{wanted:,} prompts are wanted, but `prompts.validation` has only"
+            f" {len(lines.items):,}; lower it or add prompts",
+        )
+    return lines.spread(wanted)
 
 
 def _metadata(reward: RewardSpec) -> dict[str, PromptMetadata]:
