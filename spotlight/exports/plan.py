@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -9,12 +10,13 @@ import msgspec
 
 from spotlight.errors import RunFolderError, UserError
 from spotlight.jobs import ModelSpec
-from spotlight.policies.checkpoint_retention import best_version
+from spotlight.policies.checkpoint_retention import best_version, measures
+from spotlight.run_metrics import ValidationMetrics
 from spotlight.store.run_folder import (
     checkpoint_path,
     read_config,
     saved_iterations,
-    validation_scores,
+    validations_of,
 )
 from spotlight.types import ExportedWeights, ExportFormat
 
@@ -58,7 +60,7 @@ def plan_export(
             "--format peft: this job trains whole weights, and peft reads adapters"
             " (`model.tuning: lora`); use `--format diffusers`"
         )
-    saved, scores = saved_iterations(run), validation_scores(run)
+    saved, validations = saved_iterations(run), validations_of(run)
     if not saved:
         raise RunFolderError(
             f"{run / 'checkpoints'} holds no checkpoint yet; wait for the first"
@@ -66,6 +68,7 @@ def plan_export(
         )
     iteration: int | None = saved[-1]
     if weights == "best":
+        scores = measures(validations)
         iteration = best_version({one: scores[one] for one in saved if one in scores})
         if iteration is None:
             raise UserError(
@@ -81,5 +84,9 @@ def plan_export(
         format=format,
         folder=str(folder),
         iteration=iteration,
-        score=None if weights == "newest" else scores.get(iteration),
+        score=None if weights == "newest" else _score(validations, iteration),
     )
+
+
+def _score(validations: Sequence[ValidationMetrics], version: int) -> float | None:
+    return {one.weights_version: one.score for one in validations}.get(version)

@@ -17,11 +17,18 @@ from spotlight.errors import JobError, UnreadableFile
 from spotlight.files import MEBIBYTE, path_problem, read_text
 from spotlight.jobs.changes import changed
 from spotlight.jobs.plain_yaml import PlainYAMLError, read_yaml
+from spotlight.jobs.rewards import RewardSpec
 from spotlight.jobs.spec import JobSpec
 
 LARGEST_JOB_FILE = MEBIBYTE
 """Bytes of a job file, or of a run folder's config.yaml: one with every field has some three
 thousand."""
+
+_REPLACED = {
+    "reward": "has become a list: write `rewards: [{kind: ocr}]`, put `attempts` and `on_failure`"
+    " under `scoring`, and name files of metadata as `prompts`",
+}
+"""Keys of a job that older versions knew, and what to write instead."""
 
 
 def load_job(path: Path, changes: Sequence[str] = ()) -> JobSpec:
@@ -97,6 +104,18 @@ def _resolve_paths(job: JobSpec, base: Path) -> JobSpec:
             raise JobError(field, f"`{value}` leads to a path that {problem}")
         return path
 
+    def with_files(field: str, rewards: Sequence[RewardSpec]) -> tuple[RewardSpec, ...]:
+        return tuple(
+            with_file(f"{field}[{index}].http", reward) for index, reward in enumerate(rewards)
+        )
+
+    def with_file(field: str, reward: RewardSpec) -> RewardSpec:
+        if reward.http is None or reward.http.authorization_file is None:
+            return reward
+        file = absolute(f"{field}.authorization_file", reward.http.authorization_file)
+        http = msgspec.structs.replace(reward.http, authorization_file=file)
+        return msgspec.structs.replace(reward, http=http)
+
     return msgspec.structs.replace(
         job,
         model=msgspec.structs.replace(
@@ -107,9 +126,10 @@ def _resolve_paths(job: JobSpec, base: Path) -> JobSpec:
             train=absolute("prompts.train", job.prompts.train),
             validation=absolute("prompts.validation", job.prompts.validation),
         ),
-        reward=msgspec.structs.replace(
-            job.reward,
-            metadata=tuple(absolute("reward.metadata", name) for name in job.reward.metadata),
+        rewards=with_files("rewards", job.rewards),
+        validation=msgspec.structs.replace(
+            job.validation,
+            rewards=with_files("validation.rewards", job.validation.rewards),
         ),
     )
 
@@ -118,6 +138,8 @@ def _refuse_unknown_keys(data: dict[str, Any], spec: type[msgspec.Struct], prefi
     hints = get_type_hints(spec)
     for key, value in data.items():
         path = f"{prefix}{key}"
+        if spec is JobSpec and key in _REPLACED:
+            raise JobError(path, _REPLACED[key])
         if key not in hints:
             close = difflib.get_close_matches(str(key), list(hints), n=1)
             advice = (

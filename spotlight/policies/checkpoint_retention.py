@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+
+from spotlight.run_metrics import ValidationMetrics
+
+
+def measures(validations: Iterable[ValidationMetrics]) -> dict[int, float]:
+    """By what weights versions are compared: the rewards that are not trained on, where the job has
+    some, as they cannot be gamed; else the score.
+    """
+    return {
+        one.weights_version: one.score if one.checks is None else one.checks for one in validations
+    }
 
 
 def best_version(scores: Mapping[int, float]) -> int | None:

@@ -20,9 +20,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+import msgspec
+
 from spotlight.errors import JobError, RunFolderError, UnreadableFile
 from spotlight.files import irregularity, read_text
 from spotlight.jobs import LARGEST_JOB_FILE, JobSpec, job_to_yaml, parse_job
+from spotlight.run_metrics import ValidationMetrics, decode_metrics
 from spotlight.store.journal import Journal
 
 _FILES = (
@@ -85,9 +88,9 @@ class RunFolder:
             _drop_torn_line(path / "events.jsonl")
             return cls(path, saved_job, files), saved_job
 
-    def validation_scores(self) -> dict[int, float]:
-        """The score of each weights version, from metrics.jsonl."""
-        return validation_scores(self.path)
+    def validations(self) -> list[ValidationMetrics]:
+        """Those in metrics.jsonl, in their order."""
+        return validations_of(self.path)
 
     def rewind(self, completed: int, validated: Collection[int]) -> None:
         """Drop the metrics and checkpoints of later iterations, and other validations: they will be
@@ -205,17 +208,13 @@ def saved_iterations(run: Path) -> list[int]:
     return sorted(int(number) for number in numbers if number.isascii() and number.isdigit())
 
 
-def validation_scores(run: Path) -> dict[int, float]:
-    """The score of each weights version of a run folder that is on record so far."""
+def validations_of(run: Path) -> list[ValidationMetrics]:
+    """The validations of a run folder that are on record so far, in their order."""
     metrics = run / "metrics.jsonl"
     with _explaining(metrics), _decoding(metrics):
         lines = _whole_lines(metrics) if metrics.exists() else []
-        records = [json.loads(line) for line in lines]
-        return {
-            int(record["weights_version"]): float(record["score"])
-            for record in records
-            if record["kind"] == "validation"
-        }
+        records = [decode_metrics(line) for line in lines]
+    return [record for record in records if isinstance(record, ValidationMetrics)]
 
 
 def read_config(path: Path) -> JobSpec:
@@ -283,7 +282,7 @@ def _is_kept(line: bytes, completed: int, validated: Collection[int]) -> bool:
 def _decoding(path: Path) -> Iterator[None]:
     try:
         yield
-    except (ValueError, LookupError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, msgspec.MsgspecError) as error:
         raise RunFolderError(
             f"{path} has a damaged line; mend or remove the line, then resume again"
         ) from error

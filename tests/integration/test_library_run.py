@@ -17,7 +17,7 @@ import spotlight
 from spotlight.errors import JobError, RunFolderError, UserError
 from spotlight.run_events import RunEvent, RunFinished, RunStarted
 from spotlight.run_metrics import IterationMetrics, ValidationMetrics
-from spotlight.store.run_folder import validation_scores
+from spotlight.store.run_folder import validations_of
 from tests.conftest import OURS
 from tests.integration.conftest import Workplace, descendants, events, metrics
 
@@ -83,7 +83,7 @@ async def test_a_program_runs_a_job_and_hears_of_everything(
     written = metrics(run, "iteration")
     assert [line.loss for line in notes.iterations] == [line["loss"] for line in written]
     assert all(loss.keys() and loss.keys() <= written[0].keys() for loss in notes.loss)
-    assert notes.scores == validation_scores(run)
+    assert notes.scores == {one.weights_version: one.score for one in validations_of(run)}
     assert summary.validation_best == max(notes.scores.values())
     assert isinstance(notes.events[0], RunStarted)
     assert isinstance(notes.events[-1], RunFinished)

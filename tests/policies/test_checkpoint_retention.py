@@ -1,6 +1,7 @@
 import pytest
 
-from spotlight.policies.checkpoint_retention import best_version, kept_checkpoints
+from spotlight.policies.checkpoint_retention import best_version, kept_checkpoints, measures
+from spotlight.run_metrics import ValidationMetrics
 
 
 @pytest.mark.parametrize(
@@ -43,3 +44,11 @@ def test_the_best_stays_while_a_better_one_could_still_be_lost():
 
 def test_the_best_of_those_that_are_gone_does_not_count():
     assert kept_checkpoints([10, 15], 15, {5: 0.9, 10: 0.5, 15: 0.1}, 1) == {10, 15}
+
+
+def test_rewards_that_are_not_trained_on_decide_where_there_are_some():
+    gamed = ValidationMetrics(weights_version=10, score=0.9, checks=0.2)
+    honest = ValidationMetrics(weights_version=5, score=0.6, checks=0.5)
+    assert measures([honest, gamed]) == {5: 0.5, 10: 0.2}
+    plain = ValidationMetrics(weights_version=5, score=0.6)
+    assert measures([plain]) == {5: 0.6}

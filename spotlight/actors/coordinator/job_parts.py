@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import get_args
 
 from spotlight.actors.coordinator.backlog_shares import BacklogShares
 from spotlight.actors.coordinator.dispatcher import Dispatcher
@@ -42,6 +43,7 @@ from spotlight.trackers import CallbackThread
 from spotlight.trackers.building import named_trackers
 from spotlight.trackers.tracked_run import TrackedRun
 from spotlight.transport.tensors import ArtifactStore
+from spotlight.types import RequestKind
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,11 @@ class JobParts:
         self.table = RequestTable(
             pace=Pace(self.profile),
             first_lease=self.journal.first_lease,
-            score_attempts=job.reward.attempts,
+            score_attempts=job.scoring.attempts,
+            reward_limits={
+                kind: tuple(reward.limits for reward in job.rewards_of(kind))
+                for kind in get_args(RequestKind)
+            },
             grants_from=asyncio.get_running_loop().time() + listen_s,
             timings=timings.dispatch,
         )
@@ -126,6 +132,7 @@ class JobParts:
         self.dispatcher = Dispatcher(
             table=self.table,
             journal=self.journal,
+            metadata=files.metadata,
             ended=on.requests_ended,
             discard=lambda bundle: store.delete(bundle.key),
             record=event,
@@ -181,7 +188,7 @@ class JobParts:
 
         self.rollouts = RolloutPhase(
             job,
-            files.train.items,
+            [prompt.text for prompt in files.train.items],
             requests=self.requests,
             phase=self.phase,
             progress=self.progress,
@@ -201,7 +208,7 @@ class JobParts:
         )
         self.exploration = ExplorationPhase(
             job,
-            files.train.items,
+            [prompt.text for prompt in files.train.items],
             requests=self.requests,
             progress=self.progress,
             shares=shares,
@@ -209,7 +216,7 @@ class JobParts:
         )
         self.validations = Validations(
             job,
-            files.validation.items,
+            [prompt.text for prompt in files.validation.items],
             requests=self.requests,
             progress=self.progress,
             record=self.record,

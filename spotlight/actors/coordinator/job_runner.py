@@ -134,16 +134,18 @@ class JobRunner(Actor):
 
     async def stopping(self, reason: str) -> None:
         """Leave the run folder resumable and the nodes warm."""
-        outcome: Outcome = "cancelled" if reason == "stopped" else "failed"
-        self._end(outcome, f"the job runner {reason}")
-        if self._phase.outcome == "finished":
-            for leftovers in ("samples", "commits"):
-                self._setup.store.delete(leftovers)
-        await self._setup.store.aclose()
-        await self._parts.callbacks.aclose(self._timings.trackers_close_s)
-        for trouble in self._parts.callbacks.troubles():
-            self._record.event(trouble)
-        self._record.close()
+        try:
+            outcome: Outcome = "cancelled" if reason == "stopped" else "failed"
+            self._end(outcome, f"the job runner {reason}")
+            if self._phase.outcome == "finished":
+                for leftovers in ("samples", "commits"):
+                    self._setup.store.delete(leftovers)
+            await self._setup.store.aclose()
+            await self._parts.callbacks.aclose(self._timings.trackers_close_s)
+            for trouble in self._parts.callbacks.troubles():
+                self._record.event(trouble)
+        finally:  # the folder is free even if the store did not close in time
+            self._record.close()
 
     def aborted(self) -> None:
         """Leave the run folder as a kill does."""
@@ -293,8 +295,9 @@ class JobRunner(Actor):
 
     def _note_export(self, rank: int, version: int) -> None:
         if self._team.answered("export", version, rank):
-            score = self._record.run.scores.get(version)
-            self._record.event(run_events.ModelExported(iteration=version, score=score))
+            scores = {one.weights_version: one.score for one in self._record.run.validations}
+            exported = run_events.ModelExported(iteration=version, score=scores.get(version))
+            self._record.event(exported)
             self._carry_out(self._machine.exported())
 
     # --- requests ---
