@@ -141,9 +141,7 @@ class JobRunner(Actor):
                 for leftovers in ("samples", "commits"):
                     self._setup.store.delete(leftovers)
             await self._setup.store.aclose()
-            await self._parts.callbacks.aclose(self._timings.trackers_close_s)
-            for trouble in self._parts.callbacks.troubles():
-                self._record.event(trouble)
+            await self._parts.callbacks.aclose(0.0)  # unless they are closed, nobody waits for them
         finally:  # the folder is free even if the store did not close in time
             self._record.close()
 
@@ -170,7 +168,16 @@ class JobRunner(Actor):
         self._record.event(run_events.RunFinished(outcome=outcome, reason=reason))
         self._parts.briefing.end_job()
         self.ended = self._status()
-        self._on_end(self.ended)
+        if self._parts.callbacks.running:
+            self.run_task(self._end_after_callbacks(self.ended))
+        else:
+            self._on_end(self.ended)
+
+    async def _end_after_callbacks(self, status: JobStatus) -> None:
+        await self._parts.callbacks.aclose(self._timings.trackers_close_s)
+        for trouble in self._parts.callbacks.troubles():
+            self._record.event(trouble)
+        self._on_end(status)
 
     def _replace(self) -> None:
         self._phase.replaced = True
