@@ -118,7 +118,7 @@ def init(
 
     if not only_list:
         written = write_job_file(file, example)
-        typer.echo(f"wrote {written}; try it with: spotlight plan {written}\n")
+        typer.echo(f"wrote {', '.join(map(str, written))}; try it with: spotlight plan {file}\n")
     for line in example_lines():
         typer.echo(line)
 

@@ -66,14 +66,7 @@ def plan_export(
             f"{run / 'checkpoints'} holds no checkpoint yet; wait for the first"
             " (`checkpoint_every` in the job says when)"
         )
-    iteration: int | None = saved[-1]
-    if weights == "best":
-        scores = measures(validations)
-        iteration = best_version({one: scores[one] for one in saved if one in scores})
-        if iteration is None:
-            raise UserError(
-                "--weights best: no checkpoint of this run is validated yet; use `--weights ema`"
-            )
+    iteration = _best(saved, validations) if weights == "best" else saved[-1]
     folder = folder or run / "exports" / f"iteration-{iteration:06d}-{weights}-{format}"
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"--to: {folder} is there already; give a new or an empty folder")
@@ -86,6 +79,16 @@ def plan_export(
         iteration=iteration,
         score=None if weights == "newest" else _score(validations, iteration),
     )
+
+
+def _best(saved: Sequence[int], validations: Sequence[ValidationMetrics]) -> int:
+    scores = measures(validations)
+    best = best_version({one: scores[one] for one in saved if one in scores})
+    if best is None:
+        raise UserError(
+            "--weights best: no checkpoint of this run is validated yet; use `--weights ema`"
+        )
+    return best
 
 
 def _score(validations: Sequence[ValidationMetrics], version: int) -> float | None:
