@@ -2,6 +2,7 @@
 
 from spotlight.jobs.fields import MOST_WORKERS_OF_NODE
 from spotlight.jobs.loading import LARGEST_JOB_FILE, job_from_data, job_to_yaml, load_job, parse_job
+from spotlight.jobs.rewards import HttpSpec, JudgeSpec, RewardSpec, ScoringSpec
 from spotlight.jobs.sections import (
     ExplorationSpec,
     LoraSpec,
@@ -9,7 +10,6 @@ from spotlight.jobs.sections import (
     PoolSpec,
     PoolsSpec,
     PromptsSpec,
-    RewardSpec,
     SamplerSpec,
     TrainingSpec,
     ValidationSpec,
@@ -21,7 +21,9 @@ __all__ = [
     "LARGEST_JOB_FILE",
     "MOST_WORKERS_OF_NODE",
     "ExplorationSpec",
+    "HttpSpec",
     "JobSpec",
+    "JudgeSpec",
     "LoraSpec",
     "ModelSpec",
     "PoolSpec",
@@ -29,6 +31,7 @@ __all__ = [
     "PromptsSpec",
     "RewardSpec",
     "SamplerSpec",
+    "ScoringSpec",
     "TrainingSpec",
     "ValidationSpec",
     "WindowSpec",

@@ -8,12 +8,14 @@ torch nor diffusers; whether the checkpoint and the scorer are really there is c
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Literal
 
 from spotlight.jobs.fields import (
     MOST_ITERATIONS,
     MOST_PREVIEWS,
+    MOST_REWARDS,
     MOST_SAMPLES,
     MOST_THREADS,
     MOST_WORKERS,
@@ -21,12 +23,12 @@ from spotlight.jobs.fields import (
     require,
     require_at_most,
 )
+from spotlight.jobs.rewards import RewardSpec, ScoringSpec, require_rewards
 from spotlight.jobs.sections import (
     ExplorationSpec,
     ModelSpec,
     PoolsSpec,
     PromptsSpec,
-    RewardSpec,
     SamplerSpec,
     TrainingSpec,
     ValidationSpec,
@@ -55,8 +57,11 @@ class JobSpec(Section, frozen=True, kw_only=True):
     threads: int = 1
     """CPU threads that each worker computes with. A job says it, since other numbers may round
     differently: a run with equal bits has equal threads everywhere. [threads]"""
-    reward: RewardSpec = RewardSpec()
-    """How images are scored."""
+    rewards: tuple[RewardSpec, ...] = (RewardSpec(),)
+    """How images are scored: by one reward, or by several, each normalised by itself before they
+    are summed."""
+    scoring: ScoringSpec = ScoringSpec()
+    """What becomes of scorers that fail, and of rewards that say nothing."""
     training: TrainingSpec = TrainingSpec()
     """How the weights are updated."""
     exploration: ExplorationSpec = ExplorationSpec()
@@ -83,6 +88,7 @@ class JobSpec(Section, frozen=True, kw_only=True):
         require(self.checkpoint_every >= 1, "checkpoint_every", "must be at least 1")
         require_at_most(self, MOST_ITERATIONS, "iterations", "checkpoint_every")
         require(self.threads >= 1, "threads", "must be at least 1")
+        self._require_rewards()
         require_at_most(self, MOST_THREADS, "threads")
         pools = (self.pools.reserved, self.pools.spot)
         workers = sum(pool.nodes * pool.workers for pool in pools)
@@ -147,11 +153,34 @@ class JobSpec(Section, frozen=True, kw_only=True):
                 "kernels choose otherwise for small batches, and flow_grpo replays samples exactly",
             )
 
+    def _require_rewards(self) -> None:
+        require(bool(self.rewards), "rewards", "name at least one, such as `- kind: ocr`")
+        for field, rewards in (
+            ("rewards", self.rewards),
+            ("validation.rewards", self.validation.rewards),
+        ):
+            require(len(rewards) <= MOST_REWARDS, field, f"name at most {MOST_REWARDS}")
+        require_rewards("rewards", self.rewards)
+        trained = [reward.name for reward in self.rewards]
+        require_rewards("validation.rewards", self.validation.rewards, trained)
+        total = math.fsum(reward.weight for reward in self.rewards)
+        require(
+            total > 0,
+            "rewards[0].weight",
+            f"the weights of all rewards sum to {total:g}, but must sum to more than 0: without a"
+            " weight there is nothing to learn",
+        )
+
     @property
     def degree(self) -> Literal["auto"] | int:
         """SP degree: 1 where `auto` would let it depend on time which bits a repeatable run has."""
         degree = self.sampler.degree
         return 1 if degree == "auto" and self.exploration.budget == "fixed" else degree
+
+    @property
+    def measured_rewards(self) -> tuple[RewardSpec, ...]:
+        """The rewards of a validation image: those that are trained on, then the others."""
+        return (*self.rewards, *self.validation.rewards)
 
     @property
     def explored_prompts(self) -> int:

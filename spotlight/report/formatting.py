@@ -66,7 +66,6 @@ def natural_order(name: str) -> tuple[str | int, ...]:
     return tuple(int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name))
 
 
-_REWARDS = {"ocr": "OCR", "compositional": "what the images show"}
 LOSSES = {"diffusion_nft": "DiffusionNFT", "flow_grpo": "Flow-GRPO"}
 
 
@@ -78,12 +77,13 @@ def about(job: JobSpec, workers: Mapping[str, int]) -> str:
     )
     pool_words = [count(number, f"{pool} worker") for pool, number in workers.items()]
     there = f"{', '.join(pool_words)}; " if pool_words else ""
+    names = " and ".join(reward.name for reward in job.rewards)
     prompts = count(job.prompts.per_iteration, "prompt")
     return (
         f"{LOSSES[job.training.loss]} on {tuning} of {checkpoint_name(job)}; "
         f"{sampler.width}{TIMES}{sampler.height} images in {count(sampler.steps, 'step')}; "
         f"{prompts}{TIMES}{job.group_size} samples an iteration, "
-        f"rewarded by {_REWARDS[job.reward.kind]}; {there}seed {job.seed}."
+        f"rewarded by {names}; {there}seed {job.seed}."
     )
 
 

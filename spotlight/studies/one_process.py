@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from spotlight.actors.coordinator.request_plans import window_start
+from spotlight.assets import read_prompt_lines
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.noise import initial_noise
 from spotlight.diffusion.samplers import (
@@ -29,6 +30,7 @@ from spotlight.jobs import JobSpec
 from spotlight.policies.advantages import group_advantages
 from spotlight.policies.exploration.planners import derived_seed
 from spotlight.rewards.base import build_scorer
+from spotlight.rewards.validity import checked_rewards
 from spotlight.training.trainer import Trainer, TrainingBatch
 from spotlight.types import SamplingSettings
 
@@ -51,7 +53,12 @@ class OneProcess:
 
     def __init__(self, job: JobSpec) -> None:
         self._job = job
-        self._scorer = build_scorer(job.reward)
+        self._scorer = build_scorer(job.rewards[0])
+        self._prompts = {
+            prompt.text: prompt
+            for name in (job.prompts.train, job.prompts.validation)
+            for prompt in read_prompt_lines(name).items
+        }
         self._model = load_model(job.model)
         self.trainer = Trainer(self._model, job.training, job.sampler, seed=job.seed)
 
@@ -134,23 +141,11 @@ class OneProcess:
 
     def _rewards(self, images: np.ndarray, prompts: list[str]) -> list[float]:
         """One in [0, 1] per image; raises `ScoringError` after the job's number of attempts."""
-        for attempts_left in reversed(range(self._job.reward.attempts)):
+        for attempts_left in reversed(range(self._job.scoring.attempts)):
             try:
-                return _checked(self._scorer.score(images, prompts), prompts)
+                answer = self._scorer.score(images, [self._prompts[each] for each in prompts])
+                return list(checked_rewards(self._job.rewards[0], answer, len(prompts)))
             except ScoringError:
                 if not attempts_left:
                     raise
         raise AssertionError("a job has at least one attempt")
-
-
-def _checked(rewards: list[float], prompts: list[str]) -> list[float]:
-    """A scorer that answers nonsense has failed."""
-    if len(rewards) != len(prompts):
-        raise ScoringError(f"the scorer gave {len(rewards)} rewards for {len(prompts)} images")
-    for reward, prompt in zip(rewards, prompts, strict=True):
-        if not 0.0 <= reward <= 1.0:
-            raise ScoringError(
-                f"the scorer gave an image of {prompt!r} the reward {reward}; rewards must be in"
-                " [0, 1]"
-            )
-    return rewards

@@ -137,7 +137,7 @@ def _what_decides(job: JobSpec) -> tuple[object, ...]:
     """All of a job that its samples and updates depend on, besides requests and advantages."""
     sampler = msgspec.structs.replace(job.sampler, degree=1, evaluation_steps=None)
     training = msgspec.structs.replace(job.training, ranks=1)
-    return job.model, sampler, job.reward, training, job.seed
+    return job.model, sampler, job.rewards, training, job.seed
 
 
 def _each(batch: SampleBatch) -> list[SampleBatch]:

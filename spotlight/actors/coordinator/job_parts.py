@@ -108,7 +108,7 @@ class JobParts:
         self.table = RequestTable(
             pace=Pace(self.profile),
             first_lease=self.journal.first_lease,
-            score_attempts=job.reward.attempts,
+            score_attempts=job.scoring.attempts,
             grants_from=asyncio.get_running_loop().time() + listen_s,
             timings=timings.dispatch,
         )
@@ -116,6 +116,7 @@ class JobParts:
         self.dispatcher = Dispatcher(
             table=self.table,
             journal=self.journal,
+            metadata=files.metadata,
             ended=on.requests_ended,
             discard=lambda bundle: store.delete(bundle.key),
             record=event,
@@ -171,7 +172,7 @@ class JobParts:
 
         self.rollouts = RolloutPhase(
             job,
-            files.train.items,
+            [prompt.text for prompt in files.train.items],
             requests=self.requests,
             phase=self.phase,
             progress=self.progress,
@@ -191,7 +192,7 @@ class JobParts:
         )
         self.exploration = ExplorationPhase(
             job,
-            files.train.items,
+            [prompt.text for prompt in files.train.items],
             requests=self.requests,
             progress=self.progress,
             shares=shares,
@@ -199,7 +200,7 @@ class JobParts:
         )
         self.validations = Validations(
             job,
-            files.validation.items,
+            [prompt.text for prompt in files.validation.items],
             requests=self.requests,
             progress=self.progress,
             record=self.record,

@@ -89,7 +89,7 @@ class RolloutPhase:
             return
         self.rollout.drop_probes(requests)
         failed = [request for request in requests if self.rollout.expects(request)]
-        if failed and self._job.reward.on_failure == "stop":
+        if failed and self._job.scoring.on_failure == "stop":
             self._fail(f"{failed[0].id} failed: {reason}")
             return
         for iteration, group, prompt in sorted({(r.iteration, r.group, r.prompt) for r in failed}):

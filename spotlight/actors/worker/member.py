@@ -147,9 +147,9 @@ class Member(Actor):
             return
         assert self._warm is not None, "the model is loaded"
         fingerprint = same_model(plan.job_id, spec)
-        self._job = MemberJob(plan.job_id, self._warm[1], spec.reward, sink, fingerprint)
+        self._job = MemberJob(plan.job_id, self._warm[1], spec.rewards[0], sink, fingerprint)
         log.debug("job_begun", actor="member")
-        self.run_task(self._work.scoring.prepare(spec.reward))
+        self.run_task(self._work.scoring.prepare(spec.rewards[0]))
 
     def _end_job(self) -> None:
         """The model stays warm."""

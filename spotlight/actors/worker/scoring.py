@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
 import structlog
 
 from spotlight.actors.worker.engine import Engine, Images, Scorer
 from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.errors import ScoringError
 from spotlight.jobs import RewardSpec
+from spotlight.rewards.validity import checked_rewards
+from spotlight.types import Prompt
 
 log = structlog.get_logger(__name__)
 
@@ -20,7 +23,7 @@ class Scored:
     """What scoring a batch gave."""
 
     rewards: tuple[float, ...]
-    """In [0, 1], in the order of the requests."""
+    """In the order of the requests."""
     seconds: float
 
 
@@ -32,7 +35,7 @@ class Scoring:
     def __init__(self, context: WorkerContext, engine: Engine) -> None:
         self._context = context
         self._engine = engine
-        self._scorers: dict[RewardSpec, Scorer] = {}
+        self._scorers: dict[bytes, Scorer] = {}
         """Touched in the scorer's thread only."""
 
     async def prepare(self, reward: RewardSpec) -> None:
@@ -44,7 +47,7 @@ class Scoring:
         except Exception as error:
             log.error("scorer_not_built", reason=f"{type(error).__name__}: {error}")
 
-    async def score(self, reward: RewardSpec, images: Images, prompts: Sequence[str]) -> Scored:
+    async def score(self, reward: RewardSpec, images: Images, prompts: Sequence[Prompt]) -> Scored:
         """One reward per image. Raises `ScoringError`."""
         try:
             return await self._context.on_scorer(lambda: self._score(reward, images, prompts))
@@ -54,17 +57,13 @@ class Scoring:
             raise ScoringError(f"{type(error).__name__}: {error}") from error
 
     def _scorer(self, reward: RewardSpec) -> Scorer:
-        if reward not in self._scorers:
-            self._scorers[reward] = self._engine.build_scorer(reward)
-        return self._scorers[reward]
+        key = msgspec.msgpack.encode(reward)  # its options have no hash
+        if key not in self._scorers:
+            self._scorers[key] = self._engine.build_scorer(reward)
+        return self._scorers[key]
 
-    def _score(self, reward: RewardSpec, images: Images, prompts: Sequence[str]) -> Scored:
+    def _score(self, reward: RewardSpec, images: Images, prompts: Sequence[Prompt]) -> Scored:
         scorer = self._scorer(reward)
         began = self._context.seconds()
-        rewards = scorer.score(images, prompts)
-        seconds = self._context.seconds() - began
-        if len(rewards) != len(prompts) or not all(0.0 <= each <= 1.0 for each in rewards):
-            raise ScoringError(
-                f"the scorer gave {rewards} for {len(prompts)} images; rewards must be in [0, 1]"
-            )
-        return Scored(tuple(float(each) for each in rewards), seconds)
+        rewards = checked_rewards(reward, scorer.score(images, prompts), len(prompts))
+        return Scored(rewards, self._context.seconds() - began)
