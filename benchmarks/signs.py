@@ -8,6 +8,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -85,7 +86,7 @@ def _draw(edge: int, rng: random.Random) -> Sign:
 def _lines(words: Sequence[str], count: int) -> list[str]:
     """The words on so many lines, as evenly as can be."""
     bounds = [round(row * len(words) / count) for row in range(count + 1)]
-    return [" ".join(words[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)]
+    return [" ".join(words[a:b]) for a, b in pairwise(bounds)]
 
 
 def _fitting(lines: Sequence[str], face: str, edge: int, share: float) -> int:

@@ -1,5 +1,4 @@
-"""`spotlight serve-reward`: any scorer over HTTP, in a process that may load what the scorer needs.
-"""
+"""`spotlight serve-reward`: any scorer over HTTP, in a process that may load what it needs."""
 
 from __future__ import annotations
 
@@ -33,9 +32,7 @@ def serve_reward(
         int,
         typer.Option(min=1, help="Most images that wait; further requests are to come again."),
     ] = 1024,
-    request_mb: Annotated[
-        int, typer.Option(min=1, max=4096, help="Largest request, in MiB.")
-    ] = 64,
+    request_mb: Annotated[int, typer.Option(min=1, max=4096, help="Largest request, in MiB.")] = 64,
     authorization_file: Annotated[
         str | None,
         typer.Option(help="File with the value of the Authorization header to ask for."),

@@ -18,11 +18,9 @@ try:
     import httpx2
 except ImportError as error:
     raise MissingDependency(
-        f"a reward over HTTP needs {error.name}; pip install spotlight-rl[worker]"
+        f"a reward over HTTP needs {error.name}; pip install spotlight-rl[rewards]"
     ) from error
 
-FIRST_WAIT_S = 0.5
-"""Seconds before the second try; each wait is twice as long as the one before."""
 LONGEST_WAIT_S = 15.0
 """Seconds; a server that asks for more patience gets no more."""
 LARGEST_ANSWER = 16 * 1024 * 1024
@@ -45,6 +43,8 @@ class Endpoint:
     """For one try, from connecting to the last byte of the answer. [seconds]"""
     concurrency: int = 4
     """Requests at a time. [requests]"""
+    first_wait_s: float = 0.5
+    """Before the second try; each wait is twice as long as the one before. [seconds]"""
 
 
 class _MayPass(Exception):
@@ -99,7 +99,7 @@ class Poster:
             return await asyncio.gather(*map(one, bodies))
 
     async def _post(self, client: httpx2.AsyncClient, body: bytes) -> bytes:
-        endpoint, wait_s = self._endpoint, FIRST_WAIT_S
+        endpoint, wait_s = self._endpoint, self._endpoint.first_wait_s
         for attempt in range(1, endpoint.attempts + 1):
             try:
                 async with asyncio.timeout(endpoint.timeout_s):

@@ -37,7 +37,9 @@ class HttpScorer:
         images_per_request: int = 8,
         limits: tuple[float, float] | None = None,
     ) -> None:
-        """`limits` are the least and the greatest reward that is believed; None for any."""
+        """`limits` are the least and the greatest reward that is believed; None for any finite
+        number.
+        """
         self._poster = poster
         self._format: ImageFormat = image_format
         self._images_per_request = images_per_request
@@ -82,9 +84,8 @@ def not_scored(problems: Mapping[str, str], images: int) -> str:
         for reason, names in list(by_reason.items())[:_NAMED_PROBLEMS]
     ]
     more = len(by_reason) - len(told)
-    return (
-        f"{len(problems)} of {images} images have no reward: image {'; image '.join(told)}"
-        + (f"; and {more} other reasons" if more else "")
+    return f"{len(problems)} of {images} images have no reward: image {'; image '.join(told)}" + (
+        f"; and {more} other reasons" if more else ""
     )
 
 

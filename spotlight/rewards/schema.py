@@ -5,13 +5,15 @@ A request is a POST with a JSON body; `image` is the file in base64:
     {"version": 1, "images": [{"id": "0-9f86d081884c7d65", "prompt": "a sign that says \\"OPEN\\"",
                                "metadata": {}, "format": "png", "image": "iVBORw0KGgo..."}]}
 
-The answer has status 200 and one entry per image, in any order. A reward is a finite number; without
-one there is a reason, and the image has no reward. It never counts as 0:
+The answer has status 200 and one entry per image, in any order. A reward is a finite number; null
+comes with a reason, and never counts as 0:
 
     {"version": 1, "rewards": [{"id": "0-9f86d081884c7d65", "reward": 0.75}]}
     {"version": 1, "rewards": [{"id": "0-9f86d081884c7d65", "reward": null, "reason": "..."}]}
 
-Any other status means that nothing was scored, and its body says why: {"version": 1, "error": "..."}.
+Any other status means that nothing was scored, and its body says why:
+
+    {"version": 1, "error": "..."}
 
 A version changes with every change that an older reader would misread. Fields that a reader does
 not know are passed over.

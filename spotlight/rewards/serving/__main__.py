@@ -15,9 +15,11 @@ from types import FrameType
 import msgspec
 
 from spotlight.errors import AddressInUse, MissingDependency, UserError
+from spotlight.jobs import RewardSpec
+from spotlight.jobs.rewards import RewardKind
 from spotlight.rewards.authorization import read_authorization
-from spotlight.rewards.base import load_scorer
-from spotlight.rewards.serving.settings import ServingSettings
+from spotlight.rewards.base import build_scorer
+from spotlight.rewards.serving.settings import BUILT_IN, ServingSettings
 
 LAST_REQUESTS_S = 30
 """Seconds that running requests have once the server is told to end."""
@@ -38,9 +40,10 @@ def serve(settings: ServingSettings) -> None:
         ) from error
     authorization = read_authorization(settings.authorization_file, settings.authorization_variable)
     with _listening(settings.host, settings.port) as listener:
-        scorer = load_scorer(settings.scorer, settings.options)
         batcher = Batcher(
-            scorer, largest_batch=settings.largest_batch, most_waiting=settings.most_waiting
+            build_scorer(_reward(settings)),
+            largest_batch=settings.largest_batch,
+            most_waiting=settings.most_waiting,
         )
         service = Service(
             batcher,
@@ -70,6 +73,17 @@ def serve(settings: ServingSettings) -> None:
         sys.stdout.flush()
         server.run([listener])
         batcher.close()
+
+
+def _reward(settings: ServingSettings) -> RewardSpec:
+    """What a job would say of the scorer."""
+    kind: RewardKind
+    try:
+        kind = next((kind for kind in BUILT_IN if kind == settings.scorer), "python")
+        python = settings.scorer if kind == "python" else ""
+        return RewardSpec(kind=kind, python=python, options=settings.options)
+    except ValueError as error:  # with the field in front, as a job's section says it
+        raise UserError(f"`{settings.scorer}`: {str(error).partition('|')[2]}") from error
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -24,7 +24,7 @@ from spotlight.types import Prompt
 
 
 class Overloaded(SpotlightError):
-    """Too many images wait already."""
+    """No more images are accepted now."""
 
 
 class Outcome(NamedTuple):
@@ -76,6 +76,8 @@ class Batcher:
         """
         items = [_Item(image, prompt) for image, prompt in zip(images, prompts, strict=True)]
         with self._changed:
+            if self._closed:
+                raise Overloaded("this server is ending")
             if len(self._waiting) + len(items) > self._most_waiting:
                 raise Overloaded(f"{len(self._waiting)} images wait already; come again later")
             self._waiting.extend(items)

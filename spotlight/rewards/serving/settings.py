@@ -6,12 +6,18 @@ from typing import Any
 
 import msgspec
 
+from spotlight.jobs.rewards import RewardKind
+
+BUILT_IN: tuple[RewardKind, ...] = ("ocr", "compositional")
+"""Kinds of rewards that can be served by their name."""
+
 
 class ServingSettings(msgspec.Struct, frozen=True, kw_only=True):
     """One scorer and how it is served."""
 
     scorer: str
-    """`package.module:Class`, or the name of an entry point of the group `spotlight.rewards`."""
+    """`package.module:Class`, an entry point of the group `spotlight.rewards`, or one of
+    `BUILT_IN`."""
     options: dict[str, Any] = {}
     """Keyword arguments of the class."""
     host: str = "127.0.0.1"
