@@ -75,8 +75,8 @@ class Rubric:
 
     def reward(self, answer: str, prompt: Prompt) -> float:
         """The number in the answer; the scale may stand behind it (`7/10`)."""
-        number = r"[-+]?\d+(?:\.\d+)?"
-        found = re.findall(rf"(?<![\w.]){number}(?:\s*/\s*{self._high:g}\b)?", answer)
+        number = r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?!\.?\w)"
+        found = re.findall(rf"{number}(?:\s*/\s*{self._high:g}\b)?", answer)
         if len(found) != 1:
             raise ScoringError(
                 f"the model's answer has {len(found)} numbers where one was asked for:"

@@ -83,7 +83,7 @@ def _reward(settings: ServingSettings) -> RewardSpec:
         python = settings.scorer if kind == "python" else ""
         return RewardSpec(kind=kind, python=python, options=settings.options)
     except ValueError as error:  # with the field in front, as a job's section says it
-        raise UserError(f"`{settings.scorer}`: {str(error).partition('|')[2]}") from error
+        raise UserError(f"`{settings.scorer}`: {str(error).replace('|', ' ', 1)}") from error
 
 
 def _listening(host: str, port: int) -> socket.socket:
