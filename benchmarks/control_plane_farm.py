@@ -134,7 +134,7 @@ class Leader(Actor):
                 lease,
                 ids,
                 offer(f"samples/{self._name}/{self._epoch}-{lease}"),
-                (0.5,) * len(ids),
+                ((0.5,),) * len(ids),
                 grant.requests[0].settings.steps,
                 1.0,
             )

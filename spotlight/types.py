@@ -149,6 +149,8 @@ class Result(Record, frozen=True):
     """A denoised and scored request."""
 
     request: Request
-    reward: float
+    rewards: tuple[float, ...]
+    """One of each reward that the job names, in its order; of an evaluation those that are only
+    measured stand behind."""
     bundle: BundleOffer
     row: int

@@ -45,6 +45,8 @@ def parse_jsonl(text: str, source: str) -> Lines[Prompt]:
                 raise ValueError("its prompt occurred before with other fields; keep one of them")
         except msgspec.ValidationError as error:
             raise _refusal(source, number, "must be an object, such as {}") from error
+        except RecursionError as error:
+            raise _refusal(source, number, "is nested too deep") from error
         except msgspec.DecodeError as error:
             raise _refusal(source, number, f"is not JSON ({error}); write {{}}") from error
         except ValueError as error:

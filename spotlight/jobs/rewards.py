@@ -1,4 +1,4 @@
-"""The rewards of a job: which scorers there are, what each needs, and what becomes of their failures.
+"""The rewards of a job: which scorers there are, what each needs, and what a failure costs.
 
 A field's docstring ends with its unit in square brackets, where it has one.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -15,6 +15,7 @@ import msgspec
 from spotlight.jobs.fields import (
     LARGEST_REWARD,
     MOST_REPEATS,
+    MOST_REWARDS,
     Section,
     require,
     require_at_most,
@@ -45,7 +46,7 @@ class RewardSpec(Section, frozen=True, kw_only=True):
     python: str = ""
     """The class of `kind: python`: `package.module:Class`, or the name of an entry point of the
     group `spotlight.rewards`. It must be importable on every machine that scores."""
-    options: dict[str, Any] = {}
+    options: Mapping[str, Any] = {}
     """Keyword arguments of that class."""
 
     def __post_init__(self) -> None:
@@ -122,7 +123,7 @@ class ScoringSpec(Section, frozen=True, kw_only=True):
     on_failure: Literal["drop_group", "stop"] = "drop_group"
     """What a failed scorer does to the prompt groups that it could not score; it never becomes a
     reward of 0."""
-    flat_iterations: int = 3
+    flat_iterations: int = 5
     """After so many iterations in a row whose rewards were all equal the job stops: there is
     nothing to learn from. [iterations]"""
 
@@ -133,7 +134,15 @@ class ScoringSpec(Section, frozen=True, kw_only=True):
 
 
 def require_rewards(field: str, rewards: Sequence[RewardSpec], taken: Sequence[str] = ()) -> None:
-    """Refuse rewards of a list that share a name, with each other or with those that are `taken`."""
+    """Refuse rewards of a list that share a name or bear one that is `taken`, too many of them, and
+    weights by which there is no mean."""
+    require(len(rewards) <= MOST_REWARDS, field, f"name at most {MOST_REWARDS}")
+    total = math.fsum(reward.weight for reward in rewards)
+    require(
+        not rewards or total > 0,
+        f"{field}[0].weight",
+        f"the weights of all rewards sum to {total:g}, but must sum to more than 0",
+    )
     names = list(taken)
     for index, reward in enumerate(rewards):
         require(

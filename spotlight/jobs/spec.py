@@ -8,14 +8,12 @@ torch nor diffusers; whether the checkpoint and the scorer are really there is c
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Literal
 
 from spotlight.jobs.fields import (
     MOST_ITERATIONS,
     MOST_PREVIEWS,
-    MOST_REWARDS,
     MOST_SAMPLES,
     MOST_THREADS,
     MOST_WORKERS,
@@ -33,6 +31,7 @@ from spotlight.jobs.sections import (
     TrainingSpec,
     ValidationSpec,
 )
+from spotlight.types import RequestKind
 
 
 class JobSpec(Section, frozen=True, kw_only=True):
@@ -155,21 +154,9 @@ class JobSpec(Section, frozen=True, kw_only=True):
 
     def _require_rewards(self) -> None:
         require(bool(self.rewards), "rewards", "name at least one, such as `- kind: ocr`")
-        for field, rewards in (
-            ("rewards", self.rewards),
-            ("validation.rewards", self.validation.rewards),
-        ):
-            require(len(rewards) <= MOST_REWARDS, field, f"name at most {MOST_REWARDS}")
         require_rewards("rewards", self.rewards)
         trained = [reward.name for reward in self.rewards]
         require_rewards("validation.rewards", self.validation.rewards, trained)
-        total = math.fsum(reward.weight for reward in self.rewards)
-        require(
-            total > 0,
-            "rewards[0].weight",
-            f"the weights of all rewards sum to {total:g}, but must sum to more than 0: without a"
-            " weight there is nothing to learn",
-        )
 
     @property
     def degree(self) -> Literal["auto"] | int:
@@ -181,6 +168,15 @@ class JobSpec(Section, frozen=True, kw_only=True):
     def measured_rewards(self) -> tuple[RewardSpec, ...]:
         """The rewards of a validation image: those that are trained on, then the others."""
         return (*self.rewards, *self.validation.rewards)
+
+    @property
+    def reward_weights(self) -> tuple[float, ...]:
+        """Of the rewards that are trained on."""
+        return tuple(reward.weight for reward in self.rewards)
+
+    def rewards_of(self, kind: RequestKind) -> tuple[RewardSpec, ...]:
+        """What the images of a kind of request are scored by."""
+        return self.measured_rewards if kind == "evaluation" else self.rewards
 
     @property
     def explored_prompts(self) -> int:

@@ -14,6 +14,8 @@ from spotlight.run_events import (
     LeasesExpired,
     NodeJoined,
     NodeLost,
+    RewardFell,
+    RewardsFlat,
     RunEvent,
     RunFinished,
     RunStarted,
@@ -116,6 +118,12 @@ def event_words(event: RunEvent) -> tuple[str, str, bool] | None:
         case ExplorationReduced(iteration=iteration, share=share, tau=tau):
             why = f"previews and rewards agree by {tau} (Kendall's tau)"
             return "Exploration reduced", f"to {share} for iteration {iteration}: {why}", False
+        case RewardsFlat(iteration=iteration, reward=reward, in_a_row=number, stops_after=most):
+            what = f"all are {score(reward)} in iteration {iteration}"
+            return "Rewards equal", f"{what}; {number} of {most} in a row", True
+        case RewardFell(reward=name, mean=mean, best=best, best_version=version):
+            what = f"{name}, which is not trained on, fell from {score(best)} to {score(mean)}"
+            return "Reward fell", f"{what} since version {version}, while the score rose", True
         case CheckpointSaved(path=path):
             return "Checkpoint saved", "/".join(path.split("/")[-2:]), False
         case RunFinished(outcome=outcome, reason=reason):

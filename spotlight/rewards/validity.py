@@ -1,33 +1,47 @@
-"""What a scorer may answer. Imports no numpy."""
+"""What of a scorer's answer counts. Imports no numpy."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from spotlight.errors import ScoringError
 from spotlight.jobs import RewardSpec
+from spotlight.types import Prompt
 
 
-def checked_rewards(spec: RewardSpec, answer: Any, images: int) -> tuple[float, ...]:
-    """What a scorer answered for so many images, as plain numbers.
+class AnyScorer(Protocol):
+    """A scorer of any kind of images; see `spotlight.rewards.base.Scorer`."""
 
-    Raises `ScoringError` when it is not one number within the declared range for each image: then
-    the scorer has failed, and nothing of its answer counts.
+    def score(self, images: Any, prompts: Sequence[Prompt]) -> Sequence[float]:
+        """Rewards, one per image."""
+        ...
+
+
+def score_with(
+    scorer: AnyScorer, spec: RewardSpec, images: Any, prompts: Sequence[Prompt]
+) -> tuple[float, ...]:
+    """The rewards that a scorer gives, as plain numbers.
+
+    Raises `ScoringError` naming the reward, whatever the scorer raises, and when its answer is not
+    one number within the declared range for each image: then nothing of it counts.
     """
     try:
-        rewards = [float(each) for each in answer]
+        return _checked(scorer.score(images, prompts), spec, len(prompts))
+    except ScoringError as error:
+        raise ScoringError(f"reward `{spec.name}`: {error}") from error
+    except Exception as error:  # foreign code: whatever it raises, these images have no reward
+        raise ScoringError(f"reward `{spec.name}`: {type(error).__name__}: {error}") from error
+
+
+def _checked(answer: Any, spec: RewardSpec, images: int) -> tuple[float, ...]:
+    try:
+        rewards = tuple(float(each) for each in answer)
     except (TypeError, ValueError) as error:
-        raise ScoringError(
-            f"reward `{spec.name}`: the scorer gave {type(answer).__name__}, not a list of numbers"
-        ) from error
+        raise ScoringError(f"the scorer gave no list of numbers ({error})") from error
     if len(rewards) != images:
-        raise ScoringError(
-            f"reward `{spec.name}`: the scorer gave {len(rewards)} rewards for {images} images"
-        )
-    for reward in rewards:
-        problem = spec.problem_with(reward)
-        if problem:
-            raise ScoringError(
-                f"reward `{spec.name}`: {problem}; correct the scorer, or the reward's `range`"
-            )
-    return tuple(rewards)
+        raise ScoringError(f"the scorer gave {len(rewards)} rewards for {images} images")
+    problems = filter(None, map(spec.problem_with, rewards))
+    if problem := next(problems, ""):
+        raise ScoringError(f"{problem}; correct the scorer, or the reward's `range`")
+    return rewards

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import get_args
 
 from spotlight.actors.coordinator.backlog_shares import BacklogShares
 from spotlight.actors.coordinator.dispatcher import Dispatcher
@@ -39,6 +40,7 @@ from spotlight.preflight.checks import JobFiles
 from spotlight.store.run_folder import RunFolder
 from spotlight.timings import Timings
 from spotlight.transport.tensors import ArtifactStore
+from spotlight.types import RequestKind
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,10 @@ class JobParts:
             pace=Pace(self.profile),
             first_lease=self.journal.first_lease,
             score_attempts=job.scoring.attempts,
+            reward_limits={
+                kind: tuple(reward.limits for reward in job.rewards_of(kind))
+                for kind in get_args(RequestKind)
+            },
             grants_from=asyncio.get_running_loop().time() + listen_s,
             timings=timings.dispatch,
         )

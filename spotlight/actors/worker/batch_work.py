@@ -222,12 +222,14 @@ class BatchWork:
 
     async def _score_in_time(self, job: MemberJob, batch: Batch, images: Images) -> Scored | None:
         """None if the time was up before. Raises `Unwanted` and `ScoringError`."""
-        prompts = [prompt_of(request) for request in batch.message.requests]
+        requests = batch.message.requests
+        prompts = [prompt_of(request) for request in requests]
+        rewards = job.rewards_of(requests[0].kind)
         try:
             async with asyncio.timeout_at(self._batches.stop_at) as batch.scoring:
                 self._batches.require_wanted(batch)
                 with self._context.busy("score", f"{len(prompts)} images"):
-                    return await self.scoring.score(job.reward, images, prompts)
+                    return await self.scoring.score(rewards, images, prompts)
         except TimeoutError:
             self._batches.require_wanted(batch)
             return None
