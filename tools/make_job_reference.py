@@ -18,7 +18,10 @@ import msgspec
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "job-reference.md"
-SOURCES = [ROOT / "spotlight" / "jobs" / name for name in ("sections.py", "rewards.py", "spec.py")]
+SOURCES = [
+    ROOT / "spotlight" / "jobs" / name
+    for name in ("sections.py", "remote_rewards.py", "rewards.py", "spec.py")
+]
 LONGEST_DEFAULT = 60  # characters; a longer default is given below its table
 
 sys.path.insert(0, str(ROOT))
@@ -92,7 +95,8 @@ def _field(
     prefix: str,
     docs: dict[str, str],
 ) -> Field:
-    text = docs.get(f"{spec.__name__}.{field.name}", "")
+    names = (f"{one.__name__}.{field.name}" for one in spec.__mro__)  # some fields are inherited
+    text = next((docs[name] for name in names if name in docs), "")
     found = re.fullmatch(r"(.*?)(?:\s*\[(\w+)\])?", text, flags=re.DOTALL)
     meaning, unit = (found[1], found[2] or "") if found else (text, "")
     return Field(
