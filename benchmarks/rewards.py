@@ -31,7 +31,7 @@ from spotlight.rewards.endpoint import Endpoint, Poster
 from spotlight.rewards.http_scorer import HttpScorer
 from spotlight.rewards.ocr import OcrScorer
 from spotlight.rewards.reading import RapidReader
-from spotlight.rewards.validity import checked_rewards
+from spotlight.rewards.validity import score_with
 from spotlight.testing.faulty_reward_server import FAULTS, Fault, FaultyRewardServer
 from spotlight.types import Prompt
 
@@ -123,7 +123,7 @@ def failures(count: int) -> dict[str, Any]:
             prompts = [Prompt(f"image {number}") for number in numbers]
             for _ in range(MOST_ATTEMPTS):
                 try:
-                    scored = checked_rewards(spec, scorer.score(images, prompts), BATCH)
+                    scored = score_with(scorer, spec, images, prompts)
                 except ScoringError:
                     told["batches_tried_again"] += 1
                     continue
