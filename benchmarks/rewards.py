@@ -2,10 +2,9 @@
 
 `perfect_EDGE` is the mean reward of signs that say exactly what their prompts ask for, `empty` that
 of the same signs without their text, at both sizes; `ms_per_image_EDGE` is processor time, of one
-thread. `http_vs_local` is images per second of the
-`ocr` scorer behind `spotlight serve-reward`, in a process of its own, over those of the same scorer
-in this process; rounds alternate. Faults are injected into real HTTP answers, and batches that fail
-are scored again, as a job does.
+thread. `http_vs_local` is images per second of the `ocr` scorer behind `spotlight serve-reward`, in
+a process of its own, over those of the same scorer in this process; rounds alternate. Faults are
+injected into real HTTP answers, and batches that fail are scored again, as a job does.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ class Poster:
                 failure = _MayPass(f"no answer within {endpoint.timeout_s:g} s")
             except httpx2.TransportError as error:
                 failure = _MayPass(f"{type(error).__name__}: {error}".rstrip(": "))
-            except httpx2.HTTPError as error:
+            except (httpx2.HTTPError, httpx2.InvalidURL) as error:
                 raise ScoringError(f"{endpoint.url}: {type(error).__name__}: {error}") from error
             except _MayPass as error:
                 failure = error
@@ -121,7 +121,7 @@ class Poster:
 
     async def _try(self, client: httpx2.AsyncClient, body: bytes) -> bytes:
         async with client.stream("POST", self._endpoint.url, content=body) as response:
-            answer = b""
+            answer = bytearray()
             async for part in response.aiter_bytes():
                 answer += part
                 if len(answer) > LARGEST_ANSWER:
@@ -129,14 +129,14 @@ class Poster:
                         f"{self._endpoint.url}: the answer has more than {LARGEST_ANSWER:,} bytes"
                     )
         if response.status_code == 200:
-            return answer
+            return bytes(answer)
         problem = f"status {response.status_code}{_told(answer)}"
         if response.status_code in _MAY_PASS:
             raise _MayPass(problem, _asked_wait_s(response.headers.get("retry-after", "")))
         raise ScoringError(f"{self._endpoint.url}: {problem}")
 
 
-def _told(answer: bytes) -> str:
+def _told(answer: bytearray) -> str:
     """The beginning of what the server says, in one line."""
     text = " ".join(answer[:2000].decode("utf-8", "replace").split())
     return f": {text[:300]}" if text else ""

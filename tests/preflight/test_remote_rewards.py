@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -45,3 +46,23 @@ def test_a_model_that_reads_needs_prompts_with_text_in_quotes(tmp_path: Path) ->
     prompts.write_text("a cat\n")
     with pytest.raises(JobError, match=r"line 1: .* `judge` reward to look for"):
         preflight.check(job(JUDGE, validation=str(prompts)))
+
+
+@pytest.mark.parametrize(
+    "include",
+    [
+        [{"class": "dog", "count": 1}],
+        [{"class": "bench", "count": 4}],
+        [{"class": "dog", "count": 1}, {"class": "cat", "count": 1, "position": ["left of", 0]}],
+        [{"class": "circle", "count": 1, "color": "purple"}],
+    ],
+)
+def test_objects_of_geneval_are_refused_with_what_is_missing_and_the_way_to_it(
+    include: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    prompts = tmp_path / "evaluation_metadata.jsonl"
+    line = {"tag": "two_object", "include": include, "prompt": "a photo of it"}
+    prompts.write_text(json.dumps(line) + "\n")
+    train = "builtin:compositional-tiny/train"
+    with pytest.raises(JobError, match=r"line 1: .*a detector of COCO's classes.*`kind: http`"):
+        preflight.check(job({"kind": "compositional"}, train=train, validation=str(prompts)))

@@ -103,6 +103,12 @@ def test_an_answer_that_drips_ends_at_the_deadline_too() -> None:
     assert "no answer within 5 s" in problem_of(drip, attempts=1, timeout_s=5)
 
 
+def test_an_address_that_is_none_is_an_error() -> None:
+    [error] = Poster(Endpoint("http://host:port/score")).post_all([b"{}"])
+    assert isinstance(error, ScoringError)
+    assert "InvalidURL" in str(error)
+
+
 def test_an_answer_without_an_end_is_not_kept() -> None:
     async def pour(request: httpx2.Request) -> httpx2.Response:
         return httpx2.Response(200, content=b"x" * (LARGEST_ANSWER + 1))
