@@ -16,6 +16,7 @@ from spotlight.jobs.sections import (
     WindowSpec,
 )
 from spotlight.jobs.spec import JobSpec
+from spotlight.jobs.trackers import TrackerSpec
 
 __all__ = [
     "LARGEST_JOB_FILE",
@@ -32,6 +33,7 @@ __all__ = [
     "RewardSpec",
     "SamplerSpec",
     "ScoringSpec",
+    "TrackerSpec",
     "TrainingSpec",
     "ValidationSpec",
     "WindowSpec",

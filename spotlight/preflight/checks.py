@@ -1,7 +1,7 @@
 """Reads the files of a job, and checks the job against this machine before any process starts.
 
-Checked are the checkpoint, sizes, SP degree, prompts and their lengths and free disk space, and,
-where workers are to run on this machine, their number and the packages that they need.
+Checked are the checkpoint, sizes, SP degree, prompts and their lengths, trackers and free disk
+space, and, where workers are to run on this machine, their number and the packages that they need.
 
 Reads JSON, the headers of safetensors files and file sizes, and asks which packages are installed;
 it needs no torch. Each problem is one `UserError` whose message names the field or the path and
@@ -30,6 +30,7 @@ from spotlight.rewards.categories import categories
 from spotlight.rewards.plugins import check_plugin
 from spotlight.rewards.quotes import quoted_text
 from spotlight.rewards.shape_prompts import shapes_asked_of
+from spotlight.trackers.building import check_trackers
 from spotlight.types import Prompt
 
 WORKER_MODULES = ("torch", "diffusers", "safetensors", "numpy", "PIL")
@@ -86,6 +87,7 @@ def check(job: JobSpec, *, run_folder: Path | None = None, local_workers: bool =
     _check_size(job.sampler, files.checkpoint)
     _check_degree(job.sampler, files.checkpoint)
     _check_prompts(job, files)
+    check_trackers(job.trackers)
     if local_workers:
         _check_pools(job)
         check_packages(job, files.checkpoint)
@@ -96,16 +98,18 @@ def check(job: JobSpec, *, run_folder: Path | None = None, local_workers: bool =
 def disk_nbytes(job: JobSpec, files: JobFiles) -> int:
     """About how many bytes a run folder grows to.
 
-    Two checkpoints (a new one is complete before the old one goes), the published weights, the
-    exported model, and the validation pictures. Training keeps float32 weights, their average, two
-    moments, and an old policy or a reference model where the job has one.
+    The checkpoints that are kept, the best and a new one (which is complete before an old one
+    goes), the published weights, the exported model, and the validation pictures. Training keeps
+    float32 weights, their average, two moments, and an old policy or a reference model where the
+    job has one.
     """
     copies = 4 + (job.training.rollout_decay > 0) + (job.training.kl > 0)
     weights = 4 * files.checkpoint.trainable
     exported = files.checkpoint.weights_nbytes if job.model.tuning == "full" else weights
     picture = 3 * job.sampler.height * job.sampler.width
     pictures = 3 * picture * len(set(files.validation.map(_text).items))
-    return 2 * copies * weights + 2 * weights + exported + pictures
+    checkpoints = (job.keep_checkpoints + 2) * copies * weights
+    return checkpoints + 2 * weights + exported + pictures
 
 
 def _check_size(sampler: SamplerSpec, checkpoint: CheckpointInfo) -> None:
