@@ -6,11 +6,9 @@ import os
 import sys
 from typing import Annotated
 
-import msgspec
 import typer
 
 from spotlight.errors import UserError
-from spotlight.rewards.serving.settings import ServingSettings
 
 
 def serve_reward(
@@ -42,6 +40,10 @@ def serve_reward(
     ] = None,
 ) -> None:
     """Serve a scorer over HTTP, for jobs with a reward of `kind: http`. Ends on SIGTERM."""
+    import msgspec
+
+    from spotlight.rewards.serving.settings import ServingSettings
+
     try:
         arguments = msgspec.json.decode(options, type=dict)
     except msgspec.DecodeError as error:
