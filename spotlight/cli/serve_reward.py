@@ -14,7 +14,10 @@ from spotlight.errors import UserError
 def serve_reward(
     scorer: Annotated[
         str,
-        typer.Argument(help="package.module:Class, or an entry point of `spotlight.rewards`."),
+        typer.Argument(
+            help="package.module:Class, an entry point of `spotlight.rewards`, `ocr` or"
+            " `compositional`."
+        ),
     ],
     options: Annotated[
         str, typer.Option(help="Keyword arguments of the class, as a JSON object.")

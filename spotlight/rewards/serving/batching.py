@@ -64,8 +64,10 @@ class Batcher:
 
     @property
     def waiting(self) -> int:
-        """Images that the scorer does not have yet."""
-        return len(self._waiting)
+        """Images that the scorer does not have yet, and that somebody waits for."""
+        with self._changed:
+            self._forget_cancelled()
+            return len(self._waiting)
 
     def submit(
         self, images: Sequence[np.ndarray], prompts: Sequence[Prompt]
@@ -78,6 +80,7 @@ class Batcher:
         with self._changed:
             if self._closed:
                 raise Overloaded("this server is ending")
+            self._forget_cancelled()
             if len(self._waiting) + len(items) > self._most_waiting:
                 raise Overloaded(f"{len(self._waiting)} images wait already; come again later")
             self._waiting.extend(items)
@@ -113,6 +116,9 @@ class Batcher:
                     return batch
                 self._changed.wait()
         return []
+
+    def _forget_cancelled(self) -> None:
+        self._waiting = deque(item for item in self._waiting if not item.outcome.cancelled())
 
     def _take(self) -> list[_Item]:
         """The first that waits, and others of its size behind it."""

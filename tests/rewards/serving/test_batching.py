@@ -122,10 +122,24 @@ def test_an_image_that_nobody_waits_for_any_more_is_not_scored(batcher_of: Pool)
     first = submit(batcher, 0)
     assert scorer.begun.acquire(timeout=LIMIT_S)
     [gone], later = submit(batcher, 1), submit(batcher, 2)
+    assert batcher.waiting == 2
     assert gone.cancel()
+    assert batcher.waiting == 1
     scorer.may.release(2)
     results(first + later)
     assert scorer.batches == [[0], [2]]
+
+
+def test_what_nobody_waits_for_makes_room_for_others(batcher_of: Pool) -> None:
+    scorer = Gated()
+    batcher = batcher_of(scorer, most_waiting=1)
+    first = submit(batcher, 0)
+    assert scorer.begun.acquire(timeout=LIMIT_S)
+    [gone] = submit(batcher, 1)
+    assert gone.cancel()
+    later = submit(batcher, 2)
+    scorer.may.release(2)
+    assert results(first + later) == [Outcome(0.0), Outcome(2.0)]
 
 
 def spoiled_by_2(rewards: list[float]) -> list[float]:

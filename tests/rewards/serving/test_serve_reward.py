@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import numpy as np
@@ -53,6 +55,10 @@ def serving(*arguments: str, **environment: str) -> Iterator[tuple[str, subproce
         process.communicate(timeout=LIMIT_S)
 
 
+def health(url: str) -> Any:
+    return httpx2.get(url.replace("/score", "/health")).json()
+
+
 def reward(url: str, **options: object) -> RewardSpec:
     return RewardSpec(kind="http", http=HttpSpec(url=url, **options), range=None)  # type: ignore[arg-type]
 
@@ -61,7 +67,7 @@ def test_a_job_has_its_images_scored_by_a_class_in_another_process() -> None:
     with serving(f"{SERVED}:Mean", "--options", '{"scale": 20}') as (url, process):
         rewards = build_scorer(reward(url)).score(IMAGES, PROMPTS)
         assert rewards == Mean(20).score(IMAGES, PROMPTS)
-        assert httpx2.get(url.replace("/score", "/health")).json()["scored"] == 3
+        assert health(url)["scored"] == 3
         process.send_signal(signal.SIGTERM)
         out, errors = process.communicate(timeout=LIMIT_S)
     assert (process.returncode, out, errors) == (0, "", "")
@@ -84,10 +90,28 @@ def test_a_scorer_that_hangs_is_an_error_at_the_deadline_and_the_server_still_en
     with serving(f"{SERVED}:Hangs") as (url, process):
         with pytest.raises(ScoringError, match=r"no answer within 0\.5 s"):
             build_scorer(reward(url, timeout_s=0.5, attempts=1)).score(IMAGES, PROMPTS)
-        assert httpx2.get(url.replace("/score", "/health")).json()["scoring"] == 3
+        assert health(url)["scoring"] == 3
         process.terminate()
         process.communicate(timeout=LIMIT_S)
         assert process.returncode == 0
+
+
+def test_what_its_client_has_given_up_is_not_scored_any_more() -> None:
+    with serving(f"{SERVED}:Hangs") as (url, _):
+        for _ in range(2):  # the scorer has the first request for ever, the second one waits
+            with pytest.raises(ScoringError, match="no answer"):
+                build_scorer(reward(url, timeout_s=0.5, attempts=1)).score(IMAGES, PROMPTS)
+        deadline = time.monotonic() + LIMIT_S
+        while health(url)["waiting"] and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert health(url) == {
+            "version": 1,
+            "scorer": f"{SERVED}:Hangs",
+            "waiting": 0,
+            "scoring": 3,
+            "scored": 0,
+            "failed": 0,
+        }
 
 
 def test_a_killed_server_costs_an_error_and_not_a_reward() -> None:
