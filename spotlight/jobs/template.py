@@ -48,13 +48,25 @@ def _section(
             yield ""
         yield from _comment(_meaning(docs.get(f"{spec.__name__}.{field.name}", ""), hint), indent)
         mark = "" if field.name in given else "#"
-        if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        if _is_section(hint):
             yield f"{indent}{mark}{field.name}:"
             yield from _section(hint, given.get(field.name, {}), docs, f"{indent}  ")
+        elif field.default and get_origin(hint) is tuple and _is_section(get_args(hint)[0]):
+            yield f"{indent}{mark}{field.name}:"
+            yield f"{indent}  {mark}-"
+            yield from _section(get_args(hint)[0], {}, docs, f"{indent}    ")
         else:
-            is_given = field.name in given
-            value = given[field.name] if is_given else msgspec.to_builtins(field.default)
+            value = given[field.name] if field.name in given else _default(field)
             yield f"{indent}{mark}{field.name}: {_flow(value)}"
+
+
+def _is_section(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, msgspec.Struct)
+
+
+def _default(field: msgspec.structs.FieldInfo) -> Any:
+    made = field.default_factory
+    return msgspec.to_builtins(field.default if made is msgspec.NODEFAULT else made())
 
 
 def _comment(text: str, indent: str) -> Iterator[str]:

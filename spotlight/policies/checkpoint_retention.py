@@ -7,13 +7,14 @@ from collections.abc import Collection, Iterable, Mapping
 from spotlight.run_metrics import ValidationMetrics
 
 
-def measures(validations: Iterable[ValidationMetrics]) -> dict[int, float]:
-    """By what weights versions are compared: the rewards that are not trained on, where the job has
-    some, as they cannot be gamed; else the score.
-    """
-    return {
-        one.weights_version: one.score if one.checks is None else one.checks for one in validations
-    }
+def scores_of(validations: Iterable[ValidationMetrics]) -> dict[int, float]:
+    """The score of each weights version."""
+    return {one.weights_version: one.score for one in validations}
+
+
+def checks_of(validations: Iterable[ValidationMetrics]) -> dict[int, float]:
+    """What each weights version is worth by the rewards that nobody trains on; empty without any."""
+    return {one.weights_version: one.checks for one in validations if one.checks is not None}
 
 
 def best_version(scores: Mapping[int, float]) -> int | None:

@@ -21,10 +21,11 @@ import msgspec
 from spotlight.assets import read_prompt_lines
 from spotlight.assets.prompt_lines import metadata_json
 from spotlight.diffusion import qwen_tokens
-from spotlight.errors import JobError, MissingDependency, RunFolderError
+from spotlight.errors import JobError, MissingDependency, RunFolderError, UserError
 from spotlight.files import Lines
 from spotlight.jobs import JobSpec, RewardSpec, SamplerSpec
 from spotlight.preflight.checkpoint_facts import CheckpointInfo, inspect_checkpoint
+from spotlight.rewards.authorization import read_authorization
 from spotlight.rewards.categories import categories
 from spotlight.rewards.plugins import check_plugin
 from spotlight.rewards.quotes import quoted_text
@@ -36,6 +37,8 @@ WORKER_MODULES = ("torch", "diffusers", "safetensors", "numpy", "PIL")
 SCORER_MODULES: dict[str, tuple[str, ...]] = {
     "ocr": ("rapidocr_onnxruntime", "onnxruntime"),
     "compositional": ("cv2",),
+    "http": ("httpx2",),
+    "judge": ("httpx2",),
 }
 """What the extra `rewards` installs for a kind of reward."""
 _LARGEST_GRID = 4096  # tokens along an edge: Qwen-Image has a table of positions of this length
@@ -106,7 +109,8 @@ def disk_nbytes(job: JobSpec, files: JobFiles) -> int:
     exported = files.checkpoint.weights_nbytes if job.model.tuning == "full" else weights
     picture = 3 * job.sampler.height * job.sampler.width
     pictures = 3 * picture * len(set(files.validation.map(_text).items))
-    checkpoints = (job.keep_checkpoints + 2) * copies * weights
+    best = 1 + bool(job.validation.rewards)  # and the best by what nobody trains on
+    checkpoints = (job.keep_checkpoints + best + 1) * copies * weights
     return checkpoints + 2 * weights + exported + pictures
 
 
@@ -204,13 +208,13 @@ def _check_scorable(field: str, lines: Lines[Prompt], reward: RewardSpec) -> Non
     """The OCR reward compares with the first text in double quotes, the compositional one with the
     metadata of the prompt; without that they cannot score.
     """
-    if reward.kind == "ocr":
+    if reward.kind == "ocr" or (reward.judge and reward.judge.formula == "ocr"):
         silent = [index for index, each in enumerate(lines.items) if not quoted_text(each.text)]
         if silent:
             raise JobError(
                 field,
-                f"{lines.place(silent[0])}: this prompt has no text in double quotes for the `ocr`"
-                f" reward to look for{_and_more(silent)}; add it",
+                f"{lines.place(silent[0])}: this prompt has no text in double quotes for the"
+                f" `{reward.kind}` reward to look for{_and_more(silent)}; add it",
             )
     if reward.kind == "compositional":
         for index, prompt in enumerate(lines.items):
@@ -292,6 +296,12 @@ def _check_scorer(field: str, reward: RewardSpec) -> None:
             check_plugin(reward)
         except JobError as error:
             raise JobError(f"{field}.python", error.problem) from error
+    endpoint = reward.http or reward.judge
+    if endpoint is not None:
+        try:
+            read_authorization(endpoint.authorization_file, endpoint.authorization_variable)
+        except UserError as error:
+            raise JobError(f"{field}.{reward.kind}", str(error)) from error
 
 
 def require_packages(modules: Sequence[str], extra: str, who: str) -> None:

@@ -22,7 +22,7 @@ def test_the_template_is_a_job_as_it_is() -> None:
 
 
 def test_without_its_comment_marks_it_says_the_same() -> None:
-    text = re.sub(r"(?m)^( *)#(?=\w)", r"\1", job_template())
+    text = re.sub(r"(?m)^( *)#(?=[\w-])", r"\1", job_template())
     assert parse_job(text) == parse_job(job_template())
 
 

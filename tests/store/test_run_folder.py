@@ -506,9 +506,9 @@ def test_the_scores_of_validations_are_read_back(path, folder):
     folder.record_metrics(iteration(0))
     for version, score in ((0, 0.25), (5, 0.5)):
         folder.record_metrics({"kind": "validation", "weights_version": version, "score": score})
-    assert {one.weights_version: one.score for one in folder.validations()} == {0: 0.25, 5: 0.5}
+    assert {v.weights_version: v.score for v in folder.validations()} == {0: 0.25, 5: 0.5}
     folder.rewind(0, {0})
-    assert [one.weights_version for one in folder.validations()] == [0]
+    assert {v.weights_version: v.score for v in folder.validations()} == {0: 0.25}
 
 
 def test_a_folder_that_is_there_is_no_error(folder):

@@ -37,6 +37,7 @@ from spotlight.actors.protocol import (
 )
 from spotlight.actors.runtime import Actor, ActorRef, Message, from_this_process, handles
 from spotlight.policies import iteration as step
+from spotlight.policies.checkpoint_retention import scores_of
 from spotlight.policies.dispatch.instructions import RequestsFinished
 from spotlight.store.run_folder import checkpoint_path
 from spotlight.types import Request
@@ -302,9 +303,8 @@ class JobRunner(Actor):
 
     def _note_export(self, rank: int, version: int) -> None:
         if self._team.answered("export", version, rank):
-            scores = {one.weights_version: one.score for one in self._record.run.validations}
-            exported = run_events.ModelExported(iteration=version, score=scores.get(version))
-            self._record.event(exported)
+            score = scores_of(self._record.run.validations).get(version)
+            self._record.event(run_events.ModelExported(iteration=version, score=score))
             self._carry_out(self._machine.exported())
 
     # --- requests ---

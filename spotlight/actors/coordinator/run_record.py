@@ -16,7 +16,12 @@ import structlog
 
 from spotlight.actors.coordinator.measures import Picture
 from spotlight.errors import RunFolderError
-from spotlight.policies.checkpoint_retention import best_version, kept_checkpoints, measures
+from spotlight.policies.checkpoint_retention import (
+    best_version,
+    checks_of,
+    kept_checkpoints,
+    scores_of,
+)
 from spotlight.policies.step_times import StepTimes
 from spotlight.run_events import RunEvent, encode_event
 from spotlight.run_metrics import (
@@ -75,15 +80,18 @@ class RunRecord:
 
     def validation(self, metrics: ValidationMetrics, pictures: Sequence[Picture]) -> None:
         """Append a validation to metrics.jsonl and put its pictures in place."""
-        self._append_metrics(metrics)
+        written = self._append_metrics(metrics)
         self._tell(metrics)
-        self.validations.append(metrics)
+        self.validations.append(msgspec.convert(written, ValidationMetrics))
         self._folder.show_pictures(metrics.weights_version, msgspec.to_builtins(pictures))
 
-    def _append_metrics(self, metrics: RunMetrics, others: Mapping[str, float] = {}) -> None:
+    def _append_metrics(self, metrics: RunMetrics, others: Mapping[str, float] = {}) -> Any:
+        """Returns the line, which is what a coordinator that comes back reads."""
         metrics.time_s = self.time_s()
         line: dict[str, Any] = {**msgspec.to_builtins(metrics), **others}
-        self._folder.record_metrics({key: _rounded(value) for key, value in line.items()})
+        written = {key: _rounded(value) for key, value in line.items()}
+        self._folder.record_metrics(written)
+        return written
 
     def step_times(self) -> StepTimes:
         """What this run measured before; nothing if its file is absent or damaged: it will be
@@ -111,16 +119,18 @@ class RunRecord:
         self._folder.sync_events()
 
     def keep_checkpoints(self, committed: int, *, last: int) -> None:
-        """Delete checkpoints that nobody needs; see `kept_checkpoints`."""
+        """Delete checkpoints that nobody needs; see `kept_checkpoints`. Those that are best by the
+        rewards that nobody trains on are kept, too."""
         saved = self._folder.checkpoints()
-        kept = kept_checkpoints(saved, committed, measures(self.validations), last)
-        self._folder.keep_checkpoints(kept)
+        ways = (scores_of(self.validations), checks_of(self.validations))
+        kept = (kept_checkpoints(saved, committed, by, last) for by in ways)
+        self._folder.keep_checkpoints(frozenset().union(*kept))
 
     def best_checkpoint(self) -> int:
         """The one with the best validation, of those that there are. Raises `RunFolderError` if
         none has any: a job that has ended has validated what it saved last.
         """
-        saved, scores = self._folder.checkpoints(), measures(self.validations)
+        saved, scores = self._folder.checkpoints(), scores_of(self.validations)
         best = best_version({one: scores[one] for one in saved if one in scores})
         if best is None:
             raise RunFolderError(
