@@ -108,7 +108,8 @@ def disk_nbytes(job: JobSpec, files: JobFiles) -> int:
     exported = files.checkpoint.weights_nbytes if job.model.tuning == "full" else weights
     picture = 3 * job.sampler.height * job.sampler.width
     pictures = 3 * picture * len(set(files.validation.map(_text).items))
-    checkpoints = (job.keep_checkpoints + 2) * copies * weights
+    best = 1 + bool(job.validation.rewards)  # and the best by what nobody trains on
+    checkpoints = (job.keep_checkpoints + best + 1) * copies * weights
     return checkpoints + 2 * weights + exported + pictures
 
 

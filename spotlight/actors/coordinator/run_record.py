@@ -80,15 +80,18 @@ class RunRecord:
 
     def validation(self, metrics: ValidationMetrics, pictures: Sequence[Picture]) -> None:
         """Append a validation to metrics.jsonl and put its pictures in place."""
-        self._append_metrics(metrics)
+        written = self._append_metrics(metrics)
         self._tell(metrics)
-        self.validations.append(metrics)
+        self.validations.append(msgspec.convert(written, ValidationMetrics))
         self._folder.show_pictures(metrics.weights_version, msgspec.to_builtins(pictures))
 
-    def _append_metrics(self, metrics: RunMetrics, others: Mapping[str, float] = {}) -> None:
+    def _append_metrics(self, metrics: RunMetrics, others: Mapping[str, float] = {}) -> Any:
+        """Returns the line, which is what a coordinator that comes back reads."""
         metrics.time_s = self.time_s()
         line: dict[str, Any] = {**msgspec.to_builtins(metrics), **others}
-        self._folder.record_metrics({key: _rounded(value) for key, value in line.items()})
+        written = {key: _rounded(value) for key, value in line.items()}
+        self._folder.record_metrics(written)
+        return written
 
     def step_times(self) -> StepTimes:
         """What this run measured before; nothing if its file is absent or damaged: it will be
