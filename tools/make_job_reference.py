@@ -92,7 +92,8 @@ def _field(
     prefix: str,
     docs: dict[str, str],
 ) -> Field:
-    text = docs.get(f"{spec.__name__}.{field.name}", "")
+    names = (f"{one.__name__}.{field.name}" for one in spec.__mro__)  # some fields are inherited
+    text = next((docs[name] for name in names if name in docs), "")
     found = re.fullmatch(r"(.*?)(?:\s*\[(\w+)\])?", text, flags=re.DOTALL)
     meaning, unit = (found[1], found[2] or "") if found else (text, "")
     return Field(

@@ -20,6 +20,7 @@ import typer
 from spotlight.actors.runtime.logs import log_as_json_lines
 from spotlight.cli.addresses import control_address
 from spotlight.cli.lines import one_line
+from spotlight.cli.serve_reward import serve_reward
 from spotlight.cli.study import study
 from spotlight.errors import ActorError, UserError
 from spotlight.files import path_problem
@@ -33,6 +34,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(study, name="study")
+app.command()(serve_reward)
 
 Answer = TypeVar("Answer")
 
@@ -118,7 +120,7 @@ def init(
 
     if not only_list:
         written = write_job_file(file, example)
-        typer.echo(f"wrote {written}; try it with: spotlight plan {written}\n")
+        typer.echo(f"wrote {', '.join(map(str, written))}; try it with: spotlight plan {file}\n")
     for line in example_lines():
         typer.echo(line)
 
@@ -209,8 +211,9 @@ def export(
     weights: Annotated[
         ExportedWeights,
         typer.Option(
-            help="best: the averaged weights with the best validation; ema: the averaged weights"
-            " of the newest checkpoint; newest: its weights as trained."
+            help="best: the averaged weights with the best validation; checked: those that are best"
+            " by validation.rewards; ema: those of the newest checkpoint; newest: its weights as"
+            " trained."
         ),
     ] = "best",
     format: Annotated[

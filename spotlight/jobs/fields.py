@@ -31,6 +31,8 @@ LONGEST_SCORING_S = 86_400.0
 """Of one batch: a scorer that takes longer hangs."""
 GREATEST_RANK = 8192
 """Of adapters, and their scale: the layers that they adapt are hardly larger."""
+LONGEST_PROMPT = 10_000
+"""Characters: far more than text encoders read."""
 MOST_THREADS = 256
 MOST_WORKERS_OF_NODE = 256
 """Far more than accelerators fit into a machine."""
