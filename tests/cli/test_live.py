@@ -185,7 +185,10 @@ def test_the_summary_shows_the_figures_of_the_run() -> None:
         "validation_end": 0.713,
         "validation_best": 0.72,
         "exported": {"iteration": 35, "score": 0.72},
-        "rewards": {},
+        "rewards": {
+            "pick": {"is_trained": True, "validation_start": 19.5, "validation_end": 21.25},
+            "strict": {"is_trained": False, "validation_start": 0.8, "validation_end": 0.25},
+        },
         "reward_start": 0.3,
         "reward_end": 0.7,
         "run_seconds": 171.0,
@@ -206,6 +209,8 @@ def test_the_summary_shows_the_figures_of_the_run() -> None:
     for words in (
         "outcome finished",
         "validation 0.334 to 0.713, best 0.720",
+        "pick 19.500 to 21.250 strict",
+        "strict 0.800 to 0.250 (not trained on)",
         "2 m 51 s for 40 iterations",
         "2,560, 51.2 images/s in rollouts",
         "7,600, 110 late",
