@@ -18,7 +18,7 @@ import msgspec
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "job-reference.md"
-SOURCES = [ROOT / "spotlight" / "jobs" / name for name in ("sections.py", "spec.py")]
+SOURCES = sorted((ROOT / "spotlight" / "jobs").glob("*.py"))
 LONGEST_DEFAULT = 60  # characters; a longer default is given below its table
 
 sys.path.insert(0, str(ROOT))

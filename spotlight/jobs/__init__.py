@@ -2,6 +2,7 @@
 
 from spotlight.jobs.fields import MOST_WORKERS_OF_NODE
 from spotlight.jobs.loading import LARGEST_JOB_FILE, job_from_data, job_to_yaml, load_job, parse_job
+from spotlight.jobs.sampling import SamplerSpec, WindowSpec
 from spotlight.jobs.sections import (
     ExplorationSpec,
     LoraSpec,
@@ -10,12 +11,10 @@ from spotlight.jobs.sections import (
     PoolsSpec,
     PromptsSpec,
     RewardSpec,
-    SamplerSpec,
-    TrainingSpec,
     ValidationSpec,
-    WindowSpec,
 )
 from spotlight.jobs.spec import JobSpec
+from spotlight.jobs.training import TrainingSpec
 
 __all__ = [
     "LARGEST_JOB_FILE",

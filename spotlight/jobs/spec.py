@@ -21,16 +21,16 @@ from spotlight.jobs.fields import (
     require,
     require_at_most,
 )
+from spotlight.jobs.sampling import SamplerSpec
 from spotlight.jobs.sections import (
     ExplorationSpec,
     ModelSpec,
     PoolsSpec,
     PromptsSpec,
     RewardSpec,
-    SamplerSpec,
-    TrainingSpec,
     ValidationSpec,
 )
+from spotlight.jobs.training import TrainingSpec
 
 
 class JobSpec(Section, frozen=True, kw_only=True):
