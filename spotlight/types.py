@@ -8,7 +8,8 @@ from typing import Annotated, Literal, NamedTuple, get_args
 
 import msgspec
 
-SamplerKind = Literal["ode", "flow_sde", "cps"]
+SamplerKind = Literal["ode", "flow_sde", "dance_sde", "cps"]
+Solver = Literal["euler", "dpmpp_2m"]
 RequestKind = Literal["preview", "rollout", "evaluation"]
 WorkerState = Literal[
     "starting", "loading", "rollout", "explore", "evaluate", "score", "train", "idle", "gone"
@@ -75,6 +76,7 @@ class SamplingSettings(Record, frozen=True):
     height: int
     width: int
     micro_batch: int
+    solver: Solver = "euler"
 
 
 class Request(Record, frozen=True):

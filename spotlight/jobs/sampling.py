@@ -9,6 +9,7 @@ from typing import Literal
 
 from spotlight.jobs.fields import (
     MOST_IN_BATCH,
+    MOST_ITERATIONS,
     MOST_PIXELS,
     MOST_STEPS,
     MOST_WORKERS,
@@ -16,19 +17,26 @@ from spotlight.jobs.fields import (
     require,
     require_at_most,
 )
-from spotlight.types import SamplerKind
+from spotlight.types import SamplerKind, Solver
 
 
 class WindowSpec(Section, frozen=True, kw_only=True):
-    """The SDE window of Flow-GRPO-Fast: noise is added, and trained on, only inside it."""
+    """The SDE window: noise is added, and trained on, only inside it. A short one is
+    Flow-GRPO-Fast, one of all steps but the last Flow-GRPO, one that slides MixGRPO."""
 
     length: int = 2
     """Stochastic steps. [steps]"""
     earliest: int = 0
     """First step, counted from 0, at which the window may start."""
     latest: int = 4
-    """The window starts before `latest - length + 1`; its start is drawn once per iteration for all
-    samples."""
+    """The window starts before `latest - length + 1`."""
+    placement: Literal["random", "sliding"] = "random"
+    """Where the window starts in an iteration, for all its samples: at a step drawn for each
+    iteration, or at `earliest` and from there on ever later, and at the end back at `earliest`."""
+    stride: int = 1
+    """By how much a sliding window moves. [steps]"""
+    slide_every: int = 25
+    """How long a sliding window stays. [iterations]"""
 
     def __post_init__(self) -> None:
         require(self.length >= 1, "length", "must be at least 1")
@@ -38,7 +46,10 @@ class WindowSpec(Section, frozen=True, kw_only=True):
             "latest",
             f"no room for {self.length} steps from {self.earliest} on; raise `latest`",
         )
-        require_at_most(self, MOST_STEPS, "latest")
+        for field in ("stride", "slide_every"):
+            require(getattr(self, field) >= 1, field, "must be at least 1")
+        require_at_most(self, MOST_STEPS, "latest", "stride")
+        require_at_most(self, MOST_ITERATIONS, "slide_every")
 
 
 class SamplerSpec(Section, frozen=True, kw_only=True):
@@ -49,7 +60,11 @@ class SamplerSpec(Section, frozen=True, kw_only=True):
     width: int
     """Width of the images. [pixels]"""
     kind: SamplerKind = "ode"
-    """`ode` adds no noise; `flow_sde` and `cps` add it inside the window, as Flow-GRPO needs."""
+    """`ode` adds no noise; the others do inside the window, as losses need that replay it:
+    `flow_sde` (Flow-GRPO), `dance_sde` (DanceGRPO) and `cps` (FlowCPS)."""
+    solver: Solver = "euler"
+    """How a step without noise is taken: `euler`, or `dpmpp_2m` (DPM-Solver++ 2M), which looks back
+    at the step before and comes as near to the exact image in fewer steps."""
     steps: int = 8
     """Denoising steps of a rollout. [steps]"""
     evaluation_steps: int | None = None
@@ -59,10 +74,10 @@ class SamplerSpec(Section, frozen=True, kw_only=True):
     guidance: float = 1.0
     """True classifier-free guidance scale; 1 means none."""
     noise_level: float = 0.7
-    """`a` of Flow-SDE and CPS, how much noise a step draws anew: with `cps` at most 1, which is all
-    of it; unused by `ode`."""
+    """How much noise a step draws anew: `a` of Flow-SDE and CPS, `eta` of DanceGRPO. With `cps` at
+    most 1, which is all of it; unused by `ode`."""
     window: WindowSpec = WindowSpec()
-    """Where Flow-SDE and CPS add noise; unused by `ode`."""
+    """Where noise is added; unused by `ode`."""
     micro_batch: int = 8
     """Every forward pass runs at this batch size, padded when short, so that kernels never depend
     on the load. [images]"""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
+from statistics import median
 from typing import Literal
 
 EPSILON = 1e-4
@@ -18,15 +19,22 @@ def group_advantages(
     rewards: Sequence[float],
     groups: Sequence[Hashable],
     *,
+    baseline: Literal["mean", "median"] = "mean",
     std: Literal["global", "group"] = "global",
     clip: float = 5.0,
 ) -> list[float]:
-    """(reward - mean of its group) / (std + 1e-4), clamped to [-clip, clip]; one per reward, in the
+    """(reward - baseline of its group) / (std + 1e-4), in [-clip, clip]; one per reward, in the
     same order.
 
     `groups` names the group of every reward; groups may have different sizes and lie in any order.
     `std` is the population standard deviation of all rewards (`global`: near-solved prompts are not
     blown up) or of the group. Flow-GRPO, arXiv 2505.05470.
+
+    With the mean as `baseline`, the advantages of every group sum to 0: where the clip cut one
+    side more than the other, they are centred again, and shrunk if that led out of the clip. What
+    was left over would push all samples of a prompt one way, whatever their rewards. With the
+    median (MC-GRPO, arXiv 2601.22582) the sample in the middle has 0 instead, and one outlier does
+    not turn the others' signs.
 
     Raises `ValueError` when lengths differ or a reward is not finite.
     """
@@ -35,12 +43,16 @@ def group_advantages(
     advantages = [0.0] * len(rewards)
     for indices in members.values():
         inside = [rewards[index] for index in indices]
-        mean = math.fsum(inside) / len(inside)
-        scale = EPSILON + (spread if std == "global" else _std(inside))
         if _flat(inside):
             continue
-        for index in indices:
-            advantages[index] = min(max((rewards[index] - mean) / scale, -clip), clip)
+        scale = EPSILON + (spread if std == "global" else _std(inside))
+        centre = median(inside) if baseline == "median" else math.fsum(inside) / len(inside)
+        found = [(reward - centre) / scale for reward in inside]
+        clipped = [min(max(value, -clip), clip) for value in found]
+        if baseline == "mean" and clipped != found:
+            clipped = _recentred(clipped, clip)
+        for index, advantage in zip(indices, clipped, strict=True):
+            advantages[index] = advantage
     return advantages
 
 
@@ -63,6 +75,14 @@ def _members(rewards: Sequence[float], groups: Sequence[Hashable]) -> dict[Hasha
     for index, group in enumerate(groups):
         members.setdefault(group, []).append(index)
     return members
+
+
+def _recentred(advantages: Sequence[float], clip: float) -> list[float]:
+    """Shifted to a sum of 0, and shrunk into [-clip, clip]."""
+    mean = math.fsum(advantages) / len(advantages)
+    centred = [advantage - mean for advantage in advantages]
+    shrink = min(1.0, clip / max(map(abs, centred)))
+    return [advantage * shrink for advantage in centred]
 
 
 def _flat(rewards: Sequence[float]) -> bool:

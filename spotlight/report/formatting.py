@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 from spotlight.jobs import JobSpec
+from spotlight.jobs.losses import loss_title
 from spotlight.run_events import (
     CheckpointSaved,
     ExplorationReduced,
@@ -67,7 +68,6 @@ def natural_order(name: str) -> tuple[str | int, ...]:
 
 
 _REWARDS = {"ocr": "OCR", "compositional": "what the images show"}
-LOSSES = {"diffusion_nft": "DiffusionNFT", "flow_grpo": "Flow-GRPO"}
 
 
 def about(job: JobSpec, workers: Mapping[str, int]) -> str:
@@ -80,7 +80,7 @@ def about(job: JobSpec, workers: Mapping[str, int]) -> str:
     there = f"{', '.join(pool_words)}; " if pool_words else ""
     prompts = count(job.prompts.per_iteration, "prompt")
     return (
-        f"{LOSSES[job.training.loss]} on {tuning} of {checkpoint_name(job)}; "
+        f"{loss_title(job.training.loss)} on {tuning} of {checkpoint_name(job)}; "
         f"{sampler.width}{TIMES}{sampler.height} images in {count(sampler.steps, 'step')}; "
         f"{prompts}{TIMES}{job.group_size} samples an iteration, "
         f"rewarded by {_REWARDS[job.reward.kind]}; {there}seed {job.seed}."

@@ -17,13 +17,8 @@ from torch import Tensor
 from spotlight.actors.coordinator.request_plans import window_start
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.noise import initial_noise
-from spotlight.diffusion.samplers import (
-    Progress,
-    SampleBatch,
-    SamplerSettings,
-    join_samples,
-    resume,
-)
+from spotlight.diffusion.progress import Progress
+from spotlight.diffusion.samplers import SampleBatch, SamplerSettings, join_samples, resume
 from spotlight.errors import ScoringError
 from spotlight.jobs import JobSpec
 from spotlight.policies.advantages import group_advantages
@@ -53,7 +48,9 @@ class OneProcess:
         self._job = job
         self._scorer = build_scorer(job.reward)
         self._model = load_model(job.model)
-        self.trainer = Trainer(self._model, job.training, job.sampler, seed=job.seed)
+        self.trainer = Trainer(
+            self._model, job.training, job.sampler, seed=job.seed, iterations=job.iterations
+        )
 
     def scored(
         self,
@@ -78,9 +75,7 @@ class OneProcess:
             noise = initial_noise(seeds, shape)
             if other_noise:
                 seeds = [derived_seed(seed, "other noise") for seed in seeds]
-            nothing = torch.zeros(len(part), 0)
-            begin = Progress(0, noise, noise.new_zeros(len(part), 0, *shape), nothing)
-            denoising = resume(self._model, prompts, seeds, sampler, begin)
+            denoising = resume(self._model, prompts, seeds, sampler, Progress.begin(noise))
             while not denoising.done:
                 denoising.step()
             samples = denoising.result()
@@ -106,6 +101,7 @@ class OneProcess:
         advantages = group_advantages(
             [reward for part in samples for reward in part.rewards],
             groups,
+            baseline=training.advantage_baseline,
             std=training.advantage_std,
             clip=training.advantage_clip,
         )

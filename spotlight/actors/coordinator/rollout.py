@@ -100,6 +100,7 @@ def training_samples(
     advantages = group_advantages(
         [sample.reward for sample in samples],
         [sample.request.group for sample in samples],
+        baseline=training.advantage_baseline,
         std=training.advantage_std,
         clip=training.advantage_clip,
     )
