@@ -66,4 +66,5 @@ class AWM:
 def _log_prob(terms: Terms, velocity: Tensor) -> Tensor:
     """[M] float64: the power is steep where the error is small."""
     error = row_mean((velocity.double() - terms.targets) ** 2)
-    return -terms.sigmas / _POWER * ((error + _TINY) ** _POWER - _TINY**_POWER)
+    matched: Tensor = (error + _TINY) ** _POWER - _TINY**_POWER
+    return -terms.sigmas / _POWER * matched

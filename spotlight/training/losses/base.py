@@ -74,13 +74,22 @@ class Velocities(NamedTuple):
 class Loss(Protocol):
     """An update rule; its class is called with a `LossSetup`."""
 
-    samplers: Collection[str]
-    """Kinds of sampler whose samples it can train on. Without `ode` its rows repeat the sampler's
-    noisy steps, and so run at one fixed batch size."""
-    metrics: tuple[str, ...]
-    """What `evaluate` reports beside the loss."""
-    uses_old_policy: bool
-    """Whether `evaluate` reads the velocities of the weights that sampled."""
+    @property
+    def samplers(self) -> Collection[str]:
+        """Kinds of sampler whose samples it can train on. Without `ode` its rows repeat the
+        sampler's noisy steps, and so run at one fixed batch size.
+        """
+        ...
+
+    @property
+    def metrics(self) -> Collection[str]:
+        """What `evaluate` reports beside the loss."""
+        ...
+
+    @property
+    def uses_old_policy(self) -> bool:
+        """Whether `evaluate` reads the velocities of the weights that sampled."""
+        ...
 
     def terms(self, batch: TrainingBatch, samples: Sequence[int], keys: Sequence[int]) -> Terms:
         """The rows for these samples of the batch, as many for each; `keys`, one for each sample,
