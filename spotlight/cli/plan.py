@@ -68,6 +68,8 @@ def _images(job: JobSpec, checkpoint: CheckpointInfo) -> str:
 def _sampler(job: JobSpec, checkpoint: CheckpointInfo) -> str:
     sampler = job.sampler
     said = [f"{sampler.kind}, {count(sampler.steps, 'step')}"]
+    if sampler.solver != "euler":
+        said.append(sampler.solver)
     if sampler.kind != "ode":
         said.append(f"noise {sampler.noise_level:g} in {count(sampler.window.length, 'step')}")
     if sampler.guidance > 1:

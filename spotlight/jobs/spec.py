@@ -135,6 +135,12 @@ class JobSpec(Section, frozen=True, kw_only=True):
                 " it equals its old policy, where nothing holds it, and unlearn to a reward of 0"
                 " within some 20 iterations; use 0.1, or 2 for `training.updates_per_iteration`",
             )
+            require(
+                self.training.updates_per_iteration > 1 or self.training.rollout_decay_after == 0,
+                "training.rollout_decay_after",
+                "must be 0 with 1 update per iteration: until then DiffusionNFT would train only"
+                " where it equals its old policy, and unlearn",
+            )
         if self.training.loss in LOSSES:
             facts = LOSSES[self.training.loss]
             problem = misfit(self.training.loss, facts.samplers, self.sampler, self.training)

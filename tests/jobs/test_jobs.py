@@ -399,7 +399,10 @@ def test_diffusion_nft_with_one_update_needs_an_old_policy() -> None:
     error = _problem(data)
     assert error.path == "training.rollout_decay"
     assert "above 0 with 1 update per iteration" in error.problem
-    job_from_data(_with("training.rollout_decay", 0.1, data))
+    data_with_old = _with("training.rollout_decay", 0.1, data)
+    job_from_data(data_with_old)
+    late = _problem(_with("training.rollout_decay_after", 75, data_with_old))
+    assert late.path == "training.rollout_decay_after"
     job_from_data(_with("training.loss", "flow_grpo", _with("sampler.kind", "cps", data)))
 
 
