@@ -2,6 +2,7 @@
 
 from spotlight.jobs.fields import MOST_WORKERS_OF_NODE
 from spotlight.jobs.loading import LARGEST_JOB_FILE, job_from_data, job_to_yaml, load_job, parse_job
+from spotlight.jobs.rewards import HttpSpec, JudgeSpec, RewardSpec, ScoringSpec
 from spotlight.jobs.sampling import SamplerSpec, WindowSpec
 from spotlight.jobs.sections import (
     ExplorationSpec,
@@ -10,7 +11,6 @@ from spotlight.jobs.sections import (
     PoolSpec,
     PoolsSpec,
     PromptsSpec,
-    RewardSpec,
     ValidationSpec,
 )
 from spotlight.jobs.spec import JobSpec
@@ -20,7 +20,9 @@ __all__ = [
     "LARGEST_JOB_FILE",
     "MOST_WORKERS_OF_NODE",
     "ExplorationSpec",
+    "HttpSpec",
     "JobSpec",
+    "JudgeSpec",
     "LoraSpec",
     "ModelSpec",
     "PoolSpec",
@@ -28,6 +30,7 @@ __all__ = [
     "PromptsSpec",
     "RewardSpec",
     "SamplerSpec",
+    "ScoringSpec",
     "TrainingSpec",
     "ValidationSpec",
     "WindowSpec",

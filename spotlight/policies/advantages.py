@@ -7,7 +7,8 @@ its mean.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
+from operator import mul
 from statistics import median
 from typing import Literal
 
@@ -38,22 +39,50 @@ def group_advantages(
 
     Raises `ValueError` when lengths differ or a reward is not finite.
     """
-    members = _members(rewards, groups)
-    spread = _std(rewards)
-    advantages = [0.0] * len(rewards)
-    for indices in members.values():
-        inside = [rewards[index] for index in indices]
-        if _flat(inside):
-            continue
-        scale = EPSILON + (spread if std == "global" else _std(inside))
-        centre = median(inside) if baseline == "median" else math.fsum(inside) / len(inside)
-        found = [(reward - centre) / scale for reward in inside]
-        clipped = [min(max(value, -clip), clip) for value in found]
-        if baseline == "mean" and clipped != found:
-            clipped = _recentred(clipped, clip)
-        for index, advantage in zip(indices, clipped, strict=True):
-            advantages[index] = advantage
-    return advantages
+    raw = _raw_advantages(rewards, groups, baseline, std)
+    return _bounded(raw, groups, clip, centre=baseline == "mean")
+
+
+def mixed_advantages(
+    rewards: Sequence[Sequence[float]],
+    groups: Sequence[Hashable],
+    weights: Sequence[float],
+    *,
+    baseline: Literal["mean", "median"] = "mean",
+    std: Literal["global", "group"] = "global",
+    clip: float = 5.0,
+) -> list[float]:
+    """Advantages by several rewards, each normalised by itself, so that none drowns the others by
+    its unit or its spread (GDPO, arXiv 2601.05242):
+
+        A_k = (r_k - baseline of its group) / (std_k + 1e-4)
+        A   = S / (std of all S + 1e-4)  with  S = sum of weight_k * A_k, in [-clip, clip]
+
+    With `std` `group`, as in GDPO, std_k is that of the group, with `global` that of all r_k. GDPO
+    also subtracts the mean of all S, which is 0 as it is in every group with the mean as baseline.
+    The clip centres each group again, as in `group_advantages`. One reward is treated as
+    `group_advantages` does: then there is nothing to bring to one scale.
+
+    Args:
+        rewards: of each sample one of each reward.
+        weights: of the rewards.
+
+    Raises `ValueError` as `group_advantages` does, and when rewards and weights differ in number.
+    """
+    columns = list(zip(*rewards, strict=True)) or [()] * len(weights)
+    if len(columns) != len(weights):
+        raise ValueError(f"{len(columns)} rewards of a sample, but {len(weights)} weights")
+    if len(columns) == 1:
+        return group_advantages(columns[0], groups, baseline=baseline, std=std, clip=clip)
+    parts = [_raw_advantages(column, groups, baseline, std) for column in columns]
+    sums = [math.fsum(map(mul, weights, part)) for part in zip(*parts, strict=True)]
+    scale = EPSILON + _std(sums)
+    return _bounded([each / scale for each in sums], groups, clip, centre=baseline == "mean")
+
+
+def all_equal(rewards: Iterable[Sequence[float]]) -> bool:
+    """Whether all samples have the same rewards, of which each has one or several."""
+    return len(set(map(tuple, rewards))) == 1
 
 
 def flat_group_share(rewards: Sequence[float], groups: Sequence[Hashable]) -> float:
@@ -77,12 +106,43 @@ def _members(rewards: Sequence[float], groups: Sequence[Hashable]) -> dict[Hasha
     return members
 
 
-def _recentred(advantages: Sequence[float], clip: float) -> list[float]:
-    """Shifted to a sum of 0, and shrunk into [-clip, clip]."""
-    mean = math.fsum(advantages) / len(advantages)
-    centred = [advantage - mean for advantage in advantages]
-    shrink = min(1.0, clip / max(map(abs, centred)))
-    return [advantage * shrink for advantage in centred]
+def _raw_advantages(
+    rewards: Sequence[float],
+    groups: Sequence[Hashable],
+    baseline: Literal["mean", "median"],
+    std: Literal["global", "group"],
+) -> list[float]:
+    """Advantages before the clip."""
+    spread = _std(rewards)
+    advantages = [0.0] * len(rewards)
+    for indices in _members(rewards, groups).values():
+        inside = [rewards[index] for index in indices]
+        if _flat(inside):
+            continue
+        scale = EPSILON + (spread if std == "global" else _std(inside))
+        centre = median(inside) if baseline == "median" else math.fsum(inside) / len(inside)
+        for index in indices:
+            advantages[index] = (rewards[index] - centre) / scale
+    return advantages
+
+
+def _bounded(
+    advantages: Sequence[float], groups: Sequence[Hashable], clip: float, *, centre: bool
+) -> list[float]:
+    """Cut to [-clip, clip]; a group of which something is cut is shifted to a sum of 0 and shrunk
+    into the clip, if it is to be centred.
+    """
+    bounded = [min(max(advantage, -clip), clip) for advantage in advantages]
+    if not centre:
+        return bounded
+    for indices in _members(advantages, groups).values():
+        if all(bounded[index] == advantages[index] for index in indices):
+            continue
+        mean = math.fsum(bounded[index] for index in indices) / len(indices)
+        shrink = min(1.0, clip / max(abs(bounded[index] - mean) for index in indices))
+        for index in indices:
+            bounded[index] = (bounded[index] - mean) * shrink
+    return bounded
 
 
 def _flat(rewards: Sequence[float]) -> bool:

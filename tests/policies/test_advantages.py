@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from spotlight.policies.advantages import flat_group_share, group_advantages
+from spotlight.policies.advantages import flat_group_share, group_advantages, mixed_advantages
 
 REWARDS = [0.0, 1.0, 0.5, 0.5, 0.25, 0.75]
 GROUPS = ["a", "a", "b", "b", "c", "c"]
@@ -99,3 +99,15 @@ def test_the_share_of_flat_groups_is_counted():
 def test_wrong_input_is_refused(rewards, groups):
     with pytest.raises(ValueError):
         group_advantages(rewards, groups)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_clip_leaves_no_push_on_a_whole_group_with_several_rewards_either(seed):
+    random = Random(seed)
+    groups = [random.randrange(3) for _ in range(30)]
+    rewards = [(random.random() ** 4, 20 * random.random()) for _ in groups]
+    advantages = mixed_advantages(rewards, groups, (1.0, 0.5), clip=0.8)
+    assert max(map(abs, advantages)) <= 0.8 * (1 + 1e-12)
+    for group in set(groups):
+        inside = [a for a, g in zip(advantages, groups, strict=True) if g == group]
+        assert math.fsum(inside) == pytest.approx(0, abs=1e-12)

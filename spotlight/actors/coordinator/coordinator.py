@@ -58,8 +58,9 @@ log = structlog.get_logger(__name__)
 
 Read = TypeVar("Read")
 
-_RUNNER_MAILBOX = 8192
-"""Thousands of workers tell the job runner what they do, at times all at once."""
+MAILBOX = 8192
+"""Thousands of nodes report to the coordinator, and as many workers to the job runner, at times all
+at once."""
 
 
 class Coordinator(Actor):
@@ -280,7 +281,7 @@ class Coordinator(Actor):
                 on_loss=lambda: self.call_in_turn(partial(self._run_again, runner)),
             )
             name = f"job-{identity.job_id}"
-            await self.spawn(lambda: runner, name, mailbox=_RUNNER_MAILBOX)
+            await self.spawn(lambda: runner, name, mailbox=MAILBOX)
             undo.pop_all()  # it is the runner's to close now
         self._runner = runner
         self._status = JobStatus(job=job.name, phase="preparing")

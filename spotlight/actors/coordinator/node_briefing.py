@@ -19,6 +19,11 @@ from spotlight.actors.runtime import Actor
 from spotlight.jobs import JobSpec
 from spotlight.transport.tensors import ArtifactStore
 
+_DEMANDS_PER_S = 2000
+"""Of all nodes together, unless something is told again."""
+_FEW_NODES = 32
+"""So few are told of every change at once."""
+
 
 class NodeBriefing:
     """See the module's docstring. Once the job is over it tells nothing more.
@@ -59,6 +64,9 @@ class NodeBriefing:
         self._team = team
         self._phase = phase
         self._progress = progress
+        self._shared_at = -math.inf
+        """When nodes were told of the backlog last, on the loop's clock."""
+        self._sharing: asyncio.Task[None] | None = None
 
     def repeat(self, *, everything: bool) -> None:
         """See what is new by now; `everything`: also what must be told again and again."""
@@ -95,9 +103,26 @@ class NodeBriefing:
         self._plans.send()
 
     def share_backlog(self, *, again: bool = False) -> None:
-        """Tell nodes what their groups should be good for, if it changed much, or `again`."""
+        """Tell nodes what their groups should be good for, if it changed much, or `again`. What
+        one node joins or takes may change what all are told, so many nodes are told the outcome of
+        many changes.
+        """
+        nodes = len(self._roster.nodes)
+        wait_s = self._shared_at + nodes / _DEMANDS_PER_S - self._now()
+        if again or nodes <= _FEW_NODES or wait_s <= 0:
+            self._share_backlog(again=again)
+        elif self._sharing is None:
+            self._sharing = self._runner.run_task(self._share_backlog_after(wait_s))
+
+    async def _share_backlog_after(self, wait_s: float) -> None:
+        await asyncio.sleep(wait_s)
+        self._sharing = None
+        self._share_backlog(again=False)
+
+    def _share_backlog(self, *, again: bool) -> None:
         if self._phase.over:
             return
+        self._shared_at = self._now()
         # Previews count only if they are there when training ends.
         left_s = self._progress.window.predict() - self._phase.seconds
         timed = self._phase.name == "train" and self._job.exploration.budget == "window"

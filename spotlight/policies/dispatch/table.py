@@ -28,9 +28,11 @@ from spotlight.policies.dispatch.blame import Blame
 from spotlight.policies.dispatch.deliveries import Deliveries
 from spotlight.policies.dispatch.endings import Endings
 from spotlight.policies.dispatch.events import (
+    ONE_REWARD,
     CommittedBatch,
     FinishedBatch,
     Report,
+    RewardLimits,
     problem_with,
 )
 from spotlight.policies.dispatch.instructions import (
@@ -62,6 +64,7 @@ class RequestTable:
         score_attempts: how often a request is scored before it is given up.
         grants_from: when the first grant may be made: groups that work on an earlier table's
             leases must be heard before.
+        reward_limits: of each reward, by the kind of request.
         timings: when the table takes something back.
     """
 
@@ -72,6 +75,7 @@ class RequestTable:
         first_lease: int = 1,
         score_attempts: int = 3,
         grants_from: float = -math.inf,
+        reward_limits: RewardLimits = ONE_REWARD,
         timings: DispatchTimings = DispatchTimings(),
     ) -> None:
         self.counters = Counters()
@@ -79,6 +83,7 @@ class RequestTable:
         """Candidates that may yet be previewed: only a few are queued at a time."""
         self._phases = Phases()
         self._blame = Blame(score_attempts, timings.avoid_s)
+        self._reward_limits = reward_limits
         self._accounts = Accounts()
         self._matching = Matching(
             urgency=self._phases.urgency,
@@ -110,8 +115,8 @@ class RequestTable:
             row, saved = accounts.admit(request, now)
             if saved.given_up:
                 accounts.give_up([row], saved.given_up, now)
-            elif saved.reward is not None and saved.commit is not None:
-                finished.append(accounts.end(row, saved.reward, now))
+            elif saved.rewards is not None and saved.commit is not None:
+                finished.append(accounts.end(row, saved.rewards, now))
             else:
                 fresh.append(row)
             if self._phases.note(request):
@@ -247,7 +252,7 @@ class RequestTable:
         taker = self._current(name, epoch)
         lease = self._deliveries.lease_of(name, taker, batch, now)
         if taker is not None and lease is not None:
-            problem = problem_with(batch)
+            problem = problem_with(batch, self._reward_limits[lease.request.kind])
             if problem:
                 self._accounts.delete_unused(batch.bundle)
                 self._endings.fail(taker, lease, problem, "scoring", (), now)
