@@ -21,6 +21,15 @@ RULES = [
         SAMPLER,
         id="nft-cosine",
     ),
+    pytest.param(
+        msgspec.structs.replace(NFT, rollout_decay=0.5, rollout_decay_growth=0.1),
+        SAMPLER,
+        id="nft-old-policy-that-grows",
+    ),
+    pytest.param(msgspec.structs.replace(NFT, loss="awm", kl=0.1), SAMPLER, id="awm"),
+    pytest.param(
+        msgspec.structs.replace(GRPO, loss="grpo_guard", clip_range=0.1), NOISY, id="grpo-guard"
+    ),
 ]
 
 
@@ -130,6 +139,19 @@ def test_the_old_policy_follows_by_the_rollout_decay():
     for name, tensor in trainer.rollout_state().items():
         newest = state[f"weights/{name}"]
         torch.testing.assert_close(tensor, 0.75 * first[name] + 0.25 * newest)
+
+
+def test_the_old_policys_decay_may_grow_with_the_updates():
+    training = msgspec.structs.replace(
+        NFT, rollout_decay=0.3, rollout_decay_after=1, rollout_decay_growth=0.1
+    )
+    trainer = build(training)
+    old = flat(trainer.rollout_state())
+    for iteration, decay in enumerate((0.1, 0.3, 0.3)):  # after 2, 4 and 6 updates
+        trainer.train(iteration, make_batch(FakeModel()))
+        newest = [t for n, t in trainer.state_dict().items() if n.startswith("weights/")]
+        old = decay * old + (1 - decay) * torch.cat([tensor.flatten() for tensor in newest])
+        torch.testing.assert_close(flat(trainer.rollout_state()), old)
 
 
 def test_validation_uses_the_average_of_all_updates():
