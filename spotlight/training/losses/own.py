@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any, cast
@@ -40,14 +40,14 @@ class OwnLoss:
         missing = [member for member in _MEMBERS if not hasattr(self._loss, member)]
         if missing:
             raise JobError("training.loss", f"`{name}` has no `{missing[0]}`; a loss needs one")
-        taken = _TAKEN.intersection(self._loss.metrics)
+        self.samplers = self._names("samplers")
+        self.metrics = self._names("metrics")
+        taken = _TAKEN.intersection(self.metrics)
         if taken:
             raise JobError(
                 "training.loss",
                 f"`{name}` has a metric `{min(taken)}`, which every run has; call it otherwise",
             )
-        self.samplers = tuple(self._loss.samplers)
-        self.metrics = tuple(self._loss.metrics)
         self.uses_old_policy = bool(self._loss.uses_old_policy)
 
     def terms(self, batch: TrainingBatch, samples: Sequence[int], keys: Sequence[int]) -> Terms:
@@ -69,6 +69,9 @@ class OwnLoss:
         """See `Loss`."""
         with self._named("evaluate"):
             losses, metrics = self._loss.evaluate(terms, velocities)
+        self._require(
+            isinstance(metrics, Mapping), "evaluate", f"returned {_kind(metrics)} as metrics"
+        )
         self._require_rows("losses", losses, terms)
         self._require(
             losses.requires_grad, "evaluate", "returned losses without a gradient in the velocities"
@@ -77,6 +80,15 @@ class OwnLoss:
             self._require(name in metrics, "evaluate", f"returned no metric `{name}`")
             self._require_rows(f"metric `{name}`", metrics[name], terms)
         return losses, {name: metrics[name].detach() for name in self.metrics}
+
+    def _names(self, member: str) -> tuple[str, ...]:
+        names = getattr(self._loss, member)
+        fine = isinstance(names, Collection) and not isinstance(names, str)
+        if not fine or not all(isinstance(each, str) for each in names):
+            raise JobError(
+                "training.loss", f"`{self._name}`: `{member}` must be a tuple of names, not {names}"
+            )
+        return tuple(names)
 
     def _require_rows(self, what: str, values: Any, terms: Terms) -> None:
         shape = tuple(values.shape) if isinstance(values, Tensor) else _kind(values)

@@ -116,6 +116,7 @@ def test_an_own_loss_that_does_not_fit_the_sampler_is_one_line() -> None:
         ("raises:Loss", "cannot be made: KeyError: 'option'"),
         ("bare:Loss", "has no `samplers`"),
         ("taken:Loss", "has a metric `samples`, which every run has"),
+        ("word:Loss", "`samplers` must be a tuple of names, not ode"),
     ],
 )
 @pytest.mark.usefixtures("documented")
@@ -124,6 +125,7 @@ def test_a_loss_that_cannot_be_loaded_is_one_line(modules, loss: str, words: str
     modules("raises", "class Loss:\n    def __init__(self, setup):\n        {}['option']\n")
     modules("bare", "class Loss:\n    def __init__(self, setup):\n        pass\n")
     modules("taken", "from my_losses import *\nclass Loss(RewardWeighted): metrics = ('samples',)")
+    modules("word", "from my_losses import *\nclass Loss(RewardWeighted): samplers = 'ode'")
     with pytest.raises(JobError) as refused:
         build(loss)
     assert refused.value.path == "training.loss"
@@ -153,6 +155,11 @@ def test_a_loss_that_cannot_be_loaded_is_one_line(modules, loss: str, words: str
             "def evaluate(self, terms, velocities):\n"
             "    return row_mean(velocities.current), {'eror': terms.sigmas}",
             "evaluate() returned no metric `error`",
+        ),
+        (
+            "evaluate",
+            "def evaluate(self, terms, velocities):\n    return row_mean(velocities.current), 3",
+            "evaluate() returned int as metrics",
         ),
         (
             "evaluate",
