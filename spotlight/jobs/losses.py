@@ -67,7 +67,8 @@ def loss_target(name: str) -> str | None:
         return name
     if not _NAME.fullmatch(name):
         return None
-    found = {entry.value for entry in entry_points(group=GROUP, name=name)}
+    points = entry_points(group=GROUP, name=name)
+    found = {f"{entry.module}:{entry.attr}" for entry in points}
     return found.pop() if len(found) == 1 else None
 
 
