@@ -25,6 +25,7 @@ SpotlightError
 ├── NotFinite                 samples are NaN or infinite; carries which of their batch
 ├── TrainingDiverged          a loss or a gradient is not finite
 ├── LossFailed                a loss of the user's own raised, or returned what is none
+├── StopJob                   raised by a callback that wants the job to end
 └── ScoringError              a scorer failed; never turned into a reward
 """
 
@@ -156,6 +157,10 @@ class LossFailed(SpotlightError):
     """A loss that is not in the box raised an error, or returned what is no loss; the weights are
     those of the update before.
     """
+
+
+class StopJob(SpotlightError):
+    """Raise it in a callback to end the job, with the reason; the run can be resumed."""
 
 
 class ScoringError(SpotlightError):

@@ -11,6 +11,8 @@ import msgspec
 
 SamplerKind = Literal["ode", "flow_sde", "dance_sde", "cps"]
 Solver = Literal["euler", "dpmpp_2m"]
+ExportedWeights = Literal["ema", "newest", "best"]
+ExportFormat = Literal["diffusers", "peft"]
 RequestKind = Literal["preview", "rollout", "evaluation"]
 WorkerState = Literal[
     "starting", "loading", "rollout", "explore", "evaluate", "score", "train", "idle", "gone"

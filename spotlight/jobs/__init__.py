@@ -14,6 +14,7 @@ from spotlight.jobs.sections import (
     ValidationSpec,
 )
 from spotlight.jobs.spec import JobSpec
+from spotlight.jobs.trackers import TrackerSpec
 from spotlight.jobs.training import TrainingSpec
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "RewardSpec",
     "SamplerSpec",
     "ScoringSpec",
+    "TrackerSpec",
     "TrainingSpec",
     "ValidationSpec",
     "WindowSpec",

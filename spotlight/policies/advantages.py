@@ -39,8 +39,17 @@ def group_advantages(
 
     Raises `ValueError` when lengths differ or a reward is not finite.
     """
-    raw = _raw_advantages(rewards, groups, baseline, std)
-    return _bounded(raw, groups, clip, centre=baseline == "mean")
+    spread = _std(rewards)
+    advantages = [0.0] * len(rewards)
+    for indices in _members(rewards, groups).values():
+        inside = [rewards[index] for index in indices]
+        if _flat(inside):
+            continue
+        scale = EPSILON + (spread if std == "global" else _std(inside))
+        centre = median(inside) if baseline == "median" else math.fsum(inside) / len(inside)
+        for index in indices:
+            advantages[index] = (rewards[index] - centre) / scale
+    return _bounded(advantages, groups, clip, centre=baseline == "mean")
 
 
 def mixed_advantages(
@@ -56,12 +65,12 @@ def mixed_advantages(
     its unit or its spread (GDPO, arXiv 2601.05242):
 
         A_k = (r_k - baseline of its group) / (std_k + 1e-4)
-        A   = S / (std of all S + 1e-4)  with  S = sum of weight_k * A_k, in [-clip, clip]
+        S   = sum of weight_k * A_k
+        A   = (S - baseline of its group) / (std of all S + 1e-4), in [-clip, clip]
 
-    With `std` `group`, as in GDPO, std_k is that of the group, with `global` that of all r_k. GDPO
-    also subtracts the mean of all S, which is 0 as it is in every group with the mean as baseline.
-    The clip centres each group again, as in `group_advantages`. One reward is treated as
-    `group_advantages` does: then there is nothing to bring to one scale.
+    With `std` `group`, as in GDPO, std_k is that of the group, with `global` that of all r_k. With
+    the mean as baseline, that of S is 0 in every group. One reward is left to `group_advantages`:
+    there is nothing to bring to one scale.
 
     Args:
         rewards: of each sample one of each reward.
@@ -74,10 +83,12 @@ def mixed_advantages(
         raise ValueError(f"{len(columns)} rewards of a sample, but {len(weights)} weights")
     if len(columns) == 1:
         return group_advantages(columns[0], groups, baseline=baseline, std=std, clip=clip)
-    parts = [_raw_advantages(column, groups, baseline, std) for column in columns]
+    parts = [
+        group_advantages(column, groups, baseline=baseline, std=std, clip=math.inf)
+        for column in columns
+    ]
     sums = [math.fsum(map(mul, weights, part)) for part in zip(*parts, strict=True)]
-    scale = EPSILON + _std(sums)
-    return _bounded([each / scale for each in sums], groups, clip, centre=baseline == "mean")
+    return group_advantages(sums, groups, baseline=baseline, std="global", clip=clip)
 
 
 def all_equal(rewards: Iterable[Sequence[float]]) -> bool:
@@ -104,26 +115,6 @@ def _members(rewards: Sequence[float], groups: Sequence[Hashable]) -> dict[Hasha
     for index, group in enumerate(groups):
         members.setdefault(group, []).append(index)
     return members
-
-
-def _raw_advantages(
-    rewards: Sequence[float],
-    groups: Sequence[Hashable],
-    baseline: Literal["mean", "median"],
-    std: Literal["global", "group"],
-) -> list[float]:
-    """Advantages before the clip."""
-    spread = _std(rewards)
-    advantages = [0.0] * len(rewards)
-    for indices in _members(rewards, groups).values():
-        inside = [rewards[index] for index in indices]
-        if _flat(inside):
-            continue
-        scale = EPSILON + (spread if std == "global" else _std(inside))
-        centre = median(inside) if baseline == "median" else math.fsum(inside) / len(inside)
-        for index in indices:
-            advantages[index] = (rewards[index] - centre) / scale
-    return advantages
 
 
 def _bounded(

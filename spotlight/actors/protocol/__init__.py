@@ -29,6 +29,7 @@ from spotlight.actors.protocol.peers import (
     Introduce,
 )
 from spotlight.actors.protocol.trainer import (
+    ExportModel,
     GetTrainer,
     Publish,
     SaveCheckpoint,
@@ -74,6 +75,7 @@ __all__ = [
     "Completed",
     "Demand",
     "DemandClass",
+    "ExportModel",
     "Follow",
     "GetStatus",
     "GetTrainer",

@@ -40,3 +40,21 @@ def log_as_json_lines(level: int = logging.INFO) -> None:
 
 def _make_logger(*_: Any) -> _BestEffortLogger:
     return _BestEffortLogger()
+
+
+def log_to_the_program() -> None:
+    """Hand what this process logs to the program's own `logging`, where nobody has set up structlog
+    otherwise: as a library Spotlight prints nothing by itself.
+    """
+    logging.getLogger("spotlight").addHandler(logging.NullHandler())
+    if structlog.is_configured():
+        return
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            structlog.processors.format_exc_info,
+            structlog.stdlib.render_to_log_kwargs,
+        ],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        logger_factory=structlog.stdlib.LoggerFactory(),
+    )

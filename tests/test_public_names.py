@@ -1,0 +1,38 @@
+"""What `import spotlight` gives: these names, and nothing heavy."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import spotlight
+
+NAMES = ["Callback", "JobSpec", "RunSummary", "StopJob", "run", "run_blocking"]
+HEAVY = {"torch", "diffusers", "transformers", "peft", "numpy", "onnxruntime", "wandb"}
+
+
+def test_the_public_names_are_these() -> None:
+    assert sorted(spotlight.__all__) == NAMES
+    assert set(NAMES) <= set(dir(spotlight))
+    for name in NAMES:
+        assert getattr(spotlight, name).__name__ == name
+
+
+def test_another_name_is_refused() -> None:
+    with pytest.raises(AttributeError, match="has no attribute `walk`"):
+        _ = spotlight.walk
+
+
+def test_none_of_them_loads_anything_heavy() -> None:
+    code = (
+        "import json, sys, spotlight; before = len(sys.modules);"
+        "[getattr(spotlight, name) for name in spotlight.__all__];"
+        "print(json.dumps(list(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert not HEAVY & set(json.loads(done.stdout))
