@@ -13,7 +13,7 @@ import structlog
 
 from spotlight.actors.worker.engine import Engine, Images, Scorer
 from spotlight.actors.worker.worker_state import WorkerContext
-from spotlight.errors import ScoringError
+from spotlight.errors import JobError, ScoringError, UserError
 from spotlight.jobs import RewardSpec
 from spotlight.rewards.validity import score_with
 from spotlight.types import Prompt
@@ -90,6 +90,9 @@ class Scoring:
         if key not in scorers:
             try:
                 scorers[key] = self._engine.build_scorer(reward)
+            except UserError as error:
+                problem = error.problem if isinstance(error, JobError) else str(error)
+                raise ScoringError(f"reward `{reward.name}`: {problem}") from error
             except Exception as error:  # whatever its packages and files raise
                 raise ScoringError(
                     f"reward `{reward.name}`: {type(error).__name__}: {error}"
