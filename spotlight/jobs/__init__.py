@@ -3,6 +3,7 @@
 from spotlight.jobs.fields import MOST_WORKERS_OF_NODE
 from spotlight.jobs.loading import LARGEST_JOB_FILE, job_from_data, job_to_yaml, load_job, parse_job
 from spotlight.jobs.rewards import HttpSpec, JudgeSpec, RewardSpec, ScoringSpec
+from spotlight.jobs.sampling import SamplerSpec, WindowSpec
 from spotlight.jobs.sections import (
     ExplorationSpec,
     LoraSpec,
@@ -10,13 +11,11 @@ from spotlight.jobs.sections import (
     PoolSpec,
     PoolsSpec,
     PromptsSpec,
-    SamplerSpec,
-    TrainingSpec,
     ValidationSpec,
-    WindowSpec,
 )
 from spotlight.jobs.spec import JobSpec
 from spotlight.jobs.trackers import TrackerSpec
+from spotlight.jobs.training import TrainingSpec
 
 __all__ = [
     "LARGEST_JOB_FILE",

@@ -24,10 +24,15 @@ from spotlight.types import Request, RequestId, SamplingSettings
 
 
 def window_start(job: JobSpec, iteration: int) -> int:
-    """First step of the iteration's SDE window."""
+    """First step of the iteration's SDE window. A sliding one goes as in MixGRPO, arXiv 2507.21802,
+    and turns back where it would no longer be whole.
+    """
     window = job.sampler.window
-    starts = window.latest - window.length - window.earliest + 1
-    return window.earliest + derived_seed(job.seed, iteration, "window") % starts
+    room = window.latest - window.length - window.earliest
+    if window.placement == "sliding":
+        positions = room // window.stride + 1
+        return window.earliest + iteration // window.slide_every % positions * window.stride
+    return window.earliest + derived_seed(job.seed, iteration, "window") % (room + 1)
 
 
 def prompts_of(job: JobSpec, iteration: int, prompts: Sequence[str]) -> list[str]:
@@ -164,4 +169,5 @@ def _settings(job: JobSpec, steps: int, noisy_iteration: int | None) -> Sampling
         height=sampler.height,
         width=sampler.width,
         micro_batch=sampler.micro_batch,
+        solver=sampler.solver,
     )
