@@ -10,6 +10,7 @@ import ast
 import difflib
 import importlib
 import inspect
+import sys
 from collections.abc import Iterable
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import entry_points
@@ -67,8 +68,8 @@ def check_plugin(spec: RewardSpec) -> None:
     if found is None:
         raise _refusal(
             spec,
-            f"there is no module {module_name} here; install its package, or name its folder in the"
-            " environment variable PYTHONPATH",
+            f"there is no module {module_name} here; install its package, start Spotlight in the"
+            " folder that holds it, or name that folder in the environment variable PYTHONPATH",
         )
     if found.origin is None or not found.origin.endswith(".py"):
         return  # compiled, or a folder: only importing it could tell
@@ -93,12 +94,14 @@ def _target(spec: RewardSpec) -> str:
             f"no installed package has an entry point `{spec.python}` in the group `{GROUP}`; there"
             f" is {known}; or write `package.module:Class`",
         )
-    return points[spec.python].value.replace(" ", "")
+    point = points[spec.python]
+    return f"{point.module}:{point.attr}"
 
 
 def _find_module(name: str) -> ModuleSpec | None:
     """Where a module is, without importing the packages that it is in."""
-    path: list[str] | None = None
+    # Workers look in the folder that Spotlight was started in, the command itself does not.
+    path = [str(Path.cwd()), *sys.path]
     found: ModuleSpec | None = None
     parts = name.split(".")
     for number in range(1, len(parts) + 1):

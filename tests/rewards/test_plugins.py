@@ -36,7 +36,7 @@ class Without: ...
 
 def function(images, prompts): ...
 """
-POINTS = "[spotlight.rewards]\nscale = own_scorers.parts : Scale\n"
+POINTS = "[spotlight.rewards]\nscale = own_scorers.parts : Scale [more]\n"
 
 
 @pytest.fixture(autouse=True)
@@ -95,6 +95,17 @@ def test_a_name_that_leads_nowhere_is_refused_before_anything_is_imported(
     assert problem in caught.value.problem
     assert "\n" not in str(caught.value)
     assert "marker_of_import" not in sys.modules
+
+
+def test_the_folder_that_spotlight_is_started_in_is_looked_into(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "scorer_in_this_folder.py").write_text("class Own: ...\n")
+    with pytest.raises(JobError, match="start Spotlight in the folder that holds it"):
+        check_plugin(spec("scorer_in_this_folder:Own"))
+    monkeypatch.chdir(tmp_path / "here")
+    check_plugin(spec("scorer_in_this_folder:Own"))
 
 
 def test_what_only_an_import_can_tell_is_left_to_it() -> None:
