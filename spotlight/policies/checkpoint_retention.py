@@ -13,7 +13,7 @@ def scores_of(validations: Iterable[ValidationMetrics]) -> dict[int, float]:
 
 
 def checks_of(validations: Iterable[ValidationMetrics]) -> dict[int, float]:
-    """What each weights version is worth by the rewards that nobody trains on, where it has any."""
+    """What each weights version is worth by the rewards that nobody trains on, if there are any."""
     return {one.weights_version: one.checks for one in validations if one.checks is not None}
 
 
