@@ -333,6 +333,8 @@ class CoordinatorTimings(_Ordered):
     """A trainer rank answers a question within this time."""
     trackers_close_s: float = 60.0
     """When a job ends its trackers may send what they hold for so long."""
+    trackers_stop_s: float = 1.0
+    """When its runner is stopped in the middle, so long."""
 
     ORDER: ClassVar[dict[str, str]] = {
         "submit_answer_s > read_limit_s": "A user hears why the files of a job could not be read.",

@@ -49,8 +49,6 @@ class CheckpointInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Of the transformer."""
     trainable: int
     """Parameters that the job trains: all of them, or those of the adapters."""
-    weights_nbytes: int
-    """Size of the transformer's weight files."""
     pixels_per_token: int
     """Edge of the square of pixels that becomes one token."""
     channels: int
@@ -167,7 +165,7 @@ def inspect_checkpoint(model: ModelSpec) -> CheckpointInfo:
     config = read_json(config_path, _Transformer)
     _check_transformer(config_path, config)
     weights = {part: read_weights(folder / part) for part in _WEIGHTS if part in parts}
-    shapes = weights["transformer"].shapes
+    shapes = weights["transformer"]
     _check_fit(config_path, config, shapes)
     pixels_per_token, channels = _packing(folder, config, "vae" in parts)
     if config.in_channels != channels:
@@ -176,13 +174,12 @@ def inspect_checkpoint(model: ModelSpec) -> CheckpointInfo:
         )
     vocabulary = None
     if parts["text_encoder"] == _TOKEN_ENCODER:
-        vocabulary = _vocabulary(folder, config, weights["text_encoder"].shapes)
+        vocabulary = _vocabulary(folder, config, weights["text_encoder"])
     return CheckpointInfo(
         folder=folder,
         family=family,
         parameters=sum(math.prod(shape) for shape in shapes.values()),
         trainable=_trainable(model, shapes),
-        weights_nbytes=weights["transformer"].nbytes,
         pixels_per_token=pixels_per_token,
         channels=channels,
         pixel_space="vae" not in parts,

@@ -108,12 +108,12 @@ def disk_nbytes(job: JobSpec, files: JobFiles) -> int:
     """
     copies = 4 + (job.training.rollout_decay > 0) + (job.training.kl > 0)
     weights = 4 * files.checkpoint.trainable
-    exported = files.checkpoint.weights_nbytes if job.model.tuning == "full" else weights
     picture = 3 * job.sampler.height * job.sampler.width
     pictures = 3 * picture * len(set(files.validation.map(_text).items))
     best = 1 + bool(job.validation.rewards)  # and the best by what nobody trains on
     checkpoints = (job.keep_checkpoints + best + 1) * copies * weights
-    return checkpoints + 2 * weights + exported + pictures
+    published, exported = 2 * weights, weights
+    return checkpoints + published + exported + pictures
 
 
 def _check_size(sampler: SamplerSpec, checkpoint: CheckpointInfo) -> None:

@@ -23,15 +23,6 @@ _LARGEST_JSON = 16 * MEBIBYTE
 _MOST_TENSORS = 1_000_000
 
 
-class Weights(msgspec.Struct, frozen=True):
-    """The tensors of some safetensors files."""
-
-    nbytes: int
-    """Size of the files."""
-    shapes: dict[str, Shape]
-    """Of each tensor, by name."""
-
-
 class _Index(msgspec.Struct, frozen=True):
     """*.safetensors.index.json"""
 
@@ -53,7 +44,7 @@ class _Tensor(msgspec.Struct, frozen=True):
         return math.prod(self.shape) <= 8 * (end - begin)
 
 
-def read_weights(folder: Path) -> Weights:
+def read_weights(folder: Path) -> dict[str, Shape]:
     """Shape of every tensor by name; raises `CheckpointError` for absent or cut-off files."""
     files = sorted(folder.glob("*.safetensors"))
     if not files:
@@ -65,17 +56,15 @@ def read_weights(folder: Path) -> Weights:
             shard = re.fullmatch(r"[a-z_]+-\d{5}-of-\d{5}\.safetensors", absent[0])
             what = folder / absent[0] if shard else f"a file that {index} names"
             raise CheckpointError(f"model.checkpoint: {what} is missing; copy the whole checkpoint")
-    nbytes, shapes = 0, dict[str, Shape]()
+    shapes: dict[str, Shape] = {}
     for file in files:
-        header = _read_header(file)
-        nbytes += header.nbytes
-        shapes |= header.shapes
+        shapes |= _read_header(file)
         if len(shapes) > _MOST_TENSORS:
             raise wrong(folder, f"holds more than {_MOST_TENSORS:,} tensors, which is no model")
-    return Weights(nbytes, shapes)
+    return shapes
 
 
-def _read_header(path: Path) -> Weights:
+def _read_header(path: Path) -> dict[str, Shape]:
     """What a safetensors file says of itself; that also tells how long it must be."""
     no_tensors = wrong(
         path, "is not a safetensors file; copy it again (with Git LFS, run `git lfs pull`)"
@@ -97,7 +86,7 @@ def _read_header(path: Path) -> Weights:
     end = max((tensor.data_offsets[1] for tensor in header.values()), default=0)
     if nbytes < 8 + length + end:
         raise wrong(path, f"is cut off at {nbytes} of {8 + length + end} bytes; copy it again")
-    return Weights(nbytes, {name: tensor.shape for name, tensor in header.items()})
+    return {name: tensor.shape for name, tensor in header.items()}
 
 
 def wrong(path: Path, problem: str) -> CheckpointError:

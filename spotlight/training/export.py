@@ -7,7 +7,8 @@
 | adapters | `peft` | `PeftModel.from_pretrained` |
 
 All hold safetensors only. Nothing is computed and no model is loaded: the weights go from one file
-to the other, adapters in float32, whole transformers in the dtype of the job's own checkpoint.
+to the other, in float32. A model that computes in bfloat16 rounds them when it loads them, as the
+workers did that validated them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 import torch
 from diffusers import QwenImageTransformer2DModel
 from diffusers.loaders import QwenImageLoraLoaderMixin
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -82,29 +83,17 @@ def export_checkpoint(
 
 def _save_transformer(model: ModelSpec, weights: Mapping[str, Tensor], folder: Path) -> None:
     source = resolve_checkpoint(model.checkpoint) / "transformer"
-    dtype = _dtype(source)
     with torch.device("meta"):
         transformer = QwenImageTransformer2DModel.from_config(
             QwenImageTransformer2DModel.load_config(source)
         )
-    cast = {name: tensor.to(dtype) for name, tensor in weights.items()}
     try:
-        transformer.load_state_dict(cast, assign=True)
+        transformer.load_state_dict(dict(weights), assign=True)
     except RuntimeError as error:
         raise CheckpointError(
             f"model.checkpoint: {source} is not the model that was trained ({error})"
         ) from error
     transformer.save_pretrained(folder, safe_serialization=True)
-
-
-def _dtype(source: Path) -> torch.dtype:
-    """Of the weights in a folder of safetensors files."""
-    file = next(iter(sorted(source.glob("*.safetensors"))), None)
-    if file is None:
-        raise CheckpointError(f"model.checkpoint: {source} holds no weights; copy it again")
-    with safe_open(file, framework="pt") as tensors:
-        dtype: torch.dtype = tensors.get_tensor(min(tensors.keys())).dtype
-    return dtype
 
 
 def _save_for_pipelines(lora: LoraSpec, weights: Mapping[str, Tensor], folder: Path) -> None:

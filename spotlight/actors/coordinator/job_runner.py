@@ -142,7 +142,7 @@ class JobRunner(Actor):
                 for leftovers in ("samples", "commits"):
                     self._setup.store.delete(leftovers)
             await self._setup.store.aclose()
-            await self._parts.callbacks.aclose(0.0)  # unless they are closed, nobody waits for them
+            await self._parts.callbacks.aclose(self._timings.trackers_stop_s)
         finally:  # the folder is free even if the store did not close in time
             self._record.close()
 
