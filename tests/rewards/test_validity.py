@@ -27,7 +27,9 @@ class Answers:
 
 
 @pytest.mark.parametrize(
-    "answer", [[20, 7.5], (20.0, 7.5), np.array([20, 7.5], np.float32), iter([20, 7.5])], ids=repr
+    "answer",
+    [[20, 7.5], (20.0, 7.5), np.array([20, 7.5], np.float32), iter([20, 7.5])],
+    ids=["list", "tuple", "array", "iterator"],
 )
 def test_any_sequence_of_numbers_will_do(answer: Any) -> None:
     assert score_with(Answers(answer), PICK, None, PROMPTS) == (20.0, 7.5)
