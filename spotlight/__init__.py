@@ -1,5 +1,96 @@
 """Spotlight: reinforcement-learning post-training of Diffusion Transformers on reserved and spot
 GPUs.
+
+As a library it prints nothing, handles no signals and owns no event loop. What is named here is
+imported when it is first used, and none of it loads torch.
 """
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from spotlight.errors import (
+        SessionEnded,
+        SpotlightError,
+        UserError,
+        VersionGone,
+        WeightsRefused,
+    )
+    from spotlight.jobs import ModelSpec, RewardSpec, SamplerSpec
+    from spotlight.rollouts.blocking import BlockingRollouts
+    from spotlight.rollouts.exploration import Exploration
+    from spotlight.rollouts.groups import (
+        Capacity,
+        ExploredPrompt,
+        Failure,
+        Group,
+        RolloutRequest,
+        Sample,
+        Usage,
+    )
+    from spotlight.rollouts.rollouts import Rollouts
+    from spotlight.rollouts.streams import GroupStream
+    from spotlight.rollouts.versions import AtLeast, Exactly
+
 __version__ = "0.1.0"
+
+_HOMES = {
+    "AtLeast": "spotlight.rollouts.versions",
+    "BlockingRollouts": "spotlight.rollouts.blocking",
+    "Capacity": "spotlight.rollouts.groups",
+    "Exactly": "spotlight.rollouts.versions",
+    "Exploration": "spotlight.rollouts.exploration",
+    "ExploredPrompt": "spotlight.rollouts.groups",
+    "Failure": "spotlight.rollouts.groups",
+    "Group": "spotlight.rollouts.groups",
+    "GroupStream": "spotlight.rollouts.streams",
+    "ModelSpec": "spotlight.jobs",
+    "RewardSpec": "spotlight.jobs",
+    "RolloutRequest": "spotlight.rollouts.groups",
+    "Rollouts": "spotlight.rollouts.rollouts",
+    "Sample": "spotlight.rollouts.groups",
+    "SamplerSpec": "spotlight.jobs",
+    "SessionEnded": "spotlight.errors",
+    "SpotlightError": "spotlight.errors",
+    "Usage": "spotlight.rollouts.groups",
+    "UserError": "spotlight.errors",
+    "VersionGone": "spotlight.errors",
+    "WeightsRefused": "spotlight.errors",
+}
+"""Every public name, and the module that it is of."""
+
+__all__ = [
+    "AtLeast",
+    "BlockingRollouts",
+    "Capacity",
+    "Exactly",
+    "Exploration",
+    "ExploredPrompt",
+    "Failure",
+    "Group",
+    "GroupStream",
+    "ModelSpec",
+    "RewardSpec",
+    "RolloutRequest",
+    "Rollouts",
+    "Sample",
+    "SamplerSpec",
+    "SessionEnded",
+    "SpotlightError",
+    "Usage",
+    "UserError",
+    "VersionGone",
+    "WeightsRefused",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module `spotlight` has no attribute `{name}`")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

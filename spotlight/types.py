@@ -141,3 +141,7 @@ class Result(Record, frozen=True):
     reward: float
     bundle: BundleOffer
     row: int
+    attempts: int = 0
+    """Leases that it took; 0 if an earlier coordinator had it done."""
+    resumed_at: int = 0
+    """Steps that it had when the last of them was granted."""

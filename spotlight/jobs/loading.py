@@ -15,7 +15,7 @@ import yaml
 from spotlight.errors import JobError, UnreadableFile
 from spotlight.files import MEBIBYTE, path_problem, read_text
 from spotlight.jobs.plain_yaml import PlainYAMLError, read_yaml
-from spotlight.jobs.spec import JobSpec
+from spotlight.jobs.spec import JobSpec, WorkSpec
 
 LARGEST_JOB_FILE = MEBIBYTE
 """Bytes of a job file, or of a run folder's config.yaml: one with every field has some three
@@ -51,6 +51,15 @@ def job_from_data(data: dict[str, Any]) -> JobSpec:
     _refuse_unknown_keys(data, JobSpec, "")
     try:
         return msgspec.convert(data, JobSpec)
+    except msgspec.ValidationError as error:
+        raise _job_error(str(error)) from error
+
+
+def work_from_data(data: dict[str, Any]) -> WorkSpec:
+    """Validate what workers must know, given as plain data; raises `JobError`."""
+    _refuse_unknown_keys(data, WorkSpec, "")
+    try:
+        return msgspec.convert(data, WorkSpec)
     except msgspec.ValidationError as error:
         raise _job_error(str(error)) from error
 

@@ -33,6 +33,23 @@ from spotlight.jobs.sections import (
 )
 
 
+class WorkSpec(Section, frozen=True, kw_only=True):
+    """What workers must know to denoise and score, for a job or for another program's loop."""
+
+    model: ModelSpec
+    """What denoises."""
+    sampler: SamplerSpec
+    """How; a request may take other steps."""
+    rewards: tuple[RewardSpec, ...]
+    """What scores; empty: nothing is scored."""
+    threads: int = 1
+    """CPU threads that each worker computes with. [threads]"""
+
+    def __post_init__(self) -> None:
+        require(self.threads >= 1, "threads", "must be at least 1")
+        require_at_most(self, MOST_THREADS, "threads")
+
+
 class JobSpec(Section, frozen=True, kw_only=True):
     """One post-training run."""
 
@@ -146,6 +163,13 @@ class JobSpec(Section, frozen=True, kw_only=True):
                 f"must be at least 4, or {replay} as `training.micro_batch` is, not {rollout}: "
                 "kernels choose otherwise for small batches, and flow_grpo replays samples exactly",
             )
+
+    @property
+    def work(self) -> WorkSpec:
+        """What workers must know to denoise and score."""
+        return WorkSpec(
+            model=self.model, sampler=self.sampler, rewards=(self.reward,), threads=self.threads
+        )
 
     @property
     def degree(self) -> Literal["auto"] | int:

@@ -1,5 +1,6 @@
 """Everything that actors say to each other, as frozen typed structs: up to whoever leads, down from
-there, between peers, to and from trainer ranks, to and from users.
+there, between peers, to and from trainer ranks, to and from users, and to and from programs with
+training loops of their own.
 
 A reader who knows these messages knows the protocol; the handlers are in the actors' own files.
 Offers name tensor bundles that travel on the tensor transport; no bulk data is in a message.
@@ -27,6 +28,26 @@ from spotlight.actors.protocol.peers import (
     CannotFollow,
     Follow,
     Introduce,
+)
+from spotlight.actors.protocol.sessions import (
+    BeginSession,
+    DoneGroup,
+    DoneSample,
+    EndSession,
+    FailedSample,
+    Fleet,
+    FleetNode,
+    GetFleet,
+    GroupOrder,
+    GroupsDone,
+    OfferWeights,
+    PoolUse,
+    SessionBegan,
+    SessionRefused,
+    SubmitGroups,
+    TakeGroups,
+    TensorShape,
+    WithdrawGroups,
 )
 from spotlight.actors.protocol.trainer import (
     GetTrainer,
@@ -68,17 +89,27 @@ from spotlight.actors.protocol.users import (
 
 __all__ = [
     "Acknowledged",
+    "BeginSession",
     "CancelJob",
     "CannotFollow",
     "CommitSteps",
     "Completed",
     "Demand",
     "DemandClass",
+    "DoneGroup",
+    "DoneSample",
+    "EndSession",
+    "FailedSample",
+    "Fleet",
+    "FleetNode",
     "Follow",
+    "GetFleet",
     "GetStatus",
     "GetTrainer",
     "Grant",
+    "GroupOrder",
     "GroupPlan",
+    "GroupsDone",
     "HeldLease",
     "Introduce",
     "JobAccepted",
@@ -94,7 +125,9 @@ __all__ = [
     "NodeReport",
     "NodeUnknown",
     "NoticeSeconds",
+    "OfferWeights",
     "Outcome",
+    "PoolUse",
     "PreemptNode",
     "Publish",
     "Pull",
@@ -104,14 +137,20 @@ __all__ = [
     "Revoke",
     "SaveCheckpoint",
     "Seat",
+    "SessionBegan",
+    "SessionRefused",
     "StartTrainer",
+    "SubmitGroups",
     "SubmitJob",
+    "TakeGroups",
+    "TensorShape",
     "Train",
     "TrainedIteration",
     "TrainerReport",
     "TrainingSample",
     "UserNotice",
     "WeightsOffer",
+    "WithdrawGroups",
     "WorkerPlan",
     "WorkerRefs",
     "WorkerReport",

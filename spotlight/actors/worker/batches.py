@@ -26,7 +26,8 @@ class MemberJob:
 
     id: str
     model: Model
-    reward: RewardSpec
+    reward: RewardSpec | None
+    """None: nothing is scored."""
     sink: StoreEndpoint
     """Of the coordinator that is there now."""
     fingerprint: str

@@ -44,8 +44,14 @@ class Scoring:
         except Exception as error:
             log.error("scorer_not_built", reason=f"{type(error).__name__}: {error}")
 
-    async def score(self, reward: RewardSpec, images: Images, prompts: Sequence[str]) -> Scored:
-        """One reward per image. Raises `ScoringError`."""
+    async def score(
+        self, reward: RewardSpec | None, images: Images, prompts: Sequence[str]
+    ) -> Scored:
+        """One reward per image; zeros that nobody reads where nothing is scored. Raises
+        `ScoringError`.
+        """
+        if reward is None:
+            return Scored((0.0,) * len(prompts), 0.0)
         try:
             return await self._context.on_scorer(lambda: self._score(reward, images, prompts))
         except ScoringError:

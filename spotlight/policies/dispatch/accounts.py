@@ -73,6 +73,10 @@ class Accounts:
         self._of_iteration[request.kind, request.iteration][request.id] = row
         return row, saved
 
+    def of_iteration(self, kind: RequestKind, iteration: int) -> list[Row]:
+        """Those that there are of a kind and iteration."""
+        return list(self._of_iteration.get((kind, iteration), {}).values())
+
     def drop(self, rows: Iterable[Row]) -> None:
         """Nobody wants these any more, finished or not."""
         rows = list(rows)
@@ -171,7 +175,9 @@ class Accounts:
     def end(self, row: Row, reward: float, now: float) -> Result:
         """The row is done. Its samples stay if they are trained on."""
         assert row.commit is not None, "what is done has a sample"
-        result = Result(row.request, reward, row.commit.bundle, row.commit.row)
+        result = Result(
+            row.request, reward, row.commit.bundle, row.commit.row, row.attempts, row.resumed_at
+        )
         row.state, row.done_by = RequestState.DONE, row.commit.bundle.key
         row.note(now, f"done, with a reward of {reward:.4f}")
         if row.request.kind != "rollout":

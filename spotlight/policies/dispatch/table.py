@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
 from spotlight.policies.dispatch.accounts import Accounts, Counters
 from spotlight.policies.dispatch.blame import Blame
@@ -44,7 +44,7 @@ from spotlight.policies.dispatch.matching import Backlog, Matching
 from spotlight.policies.dispatch.pace import Pace
 from spotlight.policies.dispatch.phases import Phases
 from spotlight.policies.dispatch.recalls import SLOW
-from spotlight.policies.dispatch.rows import Lease, RequestState, SavedRow
+from spotlight.policies.dispatch.rows import Lease, RequestState, Row, SavedRow
 from spotlight.policies.dispatch.takers import Groups, Taker
 from spotlight.run_events import LeasesExpired
 from spotlight.timings import DispatchTimings
@@ -133,12 +133,16 @@ class RequestTable:
             revoked[lease.worker].append(number)
             self._matching.takers[lease.worker].revoked.add(number)
             self._matching.close(lease)
-        for row in rows:
-            if row.state is RequestState.QUEUED:
-                self._matching.waiting.remove(row)
-        self._accounts.drop(rows)
+        self._drop(rows)
         for name, numbers in revoked.items():
             self._accounts.out.append(RevokeLeases(name, tuple(numbers)))
+        return self._instructions(now)
+
+    def withdraw(self, kind: RequestKind, iteration: int, now: float) -> list[Instruction]:
+        """Nobody wants the requests of an iteration any more: those that wait are dropped. What is
+        in work shares its lease with others, so it is finished and told as ever."""
+        rows = self._accounts.of_iteration(kind, iteration)
+        self._drop([row for row in rows if row.state is RequestState.QUEUED])
         return self._instructions(now)
 
     def forget(self, kind: RequestKind, iteration: int, now: float) -> list[Instruction]:
@@ -329,10 +333,7 @@ class RequestTable:
     def story(self, request_id: str) -> str:
         """A request's life so far, an event a line; for errors and people."""
         row = self._accounts.rows.get(request_id)
-        if row is None:
-            return f"{request_id}: not known"
-        lines = [f"{request_id}: {row.state.value} after {row.steps_done} steps"]
-        return "\n".join(lines + [f"  {at:.3f} s: {what}" for at, what in row.events])
+        return f"{request_id}: not known" if row is None else row.story()
 
     def leases(self) -> list[Lease]:
         """Those that there are, oldest first; nobody else may change them."""
@@ -354,6 +355,12 @@ class RequestTable:
         out, self._accounts.out = self._accounts.out, []
         return out + self._matching.match(now)
 
+    def _drop(self, rows: Sequence[Row]) -> None:
+        for row in rows:
+            if row.state is RequestState.QUEUED:
+                self._matching.waiting.remove(row)
+        self._accounts.drop(rows)
+
     def _current(self, name: str, epoch: int) -> Taker | None:
         """The worker, if that process is the one that is there; it is heard."""
         taker = self._matching.takers.get(name)
@@ -364,8 +371,6 @@ class RequestTable:
             taker.silent = False
             self._matching.refresh(name)
         return taker
-
-    # --- leases ---
 
     def _settle(self, taker: Taker, now: float) -> None:
         """Renew the leases that a group says it holds, and let it keep those that an earlier table
