@@ -205,7 +205,7 @@ def test_what_a_lost_worker_had_begun_is_gone_on_with(tmp_path: Path) -> None:
             await loop.publish(0)
             await loop.link.submit([order(n) for n in range(1, 13)])
             await loop.done(2)
-            await preempt(cluster, "b", 10.0)
+            await preempt(cluster, "b", 1.0)
             groups = await loop.done(12)
             assert [group.number for group in groups] == list(range(1, 13))
             assert all(loop.latents[n] == loop.expected(order(n)) for n in range(1, 13))

@@ -9,12 +9,15 @@ import shutil
 from pathlib import Path
 
 import msgspec
+import structlog
 
 from spotlight.actors.runtime import ActorRef
 from spotlight.errors import RunFolderError
 from spotlight.jobs import WorkSpec
 from spotlight.store.journal import Journal
 from spotlight.store.run_folder import replace_file
+
+log = structlog.get_logger(__name__)
 
 _FILE = "session.json"
 _PREFIX = "session-"
@@ -51,6 +54,7 @@ class SessionFolder:
             raise RunFolderError(
                 f"{path}: {error.strerror}; give the coordinator --runs that can be written"
             ) from error
+        log.debug("journal_goes_back")  # what an earlier session's one held is of no account
         return cls(path, saved)
 
     @classmethod
