@@ -130,7 +130,7 @@ class Capacity:
     newest_version: int
     """Of the weights; -1 before the first."""
     ready_workers: int
-    """Workers that hold it."""
+    """Workers whose node has it."""
     waiting: int
     """Requests that are submitted and not done."""
     images_per_s: float

@@ -27,6 +27,7 @@ from spotlight.jobs import (
     WorkSpec,
     work_from_data,
 )
+from spotlight.rollouts.publication import Publications
 from spotlight.rollouts.rollouts import Rollouts
 from spotlight.store.memory_folder import MemoryFolder
 from spotlight.timings import Timings
@@ -91,7 +92,7 @@ async def open_session(
             system.well_known(address, "coordinator"),
             secrets.token_hex(8),
             work,
-            store,
+            Publications(store, work.model.tuning),
             lambda offer: fetch(offer, timings.transfers),
             tensors=tensors,
             timings=timings,

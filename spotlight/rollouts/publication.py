@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Literal
 
-from spotlight.actors.protocol import TensorShape, WeightsOffer
+from spotlight.actors.protocol import WeightsOffer
 from spotlight.errors import WeightsRefused
 from spotlight.transport.tensors import BundleStore
 
@@ -20,14 +20,13 @@ class Publications:
     """The versions that are published, and their bundles in this program's store.
 
     Args:
-        tensors: names and shapes that a publication must have.
         kind: what the session trains.
     """
 
-    def __init__(self, store: BundleStore, tensors: Collection[TensorShape], kind: Kind) -> None:
+    def __init__(self, store: BundleStore, kind: Kind) -> None:
         self._store = store
-        self.shapes = {tensor.name: tensor.shape for tensor in tensors}
-        """Of the tensors that a publication has, by name."""
+        self.shapes: Mapping[str, tuple[int, ...]] = {}
+        """Of the tensors that a publication has, by name; the coordinator says so."""
         self._kind = kind
         self.offers: dict[int, WeightsOffer] = {}
         """By version, those that are kept."""

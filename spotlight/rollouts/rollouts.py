@@ -28,7 +28,6 @@ from spotlight.rollouts.session_link import SessionLink
 from spotlight.rollouts.streams import GroupStream
 from spotlight.rollouts.versions import ANY_VERSION, AtLeast, Exactly, choose_version
 from spotlight.timings import Timings
-from spotlight.transport.tensors import BundleStore
 from spotlight.types import BundleOffer
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ class Rollouts:
         coordinator: ActorRef,
         session: str,
         work: WorkSpec,
-        store: BundleStore,
+        publications: Publications,
         fetch: Callable[[BundleOffer], Awaitable[bytes]],
         *,
         tensors: bool,
@@ -61,8 +60,7 @@ class Rollouts:
     ) -> None:
         """Not for users: see `connect` and `local`."""
         self._work = work
-        self._publications = Publications(store, (), work.model.tuning)
-        self._store = store
+        self._publications = publications
         self._fetcher = SampleFetcher(fetch, tensors=tensors)
         self._link = SessionLink(
             system,
@@ -149,7 +147,7 @@ class Rollouts:
         self._lose(SessionEnded("the session was ended while its groups were waited for"))
         await self._link.end()
         for stream in list(self._streams):
-            await stream.aclose()
+            await stream.abandon()
         await self._fetcher.aclose()
 
     # --- weights ---

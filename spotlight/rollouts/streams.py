@@ -60,6 +60,11 @@ class GroupStream(AsyncIterator[Group]):
         self._open.clear()
         self._done.put_nowait(error)
 
+    async def abandon(self) -> None:
+        """Submit nothing more."""
+        self._submitting.cancel()
+        await asyncio.wait((self._submitting,))
+
     def _end_if_complete(self) -> None:
         if self._all_submitted and not self._open:
             self._closed(self)
@@ -86,8 +91,7 @@ class GroupStream(AsyncIterator[Group]):
         """Drop what is not done, and what was not taken."""
         self._over = True
         self._closed(self)
-        self._submitting.cancel()
-        await asyncio.wait((self._submitting,))
+        await self.abandon()
         numbers, self._open = self._open, set()
         if numbers:
             await self._withdraw(numbers)

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from spotlight.actors.protocol import TensorShape
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.errors import TransferFailed, WeightsRefused
 from spotlight.jobs import LoraSpec, ModelSpec
@@ -34,8 +33,9 @@ async def store(tmp_path: Path) -> AsyncIterator[BundleStore]:
 
 
 def publications(store: BundleStore, spec: ModelSpec) -> Publications:
-    shapes = [TensorShape(*each) for each in trainable_shapes(spec).items()]
-    return Publications(store, shapes, spec.tuning)
+    made = Publications(store, spec.tuning)
+    made.shapes = trainable_shapes(spec)
+    return made
 
 
 @pytest.mark.parametrize("spec", [FULL, LORA])

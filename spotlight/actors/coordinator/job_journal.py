@@ -157,9 +157,9 @@ class JobJournal:
         self.stage_requests(rows)
         self.commit_staged()
 
-    def forget_requests(self, kind: RequestKind, *iterations: int) -> None:
-        """The requests of a kind and these iterations are used up."""
-        self._write({}, drop=[_REQUESTS + RequestId.prefix(kind, each) for each in iterations])
+    def forget_requests(self, kind: RequestKind, iteration: int) -> None:
+        """The requests of a kind and iteration are used up."""
+        self._write({}, drop=(_REQUESTS + RequestId.prefix(kind, iteration),))
 
     def begin_again(self) -> None:
         """Somebody resumes a job that had ended: what was given up is tried again. Trainers that

@@ -115,17 +115,16 @@ class RequestQueue:
         """Drop the requests of a kind; leases on them are revoked, and what still comes is late."""
         self.carry_out(self._table.cancel(kind, self._now()))
 
-    def withdraw(self, kind: RequestKind, iteration: int) -> None:
-        """Nobody wants the requests of a kind and iteration that still wait."""
-        self.carry_out(self._table.withdraw(kind, iteration, self._now()))
+    def release(self, request_ids: Iterable[str]) -> None:
+        """Nobody wants these any more, finished or not; what is in work is finished and told."""
+        self.carry_out(self._table.release(request_ids, self._now()))
 
-    def forget(self, kind: RequestKind, *iterations: int) -> None:
-        """The results of a kind and these iterations are used up: drop them and their bundles."""
-        for iteration in iterations:
-            self.carry_out(self._table.forget(kind, iteration, self._now()))
+    def forget(self, kind: RequestKind, iteration: int) -> None:
+        """The results of a kind and iteration are used up: drop them and their bundles."""
+        self.carry_out(self._table.forget(kind, iteration, self._now()))
         self._end_turn()
         with suppress(JournalError):  # ends the job
-            self._journal.forget_requests(kind, *iterations)
+            self._journal.forget_requests(kind, iteration)
 
     # --- workers ---
 

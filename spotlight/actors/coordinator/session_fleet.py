@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-
 from spotlight.actors.coordinator.session_parts import SessionParts
 from spotlight.actors.protocol import Fleet, FleetNode, JobStatus, NodeReport, Outcome
 
 
-def fleet_of(parts: SessionParts, holds: Mapping[str, Collection[int]], now: float) -> Fleet:
-    """Who is there, and what was done so far; `holds` are the weights versions of every worker."""
+def fleet_of(parts: SessionParts, now: float) -> Fleet:
+    """Who is there, and what was done so far."""
     newest = max(parts.publications.versions, default=-1)
     nodes = [parts.roster.nodes[name] for name in sorted(parts.roster.nodes)]
-    there = [worker.worker for node in nodes for worker in node.workers]
     totals = parts.groups.totals
     return Fleet(
         nodes=tuple(map(_node, nodes)),
         newest_version=newest,
-        ready=sum(newest in holds.get(name, ()) for name in there),
+        ready=sum(
+            len(node.workers)
+            for node in nodes
+            if newest in {offer.version for offer in node.weights}
+        ),
         waiting=parts.groups.open_requests,
         images_per_s=parts.pace.images_per_s(now),
         samples=totals.samples,

@@ -1,8 +1,7 @@
 """The prompt groups of a session: from their orders to what the user has taken.
 
 A group is open, done or gone. It is done when each of its requests is finished or given up; it is
-told to the user until he has taken it, or wants it no more. A bundle of samples holds rows of
-several groups, and goes with the last of them.
+told to the user until he has taken it, or wants it no more.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ class _Group:
     failed: dict[int, str] = field(default_factory=dict)
 
     @property
-    def done(self) -> bool:
-        return len(self.results) + len(self.failed) == len(self.order.seeds)
+    def open_seeds(self) -> int:
+        return len(self.order.seeds) - len(self.results) - len(self.failed)
 
 
 @dataclass
@@ -51,20 +50,12 @@ class SessionGroups:
         self._open: dict[int, _Group] = {}
         self._done: dict[int, _Group] = {}
         """The first to be done first."""
-        self._users: dict[str, tuple[BundleOffer, set[int]]] = {}
-        """Groups that need a bundle, by its key."""
         self.totals = Totals()
+        self.open_requests = 0
+        """Requests that are not over."""
 
     def __len__(self) -> int:
         return len(self._open) + len(self._done)
-
-    @property
-    def open_requests(self) -> int:
-        """Requests that are not over."""
-        return sum(
-            len(group.order.seeds) - len(group.results) - len(group.failed)
-            for group in self._open.values()
-        )
 
     def submit(self, orders: Iterable[GroupOrder]) -> list[GroupOrder]:
         """Take orders; returns those that are new."""
@@ -74,64 +65,55 @@ class SessionGroups:
             if order.number not in self._open and order.number not in self._done
         ]
         self._open |= {order.number: _Group(order) for order in new}
+        self.open_requests += sum(len(order.seeds) for order in new)
         return new
 
-    def finished(self, results: Sequence[Result], *, restored: bool) -> list[BundleOffer]:
-        """Samples are there; returns bundles that nobody needs."""
-        bundles = {result.bundle.key: result.bundle for result in results}
+    def finished(self, results: Sequence[Result], *, restored: bool) -> list[str]:
+        """Samples are there; returns ids of those that nobody wants."""
+        unwanted = []
         for result in results:
             request = result.request
-            is_preview = request.kind == "preview"
-            group = self._open.get(request.iteration)
             if not restored:
-                self.totals.previews += is_preview
-                self.totals.samples += not is_preview
+                self.totals.previews += request.kind == "preview"
+                self.totals.samples += request.kind == "rollout"
                 self.totals.resumed += result.resumed_at > 0
-            if group is None or request.seed in group.results:
-                continue
-            group.results[request.seed] = result
-            if not is_preview:
-                _, users = self._users.setdefault(result.bundle.key, (result.bundle, set()))
-                users.add(request.iteration)
-            self._close_if_done(group)
-        kinds = {result.bundle.key: result.request.kind for result in results}
-        return [
-            bundle
-            for key, bundle in bundles.items()
-            if kinds[key] == "rollout" and key not in self._users
-        ]
+            group = self._open.get(request.group)
+            if group is None:
+                unwanted.append(request.id)
+            else:
+                group.results[request.seed] = result
+                self._note_end(group)
+        return unwanted
 
-    def given_up(self, requests: Sequence[Request], reason: str) -> None:
-        """These failed for good."""
+    def given_up(self, requests: Sequence[Request], reason: str) -> list[str]:
+        """These failed for good; returns ids of those that nobody wants."""
+        unwanted = []
         for request in requests:
-            group = self._open.get(request.iteration)
-            if group is not None:
-                self.totals.failed += 1
+            self.totals.failed += 1
+            group = self._open.get(request.group)
+            if group is None:
+                unwanted.append(request.id)
+            else:
                 group.failed[request.seed] = reason
-                self._close_if_done(group)
+                self._note_end(group)
+        return unwanted
 
-    def _close_if_done(self, group: _Group) -> None:
-        if group.done:
+    def _note_end(self, group: _Group) -> None:
+        self.open_requests -= 1
+        if not group.open_seeds:
             self._done[group.order.number] = self._open.pop(group.order.number)
 
-    def remove(self, numbers: Iterable[int]) -> tuple[list[GroupOrder], list[BundleOffer]]:
-        """The user has these, or wants them no more; returns those that were there, and bundles
-        that nobody needs now.
-        """
-        removed, unused = [], []
+    def remove(self, numbers: Iterable[int]) -> list[GroupOrder]:
+        """The user has these, or wants them no more; returns those that were there."""
+        removed = []
         for number in numbers:
             group = self._done.pop(number, None) or self._open.pop(number, None)
-            if group is None:
-                continue
-            removed.append(group.order)
-            for key in {result.bundle.key for result in group.results.values()}:
-                bundle, users = self._users.get(key, (None, set()))
-                users.discard(number)
-                if bundle is not None and not users:
-                    unused.append(self._users.pop(key)[0])
-        return removed, unused
+            if group is not None:
+                removed.append(group.order)
+                self.open_requests -= group.open_seeds
+        return removed
 
-    def open_of(self, kind: str) -> bool:
+    def has_open(self, kind: str) -> bool:
         """Whether any group of a kind is not done."""
         return any(group.order.kind == kind for group in self._open.values())
 
@@ -194,10 +176,10 @@ def requests_of(order: GroupOrder, settings: SamplingSettings) -> list[Request]:
     """The requests of a group, one for each seed."""
     return [
         Request(
-            id=str(RequestId(order.kind, order.number, order.version, 0, seed)),
+            id=request_id(order, seed),
             kind=order.kind,
-            iteration=order.number,
-            group=0,
+            iteration=0,
+            group=order.number,
             prompt=order.prompt,
             seed=seed,
             weights_version=order.version,
@@ -206,6 +188,11 @@ def requests_of(order: GroupOrder, settings: SamplingSettings) -> list[Request]:
         )
         for seed in order.seeds
     ]
+
+
+def request_id(order: GroupOrder, seed: int) -> str:
+    """Of one sample of a group."""
+    return str(RequestId(order.kind, 0, order.version, order.number, seed))
 
 
 def picture_folder(number: int) -> str:

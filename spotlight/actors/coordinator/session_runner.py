@@ -30,6 +30,7 @@ from spotlight.actors.coordinator.session_fleet import fleet_of, session_status
 from spotlight.actors.coordinator.session_groups import (
     picture_folder,
     problem_with_orders,
+    request_id,
     requests_of,
 )
 from spotlight.actors.coordinator.session_parts import SessionParts, SessionSetup
@@ -110,8 +111,6 @@ class SessionRunner(Actor):
         """When the user was lost; None while he is there."""
         self._news = asyncio.Event()
         """A group is done."""
-        self._holds: dict[str, tuple[int, ...]] = {}
-        """Weights versions of every worker."""
 
     @property
     def began(self) -> SessionBegan:
@@ -240,9 +239,8 @@ class SessionRunner(Actor):
 
     @handles(WorkerReport, only=_from_the_worker)
     async def on_worker_report(self, message: WorkerReport) -> None:
-        """What the worker does and holds."""
+        """What the worker does from now on, and whether it can serve at all."""
         self._parts.ledger.note(message)
-        self._holds[message.worker] = message.rollout
 
     # --- weights ---
 
@@ -283,13 +281,10 @@ class SessionRunner(Actor):
     async def on_withdraw(self, message: WithdrawGroups) -> Acknowledged:
         """Drop what waits, and revoke what is in work if that takes nothing from others."""
         self._heard()
-        requests = self._parts.requests
         removed = self._remove(message.numbers)
         for kind in {order.kind for order in removed}:
-            if not self._groups.open_of(kind):
-                requests.cancel(kind)
-        for order in removed:
-            requests.withdraw(order.kind, order.number)
+            if not self._groups.has_open(kind):
+                self._parts.requests.cancel(kind)
         return Acknowledged()
 
     @handles(TakeGroups, only=_from_user)
@@ -317,27 +312,24 @@ class SessionRunner(Actor):
 
     def _remove(self, numbers: tuple[int, ...]) -> list[GroupOrder]:
         """The user has these groups, or wants them no more."""
-        removed, unused = self._groups.remove(numbers)
+        removed = self._groups.remove(numbers)
         for order in removed:
             if order.pictures:
                 self._setup.store.delete(picture_folder(order.number))
-        for bundle in unused:
-            self._setup.store.delete(bundle.key)
-        for kind in ("rollout", "preview"):
-            over = [order.number for order in removed if order.kind == kind]
-            if over:
-                self._parts.requests.forget(kind, *over)
+        self._parts.requests.release(
+            request_id(order, seed) for order in removed for seed in order.seeds
+        )
         return removed
 
     async def _end_requests(self, ended: Ended) -> None:
         """Requests are finished, in any order and each once, or given up."""
         if isinstance(ended, RequestsFinished):
-            for bundle in self._groups.finished(ended.results, restored=ended.restored):
-                self._setup.store.delete(bundle.key)
             if not ended.restored:
                 self._parts.pace.note(len(ended.of("rollout")), self._now())
+            unwanted = self._groups.finished(ended.results, restored=ended.restored)
         else:
-            self._groups.given_up(ended.requests, ended.reason)
+            unwanted = self._groups.given_up(ended.requests, ended.reason)
+        self._parts.requests.release(unwanted)
         self._news.set()
 
     def _settings(self, order: GroupOrder) -> SamplingSettings:
@@ -360,7 +352,7 @@ class SessionRunner(Actor):
     async def on_fleet(self, message: GetFleet) -> Fleet:
         """Who is there, and what was done so far."""
         self._heard()
-        return fleet_of(self._parts, self._holds, self._now())
+        return fleet_of(self._parts, self._now())
 
     @staticmethod
     def _now() -> float:

@@ -193,7 +193,7 @@ class Fleet(Message, frozen=True):
     newest_version: int
     """Of the weights; -1 before the first."""
     ready: int
-    """Workers that hold it."""
+    """Workers whose node has it."""
     waiting: int
     """Requests that are submitted and not done."""
     images_per_s: float

@@ -73,10 +73,6 @@ class Accounts:
         self._of_iteration[request.kind, request.iteration][request.id] = row
         return row, saved
 
-    def of_iteration(self, kind: RequestKind, iteration: int) -> list[Row]:
-        """Those that there are of a kind and iteration."""
-        return list(self._of_iteration.get((kind, iteration), {}).values())
-
     def drop(self, rows: Iterable[Row]) -> None:
         """Nobody wants these any more, finished or not."""
         rows = list(rows)

@@ -138,11 +138,11 @@ class RequestTable:
             self._accounts.out.append(RevokeLeases(name, tuple(numbers)))
         return self._instructions(now)
 
-    def withdraw(self, kind: RequestKind, iteration: int, now: float) -> list[Instruction]:
-        """Nobody wants the requests of an iteration any more: those that wait are dropped. What is
-        in work shares its lease with others, so it is finished and told as ever."""
-        rows = self._accounts.of_iteration(kind, iteration)
-        self._drop([row for row in rows if row.state is RequestState.QUEUED])
+    def release(self, request_ids: Iterable[str], now: float) -> list[Instruction]:
+        """Nobody wants these any more: they are dropped, with their samples. What is in work shares
+        its lease with others, so it is finished and told as ever, and can be released then."""
+        known = (self._accounts.rows.get(request_id) for request_id in request_ids)
+        self._drop([row for row in known if row and row.state is not RequestState.LEASED])
         return self._instructions(now)
 
     def forget(self, kind: RequestKind, iteration: int, now: float) -> list[Instruction]:
