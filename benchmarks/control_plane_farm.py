@@ -42,6 +42,7 @@ from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, Message, hand
 from spotlight.actors.runtime.logs import log_as_json_lines
 from spotlight.actors.runtime.loop import run
 from spotlight.actors.worker.group_leader import REPORT_EVERY
+from spotlight.errors import ActorError
 from spotlight.timings import DeliveryTimings
 from spotlight.transport.control import ZeroMQTransport
 from spotlight.types import BundleOffer, StoreEndpoint, WorkerState
@@ -134,7 +135,7 @@ class Leader(Actor):
                 lease,
                 ids,
                 offer(f"samples/{self._name}/{self._epoch}-{lease}"),
-                (0.5,) * len(ids),
+                ((0.5,),) * len(ids),
                 grant.requests[0].settings.steps,
                 1.0,
             )
@@ -206,8 +207,8 @@ class Node(Actor):
 
     async def join(self) -> None:
         """Return when the coordinator has said yes; report regularly from then on."""
-        await self._report()
-        assert self._plan is not None
+        while self._plan is None:
+            await self._report()
         self.watch(self._plan.coordinator)
         self.run_task(self._keep_reporting())
 
@@ -236,7 +237,11 @@ class Node(Actor):
             job_id=job.job_id if job is not None else "",
             weights=tuple(_copy(offer) for offer in job.weights) if job is not None else (),
         )
-        answer = await self.ask(coordinator, report, timeout_s=_ASK_LIMIT_S)
+        try:
+            answer = await self.ask(coordinator, report, timeout_s=_ASK_LIMIT_S)
+        except ActorError:  # it has much to do: the next report says the same
+            await asyncio.sleep(self._farm.rng.uniform(0.0, 1.0))
+            return
         assert not isinstance(answer, NodeRefused), answer
         if isinstance(answer, NodePlan):
             self._follow(answer)

@@ -60,7 +60,7 @@ async def run_loop(job: JobSpec) -> dict[str, list[float]]:
     prompts = read_prompts(job.prompts.train)
     found: dict[str, list[float]] = {"images_per_s": [], "publish_s": []}
     async with Rollouts.local(
-        workers=WORKERS, model=job.model, sampler=job.sampler, rewards=[job.reward]
+        workers=WORKERS, model=job.model, sampler=job.sampler, rewards=job.rewards
     ) as rollouts:
         for iteration in range(job.iterations):
             began = time.monotonic()

@@ -94,6 +94,35 @@ class GroupDropped(RunEvent, frozen=True, kw_only=True, tag="group_dropped"):
     """Why the sample failed."""
 
 
+class RewardsFlat(RunEvent, frozen=True, kw_only=True, tag="rewards_flat"):
+    """All samples of an iteration have the same reward, so there is nothing to learn from them."""
+
+    iteration: int
+    """The iteration."""
+    reward: float
+    """What all of them have; of several rewards the mean by their weights."""
+    in_a_row: int
+    """So many iterations in a row had nothing but equal rewards, this one included."""
+    stops_after: int
+    """After so many in a row the job stops."""
+
+
+class RewardFell(RunEvent, frozen=True, kw_only=True, tag="reward_fell"):
+    """A reward that is not trained on fell beyond noise while the score rose: the model may game
+    what it is trained on."""
+
+    weights_version: int
+    """The version that was validated."""
+    reward: str
+    """Name of the reward."""
+    mean: float
+    """What the version has of it."""
+    best: float
+    """The most that a version before had."""
+    best_version: int
+    """That version."""
+
+
 class ExplorationReduced(RunEvent, frozen=True, kw_only=True, tag="exploration_reduced"):
     """Previews have earned too little, so fewer of them are made."""
 

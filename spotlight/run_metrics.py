@@ -46,13 +46,18 @@ class IterationMetrics(RunMetrics, kw_only=True, tag="iteration"):
     images_per_s: float | None = None
     """Samples made per second of the rollout."""
     reward_mean: float | None = None
-    """Mean of the rewards of the samples."""
+    """Mean of the rewards of the samples; of several rewards the mean by their weights."""
     reward_std: float | None = None
-    """Spread of the rewards of the samples."""
+    """Spread of the rewards of the samples, averaged by their weights in each."""
+    rewards: dict[str, float] = {}
+    """Mean over the samples of each reward, by its name."""
+    reward_stds: dict[str, float] = {}
+    """Spread over the samples of each reward, by its name."""
     group_std_mean: float | None = None
-    """Mean over the prompt groups of the spread of their rewards."""
+    """Mean over the prompt groups of the spread of their rewards; several rewards are summed, here
+    and below, each by its weight over its usual spread within a prompt group."""
     zero_variance_groups: int = 0
-    """Number of the prompt groups whose samples all have the same reward."""
+    """Number of the prompt groups whose samples all have the same rewards."""
     contrast: float | None = None
     """Root mean square over the prompt groups of the spread of their rewards."""
     contrast_at_random: float | None = None
@@ -101,7 +106,15 @@ class ValidationMetrics(RunMetrics, kw_only=True, tag="validation"):
     weights_version: int
     """Version of the weights that were validated."""
     score: float
-    """Mean reward of the validation images, in [0, 1]."""
+    """Mean reward of the validation images; of several rewards the mean by their weights."""
+    score_error: float | None = None
+    """Standard error of the score, by the spread of the images."""
+    rewards: dict[str, float] = {}
+    """Mean of each reward, by its name, those that are not trained on included."""
+    reward_errors: dict[str, float] = {}
+    """Standard error of each of these."""
+    checks: float | None = None
+    """Mean by their weights of the rewards that are not trained on; None if there are none."""
     iteration: int = 0
     """Number of the iterations that were trained before."""
     images: int = 0

@@ -4,7 +4,8 @@ that these name. Every room may use these; they use nothing of ours.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, NamedTuple, get_args
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -30,6 +31,14 @@ _NO_CONTROLS = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*\Z"
 
 class Record(msgspec.Struct, frozen=True):
     """A part of a message."""
+
+
+class Prompt(msgspec.Struct, frozen=True):
+    """What an image is to show, as scorers are told."""
+
+    text: str
+    metadata: Mapping[str, Any] = {}
+    """The other fields of its line in a JSONL file; empty for a prompt of a text file."""
 
 
 class RequestId(NamedTuple):
@@ -93,6 +102,8 @@ class Request(Record, frozen=True):
     settings: SamplingSettings
     is_probe: bool = False
     """Regenerated beside the samples, to see what previews are worth; it is not trained on."""
+    metadata: str = ""
+    """What scorers are to know of the prompt: an object in JSON; empty for nothing."""
     image_key: str = ""
     """Where the member leaves the image as PNG in the coordinator's store; empty for nowhere."""
 
@@ -138,7 +149,9 @@ class Result(Record, frozen=True):
     """A denoised and scored request."""
 
     request: Request
-    reward: float
+    rewards: tuple[float, ...]
+    """One of each reward that the job names, in its order; of an evaluation those that are only
+    measured stand behind."""
     bundle: BundleOffer
     row: int
     attempts: int = 0

@@ -15,7 +15,7 @@ import random
 import msgspec
 import numpy as np
 import torch
-from shape_scenes import EDGE, all_prompts, render, scene_for
+from shape_scenes import EDGE, all_prompts, as_prompt, render, scene_for
 from tiny_checkpoints import Recipe, make, parse_arguments
 from torch import Tensor
 
@@ -23,6 +23,7 @@ from spotlight.assets.geneval import PromptMetadata
 from spotlight.rewards.compositional import CompositionalScorer
 from spotlight.rewards.shape_prompts import COLOURS, SHAPES
 from spotlight.rewards.shapes import ShapeDetector
+from spotlight.types import Prompt
 
 HELD_OUT = {"colors": 2, "counting": 6, "color_attr": 8, "position": 16}
 """Validation prompts of each tag."""
@@ -71,9 +72,9 @@ class Scenes:
         rng = random.Random(int(torch.randint(2**62, (), generator=generator)))
         return [self._choose(rng).prompt if rng.random() < wrong else prompt for prompt in shown]
 
-    def validation_prompts(self) -> list[str]:
+    def validation_prompts(self) -> list[Prompt]:
         """Of scenes that are never drawn."""
-        return [metadata.prompt for metadata in self._validation]
+        return [as_prompt(metadata) for metadata in self._validation]
 
     def prompt_files(self) -> dict[str, str]:
         """Metadata as GenEval writes it."""
@@ -82,9 +83,7 @@ class Scenes:
 
     def scorer(self) -> CompositionalScorer:
         """The compositional reward."""
-        return CompositionalScorer(
-            ShapeDetector(), {metadata.prompt: metadata for metadata in self._validation}
-        )
+        return CompositionalScorer(ShapeDetector())
 
     def _choose(self, rng: random.Random) -> PromptMetadata:
         tag = rng.choice(list(HELD_OUT))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
@@ -18,7 +18,7 @@ import msgspec
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "job-reference.md"
-SOURCES = [ROOT / "spotlight" / "jobs" / name for name in ("sections.py", "spec.py")]
+SOURCES = [ROOT / "spotlight" / "jobs" / name for name in ("sections.py", "rewards.py", "spec.py")]
 LONGEST_DEFAULT = 60  # characters; a longer default is given below its table
 
 sys.path.insert(0, str(ROOT))
@@ -61,7 +61,9 @@ def reference() -> str:
 def _section(spec: type[msgspec.Struct], prefix: str, docs: dict[str, str]) -> Iterator[str]:
     """The table of one section, then those of the sections inside it."""
     hints = get_type_hints(spec)
-    inner = [field for field in msgspec.structs.fields(spec) if _is_section(hints[field.name])]
+    inner = [field for field in msgspec.structs.fields(spec) if _inner(hints[field.name])]
+    # The same sections may stand in several places; they are told at the first.
+    inner = [field for field in inner if field.name != "rewards" or not prefix]
     rows = [
         _field(spec, field, hints[field.name], prefix, docs)
         for field in msgspec.structs.fields(spec)
@@ -78,7 +80,9 @@ def _section(spec: type[msgspec.Struct], prefix: str, docs: dict[str, str]) -> I
         if len(row.default) > LONGEST_DEFAULT:
             yield f"\nDefault of `{row.path}`: {row.default}.\n"
     for field in inner:
-        yield from _section(hints[field.name], f"{prefix}{field.name}.", docs)
+        hint = hints[field.name]
+        some = "[]" if get_origin(hint) is tuple else ""
+        yield from _section(_inner(hint), f"{prefix}{field.name}{some}.", docs)
 
 
 def _field(
@@ -96,8 +100,12 @@ def _field(
     )
 
 
-def _is_section(hint: Any) -> bool:
-    return isinstance(hint, type) and issubclass(hint, msgspec.Struct)
+def _inner(hint: Any) -> Any:
+    """The section that a field is, may be, or has a list of; None if it is none."""
+    for option in (hint, *get_args(hint)):
+        if isinstance(option, type) and issubclass(option, msgspec.Struct):
+            return option
+    return None
 
 
 def _kind(hint: Any) -> str:
@@ -105,6 +113,10 @@ def _kind(hint: Any) -> str:
     names = {int: "whole number", float: "number", str: "text", type(None): "absent"}
     if hint in names:
         return names[hint]
+    if _inner(hint):
+        return "list, as `rewards` of the job"
+    if get_origin(hint) is Mapping:
+        return "mapping"
     arguments = get_args(hint)
     if str(get_origin(hint)).endswith("Literal"):
         return ", ".join(f"`{value}`" for value in arguments)
@@ -119,8 +131,10 @@ def _default(field: msgspec.structs.FieldInfo) -> str:
     if field.required:
         return "required"
     value = field.default
-    if value is None:
+    if value is None or value == "":
         return "absent"
+    if value == () or field.default_factory is dict:
+        return ""
     if isinstance(value, tuple):
         return ", ".join(f"`{item}`" for item in value)
     return f"`{value}`"

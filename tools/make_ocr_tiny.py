@@ -20,6 +20,7 @@ from torch import Tensor
 
 from spotlight.rewards.ocr import OcrScorer
 from spotlight.rewards.recognition import RapidRecognizer
+from spotlight.types import Prompt
 
 HEIGHT, WIDTH, DIGITS = 16, 48, 4
 FONT_SIZE = 16
@@ -63,9 +64,9 @@ class Numbers:
         named = torch.where(torch.rand(len(shown), 1, generator=generator) < wrong, others, shown)
         return [PROMPT.format("".join(map(str, row))) for row in named.tolist()]
 
-    def validation_prompts(self) -> list[str]:
+    def validation_prompts(self) -> list[Prompt]:
         """Of numbers that are never drawn."""
-        return self._validation
+        return [Prompt(text) for text in self._validation]
 
     def prompt_files(self) -> dict[str, str]:
         """One prompt a line."""

@@ -10,11 +10,13 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from PIL import Image, ImageDraw
 
 from spotlight.assets.geneval import Exclusion, PromptMetadata, Relation, Requirement
 from spotlight.rewards.shape_prompts import COLOURS, SHAPES
+from spotlight.types import Prompt
 
 EDGE = 32
 """Pixels of a picture's edge."""
@@ -102,6 +104,12 @@ def _position(one: tuple[str, str], target: tuple[str, str], relation: Relation)
         include=(_wanted(target), _wanted(one, position=(relation, 0))),
         prompt=f"a {' '.join(one)} {relation} a {' '.join(target)}",
     )
+
+
+def as_prompt(metadata: PromptMetadata) -> Prompt:
+    """The prompt of metadata, as scorers are told it."""
+    fields = msgspec.to_builtins(metadata)
+    return Prompt(fields.pop("prompt"), fields)
 
 
 def scene_for(metadata: PromptMetadata, rng: random.Random) -> list[Shape]:

@@ -26,7 +26,7 @@ from spotlight.diffusion.qwen_image import QwenImageModel
 from spotlight.diffusion.samplers import SamplerSettings, sample
 from spotlight.diffusion.text import TokenTextEncoder
 from spotlight.diffusion.vocabulary import TokenVocabulary
-from spotlight.rewards.base import Scorer
+from spotlight.rewards.base import Prompt, Scorer
 
 VALIDATION_SEEDS = 4
 
@@ -104,7 +104,7 @@ class Task(Protocol[Shown]):
         """Prompts for the pictures of one batch; a share `wrong` of them names something else."""
         ...
 
-    def validation_prompts(self) -> list[str]:
+    def validation_prompts(self) -> list[Prompt]:
         """Prompts to measure the model on."""
         ...
 
@@ -188,7 +188,8 @@ def validate(model: QwenImageModel, task: Task[Shown], scorer: Scorer) -> tuple[
     prompts = task.validation_prompts()
     settings = SamplerSettings("ode", 8, task.height, task.width, micro_batch=32)
     repeated = [prompt for prompt in prompts for _ in range(VALIDATION_SEEDS)]
-    latents = sample(model, repeated, list(range(len(repeated))), settings).latents
+    texts = [prompt.text for prompt in repeated]
+    latents = sample(model, texts, list(range(len(repeated))), settings).latents
     images = model.decode(latents, task.height, task.width)
     rewards = np.array(scorer.score(images, repeated))
     return float(rewards.mean()), float(rewards.reshape(len(prompts), -1).std(axis=1).mean())

@@ -7,19 +7,17 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
-from typing import TypeVar
 
-from spotlight.assets.geneval import PromptMetadata, parse_metadata
+from spotlight.assets.prompt_lines import parse_jsonl, parse_text
 from spotlight.errors import CheckpointError, JobError, UnreadableFile
 from spotlight.files import MEBIBYTE, Lines, read_text
+from spotlight.types import Prompt
 
 ASSETS = Path(__file__).parent
 BUILTIN = "builtin:"
 
 _LARGEST_PROMPTS = 64 * MEBIBYTE
-"""Bytes of a file of prompts or metadata: half a million long prompts."""
-
-T = TypeVar("T")
+"""Bytes of a file of prompts: half a million long ones."""
 
 
 def resolve_checkpoint(name: str) -> Path:
@@ -50,32 +48,23 @@ def resolve_checkpoint(name: str) -> Path:
 
 
 def read_prompts(name: str | Path) -> list[str]:
-    """The prompts of a file; see `read_prompt_lines`."""
-    return read_prompt_lines(name).items
+    """The texts of a file's prompts; see `read_prompt_lines`."""
+    return [prompt.text for prompt in read_prompt_lines(name).items]
 
 
-def read_prompt_lines(name: str | Path) -> Lines[str]:
-    """The prompts of a text file, one a line, blank lines left out; or those of GenEval's metadata
-    in a file that ends in `.jsonl`.
+def read_prompt_lines(name: str | Path) -> Lines[Prompt]:
+    """The prompts of a text file, one a line, or of a file that ends in `.jsonl`, one JSON object a
+    line; blank lines are left out.
 
     `name` is a path or `builtin:CHECKPOINT/LIST`. Raises `JobError` when there is no such file, or
-    nothing in it.
+    nothing in it, and naming a line that is not as it should be.
     """
     path = _prompts_file(name)
-    if path.suffix == ".jsonl":
-        return read_metadata(name).map(lambda metadata: metadata.prompt)
-    texts = [line.strip() for line in _read(path).splitlines()]
-    numbers = [number for number, text in enumerate(texts, start=1) if text]
-    return _filled(Lines(str(path), [text for text in texts if text], numbers))
-
-
-def read_metadata(name: str | Path) -> Lines[PromptMetadata]:
-    """GenEval's metadata in a file; `name` as for `read_prompts`.
-
-    Raises `JobError` when there is no such file, nothing in it, or a line is not as it should be.
-    """
-    path = _prompts_file(name)
-    return _filled(parse_metadata(_read(path), str(path)))
+    parse = parse_jsonl if path.suffix == ".jsonl" else parse_text
+    lines = parse(_read(path), str(path))
+    if not lines.items:
+        raise JobError("prompts", f"{path} is empty; give one prompt a line")
+    return lines
 
 
 def _read(path: Path) -> str:
@@ -85,12 +74,6 @@ def _read(path: Path) -> str:
         raise JobError(
             "prompts", f"{error}; give a text file in UTF-8 with one prompt a line"
         ) from error
-
-
-def _filled(lines: Lines[T]) -> Lines[T]:
-    if not lines.items:
-        raise JobError("prompts", f"{lines.source} is empty; give one prompt a line")
-    return lines
 
 
 def _prompts_file(name: str | Path) -> Path:

@@ -1,4 +1,4 @@
-"""Reads GenEval's metadata: what the image of each prompt must show (arXiv 2310.11513).
+"""GenEval's metadata: what the image of each prompt must show (arXiv 2310.11513).
 
 One JSON object a line, as in GenEval's `evaluation_metadata.jsonl`:
 
@@ -15,13 +15,11 @@ Pure: no I/O, neither numpy nor torch.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from typing import Literal, get_args
 
 import msgspec
 
-from spotlight.errors import JobError
-from spotlight.files import Lines
+from spotlight.types import Prompt
 
 Colour = Literal[
     "red", "orange", "yellow", "green", "blue", "purple", "pink", "brown", "black", "white"
@@ -57,7 +55,7 @@ class Exclusion(_Line, frozen=True, kw_only=True):
     """So many are too many."""
 
 
-class PromptMetadata(_Line, frozen=True, kw_only=True):
+class PromptMetadata(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the image of one prompt must show."""
 
     tag: str
@@ -73,52 +71,23 @@ class PromptMetadata(_Line, frozen=True, kw_only=True):
         return sum(requirement.count for requirement in self.include)
 
 
-def parse_metadata(text: str, source: str) -> Lines[PromptMetadata]:
-    """The metadata in `text`, blank lines left out; `source` names the file in errors.
+def asked_of(prompt: Prompt) -> PromptMetadata:
+    """What the image of a prompt must show; further fields of its metadata are ignored.
 
-    Raises `JobError` naming the line, the field and what is wrong with it.
+    Raises `ValueError` naming the field and what is wrong with it.
     """
-    decoder = msgspec.json.Decoder(PromptMetadata)
-    lines: Lines[PromptMetadata] = Lines(source, [], [])
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            metadata = decoder.decode(line)
-            _check(metadata)
-        except msgspec.ValidationError as error:
-            problem, _, field = str(error).partition(" - at `$")
-            raise _refusal(source, number, field.rstrip("`").lstrip("."), problem) from error
-        except msgspec.DecodeError as error:
-            raise _refusal(source, number, "", f"is not JSON ({error})") from error
-        lines.items.append(metadata)
-        lines.numbers.append(number)
-    return lines
-
-
-def by_prompt(files: Iterable[Lines[PromptMetadata]]) -> dict[str, PromptMetadata]:
-    """Metadata by prompt. A prompt may occur again; raises `JobError` when it then asks for
-    something else.
-    """
-    found: dict[str, PromptMetadata] = {}
-    for lines in files:
-        for index, one in enumerate(lines.items):
-            if found.setdefault(one.prompt, one) != one:
-                raise JobError(
-                    "reward.metadata",
-                    f"{lines.place(index)}: its prompt occurred before and asked for another image;"
-                    " keep one of the two",
-                )
-    return found
-
-
-def _refusal(source: str, number: int, field: str, problem: str) -> JobError:
-    place = f" `{field}`:" if field else ""
-    return JobError(
-        "reward.metadata",
-        f"{source}, line {number}:{place} {_without_quotation(field, problem)};"
-        " see GenEval's evaluation_metadata.jsonl for the format",
-    )
+    try:
+        metadata = msgspec.convert({**prompt.metadata, "prompt": prompt.text}, PromptMetadata)
+        _check(metadata)
+    except msgspec.ValidationError as error:
+        problem, _, where = str(error).partition(" - at `$")
+        field = where.rstrip("`").lstrip(".")
+        place = f"`{field}`: " if field else ""
+        raise ValueError(
+            f"{place}{_without_quotation(field, problem)};"
+            " see GenEval's evaluation_metadata.jsonl for the format"
+        ) from error
+    return metadata
 
 
 def _without_quotation(field: str, problem: str) -> str:
@@ -137,10 +106,6 @@ def _require(condition: bool, field: str, problem: str) -> None:
 
 def _check(metadata: PromptMetadata) -> None:
     """Raise msgspec's own error for what its types cannot say."""
-    _require(bool(metadata.prompt.strip()), "prompt", "must not be empty")
-    _require(
-        metadata.prompt == metadata.prompt.strip(), "prompt", "must not begin or end with a space"
-    )
     _require(bool(metadata.include), "include", "must ask for something")
     names: list[str] = []
     for index, one in enumerate(metadata.include):

@@ -101,7 +101,7 @@ def _make_folder(option: str, folder: Path) -> None:
 
 async def _serve_coordinator(place: Listening, runs: Path, address_file: Path | None) -> None:
     from spotlight import failpoints
-    from spotlight.actors.coordinator.coordinator import Coordinator
+    from spotlight.actors.coordinator.coordinator import MAILBOX, Coordinator
     from spotlight.actors.runtime import ActorSystem
     from spotlight.store.run_folder import replace_file
     from spotlight.timings import Timings
@@ -130,6 +130,7 @@ async def _serve_coordinator(place: Listening, runs: Path, address_file: Path | 
             lambda: Coordinator(runs, place.host, rng, open_store, timings=timings),
             "coordinator",
             linked=True,
+            mailbox=MAILBOX,
         )
         if address_file is not None:
             try:

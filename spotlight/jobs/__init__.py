@@ -9,6 +9,7 @@ from spotlight.jobs.loading import (
     parse_job,
     work_from_data,
 )
+from spotlight.jobs.rewards import HttpSpec, JudgeSpec, RewardSpec, ScoringSpec
 from spotlight.jobs.sections import (
     ExplorationSpec,
     LoraSpec,
@@ -16,7 +17,6 @@ from spotlight.jobs.sections import (
     PoolSpec,
     PoolsSpec,
     PromptsSpec,
-    RewardSpec,
     SamplerSpec,
     TrainingSpec,
     ValidationSpec,
@@ -28,7 +28,9 @@ __all__ = [
     "LARGEST_JOB_FILE",
     "MOST_WORKERS_OF_NODE",
     "ExplorationSpec",
+    "HttpSpec",
     "JobSpec",
+    "JudgeSpec",
     "LoraSpec",
     "ModelSpec",
     "PoolSpec",
@@ -36,6 +38,7 @@ __all__ = [
     "PromptsSpec",
     "RewardSpec",
     "SamplerSpec",
+    "ScoringSpec",
     "TrainingSpec",
     "ValidationSpec",
     "WindowSpec",

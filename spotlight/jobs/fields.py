@@ -23,8 +23,10 @@ MOST_REPEATS = 1000
 """Images of a prompt, draws of a sample, tries of a batch."""
 MOST_TARGETS = 1000
 """Modules with adapters, when each layer is named for itself."""
-MOST_FILES = 32
-"""Files of metadata."""
+MOST_REWARDS = 16
+"""Each scores every image."""
+LARGEST_REWARD = 1e9
+"""Of a reward's absolute value, and of its weight: what is larger comes from a broken scorer."""
 GREATEST_RANK = 8192
 """Of adapters, and their scale: the layers that they adapt are hardly larger."""
 MOST_THREADS = 256

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -15,11 +16,18 @@ import yaml
 from spotlight.errors import JobError, UnreadableFile
 from spotlight.files import MEBIBYTE, path_problem, read_text
 from spotlight.jobs.plain_yaml import PlainYAMLError, read_yaml
+from spotlight.jobs.rewards import RewardSpec
 from spotlight.jobs.spec import JobSpec, WorkSpec
 
 LARGEST_JOB_FILE = MEBIBYTE
 """Bytes of a job file, or of a run folder's config.yaml: one with every field has some three
 thousand."""
+
+_REPLACED = {
+    "reward": "has become a list: write `rewards: [{kind: ocr}]`, put `attempts` and `on_failure`"
+    " under `scoring`, and name files of metadata as `prompts`",
+}
+"""Keys of a job that older versions knew, and what to write instead."""
 
 
 def load_job(path: Path) -> JobSpec:
@@ -82,6 +90,18 @@ def _resolve_paths(job: JobSpec, base: Path) -> JobSpec:
             raise JobError(field, f"`{value}` leads to a path that {problem}")
         return path
 
+    def with_files(field: str, rewards: Sequence[RewardSpec]) -> tuple[RewardSpec, ...]:
+        return tuple(
+            with_file(f"{field}[{index}].http", reward) for index, reward in enumerate(rewards)
+        )
+
+    def with_file(field: str, reward: RewardSpec) -> RewardSpec:
+        if reward.http is None or reward.http.authorization_file is None:
+            return reward
+        file = absolute(f"{field}.authorization_file", reward.http.authorization_file)
+        http = msgspec.structs.replace(reward.http, authorization_file=file)
+        return msgspec.structs.replace(reward, http=http)
+
     return msgspec.structs.replace(
         job,
         model=msgspec.structs.replace(
@@ -92,9 +112,10 @@ def _resolve_paths(job: JobSpec, base: Path) -> JobSpec:
             train=absolute("prompts.train", job.prompts.train),
             validation=absolute("prompts.validation", job.prompts.validation),
         ),
-        reward=msgspec.structs.replace(
-            job.reward,
-            metadata=tuple(absolute("reward.metadata", name) for name in job.reward.metadata),
+        rewards=with_files("rewards", job.rewards),
+        validation=msgspec.structs.replace(
+            job.validation,
+            rewards=with_files("validation.rewards", job.validation.rewards),
         ),
     )
 
@@ -103,6 +124,8 @@ def _refuse_unknown_keys(data: dict[str, Any], spec: type[msgspec.Struct], prefi
     hints = get_type_hints(spec)
     for key, value in data.items():
         path = f"{prefix}{key}"
+        if spec is JobSpec and key in _REPLACED:
+            raise JobError(path, _REPLACED[key])
         if key not in hints:
             close = difflib.get_close_matches(str(key), list(hints), n=1)
             advice = (
@@ -118,10 +141,16 @@ def _refuse_unknown_keys(data: dict[str, Any], spec: type[msgspec.Struct], prefi
         section = _section_type(hints[key])
         if section is not None and isinstance(value, dict):
             _refuse_unknown_keys(value, section, f"{path}.")
+        for index, each in enumerate(value if isinstance(value, list) else ()):
+            if section is not None and isinstance(each, dict):
+                _refuse_unknown_keys(each, section, f"{path}[{index}].")
 
 
 def _section_type(hint: Any) -> type[msgspec.Struct] | None:
+    """The section that a field is, or that the items of its list are."""
     for option in _options(hint):
+        if get_origin(option) is tuple:
+            option = get_args(option)[0]
         if isinstance(option, type) and issubclass(option, msgspec.Struct):
             return option
     return None
@@ -135,7 +164,7 @@ def _options(hint: Any) -> tuple[Any, ...]:
 def _choices(path: str) -> str:
     """What the field at a path may say, in words."""
     hint: Any = JobSpec
-    for name in path.split("."):
+    for name in re.sub(r"\[\d+\]", "", path).split("."):
         hint = get_type_hints(_section_type(hint) or JobSpec)[name]
     words = [
         f"`{choice}`"
@@ -152,7 +181,7 @@ def _job_error(message: str) -> JobError:
     """Turn msgspec's "problem - at `$.a.b`" into a path and a problem."""
     problem, _, where = message.partition(" - at `$")
     path = where.rstrip("`").lstrip(".")
-    marked = re.match(r"([a-z_.]+)\|", problem)  # msgspec's own messages say `int | null`
+    marked = re.match(r"([a-z0-9_.\[\]]+)\|", problem)  # msgspec's own messages say `int | null`
     if marked:
         field, problem = marked[1], problem[marked.end() :]
         path = f"{path}.{field}" if path else field

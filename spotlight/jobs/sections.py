@@ -1,4 +1,5 @@
-"""The sections of a job: model, prompts, sampler, reward, training, exploration, validation, pools.
+"""The sections of a job: model, prompts, sampler, training, exploration, validation, pools. Rewards
+stand in `spotlight.jobs.rewards`.
 
 A field's docstring ends with its unit in square brackets, where it has one.
 """
@@ -10,7 +11,6 @@ from typing import Literal
 
 from spotlight.jobs.fields import (
     GREATEST_RANK,
-    MOST_FILES,
     MOST_IN_BATCH,
     MOST_ITERATIONS,
     MOST_PIXELS,
@@ -25,6 +25,7 @@ from spotlight.jobs.fields import (
     require_at_most,
     require_path,
 )
+from spotlight.jobs.rewards import RewardSpec
 from spotlight.types import SamplerKind
 
 
@@ -80,8 +81,9 @@ class ModelSpec(Section, frozen=True, kw_only=True):
 
 
 class PromptsSpec(Section, frozen=True, kw_only=True):
-    """Which prompts to train on and which to validate on: text files, one prompt a line, or
-    GenEval's metadata in files that end in `.jsonl`."""
+    """Which prompts to train on and which to validate on: text files, one prompt a line, or files
+    that end in `.jsonl`, with a JSON object a line: its `prompt`, and what scorers are to know of
+    it."""
 
     train: str
     """A path (relative to the job file), or `builtin:NAME`."""
@@ -188,35 +190,6 @@ class SamplerSpec(Section, frozen=True, kw_only=True):
                 "window.latest",
                 f"must be below steps ({self.steps}): the last step is never trained",
             )
-
-
-class RewardSpec(Section, frozen=True, kw_only=True):
-    """How images are scored."""
-
-    kind: Literal["ocr", "compositional"] = "ocr"
-    """The scorer: `ocr` reads the text in the image and compares it with the quoted text of the
-    prompt; `compositional` checks number, colour and position of circles, squares and triangles."""
-    metadata: tuple[str, ...] = ()
-    """Files of GenEval's metadata (JSONL), together with a line for every prompt: what its image
-    must show. Named like prompts; `compositional` needs them, `ocr` does not use them."""
-    attempts: int = 3
-    """How often a batch is scored before its failure counts. [tries]"""
-    on_failure: Literal["drop_group", "stop"] = "drop_group"
-    """What a failed scorer does to the prompt groups that it could not score; it never becomes a
-    reward of 0."""
-
-    def __post_init__(self) -> None:
-        require(self.attempts >= 1, "attempts", "must be at least 1")
-        require(
-            self.kind != "compositional" or bool(self.metadata),
-            "metadata",
-            "`compositional` needs files that say what the images must show; name them, in"
-            " GenEval's format",
-        )
-        require_at_most(self, MOST_REPEATS, "attempts")
-        require(len(self.metadata) <= MOST_FILES, "metadata", f"name at most {MOST_FILES} files")
-        for name in self.metadata:
-            require_path("metadata", name)
 
 
 class TrainingSpec(Section, frozen=True, kw_only=True):
@@ -360,6 +333,11 @@ class ValidationSpec(Section, frozen=True, kw_only=True):
     every: int = 5
     """Iterations between validations; the first and the last weights are always validated.
     [iterations]"""
+    rewards: tuple[RewardSpec, ...] = ()
+    """Rewards that are measured and never trained on. When one of them falls beyond noise while
+    what is trained on rises, the model games its reward."""
+    on_hacking: Literal["warn", "stop"] = "warn"
+    """What the job does then; either way the best checkpoint by these rewards is kept."""
 
     def __post_init__(self) -> None:
         require(self.seeds >= 1, "seeds", "must be at least 1")

@@ -21,16 +21,17 @@ from spotlight.jobs.fields import (
     require,
     require_at_most,
 )
+from spotlight.jobs.rewards import RewardSpec, ScoringSpec, require_rewards
 from spotlight.jobs.sections import (
     ExplorationSpec,
     ModelSpec,
     PoolsSpec,
     PromptsSpec,
-    RewardSpec,
     SamplerSpec,
     TrainingSpec,
     ValidationSpec,
 )
+from spotlight.types import RequestKind
 
 
 class WorkSpec(Section, frozen=True, kw_only=True):
@@ -40,12 +41,15 @@ class WorkSpec(Section, frozen=True, kw_only=True):
     """What denoises."""
     sampler: SamplerSpec
     """How; a request may take other steps."""
-    rewards: tuple[RewardSpec, ...]
+    rewards: tuple[RewardSpec, ...] = ()
     """What scores; empty: nothing is scored."""
+    measured_rewards: tuple[RewardSpec, ...] = ()
+    """What validation images are scored by: the same, and perhaps others behind."""
     threads: int = 1
     """CPU threads that each worker computes with. [threads]"""
 
     def __post_init__(self) -> None:
+        require_rewards("rewards", self.rewards)
         require(self.threads >= 1, "threads", "must be at least 1")
         require_at_most(self, MOST_THREADS, "threads")
 
@@ -72,8 +76,11 @@ class JobSpec(Section, frozen=True, kw_only=True):
     threads: int = 1
     """CPU threads that each worker computes with. A job says it, since other numbers may round
     differently: a run with equal bits has equal threads everywhere. [threads]"""
-    reward: RewardSpec = RewardSpec()
-    """How images are scored."""
+    rewards: tuple[RewardSpec, ...] = (RewardSpec(),)
+    """How images are scored: by one reward, or by several, each normalised by itself before they
+    are summed."""
+    scoring: ScoringSpec = ScoringSpec()
+    """What becomes of scorers that fail, and of rewards that say nothing."""
     training: TrainingSpec = TrainingSpec()
     """How the weights are updated."""
     exploration: ExplorationSpec = ExplorationSpec()
@@ -100,6 +107,7 @@ class JobSpec(Section, frozen=True, kw_only=True):
         require(self.checkpoint_every >= 1, "checkpoint_every", "must be at least 1")
         require_at_most(self, MOST_ITERATIONS, "iterations", "checkpoint_every")
         require(self.threads >= 1, "threads", "must be at least 1")
+        self._require_rewards()
         require_at_most(self, MOST_THREADS, "threads")
         pools = (self.pools.reserved, self.pools.spot)
         workers = sum(pool.nodes * pool.workers for pool in pools)
@@ -164,11 +172,21 @@ class JobSpec(Section, frozen=True, kw_only=True):
                 "kernels choose otherwise for small batches, and flow_grpo replays samples exactly",
             )
 
+    def _require_rewards(self) -> None:
+        require(bool(self.rewards), "rewards", "name at least one, such as `- kind: ocr`")
+        require_rewards("rewards", self.rewards)
+        trained = [reward.name for reward in self.rewards]
+        require_rewards("validation.rewards", self.validation.rewards, trained)
+
     @property
     def work(self) -> WorkSpec:
         """What workers must know to denoise and score."""
         return WorkSpec(
-            model=self.model, sampler=self.sampler, rewards=(self.reward,), threads=self.threads
+            model=self.model,
+            sampler=self.sampler,
+            rewards=self.rewards,
+            measured_rewards=self.measured_rewards,
+            threads=self.threads,
         )
 
     @property
@@ -176,6 +194,20 @@ class JobSpec(Section, frozen=True, kw_only=True):
         """SP degree: 1 where `auto` would let it depend on time which bits a repeatable run has."""
         degree = self.sampler.degree
         return 1 if degree == "auto" and self.exploration.budget == "fixed" else degree
+
+    @property
+    def measured_rewards(self) -> tuple[RewardSpec, ...]:
+        """The rewards of a validation image: those that are trained on, then the others."""
+        return (*self.rewards, *self.validation.rewards)
+
+    @property
+    def reward_weights(self) -> tuple[float, ...]:
+        """Of the rewards that are trained on."""
+        return tuple(reward.weight for reward in self.rewards)
+
+    def rewards_of(self, kind: RequestKind) -> tuple[RewardSpec, ...]:
+        """What the images of a kind of request are scored by."""
+        return self.measured_rewards if kind == "evaluation" else self.rewards
 
     @property
     def explored_prompts(self) -> int:

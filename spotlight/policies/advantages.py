@@ -7,7 +7,8 @@ its mean.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
+from operator import mul
 from typing import Literal
 
 EPSILON = 1e-4
@@ -42,6 +43,46 @@ def group_advantages(
         for index in indices:
             advantages[index] = min(max((rewards[index] - mean) / scale, -clip), clip)
     return advantages
+
+
+def mixed_advantages(
+    rewards: Sequence[Sequence[float]],
+    groups: Sequence[Hashable],
+    weights: Sequence[float],
+    *,
+    std: Literal["global", "group"] = "global",
+    clip: float = 5.0,
+) -> list[float]:
+    """Advantages by several rewards, each normalised by itself, so that none drowns the others by
+    its unit or its spread (GDPO, arXiv 2601.05242):
+
+        A_k = (r_k - mean of its group) / (std_k + 1e-4)
+        A   = S / (std of all S + 1e-4)  with  S = sum of weight_k * A_k, clamped to [-clip, clip]
+
+    With `std` `group`, as in GDPO, std_k is that of the group, with `global` that of all r_k. GDPO
+    also subtracts the mean of all S, which is 0 as it is in every group. One reward is treated as
+    `group_advantages` does: then there is nothing to bring to one scale.
+
+    Args:
+        rewards: of each sample one of each reward.
+        weights: of the rewards.
+
+    Raises `ValueError` as `group_advantages` does, and when rewards and weights differ in number.
+    """
+    columns = list(zip(*rewards, strict=True)) or [()] * len(weights)
+    if len(columns) != len(weights):
+        raise ValueError(f"{len(columns)} rewards of a sample, but {len(weights)} weights")
+    if len(columns) == 1:
+        return group_advantages(columns[0], groups, std=std, clip=clip)
+    parts = [group_advantages(column, groups, std=std, clip=math.inf) for column in columns]
+    sums = [math.fsum(map(mul, weights, part)) for part in zip(*parts, strict=True)]
+    scale = EPSILON + _std(sums)
+    return [min(max(each / scale, -clip), clip) for each in sums]
+
+
+def all_equal(rewards: Iterable[Sequence[float]]) -> bool:
+    """Whether all samples have the same rewards, of which each has one or several."""
+    return len(set(map(tuple, rewards))) == 1
 
 
 def flat_group_share(rewards: Sequence[float], groups: Sequence[Hashable]) -> float:

@@ -18,19 +18,25 @@ from pathlib import Path
 
 import msgspec
 
-from spotlight.assets import read_metadata, read_prompt_lines
-from spotlight.assets.geneval import PromptMetadata, by_prompt
+from spotlight.assets import read_prompt_lines
+from spotlight.assets.prompt_lines import metadata_json
 from spotlight.diffusion import qwen_tokens
 from spotlight.errors import JobError, MissingDependency, RunFolderError
 from spotlight.files import Lines
 from spotlight.jobs import JobSpec, RewardSpec, SamplerSpec, WorkSpec
 from spotlight.preflight.checkpoint_facts import CheckpointInfo, inspect_checkpoint
 from spotlight.rewards.categories import categories
+from spotlight.rewards.plugins import check_plugin
 from spotlight.rewards.quotes import quoted_text
-from spotlight.rewards.shape_prompts import read_shape_metadata
+from spotlight.rewards.shape_prompts import shapes_asked_of
+from spotlight.types import Prompt
 
 WORKER_MODULES = ("torch", "diffusers", "safetensors", "numpy", "PIL")
-SCORER_MODULES = {"ocr": ("rapidocr_onnxruntime", "onnxruntime"), "compositional": ("cv2",)}
+SCORER_MODULES: dict[str, tuple[str, ...]] = {
+    "ocr": ("rapidocr_onnxruntime", "onnxruntime"),
+    "compositional": ("cv2",),
+}
+"""What the extra `rewards` installs for a kind of reward."""
 _LARGEST_GRID = 4096  # tokens along an edge: Qwen-Image has a table of positions of this length
 _MOST_VALIDATION_IMAGES = 65_536
 """Of a validation: twice as many as the largest sets that models are compared on."""
@@ -40,16 +46,19 @@ class JobFiles(msgspec.Struct, frozen=True, kw_only=True):
     """What the files that a job names hold: read once, and used as it was checked."""
 
     checkpoint: CheckpointInfo
-    train: Lines[str]
-    """Prompts."""
-    validation: Lines[str]
-    metadata: dict[str, PromptMetadata]
-    """By prompt."""
+    train: Lines[Prompt]
+    validation: Lines[Prompt]
 
     @property
     def categories(self) -> dict[str, str]:
-        """Of each training prompt."""
-        return categories(self.train.items, self.metadata)
+        """Of each training prompt, by its text."""
+        return categories(self.train.items)
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """What requests carry of a prompt besides its text, by that; for prompts that have some."""
+        prompts = (*self.train.items, *self.validation.items)
+        return {prompt.text: metadata_json(prompt) for prompt in prompts if prompt.metadata}
 
 
 def read_job_files(job: JobSpec) -> JobFiles:
@@ -58,7 +67,6 @@ def read_job_files(job: JobSpec) -> JobFiles:
         checkpoint=inspect_checkpoint(job.model),
         train=_prompts("prompts.train", job.prompts.train),
         validation=_prompts("prompts.validation", job.prompts.validation),
-        metadata=_metadata(job.reward),
     )
 
 
@@ -103,7 +111,7 @@ def disk_nbytes(job: JobSpec, files: JobFiles) -> int:
     weights = 4 * files.checkpoint.trainable
     exported = files.checkpoint.weights_nbytes if job.model.tuning == "full" else weights
     picture = 3 * job.sampler.height * job.sampler.width
-    pictures = 3 * picture * len(set(files.validation.items))
+    pictures = 3 * picture * len(set(files.validation.map(_text).items))
     return 2 * copies * weights + 2 * weights + exported + pictures
 
 
@@ -136,25 +144,17 @@ def _check_degree(sampler: SamplerSpec, checkpoint: CheckpointInfo) -> None:
         raise JobError("sampler.degree", f"{reason}; use `auto` or one of {possible}")
 
 
-def _prompts(field: str, name: str) -> Lines[str]:
+def _prompts(field: str, name: str) -> Lines[Prompt]:
     try:
         return read_prompt_lines(name)
     except JobError as error:
         raise JobError(field, error.problem) from error
 
 
-def _metadata(reward: RewardSpec) -> dict[str, PromptMetadata]:
-    try:
-        if reward.kind == "compositional":
-            return read_shape_metadata(reward.metadata)
-        return by_prompt(read_metadata(name) for name in reward.metadata)
-    except JobError as error:
-        raise JobError("reward.metadata", error.problem) from error
-
-
 def _check_prompts(job: JobSpec, files: JobFiles) -> None:
-    trained = set(files.train.items)
-    shared = [index for index, prompt in enumerate(files.validation.items) if prompt in trained]
+    trained = set(files.train.map(_text).items)
+    validated = files.validation.map(_text)
+    shared = [index for index, prompt in enumerate(validated.items) if prompt in trained]
     if shared:
         raise JobError(
             "prompts.validation",
@@ -179,36 +179,36 @@ def _check_prompts(job: JobSpec, files: JobFiles) -> None:
             f"{images:,} images in each validation, but at most {_MOST_VALIDATION_IMAGES:,} can be;"
             " lower it or shorten `prompts.validation`",
         )
-    for field, lines in (
-        ("prompts.train", files.train),
-        ("prompts.validation", files.validation),
-    ):
-        _check_scorable(field, lines, job.reward, files.metadata)
-        _check_lengths(field, lines, files.checkpoint)
+    for reward in job.rewards:
+        _check_scorable("prompts.train", files.train, reward)
+    for reward in job.measured_rewards:
+        _check_scorable("prompts.validation", files.validation, reward)
+    _check_lengths("prompts.train", files.train.map(_text), files.checkpoint)
+    _check_lengths("prompts.validation", validated, files.checkpoint)
 
 
-def _check_scorable(
-    field: str, lines: Lines[str], reward: RewardSpec, metadata: dict[str, PromptMetadata]
-) -> None:
-    """The OCR reward compares with the first text in double quotes, the compositional one looks up
-    what a prompt asks for; without that they cannot score.
+def _text(prompt: Prompt) -> str:
+    return prompt.text
+
+
+def _check_scorable(field: str, lines: Lines[Prompt], reward: RewardSpec) -> None:
+    """The OCR reward compares with the first text in double quotes, the compositional one with the
+    metadata of the prompt; without that they cannot score.
     """
     if reward.kind == "ocr":
-        silent = [index for index, prompt in enumerate(lines.items) if not quoted_text(prompt)]
+        silent = [index for index, each in enumerate(lines.items) if not quoted_text(each.text)]
         if silent:
             raise JobError(
                 field,
                 f"{lines.place(silent[0])}: this prompt has no text in double quotes for the `ocr`"
                 f" reward to look for{_and_more(silent)}; add it",
             )
-        return
-    unknown = [index for index, prompt in enumerate(lines.items) if prompt not in metadata]
-    if unknown:
-        raise JobError(
-            "reward.metadata",
-            f"has no line for {len(unknown)} prompts of `{field}`, such as that of "
-            f"{lines.place(unknown[0])}; add them",
-        )
+    if reward.kind == "compositional":
+        for index, prompt in enumerate(lines.items):
+            try:
+                shapes_asked_of(prompt)
+            except ValueError as error:
+                raise JobError(field, f"{lines.place(index)}: {error}") from error
 
 
 def _check_lengths(field: str, lines: Lines[str], checkpoint: CheckpointInfo) -> None:
@@ -251,8 +251,22 @@ def check_packages(job: JobSpec, checkpoint: CheckpointInfo) -> None:
     if checkpoint.needs_transformers:
         needed.append("transformers")
     require_packages(needed, "worker", "workers on this machine need")
-    scorer = SCORER_MODULES[job.reward.kind]
-    require_packages(scorer, "rewards", f"`reward.kind: {job.reward.kind}` needs")
+    for field, rewards in (
+        ("rewards", job.rewards),
+        ("validation.rewards", job.validation.rewards),
+    ):
+        for index, reward in enumerate(rewards):
+            _check_scorer(f"{field}[{index}]", reward)
+
+
+def _check_scorer(field: str, reward: RewardSpec) -> None:
+    needed = SCORER_MODULES.get(reward.kind, ())
+    require_packages(needed, "rewards", f"`{field}.kind: {reward.kind}` needs")
+    if reward.kind == "python":
+        try:
+            check_plugin(reward)
+        except JobError as error:
+            raise JobError(f"{field}.python", error.problem) from error
 
 
 def require_packages(modules: Sequence[str], extra: str, who: str) -> None:

@@ -14,6 +14,8 @@ from spotlight.run_events import (
     LeasesExpired,
     NodeJoined,
     NodeLost,
+    RewardFell,
+    RewardsFlat,
     RunEvent,
     RunFinished,
     RunStarted,
@@ -66,7 +68,6 @@ def natural_order(name: str) -> tuple[str | int, ...]:
     return tuple(int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name))
 
 
-_REWARDS = {"ocr": "OCR", "compositional": "what the images show"}
 LOSSES = {"diffusion_nft": "DiffusionNFT", "flow_grpo": "Flow-GRPO"}
 
 
@@ -78,12 +79,13 @@ def about(job: JobSpec, workers: Mapping[str, int]) -> str:
     )
     pool_words = [count(number, f"{pool} worker") for pool, number in workers.items()]
     there = f"{', '.join(pool_words)}; " if pool_words else ""
+    names = " and ".join(reward.name for reward in job.rewards)
     prompts = count(job.prompts.per_iteration, "prompt")
     return (
         f"{LOSSES[job.training.loss]} on {tuning} of {checkpoint_name(job)}; "
         f"{sampler.width}{TIMES}{sampler.height} images in {count(sampler.steps, 'step')}; "
         f"{prompts}{TIMES}{job.group_size} samples an iteration, "
-        f"rewarded by {_REWARDS[job.reward.kind]}; {there}seed {job.seed}."
+        f"rewarded by {names}; {there}seed {job.seed}."
     )
 
 
@@ -116,6 +118,12 @@ def event_words(event: RunEvent) -> tuple[str, str, bool] | None:
         case ExplorationReduced(iteration=iteration, share=share, tau=tau):
             why = f"previews and rewards agree by {tau} (Kendall's tau)"
             return "Exploration reduced", f"to {share} for iteration {iteration}: {why}", False
+        case RewardsFlat(iteration=iteration, reward=reward, in_a_row=number, stops_after=most):
+            what = f"all are {score(reward)} in iteration {iteration}"
+            return "Rewards equal", f"{what}; {number} of {most} in a row", True
+        case RewardFell(reward=name, mean=mean, best=best, best_version=version):
+            what = f"{name}, which is not trained on, fell from {score(best)} to {score(mean)}"
+            return "Reward fell", f"{what} since version {version}, while the score rose", True
         case CheckpointSaved(path=path):
             return "Checkpoint saved", "/".join(path.split("/")[-2:]), False
         case RunFinished(outcome=outcome, reason=reason):

@@ -56,7 +56,7 @@ class Gain(msgspec.Struct, frozen=True):
 
 
 def summarise(run: RunHistory, workers: Sequence[Lane] | None = None) -> dict[str, Any]:
-    """The main metrics as JSON-able data; times in seconds, scores in [0, 1], absent ones None.
+    """The main metrics as JSON-able data; times in seconds, absent ones None.
 
     Args:
         workers: what each did, if that is known already.
@@ -79,6 +79,7 @@ def summarise(run: RunHistory, workers: Sequence[Lane] | None = None) -> dict[st
         "validation_best": max(scores, default=None),
         "reward_start": _reward(run, 0),
         "reward_end": _reward(run, -1),
+        "rewards": _each_reward(run),
         "samples": samples,
         "images_per_s": made / rollout_s if rollout_s > 0 else None,
         "scoring_s": _scoring_s(run, workers) or None,
@@ -102,6 +103,21 @@ def summarise(run: RunHistory, workers: Sequence[Lane] | None = None) -> dict[st
 
 def _reward(run: RunHistory, index: int) -> float | None:
     return run.iterations[index].reward_mean if run.iterations else None
+
+
+def _each_reward(run: RunHistory) -> dict[str, dict[str, Any]]:
+    """First and last validation of each reward, where there are several."""
+    rewards = run.job.measured_rewards
+    return {
+        reward.name: {
+            "is_trained": reward in run.job.rewards,
+            "validation_start": means[0] if means else None,
+            "validation_end": means[-1] if means else None,
+        }
+        for reward in rewards
+        for means in [[v.rewards[reward.name] for v in run.validations if reward.name in v.rewards]]
+        if len(rewards) > 1
+    }
 
 
 def _scoring_s(run: RunHistory, workers: Iterable[Lane]) -> float:

@@ -13,7 +13,7 @@ from html import escape
 from typing import Any
 
 from spotlight import __version__
-from spotlight.report import charts, formatting
+from spotlight.report import charts, figures, formatting, reward_charts
 from spotlight.report.charts import Series
 from spotlight.report.metrics import exploration_gain
 from spotlight.report.run_reading import Gallery, Picture, RunHistory
@@ -96,59 +96,11 @@ def _tile(name: str, value: str, note: str) -> str:
 
 def progress(run: RunHistory) -> str:
     """Reward and validation, in-group spread and previews."""
-    drawn = [*_reward_chart(run), *_validation_chart(run)]
+    drawn = [*reward_charts.samples(run), *reward_charts.validation(run)]
+    drawn += reward_charts.each_reward(run)
     drawn += [*_spread_chart(run), *_preview_chart(run)]
     body = "".join(drawn) or '<p class="soft">Nothing was measured yet.</p>'
     return f'<section><h2>Progress</h2><div class="charts">{body}</div></section>'
-
-
-def _reward_chart(run: RunHistory) -> Iterable[str]:
-    known = [one for one in run.iterations if one.reward_mean is not None]
-    if not known:
-        return
-    middle = tuple((float(one.iteration), one.reward_mean or 0.0) for one in known)
-    spread = [one.reward_std or 0.0 for one in known]
-    band = tuple((mean - std, mean + std) for (_, mean), std in zip(middle, spread, strict=True))
-    titles = tuple(
-        f"iteration {one.iteration}\n"
-        f"reward {formatting.score(one.reward_mean)} ± {formatting.score(std)}"
-        for one, std in zip(known, spread, strict=True)
-    )
-    y = charts.nice_axis(0, max(max(high for _, high in band), 0.1), _short)
-    y = charts.nice_axis(0, min(1.0, y.high), _short)
-    drawn = charts.line_chart(
-        [Series("rollout", middle, titles, band)],
-        _iteration_axis(known),
-        y,
-        description=f"mean reward by iteration, {formatting.score(middle[0][1])} to "
-        f"{formatting.score(middle[-1][1])}",
-    )
-    yield _figure(
-        "Reward of the samples",
-        "Mean and standard deviation of the samples of each iteration",
-        drawn,
-    )
-
-
-def _validation_chart(run: RunHistory) -> Iterable[str]:
-    if not run.validations:
-        return
-    points = tuple((one.time_s, one.score) for one in run.validations)
-    titles = tuple(
-        f"weights version {one.weights_version}, after {formatting.duration(one.time_s)}\n"
-        f"score {formatting.score(one.score)} over {formatting.count(one.images, 'image')}"
-        for one in run.validations
-    )
-    drawn = charts.line_chart(
-        [Series("evaluate", points, titles, dots=True)],
-        charts.time_axis(0.0, run.run_seconds, count=5),
-        charts.nice_axis(0, min(1.0, max(0.1, *(score for _, score in points), 0.1)), _short),
-        description=f"validation score by run time, {formatting.score(points[0][1])} to "
-        f"{formatting.score(points[-1][1])}",
-    )
-    yield _figure(
-        "Validation score", "Held-out prompts, always with the same seeds, by run time", drawn
-    )
 
 
 def _spread_chart(run: RunHistory) -> Iterable[str]:
@@ -179,15 +131,15 @@ def _spread_chart(run: RunHistory) -> Iterable[str]:
     top = max(value for one in series for _, value in one.points)
     drawn = charts.line_chart(
         series,
-        _iteration_axis(fresh),
-        charts.nice_axis(0, max(0.05, top), _short),
+        figures.iteration_axis(fresh),
+        charts.nice_axis(0, max(0.05, top), figures.short),
         description="mean standard deviation of rewards within prompt groups, by iteration",
     )
-    yield _figure(
+    yield figures.figure(
         "Spread within prompt groups",
         note,
         drawn,
-        _legend(legend, "line"),
+        figures.legend(legend, "line"),
     )
 
 
@@ -216,8 +168,8 @@ def _preview_chart(run: RunHistory) -> Iterable[str]:
     top = max(one.previews + one.previews_late for one in run.iterations)
     drawn = charts.bar_chart(
         bars,
-        _iteration_axis(run.iterations, margin=0.5),
-        _whole(charts.nice_axis(0, top, formatting.number)),
+        figures.iteration_axis(run.iterations, margin=0.5),
+        figures.whole(charts.nice_axis(0, top, formatting.number)),
         description="previews by iteration",
     )
     note = "Candidates that exploration scored before each iteration"
@@ -233,11 +185,11 @@ def _preview_chart(run: RunHistory) -> Iterable[str]:
             f"; of {probes}, rewards were ordered as their previews by {taus[-1]:.2f} (Kendall's"
             f" tau: 1 the same, 0 by chance)"
         )
-    yield _figure(
+    yield figures.figure(
         "Previews",
         note,
         drawn,
-        _legend([("explore", "in time"), ("idle", "too late to count")]),
+        figures.legend([("explore", "in time"), ("idle", "too late to count")]),
     )
 
 
@@ -245,39 +197,6 @@ def _unexplored(run: RunHistory) -> int:
     """Iterations without previews because of a validation."""
     pressed = {one.iteration + 1 for one in run.iterations if one.window_s == 0}
     return sum(not one.previews and one.iteration in pressed for one in run.iterations)
-
-
-def _iteration_axis(ones: Sequence[IterationMetrics], margin: float = 0.0) -> charts.Axis:
-    first, last = ones[0].iteration, ones[-1].iteration
-    axis = charts.nice_axis(
-        first - margin, last + margin, lambda value: f"{value:.0f}", count=6, widen=False
-    )
-    return _whole(axis)
-
-
-def _whole(axis: charts.Axis) -> charts.Axis:
-    """The same, with ticks at whole numbers only."""
-    ticks = tuple(tick for tick in axis.ticks if tick == int(tick))
-    return charts.Axis(axis.low, axis.high, ticks, axis.label)
-
-
-def _short(value: float) -> str:
-    return f"{round(value, 6):g}"
-
-
-def _figure(title: str, note: str, drawn: str, legend: str = "") -> str:
-    return (
-        f"<figure><figcaption><h3>{escape(title)}</h3><p>{escape(note)}</p></figcaption>"
-        f"{legend}{drawn}</figure>"
-    )
-
-
-def _legend(entries: Iterable[tuple[str, str]], kind: str = "") -> str:
-    items = "".join(
-        f'<li class="{charts.colour_class(colour)} {kind}">{escape(text)}</li>'
-        for colour, text in entries
-    )
-    return f'<ul class="legend">{items}</ul>'
 
 
 def pictures(run: RunHistory) -> str:

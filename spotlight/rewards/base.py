@@ -11,14 +11,18 @@ from typing import Protocol
 
 import numpy as np
 
+from spotlight.errors import MissingDependency
 from spotlight.jobs import RewardSpec
+from spotlight.types import Prompt
+
+__all__ = ["Prompt", "Scorer", "build_scorer"]
 
 
 class Scorer(Protocol):
     """Scores images against the prompts they were made for."""
 
-    def score(self, images: np.ndarray, prompts: Sequence[str]) -> list[float]:
-        """Rewards in [0, 1] of images uint8 [B, H, W, 3] RGB, one per image.
+    def score(self, images: np.ndarray, prompts: Sequence[Prompt]) -> Sequence[float]:
+        """Rewards of images uint8 [B, H, W, 3] RGB, one per image and within the declared range.
 
         A reward depends on its image and prompt alone, not on the others of the batch. Raises
         `ScoringError`.
@@ -27,19 +31,24 @@ class Scorer(Protocol):
 
 
 def build_scorer(spec: RewardSpec) -> Scorer:
-    """The scorer of a job.
+    """The scorer of a reward.
 
-    Raises `MissingDependency` when its packages are not installed, and `JobError` when its files
-    are missing or not as they should be.
+    Raises `MissingDependency` when its packages are not installed, and `JobError` when what the job
+    names for it is missing or not as it should be.
     """
     # Imported here so that a worker needs no packages of scorers that it does not use.
+    if spec.kind == "python":
+        from spotlight.rewards.plugins import load_scorer
+
+        return load_scorer(spec)
     if spec.kind == "compositional":
         from spotlight.rewards.compositional import CompositionalScorer
-        from spotlight.rewards.shape_prompts import read_shape_metadata
         from spotlight.rewards.shapes import ShapeDetector
 
-        return CompositionalScorer(ShapeDetector(), read_shape_metadata(spec.metadata))
-    from spotlight.rewards.ocr import OcrScorer
-    from spotlight.rewards.recognition import RapidRecognizer
+        return CompositionalScorer(ShapeDetector())
+    if spec.kind == "ocr":
+        from spotlight.rewards.ocr import OcrScorer
+        from spotlight.rewards.recognition import RapidRecognizer
 
-    return OcrScorer(RapidRecognizer())
+        return OcrScorer(RapidRecognizer())
+    raise MissingDependency(f"no scorer of `kind: {spec.kind}` is installed")

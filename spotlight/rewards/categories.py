@@ -3,19 +3,19 @@ for the others. Imports no numpy: the coordinator asks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
-from spotlight.assets.geneval import PromptMetadata
 from spotlight.rewards.quotes import quoted_text
+from spotlight.types import Prompt
 
 
-def categories(prompts: Iterable[str], metadata: Mapping[str, PromptMetadata]) -> dict[str, str]:
-    """Of each prompt: GenEval's tag where its metadata is, else the length of the text that it asks
-    for.
+def categories(prompts: Iterable[Prompt]) -> dict[str, str]:
+    """Of each prompt, by its text: the `tag` of its metadata, as GenEval's has one, else the length
+    of the text that it asks for.
     """
-    return {
-        prompt: metadata[prompt].tag
-        if prompt in metadata
-        else f"{len(quoted_text(prompt))} letters"
-        for prompt in prompts
-    }
+    return {prompt.text: _category(prompt) for prompt in prompts}
+
+
+def _category(prompt: Prompt) -> str:
+    tag = prompt.metadata.get("tag")
+    return tag if isinstance(tag, str) else f"{len(quoted_text(prompt.text))} letters"

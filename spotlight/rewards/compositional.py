@@ -20,7 +20,7 @@ for costs something, so that an image full of everything is worth little.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
@@ -28,6 +28,8 @@ import numpy as np
 
 from spotlight.assets.geneval import PromptMetadata, Relation
 from spotlight.errors import ScoringError
+from spotlight.rewards.shape_prompts import shapes_asked_of
+from spotlight.types import Prompt
 
 POSITION_SLACK = 0.1
 """Share of the objects' sizes by which centres may differ and still count as level: GenEval's
@@ -57,12 +59,10 @@ class Detector(Protocol):
 class CompositionalScorer:
     """Scores images by what a detector finds in them."""
 
-    def __init__(self, detector: Detector, metadata: Mapping[str, PromptMetadata]) -> None:
-        """`metadata` is looked up by prompt."""
+    def __init__(self, detector: Detector) -> None:
         self._detector = detector
-        self._metadata = metadata
 
-    def score(self, images: np.ndarray, prompts: Sequence[str]) -> list[float]:
+    def score(self, images: np.ndarray, prompts: Sequence[Prompt]) -> list[float]:
         """Rewards in [0, 1]; raises `ScoringError` for any failure, a prompt without metadata
         included.
         """
@@ -70,11 +70,7 @@ class CompositionalScorer:
             raise ScoringError(
                 f"{len(images)} images cannot be scored against {len(prompts)} prompts"
             )
-        unknown = [prompt for prompt in prompts if prompt not in self._metadata]
-        if unknown:
-            raise ScoringError(
-                f"prompt {unknown[0]!r} has no line in the files of `reward.metadata`; add one"
-            )
+        asked = [_asked_of(prompt) for prompt in prompts]
         try:
             found = [self._detector.detect(image) for image in images]
         except Exception as error:
@@ -84,9 +80,15 @@ class CompositionalScorer:
                 f"detection failed on {len(images)} images: {type(error).__name__}: {error}"
             ) from error
         return [
-            soft_score(self._metadata[prompt], objects)
-            for prompt, objects in zip(prompts, found, strict=True)
+            soft_score(metadata, objects) for metadata, objects in zip(asked, found, strict=True)
         ]
+
+
+def _asked_of(prompt: Prompt) -> PromptMetadata:
+    try:
+        return shapes_asked_of(prompt)
+    except ValueError as error:
+        raise ScoringError(f"prompt {prompt.text!r}: {error}") from error
 
 
 def soft_score(metadata: PromptMetadata, objects: Sequence[DetectedObject]) -> float:

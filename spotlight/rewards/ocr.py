@@ -15,6 +15,7 @@ import numpy as np
 
 from spotlight.errors import ScoringError
 from spotlight.rewards.quotes import plain, quoted_text
+from spotlight.types import Prompt
 
 
 class Recognizer(Protocol):
@@ -31,7 +32,7 @@ class OcrScorer:
     def __init__(self, recognizer: Recognizer) -> None:
         self._recognizer = recognizer
 
-    def score(self, images: np.ndarray, prompts: Sequence[str]) -> list[float]:
+    def score(self, images: np.ndarray, prompts: Sequence[Prompt]) -> list[float]:
         """Rewards in [0, 1]; raises `ScoringError` for any failure, a prompt without quotes
         included.
         """
@@ -39,7 +40,7 @@ class OcrScorer:
             raise ScoringError(
                 f"{len(images)} images cannot be scored against {len(prompts)} prompts"
             )
-        targets = [target_text(prompt) for prompt in prompts]
+        targets = [target_text(prompt.text) for prompt in prompts]
         if not targets:
             return []
         try:

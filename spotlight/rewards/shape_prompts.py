@@ -1,15 +1,13 @@
-"""Which prompts the shape detector can judge: its classes and colours, and the files that name
-them. Imports neither numpy nor OpenCV, so that a job can be checked without them.
+"""Which prompts the shape detector can judge: its classes and colours. Imports neither numpy nor
+OpenCV, so that a job can be checked without them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spotlight.assets import read_metadata
-from spotlight.assets.geneval import PromptMetadata, by_prompt
-from spotlight.errors import JobError
-from spotlight.files import Lines
+from spotlight.assets.geneval import PromptMetadata, asked_of
+from spotlight.types import Prompt
 
 SHAPES = ("circle", "square", "triangle")
 """Classes that `spotlight.rewards.shapes` tells apart."""
@@ -18,30 +16,23 @@ COLOURS = ("red", "yellow", "green", "blue")
 """Colours that it tells apart."""
 
 
-def read_shape_metadata(names: Sequence[str]) -> dict[str, PromptMetadata]:
-    """The metadata of some files, by prompt.
+def shapes_asked_of(prompt: Prompt) -> PromptMetadata:
+    """What the image of a prompt must show.
 
-    Raises `JobError` naming the file, or the line that asks for a class or a colour that the
-    detector does not know: it could only ever be scored as absent.
+    Raises `ValueError` when its metadata are not as GenEval's, or ask for a class or a colour that
+    the detector does not know: it could only ever be scored as absent.
     """
-    files = [read_metadata(name) for name in names]
-    for lines in files:
-        _require_all_known(lines)
-    return by_prompt(files)
+    asked = asked_of(prompt)
+    classes = [*(each.name for each in asked.include), *(each.name for each in asked.exclude)]
+    _require_known("class", classes, SHAPES)
+    colours = [each.colour for each in asked.include if each.colour is not None]
+    _require_known("color", colours, COLOURS)
+    return asked
 
 
-def _require_all_known(lines: Lines[PromptMetadata]) -> None:
-    for index, one in enumerate(lines.items):
-        classes = [*(each.name for each in one.include), *(each.name for each in one.exclude)]
-        colours = [each.colour for each in one.include if each.colour is not None]
-        _require_known(lines.place(index), "class", classes, SHAPES)
-        _require_known(lines.place(index), "color", colours, COLOURS)
-
-
-def _require_known(place: str, field: str, wanted: Sequence[str], known: Sequence[str]) -> None:
+def _require_known(field: str, wanted: Sequence[str], known: Sequence[str]) -> None:
     if not set(wanted) <= set(known):
-        raise JobError(
-            "reward.metadata",
-            f"{place}: asks for a {field} that the detector does not know; it knows"
-            f" {', '.join(known)}",
+        raise ValueError(
+            f"asks for a {field} that the detector does not know; it knows {', '.join(known)};"
+            " GenEval's own objects need its detector: serve it, and use `kind: http`"
         )

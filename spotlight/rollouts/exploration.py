@@ -30,6 +30,7 @@ class Exploration:
         seed: int,
         steps: int | None,
         version: AtLeast | Exactly,
+        weights: Sequence[float],
         micro_batch: int,
     ) -> None:
         if not 1 <= keep <= candidates:
@@ -45,6 +46,7 @@ class Exploration:
             groups=len(self._prompts),
             keep=keep,
             candidates=candidates,
+            weights=weights,
         )
         self._scored = [0] * len(self._prompts)
         self._asked: list[Candidate] = []
@@ -107,9 +109,8 @@ class Exploration:
         return RolloutRequest(prompt, (candidate.seed,), self._version, steps=self._steps)
 
     def _record(self, candidate: Candidate, group: Group) -> None:
-        rewards = [sample.reward for sample in group.samples if sample.reward is not None]
-        if rewards:
-            self._planner.record(candidate, rewards[0])
+        if group.samples:
+            self._planner.record(candidate, tuple(group.samples[0].rewards.values()))
             self._scored[candidate.group] += 1
         else:
             self._planner.forget(candidate)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from spotlight.actors.protocol import DoneGroup, DoneSample
+from spotlight.jobs import RewardSpec
+from spotlight.policies.exploration.reward_scales import weighted_mean
 from spotlight.rollouts.groups import Failure, Group, RolloutRequest, Sample
 from spotlight.types import BundleOffer
 
@@ -23,11 +25,19 @@ class SampleFetcher:
 
     Args:
         fetch: the bytes of a bundle; raises `TransferFailed`.
+        rewards: of the session.
         tensors: whether latents and trajectories are wanted.
     """
 
-    def __init__(self, fetch: Callable[[BundleOffer], Awaitable[bytes]], *, tensors: bool) -> None:
+    def __init__(
+        self,
+        fetch: Callable[[BundleOffer], Awaitable[bytes]],
+        rewards: Sequence[RewardSpec],
+        *,
+        tensors: bool,
+    ) -> None:
         self._fetch = fetch
+        self._rewards = rewards
         self._tensors = tensors
         self._bundles: OrderedDict[str, asyncio.Task[Mapping[str, Tensor]]] = OrderedDict()
 
@@ -49,12 +59,14 @@ class SampleFetcher:
         tensors: Mapping[str, Tensor] = {}
         if self._tensors and done.bundle is not None:
             tensors = await self._unpacked(done.bundle)
+        specs = self._rewards
         noisy = bool(tensors) and tensors["log_probs"].shape[1] > 0
         return Sample(
             prompt=prompt,
             seed=done.seed,
             policy_version=version,
-            reward=done.reward,
+            rewards={each.name: reward for each, reward in zip(specs, done.rewards, strict=True)},
+            reward=weighted_mean(done.rewards, [each.weight for each in specs]) if specs else None,
             latents=tensors["latents"][done.row] if tensors else None,
             states=tensors["window_states"][done.row] if noisy else None,
             log_probs=tensors["log_probs"][done.row] if noisy else None,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from spotlight.actors.protocol.sessions import LONGEST_PROMPT, MOST_SEEDS, MOST_STEPS
 from spotlight.errors import JobError
@@ -33,11 +33,13 @@ class RolloutRequest:
     """Denoising steps; the sampler's when absent."""
     window_start: int | None = None
     """First step at which a stochastic sampler adds noise; its earliest when absent."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """What scorers are to know of the prompt besides its text: what JSON can say."""
 
     def __post_init__(self) -> None:
         """Raises `JobError` naming the field that is wrong."""
         count, prompt = len(self.seeds), self.prompt
-        for field, right, problem in (
+        for name, right, problem in (
             ("prompt", 0 < len(prompt) <= LONGEST_PROMPT, f"has {len(prompt):,} characters"),
             ("seeds", 0 < count <= MOST_SEEDS, f"are {count:,}; name from 1 to {MOST_SEEDS:,}"),
             ("seeds", len(set(self.seeds)) == count, "name one of them twice"),
@@ -46,7 +48,7 @@ class RolloutRequest:
             ("window_start", (self.window_start or 0) >= 0, "must not be negative"),
         ):
             if not right:
-                raise JobError(field, problem)
+                raise JobError(name, problem)
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,8 +59,10 @@ class Sample:
     seed: int
     policy_version: int
     """Of the weights that made it, from its first step to its last."""
+    rewards: Mapping[str, float]
+    """By the names of the session's rewards; empty where nothing is scored."""
     reward: float | None
-    """None where nothing is scored."""
+    """Their mean by their weights; None where nothing is scored."""
     latents: Tensor | None
     """Clean latents [tokens, channels], float32; None where tensors are not wanted, and of a
     preview."""

@@ -53,8 +53,6 @@ def work_of(
         "rewards": [_data(reward) for reward in rewards],
         "threads": threads,
     }
-    if len(rewards) > 1:
-        raise JobError("rewards", "name at most one")
     return work_from_data(data)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 from collections.abc import (
     AsyncIterator,
     Awaitable,
@@ -61,7 +62,7 @@ class Rollouts:
         """Not for users: see `connect` and `local`."""
         self._work = work
         self._publications = publications
-        self._fetcher = SampleFetcher(fetch, tensors=tensors)
+        self._fetcher = SampleFetcher(fetch, work.rewards, tensors=tensors)
         self._link = SessionLink(
             system,
             coordinator,
@@ -235,6 +236,7 @@ class Rollouts:
             seed=seed,
             steps=steps,
             version=version,
+            weights=[reward.weight for reward in self._work.rewards],
             micro_batch=self._work.sampler.micro_batch,
         )
 
@@ -330,6 +332,7 @@ def _order(
         request.steps,
         request.window_start,
         request.images,
+        json.dumps(dict(request.metadata)) if request.metadata else "",
     )
 
 

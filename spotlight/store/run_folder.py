@@ -20,9 +20,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+import msgspec
+
 from spotlight.errors import JobError, RunFolderError, UnreadableFile
 from spotlight.files import irregularity, read_text
 from spotlight.jobs import LARGEST_JOB_FILE, JobSpec, job_to_yaml, parse_job
+from spotlight.run_metrics import ValidationMetrics, decode_metrics
 from spotlight.store.journal import Journal
 
 _FILES = (
@@ -84,6 +87,13 @@ class RunFolder:
             files.enter_context(_lock(path))
             _drop_torn_line(path / "events.jsonl")
             return cls(path, saved_job, files), saved_job
+
+    def validations(self) -> list[ValidationMetrics]:
+        """Those in metrics.jsonl, in their order."""
+        metrics = self.path / "metrics.jsonl"
+        with _explaining(metrics), _decoding(metrics):
+            records = [decode_metrics(line) for line in _whole_lines(metrics)]
+        return [record for record in records if isinstance(record, ValidationMetrics)]
 
     def rewind(self, completed: int, validated: Collection[int]) -> None:
         """Drop the metrics of later iterations and other validations: they will be made again."""
@@ -253,7 +263,7 @@ def _is_kept(line: bytes, completed: int, validated: Collection[int]) -> bool:
 def _decoding(path: Path) -> Iterator[None]:
     try:
         yield
-    except (ValueError, LookupError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, msgspec.MsgspecError) as error:
         raise RunFolderError(
             f"{path} has a damaged line; mend or remove the line, then resume again"
         ) from error

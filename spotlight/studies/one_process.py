@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from spotlight.actors.coordinator.request_plans import window_start
+from spotlight.assets import read_prompt_lines
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.noise import initial_noise
 from spotlight.diffusion.samplers import (
@@ -26,9 +27,11 @@ from spotlight.diffusion.samplers import (
 )
 from spotlight.errors import ScoringError
 from spotlight.jobs import JobSpec
-from spotlight.policies.advantages import group_advantages
+from spotlight.policies.advantages import mixed_advantages
 from spotlight.policies.exploration.planners import derived_seed
+from spotlight.policies.exploration.reward_scales import weighted_mean
 from spotlight.rewards.base import build_scorer
+from spotlight.rewards.validity import score_with
 from spotlight.training.trainer import Trainer, TrainingBatch
 from spotlight.types import SamplingSettings
 
@@ -38,8 +41,10 @@ class ScoredSamples:
     """Some (prompt, seed) pairs, denoised and scored, in the order asked for."""
 
     batch: SampleBatch
-    rewards: list[float]
-    """In [0, 1]."""
+    rewards: list[tuple[float, ...]]
+    """Of each sample one of each reward."""
+    scores: list[float]
+    """The mean of these by their weights."""
 
 
 class OneProcess:
@@ -51,7 +56,12 @@ class OneProcess:
 
     def __init__(self, job: JobSpec) -> None:
         self._job = job
-        self._scorer = build_scorer(job.reward)
+        self._scorers = [build_scorer(reward) for reward in job.rewards]
+        self._prompts = {
+            prompt.text: prompt
+            for name in (job.prompts.train, job.prompts.validation)
+            for prompt in read_prompt_lines(name).items
+        }
         self._model = load_model(job.model)
         self.trainer = Trainer(self._model, job.training, job.sampler, seed=job.seed)
 
@@ -85,7 +95,11 @@ class OneProcess:
                 denoising.step()
             samples = denoising.result()
             images = self._model.decode(samples.latents, settings.height, settings.width)
-            yield ScoredSamples(samples, self._rewards(images, prompts))
+            rewards = self._rewards(images, prompts)
+            weights = self._job.reward_weights
+            yield ScoredSamples(
+                samples, rewards, [weighted_mean(each, weights) for each in rewards]
+            )
 
     def train(
         self,
@@ -103,9 +117,10 @@ class OneProcess:
         Raises `TrainingDiverged`.
         """
         training = self._job.training
-        advantages = group_advantages(
-            [reward for part in samples for reward in part.rewards],
+        advantages = mixed_advantages(
+            [rewards for part in samples for rewards in part.rewards],
             groups,
+            self._job.reward_weights,
             std=training.advantage_std,
             clip=training.advantage_clip,
         )
@@ -132,25 +147,17 @@ class OneProcess:
             ),
         )
 
-    def _rewards(self, images: np.ndarray, prompts: list[str]) -> list[float]:
-        """One in [0, 1] per image; raises `ScoringError` after the job's number of attempts."""
-        for attempts_left in reversed(range(self._job.reward.attempts)):
+    def _rewards(self, images: np.ndarray, texts: Sequence[str]) -> list[tuple[float, ...]]:
+        """Those of each image; raises `ScoringError` after the job's number of attempts."""
+        prompts = [self._prompts[text] for text in texts]
+        for attempts_left in reversed(range(self._job.scoring.attempts)):
             try:
-                return _checked(self._scorer.score(images, prompts), prompts)
+                columns = [
+                    score_with(scorer, reward, images, prompts)
+                    for scorer, reward in zip(self._scorers, self._job.rewards, strict=True)
+                ]
+                return list(zip(*columns, strict=True))
             except ScoringError:
                 if not attempts_left:
                     raise
         raise AssertionError("a job has at least one attempt")
-
-
-def _checked(rewards: list[float], prompts: list[str]) -> list[float]:
-    """A scorer that answers nonsense has failed."""
-    if len(rewards) != len(prompts):
-        raise ScoringError(f"the scorer gave {len(rewards)} rewards for {len(prompts)} images")
-    for reward, prompt in zip(rewards, prompts, strict=True):
-        if not 0.0 <= reward <= 1.0:
-            raise ScoringError(
-                f"the scorer gave an image of {prompt!r} the reward {reward}; rewards must be in"
-                " [0, 1]"
-            )
-    return rewards

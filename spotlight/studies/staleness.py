@@ -131,7 +131,7 @@ class StalenessStudy:
             for part in self.engine.scored(
                 weights, pairs, settings, other_noise=treatment == "repeat"
             )
-            for reward in part.rewards
+            for reward in part.scores
         ]
         if treatment == "repeat":
             rewards.reverse()
@@ -165,7 +165,7 @@ class StalenessStudy:
                 rollout_settings(job, iteration),
             )
         )
-        rewards = [reward for part in samples for reward in part.rewards]
+        rewards = [reward for part in samples for reward in part.scores]
         report = self.engine.train(
             iteration,
             [prompt for _, prompt, _ in rows],

@@ -42,7 +42,7 @@ class AckLog:
         for request_id, row in rows.items():
             if row is None or row.commit is None:
                 continue
-            if row.reward is None:
+            if row.rewards is None:
                 self._committed[request_id] = (row.commit.step, self._newest)
             elif request_id in self._completed:
                 self._history.violation(f"{request_id} counts twice")

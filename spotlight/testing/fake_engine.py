@@ -20,7 +20,7 @@ from spotlight.testing.fake_hardware import FakeHardware
 from spotlight.testing.fake_trainer import FakeListener, FakeTrainer
 from spotlight.testing.fingerprints import Row
 from spotlight.testing.virtual_threads import sleep
-from spotlight.types import BundleOffer, Request, StoreEndpoint
+from spotlight.types import BundleOffer, Prompt, Request, StoreEndpoint
 
 
 class FakeEngine:
@@ -100,7 +100,7 @@ class FakeScorer:
         self._hardware = hardware
         self._worker = worker
 
-    def score(self, images: Sequence[Row], prompts: Sequence[str]) -> Sequence[float]:
+    def score(self, images: Sequence[Row], prompts: Sequence[Prompt]) -> Sequence[float]:
         """See `engine.Scorer`."""
         hardware, first = self._hardware, images[0].request
         sleep(hardware.times.score_s)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from spotlight import failpoints
-from spotlight.actors.coordinator.coordinator import Coordinator
+from spotlight.actors.coordinator.coordinator import MAILBOX, Coordinator
 from spotlight.actors.node.node import NodeScheduler, NodeSettings
 from spotlight.actors.protocol import WorkerRefs, WorkerUp
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem
@@ -160,6 +160,7 @@ class Cluster:
                     lambda: Coordinator(runs, "simulated", rng, open_store),
                     COORDINATOR,
                     linked=True,
+                    mailbox=MAILBOX,
                 )
             except SpotlightError as error:
                 self._crashed(process, error)

@@ -35,13 +35,16 @@ class CannotCompute(SpotlightError):
 
 
 class RealNumerics:
-    """A `Numerics` that computes everything, with the model, the scorer and the trainer of a job.
+    """A `Numerics` that computes everything, with the model, the scorer and the trainer of a job
+    with one reward.
 
     Raises `CheckpointError`, `JobError` or `MissingDependency` when the job's model or reward
     cannot be used.
     """
 
     def __init__(self, job: JobSpec) -> None:
+        if len(job.rewards) > 1:
+            raise CannotCompute(f"`{job.name}` has several rewards; name one")
         self._job = job
         self._engine = OneProcess(job)
         self._weights: dict[str, dict[str, Tensor]] = {}
@@ -102,7 +105,7 @@ class RealNumerics:
         pairs = [(row.request.prompt, row.request.seed) for row in rows]
         left = iter(rows)
         for part in self._engine.scored(self._weights[weights], pairs, settings):
-            for sample, reward, row in zip(_each(part.batch), part.rewards, left, strict=False):
+            for sample, reward, row in zip(_each(part.batch), part.scores, left, strict=False):
                 self._rewards[row.latents] = reward
                 if weights == self._newest:
                     self._samples[row.latents] = sample
@@ -137,7 +140,7 @@ def _what_decides(job: JobSpec) -> tuple[object, ...]:
     """All of a job that its samples and updates depend on, besides requests and advantages."""
     sampler = msgspec.structs.replace(job.sampler, degree=1, evaluation_steps=None)
     training = msgspec.structs.replace(job.training, ranks=1)
-    return job.model, sampler, job.reward, training, job.seed
+    return job.model, sampler, job.rewards, training, job.seed
 
 
 def _each(batch: SampleBatch) -> list[SampleBatch]:

@@ -172,7 +172,7 @@ class Desk:
         """What a leader says when a batch is done, and the answer."""
         epoch = changes.get("epoch", self.epochs[name])
         bundle = images(name, grant, epoch)
-        rewards = (0.5,) * len(grant.requests)
+        rewards = tuple((reward,) for reward in changes.pop("rewards", [0.5] * len(grant.requests)))
         done = Completed(name, epoch, grant.lease, tuple(ids(grant)), bundle, rewards, 2, 2.0)
         receipt = await self.ask(msgspec.structs.replace(done, **changes))
         assert isinstance(receipt, Receipt)

@@ -209,7 +209,7 @@ class FakeWorker(Actor):
                 grant.lease,
                 _ids(grant),
                 self._bundle(grant, steps),
-                rewards,
+                tuple(r if isinstance(r, tuple) else (r,) for r in rewards),
                 taken,
                 self.world.denoise_s * taken / steps,
                 1 + len(self.followers),

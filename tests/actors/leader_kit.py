@@ -198,7 +198,7 @@ class Crew:
 
 def completed(lease: int, count: int = 1) -> Completed:
     ids = tuple(each.id for each in requests(count))
-    return Completed("w", 7, lease, ids, offer(f"samples/{lease}"), (0.5,) * count, 5, 1.5)
+    return Completed("w", 7, lease, ids, offer(f"samples/{lease}"), ((0.5,),) * count, 5, 1.5)
 
 
 def committed(lease: int, step: int) -> CommitSteps:

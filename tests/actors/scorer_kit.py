@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from spotlight.actors.worker import torch_engine
+from spotlight.types import Prompt
 
 
 class FakeScorer:
     """A reward is the brightness of the image, unless another answer is set."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[np.ndarray, tuple[str, ...]]] = []
+        self.asked: list[tuple[np.ndarray, tuple[Prompt, ...]]] = []
         self.answer: Any = None
         """Given in place of rewards; an exception is raised."""
         self._free = threading.Event()
@@ -30,7 +31,7 @@ class FakeScorer:
         """See `hold`."""
         self._free.set()
 
-    def score(self, images: np.ndarray, prompts: Sequence[str]) -> list[float]:
+    def score(self, images: np.ndarray, prompts: Sequence[Prompt]) -> list[float]:
         """See `Scorer.score`."""
         self.asked.append((images, tuple(prompts)))
         assert self._free.wait(60.0)

@@ -184,6 +184,7 @@ def test_the_summary_shows_the_figures_of_the_run() -> None:
         "validation_start": 0.334,
         "validation_end": 0.713,
         "validation_best": 0.72,
+        "rewards": {},
         "reward_start": 0.3,
         "reward_end": 0.7,
         "run_seconds": 171.0,

@@ -78,7 +78,7 @@ def test_a_field_that_is_missing_is_named(path: str) -> None:
         ("pools.spot.node", "nodes"),
         ("training.learningrate", "learning_rate"),
         ("exploration.candidate", "candidates"),
-        ("reward.on_failures", "on_failure"),
+        ("scoring.on_failures", "on_failure"),
         ("validation.seed", "seeds"),
         ("prompts.validaton", "validation"),
     ],
@@ -90,8 +90,8 @@ def test_a_misspelt_key_is_refused_with_the_key_that_was_meant(path: str, meant:
 
 
 def test_a_key_like_no_other_is_refused_with_those_that_are_known() -> None:
-    error = _problem(_with("reward.zzz", 1))
-    assert error.problem == "unknown key; known here: attempts, kind, metadata, on_failure"
+    error = _problem(_with("scoring.zzz", 1))
+    assert error.problem == "unknown key; known here: attempts, flat_iterations, on_failure"
 
 
 @pytest.mark.parametrize("key", [1, None, True])
@@ -121,7 +121,7 @@ def test_a_key_that_is_not_text_is_refused(key: object) -> None:
             "greedy",
             "must be `none`, `random`, `uniform` or `bandit`, not `greedy`",
         ),
-        ("reward.kind", "geneval", "must be `ocr` or `compositional`, not `geneval`"),
+        ("scoring.on_failure", "zero", "must be `drop_group` or `stop`, not `zero`"),
         ("model.tuning", "qlora", "must be `full` or `lora`, not `qlora`"),
         ("pools.spot", None, "expected `object`, got `null`"),
     ],
@@ -167,7 +167,8 @@ def test_an_item_of_a_list_is_named_by_its_place() -> None:
         ("sampler.window.length", 0),
         ("sampler.window.earliest", -1),
         ("sampler.window.latest", 1),
-        ("reward.attempts", 0),
+        ("scoring.attempts", 0),
+        ("scoring.flat_iterations", 0),
         ("training.ranks", 0),
         ("training.updates_per_iteration", 0),
         ("training.micro_batch", 0),
@@ -231,7 +232,7 @@ def test_a_value_at_its_bound_is_taken(path: str, value: object) -> None:
         ("sampler.window.latest", 1000),
         ("sampler.micro_batch", 4096),
         ("sampler.degree", 1024),
-        ("reward.attempts", 1000),
+        ("scoring.attempts", 1000),
         ("training.micro_batch", 4096),
         ("training.nft_times", 1000),
         ("exploration.candidates", 1000),
@@ -273,21 +274,15 @@ def test_a_number_of_more_than_64_bits_is_refused(digits: int) -> None:
         assert error.path == path and "64 bits" in error.problem
 
 
-@pytest.mark.parametrize(
-    "path", ["model.checkpoint", "prompts.train", "prompts.validation", "reward.metadata"]
-)
+@pytest.mark.parametrize("path", ["model.checkpoint", "prompts.train", "prompts.validation"])
 @pytest.mark.parametrize("name", ["", "a\0b", "a\nb", "x" * 5000, "a\ud800"])
 def test_a_name_that_no_file_can_have_is_refused(path: str, name: str) -> None:
-    assert _problem(_with(path, [name] if path == "reward.metadata" else name)).path == path
+    assert _problem(_with(path, name)).path == path
 
 
 @pytest.mark.parametrize("targets", [["to_q"] * 1001, ["to q"], ["x" * 201], [""]])
 def test_names_that_no_module_can_have_are_refused(targets: list[str]) -> None:
     assert _problem(_with("model.lora.targets", targets)).path == "model.lora.targets"
-
-
-def test_more_files_of_metadata_than_anybody_has_are_refused() -> None:
-    assert _problem(_with("reward.metadata", ["a.jsonl"] * 33)).path == "reward.metadata"
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
@@ -421,12 +416,10 @@ def test_a_path_may_start_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert job.model.checkpoint == str(tmp_path / "model")
 
 
-@pytest.mark.parametrize(
-    "path", ["model.checkpoint", "prompts.train", "prompts.validation", "reward.metadata"]
-)
+@pytest.mark.parametrize("path", ["model.checkpoint", "prompts.train", "prompts.validation"])
 def test_the_home_of_nobody_is_refused_with_its_field(tmp_path: Path, path: str) -> None:
     name = "~no-such-user/file"
-    data = _with(path, [name] if path == "reward.metadata" else name)
+    data = _with(path, name)
     with pytest.raises(JobError, match=f"^{path}: `{name}` leads nowhere"):
         parse_job(yaml.safe_dump(data), base=tmp_path)
 
@@ -458,7 +451,6 @@ def test_the_largest_job_fits_into_a_job_file() -> None:
         **SMALLEST,
         "model": {"checkpoint": longest, "lora": {"targets": ["x" * 200] * 1000}},
         "prompts": {"train": longest, "validation": longest},
-        "reward": {"metadata": [longest] * 32},
     }
     assert len(job_to_yaml(job_from_data(data))) < LARGEST_JOB_FILE
 

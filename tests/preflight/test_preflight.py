@@ -607,13 +607,10 @@ def test_nothing_that_stands_in_metadata_is_in_the_refusal(
 ) -> None:
     file = tmp_path / "metadata.jsonl"
     file.write_text(content)
-    reward = {"kind": kind, "metadata": [str(file)]}
-    try:
-        preflight.check(make_job(reward=reward))
-    except JobError as error:
-        assert str(error).startswith("reward.metadata: ") and "secret" not in str(error)
-    else:
-        assert kind == "ocr" and '"class": "secret"' in content  # which only the other looks at
+    prompts = {**_prompts(make_job()), "validation": str(file)}
+    with pytest.raises(JobError) as caught:
+        preflight.check(make_job(prompts=prompts, rewards=[{"kind": kind}]))
+    assert str(caught.value).startswith("prompts.") and "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("field", ["train", "validation"])
@@ -651,7 +648,7 @@ def test_the_packages_of_the_scorer_are_asked_for(
     make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _without(monkeypatch, "rapidocr_onnxruntime")
-    with pytest.raises(MissingDependency, match=r"`reward\.kind: ocr` needs .*\[rewards\]"):
+    with pytest.raises(MissingDependency, match=r"`rewards\[0\]\.kind: ocr` needs .*\[rewards\]"):
         preflight.check(make_job())
 
 

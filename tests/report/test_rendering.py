@@ -10,6 +10,7 @@ import pytest
 from sample_run import RESERVED, RunWriter, sample_job, write_sample_run
 
 from spotlight.errors import RunFolderError
+from spotlight.report.metrics import summarise
 from spotlight.report.rendering import render_report, write_report
 from spotlight.report.run_reading import read_run
 
@@ -61,7 +62,7 @@ def test_the_report_is_written_into_the_run_folder(tmp_path: Path) -> None:
 def test_the_page_refers_to_nothing_outside_itself(report: str) -> None:
     page = _Page(report)
     assert page.links and all(link.startswith("data:image/png;base64,") for link in page.links)
-    assert "http" not in report.replace("http-equiv", "")
+    assert "://" not in report
     assert "url(" not in report and "@import" not in report
 
 
@@ -98,6 +99,55 @@ def test_the_report_says_how_true_previews_were(report: str, run: RunWriter) -> 
     run.event("exploration_reduced", 3.0, iteration=7, share=0.5, tau=0.125, pairs=120.0)
     text = render_report(read_run(run.folder))
     assert "to 0.5 for iteration 7: previews and rewards agree by 0.125" in text
+
+
+@pytest.mark.parametrize("scale", [1.0, 30.0])
+def test_each_of_several_rewards_is_drawn_by_itself(tmp_path: Path, scale: float) -> None:
+    run = RunWriter(tmp_path / "run")
+    pick = {"name": "pick", "kind": "http", "http": {"url": "http://a"}, "range": None}
+    strict = {"name": "strict", "range": [0, 1]}
+    run.job(sample_job(rewards=[{}, {**pick, "weight": 0.5}], validation={"rewards": [strict]}))
+    run.event("run_started", 0.0, job="x")
+    for version in range(3):
+        rewards = {"ocr": 0.1 * version, "pick": -3 + scale * version, "strict": 0.5}
+        run.metric("validation", 1.0 + version, weights_version=version, score=scale * version,
+                   rewards=rewards, reward_errors=dict.fromkeys(rewards, 0.01))  # fmt: skip
+        run.metric("iteration", 1.5 + version, iteration=version, reward_mean=scale * version,
+                   reward_std=1.0)  # fmt: skip
+    history = read_run(run.folder)
+    text = render_report(history)
+    for words in (
+        "Validation: ocr",
+        "Validation: pick",
+        "weight 0.5 in training",
+        "Validation: strict",
+        "not trained on",
+        f"pick of validation images by run time, -3.000 to {2 * scale - 3:.3f}",
+        f"validation score by run time, 0.000 to {2 * scale:.3f}",
+        "the mean by their weights",
+        "rewarded by ocr and pick",
+    ):
+        assert words in text, words
+    told = summarise(history)["rewards"]
+    assert told["pick"] == {
+        "is_trained": True,
+        "validation_start": -3.0,
+        "validation_end": 2 * scale - 3,
+    }
+    assert not told["strict"]["is_trained"]
+
+
+def test_a_single_reward_is_drawn_once(report: str) -> None:
+    assert "Validation: " not in report and "by their weights" not in report
+
+
+def test_rewards_that_say_nothing_and_rewards_that_are_gamed_are_told(run: RunWriter) -> None:
+    run.event("rewards_flat", 3.0, iteration=7, reward=0.0, in_a_row=2, stops_after=5)
+    run.event("reward_fell", 4.0, weights_version=9, reward="strict", mean=0.2, best=0.8,
+              best_version=3)  # fmt: skip
+    text = render_report(read_run(run.folder))
+    assert "all are 0.000 in iteration 7; 2 of 5 in a row" in text
+    assert "strict, which is not trained on, fell from 0.800 to 0.200 since version 3" in text
 
 
 def test_the_report_says_where_validation_left_no_time_to_explore(run: RunWriter) -> None:

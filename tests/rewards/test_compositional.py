@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 
 from spotlight.assets.geneval import Exclusion, PromptMetadata, Requirement
 from spotlight.errors import ScoringError
+from spotlight.rewards.base import Prompt
 from spotlight.rewards.compositional import (
     CompositionalScorer,
     DetectedObject,
     relations,
     soft_score,
 )
+from tools.shape_scenes import as_prompt
 
 IMAGES = np.zeros((2, 8, 8, 3), dtype=np.uint8)
 NAMES, COLOURS = ("circle", "square", None), ("red", "blue", None)
@@ -178,26 +180,24 @@ class Breaks:
         raise RuntimeError("out of memory")
 
 
-METADATA = {"a red circle": RED_CIRCLE, "a square": asks(wanted("square"))}
+CIRCLE, SQUARE = (as_prompt(each) for each in (RED_CIRCLE, asks(wanted("square"))))
 
 
 def test_every_image_is_scored_against_its_own_prompt() -> None:
-    scorer = CompositionalScorer(Finds(), METADATA)
-    assert scorer.score(IMAGES, ["a red circle", "a square"]) == [1.0, 0.0]
+    scorer = CompositionalScorer(Finds())
+    assert scorer.score(IMAGES, [CIRCLE, SQUARE]) == [1.0, 0.0]
 
 
 def test_a_prompt_without_metadata_is_an_error_that_names_it() -> None:
-    with pytest.raises(
-        ScoringError, match=r"'a cat' has no line in the files of `reward\.metadata`"
-    ):
-        CompositionalScorer(Finds(), METADATA).score(IMAGES, ["a square", "a cat"])
+    with pytest.raises(ScoringError, match="prompt 'a cat': object missing required field `tag`"):
+        CompositionalScorer(Finds()).score(IMAGES, [SQUARE, Prompt("a cat")])
 
 
 def test_a_failing_detector_is_an_error_and_not_a_reward() -> None:
     with pytest.raises(ScoringError, match="RuntimeError: out of memory"):
-        CompositionalScorer(Breaks(), METADATA).score(IMAGES, ["a square"] * 2)
+        CompositionalScorer(Breaks()).score(IMAGES, [SQUARE] * 2)
 
 
 def test_there_must_be_as_many_images_as_prompts() -> None:
     with pytest.raises(ScoringError, match="2 images"):
-        CompositionalScorer(Finds(), METADATA).score(IMAGES, ["a square"])
+        CompositionalScorer(Finds()).score(IMAGES, [SQUARE])

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from spotlight.errors import ScoringError
+from spotlight.rewards.base import Prompt
 from spotlight.rewards.ocr import OcrScorer, levenshtein, ocr_reward, target_text
 
 IMAGES = np.zeros((2, 16, 48, 3), dtype=np.uint8)
@@ -65,14 +66,14 @@ def test_a_prompt_without_quoted_text_is_an_error_that_names_it(prompt: str) -> 
 
 def test_every_image_is_scored_against_its_own_prompt() -> None:
     scorer = OcrScorer(Reads("12", "34"))
-    assert scorer.score(IMAGES, ['"12"', '"12"']) == [1.0, 0.0]
+    assert scorer.score(IMAGES, [Prompt('"12"'), Prompt('"12"')]) == [1.0, 0.0]
 
 
 def test_a_failing_recogniser_is_an_error_and_not_a_reward() -> None:
     with pytest.raises(ScoringError, match="out of memory"):
-        OcrScorer(Breaks()).score(IMAGES, ['"12"', '"34"'])
+        OcrScorer(Breaks()).score(IMAGES, [Prompt('"12"'), Prompt('"34"')])
 
 
 def test_images_and_prompts_must_be_as_many() -> None:
     with pytest.raises(ScoringError, match="2 images"):
-        OcrScorer(Reads("12", "34")).score(IMAGES, ['"12"'])
+        OcrScorer(Reads("12", "34")).score(IMAGES, [Prompt('"12"')])

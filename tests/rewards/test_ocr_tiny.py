@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from spotlight.assets import read_prompts
+from spotlight.assets import read_prompt_lines
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.samplers import SamplerSettings, sample
 from spotlight.jobs import ModelSpec, RewardSpec
@@ -16,9 +16,11 @@ pytest.importorskip("rapidocr_onnxruntime")
 
 def test_the_builtin_checkpoint_is_partly_right_and_its_seeds_differ() -> None:
     model = load_model(ModelSpec(checkpoint="builtin:ocr-tiny"), device="cpu")
-    prompts = [prompt for prompt in read_prompts("builtin:ocr-tiny/validation") for _ in range(4)]
+    lines = read_prompt_lines("builtin:ocr-tiny/validation")
+    prompts = [prompt for prompt in lines.items for _ in range(4)]
     settings = SamplerSettings("ode", 8, 16, 48, micro_batch=16)
-    latents = sample(model, prompts, range(len(prompts)), settings).latents
+    texts = [prompt.text for prompt in prompts]
+    latents = sample(model, texts, range(len(texts)), settings).latents
     rewards = np.array(
         build_scorer(RewardSpec(kind="ocr")).score(model.decode(latents, 16, 48), prompts)
     )

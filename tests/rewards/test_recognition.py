@@ -8,7 +8,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from spotlight.errors import MissingDependency
 from spotlight.jobs import RewardSpec
-from spotlight.rewards.base import build_scorer
+from spotlight.rewards.base import Prompt, build_scorer
 from spotlight.rewards.recognition import RapidRecognizer
 
 pytest.importorskip("rapidocr_onnxruntime")
@@ -61,7 +61,10 @@ def test_greedy_decoding_merges_repeats_and_drops_blanks(recognizer: RapidRecogn
 
 def test_the_scorer_of_a_job_scores_images() -> None:
     scorer = build_scorer(RewardSpec(kind="ocr"))
-    assert scorer.score(IMAGES[:2], ['the number "4821"', 'the number "0938"']) == [1.0, 0.75]
+    assert scorer.score(IMAGES[:2], [Prompt('the number "4821"'), Prompt('the number "0938"')]) == [
+        1.0,
+        0.75,
+    ]
 
 
 def test_a_missing_package_is_named_with_the_way_to_install_it(

@@ -33,7 +33,7 @@ def test_groups_come_as_they_are_done_each_once(tmp_path: Path) -> None:
         assert len(loop.groups) == 6
         for group in groups:
             assert [sample.seed for sample in group.samples] == [0, 1, 2, 3]
-            assert all(sample.reward is not None for sample in group.samples)
+            assert all(len(sample.rewards) == 1 for sample in group.samples)
             assert group.failed == ()
 
     simulate(tmp_path, scene)
@@ -86,7 +86,7 @@ def test_of_previews_there_are_rewards_alone(tmp_path: Path) -> None:
             await loop.publish(0)
             await loop.link.submit([order(1, kind="preview", steps=4)])
             (group,) = await loop.done(1)
-            assert all(s.reward is not None and s.bundle is None for s in group.samples)
+            assert all(len(s.rewards) == 1 and s.bundle is None for s in group.samples)
             assert loop.left_in_store() == []
 
     simulate(tmp_path, scene)
@@ -98,7 +98,7 @@ def test_without_a_reward_nothing_is_scored(tmp_path: Path) -> None:
             await loop.publish(0)
             await loop.link.submit([order(1)])
             (group,) = await loop.done(1)
-            assert {sample.reward for sample in group.samples} == {None}
+            assert {sample.rewards for sample in group.samples} == {()}
 
     simulate(tmp_path, scene)
 

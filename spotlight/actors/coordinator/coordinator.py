@@ -75,8 +75,9 @@ Read = TypeVar("Read")
 _Runner = JobRunner | SessionRunner
 RunnerT = TypeVar("RunnerT", JobRunner, SessionRunner)
 
-_RUNNER_MAILBOX = 8192
-"""Thousands of workers tell the job runner what they do, at times all at once."""
+MAILBOX = 8192
+"""Thousands of nodes report to the coordinator, and as many workers to the job runner, at times all
+at once."""
 
 
 class Coordinator(Actor):
@@ -349,7 +350,7 @@ class Coordinator(Actor):
                 on_loss=lambda: self.call_in_turn(partial(self._run_again, runner)),
             )
             runner = make(around)
-            await self.spawn(lambda: runner, start.actor, mailbox=_RUNNER_MAILBOX)
+            await self.spawn(lambda: runner, start.actor, mailbox=MAILBOX)
             undo.pop_all()  # it is the runner's to close now
         self._runner = runner
         self._status = JobStatus(job=start.title, phase="preparing")
@@ -388,8 +389,7 @@ class Coordinator(Actor):
             return await run_in_abandonable_thread(read, limit_s, "reader")
         except TimeoutError as error:
             raise RequestRefused(
-                f"the files of the job could not be read within {limit_s:g} s; look whether their"
-                " disk answers"
+                f"its files could not be read within {limit_s:g} s; look whether their disk answers"
             ) from error
 
     def _idle_workers(self) -> tuple[WorkerStatus, ...]:

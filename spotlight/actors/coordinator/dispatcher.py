@@ -12,7 +12,7 @@ there.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import msgspec
@@ -52,6 +52,7 @@ class Dispatcher(Actor):
         discard: Callable[[BundleOffer], None],
         record: Callable[[RunEvent], None],
         backlog_changed: Callable[[], None],
+        metadata: Mapping[str, str] = {},
         timings: DispatchTimings = DispatchTimings(),
     ) -> None:
         self._table = table
@@ -60,6 +61,7 @@ class Dispatcher(Actor):
         self.queue = RequestQueue(
             table=table,
             journal=journal,
+            metadata=metadata,
             actor=self,
             ended=ended,
             discard=discard,

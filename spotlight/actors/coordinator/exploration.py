@@ -49,3 +49,6 @@ class Explored(Record, frozen=True, tag=True):
     """That as many previewed seeds would have, had any been taken, of any prompts."""
     effort: Effort | None = None
     """How previews were made; None where none were to be made."""
+    scale: tuple[float, ...] = ()
+    """What each reward of a preview was multiplied with before they were summed; empty where
+    nothing was previewed."""

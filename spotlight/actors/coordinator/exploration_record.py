@@ -21,6 +21,7 @@ from spotlight.policies.exploration.fidelity import (
 from spotlight.policies.exploration.planners import SeedChoice
 from spotlight.policies.exploration.preview_effort import EffortRecord, choose_effort, new_record
 from spotlight.policies.exploration.ranking import median_or_none, spearman
+from spotlight.policies.exploration.reward_scales import combined
 from spotlight.policies.exploration.reward_spread import Knowledge
 from spotlight.run_events import ExplorationReduced
 from spotlight.run_metrics import IterationMetrics
@@ -96,9 +97,14 @@ class ExplorationRecord:
             self._share(iteration),
         )
 
-    def evaluate(self, results: Sequence[Result], metrics: IterationMetrics) -> None:
+    def evaluate(
+        self, results: Sequence[Result], metrics: IterationMetrics, scale: Sequence[float] = (1.0,)
+    ) -> None:
         """Compare the previews of the iteration with these results, among which those of its probes
         are. The metrics know the contrast of the samples already; the rest is filled in.
+
+        Args:
+            scale: what each reward is multiplied with before they are summed, as for the previews.
         """
         latest = self.latest
         previews = {
@@ -112,7 +118,7 @@ class ExplorationRecord:
         for result in results:
             group, seed = result.request.group, result.request.seed
             if (group, seed) in previews:
-                by_group[group].append((previews[group, seed], result.reward))
+                by_group[group].append((previews[group, seed], combined(result.rewards, scale)))
         if by_group:
             self.agreement = self.agreement.faded() + agreement(by_group.values())
         metrics.probes = sum(map(len, by_group.values()))

@@ -30,10 +30,10 @@ from spotlight.policies.exploration.planners import (
     derived_seed,
     widest,
 )
+from spotlight.policies.exploration.reward_scales import combined, reward_scale
 from spotlight.policies.exploration.reward_spread import ContinuousRewards, Knowledge
 from spotlight.types import Request, RequestId, RequestKind, Result
 
-_REWARDS = ContinuousRewards((0.0, 1.0))
 _MOST = 2
 """So many times the previews of an average prompt may one prompt have."""
 
@@ -58,7 +58,9 @@ class _Exploration:
     unsubmitted: int
     """Candidates that no request was made of yet."""
     outstanding: dict[str, Candidate] = field(default_factory=dict)
-    scored: defaultdict[int, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
+    scored: defaultdict[int, dict[int, tuple[float, ...]]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
     """Rewards by seed, by group."""
     previews: int = 0
     exhausted: bool = False
@@ -103,8 +105,8 @@ class Explorer:
         for result in results:
             candidate = self._now.outstanding.pop(result.request.id, None)
             if candidate is not None:
-                self._now.planner.record(candidate, result.reward)
-                self._now.scored[candidate.group][candidate.seed] = result.reward
+                self._now.planner.record(candidate, result.rewards)
+                self._now.scored[candidate.group][candidate.seed] = result.rewards
                 self._now.previews += 1
         return self._go_on(now)
 
@@ -163,8 +165,16 @@ class Explorer:
         left_out = self._job.explored_prompts - len(choices)
         nothing = ((),) * left_out
         plan = exploration.plan
+        scored = [
+            dict(sorted(exploration.scored[group].items()))  # who was first must not matter
+            for group in range(len(choices))
+        ]
+        scale = reward_scale([[*group.values()] for group in scored], self._job.reward_weights)
+        values = [
+            {seed: combined(rewards, scale) for seed, rewards in group.items()} for group in scored
+        ]
         probes = draw_probes(
-            [exploration.scored[group] for group in range(len(choices))],
+            values,
             self._job.exploration.probes,
             self._rng(plan, "probes"),
         )
@@ -180,14 +190,12 @@ class Explorer:
             (*(probe.seeds for probe in probes), *nothing),
             (*(probe.rewards for probe in probes), *nothing),
             contrast_at_random(
-                [  # sorted: who was scored first must not matter
-                    [rewards[seed] for seed in sorted(rewards)]
-                    for _, rewards in sorted(exploration.scored.items())
-                ],
+                [[*group.values()] for group in values if group],
                 self._job.group_size,
                 self._rng(plan, "subsets"),
             ),
             plan.effort if plan.share > 0 else None,
+            tuple(scale) if exploration.previews else (),
         )
         return Orders(cancel=("preview",) if dropped else (), explored=explored)
 
@@ -226,7 +234,8 @@ def _planner(job: JobSpec, plan: ExplorationPlan) -> ExplorationPlanner:
             keep=job.group_size,
             candidates=candidates,
             most=_MOST * max(candidates, job.group_size),
-            rewards=_REWARDS,
+            rewards=ContinuousRewards(*(reward.limits for reward in job.rewards)),
+            weights=job.reward_weights,
             categories=plan.categories,
             knowledge=plan.knowledge,
         )
@@ -237,6 +246,7 @@ def _planner(job: JobSpec, plan: ExplorationPlan) -> ExplorationPlanner:
         groups=len(plan.prompts),
         keep=job.group_size,
         candidates=candidates,
+        weights=job.reward_weights,
     )
 
 

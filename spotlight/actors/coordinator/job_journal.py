@@ -56,6 +56,8 @@ class SavedProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What kept seeds promised and brought."""
     earned: EffortRecord | None = None
     """What each effort brought."""
+    flat_iterations: int = 0
+    """So many iterations in a row, up to this one, had nothing but equal rewards."""
 
 
 class Publication(msgspec.Struct, frozen=True):

@@ -8,6 +8,7 @@ import asyncio
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import get_args
 
 from spotlight.actors.coordinator.backlog_shares import BacklogShares
 from spotlight.actors.coordinator.dispatcher import Dispatcher
@@ -40,6 +41,7 @@ from spotlight.preflight.checks import JobFiles
 from spotlight.store.run_folder import RunFolder
 from spotlight.timings import Timings
 from spotlight.transport.tensors import ArtifactStore
+from spotlight.types import RequestKind
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,11 @@ class JobParts:
         self.table = RequestTable(
             pace=Pace(self.profile),
             first_lease=self.journal.first_lease,
-            score_attempts=job.reward.attempts,
+            score_attempts=job.scoring.attempts,
+            reward_limits={
+                kind: tuple(reward.limits for reward in job.rewards_of(kind))
+                for kind in get_args(RequestKind)
+            },
             grants_from=asyncio.get_running_loop().time() + listen_s,
             timings=timings.dispatch,
         )
@@ -117,6 +123,7 @@ class JobParts:
         self.dispatcher = Dispatcher(
             table=self.table,
             journal=self.journal,
+            metadata=files.metadata,
             ended=on.requests_ended,
             discard=lambda bundle: store.delete(bundle.key),
             record=event,
@@ -172,7 +179,7 @@ class JobParts:
 
         self.rollouts = RolloutPhase(
             job,
-            files.train.items,
+            [prompt.text for prompt in files.train.items],
             requests=self.requests,
             phase=self.phase,
             progress=self.progress,
@@ -192,7 +199,7 @@ class JobParts:
         )
         self.exploration = ExplorationPhase(
             job,
-            files.train.items,
+            [prompt.text for prompt in files.train.items],
             requests=self.requests,
             progress=self.progress,
             shares=shares,
@@ -200,7 +207,7 @@ class JobParts:
         )
         self.validations = Validations(
             job,
-            files.validation.items,
+            [prompt.text for prompt in files.validation.items],
             requests=self.requests,
             progress=self.progress,
             record=self.record,

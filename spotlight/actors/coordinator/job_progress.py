@@ -54,6 +54,8 @@ class JobProgress:
             self._job, self.saved, learnt, self._categories, self._record.event
         )
         self.metrics = IterationMetrics(iteration=completed)
+        self.flat_iterations = self.saved.flat_iterations
+        """So many in a row had nothing but equal rewards, with the latest rollout."""
 
     @property
     def committed(self) -> int:
@@ -87,6 +89,10 @@ class JobProgress:
             self.metrics = IterationMetrics(iteration=iteration)
         return self.metrics
 
+    def note_flat(self, is_flat: bool) -> None:
+        """The samples of the iteration are there; whether they all have the same reward."""
+        self.flat_iterations = self.saved.flat_iterations + 1 if is_flat else 0
+
     def add_validated(self, version: int) -> None:
         """A weights version is validated."""
         validated = tuple(sorted({*self.saved.validated, version}))
@@ -115,6 +121,7 @@ class JobProgress:
             agreement=exploration.agreement,
             gain=exploration.gain,
             earned=exploration.earned,
+            flat_iterations=self.flat_iterations,
         )
         self.metrics.scoring_s = scoring_s
         write, run = self._record.write, self._record.run

@@ -133,13 +133,15 @@ class JobRunner(Actor):
 
     async def stopping(self, reason: str) -> None:
         """Leave the run folder resumable and the nodes warm."""
-        outcome: Outcome = "cancelled" if reason == "stopped" else "failed"
-        self._end(outcome, f"the job runner {reason}")
-        if self._phase.outcome == "finished":
-            for leftovers in ("samples", "commits"):
-                self._setup.store.delete(leftovers)
-        await self._setup.store.aclose()
-        self._record.close()
+        try:
+            outcome: Outcome = "cancelled" if reason == "stopped" else "failed"
+            self._end(outcome, f"the job runner {reason}")
+            if self._phase.outcome == "finished":
+                for leftovers in ("samples", "commits"):
+                    self._setup.store.delete(leftovers)
+            await self._setup.store.aclose()
+        finally:  # the folder is free even if the store did not close in time
+            self._record.close()
 
     def aborted(self) -> None:
         """Leave the run folder as a kill does."""

@@ -77,12 +77,13 @@ class Ledger:
         """What every worker does, by name; `group_of` says who leads its group and how many are
         in it.
         """
-        found = []
-        for name in sorted(self._statuses):
+        for name, status in self._statuses.items():
             leader, members = group_of(name)
-            together = {"leader": leader if members > 1 else "", "members": members}
-            found.append(msgspec.structs.replace(self._statuses[name], **together))
-        return tuple(found)
+            leader = leader if members > 1 else ""
+            if (status.leader, status.members) != (leader, members):
+                together = msgspec.structs.replace(status, leader=leader, members=members)
+                self._statuses[name] = together
+        return tuple(self._statuses[name] for name in sorted(self._statuses))
 
     def _enter(self, status: WorkerStatus) -> None:
         known = self._statuses.get(status.name)

@@ -5,6 +5,7 @@ work waits. It goes into the nodes' plans, which tell it until the nodes' report
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 
 from spotlight.actors.coordinator.backlog_shares import BacklogShares
@@ -15,6 +16,11 @@ from spotlight.actors.protocol import Membership, NodeReport
 from spotlight.actors.runtime import Actor
 from spotlight.jobs import WorkSpec
 from spotlight.transport.tensors import ArtifactStore
+
+_DEMANDS_PER_S = 2000
+"""Of all nodes together, unless something is told again."""
+_FEW_NODES = 32
+"""So few are told of every change at once."""
 
 
 class NodeBriefing:
@@ -60,6 +66,9 @@ class NodeBriefing:
         self._is_over = is_over
         self._trainers = trainers
         self._seconds_left = seconds_left
+        self._shared_at = -math.inf
+        """When nodes were told of the backlog last, on the loop's clock."""
+        self._sharing: asyncio.Task[None] | None = None
 
     def repeat(self, *, everything: bool) -> None:
         """See what is new by now; `everything`: also what must be told again and again."""
@@ -96,9 +105,26 @@ class NodeBriefing:
         self._plans.send()
 
     def share_backlog(self, *, again: bool = False) -> None:
-        """Tell nodes what their groups should be good for, if it changed much, or `again`."""
+        """Tell nodes what their groups should be good for, if it changed much, or `again`. What
+        one node joins or takes may change what all are told, so many nodes are told the outcome of
+        many changes.
+        """
+        nodes = len(self._roster.nodes)
+        wait_s = self._shared_at + nodes / _DEMANDS_PER_S - self._now()
+        if again or nodes <= _FEW_NODES or wait_s <= 0:
+            self._share_backlog(again=again)
+        elif self._sharing is None:
+            self._sharing = self._runner.run_task(self._share_backlog_after(wait_s))
+
+    async def _share_backlog_after(self, wait_s: float) -> None:
+        await asyncio.sleep(wait_s)
+        self._sharing = None
+        self._share_backlog(again=False)
+
+    def _share_backlog(self, *, again: bool) -> None:
         if self._is_over():
             return
+        self._shared_at = self._now()
         for node, demand in self._shares.due(self._trainers(), self._seconds_left(), again=again):
             self._plans.demand(node.node, demand)
         self._plans.send()

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
+import msgspec
 import structlog
 
 from spotlight import failpoints
@@ -57,6 +58,7 @@ class RequestQueue:
     Args:
         table: decides; nobody else changes it.
         journal: of the run.
+        metadata: of prompts, by their text: it goes along with their requests.
         actor: the dispatcher, which tells group leaders on its behalf.
         ended: is given what is finished or given up.
         discard: deletes a bundle from the coordinator's store.
@@ -70,6 +72,7 @@ class RequestQueue:
         *,
         table: RequestTable,
         journal: JobJournal,
+        metadata: Mapping[str, str],
         actor: Actor,
         ended: Callable[[Ended], None],
         discard: Callable[[BundleOffer], None],
@@ -79,6 +82,7 @@ class RequestQueue:
     ) -> None:
         self._table = table
         self._journal = journal
+        self._metadata = metadata
         self._actor = actor
         self._ended = ended
         self._discard = discard
@@ -105,7 +109,11 @@ class RequestQueue:
         if not self._remembers:  # only now is it settled from where the run goes on
             self._remembers = True
             self._table.remember(self._journal.requests())
-        self.carry_out(self._table.submit(requests, self._now()))
+        self.carry_out(self._table.submit(map(self._with_metadata, requests), self._now()))
+
+    def _with_metadata(self, request: Request) -> Request:
+        metadata = self._metadata.get(request.prompt)
+        return msgspec.structs.replace(request, metadata=metadata) if metadata else request
 
     def expect_previews(self, count: int) -> None:
         """So many previews may yet be submitted: nodes plan for them, too."""

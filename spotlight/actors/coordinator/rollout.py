@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from spotlight.actors.protocol import TrainingSample
 from spotlight.jobs import TrainingSpec
-from spotlight.policies.advantages import group_advantages
+from spotlight.policies.advantages import mixed_advantages
 from spotlight.types import BundleOffer, Request, Result
 
 
@@ -94,12 +94,17 @@ class Rollout:
 
 
 def training_samples(
-    samples: Sequence[Result], training: TrainingSpec
+    samples: Sequence[Result], weights: Sequence[float], training: TrainingSpec
 ) -> tuple[TrainingSample, ...]:
-    """Samples with their advantages, in the order given; from fresh rewards only."""
-    advantages = group_advantages(
-        [sample.reward for sample in samples],
+    """Samples with their advantages, in the order given; from fresh rewards only.
+
+    Args:
+        weights: of the rewards.
+    """
+    advantages = mixed_advantages(
+        [sample.rewards for sample in samples],
         [sample.request.group for sample in samples],
+        weights,
         std=training.advantage_std,
         clip=training.advantage_clip,
     )

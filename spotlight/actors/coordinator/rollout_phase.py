@@ -8,6 +8,7 @@ from spotlight.actors.coordinator.job_journal import JobJournal
 from spotlight.actors.coordinator.job_phase import JobPhase
 from spotlight.actors.coordinator.job_progress import JobProgress
 from spotlight.actors.coordinator.job_record import JobRecord
+from spotlight.actors.coordinator.measures import measure_rollout, sample_scale
 from spotlight.actors.coordinator.request_plans import (
     probe_requests,
     prompts_of,
@@ -16,9 +17,10 @@ from spotlight.actors.coordinator.request_plans import (
 )
 from spotlight.actors.coordinator.request_queue import RequestQueue
 from spotlight.actors.coordinator.rollout import Rollout
-from spotlight.actors.coordinator.run_record import measure_rollout
 from spotlight.jobs import JobSpec
-from spotlight.run_events import GroupDropped
+from spotlight.policies.advantages import all_equal
+from spotlight.policies.exploration.reward_scales import weighted_mean
+from spotlight.run_events import GroupDropped, RewardsFlat
 from spotlight.transport.tensors import ArtifactStore
 from spotlight.types import Request, Result
 
@@ -89,7 +91,7 @@ class RolloutPhase:
             return
         self.rollout.drop_probes(requests)
         failed = [request for request in requests if self.rollout.expects(request)]
-        if failed and self._job.reward.on_failure == "stop":
+        if failed and self._job.scoring.on_failure == "stop":
             self._fail(f"{failed[0].id} failed: {reason}")
             return
         for iteration, group, prompt in sorted({(r.iteration, r.group, r.prompt) for r in failed}):
@@ -107,6 +109,27 @@ class RolloutPhase:
         self._requests.forget("rollout", iteration)
         for bundle in self.rollout.bundles():
             self._store.delete(bundle.key)
+
+    def _must_stop(self, samples: Sequence[Result]) -> bool:
+        """Whether there was nothing to learn from for too long; an event tells of each time."""
+        progress, iteration = self._progress, self._progress.metrics.iteration
+        progress.note_flat(all_equal(sample.rewards for sample in samples))
+        in_a_row, most = progress.flat_iterations, self._job.scoring.flat_iterations
+        if not in_a_row:
+            return False
+        reward = weighted_mean(samples[0].rewards, self._job.reward_weights)
+        self._record.event(
+            RewardsFlat(iteration=iteration, reward=reward, in_a_row=in_a_row, stops_after=most)
+        )
+        if in_a_row < most:
+            return False
+        self._fail(
+            f"all {len(samples)} samples of iteration {iteration} have the same reward,"
+            f" {reward:g}, as in the {in_a_row - 1} iterations before, so there is nothing to learn"
+            " from; look at the pictures and at what the scorer says of them, or raise"
+            " `scoring.flat_iterations`"
+        )
+        return True
 
     def _drop(self, results: Sequence[Result]) -> None:
         """Nobody trains on these: whoever resumes the run must not find them either."""
@@ -126,6 +149,10 @@ class RolloutPhase:
         samples, probes = self.rollout.samples(), self.rollout.probes()
         metrics.rollout_s = self._phase.seconds
         metrics.samples_restored = self.rollout.restored
-        measure_rollout(metrics, samples, exploration.choices)
-        exploration.evaluate([*samples, *probes], metrics)
+        weights = self._job.reward_weights
+        scale = exploration.latest.scale or sample_scale(samples, weights)
+        measure_rollout(metrics, samples, exploration.choices, self._job, scale)
+        exploration.evaluate([*samples, *probes], metrics, scale)
+        if self._must_stop(samples):
+            return
         self._completed(metrics.iteration)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,14 +14,12 @@ from typing import Any
 import msgspec
 import structlog
 
+from spotlight.actors.coordinator.measures import Picture
 from spotlight.errors import RunFolderError
-from spotlight.policies.exploration.planners import SeedChoice
-from spotlight.policies.exploration.ranking import median_or_none, spearman, spread
 from spotlight.policies.step_times import StepTimes
 from spotlight.run_events import RunEvent, encode_event
 from spotlight.run_metrics import IterationMetrics, RunMetrics, ValidationMetrics
 from spotlight.store.run_folder import RunFolder
-from spotlight.types import Result
 
 log = structlog.get_logger(__name__)
 
@@ -34,6 +31,8 @@ class RunRecord:
         self._folder = folder
         self._loop = asyncio.get_running_loop()
         self._offset_s = folder.last_time_s() - self._loop.time()
+        self.validations = folder.validations()
+        """Those that are on record, in their order."""
 
     @property
     def path(self) -> Path:
@@ -59,34 +58,16 @@ class RunRecord:
         metrics.images_per_s = made / metrics.rollout_s if metrics.rollout_s else 0.0
         self._append_metrics(metrics, training)
 
-    def validation(self, version: int, score: float, results: Sequence[Result]) -> None:
+    def validation(self, metrics: ValidationMetrics, pictures: Sequence[Picture]) -> None:
         """Append a validation to metrics.jsonl and put its pictures in place."""
-        images = len(results)
-        self._append_metrics(
-            ValidationMetrics(
-                weights_version=version, iteration=version, score=score, images=images
-            )
-        )
-        pictured = sorted(
-            (result for result in results if result.request.image_key),
-            key=lambda result: result.request.group,
-        )
-        listing = [
-            {
-                "prompt": result.request.prompt,
-                "reward": result.reward,
-                "file": Path(result.request.image_key).name,
-            }
-            for result in pictured
-        ]
-        self._folder.show_pictures(version, listing)
+        self._append_metrics(metrics)
+        self.validations.append(metrics)
+        self._folder.show_pictures(metrics.weights_version, msgspec.to_builtins(pictures))
 
     def _append_metrics(self, metrics: RunMetrics, others: Mapping[str, float] = {}) -> None:
         metrics.time_s = self.time_s()
         line: dict[str, Any] = {**msgspec.to_builtins(metrics), **others}
-        self._folder.record_metrics(
-            {key: round(it, 6) if isinstance(it, float) else it for key, it in line.items()}
-        )
+        self._folder.record_metrics({key: _rounded(value) for key, value in line.items()})
 
     def step_times(self) -> StepTimes:
         """What this run measured before; nothing if its file is absent or damaged: it will be
@@ -107,6 +88,7 @@ class RunRecord:
     def rewind(self, completed: int, validated: Collection[int]) -> None:
         """The run goes on after so many iterations, with these versions validated."""
         self._folder.rewind(completed, validated)
+        self.validations = self._folder.validations()
 
     def sync(self) -> None:
         """Make what was recorded so far durable."""
@@ -121,37 +103,8 @@ class RunRecord:
         self._folder.close()
 
 
-def measure_rollout(
-    metrics: IterationMetrics, results: Sequence[Result], choices: Sequence[SeedChoice]
-) -> None:
-    """Fill in what follows from the finished samples of an iteration."""
-    by_group: dict[int, dict[int, float]] = {}
-    for result in results:
-        by_group.setdefault(result.request.group, {})[result.request.seed] = result.reward
-    rewards = [result.reward for result in results]
-    spreads = [spread(list(group.values())) for group in by_group.values()]
-    metrics.samples = len(results)
-    metrics.reward_mean = sum(rewards) / len(rewards)
-    metrics.reward_std = spread(rewards)
-    metrics.group_std_mean = sum(spreads) / len(spreads)
-    metrics.zero_variance_groups = sum(value == 0 for value in spreads)
-    metrics.contrast = math.sqrt(sum(value * value for value in spreads) / len(spreads))
-    pairs = [
-        [
-            (preview, by_group[group][seed])
-            for seed, preview in zip(choice.seeds, choice.preview_rewards, strict=True)
-            if preview is not None and seed in by_group[group]
-        ]
-        for group, choice in enumerate(choices)
-        if group in by_group
-    ]
-    explored = [group for group in pairs if len(group) > 1]
-    metrics.explored_prompts = len(explored)
-    metrics.rank_correlation = median_or_none(
-        [spearman([p for p, _ in group], [r for _, r in group]) for group in explored]
-    )
-    if explored:
-        previewed = [spread([preview for preview, _ in group]) for group in explored]
-        metrics.preview_group_std_mean = sum(previewed) / len(previewed)
-        realised = [spread([reward for _, reward in group]) for group in explored]
-        metrics.explored_std_mean = sum(realised) / len(realised)
+def _rounded(value: Any) -> Any:
+    """Numbers with as many digits as anybody reads."""
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items()}
+    return round(value, 6) if isinstance(value, float) else value

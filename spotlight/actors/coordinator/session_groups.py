@@ -39,14 +39,9 @@ class Totals:
 
 
 class SessionGroups:
-    """See the module's docstring.
+    """See the module's docstring."""
 
-    Args:
-        scored: whether samples have rewards.
-    """
-
-    def __init__(self, *, scored: bool) -> None:
-        self._scored = scored
+    def __init__(self) -> None:
         self._open: dict[int, _Group] = {}
         self._done: dict[int, _Group] = {}
         """The first to be done first."""
@@ -163,7 +158,7 @@ class SessionGroups:
         request = result.request
         return DoneSample(
             request.seed,
-            result.reward if self._scored else None,
+            result.rewards,
             result.attempts,
             result.resumed_at,
             result.bundle if request.kind == "rollout" else None,
@@ -184,6 +179,7 @@ def requests_of(order: GroupOrder, settings: SamplingSettings) -> list[Request]:
             seed=seed,
             weights_version=order.version,
             settings=settings,
+            metadata=order.metadata,
             image_key=f"{picture_folder(order.number)}/{seed}.png" if order.pictures else "",
         )
         for seed in order.seeds

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import get_args
 
 import structlog
 
@@ -27,12 +28,14 @@ from spotlight.actors.coordinator.submissions import SessionFiles
 from spotlight.actors.coordinator.worker_times import RecentPace, WorkerTimes
 from spotlight.actors.runtime import Actor
 from spotlight.errors import JournalError
+from spotlight.jobs import ScoringSpec
 from spotlight.policies.dispatch.pace import Pace
 from spotlight.policies.dispatch.table import RequestTable
 from spotlight.policies.step_times import StepTimes
 from spotlight.run_events import RunEvent, WorkerStateBegan
 from spotlight.timings import Timings
 from spotlight.transport.tensors import ArtifactStore
+from spotlight.types import RequestKind
 
 log = structlog.get_logger(__name__)
 
@@ -72,7 +75,7 @@ class SessionParts:
         fail: Callable[[JournalError], None],
     ) -> None:
         saved, store, timings = setup.folder.saved, setup.store, setup.timings
-        self.groups = SessionGroups(scored=bool(saved.work.rewards))
+        self.groups = SessionGroups()
         self.times = WorkerTimes()
         self.pace = RecentPace(self._now())
         self.journal = JobJournal(setup.folder.journal, store.endpoint, fail)
@@ -83,7 +86,10 @@ class SessionParts:
         self.table = RequestTable(
             pace=Pace(profile),
             first_lease=self.journal.first_lease,
-            score_attempts=max((each.attempts for each in saved.work.rewards), default=1),
+            score_attempts=ScoringSpec().attempts,
+            reward_limits=dict.fromkeys(
+                get_args(RequestKind), tuple(each.limits for each in saved.work.rewards)
+            ),
             grants_from=self._now() + listen_s,
             timings=timings.dispatch,
         )

@@ -43,7 +43,9 @@ class TrainingPhase:
 
     def begin(self, iteration: int) -> None:
         """Send the samples with their advantages to all ranks."""
-        samples = training_samples(self._rollouts.rollout.samples(), self._job.training)
+        samples = training_samples(
+            self._rollouts.rollout.samples(), self._job.reward_weights, self._job.training
+        )
         self._answers = {}
         self._team.train(iteration, window_start(self._job, iteration), samples)
 

@@ -6,9 +6,13 @@ from collections.abc import Callable, Iterable
 
 from spotlight.actors.coordinator.job_progress import JobProgress
 from spotlight.actors.coordinator.job_record import JobRecord
+from spotlight.actors.coordinator.measures import as_validation, measure_validation, pictures
 from spotlight.actors.coordinator.request_queue import RequestQueue
 from spotlight.actors.coordinator.validator import Validated, Validator
 from spotlight.jobs import JobSpec
+from spotlight.policies.reward_hacking import find_falls
+from spotlight.run_events import RewardFell
+from spotlight.run_metrics import ValidationMetrics
 from spotlight.transport.tensors import ArtifactStore
 from spotlight.types import Request, Result
 
@@ -35,6 +39,7 @@ class Validations:
         done: Callable[[int], None],
         fail: Callable[[str], None],
     ) -> None:
+        self._job = job
         self._validator = Validator(job, prompts)
         self._requests = requests
         self._progress = progress
@@ -65,17 +70,42 @@ class Validations:
     def _write_down(self, ended: Iterable[Validated]) -> None:
         """A run without a score for its weights is not worth going on with."""
         for validated in ended:
-            version, score = validated.version, validated.score
-            if score is None:
-                self._fail(f"no validation image of version {version} could be scored")
+            if not validated.results:
+                self._fail(f"no validation image of version {validated.version} could be scored")
                 return
-            self._add(version, score, validated.results)
+            self._add(validated.version, validated.results)
 
-    def _add(self, version: int, score: float, results: tuple[Result, ...]) -> None:
+    def _add(self, version: int, results: tuple[Result, ...]) -> None:
         run = self._record.run
-        self.scores.append((run.time_s(), score))
-        self._record.write(lambda: run.validation(version, score, results))
+        metrics = measure_validation(version, results, self._job)
+        self.scores.append((run.time_s(), metrics.score))
+        falls = self._falls(metrics)
+        self._record.write(lambda: run.validation(metrics, pictures(results, self._job)))
         self._store.delete(f"validation/v{version:06d}")  # the pictures are elsewhere now
         self._progress.add_validated(version)
         self._requests.forget("evaluation", version)
+        if falls and self._job.validation.on_hacking == "stop":
+            self._fail(falls)
         self._done(version)
+
+    def _falls(self, metrics: ValidationMetrics) -> str:
+        """Which rewards fell that nobody trains on, as events and in one line; empty for none."""
+        names = [reward.name for reward in self._job.validation.rewards]
+        earlier = [as_validation(one, names) for one in self._record.run.validations]
+        falls = find_falls(earlier, as_validation(metrics, names))
+        for fall in falls:
+            self._record.event(
+                RewardFell(
+                    weights_version=metrics.weights_version,
+                    reward=fall.reward,
+                    mean=fall.after,
+                    best=fall.before,
+                    best_version=fall.since,
+                )
+            )
+        words = [
+            f"`{fall.reward}`, which is not trained on, fell from {fall.before:.3f} (version"
+            f" {fall.since}) to {fall.after:.3f} (version {metrics.weights_version})"
+            for fall in falls
+        ]
+        return f"{'; '.join(words)}, while the score rose" if words else ""

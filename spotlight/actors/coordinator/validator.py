@@ -22,12 +22,6 @@ class Validated:
     results: tuple[Result, ...]
     """The images that could be scored."""
 
-    @property
-    def score(self) -> float | None:
-        """Their mean reward; None if there are none."""
-        rewards = [result.reward for result in self.results]
-        return sum(rewards) / len(rewards) if rewards else None
-
 
 @dataclass
 class _Validation:

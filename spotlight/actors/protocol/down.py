@@ -54,7 +54,8 @@ class JobPlan(Record, frozen=True):
     """Versions to get and to serve, and where to read each; a node reads from its trainer or from
     another node, a worker from its own node."""
     versions: tuple[int, ...] = ()
-    """Versions that are still needed: what is held of others is dropped."""
+    """Versions that are still needed: what is held of others is dropped. Empty while a job runner
+    that has just come has yet to say; then nothing is dropped."""
     trainers_term: int = 0
     """Trainer ranks that were built by an order of an earlier term than this free what they hold;
     others train instead."""

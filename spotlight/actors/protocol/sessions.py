@@ -97,6 +97,8 @@ class GroupOrder(Record, frozen=True):
     """First step at which a stochastic sampler adds noise; its earliest when absent."""
     pictures: bool = False
     """Leave the images as PNG files, too."""
+    metadata: Annotated[str, msgspec.Meta(max_length=LONGEST_PROMPT)] = ""
+    """What scorers are to know of the prompt: an object in JSON; empty for nothing."""
 
 
 class SubmitGroups(Message, frozen=True):
@@ -125,8 +127,8 @@ class DoneSample(Record, frozen=True):
     """A denoised and scored sample."""
 
     seed: int
-    reward: float | None
-    """None where nothing is scored."""
+    rewards: tuple[float, ...]
+    """One of each reward that the session names, in its order."""
     attempts: int
     """Leases that it took; 0 if an earlier coordinator had it done."""
     resumed_at: int

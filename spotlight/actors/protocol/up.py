@@ -191,8 +191,8 @@ class Completed(Message, frozen=True):
     """Ids, in the order of the bundle's rows and of the rewards."""
     bundle: BundleOffer
     """That of the commit of the last step."""
-    rewards: tuple[float, ...]
-    """In [0, 1]."""
+    rewards: tuple[tuple[float, ...], ...]
+    """Of each request, one for each of its rewards."""
     steps: int
     """Denoising steps taken here."""
     seconds: Annotated[float, msgspec.Meta(ge=0)]

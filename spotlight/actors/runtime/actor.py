@@ -112,8 +112,8 @@ class Actor:
         when it takes long."""
 
     def aborted(self) -> None:
-        """Called instead of `stopping` when the whole system is aborted: close what the operating
-        system closes when a process is killed, and do nothing else.
+        """Called when the whole system is aborted, instead of `stopping` or in the middle of it:
+        close what the operating system closes when a process is killed, and do nothing else.
         """
 
     # --- for handlers -----------------------------------------------------------------

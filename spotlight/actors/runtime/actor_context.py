@@ -151,8 +151,7 @@ class ActorContext:
             await self._cancel_tasks()
             await self._run_stopping_hook(grace_s)
         finally:
-            # Only the abort of the whole system cancels us before this point.
-            if not self._ending.done() and self._actor is not None:
+            if self.system.aborted and self._actor is not None:
                 self._actor.aborted()
             for task in (self._serving, *self._tasks):
                 if task is not None:

@@ -78,7 +78,8 @@ class ActorSystem:
         self._actors_opened = itertools.count(1)
         self._closed: asyncio.Future[None] | None = None
         self._closing: asyncio.Task[None] | None = None
-        self._aborted = False
+        self.aborted = False
+        """Whether it ended as if its process had been killed."""
 
     # --- life -------------------------------------------------------------------------
 
@@ -109,7 +110,7 @@ class ActorSystem:
 
     async def abort(self) -> None:
         """End at once, as if the process were killed: no hook runs and nothing is sent."""
-        self._aborted = True
+        self.aborted = True
         self.post.transport.abort()
         tasks = [cell.task for cell in self.cells.values()]
         for task in tasks:
@@ -204,7 +205,7 @@ class ActorSystem:
         """An actor is over: answer what was queued and tell those who watch."""
         del self.cells[cell.ref.name]
         self.watches.remember(cell.ref, reason)
-        if not self._aborted:
+        if not self.aborted:
             for delivery in cell.mailbox.drain():
                 if delivery.kind is Kind.ASK:
                     self.answer(delivery, cell.ref, _ended_failure(cell.ref))

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import msgspec
 import structlog
 
 from spotlight.actors.protocol import CommitSteps, Completed, Grant, ReturnLease
@@ -24,7 +25,7 @@ from spotlight.actors.worker.sp_membership import SPMembership
 from spotlight.actors.worker.step_loop import StepLoop, Taken
 from spotlight.actors.worker.worker_state import Turn, WorkerContext
 from spotlight.errors import CommitRefused, NotFinite, SpotlightError, TransferFailed
-from spotlight.types import BundleOffer, Commit, RequestKind, WorkerState
+from spotlight.types import BundleOffer, Commit, Prompt, Request, RequestKind, WorkerState
 
 log = structlog.get_logger(__name__)
 
@@ -221,12 +222,14 @@ class BatchWork:
 
     async def _score_in_time(self, job: MemberJob, batch: Batch, images: Images) -> Scored | None:
         """None if the time was up before. Raises `Unwanted` and `ScoringError`."""
-        prompts = [request.prompt for request in batch.message.requests]
+        requests = batch.message.requests
+        prompts = [prompt_of(request) for request in requests]
+        rewards = job.rewards_of(requests[0].kind)
         try:
             async with asyncio.timeout_at(self._batches.stop_at) as batch.scoring:
                 self._batches.require_wanted(batch)
                 with self._context.busy("score", f"{len(prompts)} images"):
-                    return await self.scoring.score(job.reward, images, prompts)
+                    return await self.scoring.score(rewards, images, prompts)
         except TimeoutError:
             self._batches.require_wanted(batch)
             return None
@@ -299,6 +302,12 @@ class BatchWork:
 
     def _returned(self, batch: Batch) -> ReturnLease:
         return returned(self._context.name, self._context.epoch, batch)
+
+
+def prompt_of(request: Request) -> Prompt:
+    """What scorers are told of it."""
+    metadata = msgspec.json.decode(request.metadata) if request.metadata else {}
+    return Prompt(request.prompt, metadata)
 
 
 def _detail(message: Grant) -> str:

@@ -11,7 +11,7 @@ from spotlight.actors.runtime import ActorRef
 from spotlight.actors.runtime.bounded_set import BoundedSet
 from spotlight.actors.worker.engine import Model
 from spotlight.jobs import RewardSpec
-from spotlight.types import StoreEndpoint
+from spotlight.types import RequestKind, StoreEndpoint
 
 _REVOKED_LEASES = 1024
 
@@ -26,12 +26,18 @@ class MemberJob:
 
     id: str
     model: Model
-    reward: RewardSpec | None
-    """None: nothing is scored."""
+    rewards: tuple[RewardSpec, ...]
+    """What samples and previews are scored by."""
+    measured_rewards: tuple[RewardSpec, ...]
+    """What validation images are scored by: the same, and others behind."""
     sink: StoreEndpoint
     """Of the coordinator that is there now."""
     fingerprint: str
     """The same in all members that have this job and this model."""
+
+    def rewards_of(self, kind: RequestKind) -> tuple[RewardSpec, ...]:
+        """What the images of a kind of request are scored by."""
+        return self.measured_rewards if kind == "evaluation" else self.rewards
 
 
 @dataclass(eq=False)

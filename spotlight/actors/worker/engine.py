@@ -17,7 +17,7 @@ import msgspec
 
 from spotlight.actors.protocol import StartTrainer, Train
 from spotlight.jobs import ModelSpec, RewardSpec, WorkSpec
-from spotlight.types import BundleOffer, Commit, Request, StoreEndpoint
+from spotlight.types import BundleOffer, Commit, Prompt, Request, StoreEndpoint
 
 Images = Any
 """What a model decodes to: of torch's, an array of pixels uint8 [B, H, W, 3]."""
@@ -172,8 +172,8 @@ class Meeting(Protocol):
 class Scorer(Protocol):
     """See `spotlight.rewards.base.Scorer`; in the scorer's thread."""
 
-    def score(self, images: Any, prompts: Sequence[str]) -> Sequence[float]:
-        """Rewards in [0, 1], one per image. Raises `ScoringError`."""
+    def score(self, images: Any, prompts: Sequence[Prompt]) -> Sequence[float]:
+        """Rewards, one per image. Raises `ScoringError`."""
         ...
 
 

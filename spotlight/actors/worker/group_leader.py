@@ -78,6 +78,7 @@ class _Job:
     batch: int
     rollout_versions: set[int] = field(default_factory=set)
     evaluation_versions: set[int] = field(default_factory=set)
+    has_pulled: bool = False
     leases: dict[int, _Lease] = field(default_factory=dict)
     closed: BoundedSet[int] = field(default_factory=lambda: BoundedSet(_CLOSED_LEASES))
     """Leases that are over, or were revoked before they came."""
@@ -239,7 +240,7 @@ class GroupLeader(Actor):
         if number in job.leases or number in job.closed:
             log.info("grant_ignored", lease=number)
             return
-        if self._draining or self._group.first is not None:
+        if self._draining or not self._serves(job, message):
             self._give_back(job, number)
             return
         job.leases[number] = _Lease(number, tuple(request.id for request in message.requests))
@@ -320,6 +321,12 @@ class GroupLeader(Actor):
             timings=self._context.timings.delivery,
         )
 
+    def _serves(self, job: _Job, grant: Grant) -> bool:
+        """Not if the weights were dropped, or the group has changed, since it pulled."""
+        rollout, evaluation = self._group.serves(job.rollout_versions, job.evaluation_versions)
+        first = grant.requests[0]
+        return first.weights_version in (evaluation if first.kind == "evaluation" else rollout)
+
     def _give_back(self, job: _Job, number: int) -> None:
         back = ReturnLease(self._context.name, self._context.epoch, number)
         try_tell(self, job.membership.dispatcher, back)
@@ -345,8 +352,9 @@ class GroupLeader(Actor):
         first = self._group.first
         if first is not None and self._group.formed:
             try_tell(self, first.leader, self._report())
-        if not job.rollout_versions and not job.evaluation_versions and not job.leases:
-            return
+        if not (job.rollout_versions or job.evaluation_versions or job.leases or job.has_pulled):
+            return  # but once it has pulled, the dispatcher must hear that nothing is held any more
+        job.has_pulled = True
         serves = self._group.serves(job.rollout_versions, job.evaluation_versions)
         takes_more = not self._draining and any(serves)
         try_tell(

@@ -90,7 +90,7 @@ class JobHoldings:
         assert self._spec is not None, "the first plan of a job carries its spec"
         if self._has_model:
             self._begin(job, self._spec)
-        self._weights.keep(job.versions)
+        self._keep(job)
         if self._loading is None or self._loading.done():
             self._loading = self._actor.run_task(self._load())
 
@@ -133,9 +133,14 @@ class JobHoldings:
         if now is None or now.job_id != job.job_id:
             self._weights.forget_all()  # it was fetched for a job that is over
         else:
-            self._weights.keep(now.versions)
+            self._keep(now)
             self._changed()
         return True
+
+    def _keep(self, job: JobPlan) -> None:
+        """Drop what the job does not need any more; nothing while its runner has yet to say."""
+        if job.versions:
+            self._weights.keep(job.versions)
 
     def _is_held(self, version: Version, offers: dict[Version, BundleOffer]) -> bool:
         return self._weights.has(version, offers[version].checksum)

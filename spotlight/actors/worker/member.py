@@ -147,11 +147,16 @@ class Member(Actor):
             return
         assert self._warm is not None, "the model is loaded"
         fingerprint = same_model(plan.job_id, spec)
-        reward = spec.rewards[0] if spec.rewards else None
-        self._job = MemberJob(plan.job_id, self._warm[1], reward, sink, fingerprint)
+        self._job = MemberJob(
+            plan.job_id,
+            self._warm[1],
+            spec.rewards,
+            spec.measured_rewards,
+            sink,
+            fingerprint,
+        )
         log.debug("job_begun", actor="member")
-        if reward is not None:
-            self.run_task(self._work.scoring.prepare(reward))
+        self.run_task(self._work.scoring.prepare(spec.measured_rewards or spec.rewards))
 
     def _end_job(self) -> None:
         """The model stays warm."""

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
+import msgspec
 import structlog
 
 from spotlight.actors.worker.engine import Engine, Images, Scorer
 from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.errors import ScoringError
 from spotlight.jobs import RewardSpec
+from spotlight.rewards.validity import score_with
+from spotlight.types import Prompt
 
 log = structlog.get_logger(__name__)
 
@@ -19,8 +23,8 @@ log = structlog.get_logger(__name__)
 class Scored:
     """What scoring a batch gave."""
 
-    rewards: tuple[float, ...]
-    """In [0, 1], in the order of the requests."""
+    rewards: tuple[tuple[float, ...], ...]
+    """Of each request, in their order."""
     seconds: float
 
 
@@ -32,45 +36,51 @@ class Scoring:
     def __init__(self, context: WorkerContext, engine: Engine) -> None:
         self._context = context
         self._engine = engine
-        self._scorers: dict[RewardSpec, Scorer] = {}
+        self._scorers: dict[bytes, Scorer] = {}
         """Touched in the scorer's thread only."""
 
-    async def prepare(self, reward: RewardSpec) -> None:
-        """Build the scorer of a job. One that cannot be built costs every batch an attempt, not the
-        worker: it may be there for the next one.
+    async def prepare(self, rewards: Sequence[RewardSpec]) -> None:
+        """Build the scorers of a job. One that cannot be built costs every batch an attempt, not
+        the worker: it may be there for the next one.
         """
-        try:
-            await self._context.on_scorer(lambda: self._scorer(reward))
-        except Exception as error:
-            log.error("scorer_not_built", reason=f"{type(error).__name__}: {error}")
+        for reward in rewards:
+            try:
+                await self._context.on_scorer(partial(self._scorer, reward))
+            except ScoringError as error:
+                log.error("scorer_not_built", reason=str(error))
 
     async def score(
-        self, reward: RewardSpec | None, images: Images, prompts: Sequence[str]
+        self, rewards: Sequence[RewardSpec], images: Images, prompts: Sequence[Prompt]
     ) -> Scored:
-        """One reward per image; zeros that nobody reads where nothing is scored. Raises
-        `ScoringError`.
-        """
-        if reward is None:
-            return Scored((0.0,) * len(prompts), 0.0)
-        try:
-            return await self._context.on_scorer(lambda: self._score(reward, images, prompts))
-        except ScoringError:
-            raise
-        except Exception as error:  # whatever a scorer raises costs an attempt, not the worker
-            raise ScoringError(f"{type(error).__name__}: {error}") from error
+        """Each of the rewards of each image. Raises `ScoringError`."""
+        columns: list[tuple[float, ...]] = []
+        seconds = 0.0
+        for reward in rewards:
+            column, taken = await self._context.on_scorer(
+                partial(self._score, reward, images, prompts)
+            )
+            columns.append(column)
+            seconds += taken
+        rows = tuple(tuple(column[i] for column in columns) for i in range(len(prompts)))
+        return Scored(rows, seconds)
 
     def _scorer(self, reward: RewardSpec) -> Scorer:
-        if reward not in self._scorers:
-            self._scorers[reward] = self._engine.build_scorer(reward)
-        return self._scorers[reward]
+        """Raises `ScoringError` if it cannot be built."""
+        key = msgspec.msgpack.encode(reward)  # its options have no hash
+        if key not in self._scorers:
+            try:
+                self._scorers[key] = self._engine.build_scorer(reward)
+            except Exception as error:  # whatever its packages and files raise
+                raise ScoringError(
+                    f"reward `{reward.name}`: {type(error).__name__}: {error}"
+                ) from error
+        return self._scorers[key]
 
-    def _score(self, reward: RewardSpec, images: Images, prompts: Sequence[str]) -> Scored:
+    def _score(
+        self, reward: RewardSpec, images: Images, prompts: Sequence[Prompt]
+    ) -> tuple[tuple[float, ...], float]:
+        """The rewards, and the seconds that they took."""
         scorer = self._scorer(reward)
         began = self._context.seconds()
-        rewards = scorer.score(images, prompts)
-        seconds = self._context.seconds() - began
-        if len(rewards) != len(prompts) or not all(0.0 <= each <= 1.0 for each in rewards):
-            raise ScoringError(
-                f"the scorer gave {rewards} for {len(prompts)} images; rewards must be in [0, 1]"
-            )
-        return Scored(tuple(float(each) for each in rewards), seconds)
+        rewards = score_with(scorer, reward, images, prompts)
+        return rewards, self._context.seconds() - began

@@ -153,29 +153,33 @@ class Accounts:
     # --- how it ends ---
 
     def finish(
-        self, rows: Sequence[Row], bundle: BundleOffer, rewards: Sequence[float], now: float
+        self,
+        rows: Sequence[Row],
+        bundle: BundleOffer,
+        rewards: Sequence[tuple[float, ...]],
+        now: float,
     ) -> None:
         """These are done: the rows of the bundle, with their rewards."""
         commits = [Commit(r.request.settings.steps, bundle, i) for i, r in enumerate(rows)]
         self.persist(
             {
-                row.request.id: SavedRow(commit, reward)
-                for row, commit, reward in zip(rows, commits, rewards, strict=True)
+                row.request.id: SavedRow(commit, scored)
+                for row, commit, scored in zip(rows, commits, rewards, strict=True)
             }
         )
         for row, commit in zip(rows, commits, strict=True):
             self.move(row, commit)
-        results = [self.end(row, reward, now) for row, reward in zip(rows, rewards, strict=True)]
+        results = [self.end(row, scored, now) for row, scored in zip(rows, rewards, strict=True)]
         self.out.append(RequestsFinished(tuple(results)))
 
-    def end(self, row: Row, reward: float, now: float) -> Result:
+    def end(self, row: Row, rewards: tuple[float, ...], now: float) -> Result:
         """The row is done. Its samples stay if they are trained on."""
         assert row.commit is not None, "what is done has a sample"
         result = Result(
-            row.request, reward, row.commit.bundle, row.commit.row, row.attempts, row.resumed_at
+            row.request, rewards, row.commit.bundle, row.commit.row, row.attempts, row.resumed_at
         )
         row.state, row.done_by = RequestState.DONE, row.commit.bundle.key
-        row.note(now, f"done, with a reward of {reward:.4f}")
+        row.note(now, f"done, with {', '.join(f'{reward:.4f}' for reward in rewards)}")
         if row.request.kind != "rollout":
             self._delete(self._bundles.leave(row.commit))
             row.commit = None
@@ -204,7 +208,7 @@ class Accounts:
         if row is not None:
             return row.done_by
         return (
-            saved.commit.bundle.key if saved and saved.reward is not None and saved.commit else ""
+            saved.commit.bundle.key if saved and saved.rewards is not None and saved.commit else ""
         )
 
     def _delete(self, unused: BundleOffer | None) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Protocol, get_args
 
-from spotlight.types import BundleOffer
+from spotlight.types import BundleOffer, RequestKind
 
 
 class HeldLease(Protocol):
@@ -88,8 +88,8 @@ class FinishedBatch(BatchEvent, Protocol):
     """It is denoised and scored; the bundle is that of the last step."""
 
     @property
-    def rewards(self) -> tuple[float, ...]:
-        """In the order of the requests."""
+    def rewards(self) -> tuple[tuple[float, ...], ...]:
+        """Of each request, in their order."""
 
     @property
     def steps(self) -> int:
@@ -108,10 +108,21 @@ class FinishedBatch(BatchEvent, Protocol):
         """Time that scoring took."""
 
 
-def problem_with(batch: FinishedBatch) -> str:
+RewardLimits = Mapping[RequestKind, Sequence[tuple[float, float]]]
+"""The least and the greatest value of each reward, by the kind of request."""
+
+ONE_REWARD: RewardLimits = dict.fromkeys(get_args(RequestKind), ((0.0, 1.0),))
+"""Every request has one reward, in [0, 1]."""
+
+
+def problem_with(batch: FinishedBatch, limits: Sequence[tuple[float, float]]) -> str:
     """Why these cannot be the rewards of the batch; empty if they can."""
     if len(batch.rewards) != len(batch.requests):
-        return f"{len(batch.rewards)} rewards for {len(batch.requests)} images"
-    if not all(0.0 <= reward <= 1.0 for reward in batch.rewards):
-        return f"rewards outside [0, 1]: {list(batch.rewards)}"
+        return f"rewards of {len(batch.rewards)} images for {len(batch.requests)}"
+    for rewards in batch.rewards:
+        if len(rewards) != len(limits):
+            return f"{len(rewards)} rewards of an image that has {len(limits)}"
+        for reward, (low, high) in zip(rewards, limits, strict=True):
+            if not low <= reward <= high:  # true of NaN as well
+                return f"a reward of {reward} is outside [{low:g}, {high:g}]"
     return ""

@@ -241,8 +241,7 @@ class Matching:
 
     def _grant(self, taker: Taker, batch: Batch, now: float) -> GrantLease:
         assert taker.report is not None
-        warm = frozenset(taker.report.prompts)
-        rows = batch.take(taker.report.batch, lambda request: request.prompt in warm)
+        rows = batch.take(taker.report.batch, frozenset(taker.report.prompts))
         lease = self.open(taker, rows, now)
         commits = tuple(row.commit for row in rows)
         every = self.pace.commit_every(taker, lease.request.settings)

@@ -57,7 +57,8 @@ class Recalls:
 
     def stays(self, lease: Lease) -> None:
         """Its node is not taken after all."""
-        self._movable[weights_of(lease.request)].pop(lease.number, None)
+        if self._movable[weights_of(lease.request)].pop(lease.number, None) is not None:
+            self._check(lease, 0.0)  # it may be slow as well
 
     def look(
         self,
@@ -73,7 +74,8 @@ class Recalls:
             due = slow_from(lease)
             if due is not None and due < now:
                 self._movable[weights_of(lease.request)][lease.number] = (lease, SLOW)
-            self._check(lease, max(due or 0.0, now + self._ask_again_s))
+            else:
+                self._check(lease, max(due or 0.0, now + self._ask_again_s))
 
     def _check(self, lease: Lease, at: float) -> None:
         self._looks += 1

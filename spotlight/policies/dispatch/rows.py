@@ -39,12 +39,12 @@ class RequestState(Enum):
 class SavedRow(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the journal holds of a request: how far it is, or how it ended.
 
-    Example: `SavedRow(commit=Commit(step=10, bundle=..., row=2), reward=0.7)` is a finished one.
+    Example: `SavedRow(commit=Commit(step=10, bundle=..., row=2), rewards=(0.7,))` is finished.
     """
 
     commit: Commit | None = None
-    """Saved steps; after the last one only the reward is missing."""
-    reward: float | None = None
+    """Saved steps; after the last one only the rewards are missing."""
+    rewards: tuple[float, ...] | None = None
     """Of a finished request."""
     given_up: str = ""
     """Why nobody tries it again."""
@@ -84,7 +84,7 @@ class Row:
 
     @property
     def is_denoised(self) -> bool:
-        """Whether only its reward is missing."""
+        """Whether only its rewards are missing."""
         return self.steps_done >= self.request.settings.steps
 
     def story(self) -> str:

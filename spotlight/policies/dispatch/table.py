@@ -28,9 +28,11 @@ from spotlight.policies.dispatch.blame import Blame
 from spotlight.policies.dispatch.deliveries import Deliveries
 from spotlight.policies.dispatch.endings import Endings
 from spotlight.policies.dispatch.events import (
+    ONE_REWARD,
     CommittedBatch,
     FinishedBatch,
     Report,
+    RewardLimits,
     problem_with,
 )
 from spotlight.policies.dispatch.instructions import (
@@ -62,6 +64,7 @@ class RequestTable:
         score_attempts: how often a request is scored before it is given up.
         grants_from: when the first grant may be made: groups that work on an earlier table's
             leases must be heard before.
+        reward_limits: of each reward, by the kind of request.
         timings: when the table takes something back.
     """
 
@@ -72,6 +75,7 @@ class RequestTable:
         first_lease: int = 1,
         score_attempts: int = 3,
         grants_from: float = -math.inf,
+        reward_limits: RewardLimits = ONE_REWARD,
         timings: DispatchTimings = DispatchTimings(),
     ) -> None:
         self.counters = Counters()
@@ -79,6 +83,7 @@ class RequestTable:
         """Candidates that may yet be previewed: only a few are queued at a time."""
         self._phases = Phases()
         self._blame = Blame(score_attempts, timings.avoid_s)
+        self._reward_limits = reward_limits
         self._accounts = Accounts()
         self._matching = Matching(
             urgency=self._phases.urgency,
@@ -110,8 +115,8 @@ class RequestTable:
             row, saved = accounts.admit(request, now)
             if saved.given_up:
                 accounts.give_up([row], saved.given_up, now)
-            elif saved.reward is not None and saved.commit is not None:
-                finished.append(accounts.end(row, saved.reward, now))
+            elif saved.rewards is not None and saved.commit is not None:
+                finished.append(accounts.end(row, saved.rewards, now))
             else:
                 fresh.append(row)
             if self._phases.note(request):
@@ -134,13 +139,12 @@ class RequestTable:
             self._matching.takers[lease.worker].revoked.add(number)
             self._matching.close(lease)
         self._drop(rows)
-        for name, numbers in revoked.items():
-            self._accounts.out.append(RevokeLeases(name, tuple(numbers)))
+        self._accounts.out += [RevokeLeases(name, tuple(each)) for name, each in revoked.items()]
         return self._instructions(now)
 
     def release(self, request_ids: Iterable[str], now: float) -> list[Instruction]:
-        """Nobody wants these any more: they are dropped, with their samples. What is in work shares
-        its lease with others, so it is finished and told as ever, and can be released then."""
+        """Nobody wants these: they are dropped, with their samples. What is in work shares its
+        lease with others, so it is finished and told as ever, and can be released then."""
         known = (self._accounts.rows.get(request_id) for request_id in request_ids)
         self._drop([row for row in known if row and row.state is not RequestState.LEASED])
         return self._instructions(now)
@@ -251,7 +255,7 @@ class RequestTable:
         taker = self._current(name, epoch)
         lease = self._deliveries.lease_of(name, taker, batch, now)
         if taker is not None and lease is not None:
-            problem = problem_with(batch)
+            problem = problem_with(batch, self._reward_limits[lease.request.kind])
             if problem:
                 self._accounts.delete_unused(batch.bundle)
                 self._endings.fail(taker, lease, problem, "scoring", (), now)
@@ -348,8 +352,6 @@ class RequestTable:
         """Requests of a kind that are submitted and not over."""
         return len(self._accounts.open[kind])
 
-    # --- inside ---
-
     def _instructions(self, now: float) -> list[Instruction]:
         """What the event led to, and what can be granted since."""
         out, self._accounts.out = self._accounts.out, []
@@ -377,8 +379,7 @@ class RequestTable:
         granted; it may drop what is done, or is with another group by now."""
         assert taker.report is not None
         stale, unknown = [], False
-        held_now = {held.lease for held in taker.report.leases}
-        taker.revoked &= held_now
+        taker.revoked &= {held.lease for held in taker.report.leases}
         for held in taker.report.leases:
             lease = self._matching.leases.find(held.lease, taker.name)
             if lease is not None:

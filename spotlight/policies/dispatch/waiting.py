@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
@@ -51,10 +51,12 @@ class Batch:
         """The row that goes first."""
         return next(iter(self.rows.values()))
 
-    def take(self, most: int, prefers: Callable[[Request], bool]) -> list[Row]:
-        """Up to so many of its rows: those that the taker prefers, then the oldest."""
+    def take(self, most: int, prompts: Collection[str]) -> list[Row]:
+        """Up to so many of its rows: those of such prompts, then the oldest."""
+        if not prompts:
+            return list(islice(self.rows.values(), most))
         near = list(islice(self.rows.values(), _LOOK_AHEAD))
-        near.sort(key=lambda row: not prefers(row.request))
+        near.sort(key=lambda row: row.request.prompt not in prompts)
         return near[:most]
 
 

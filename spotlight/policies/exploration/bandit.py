@@ -33,7 +33,11 @@ from spotlight.policies.exploration.planners import (
     derived_seed,
 )
 from spotlight.policies.exploration.prompt_population import Population
-from spotlight.policies.exploration.reward_scales import combined, pooled_weights
+from spotlight.policies.exploration.reward_scales import (
+    combined,
+    each_reward,
+    reward_scale,
+)
 from spotlight.policies.exploration.reward_spread import (
     FADING,
     POPULATION_FADING,
@@ -100,6 +104,7 @@ class BanditPlanner:
         most: most candidates for one group, at least K.
         rewards: what kind of rewards a candidate is given. Several are summed as `reward_scales`
             describes.
+        weights: of the rewards; equal by default.
         categories: one per group; a prompt that was never met is taken to be like its category.
         costs: of one candidate, one per group, in any unit (GPU-seconds); equal by default.
         knowledge: what earlier iterations taught of these prompts and of all categories.
@@ -118,6 +123,7 @@ class BanditPlanner:
         candidates: int,
         most: int,
         rewards: RewardKind,
+        weights: Sequence[float] | None = None,
         categories: Sequence[str] | None = None,
         costs: Sequence[float] | None = None,
         knowledge: Knowledge | None = None,
@@ -139,6 +145,9 @@ class BanditPlanner:
         self._most = most
         self._left = groups * candidates
         self._kind = rewards
+        self._weights = [1.0] * len(rewards.limits) if weights is None else list(weights)
+        if len(self._weights) != len(rewards.limits):
+            raise ValueError(f"{len(self._weights)} weights for {len(rewards.limits)} rewards")
         self._uniform_every = uniform_every
         self._before = Knowledge() if knowledge is None else knowledge
         self._arms = [_Arm(*each) for each in zip(prompts, categories, costs, strict=True)]
@@ -179,7 +188,7 @@ class BanditPlanner:
         awaited and should be forgotten. Raises `ValueError` for a candidate never handed out.
         """
         arm = self._arm_of(candidate)
-        rewards = tuple(map(float, reward if isinstance(reward, Sequence) else [reward]))
+        rewards = each_reward(reward)
         problem = self._kind.problem_with(rewards)
         if problem:
             raise InvalidReward(candidate, problem)
@@ -187,7 +196,7 @@ class BanditPlanner:
             return
         arm.awaited.discard(candidate.seed)
         arm.rewards[candidate.seed] = rewards
-        insort(arm.values, combined(rewards, self._weights))
+        insort(arm.values, combined(rewards, self._scale))
         self._changed.add(candidate.group)
         self._scored += 1
 
@@ -206,29 +215,29 @@ class BanditPlanner:
             self._owed.append(candidate.group)
 
     def choose(self) -> list[SeedChoice]:
-        """As `UniformPlanner` chooses. Several rewards are reported as their weighted sum."""
-        weights = self._weights_now()
+        """As `UniformPlanner` chooses."""
         chooser = UniformPlanner(
             job_seed=self._job_seed,
             iteration=self._iteration,
             groups=len(self._arms),
             keep=self._keep,
             candidates=max((arm.issued for arm in self._arms), default=0),
+            weights=self._weights,
         )
         for group, arm in enumerate(self._arms):
             for seed, rewards in arm.rewards.items():
-                chooser.record(Candidate(group, seed), combined(rewards, weights))
+                chooser.record(Candidate(group, seed), rewards)
         return chooser.choose()
 
     def learnt(self) -> Knowledge:
         """What is known now of the prompts and categories of this iteration, for the next one;
         nothing new is known of others."""
-        weights = self._weights_now()
+        scale = self._scale_now()
         old = self._before
         prompts = {arm.prompt: _own(old, arm.prompt) for arm in self._arms}
         categories = {arm.category: _common(old, arm.category) for arm in self._arms}
         for arm in self._arms:
-            values = _values(arm, weights)
+            values = _values(arm, scale)
             prompts[arm.prompt] += self._kind.evidence(values)
             categories[arm.category] += self._kind.visit(values)
         return Knowledge(prompts, categories)
@@ -319,17 +328,19 @@ class BanditPlanner:
     def _weigh(self) -> None:
         """Bring the rewards to one scale, as far as the scores tell it by now."""
         self._weighed = self._scored
-        self._weights = self._weights_now()
-        ends = zip(*self._kind.limits, strict=True)
-        low, high = (combined(end, self._weights) for end in ends)
+        self._scale = self._scale_now()
+        ends = [
+            sorted((scale * low, scale * high))
+            for scale, (low, high) in zip(self._scale, self._kind.limits, strict=True)
+        ]
+        low, high = map(math.fsum, zip(*ends, strict=True))
         self._full = largest_contrast(self._keep, low, high)
         for arm in self._arms:
-            arm.values = _values(arm, self._weights)
+            arm.values = _values(arm, self._scale)
         self._changed.update(range(len(self._arms)))
 
-    def _weights_now(self) -> list[float]:
-        scored = ([*arm.rewards.values()] for arm in self._arms)
-        return pooled_weights(scored, len(self._kind.limits))
+    def _scale_now(self) -> list[float]:
+        return reward_scale(([*arm.rewards.values()] for arm in self._arms), self._weights)
 
     def _arm_of(self, candidate: Candidate) -> _Arm:
         if 0 <= candidate.group < len(self._arms):
@@ -339,8 +350,8 @@ class BanditPlanner:
         raise ValueError(f"{candidate} was not handed out in iteration {self._iteration}")
 
 
-def _values(arm: _Arm, weights: Sequence[float]) -> list[float]:
-    return sorted(combined(rewards, weights) for rewards in arm.rewards.values())
+def _values(arm: _Arm, scale: Sequence[float]) -> list[float]:
+    return sorted(combined(rewards, scale) for rewards in arm.rewards.values())
 
 
 def _own(knowledge: Knowledge, prompt: str) -> Evidence:

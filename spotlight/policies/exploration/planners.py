@@ -15,6 +15,11 @@ from functools import lru_cache
 from statistics import pstdev
 from typing import Protocol
 
+from spotlight.policies.exploration.reward_scales import (
+    combined,
+    each_reward,
+    reward_scale,
+)
 from spotlight.policies.exploration.selection import max_variance_subset
 
 
@@ -41,8 +46,8 @@ class ExplorationPlanner(Protocol):
     def next_chunk(self, size: int) -> list[Candidate]:
         """Up to `size` candidates to preview next; empty when nothing more is worth previewing."""
 
-    def record(self, candidate: Candidate, reward: float) -> None:
-        """A preview was scored."""
+    def record(self, candidate: Candidate, reward: float | Sequence[float]) -> None:
+        """A preview was scored, with one number per reward."""
 
     def forget(self, candidate: Candidate) -> None:
         """A preview will not be scored."""
@@ -61,10 +66,18 @@ class UniformPlanner:
         groups: prompt groups in it.
         keep: seeds to keep per group (K).
         candidates: most candidates per group (N).
+        weights: of the rewards, which are summed as `reward_scales` describes.
     """
 
     def __init__(
-        self, *, job_seed: int, iteration: int, groups: int, keep: int, candidates: int
+        self,
+        *,
+        job_seed: int,
+        iteration: int,
+        groups: int,
+        keep: int,
+        candidates: int,
+        weights: Sequence[float] = (1.0,),
     ) -> None:
         self._job_seed = job_seed
         self._iteration = iteration
@@ -72,7 +85,8 @@ class UniformPlanner:
         self._keep = keep
         self._limit = groups * candidates
         self._issued = 0
-        self._rewards: list[dict[int, float]] = [{} for _ in range(groups)]
+        self._weights = weights
+        self._rewards: list[dict[int, tuple[float, ...]]] = [{} for _ in range(groups)]
 
     def next_chunk(self, size: int) -> list[Candidate]:
         """See `ExplorationPlanner`."""
@@ -80,23 +94,24 @@ class UniformPlanner:
         self._issued += len(numbers)
         return [self._candidate(n % self._groups, n // self._groups) for n in numbers]
 
-    def record(self, candidate: Candidate, reward: float) -> None:
+    def record(self, candidate: Candidate, reward: float | Sequence[float]) -> None:
         """See `ExplorationPlanner`."""
-        self._rewards[candidate.group][candidate.seed] = reward
+        self._rewards[candidate.group][candidate.seed] = each_reward(reward)
 
     def forget(self, candidate: Candidate) -> None:
         """See `ExplorationPlanner`."""
 
     def choose(self) -> list[SeedChoice]:
         """The max-variance subset of each group; groups that exploration did not fill are topped up
-        with candidates that have no score."""
-        return [self._choose_group(group) for group in range(self._groups)]
+        with candidates that have no score. Several rewards are reported as their sum."""
+        scale = reward_scale(([*group.values()] for group in self._rewards), self._weights)
+        return [self._choose_group(group, scale) for group in range(self._groups)]
 
-    def _choose_group(self, group: int) -> SeedChoice:
+    def _choose_group(self, group: int, scale: Sequence[float]) -> SeedChoice:
         # In the order of the candidates' numbers, so that the order of arrival changes nothing.
         numbered = (self._candidate(group, n).seed for n in range(self._limit // self._groups))
         scored = [seed for seed in numbered if seed in self._rewards[group]]
-        rewards = [self._rewards[group][seed] for seed in scored]
+        rewards = [combined(self._rewards[group][seed], scale) for seed in scored]
         if len(scored) > self._keep:
             kept = self._select(rewards, scored)
             return SeedChoice(tuple(scored[i] for i in kept), tuple(rewards[i] for i in kept))

@@ -39,9 +39,9 @@ async def test_a_request_is_denoised_and_scored_then_finished(desk: Desk) -> Non
     receipt = await desk.deliver("a", grant, rewards=(0.25, 1.0))
     assert (receipt.accepted, receipt.ask_again) == (2, False)
     results = desk.finished()[-1].results
-    assert [(r.request, r.reward, r.bundle, r.row) for r in results] == [
-        (wanted[0], 0.25, images("a", grant), 0),
-        (wanted[1], 1.0, images("a", grant), 1),
+    assert [(r.request, r.rewards, r.bundle, r.row) for r in results] == [
+        (wanted[0], (0.25,), images("a", grant), 0),
+        (wanted[1], (1.0,), images("a", grant), 1),
     ]
     assert desk.gone() == [], "training needs the images"
 
@@ -64,7 +64,7 @@ async def test_rewards_are_durable_before_they_are_acknowledged(desk: Desk) -> N
     worker = await desk.add("a")
     await desk.submit(*requests(2))
     await desk.deliver("a", worker.last(Grant), rewards=(0.25, 0.75))
-    assert [row.reward for row in desk.journal.requests().values()] == [0.25, 0.75]
+    assert [row.rewards for row in desk.journal.requests().values()] == [(0.25,), (0.75,)]
 
 
 @pytest.mark.parametrize("what", ["commit", "completion"])

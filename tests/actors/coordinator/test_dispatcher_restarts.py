@@ -29,9 +29,9 @@ async def test_finished_requests_are_answered_at_once_after_a_restart(desk: Desk
     await desk.submit(*requests(3))
     (told,) = desk.finished()
     assert told.restored
-    assert [(r.reward, r.bundle, r.row) for r in told.results] == [
-        (0.25, images("a", grant), 0),
-        (0.75, images("a", grant), 1),
+    assert [(r.rewards, r.bundle, r.row) for r in told.results] == [
+        ((0.25,), images("a", grant), 0),
+        ((0.75,), images("a", grant), 1),
     ]
     again = await desk.add("b")
     assert ids(again.last(Grant)) == [requests(3)[2].id]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import pvariance
+from typing import Any
 
 import pytest
 from job_kit import World, job, offer
@@ -14,6 +15,7 @@ from spotlight.actors.coordinator.explorer import Explorer, Orders
 from spotlight.actors.coordinator.request_plans import preview_settings
 from spotlight.policies.exploration.preview_effort import Effort
 from spotlight.policies.exploration.prompt_population import Population
+from spotlight.policies.exploration.reward_scales import combined
 from spotlight.policies.exploration.reward_spread import Evidence, Knowledge
 from spotlight.types import Request, RequestKind, Result
 
@@ -35,13 +37,19 @@ class Expedition:
         prompt_pool: int = 1,
         per_iteration: int = 2,
         groups: int = 1,
+        rewards: Sequence[Mapping[str, Any]] = ({},),
     ) -> None:
         exploration = {"budget": budget, "mode": mode, "prompt_pool": prompt_pool}
         exploration["candidates"] = 2 * prompt_pool
-        spec = job(exploration=exploration, prompts={"per_iteration": per_iteration})
+        spec = job(
+            exploration=exploration,
+            prompts={"per_iteration": per_iteration},
+            rewards=list(rewards),
+        )
         self.explorer = Explorer(spec, groups=lambda: groups)
         self.categories = ("", "")
         self.reward: Callable[[Request], float] = World.reward
+        self.rewards: Callable[[Request], tuple[float, ...]] = lambda r: (self.reward(r),)
         self.now = 100.0
         self.submitted: list[Request] = []
         self.cancelled: list[RequestKind] = []
@@ -72,7 +80,7 @@ class Expedition:
         self._note(self.explorer.stop(iteration, self.now))
 
     def finish(self, previews: Sequence[Request]) -> None:
-        results = [Result(r, self.reward(r), offer(), 0) for r in previews]
+        results = [Result(r, self.rewards(r), offer(), 0) for r in previews]
         self._note(self.explorer.finished(results, self.now))
 
     def give_up(self, previews: Sequence[Request]) -> None:
@@ -320,3 +328,40 @@ def test_another_candidate_takes_the_place_of_one_that_is_given_up() -> None:
     explored = expedition.explored
     assert lost.seed not in explored.seeds[lost.group]
     assert all(reward is not None for group in explored.preview_rewards for reward in group)
+
+
+# --- several rewards ---
+
+PICK = {"name": "pick", "kind": "http", "http": {"url": "http://a"}, "range": None}
+
+
+@pytest.mark.parametrize("mode", ["uniform", "bandit"])
+def test_several_rewards_choose_seeds_on_the_scale_that_is_told(mode: str) -> None:
+    expedition = Expedition("fixed", mode, rewards=[{"weight": 2}, PICK])
+    expedition.rewards = lambda r: (World.reward(r), 20 + 5 * World.reward(r) ** 2)
+    expedition.start()
+    expedition.stop()
+    expedition.finish_all()
+    explored = expedition.explored
+    assert len(explored.scale) == 2
+    by_seed = {(r.group, r.seed): expedition.rewards(r) for r in expedition.submitted}
+    for group, (seeds, told) in enumerate(
+        zip(explored.seeds, explored.preview_rewards, strict=True)
+    ):
+        values = [combined(by_seed[group, seed], explored.scale) for seed in seeds]
+        assert list(told) == values
+
+
+def test_a_single_reward_is_on_its_own_scale() -> None:
+    expedition = Expedition("fixed")
+    expedition.start()
+    expedition.stop()
+    expedition.finish_all()
+    assert expedition.explored.scale == (1.0,)
+
+
+def test_what_was_not_previewed_has_no_scale() -> None:
+    expedition = Expedition("window")
+    expedition.start()
+    expedition.stop()
+    assert expedition.explored.scale == ()

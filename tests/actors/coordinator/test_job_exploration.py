@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +36,9 @@ async def town(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
         yield town
 
 
-def spec(**changes: Any) -> JobSpec:
+def spec(scoring: Mapping[str, Any] = {}, **changes: Any) -> JobSpec:
     exploration = {"candidates": 4, "budget": "fixed", "probes": PROBES, **changes}
-    return job(iterations=ITERATIONS, exploration=exploration)
+    return job(iterations=ITERATIONS, exploration=exploration, scoring=dict(scoring))
 
 
 def faithful(wanted: Request) -> float:
@@ -176,7 +176,7 @@ async def test_rewards_that_never_vary_are_gone_on_with(
     town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(World, "reward", staticmethod(lambda wanted: 0.25))
-    end = await town.run(spec(mode="bandit"))
+    end = await town.run(spec({"flat_iterations": ITERATIONS + 1}, mode="bandit"))
     assert end.outcome == "finished"
     assert {it["zero_variance_groups"] for it in iterations(end.run_folder)} == {2}
     advantages = {a for samples in trained_samples(town.world.trained) for _, a in samples}

@@ -76,7 +76,7 @@ def begun(*wanted: Request, step: int = 1) -> dict[str, SavedRow]:
 def done(*wanted: Request) -> dict[str, SavedRow]:
     """With a reward."""
     commits = [Commit(one.settings.steps, offer(), row) for row, one in enumerate(wanted)]
-    return {one.id: SavedRow(commit, 0.5) for one, commit in zip(wanted, commits, strict=True)}
+    return {one.id: SavedRow(commit, (0.5,)) for one, commit in zip(wanted, commits, strict=True)}
 
 
 def given_up(wanted: Request) -> dict[str, SavedRow]:

@@ -282,7 +282,7 @@ async def test_samples_of_weights_that_are_trained_again_are_denoised_again(town
 
 async def test_what_was_given_up_is_tried_again_when_a_user_resumes(town: Town) -> None:
     town.world.fails = lambda worker, scored: scored[0].kind == "rollout"
-    spec = job(reward={"on_failure": "stop"})
+    spec = job(scoring={"on_failure": "stop"})
     end = await town.run(spec)
     assert end.outcome == "failed"
     town.world.fails = lambda worker, scored: False

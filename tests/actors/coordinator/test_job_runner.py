@@ -33,6 +33,7 @@ from spotlight.actors.runtime import ActorRef
 from spotlight.errors import RemoteError
 from spotlight.policies.advantages import group_advantages
 from spotlight.transport.control import BadInput, decode_message, encode_message
+from spotlight.transport.tensors import BundleStore
 from spotlight.types import Request
 
 pytestmark = pytest.mark.virtual_time
@@ -224,7 +225,7 @@ async def test_a_failed_prompt_group_is_dropped_and_the_job_goes_on(town: Town) 
 async def test_a_failed_prompt_group_stops_the_job_that_asks_for_it(town: Town) -> None:
     await with_nodes(town)
     town.world.fails = lambda worker, scored: scored[0].kind == "rollout"
-    end = await town.run(job(reward={"on_failure": "stop"}))
+    end = await town.run(job(scoring={"on_failure": "stop"}))
     assert end.outcome == "failed"
     assert "failed: no luck" in end.reason
     assert town.world.trained == []
@@ -274,6 +275,28 @@ async def test_a_cancelled_job_can_be_resumed_where_it_was(town: Town) -> None:
     resumed = await town.ended()
     assert resumed.outcome == "finished"
     assert [r["iteration"] for r in iterations(resumed.run_folder)] == [0, 1, 2]
+
+
+async def test_a_run_folder_is_free_although_its_store_does_not_close(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close = BundleStore.aclose
+
+    async def close_late(store: BundleStore) -> None:
+        try:
+            await asyncio.sleep(3600.0)
+        finally:
+            await close(store)
+
+    await with_nodes(town)
+    await town.submit(job())
+    await town.wait(lambda now: now.iteration == 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(BundleStore, "aclose", close_late)
+        await town.ask(CancelJob())
+        end = await town.ended()
+    await town.submit(None, end.run_folder, resume=True)
+    assert (await town.ended()).outcome == "finished"
 
 
 async def test_a_node_cannot_take_the_name_of_another_one_that_is_there(town: Town) -> None:

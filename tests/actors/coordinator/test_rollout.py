@@ -14,7 +14,7 @@ WANTED = [request(seed, group=group) for group in (0, 1) for seed in (3, 1, 2)]
 
 
 def result(wanted: Request, reward: float = 0.5, key: str = "samples/a") -> Result:
-    return Result(wanted, reward, offer(key), wanted.seed)
+    return Result(wanted, (reward,), offer(key), wanted.seed)
 
 
 def test_a_rollout_is_complete_when_nothing_is_open() -> None:
@@ -30,7 +30,7 @@ def test_a_sample_counts_once() -> None:
     rollout = Rollout(WANTED)
     rollout.add([result(WANTED[0], 0.25)])
     rollout.add([result(WANTED[0], 0.75)])
-    assert [sample.reward for sample in rollout.samples()] == [0.25]
+    assert [sample.rewards for sample in rollout.samples()] == [(0.25,)]
 
 
 def test_a_sample_of_another_iteration_changes_nothing() -> None:
@@ -81,7 +81,7 @@ def test_training_samples_keep_the_order_and_name_their_rows() -> None:
     results = [
         result(wanted, reward) for wanted, reward in zip(WANTED[:3], (0.0, 0.5, 1.0), strict=True)
     ]
-    samples = training_samples(results, job().training)
+    samples = training_samples(results, (1.0,), job().training)
     assert [(s.prompt, s.row) for s in samples] == [('"0"', 3), ('"0"', 1), ('"0"', 2)]
     assert [s.advantage for s in samples] == pytest.approx(
         [-s for s in [sample.advantage for sample in reversed(samples)]]

@@ -13,7 +13,7 @@ from spotlight.actors.coordinator.run_record import RunRecord
 from spotlight.policies.step_times import StepKey, StepTimes
 from spotlight.report.run_reading import read_run
 from spotlight.run_events import NodeLost, PhaseBegan
-from spotlight.run_metrics import IterationMetrics
+from spotlight.run_metrics import IterationMetrics, ValidationMetrics
 from spotlight.store.run_folder import RunFolder
 
 KEY = StepKey("model", 32, 64, 2, 4)
@@ -38,7 +38,7 @@ async def test_the_report_reads_the_metrics_that_were_written(folder: RunFolder)
     record = RunRecord(folder)
     measured = IterationMetrics(iteration=2, samples=10, samples_restored=2, rollout_s=4.0)
     record.iteration(measured, {"loss": 0.5, "kl": 0.1})
-    record.validation(3, 0.75, ())
+    record.validation(ValidationMetrics(weights_version=3, score=0.75), ())
     run = read_run(folder.path)
     (read,) = run.iterations
     assert (read.weights_version, read.images_per_s, read.loss) == (2, 2.0, 0.5)

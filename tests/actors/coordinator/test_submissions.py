@@ -302,7 +302,6 @@ async def test_a_named_pipe_keeps_nobody_waiting(office: Office, tmp_path: Path)
     os.mkfifo(tmp_path / "run" / "config.yaml")
     for spec, run_folder in (
         (job(prompts={"train": str(tmp_path / "pipe")}), ""),
-        (job(reward={"metadata": (str(tmp_path / "pipe"),)}), ""),
         (job(), str(tmp_path / "run")),
     ):
         refused = await office.submit(spec, run_folder, resume=bool(run_folder))

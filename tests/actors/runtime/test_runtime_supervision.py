@@ -409,6 +409,27 @@ async def test_an_aborted_system_runs_no_hook_and_leaves_no_task() -> None:
         assert tasks_besides_this() == set()
 
 
+async def test_an_actor_that_is_stopping_as_its_system_is_aborted_lets_go_of_all_it_has() -> None:
+    class Holder(Actor):
+        has_let_go = False
+
+        async def stopping(self, reason: str) -> None:
+            await asyncio.sleep(3600.0)
+
+        def aborted(self) -> None:
+            self.has_let_go = True
+
+    holder = Holder()
+    async with Cluster() as cluster:
+        system = await cluster.system("here")
+        ref = await system.spawn(lambda: holder, "holder")
+        stopping = asyncio.ensure_future(system.stop(ref))
+        await asyncio.sleep(0.01)
+        await system.abort()
+        await stopping
+    assert holder.has_let_go
+
+
 async def test_watchers_hear_of_the_end_after_the_stopping_hook(system: ActorSystem) -> None:
     order: list[str] = []
 

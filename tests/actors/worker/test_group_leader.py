@@ -140,6 +140,23 @@ async def test_without_weights_there_is_no_pull(crew: Crew) -> None:
     assert crew.dispatcher.all(Pull) == []
 
 
+async def test_when_nothing_is_held_any_more_the_dispatcher_hears_so(crew: Crew) -> None:
+    await crew.prepare()
+    await crew.come_back()
+    crew.member.report()
+    await asyncio.sleep(0.01)
+    assert crew.dispatcher.last(Pull).rollout_versions == ()
+    assert crew.dispatcher.last(Pull).credits == 0
+
+
+async def test_a_grant_for_weights_that_were_dropped_since_is_given_back(crew: Crew) -> None:
+    await crew.prepare()
+    await crew.hold(1, keep=(1,))
+    await crew.grant(4)
+    assert crew.member.all(Grant) == []
+    assert crew.dispatcher.all(ReturnLease) == [returned(4)]
+
+
 # --- what a lost or repeated message does ---
 
 

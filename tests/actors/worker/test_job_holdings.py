@@ -121,6 +121,20 @@ async def test_what_is_kept_but_not_offered_is_held_and_not_served(bench: Bench)
     assert bench.events.count("weights 1") == 1
 
 
+async def test_nothing_is_dropped_while_a_runner_that_has_just_come_has_yet_to_say(
+    bench: Bench,
+) -> None:
+    await bench.prepare()
+    await bench.hold(1)
+    await asyncio.sleep(3 * SECONDS)
+    plan = bench.planner.prepare(bench.membership, runner_is_new=True).job
+    assert plan is not None
+    bench.holdings.follow(replace(plan, versions=()))
+    await bench.hold(1)
+    assert bench.holdings.versions(evaluation=False) == (1,)
+    assert bench.events.count("weights 1") == 1
+
+
 async def test_weights_that_cannot_be_had_are_tried_again(bench: Bench) -> None:
     await bench.prepare()
     bench.weights_fail = True

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from member_kit import (
@@ -38,7 +39,7 @@ from spotlight.actors.protocol import (
 )
 from spotlight.actors.worker import torch_engine
 from spotlight.errors import MissingDependency, ScoringError
-from spotlight.types import Commit
+from spotlight.types import Commit, Prompt
 
 
 @pytest.fixture(autouse=True)
@@ -108,12 +109,22 @@ async def test_a_batch_is_scored_under_the_lease_that_denoised_it(
     assert isinstance(done, Completed)
     ((images, prompts),) = scorer.asked
     assert (images.shape, images.dtype) == ((3, 32, 64, 3), "uint8")
-    assert prompts == tuple(request.prompt for request in requests)
-    assert done.rewards == tuple(brightness(images))
+    assert prompts == tuple(Prompt(request.prompt) for request in requests)
+    assert done.rewards == tuple((reward,) for reward in brightness(images))
     assert done.requests == tuple(request.id for request in requests)
     assert (done.lease, done.steps, done.bundle) == (1, STEPS, committed.bundle)
     assert done.seconds > 0.0
     assert done.scoring_s > 0.0
+
+
+async def test_scorers_are_told_what_is_known_of_a_prompt(
+    worker: Worker, scorer: FakeScorer
+) -> None:
+    told, plain = wanted(1, 2)
+    worker.denoise((msgspec.structs.replace(told, metadata='{"tag":"x","n":[1]}'), plain))
+    await worker.done()
+    ((_, prompts),) = scorer.asked
+    assert prompts == (Prompt(told.prompt, {"tag": "x", "n": [1]}), Prompt(plain.prompt))
 
 
 async def test_pixels_are_not_in_the_bundle(worker: Worker) -> None:
@@ -229,7 +240,7 @@ async def test_a_scorer_that_cannot_be_built_costs_its_batches_and_not_the_worke
         raise MissingDependency("rapidocr is not installed here")
 
     monkeypatch.setattr(torch_engine, "build_scorer", build)
-    await worker.prepare(worker.store, "next", reward={"attempts": 1})
+    await worker.prepare(worker.store, "next", scoring={"attempts": 1})
     await worker.hold(tiny_weights())
     worker.denoise(wanted(1))
     _, failed = await worker.hears(2)
@@ -249,7 +260,7 @@ async def test_a_job_is_prepared_before_its_scorer_is_built(
         return FakeScorer()
 
     monkeypatch.setattr(torch_engine, "build_scorer", build)
-    await worker.prepare(worker.store, "next", reward={"attempts": 1})
+    await worker.prepare(worker.store, "next", scoring={"attempts": 1})
     await worker.hold(tiny_weights())
     await until(begun.is_set)
     worker.denoise(wanted(1))

@@ -15,10 +15,11 @@ from spotlight.actors.worker.scoring import Scoring
 from spotlight.actors.worker.torch_engine import TorchEngine
 from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.errors import MissingDependency, ScoringError
+from spotlight.types import Prompt
 
-REWARD = job().reward
+REWARDS = job().rewards
 IMAGES = np.stack([np.full((4, 4, 3), grey, dtype=np.uint8) for grey in (255, 0, 51)])
-PROMPTS = ("white", "black", "grey")
+PROMPTS = tuple(map(Prompt, ("white", "black", "grey")))
 
 
 @pytest.fixture
@@ -36,8 +37,8 @@ def scorer(monkeypatch: pytest.MonkeyPatch) -> FakeScorer:
 async def test_rewards_are_in_the_order_of_the_images(
     context: WorkerContext, scorer: FakeScorer
 ) -> None:
-    scored = await Scoring(context, TorchEngine()).score(REWARD, IMAGES, PROMPTS)
-    assert scored.rewards == (1.0, 0.0, 0.2)
+    scored = await Scoring(context, TorchEngine()).score(REWARDS, IMAGES, PROMPTS)
+    assert scored.rewards == ((1.0,), (0.0,), (0.2,))
     assert scored.seconds > 0.0
     assert [prompts for _, prompts in scorer.asked] == [PROMPTS]
 
@@ -61,7 +62,7 @@ async def test_a_failure_or_nonsense_is_never_a_reward(
 ) -> None:
     scorer.answer = answer
     with pytest.raises(ScoringError):
-        await Scoring(context, TorchEngine()).score(REWARD, IMAGES, PROMPTS)
+        await Scoring(context, TorchEngine()).score(REWARDS, IMAGES, PROMPTS)
 
 
 class Builder:
@@ -90,9 +91,9 @@ async def test_a_scorer_is_built_once_for_all_jobs_and_beside_everything_else(
     context: WorkerContext, builder: Builder
 ) -> None:
     scoring = Scoring(context, TorchEngine())
-    await scoring.prepare(REWARD)
-    await scoring.prepare(REWARD)
-    await scoring.score(REWARD, IMAGES, PROMPTS)
+    await scoring.prepare(REWARDS)
+    await scoring.prepare(REWARDS)
+    await scoring.score(REWARDS, IMAGES, PROMPTS)
     (thread,) = builder.threads
     assert thread.startswith("scorer")
 
@@ -102,8 +103,39 @@ async def test_a_scorer_that_cannot_be_built_fails_its_batches_until_it_can(
 ) -> None:
     scoring = Scoring(context, TorchEngine())
     builder.error = MissingDependency("rapidocr is not installed here")
-    await scoring.prepare(REWARD)
+    await scoring.prepare(REWARDS)
     with pytest.raises(ScoringError, match="rapidocr is not installed here"):
-        await scoring.score(REWARD, IMAGES, PROMPTS)
+        await scoring.score(REWARDS, IMAGES, PROMPTS)
     builder.error = None
-    assert (await scoring.score(REWARD, IMAGES, PROMPTS)).rewards == (1.0, 0.0, 0.2)
+    assert (await scoring.score(REWARDS, IMAGES, PROMPTS)).rewards == ((1.0,), (0.0,), (0.2,))
+
+
+# --- several rewards ---
+
+SEVERAL = job(
+    rewards=[{"name": "first"}, {"name": "second", "range": [0, 30]}, {"name": "third"}]
+).rewards
+
+
+async def test_every_image_has_each_of_the_rewards_in_their_order(
+    context: WorkerContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scorers = {reward.name: FakeScorer() for reward in SEVERAL}
+    scorers["second"].answer = [20.0, 21.0, 22.0]
+    monkeypatch.setattr(torch_engine, "build_scorer", lambda spec: scorers[spec.name])
+    scored = await Scoring(context, TorchEngine()).score(SEVERAL, IMAGES, PROMPTS)
+    assert scored.rewards == ((1.0, 20.0, 1.0), (0.0, 21.0, 0.0), (0.2, 22.0, 0.2))
+
+
+async def test_one_scorer_that_fails_fails_the_batch_by_its_name(
+    context: WorkerContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scorers = {reward.name: FakeScorer() for reward in SEVERAL}
+    scorers["second"].answer = [20.0, 21.0, 31.0]
+    monkeypatch.setattr(torch_engine, "build_scorer", lambda spec: scorers[spec.name])
+    with pytest.raises(ScoringError, match=r"^reward `second`: 31 is outside the range \[0, 30\]"):
+        await Scoring(context, TorchEngine()).score(SEVERAL, IMAGES, PROMPTS)
+
+
+async def test_no_rewards_are_given_where_none_are_asked_for(context: WorkerContext) -> None:
+    assert (await Scoring(context, TorchEngine()).score((), IMAGES, PROMPTS)).rewards == ((),) * 3

@@ -70,7 +70,7 @@ class Ledger:
         self.wanted: dict[str, Request] = {}
         self.commits: dict[str, Commit] = {}
         """Acknowledged, of what is not over."""
-        self.done: dict[str, float] = {}
+        self.done: dict[str, tuple[float, ...]] = {}
         self.given_up: set[str] = set()
         self.failures: Counter[str] = Counter()
         self.failed_at: defaultdict[str, dict[str, float]] = defaultdict(dict)
@@ -141,7 +141,7 @@ class Ledger:
                     assert all(self.known[number].worker == worker for number in leases)
                 case RequestsFinished(results, restored):
                     for result in results:
-                        self.finish(result.request.id, result.reward, result.bundle.key, restored)
+                        self.finish(result.request.id, result.rewards, result.bundle.key, restored)
                 case RequestsGivenUp(requests):
                     for request in requests:
                         assert request.id not in self.done
@@ -173,7 +173,7 @@ class Ledger:
         (step,) = {commit.step if commit else 0 for commit in grant.commits}
         process.leases[grant.lease] = ids, step
 
-    def finish(self, id: str, reward: float, sample: str, restored: bool) -> None:
+    def finish(self, id: str, reward: tuple[float, ...], sample: str, restored: bool) -> None:
         if restored:
             assert self.done[id] == reward, "as it was told before"
             return

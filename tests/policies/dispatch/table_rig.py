@@ -118,7 +118,7 @@ class Finished:
     lease: int
     requests: tuple[str, ...]
     bundle: BundleOffer
-    rewards: tuple[float, ...]
+    rewards: tuple[tuple[float, ...], ...]
     steps: int = STEPS
     seconds: float = 4.0
     members: int = 1
@@ -230,8 +230,9 @@ class Rig:
         """Deliver a batch; every reward is 0.5 unless some are given."""
         who = {key: changes.pop(key) for key in ("name", "epoch") if key in changes}
         name, epoch, lease = self._of(grant, **who)
-        rewards = changes.pop("rewards", rewards or (0.5,) * len(grant.requests))
-        done = Finished(lease, tuple(ids(grant)), images(grant), rewards, **changes)
+        of_each = tuple((reward,) for reward in rewards or (0.5,) * len(grant.requests))
+        of_each = changes.pop("rewards", of_each)
+        done = Finished(lease, tuple(ids(grant)), images(grant), of_each, **changes)
         return self.carry_out(self.table.complete(name, epoch, done, self.now))
 
     def fail(self, grant: GrantLease, *failed: str, what: str = "denoising", **who: Any) -> None:
@@ -274,7 +275,7 @@ class Rig:
     def finished(self) -> dict[str, float]:
         """Rewards by request; each is told once."""
         results = [result for told in self.all(RequestsFinished) for result in told.results]
-        rewards = {result.request.id: result.reward for result in results}
+        rewards = {result.request.id: result.rewards[0] for result in results}
         assert len(rewards) == len(results), "told twice"
         return rewards
 

@@ -39,10 +39,20 @@ def test_scoring_is_tried_as_often_as_the_job_says() -> None:
 
 
 @pytest.mark.parametrize(
-    "rewards", [(0.5,), (0.5, 0.5, 0.5), (), (0.5, 1.5), (-0.1, 0.5), (float("nan"), 0.5)]
+    "rewards",
+    [
+        ((0.5,),),
+        ((0.5,), (0.5,), (0.5,)),
+        (),
+        ((0.5,), (1.5,)),
+        ((-0.1,), (0.5,)),
+        ((float("nan"),), (0.5,)),
+        ((0.5, 0.5), (0.5, 0.5)),
+        ((0.5,), ()),
+    ],
 )
 def test_rewards_that_are_nonsense_are_a_failed_attempt(
-    rig: Rig, rewards: tuple[float, ...]
+    rig: Rig, rewards: tuple[tuple[float, ...], ...]
 ) -> None:
     rig.add("a")
     rig.submit(*requests(2))

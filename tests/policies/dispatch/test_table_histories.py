@@ -185,7 +185,7 @@ class History(Ledger):
 
     def complete(self, process: Process, number: int, *, nonsense: bool = False) -> None:
         ids, step = process.leases[number]
-        rewards = tuple(self.rng.random() + 7.0 * nonsense for _ in ids)
+        rewards = tuple((self.rng.random() + 7.0 * nonsense,) for _ in ids)
         images = bundle(self.sample(process, number))
         if step < STEPS:  # they are not in the store yet
             self.deleted.discard(images.key)

@@ -24,9 +24,9 @@ def test_a_request_is_denoised_and_scored_under_one_lease(rig: Rig) -> None:
     assert rig.complete(grant, 0.25, 1.0, scoring_s=3.0) == Answer(2)
     (told,) = rig.all(RequestsFinished)
     assert not told.restored
-    assert [(r.request, r.reward, r.bundle, r.row) for r in told.results] == [
-        (requests(2)[0], 0.25, images(grant), 0),
-        (requests(2)[1], 1.0, images(grant), 1),
+    assert [(r.request, r.rewards, r.bundle, r.row) for r in told.results] == [
+        (requests(2)[0], (0.25,), images(grant), 0),
+        (requests(2)[1], (1.0,), images(grant), 1),
     ]
     assert rig.table.open("rollout") == 0
     assert rig.deleted() == [], "training needs the images"

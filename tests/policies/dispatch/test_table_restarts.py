@@ -23,9 +23,9 @@ def test_finished_requests_are_answered_at_once(rig: Rig) -> None:
     rig.submit(*requests(3))
     (told,) = rig.all(RequestsFinished)
     assert told.restored
-    assert [(r.reward, r.bundle, r.row) for r in told.results] == [
-        (0.25, images(grant), 0),
-        (0.75, images(grant), 1),
+    assert [(r.rewards, r.bundle, r.row) for r in told.results] == [
+        ((0.25,), images(grant), 0),
+        ((0.75,), images(grant), 1),
     ]
     assert rig.table.open("rollout") == 1
     rig.add("b")

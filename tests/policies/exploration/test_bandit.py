@@ -1,6 +1,7 @@
 import math
 import random
 from collections import Counter
+from statistics import pstdev
 
 import pytest
 from hypothesis import given, settings
@@ -475,6 +476,28 @@ def test_several_rewards_count_in_a_choice_before_anything_more_is_planned():
     for candidate, reward in zip(chunk, rewards, strict=True):
         plan.record(candidate, reward)
     assert set(plan.choose()[0].seeds) == {chunk[1].seed, chunk[2].seed}
+
+
+def test_a_reward_counts_by_its_weight():
+    def reward(candidate):
+        rng = random.Random(candidate.seed)
+        return rng.random(), 1000 * rng.random()
+
+    kept = {}
+    for weights in ([1.0, 0.0], [0.0, 1.0], [1.0, 1.0]):
+        limits = ContinuousRewards((0.0, 1.0), (0.0, 1000.0))
+        plan = planner(1, keep=2, rewards=limits, weights=weights, candidates=32)
+        explore(plan, reward)
+        rewards = [reward(Candidate(0, seed)) for seed in plan.choose()[0].seeds]
+        kept[tuple(weights)] = [pstdev(column) for column in zip(*rewards, strict=True)]
+    assert kept[1.0, 0.0][0] > kept[0.0, 1.0][0]
+    assert kept[0.0, 1.0][1] > kept[1.0, 0.0][1]
+    assert min(kept[1.0, 1.0][0], kept[1.0, 1.0][1] / 1000) > 0.2
+
+
+def test_rewards_and_weights_must_be_as_many():
+    with pytest.raises(ValueError, match="2 weights for 1 rewards"):
+        planner(rewards=BOUNDED, weights=[1.0, 1.0])
 
 
 # --- knowledge over iterations ---

@@ -186,3 +186,29 @@ def test_all_iterations_of_a_pass_hash_every_prompt_once(monkeypatch):
 def test_each_pass_and_each_job_has_its_own_order():
     assert draw_prompts(3, 0, 40, 40) != draw_prompts(3, 1, 40, 40)
     assert draw_prompts(3, 0, 40, 40) != draw_prompts(4, 0, 40, 40)
+
+
+def test_of_several_rewards_each_counts_by_its_weight_and_not_by_its_unit():
+    def rewards(candidate):
+        rng = random.Random(candidate.seed)
+        return rng.random(), 1000 * rng.random()
+
+    kept = {}
+    for weights in ((1.0, 0.0), (0.0, 1.0), (1.0, 1.0)):
+        plan = planner(1, keep=2, candidates=16, weights=weights)
+        given_out = all_candidates(plan)
+        for candidate in given_out:
+            plan.record(candidate, rewards(candidate))
+        (choice,) = plan.choose()
+        chosen = [rewards(c) for c in given_out if c.seed in choice.seeds]
+        kept[weights] = [spread(list(column)) for column in zip(*chosen, strict=True)]
+    assert kept[1.0, 0.0][0] > kept[1.0, 1.0][0]
+    assert kept[0.0, 1.0][1] > kept[1.0, 1.0][1]
+    assert min(kept[1.0, 1.0][0], kept[1.0, 1.0][1] / 1000) > 0.1
+
+
+def test_a_single_reward_is_reported_as_it_is_whatever_its_weight():
+    plan = planner(1, keep=2, candidates=4, weights=(0.1,))
+    for candidate, reward in zip(all_candidates(plan), (0.1, 0.7, 0.3, 0.2), strict=True):
+        plan.record(candidate, (reward,))
+    assert sorted(plan.choose()[0].preview_rewards) == [0.1, 0.7]

@@ -1,0 +1,201 @@
+"""The rewards of a job: which scorers there are, what each needs, and what a failure costs.
+
+A field's docstring ends with its unit in square brackets, where it has one.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from spotlight.jobs.fields import (
+    LARGEST_REWARD,
+    MOST_IN_BATCH,
+    MOST_REPEATS,
+    MOST_REWARDS,
+    Section,
+    require,
+    require_at_most,
+    require_path,
+)
+
+RewardKind = Literal["ocr", "compositional", "http", "judge", "python"]
+
+
+class HttpSpec(Section, frozen=True, kw_only=True):
+    """A scorer behind HTTP, in an environment or on a machine of its own."""
+
+    url: str
+    """Where the scorer listens."""
+    timeout_s: float = 60.0
+    """How long one request may take. [seconds]"""
+    concurrency: int = 4
+    """Requests of one worker that are under way at the same time. [requests]"""
+    authorization_file: str | None = None
+    """A file that holds the value of the `Authorization` header; it is read on every machine that
+    scores."""
+    authorization_variable: str | None = None
+    """An environment variable that holds it instead."""
+
+    def __post_init__(self) -> None:
+        _require_url(self.url)
+        require(self.timeout_s > 0, "timeout_s", f"must be positive, not {self.timeout_s}")
+        require(self.concurrency >= 1, "concurrency", "must be at least 1")
+        require_at_most(self, MOST_IN_BATCH, "concurrency")
+        require(
+            self.authorization_file is None or self.authorization_variable is None,
+            "authorization_file",
+            "name either a file or a variable (`authorization_variable`)",
+        )
+        if self.authorization_file is not None:
+            require_path("authorization_file", self.authorization_file)
+
+
+class JudgeSpec(Section, frozen=True, kw_only=True):
+    """A vision-language model behind an endpoint that is compatible with OpenAI's."""
+
+    url: str
+    """The endpoint up to `/v1`."""
+    model: str
+    """The model's name at the endpoint."""
+    formula: Literal["ocr", "rubric"] = "ocr"
+    """What becomes of the answer: `ocr` has the model read the text and compares it as the `ocr`
+    reward does; `rubric` has it give a grade."""
+
+    def __post_init__(self) -> None:
+        _require_url(self.url)
+        require(bool(self.model), "model", "must not be empty")
+
+
+class RewardSpec(Section, frozen=True, kw_only=True):
+    """One reward: what scores images, and what it counts for."""
+
+    kind: RewardKind = "ocr"
+    """The scorer: `ocr` reads the text in the image and compares it with the quoted text of the
+    prompt; `compositional` checks number, colour and position of circles, squares and triangles;
+    `http` asks a server; `judge` asks a vision-language model; `python` is a class of your own."""
+    name: str = ""
+    """Names the reward in metrics and reports; the kind when absent."""
+    weight: float = 1.0
+    """What the reward counts for among several; 0 only measures it."""
+    range: tuple[float, float] | None = (0.0, 1.0)
+    """The least and the greatest reward that the scorer gives, or `null` for any number; what lies
+    outside is a failure of the scorer."""
+    http: HttpSpec | None = None
+    """The server of `kind: http`."""
+    judge: JudgeSpec | None = None
+    """The model of `kind: judge`."""
+    python: str = ""
+    """The class of `kind: python`: `package.module:Class`, or the name of an entry point of the
+    group `spotlight.rewards`. It must be importable on every machine that scores."""
+    options: Mapping[str, Any] = {}
+    """Keyword arguments of that class."""
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "name", self.name or self.kind)
+        require(
+            re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}", self.name) is not None,
+            "name",
+            "use letters, digits, `_` and `-` only, 32 characters at most",
+        )
+        require(
+            abs(self.weight) <= LARGEST_REWARD,
+            "weight",
+            f"must lie between {-LARGEST_REWARD:,.0f} and {LARGEST_REWARD:,.0f}",
+        )
+        if self.range is not None:
+            low, high = self.range
+            require(
+                -LARGEST_REWARD <= low < high <= LARGEST_REWARD,
+                "range",
+                f"must be two numbers, the lower one first, within {LARGEST_REWARD:,.0f} of 0, not"
+                f" {[low, high]}; or `null`",
+            )
+        for field in ("http", "judge", "python"):
+            given = getattr(self, field)
+            require(
+                self.kind == field or not given,
+                field,
+                f"belongs to `kind: {field}`, but this reward's kind is `{self.kind}`; remove it",
+            )
+            require(
+                self.kind != field or bool(given),
+                field,
+                f"is missing; `kind: {field}` needs it",
+            )
+        require(
+            self.kind == "python" or not self.options,
+            "options",
+            f"belong to `kind: python`, but this reward's kind is `{self.kind}`; remove them",
+        )
+        require(
+            not self.python
+            or re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*|[\w][\w.-]*", self.python) is not None,
+            "python",
+            "must be `package.module:Class`, or the name of an entry point of the group"
+            " `spotlight.rewards`",
+        )
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The least and the greatest valid reward, both included."""
+        return self.range or (-LARGEST_REWARD, LARGEST_REWARD)
+
+    def problem_with(self, value: float) -> str:
+        """Why a number cannot be this reward; empty if it can."""
+        low, high = self.limits
+        if low <= value <= high:
+            return ""
+        if not math.isfinite(value):
+            return f"{value} is no reward"
+        return f"{value:g} is outside the range [{low:g}, {high:g}] of `{self.name}`"
+
+
+class ScoringSpec(Section, frozen=True, kw_only=True):
+    """What becomes of scorers that fail, and of rewards that say nothing."""
+
+    attempts: int = 3
+    """How often a batch is scored before its failure counts. [tries]"""
+    on_failure: Literal["drop_group", "stop"] = "drop_group"
+    """What a failed scorer does to the prompt groups that it could not score; it never becomes a
+    reward of 0."""
+    flat_iterations: int = 5
+    """After so many iterations in a row whose rewards were all equal the job stops: there is
+    nothing to learn from. [iterations]"""
+
+    def __post_init__(self) -> None:
+        require(self.attempts >= 1, "attempts", "must be at least 1")
+        require(self.flat_iterations >= 1, "flat_iterations", "must be at least 1")
+        require_at_most(self, MOST_REPEATS, "attempts", "flat_iterations")
+
+
+def require_rewards(field: str, rewards: Sequence[RewardSpec], taken: Sequence[str] = ()) -> None:
+    """Refuse rewards of a list that share a name or bear one that is `taken`, too many of them, and
+    weights by which there is no mean."""
+    require(len(rewards) <= MOST_REWARDS, field, f"name at most {MOST_REWARDS}")
+    total = math.fsum(reward.weight for reward in rewards)
+    require(
+        not rewards or total > 0,
+        f"{field}[0].weight",
+        f"the weights of all rewards sum to {total:g}, but must sum to more than 0",
+    )
+    names = list(taken)
+    for index, reward in enumerate(rewards):
+        require(
+            reward.name not in names,
+            f"{field}[{index}].name",
+            f"another reward is called `{reward.name}` already; give each a `name` of its own",
+        )
+        names.append(reward.name)
+
+
+def _require_url(url: str) -> None:
+    require(
+        re.fullmatch(r"https?://[^\s/?#]+[^\s?#]*", url) is not None and len(url) <= 2000,
+        "url",
+        "must begin with `http://` or `https://` and name a host",
+    )

@@ -1,0 +1,47 @@
+"""What of a scorer's answer counts. Imports no numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from spotlight.errors import ScoringError
+from spotlight.jobs import RewardSpec
+from spotlight.types import Prompt
+
+
+class AnyScorer(Protocol):
+    """A scorer of any kind of images; see `spotlight.rewards.base.Scorer`."""
+
+    def score(self, images: Any, prompts: Sequence[Prompt]) -> Sequence[float]:
+        """Rewards, one per image."""
+        ...
+
+
+def score_with(
+    scorer: AnyScorer, spec: RewardSpec, images: Any, prompts: Sequence[Prompt]
+) -> tuple[float, ...]:
+    """The rewards that a scorer gives, as plain numbers.
+
+    Raises `ScoringError` naming the reward, whatever the scorer raises, and when its answer is not
+    one number within the declared range for each image: then nothing of it counts.
+    """
+    try:
+        return _checked(scorer.score(images, prompts), spec, len(prompts))
+    except ScoringError as error:
+        raise ScoringError(f"reward `{spec.name}`: {error}") from error
+    except Exception as error:  # foreign code: whatever it raises, these images have no reward
+        raise ScoringError(f"reward `{spec.name}`: {type(error).__name__}: {error}") from error
+
+
+def _checked(answer: Any, spec: RewardSpec, images: int) -> tuple[float, ...]:
+    try:
+        rewards = tuple(float(each) for each in answer)
+    except (TypeError, ValueError) as error:
+        raise ScoringError(f"the scorer gave no list of numbers ({error})") from error
+    if len(rewards) != images:
+        raise ScoringError(f"the scorer gave {len(rewards)} rewards for {images} images")
+    problems = filter(None, map(spec.problem_with, rewards))
+    if problem := next(problems, ""):
+        raise ScoringError(f"{problem}; correct the scorer, or the reward's `range`")
+    return rewards

@@ -1,0 +1,135 @@
+"""Scorers of one's own: found by their name, and refused in one line that says what is wrong."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spotlight.errors import JobError
+from spotlight.jobs import RewardSpec
+from spotlight.rewards.base import Prompt, build_scorer
+from spotlight.rewards.plugins import check_plugin
+
+MODULE = """
+import marker_of_import
+
+class Scale:
+    def __init__(self, by=1.0):
+        self.by = by
+
+    def score(self, images, prompts):
+        return [self.by * prompt.metadata.get("worth", 1) for prompt in prompts]
+
+class Needs(Scale):
+    def __init__(self, key):
+        raise ValueError(f"no\\nsuch {key}")
+
+class Short:
+    def score(self, images): ...
+
+class Without: ...
+
+def function(images, prompts): ...
+"""
+POINTS = "[spotlight.rewards]\nscale = own_scorers.parts : Scale\n"
+
+
+@pytest.fixture(autouse=True)
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package with scorers, and an entry point of an installed one."""
+    package = tmp_path / "own_scorers"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise_if_imported = True\n")
+    (package / "parts.py").write_text(MODULE)
+    (package / "broken.py").write_text("def f(:\n")
+    (package / "loose.py").write_text(
+        "try:\n    from nowhere import Odd\nexcept ImportError: ...\n"
+    )
+    (tmp_path / "marker_of_import.py").write_text("")
+    installed = tmp_path / "own_scorers-1.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: own_scorers\nVersion: 1.0\n")
+    (installed / "entry_points.txt").write_text(POINTS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.invalidate_caches()
+    for name in [name for name in sys.modules if name.startswith(("own_scorers", "marker_of"))]:
+        monkeypatch.delitem(sys.modules, name)
+    return package
+
+
+def spec(python: str, **options: Any) -> RewardSpec:
+    return RewardSpec(kind="python", python=python, options=options)
+
+
+@pytest.mark.parametrize("name", ["own_scorers.parts:Scale", "scale"])
+def test_a_class_is_found_by_its_module_or_its_entry_point_and_made_with_its_options(
+    name: str,
+) -> None:
+    check_plugin(spec(name))
+    assert "marker_of_import" not in sys.modules, "a check runs none of its code"
+    scorer = build_scorer(spec(name, by=2.0))
+    prompts = [Prompt("a"), Prompt("b", {"worth": 3})]
+    assert scorer.score(np.zeros((2, 4, 4, 3), np.uint8), prompts) == [2.0, 6.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("nowhere.at_all:Scale", "there is no module nowhere.at_all here; install its package"),
+        ("own_scorers.none:Scale", "there is no module own_scorers.none here"),
+        ("own_scorers.parts:Scael", "own_scorers.parts has no class Scael; did you mean `Scale`?"),
+        ("own_scorers.broken:Scale", "broken.py cannot be read (invalid syntax"),
+        ("unknown", "no installed package has an entry point of that name"),
+    ],
+)
+def test_a_name_that_leads_nowhere_is_refused_before_anything_is_imported(
+    name: str, problem: str
+) -> None:
+    with pytest.raises(JobError) as caught:
+        check_plugin(spec(name))
+    assert problem in caught.value.problem
+    assert "\n" not in str(caught.value)
+    assert "marker_of_import" not in sys.modules
+
+
+def test_what_only_an_import_can_tell_is_left_to_it() -> None:
+    check_plugin(spec("own_scorers.loose:Odd"))
+    check_plugin(spec("own_scorers.loose:Even"))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "problem"),
+    [
+        ("nowhere:Scale", {}, "nowhere cannot be imported here (ModuleNotFoundError"),
+        ("own_scorers.broken:Scale", {}, "cannot be imported here (SyntaxError"),
+        ("own_scorers.parts:Scael", {}, "has no class Scael; did you mean `Scale`?"),
+        ("own_scorers.parts:Scale", {"bye": 1}, "cannot be made with the options ['bye'] (TypeErr"),
+        ("own_scorers.parts:Needs", {"key": "x"}, "(ValueError: no such x)"),
+        ("own_scorers.parts:Short", {}, "must take two arguments, `images` and `prompts`"),
+        ("own_scorers.parts:Without", {}, "is no class with a method `score(images, prompts)`"),
+        ("own_scorers.parts:function", {}, "is no class with a method `score(images, prompts)`"),
+        ("unknown", {}, "there is `scale`"),
+    ],
+)
+def test_what_cannot_score_is_refused_in_one_line(
+    name: str, options: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(JobError) as caught:
+        build_scorer(spec(name, **options))
+    assert problem in caught.value.problem
+    assert caught.value.path == "reward `python`"
+    assert "\n" not in str(caught.value)
+
+
+def test_a_function_is_never_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[object] = []
+    module = importlib.import_module("own_scorers.parts")
+    monkeypatch.setattr(module, "function", lambda **options: called.append(options))
+    with pytest.raises(JobError):
+        build_scorer(spec("own_scorers.parts:function", x=1))
+    assert called == []
