@@ -35,9 +35,11 @@ class LoopThread:
             target=self._loop.run_forever, name="spotlight-rollouts", daemon=True
         )
         self._thread.start()
+        self.is_running = True
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.is_running = False
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._runner.close()
@@ -194,4 +196,5 @@ def _groups(thread: LoopThread, stream: GroupStream) -> Iterator[Group]:
                 return
             yield group
     finally:
-        thread.call(stream.aclose())
+        if thread.is_running:  # else the session is over, and the stream with it
+            thread.call(stream.aclose())
