@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, Message, handles
     from spotlight.errors import (
         SessionEnded,
         SpotlightError,
@@ -33,10 +34,14 @@ if TYPE_CHECKING:
     from spotlight.rollouts.rollouts import Rollouts
     from spotlight.rollouts.streams import GroupStream
     from spotlight.rollouts.versions import AtLeast, Exactly
+    from spotlight.transport.control import ZeroMQTransport
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Actor": "spotlight.actors.runtime",
+    "ActorRef": "spotlight.actors.runtime",
+    "ActorSystem": "spotlight.actors.runtime",
     "AtLeast": "spotlight.rollouts.versions",
     "BlockingRollouts": "spotlight.rollouts.blocking",
     "Capacity": "spotlight.rollouts.groups",
@@ -47,6 +52,7 @@ _HOMES = {
     "Group": "spotlight.rollouts.groups",
     "GroupStream": "spotlight.rollouts.streams",
     "JobError": "spotlight.errors",
+    "Message": "spotlight.actors.runtime",
     "ModelSpec": "spotlight.jobs",
     "RequestRefused": "spotlight.errors",
     "RewardSpec": "spotlight.jobs",
@@ -60,10 +66,15 @@ _HOMES = {
     "UserError": "spotlight.errors",
     "VersionGone": "spotlight.errors",
     "WeightsRefused": "spotlight.errors",
+    "ZeroMQTransport": "spotlight.transport.control",
+    "handles": "spotlight.actors.runtime",
 }
 """Every public name, and the module that it is of."""
 
 __all__ = [
+    "Actor",
+    "ActorRef",
+    "ActorSystem",
     "AtLeast",
     "BlockingRollouts",
     "Capacity",
@@ -74,6 +85,7 @@ __all__ = [
     "Group",
     "GroupStream",
     "JobError",
+    "Message",
     "ModelSpec",
     "RequestRefused",
     "RewardSpec",
@@ -87,6 +99,8 @@ __all__ = [
     "UserError",
     "VersionGone",
     "WeightsRefused",
+    "ZeroMQTransport",
+    "handles",
 ]
 
 

@@ -8,6 +8,9 @@ import sys
 import spotlight
 
 NAMES = [
+    "Actor",
+    "ActorRef",
+    "ActorSystem",
     "AtLeast",
     "BlockingRollouts",
     "Capacity",
@@ -18,6 +21,7 @@ NAMES = [
     "Group",
     "GroupStream",
     "JobError",
+    "Message",
     "ModelSpec",
     "RequestRefused",
     "RewardSpec",
@@ -31,6 +35,8 @@ NAMES = [
     "UserError",
     "VersionGone",
     "WeightsRefused",
+    "ZeroMQTransport",
+    "handles",
 ]
 HEAVY = ("torch", "diffusers", "transformers", "peft", "numpy", "onnxruntime", "typer", "aiohttp")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import secrets
 import socket
@@ -14,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import structlog
 
 from spotlight.actors.runtime import ActorSystem
 from spotlight.errors import JobError
@@ -68,7 +66,6 @@ async def open_session(
     address: str, work: WorkSpec, *, tensors: bool, host: str
 ) -> AsyncIterator[Rollouts]:
     """A session with the coordinator at an address; see `Rollouts.connect`."""
-    speak_as_a_library()
     timings = Timings()
     memory = MemoryFolder()
     async with AsyncExitStack() as stack:
@@ -105,7 +102,6 @@ async def open_local(workers: int, work: WorkSpec, *, tensors: bool) -> AsyncIte
     """A session with daemons of this machine; see `Rollouts.local`."""
     from spotlight.running.local_cluster import local_cluster
 
-    speak_as_a_library()
     folder = MemoryFolder(Path(tempfile.gettempdir()))
     try:
         async with (
@@ -124,23 +120,6 @@ def _one_node(workers: int) -> PoolsSpec:
         return PoolsSpec(reserved=PoolSpec(workers=workers), spot=PoolSpec(nodes=0))
     except ValueError as error:
         raise JobError("workers", str(error).partition("|")[2]) from error
-
-
-def speak_as_a_library() -> None:
-    """Have what the parts of Spotlight log in this process go to the logger `spotlight` of the
-    standard library, and nowhere unless the program listens there. A program that has set up
-    structlog itself hears it by that.
-    """
-    logging.getLogger("spotlight").addHandler(logging.NullHandler())
-    if not structlog.is_configured():
-        structlog.configure(
-            processors=[
-                structlog.stdlib.filter_by_level,
-                structlog.processors.KeyValueRenderer(key_order=["event"]),
-            ],
-            wrapper_class=structlog.stdlib.BoundLogger,
-            logger_factory=lambda *names: logging.getLogger(*names or ("spotlight",)),
-        )
 
 
 def _own_address(address: str) -> str:

@@ -1,4 +1,6 @@
-"""Logs of daemons and workers: one JSON object a line, on standard error."""
+"""Logs: of daemons and workers one JSON object a line on standard error; of a program that uses
+Spotlight as a library, what the program makes of them.
+"""
 
 from __future__ import annotations
 
@@ -40,3 +42,21 @@ def log_as_json_lines(level: int = logging.INFO) -> None:
 
 def _make_logger(*_: Any) -> _BestEffortLogger:
     return _BestEffortLogger()
+
+
+def log_as_a_library() -> None:
+    """Have what Spotlight logs in this process go to the logger `spotlight` of the standard
+    library, and so nowhere unless the program listens there; one that has set up structlog hears it
+    by that.
+    """
+    if structlog.is_configured():
+        return
+    logging.getLogger("spotlight").addHandler(logging.NullHandler())
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            structlog.processors.KeyValueRenderer(key_order=["event"]),
+        ],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        logger_factory=lambda *names: logging.getLogger(*names),
+    )
