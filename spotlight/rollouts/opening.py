@@ -7,14 +7,15 @@ import random
 import secrets
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from spotlight.actors.runtime import ActorSystem
+from spotlight.actors.runtime import ActorRef, ActorSystem
 from spotlight.errors import JobError
 from spotlight.jobs import (
     ModelSpec,
@@ -26,12 +27,12 @@ from spotlight.jobs import (
     work_from_data,
 )
 from spotlight.rollouts.publication import Publications
-from spotlight.rollouts.rollouts import Rollouts
 from spotlight.store.memory_folder import MemoryFolder
 from spotlight.timings import Timings
 from spotlight.transport.control import ZeroMQSettings, ZeroMQTransport
 from spotlight.transport.control_address import control_address
 from spotlight.transport.tensors import BundleStore, fetch
+from spotlight.types import BundleOffer
 
 
 def work_of(
@@ -61,54 +62,61 @@ def _data(section: msgspec.Struct | Mapping[str, Any]) -> dict[str, Any]:
     return dict(section)
 
 
+@dataclass(frozen=True)
+class Connection:
+    """What a session stands on."""
+
+    system: ActorSystem
+    coordinator: ActorRef
+    publications: Publications
+    fetch: Callable[[BundleOffer], Awaitable[bytes]]
+    """The bytes of a bundle."""
+    timings: Timings
+
+
 @asynccontextmanager
-async def open_session(
-    address: str, work: WorkSpec, *, tensors: bool, host: str
-) -> AsyncIterator[Rollouts]:
-    """A session with the coordinator at an address; see `Rollouts.connect`."""
+async def connected(address: str, work: WorkSpec, *, host: str) -> AsyncIterator[Connection]:
+    """A connection to the coordinator at an address; see `Rollouts.connect`."""
     timings = Timings()
+    address = control_address("address", address)
+    host = host or await asyncio.to_thread(_own_address, address)
     memory = MemoryFolder()
     async with AsyncExitStack() as stack:
         stack.callback(memory.remove)
-        address = control_address("address", address)
-        host = host or await asyncio.to_thread(_own_address, address)
-        store = BundleStore(
-            memory.path, token=secrets.token_hex(16), host=host, timings=timings.transfers
-        )
+        token = secrets.token_hex(16)
+        store = BundleStore(memory.path, token=token, host=host, timings=timings.transfers)
         await store.start()
         stack.push_async_callback(store.aclose)
-        transport = ZeroMQTransport(f"tcp://{host}:0", settings=ZeroMQSettings(timings.connections))
-        rng = random.Random(secrets.randbits(64))
-        system = ActorSystem(transport, rng=rng, timings=timings.runtime)
+        settings = ZeroMQSettings(timings.connections)
+        system = ActorSystem(
+            ZeroMQTransport(f"tcp://{host}:0", settings=settings),
+            rng=random.Random(secrets.randbits(64)),
+            timings=timings.runtime,
+        )
         await system.start()
         stack.push_async_callback(system.aclose)
-        rollouts = Rollouts(
+        yield Connection(
             system,
             system.well_known(address, "coordinator"),
-            secrets.token_hex(8),
-            work,
             Publications(store, work.model.tuning),
             lambda offer: fetch(offer, timings.transfers),
-            tensors=tensors,
-            timings=timings,
+            timings,
         )
-        stack.push_async_callback(rollouts.end)
-        await rollouts.begin()
-        yield rollouts
 
 
 @asynccontextmanager
-async def open_local(workers: int, work: WorkSpec, *, tensors: bool) -> AsyncIterator[Rollouts]:
-    """A session with daemons of this machine; see `Rollouts.local`."""
+async def connected_locally(workers: int, work: WorkSpec) -> AsyncIterator[Connection]:
+    """The same to daemons of this machine, which end with it; see `Rollouts.local`."""
     from spotlight.running.local_cluster import local_cluster
 
+    pools = _one_node(workers)
     folder = MemoryFolder(Path(tempfile.gettempdir()))
     try:
         async with (
-            local_cluster(_one_node(workers), folder.path) as cluster,
-            open_session(cluster.address, work, tensors=tensors, host="127.0.0.1") as rollouts,
+            local_cluster(pools, folder.path) as cluster,
+            connected(cluster.address, work, host="127.0.0.1") as connection,
         ):
-            yield rollouts
+            yield connection
     finally:
         folder.remove()
 

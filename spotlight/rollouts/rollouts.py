@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import secrets
 from collections.abc import (
     AsyncIterator,
     Awaitable,
@@ -18,18 +19,16 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from spotlight.actors.protocol import DoneGroup, Fleet, GroupOrder
-from spotlight.actors.runtime import ActorRef, ActorSystem
 from spotlight.errors import JobError, SessionEnded, SpotlightError
 from spotlight.jobs import ModelSpec, RewardSpec, SamplerSpec, WorkSpec
 from spotlight.rollouts.exploration import Exploration
 from spotlight.rollouts.fetching import SampleFetcher
 from spotlight.rollouts.groups import Capacity, NodeCapacity, RolloutRequest, Usage
-from spotlight.rollouts.publication import Kind, Publications
+from spotlight.rollouts.opening import Connection, connected, connected_locally, work_of
+from spotlight.rollouts.publication import Kind
 from spotlight.rollouts.session_link import SessionLink
 from spotlight.rollouts.streams import GroupStream
 from spotlight.rollouts.versions import ANY_VERSION, AtLeast, Exactly, choose_version
-from spotlight.timings import Timings
-from spotlight.types import BundleOffer
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,30 +47,21 @@ class Rollouts:
     """
 
     def __init__(
-        self,
-        system: ActorSystem,
-        coordinator: ActorRef,
-        session: str,
-        work: WorkSpec,
-        publications: Publications,
-        fetch: Callable[[BundleOffer], Awaitable[bytes]],
-        *,
-        tensors: bool,
-        timings: Timings = Timings(),
+        self, connection: Connection, session: str, work: WorkSpec, *, tensors: bool
     ) -> None:
         """Not for users: see `connect` and `local`."""
         self._work = work
-        self._publications = publications
-        self._fetcher = SampleFetcher(fetch, work.rewards, tensors=tensors)
+        self._publications = connection.publications
+        self._fetcher = SampleFetcher(connection.fetch, work.rewards, tensors=tensors)
         self._link = SessionLink(
-            system,
-            coordinator,
+            connection.system,
+            connection.coordinator,
             session,
             work,
             offers=self._publications.offers,
             deliver=self._deliver,
             lost=self._lose,
-            timings=timings,
+            timings=connection.timings,
         )
         self._numbers = itertools.count(1)
         self._wanted: dict[int, tuple[GroupStream, RolloutRequest, int]] = {}
@@ -109,10 +99,11 @@ class Rollouts:
         Raises `JobError` or `CheckpointError` for what cannot be done, `RequestRefused` if the
         coordinator runs something else, and `ActorError` if it does not answer.
         """
-        from spotlight.rollouts.opening import open_session, work_of
-
         work = work_of(model, sampler, rewards, threads)
-        async with open_session(address, work, tensors=tensors, host=host) as rollouts:
+        async with (
+            connected(address, work, host=host) as connection,
+            cls._begun(connection, work, tensors=tensors) as rollouts,
+        ):
             yield rollouts
 
     @classmethod
@@ -132,11 +123,24 @@ class Rollouts:
         Args:
             workers: processes that denoise: one per accelerator or CPU core.
         """
-        from spotlight.rollouts.opening import open_local, work_of
-
         work = work_of(model, sampler, rewards, threads)
-        async with open_local(workers, work, tensors=tensors) as rollouts:
+        async with (
+            connected_locally(workers, work) as connection,
+            cls._begun(connection, work, tensors=tensors) as rollouts,
+        ):
             yield rollouts
+
+    @classmethod
+    @asynccontextmanager
+    async def _begun(
+        cls, connection: Connection, work: WorkSpec, *, tensors: bool
+    ) -> AsyncIterator[Rollouts]:
+        rollouts = cls(connection, secrets.token_hex(8), work, tensors=tensors)
+        try:
+            await rollouts.begin()
+            yield rollouts
+        finally:
+            await rollouts.end()
 
     async def begin(self) -> None:
         """Not for users: begin the session."""

@@ -17,10 +17,12 @@ from spotlight.actors.protocol import WeightsOffer
 from spotlight.actors.runtime import ActorSystem
 from spotlight.errors import JobError, RequestRefused, SessionEnded, VersionGone
 from spotlight.rollouts.groups import RolloutRequest
+from spotlight.rollouts.opening import Connection
 from spotlight.rollouts.rollouts import Rollouts
 from spotlight.rollouts.versions import AtLeast, Exactly
 from spotlight.testing import fingerprints
 from spotlight.testing.memory_cluster import COORDINATOR, Cluster
+from spotlight.timings import Timings
 
 
 class Published:
@@ -56,15 +58,14 @@ async def opened(cluster: Cluster, **changes: Any) -> AsyncIterator[Rollouts]:
     await system.start()
     store = cluster.stores.open("user", "program")
     await store.start()
-    rollouts = Rollouts(
+    connection = Connection(
         system,
         cluster.coordinator_actor(),
-        "tries",
-        work(**changes),
         Published(store),  # type: ignore[arg-type]
         cluster.stores.fetch,
-        tensors=False,
+        Timings(),
     )
+    rollouts = Rollouts(connection, "tries", work(**changes), tensors=False)
     await rollouts.begin()
     try:
         yield rollouts
