@@ -39,9 +39,9 @@ from spotlight.actors.coordinator.publications import Publications
 from spotlight.actors.coordinator.roster import Roster
 from spotlight.actors.protocol import NodeReport, WeightsOffer
 from spotlight.actors.runtime import ActorRef
-from spotlight.cli.client import connect
 from spotlight.jobs import job_from_data
 from spotlight.policies.dispatch.rows import SavedRow
+from spotlight.running.client import connect
 from spotlight.store.journal import Journal
 from spotlight.timings import WeightsTimings
 from spotlight.types import Commit, RequestId

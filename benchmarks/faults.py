@@ -44,9 +44,9 @@ from benchmarks.live.run_comparison import differences
 from benchmarks.report import finish, parser
 from spotlight.actors.runtime.logs import log_as_json_lines
 from spotlight.actors.runtime.loop import run
-from spotlight.cli.client import CoordinatorClient, connect
 from spotlight.errors import ActorError, RequestRefused
 from spotlight.jobs import JobSpec, job_from_data
+from spotlight.running.client import CoordinatorClient, connect
 
 WORKERS = 2
 """Of each node."""

@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, Message, handles
     from spotlight.errors import (
+        JobError,
+        RequestRefused,
         SessionEnded,
         SpotlightError,
+        StopJob,
         UserError,
         VersionGone,
         WeightsRefused,
     )
-    from spotlight.jobs import ModelSpec, RewardSpec, SamplerSpec
+    from spotlight.jobs import JobSpec, ModelSpec, RewardSpec, SamplerSpec
     from spotlight.rollouts.blocking import BlockingRollouts
     from spotlight.rollouts.exploration import Exploration
     from spotlight.rollouts.groups import (
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
     from spotlight.rollouts.rollouts import Rollouts
     from spotlight.rollouts.streams import GroupStream
     from spotlight.rollouts.versions import AtLeast, Exactly
+    from spotlight.running.run import RunSummary, run, run_blocking
+    from spotlight.trackers import Callback
     from spotlight.transport.control import ZeroMQTransport
 
 __version__ = "0.1.0"
@@ -44,6 +49,7 @@ _HOMES = {
     "ActorSystem": "spotlight.actors.runtime",
     "AtLeast": "spotlight.rollouts.versions",
     "BlockingRollouts": "spotlight.rollouts.blocking",
+    "Callback": "spotlight.trackers",
     "Capacity": "spotlight.rollouts.groups",
     "Exactly": "spotlight.rollouts.versions",
     "Exploration": "spotlight.rollouts.exploration",
@@ -52,22 +58,27 @@ _HOMES = {
     "Group": "spotlight.rollouts.groups",
     "GroupStream": "spotlight.rollouts.streams",
     "JobError": "spotlight.errors",
+    "JobSpec": "spotlight.jobs",
     "Message": "spotlight.actors.runtime",
     "ModelSpec": "spotlight.jobs",
     "RequestRefused": "spotlight.errors",
     "RewardSpec": "spotlight.jobs",
     "RolloutRequest": "spotlight.rollouts.groups",
     "Rollouts": "spotlight.rollouts.rollouts",
+    "RunSummary": "spotlight.running.run",
     "Sample": "spotlight.rollouts.groups",
     "SamplerSpec": "spotlight.jobs",
     "SessionEnded": "spotlight.errors",
     "SpotlightError": "spotlight.errors",
+    "StopJob": "spotlight.errors",
     "Usage": "spotlight.rollouts.groups",
     "UserError": "spotlight.errors",
     "VersionGone": "spotlight.errors",
     "WeightsRefused": "spotlight.errors",
     "ZeroMQTransport": "spotlight.transport.control",
     "handles": "spotlight.actors.runtime",
+    "run": "spotlight.running.run",
+    "run_blocking": "spotlight.running.run",
 }
 """Every public name, and the module that it is of."""
 
@@ -77,6 +88,7 @@ __all__ = [
     "ActorSystem",
     "AtLeast",
     "BlockingRollouts",
+    "Callback",
     "Capacity",
     "Exactly",
     "Exploration",
@@ -85,22 +97,27 @@ __all__ = [
     "Group",
     "GroupStream",
     "JobError",
+    "JobSpec",
     "Message",
     "ModelSpec",
     "RequestRefused",
     "RewardSpec",
     "RolloutRequest",
     "Rollouts",
+    "RunSummary",
     "Sample",
     "SamplerSpec",
     "SessionEnded",
     "SpotlightError",
+    "StopJob",
     "Usage",
     "UserError",
     "VersionGone",
     "WeightsRefused",
     "ZeroMQTransport",
     "handles",
+    "run",
+    "run_blocking",
 ]
 
 

@@ -27,6 +27,7 @@ SpotlightError
 ├── CommitRefused             saved progress is not that of the request it came with
 ├── NotFinite                 samples are NaN or infinite; carries which of their batch
 ├── TrainingDiverged          a loss or a gradient is not finite
+├── StopJob                   raised by a callback that wants the job to end
 └── ScoringError              a scorer failed; never turned into a reward
 """
 
@@ -164,6 +165,10 @@ class NotFinite(SpotlightError):
 
 class TrainingDiverged(SpotlightError):
     """A loss or a gradient is not finite; the weights are those of the update before."""
+
+
+class StopJob(SpotlightError):
+    """Raise it in a callback to end the job, with the reason; the run can be resumed."""
 
 
 class ScoringError(SpotlightError):

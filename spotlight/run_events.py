@@ -83,6 +83,28 @@ class CheckpointSaved(RunEvent, frozen=True, kw_only=True, tag="checkpoint_saved
     """Where the checkpoint is."""
 
 
+class ModelExported(RunEvent, frozen=True, kw_only=True, tag="model_exported"):
+    """The weights with the best validation are in the folder `export`."""
+
+    iteration: int
+    """Number of the iterations that these weights were trained."""
+    score: float | None = None
+    """Their validation score; None if there is none on record."""
+
+
+class CallbackTrouble(RunEvent, frozen=True, kw_only=True, tag="callback_trouble"):
+    """A callback or tracker of the run has failed, or was too slow; the run went on without it."""
+
+    callback: str
+    """Its name."""
+    failures: int
+    """How many of its calls raised an error."""
+    dropped: int
+    """Number of the records that no callback was told of, as all of them together were too slow."""
+    error: str = ""
+    """The last error."""
+
+
 class GroupDropped(RunEvent, frozen=True, kw_only=True, tag="group_dropped"):
     """A prompt group is not trained on, because one of its samples failed for good."""
 

@@ -7,6 +7,8 @@ an older Spotlight did not write all of these.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 
@@ -122,6 +124,29 @@ class ValidationMetrics(RunMetrics, kw_only=True, tag="validation"):
 
 
 _DECODER = msgspec.json.Decoder(IterationMetrics | ValidationMetrics)
+
+
+def with_update(
+    metrics: IterationMetrics, update: Mapping[str, float]
+) -> tuple[IterationMetrics, dict[str, float]]:
+    """An iteration with what was measured of its update, as its line says it, and the further
+    metrics of the loss.
+    """
+    known = {field.name for field in msgspec.structs.fields(IterationMetrics)}
+    filled = {name: value for name, value in update.items() if name in known}
+    further = {name: value for name, value in update.items() if name not in known}
+    return msgspec.structs.replace(metrics, **filled), further
+
+
+def further_metrics(line: bytes) -> dict[str, float]:
+    """The further metrics of the loss in the line of an iteration."""
+    said: dict[str, object] = msgspec.json.decode(line)
+    known = {"kind", *(field.name for field in msgspec.structs.fields(IterationMetrics))}
+    return {
+        name: float(value)
+        for name, value in said.items()
+        if name not in known and isinstance(value, int | float)
+    }
 
 
 def decode_metrics(line: bytes) -> IterationMetrics | ValidationMetrics:

@@ -331,6 +331,8 @@ class CoordinatorTimings(_Ordered):
     this time."""
     ask_rank_limit_s: float = 5.0
     """A trainer rank answers a question within this time."""
+    trackers_close_s: float = 60.0
+    """When a job ends its trackers may send what they hold for so long."""
     session_away_s: float = 60.0
     """A session whose user has been out of reach for so long ends."""
     session_poll_s: float = 5.0

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 import msgspec
 
 SamplerKind = Literal["ode", "flow_sde", "cps"]
+ExportedWeights = Literal["ema", "newest", "best"]
+ExportFormat = Literal["diffusers", "peft"]
 RequestKind = Literal["preview", "rollout", "evaluation"]
 WorkerState = Literal[
     "starting", "loading", "rollout", "explore", "evaluate", "score", "train", "idle", "gone"

@@ -7,7 +7,6 @@ python tools/make_job_reference.py --check   exit with 1 when the page is not up
 
 from __future__ import annotations
 
-import ast
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -18,12 +17,13 @@ import msgspec
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "job-reference.md"
-SOURCES = [ROOT / "spotlight" / "jobs" / name for name in ("sections.py", "rewards.py", "spec.py")]
+SOURCES = sorted((ROOT / "spotlight" / "jobs").glob("*.py"))
 LONGEST_DEFAULT = 60  # characters; a longer default is given below its table
 
 sys.path.insert(0, str(ROOT))
 
-from spotlight.jobs import JobSpec  # noqa: E402 (the package need not be installed)
+from spotlight.docstrings import read_docstrings  # noqa: E402 (it need not be installed)
+from spotlight.jobs import JobSpec  # noqa: E402
 
 INTRODUCTION = """\
 # The job, field by field
@@ -54,7 +54,7 @@ def reference() -> str:
     """The whole page."""
     docs: dict[str, str] = {}
     for source in SOURCES:
-        docs |= _docstrings(ast.parse(source.read_text(encoding="utf-8")))
+        docs |= read_docstrings(source)
     return INTRODUCTION + "".join(_section(JobSpec, "", docs))
 
 
@@ -92,7 +92,8 @@ def _field(
     prefix: str,
     docs: dict[str, str],
 ) -> Field:
-    text = docs.get(f"{spec.__name__}.{field.name}", "")
+    names = (f"{one.__name__}.{field.name}" for one in spec.__mro__)  # some fields are inherited
+    text = next((docs[name] for name in names if name in docs), "")
     found = re.fullmatch(r"(.*?)(?:\s*\[(\w+)\])?", text, flags=re.DOTALL)
     meaning, unit = (found[1], found[2] or "") if found else (text, "")
     return Field(
@@ -138,29 +139,6 @@ def _default(field: msgspec.structs.FieldInfo) -> str:
     if isinstance(value, tuple):
         return ", ".join(f"`{item}`" for item in value)
     return f"`{value}`"
-
-
-def _docstrings(module: ast.Module) -> dict[str, str]:
-    """Docstrings by `Class` and by `Class.field`, on one line each."""
-    found: dict[str, str] = {}
-    for node in module.body:
-        if not isinstance(node, ast.ClassDef):
-            continue
-        found[node.name] = _one_line(ast.get_docstring(node) or "")
-        for statement, after in zip(node.body, node.body[1:], strict=False):
-            if (
-                isinstance(statement, ast.AnnAssign)
-                and isinstance(statement.target, ast.Name)
-                and isinstance(after, ast.Expr)
-                and isinstance(after.value, ast.Constant)
-                and isinstance(after.value.value, str)
-            ):
-                found[f"{node.name}.{statement.target.id}"] = _one_line(after.value.value)
-    return found
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def main() -> int:

@@ -33,10 +33,10 @@ from benchmarks.live.run_comparison import differences
 from benchmarks.live.strikes import WORKER_ONLY, draw_live_faults, effect_of
 from spotlight.actors.runtime.logs import log_as_json_lines
 from spotlight.actors.runtime.loop import run
-from spotlight.cli.client import CoordinatorClient, connect
 from spotlight.errors import ActorError, RequestRefused
 from spotlight.jobs import JobSpec, job_from_data
 from spotlight.run_events import NodeJoined, NodeLost, PhaseBegan, RunEvent
+from spotlight.running.client import CoordinatorClient, connect
 from spotlight.store.memory_folder import remove_leftovers
 from spotlight.testing.faults import Fault
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from spotlight.actors.protocol import JobStatus
-from spotlight.cli.client import CoordinatorClient
 from spotlight.errors import ActorError
 from spotlight.run_events import (
     PhaseBegan,
@@ -19,6 +18,7 @@ from spotlight.run_events import (
     WorkerStateBegan,
     decode_event,
 )
+from spotlight.running.client import CoordinatorClient
 
 POLL_S = 0.2
 _ANSWER_S = 2.0

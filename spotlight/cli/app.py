@@ -19,11 +19,13 @@ import typer
 
 from spotlight.actors.runtime.logs import log_as_json_lines
 from spotlight.cli.lines import one_line
+from spotlight.cli.serve_reward import serve_reward
 from spotlight.cli.study import study
 from spotlight.errors import ActorError, UserError
 from spotlight.files import path_problem
 from spotlight.policies.departure import LONGEST_NOTICE_S
 from spotlight.transport.control_address import control_address
+from spotlight.types import ExportedWeights, ExportFormat
 
 app = typer.Typer(
     help="Post-train Diffusion Transformers with reinforcement learning on reserved and spot GPUs.",
@@ -32,6 +34,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(study, name="study")
+app.command()(serve_reward)
 
 Answer = TypeVar("Answer")
 
@@ -57,6 +60,16 @@ def main() -> None:
         sys.exit(error.exit_code)
 
 
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="PATH=VALUE",
+        help="Change a field of the job file, such as sampler.steps=12; may be given repeatedly.",
+    ),
+]
+
+
 @app.command()
 def run(
     job: Annotated[Path | None, typer.Argument(help="Job file (YAML).")] = None,
@@ -67,12 +80,49 @@ def run(
         Path | None,
         typer.Option("--run-folder", help="Where the run's files go; default runs/NAME-NNN."),
     ] = None,
+    changes: SetOption = None,
 ) -> None:
     """Run a job on this machine: starts a coordinator and local nodes, and submits to them."""
     from spotlight.cli.local import run_locally
 
-    _check_choice(job, resume, run_folder)
-    raise typer.Exit(run_locally(job, resume, run_folder))
+    _check_choice(job, resume, run_folder, changes)
+    raise typer.Exit(run_locally(job, resume, run_folder, changes or ()))
+
+
+@app.command()
+def plan(
+    job: Annotated[Path, typer.Argument(help="Job file (YAML).")],
+    changes: SetOption = None,
+) -> None:
+    """Check a job for this machine and say what it would do, without starting anything."""
+    from rich.console import Console
+
+    from spotlight.cli.local import new_run_folder
+    from spotlight.cli.plan import plan_lines
+    from spotlight.jobs import load_job
+    from spotlight.preflight.checks import check
+
+    spec = load_job(job, changes or ())
+    folder = new_run_folder(spec, None)
+    Console().print(plan_lines(spec, check(spec, run_folder=folder), folder))
+
+
+@app.command()
+def init(
+    file: Annotated[Path, typer.Argument(help="The job file to write.")] = Path("job.yaml"),
+    example: Annotated[
+        str, typer.Option(help="Copy this example instead; --list names them.")
+    ] = "",
+    only_list: Annotated[bool, typer.Option("--list", help="List the examples alone.")] = False,
+) -> None:
+    """Write a job file in which every field is explained, and list the examples."""
+    from spotlight.cli.init import example_lines, write_job_file
+
+    if not only_list:
+        written = write_job_file(file, example)
+        typer.echo(f"wrote {written}; try it with: spotlight plan {written}\n")
+    for line in example_lines():
+        typer.echo(line)
 
 
 @app.command()
@@ -84,15 +134,16 @@ def submit(
     run_folder: Annotated[
         Path | None, typer.Option("--run-folder", help="Run folder on the coordinator's machine.")
     ] = None,
+    changes: SetOption = None,
     coordinator: CoordinatorOption = DEFAULT_COORDINATOR,
 ) -> None:
     """Submit a job to a running coordinator, or have it go on with an interrupted one."""
-    from spotlight.cli.client import submit_job
     from spotlight.jobs import load_job
+    from spotlight.running.client import submit_job
     from spotlight.store.run_folder import read_config
 
-    _check_choice(job, resume, run_folder)
-    spec = load_job(job) if job is not None else read_config(resume or Path())
+    _check_choice(job, resume, run_folder, changes)
+    spec = load_job(job, changes or ()) if job is not None else read_config(resume or Path())
     folder = resume or run_folder
     accepted = _reaching(
         coordinator,
@@ -112,8 +163,8 @@ def status(
     import msgspec
     from rich.console import Console
 
-    from spotlight.cli.client import get_status
     from spotlight.cli.live import render
+    from spotlight.running.client import get_status
 
     answer = _reaching(coordinator, lambda: get_status(coordinator))
     if as_json:
@@ -125,7 +176,7 @@ def status(
 @app.command()
 def cancel(coordinator: CoordinatorOption = DEFAULT_COORDINATOR) -> None:
     """End the coordinator's job; it can be resumed from its run folder."""
-    from spotlight.cli.client import cancel_job
+    from spotlight.running.client import cancel_job
 
     before = _reaching(coordinator, lambda: cancel_job(coordinator))
     if not before.job or before.outcome:
@@ -148,10 +199,42 @@ def preempt(
     coordinator: CoordinatorOption = DEFAULT_COORDINATOR,
 ) -> None:
     """Give a node notice, as its cloud would: it gives its work back and leaves the job."""
-    from spotlight.cli.client import preempt_node
+    from spotlight.running.client import preempt_node
 
     _reaching(coordinator, lambda: preempt_node(coordinator, node, notice, cancel=cancel))
     typer.echo(f"{node}: " + ("notice withdrawn" if cancel else f"notice of {notice:g} s given"))
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="Run folder, of a run that has ended or goes on.")],
+    weights: Annotated[
+        ExportedWeights,
+        typer.Option(
+            help="best: the averaged weights with the best validation; ema: the averaged weights"
+            " of the newest checkpoint; newest: its weights as trained."
+        ),
+    ] = "best",
+    format: Annotated[
+        ExportFormat,
+        typer.Option(help="Who loads it: diffusers, or (adapters only) peft."),
+    ] = "diffusers",
+    to: Annotated[Path | None, typer.Option(help="A new folder; default RUN/exports/....")] = None,
+) -> None:
+    """Write the weights of a run in a format that others load."""
+    from spotlight.cli.processes import run_in_process
+    from spotlight.exports.plan import plan_export
+    from spotlight.preflight.checks import WORKER_MODULES, require_packages
+
+    plan = plan_export(
+        run.resolve(), weights=weights, format=format, folder=to.resolve() if to else None
+    )
+    require_packages(WORKER_MODULES, "worker", "an export needs")
+    code = run_in_process("spotlight.exports.process", plan, "the export")
+    if code:
+        raise typer.Exit(code)
+    score = "" if plan.score is None else f", validation {plan.score:.3f}"
+    typer.echo(f"weights after {plan.iteration} iterations{score}: {plan.folder}")
 
 
 @app.command()
@@ -184,9 +267,16 @@ def chaos(
     raise typer.Exit(replay(seed) if seed is not None else try_many(first, seeds, processes))
 
 
-def _check_choice(job: Path | None, resume: Path | None, run_folder: Path | None) -> None:
+def _check_choice(
+    job: Path | None, resume: Path | None, run_folder: Path | None, changes: list[str] | None
+) -> None:
     if (job is None) == (resume is None):
         raise UserError("give either a job file or --resume RUN")
+    if resume is not None and changes:
+        raise UserError(
+            "--set: a run that is resumed keeps its job; leave it away, or give a job file instead"
+            " of --resume"
+        )
     if resume is not None and run_folder is not None:
         raise UserError(
             "--run-folder: a run that is resumed stays in its folder; leave it away, or give a job"

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from spotlight.cli.processes import run_in_process
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from spotlight.policies.exploration.rank_fidelity import Estimate
-    from spotlight.studies.staleness_plan import StalenessPlan
     from spotlight.studies.staleness_record import Comparison, StalenessRecord
 
 study = typer.Typer(help="Measure, on a run, what Spotlight rests on.", no_args_is_help=True)
-
-_CANCELLED = 130
 
 
 @study.command()
@@ -49,27 +45,12 @@ def staleness(
     check_packages(plan.job, inspect_checkpoint(plan.job.model))
     from spotlight.studies.staleness_record import read_record
 
-    code = _carry_out(plan)
+    code = run_in_process("spotlight.studies.staleness", plan, "the study")
     if code:
         raise typer.Exit(code)
     console = Console()
     console.print(results(read_record(Path(plan.run))))
     console.print(f"results: {Path(plan.run) / 'studies'}", soft_wrap=True, markup=False)
-
-
-def _carry_out(plan: StalenessPlan) -> int:
-    """Run the study in a process that may load torch; returns the exit code."""
-    import msgspec
-
-    argv = [sys.executable, "-m", "spotlight.studies.staleness", "--parent", str(os.getpid())]
-    try:
-        code = subprocess.run(argv, input=msgspec.json.encode(plan), check=False).returncode
-    except KeyboardInterrupt:
-        return _CANCELLED
-    if code < 0:
-        typer.echo(f"spotlight: the study was ended by signal {-code}", err=True)
-        return 1
-    return code
 
 
 def results(record: StalenessRecord) -> RenderableType:

@@ -23,6 +23,7 @@ from spotlight.jobs.sections import (
     WindowSpec,
 )
 from spotlight.jobs.spec import JobSpec, WorkSpec
+from spotlight.jobs.trackers import TrackerSpec
 
 __all__ = [
     "LARGEST_JOB_FILE",
@@ -39,6 +40,7 @@ __all__ = [
     "RewardSpec",
     "SamplerSpec",
     "ScoringSpec",
+    "TrackerSpec",
     "TrainingSpec",
     "ValidationSpec",
     "WindowSpec",

@@ -15,6 +15,7 @@ import yaml
 
 from spotlight.errors import JobError, UnreadableFile
 from spotlight.files import MEBIBYTE, path_problem, read_text
+from spotlight.jobs.changes import changed
 from spotlight.jobs.plain_yaml import PlainYAMLError, read_yaml
 from spotlight.jobs.rewards import RewardSpec
 from spotlight.jobs.spec import JobSpec, WorkSpec
@@ -30,37 +31,59 @@ _REPLACED = {
 """Keys of a job that older versions knew, and what to write instead."""
 
 
-def load_job(path: Path) -> JobSpec:
+def load_job(path: Path, changes: Sequence[str] = ()) -> JobSpec:
     """Read a job from a YAML file; relative prompt and checkpoint paths become absolute.
 
-    Raises `JobError` with the path of the field (or of the file) and what to do.
+    `changes` are fields to set otherwise, each as `path=value` (see `changed`). Raises
+    `JobError` with the path of the field (or of the file) and what to do.
     """
     try:
         text = read_text(path, most=LARGEST_JOB_FILE)
     except UnreadableFile as error:
         raise JobError(str(path), f"{error.problem}; give the path of a job file (YAML)") from error
-    return parse_job(text, source=str(path), base=path.parent)
+    return parse_job(text, source=str(path), base=path.parent, changes=changes)
 
 
-def parse_job(text: str, *, source: str = "job", base: Path | None = None) -> JobSpec:
-    """Parse and validate a job. `base` is the folder that relative paths start from."""
+def parse_job(
+    text: str, *, source: str = "job", base: Path | None = None, changes: Sequence[str] = ()
+) -> JobSpec:
+    """Parse and validate a job. `base` is the folder that relative paths start from; for `changes`
+    see `changed`.
+    """
     try:
         data = read_yaml(text)
     except PlainYAMLError as error:
         raise JobError(source, str(error)) from error
     if not isinstance(data, dict):
         raise JobError(source, "must hold a mapping with `name`, `model`, `prompts` and `sampler`")
-    job = job_from_data(data)
+    return job_from_data(changed(data, changes, job_paths()), base=base)
+
+
+def job_from_data(data: dict[str, Any], *, base: Path | None = None) -> JobSpec:
+    """Validate a job given as plain data; raises `JobError`. `base` is the folder that relative
+    paths start from.
+    """
+    _refuse_unknown_keys(data, JobSpec, "")
+    try:
+        job = msgspec.convert(data, JobSpec)
+    except msgspec.ValidationError as error:
+        raise _job_error(str(error)) from error
     return _resolve_paths(job, base) if base else job
 
 
-def job_from_data(data: dict[str, Any]) -> JobSpec:
-    """Validate a job given as plain data; raises `JobError`."""
-    _refuse_unknown_keys(data, JobSpec, "")
-    try:
-        return msgspec.convert(data, JobSpec)
-    except msgspec.ValidationError as error:
-        raise _job_error(str(error)) from error
+def job_paths(spec: type[msgspec.Struct] = JobSpec, prefix: str = "") -> list[str]:
+    """The paths of all sections and fields of a job; `[]` stands for any place in a list."""
+    paths: list[str] = []
+    for name, hint in get_type_hints(spec).items():
+        paths.append(f"{prefix}{name}")
+        is_list = any(get_origin(option) is tuple for option in _options(hint))
+        inside = f"{prefix}{name}[]" if is_list else f"{prefix}{name}"
+        if is_list:
+            paths.append(inside)
+        section = _section_type(hint)
+        if section is not None:
+            paths += job_paths(section, f"{inside}.")
+    return paths
 
 
 def work_from_data(data: dict[str, Any]) -> WorkSpec:
@@ -162,19 +185,21 @@ def _options(hint: Any) -> tuple[Any, ...]:
 
 
 def _choices(path: str) -> str:
-    """What the field at a path may say, in words."""
+    """What the field at a path may say, in words; empty if it names no words."""
     hint: Any = JobSpec
     for name in re.sub(r"\[\d+\]", "", path).split("."):
-        hint = get_type_hints(_section_type(hint) or JobSpec)[name]
+        hint = get_type_hints(_section_type(hint) or JobSpec).get(name)
+        if hint is None:
+            return ""
     words = [
         f"`{choice}`"
         for option in _options(hint)
         if get_origin(option) is Literal
         for choice in get_args(option)
     ]
-    if int in _options(hint):
+    if words and int in _options(hint):
         words.append("a whole number")
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+    return " or ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)
 
 
 def _job_error(message: str) -> JobError:
@@ -191,4 +216,8 @@ def _job_error(message: str) -> JobError:
     other = re.fullmatch(r"Invalid enum value '(.*)'", problem, flags=re.DOTALL)
     if other:
         return JobError(path, f"must be {_choices(path)}, not `{other[1]}`")
+    found = re.fullmatch(r"Expected `[^`]*`, got `(\w+)`", problem)
+    if found and path and _choices(path):
+        quotes = " (yes, no, on and off need quotes in YAML)" if found[1] == "bool" else ""
+        return JobError(path, f"must be {_choices(path)}, not of type `{found[1]}`{quotes}")
     return JobError(path or "job", problem[:1].lower() + problem[1:])

@@ -14,61 +14,15 @@ import msgspec
 
 from spotlight.jobs.fields import (
     LARGEST_REWARD,
-    MOST_IN_BATCH,
     MOST_REPEATS,
     MOST_REWARDS,
     Section,
     require,
     require_at_most,
-    require_path,
 )
+from spotlight.jobs.remote_rewards import HttpSpec, JudgeSpec
 
 RewardKind = Literal["ocr", "compositional", "http", "judge", "python"]
-
-
-class HttpSpec(Section, frozen=True, kw_only=True):
-    """A scorer behind HTTP, in an environment or on a machine of its own."""
-
-    url: str
-    """Where the scorer listens."""
-    timeout_s: float = 60.0
-    """How long one request may take. [seconds]"""
-    concurrency: int = 4
-    """Requests of one worker that are under way at the same time. [requests]"""
-    authorization_file: str | None = None
-    """A file that holds the value of the `Authorization` header; it is read on every machine that
-    scores."""
-    authorization_variable: str | None = None
-    """An environment variable that holds it instead."""
-
-    def __post_init__(self) -> None:
-        _require_url(self.url)
-        require(self.timeout_s > 0, "timeout_s", f"must be positive, not {self.timeout_s}")
-        require(self.concurrency >= 1, "concurrency", "must be at least 1")
-        require_at_most(self, MOST_IN_BATCH, "concurrency")
-        require(
-            self.authorization_file is None or self.authorization_variable is None,
-            "authorization_file",
-            "name either a file or a variable (`authorization_variable`)",
-        )
-        if self.authorization_file is not None:
-            require_path("authorization_file", self.authorization_file)
-
-
-class JudgeSpec(Section, frozen=True, kw_only=True):
-    """A vision-language model behind an endpoint that is compatible with OpenAI's."""
-
-    url: str
-    """The endpoint up to `/v1`."""
-    model: str
-    """The model's name at the endpoint."""
-    formula: Literal["ocr", "rubric"] = "ocr"
-    """What becomes of the answer: `ocr` has the model read the text and compares it as the `ocr`
-    reward does; `rubric` has it give a grade."""
-
-    def __post_init__(self) -> None:
-        _require_url(self.url)
-        require(bool(self.model), "model", "must not be empty")
 
 
 class RewardSpec(Section, frozen=True, kw_only=True):
@@ -127,6 +81,12 @@ class RewardSpec(Section, frozen=True, kw_only=True):
                 field,
                 f"is missing; `kind: {field}` needs it",
             )
+        require(
+            self.judge is None or self.judge.formula == "ocr" or self.range is not None,
+            "range",
+            "must be two numbers with `judge.formula: rubric`: they are the worst and the best"
+            " grade",
+        )
         require(
             self.kind == "python" or not self.options,
             "options",
@@ -191,11 +151,3 @@ def require_rewards(field: str, rewards: Sequence[RewardSpec], taken: Sequence[s
             f"another reward is called `{reward.name}` already; give each a `name` of its own",
         )
         names.append(reward.name)
-
-
-def _require_url(url: str) -> None:
-    require(
-        re.fullmatch(r"https?://[^\s/?#]+[^\s?#]*", url) is not None and len(url) <= 2000,
-        "url",
-        "must begin with `http://` or `https://` and name a host",
-    )

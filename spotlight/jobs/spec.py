@@ -31,6 +31,7 @@ from spotlight.jobs.sections import (
     TrainingSpec,
     ValidationSpec,
 )
+from spotlight.jobs.trackers import TrackerSpec, require_distinct_trackers
 from spotlight.types import RequestKind
 
 
@@ -72,7 +73,9 @@ class JobSpec(Section, frozen=True, kw_only=True):
     group_size: int = 8
     """Samples per prompt group: the seeds that are kept and trained on. [samples]"""
     checkpoint_every: int = 5
-    """Iterations between checkpoints; the last iteration is always saved. [iterations]"""
+    """Iterations between checkpoints; what is validated is always saved. [iterations]"""
+    keep_checkpoints: int = 1
+    """The last so many checkpoints are kept, and the one with the best validation. [checkpoints]"""
     threads: int = 1
     """CPU threads that each worker computes with. A job says it, since other numbers may round
     differently: a run with equal bits has equal threads everywhere. [threads]"""
@@ -89,6 +92,8 @@ class JobSpec(Section, frozen=True, kw_only=True):
     """How progress is measured."""
     pools: PoolsSpec = PoolsSpec()
     """What `spotlight run` starts on this machine."""
+    trackers: tuple[TrackerSpec, ...] = ()
+    """Who is told of the run's metrics, besides the run folder."""
 
     def __post_init__(self) -> None:
         require(
@@ -104,11 +109,13 @@ class JobSpec(Section, frozen=True, kw_only=True):
             f"must be at least 2, not {self.group_size}: an advantage compares samples "
             "of one prompt",
         )
-        require(self.checkpoint_every >= 1, "checkpoint_every", "must be at least 1")
-        require_at_most(self, MOST_ITERATIONS, "iterations", "checkpoint_every")
+        for field in ("checkpoint_every", "keep_checkpoints"):
+            require(getattr(self, field) >= 1, field, "must be at least 1")
+        require_at_most(self, MOST_ITERATIONS, "iterations", "checkpoint_every", "keep_checkpoints")
         require(self.threads >= 1, "threads", "must be at least 1")
         self._require_rewards()
         require_at_most(self, MOST_THREADS, "threads")
+        require_distinct_trackers(self.trackers)
         pools = (self.pools.reserved, self.pools.spot)
         workers = sum(pool.nodes * pool.workers for pool in pools)
         require(

@@ -57,11 +57,12 @@ def mixed_advantages(
     its unit or its spread (GDPO, arXiv 2601.05242):
 
         A_k = (r_k - mean of its group) / (std_k + 1e-4)
-        A   = S / (std of all S + 1e-4)  with  S = sum of weight_k * A_k, clamped to [-clip, clip]
+        S   = sum of weight_k * A_k
+        A   = S / (std of all S + 1e-4), clamped to [-clip, clip]
 
     With `std` `group`, as in GDPO, std_k is that of the group, with `global` that of all r_k. GDPO
-    also subtracts the mean of all S, which is 0 as it is in every group. One reward is treated as
-    `group_advantages` does: then there is nothing to bring to one scale.
+    also subtracts the mean of all S, which is 0, as it is in every group. One reward is left to
+    `group_advantages`: there is nothing to bring to one scale.
 
     Args:
         rewards: of each sample one of each reward.
@@ -76,8 +77,7 @@ def mixed_advantages(
         return group_advantages(columns[0], groups, std=std, clip=clip)
     parts = [group_advantages(column, groups, std=std, clip=math.inf) for column in columns]
     sums = [math.fsum(map(mul, weights, part)) for part in zip(*parts, strict=True)]
-    scale = EPSILON + _std(sums)
-    return [min(max(each / scale, -clip), clip) for each in sums]
+    return group_advantages(sums, groups, std="global", clip=clip)
 
 
 def all_equal(rewards: Iterable[Sequence[float]]) -> bool:

@@ -1,6 +1,6 @@
 """The iteration state machine: events in, instructions out.
 
-  start -> publish 0 -> rollout 0 -> train 0 -> publish 1 -> rollout 1 -> ... -> publish N -> finish
+  start -> publish 0 -> rollout 0 -> train 0 -> publish 1 -> ... -> publish N -> export -> finish
                                      explore 1 (with weights 0, while training)
 
   start -> publish 0 -> explore 0 -> rollout 0 -> train 0 -> publish 1 -> ...   (with fresh weights)
@@ -8,7 +8,10 @@
 An iteration begins when its weights are published and its seeds are chosen. Validation runs beside
 everything else. The state that a resumed run starts from is committed only when the checkpoint is
 durable and no older validation is still open, so that a resumed run reports exactly what an
-uninterrupted one does. The last commit waits for every validation; after it the job is finished.
+uninterrupted one does. The last commit waits for every validation; after it the best weights are
+exported, and the job is finished.
+
+Weights that are validated are saved, too: what has a score can be exported.
 """
 
 from __future__ import annotations
@@ -35,8 +38,9 @@ class Schedule:
         return version % self.validate_every == 0 or version == self.iterations
 
     def saves(self, completed: int) -> bool:
-        """Whether a checkpoint is due after so many iterations."""
-        return completed % self.checkpoint_every == 0 or completed == self.iterations
+        """Whether a checkpoint is due after so many iterations: after every n-th, and where the
+        weights are validated."""
+        return completed % self.checkpoint_every == 0 or self.validates(completed)
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,11 @@ class CommitProgress:
 
 
 @dataclass(frozen=True)
+class ExportWeights:
+    """Write the weights with the best validation in a format that others load."""
+
+
+@dataclass(frozen=True)
 class Finish:
     """The job is done."""
 
@@ -118,6 +127,7 @@ Instruction = (
     | RecordIteration
     | SaveProgress
     | CommitProgress
+    | ExportWeights
     | Finish
 )
 
@@ -144,6 +154,7 @@ class IterationMachine:
     _exploring: int | None = None
     _open_validations: set[int] = field(default_factory=set)
     _saved: set[int] = field(default_factory=set)
+    _exporting: bool = False
 
     def __post_init__(self) -> None:
         self._chosen = -1 if self.schedule.explores == "fresh" else self.completed
@@ -210,6 +221,10 @@ class IterationMachine:
             self._saved.add(completed)
         return [*self._commit(), *self._proceed()]
 
+    def exported(self) -> list[Instruction]:
+        """The best weights are written."""
+        return [Finish()]
+
     def _publish(self) -> PublishWeights:
         return PublishWeights(self.completed, self._must_validate(self.completed))
 
@@ -238,10 +253,13 @@ class IterationMachine:
         return all(version >= completed for version in self._open_validations)
 
     def _proceed(self) -> list[Instruction]:
-        """Begin the next iteration, or finish, as soon as nothing is missing."""
+        """Begin the next iteration, or export, as soon as nothing is missing."""
         if self.completed == self.schedule.iterations:
             over = self.committed == self._published == self.completed
-            return [Finish()] if over and not self._open_validations else []
+            if not over or self._open_validations or self._exporting:
+                return []
+            self._exporting = True
+            return [ExportWeights()]
         if self._published == self.completed == self._chosen:
             self._chosen = -1
             return [BeginRollout(self.completed)]

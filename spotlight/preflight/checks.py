@@ -1,7 +1,7 @@
 """Reads the files of a job, and checks the job against this machine before any process starts.
 
-Checked are the checkpoint, sizes, SP degree, prompts and their lengths and free disk space, and,
-where workers are to run on this machine, their number and the packages that they need.
+Checked are the checkpoint, sizes, SP degree, prompts and their lengths, trackers and free disk
+space, and, where workers are to run on this machine, their number and the packages that they need.
 
 Reads JSON, the headers of safetensors files and file sizes, and asks which packages are installed;
 it needs no torch. Each problem is one `UserError` whose message names the field or the path and
@@ -21,20 +21,24 @@ import msgspec
 from spotlight.assets import read_prompt_lines
 from spotlight.assets.prompt_lines import metadata_json
 from spotlight.diffusion import qwen_tokens
-from spotlight.errors import JobError, MissingDependency, RunFolderError
+from spotlight.errors import JobError, MissingDependency, RunFolderError, UserError
 from spotlight.files import Lines
 from spotlight.jobs import JobSpec, RewardSpec, SamplerSpec, WorkSpec
 from spotlight.preflight.checkpoint_facts import CheckpointInfo, inspect_checkpoint
+from spotlight.rewards.authorization import read_authorization
 from spotlight.rewards.categories import categories
 from spotlight.rewards.plugins import check_plugin
 from spotlight.rewards.quotes import quoted_text
 from spotlight.rewards.shape_prompts import shapes_asked_of
+from spotlight.trackers.building import check_trackers
 from spotlight.types import Prompt
 
 WORKER_MODULES = ("torch", "diffusers", "safetensors", "numpy", "PIL")
 SCORER_MODULES: dict[str, tuple[str, ...]] = {
     "ocr": ("rapidocr_onnxruntime", "onnxruntime"),
     "compositional": ("cv2",),
+    "http": ("httpx2",),
+    "judge": ("httpx2",),
 }
 """What the extra `rewards` installs for a kind of reward."""
 _LARGEST_GRID = 4096  # tokens along an edge: Qwen-Image has a table of positions of this length
@@ -83,6 +87,7 @@ def check(job: JobSpec, *, run_folder: Path | None = None, local_workers: bool =
     _check_size(job.sampler, files.checkpoint)
     _check_degree(job.sampler, files.checkpoint)
     _check_prompts(job, files)
+    check_trackers(job.trackers)
     if local_workers:
         _check_pools(job)
         check_packages(job, files.checkpoint)
@@ -103,16 +108,19 @@ def check_work(work: WorkSpec) -> CheckpointInfo:
 def disk_nbytes(job: JobSpec, files: JobFiles) -> int:
     """About how many bytes a run folder grows to.
 
-    Two checkpoints (a new one is complete before the old one goes), the published weights, the
-    exported model, and the validation pictures. Training keeps float32 weights, their average, two
-    moments, and an old policy or a reference model where the job has one.
+    The checkpoints that are kept, the best and a new one (which is complete before an old one
+    goes), the published weights, the exported model, and the validation pictures. Training keeps
+    float32 weights, their average, two moments, and an old policy or a reference model where the
+    job has one.
     """
     copies = 4 + (job.training.rollout_decay > 0) + (job.training.kl > 0)
     weights = 4 * files.checkpoint.trainable
     exported = files.checkpoint.weights_nbytes if job.model.tuning == "full" else weights
     picture = 3 * job.sampler.height * job.sampler.width
     pictures = 3 * picture * len(set(files.validation.map(_text).items))
-    return 2 * copies * weights + 2 * weights + exported + pictures
+    best = 1 + bool(job.validation.rewards)  # and the best by what nobody trains on
+    checkpoints = (job.keep_checkpoints + best + 1) * copies * weights
+    return checkpoints + 2 * weights + exported + pictures
 
 
 def _check_size(sampler: SamplerSpec, checkpoint: CheckpointInfo) -> None:
@@ -195,13 +203,13 @@ def _check_scorable(field: str, lines: Lines[Prompt], reward: RewardSpec) -> Non
     """The OCR reward compares with the first text in double quotes, the compositional one with the
     metadata of the prompt; without that they cannot score.
     """
-    if reward.kind == "ocr":
+    if reward.kind == "ocr" or (reward.judge and reward.judge.formula == "ocr"):
         silent = [index for index, each in enumerate(lines.items) if not quoted_text(each.text)]
         if silent:
             raise JobError(
                 field,
-                f"{lines.place(silent[0])}: this prompt has no text in double quotes for the `ocr`"
-                f" reward to look for{_and_more(silent)}; add it",
+                f"{lines.place(silent[0])}: this prompt has no text in double quotes for the"
+                f" `{reward.kind}` reward to look for{_and_more(silent)}; add it",
             )
     if reward.kind == "compositional":
         for index, prompt in enumerate(lines.items):
@@ -267,6 +275,12 @@ def _check_scorer(field: str, reward: RewardSpec) -> None:
             check_plugin(reward)
         except JobError as error:
             raise JobError(f"{field}.python", error.problem) from error
+    endpoint = reward.http or reward.judge
+    if endpoint is not None:
+        try:
+            read_authorization(endpoint.authorization_file, endpoint.authorization_variable)
+        except UserError as error:
+            raise JobError(f"{field}.{reward.kind}", str(error)) from error
 
 
 def require_packages(modules: Sequence[str], extra: str, who: str) -> None:

@@ -11,7 +11,6 @@ from typing import Protocol
 
 import numpy as np
 
-from spotlight.errors import MissingDependency
 from spotlight.jobs import RewardSpec
 from spotlight.types import Prompt
 
@@ -46,9 +45,11 @@ def build_scorer(spec: RewardSpec) -> Scorer:
         from spotlight.rewards.shapes import ShapeDetector
 
         return CompositionalScorer(ShapeDetector())
-    if spec.kind == "ocr":
-        from spotlight.rewards.ocr import OcrScorer
-        from spotlight.rewards.recognition import RapidRecognizer
+    if spec.http is not None or spec.judge is not None:
+        from spotlight.rewards.remote import build_remote_scorer
 
-        return OcrScorer(RapidRecognizer())
-    raise MissingDependency(f"no scorer of `kind: {spec.kind}` is installed")
+        return build_remote_scorer(spec)
+    from spotlight.rewards.ocr import OcrScorer
+    from spotlight.rewards.reading import RapidReader
+
+    return OcrScorer(RapidReader())

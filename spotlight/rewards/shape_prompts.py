@@ -34,5 +34,6 @@ def _require_known(field: str, wanted: Sequence[str], known: Sequence[str]) -> N
     if not set(wanted) <= set(known):
         raise ValueError(
             f"asks for a {field} that the detector does not know; it knows {', '.join(known)};"
-            " GenEval's own objects need its detector: serve it, and use `kind: http`"
+            " GenEval's own objects need a detector of COCO's classes, which is not here: serve one"
+            " (examples/rewards/geneval.py) and use `kind: http`"
         )

@@ -96,7 +96,9 @@ class RunFolder:
         return [record for record in records if isinstance(record, ValidationMetrics)]
 
     def rewind(self, completed: int, validated: Collection[int]) -> None:
-        """Drop the metrics of later iterations and other validations: they will be made again."""
+        """Drop the metrics and checkpoints of later iterations, and other validations: they will be
+        made again.
+        """
         metrics = self.path / "metrics.jsonl"
         with _explaining(metrics), _decoding(metrics):
             lines = _whole_lines(metrics)
@@ -104,6 +106,10 @@ class RunFolder:
             replace_file(metrics, b"".join(line + b"\n" for line in kept))
             self._metrics.close()
             self._metrics = self._files.enter_context(_append_to(metrics))
+        with _explaining(self.path):
+            for number in saved_iterations(self.path):
+                if number > completed:
+                    (self.path / checkpoint_path(number)).unlink(missing_ok=True)
 
     def last_time_s(self) -> float:
         """Run time at the last recorded event: a resumed run goes on counting from there."""
@@ -172,20 +178,20 @@ class RunFolder:
             if (shown / name).is_dir():  # perhaps since before a kill
                 replace_file(shown / name / "prompts.json", json.dumps(listing).encode())
 
-    def keep_checkpoints(self, wanted: set[str]) -> None:
-        """Delete checkpoints older than those named by their path inside the folder.
-
-        Newer ones stay: they wait for their commit.
-        """
-        oldest = min(wanted, default="")
+    def checkpoints(self) -> list[int]:
+        """How many iterations each checkpoint holds, rising."""
         with _explaining(self.path):
-            for file in (self.path / "checkpoints").glob("iteration-*.safetensors"):
-                if str(file.relative_to(self.path)) < oldest:
-                    file.unlink(missing_ok=True)
-            name = Path(oldest).name
+            return saved_iterations(self.path)
+
+    def keep_checkpoints(self, kept: Collection[int]) -> None:
+        """Delete all checkpoints but these, and what a trainer that was killed left of them."""
+        with _explaining(self.path):
+            for number in saved_iterations(self.path):
+                if number not in kept:
+                    (self.path / checkpoint_path(number)).unlink(missing_ok=True)
+            newest = Path(checkpoint_path(max(kept, default=0))).name
             for part in (self.path / "checkpoints").glob(".iteration-*.partial"):
-                # Left by a trainer that was killed while it saved.
-                if part.name[1 : 1 + len(name)] <= name:
+                if part.name[1 : 1 + len(newest)] <= newest:
                     part.unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -196,6 +202,26 @@ class RunFolder:
 def checkpoint_path(completed: int) -> str:
     """Where the checkpoint after so many iterations is, inside its run folder."""
     return f"checkpoints/iteration-{completed:06d}.safetensors"
+
+
+def saved_iterations(run: Path) -> list[int]:
+    """How many iterations each checkpoint of a run folder holds, rising."""
+    names = (file.stem for file in (run / "checkpoints").glob("iteration-*.safetensors"))
+    numbers = (name.removeprefix("iteration-") for name in names)
+    return sorted(int(number) for number in numbers if number.isascii() and number.isdigit())
+
+
+def validation_scores(run: Path) -> dict[int, float]:
+    """The score of each weights version of a run folder that is on record so far."""
+    metrics = run / "metrics.jsonl"
+    with _explaining(metrics), _decoding(metrics):
+        lines = _whole_lines(metrics) if metrics.exists() else []
+        records = [json.loads(line) for line in lines]
+        return {
+            int(record["weights_version"]): float(record["score"])
+            for record in records
+            if record["kind"] == "validation"
+        }
 
 
 def read_config(path: Path) -> JobSpec:

@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -21,6 +22,10 @@ from spotlight.errors import CheckpointError
 FORMAT = "spotlight-training"
 VERSION = 1
 _HEADER = "spotlight"
+
+Role = Literal["ema", "weights"]
+"""Weights in a checkpoint that others may load: the average that validation scores, or the newest.
+"""
 
 
 def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
@@ -60,6 +65,26 @@ def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise CheckpointError(
             f"{path}: not a whole checkpoint ({error}); resume from an earlier one"
         ) from error
+
+
+def load_role(path: Path, role: Role) -> dict[str, Tensor]:
+    """Some weights of a checkpoint by their names in the model, float32, on the CPU; nothing else
+    of it is read.
+
+    Raises `CheckpointError` as `load_checkpoint`, and when it holds no such weights.
+    """
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            _read_header(path, (file.metadata() or {}).get(_HEADER))
+            names = [name for name in file.keys() if name.startswith(f"{role}/")]  # noqa: SIM118
+            found = {name.removeprefix(f"{role}/"): file.get_tensor(name) for name in names}
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(
+            f"{path}: not a whole checkpoint ({error}); export an earlier one"
+        ) from error
+    if not found:
+        raise CheckpointError(f"{path}: holds no weights `{role}`; name a checkpoint of a job")
+    return found
 
 
 def _read_header(path: Path, text: str | None) -> dict[str, str]:

@@ -1,7 +1,13 @@
-"""The trained transformer in the formats that others load.
+"""The trained weights in the formats that others load, from a checkpoint of the run.
 
-Full fine-tuning gives a folder for `QwenImageTransformer2DModel.from_pretrained`; adapters give one
-for `load_lora_weights` of diffusers' QwenImagePipeline. Both hold safetensors only.
+| job trains | format | folder for |
+|---|---|---|
+| all weights | `diffusers` | `QwenImageTransformer2DModel.from_pretrained` |
+| adapters | `diffusers` | `QwenImagePipeline.load_lora_weights` |
+| adapters | `peft` | `PeftModel.from_pretrained` |
+
+All hold safetensors only. Nothing is computed and no model is loaded: the weights go from one file
+to the other, adapters in float32, whole transformers in the dtype of the job's own checkpoint.
 """
 
 from __future__ import annotations
@@ -9,62 +15,127 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+import torch
+from diffusers import QwenImageTransformer2DModel
 from diffusers.loaders import QwenImageLoraLoaderMixin
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
-from spotlight.diffusion.model import DiffusionModel
-from spotlight.errors import CheckpointError
+from spotlight.assets import resolve_checkpoint
+from spotlight.errors import CheckpointError, MissingDependency
+from spotlight.jobs import LoraSpec, ModelSpec
+from spotlight.training.checkpoints import Role, load_role
+from spotlight.types import ExportFormat
 
-_ADAPTER = "default"
+_ADAPTER = ".default."
+"""How peft calls the adapter of a job in the names of its weights, and leaves away in files."""
 
 
-def export_transformer(model: DiffusionModel, weights: Mapping[str, Tensor], folder: Path) -> None:
-    """Write the model with these trainable weights, which it holds from then on, to `folder`, which
-    must be new or empty.
+def export_checkpoint(
+    model: ModelSpec,
+    checkpoint: Path,
+    folder: Path,
+    *,
+    role: Role = "ema",
+    format: ExportFormat = "diffusers",
+    replace: bool = False,
+) -> None:
+    """Write weights of a training checkpoint to `folder`.
 
-    An adapter if the transformer has one, else the whole transformer with its configuration. The
-    folder appears complete or not at all. Raises `CheckpointError` naming it, or a weight that the
-    model does not have.
+    Args:
+        model: of the job that wrote the checkpoint.
+        checkpoint: as `save_checkpoint` wrote it.
+        folder: new or empty; with `replace`, what is there is deleted. It appears complete or not
+            at all.
+        role: the averaged weights that validation scores, or the newest.
+        format: for whom; adapters alone can be written for peft.
+
+    Raises `CheckpointError` naming the folder, the file or the weight, and `MissingDependency`.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if not replace and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise CheckpointError(f"{folder}: is there already; export to a new or an empty folder")
-    model.load_trainable_state(weights)
+    if format == "peft" and model.tuning != "lora":
+        raise CheckpointError(
+            f"{checkpoint}: the job trains whole weights, and peft reads adapters; export it for"
+            " diffusers"
+        )
+    weights = load_role(checkpoint, role)
     partial = folder.with_name(f".{folder.name}.partial")
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        if getattr(model.transformer, "peft_config", None):
-            _save_adapter(model.transformer, partial)
+        if model.tuning == "full":
+            _save_transformer(model, weights, partial)
+        elif format == "diffusers":
+            _save_for_pipelines(model.lora, weights, partial)
         else:
-            _save_transformer(model.transformer, partial)
+            _save_for_peft(model, weights, partial)
+        shutil.rmtree(folder, ignore_errors=True)
         partial.replace(folder)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{folder}: cannot be written ({error}); choose another") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _save_transformer(transformer: Any, folder: Path) -> None:
+def _save_transformer(model: ModelSpec, weights: Mapping[str, Tensor], folder: Path) -> None:
+    source = resolve_checkpoint(model.checkpoint) / "transformer"
+    dtype = _dtype(source)
+    with torch.device("meta"):
+        transformer = QwenImageTransformer2DModel.from_config(
+            QwenImageTransformer2DModel.load_config(source)
+        )
+    cast = {name: tensor.to(dtype) for name, tensor in weights.items()}
+    try:
+        transformer.load_state_dict(cast, assign=True)
+    except RuntimeError as error:
+        raise CheckpointError(
+            f"model.checkpoint: {source} is not the model that was trained ({error})"
+        ) from error
     transformer.save_pretrained(folder, safe_serialization=True)
 
 
-def _save_adapter(transformer: Any, folder: Path) -> None:
-    """As diffusers itself writes a LoRA. The metadata hold its scale: without them a reader takes
-    alpha to be the rank.
-    """
-    from peft import get_peft_model_state_dict
+def _dtype(source: Path) -> torch.dtype:
+    """Of the weights in a folder of safetensors files."""
+    file = next(iter(sorted(source.glob("*.safetensors"))), None)
+    if file is None:
+        raise CheckpointError(f"model.checkpoint: {source} holds no weights; copy it again")
+    with safe_open(file, framework="pt") as tensors:
+        dtype: torch.dtype = tensors.get_tensor(min(tensors.keys())).dtype
+    return dtype
 
-    config = transformer.peft_config[_ADAPTER]
+
+def _save_for_pipelines(lora: LoraSpec, weights: Mapping[str, Tensor], folder: Path) -> None:
+    """The metadata hold the scale: without them a reader takes alpha to be the rank."""
     QwenImageLoraLoaderMixin.save_lora_weights(
         folder,
-        transformer_lora_layers=get_peft_model_state_dict(
-            transformer, adapter_name=_ADAPTER, save_embedding_layers=False
-        ),
+        transformer_lora_layers=_file_names(weights),
         transformer_lora_adapter_metadata={
-            "r": config.r,
-            "lora_alpha": config.lora_alpha,
-            "target_modules": sorted(config.target_modules),
+            "r": lora.rank,
+            "lora_alpha": lora.alpha,
+            "target_modules": sorted(lora.targets),
         },
     )
+
+
+def _save_for_peft(model: ModelSpec, weights: Mapping[str, Tensor], folder: Path) -> None:
+    try:
+        from peft import LoraConfig
+    except ImportError as error:
+        raise MissingDependency(
+            "an export for peft needs peft: pip install spotlight-rl[worker]"
+        ) from error
+    LoraConfig(
+        r=model.lora.rank,
+        lora_alpha=model.lora.alpha,
+        target_modules=sorted(model.lora.targets),
+        inference_mode=True,
+    ).save_pretrained(folder)
+    named = {f"base_model.model.{name}": it for name, it in _file_names(weights).items()}
+    save_file(named, folder / "adapter_model.safetensors", {"format": "pt"})
+
+
+def _file_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.replace(_ADAPTER, "."): tensor.contiguous() for name, tensor in weights.items()}

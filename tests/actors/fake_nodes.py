@@ -14,6 +14,7 @@ from job_kit import STORE, World, offer
 from spotlight.actors.protocol import (
     CommitSteps,
     Completed,
+    ExportModel,
     GetTrainer,
     Grant,
     HeldLease,
@@ -294,6 +295,16 @@ class FakeWorker(Actor):
             trainer.saved = message.iteration
         report = trainer.report(saved=trainer.saved)
         self.run_task(self._answer_in(self.world.save_s, report))
+
+    @handles(ExportModel)
+    async def on_export(self, message: ExportModel) -> None:
+        trainer = self.trainer
+        assert trainer is not None
+        trainer.asker = self.sender
+        folder = Path(trainer.start.run_folder)
+        assert (folder / checkpoint_path(message.checkpoint)).exists()
+        self.world.exported.append(message.checkpoint)
+        self.run_task(self._answer_in(0.0, trainer.report(exported=message.checkpoint)))
 
     async def _answer_in(self, seconds: float, message: TrainerReport) -> None:
         await asyncio.sleep(seconds)

@@ -117,6 +117,7 @@ class World:
         self.trained: list[Train] = []
         self.started: list[StartTrainer] = []
         self.published: list[int] = []
+        self.exported: list[int] = []
         self.freed: list[str] = []
         """Workers whose job was ended."""
 

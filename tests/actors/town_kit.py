@@ -180,6 +180,15 @@ async def calm(town: Town, spec: JobSpec) -> list[Train]:
         assert (await town.run(spec)).outcome == "finished"
         CALM[key] = town.world.trained
         fresh = World()
-        for name in ("trained", "started", "published", "granted", "resumed", "freed", "scored"):
+        for name in (
+            "trained",
+            "started",
+            "published",
+            "exported",
+            "granted",
+            "resumed",
+            "freed",
+            "scored",
+        ):
             setattr(town.world, name, getattr(fresh, name))
     return CALM[key]

@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from benchmarks.live.run_comparison import differences
-from spotlight.cli.client import get_status
 from spotlight.errors import ActorError
+from spotlight.running.client import get_status
 from tests.integration.conftest import (
     SPOTLIGHT,
     Workplace,

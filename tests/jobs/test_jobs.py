@@ -112,7 +112,14 @@ def test_a_key_that_is_not_text_is_refused(key: object) -> None:
         ("sampler.shift", "x", "expected `float | null`, got `str`"),
         ("sampler.kind", "sde", "must be `ode`, `flow_sde` or `cps`, not `sde`"),
         ("sampler.degree", "many", "must be `auto` or a whole number, not `many`"),
-        ("sampler.degree", 2.5, "expected `int | str`, got `float`"),
+        ("sampler.degree", 2.5, "must be `auto` or a whole number, not of type `float`"),
+        ("model.tuning", 3, "must be `full` or `lora`, not of type `int`"),
+        (
+            "exploration.mode",
+            False,  # what YAML makes of `no`
+            "must be `none`, `random`, `uniform` or `bandit`, not of type `bool` (yes, no, on and"
+            " off need quotes in YAML)",
+        ),
         ("training.learning_rate", "fast", "expected `float`, got `str`"),
         ("training.adam_betas", [0.9], "expected `array` of length 2, got 1"),
         ("training.loss", "ppo", "must be `diffusion_nft` or `flow_grpo`, not `ppo`"),

@@ -11,12 +11,13 @@ from spotlight.policies import iteration as step
 from spotlight.policies.iteration import Exploration, Instruction, IterationMachine, Schedule
 
 CALLS = {
-    step.PublishWeights: ("weights_published", lambda done: done.version),
-    step.BeginRollout: ("rolled_out", lambda done: done.iteration),
-    step.BeginTraining: ("trained", lambda done: done.iteration),
-    step.EndExploration: ("explored", lambda done: done.iteration),
-    step.BeginValidation: ("validation_done", lambda done: done.version),
-    step.SaveProgress: ("progress_saved", lambda done: done.completed),
+    step.PublishWeights: ("weights_published", lambda done: [done.version]),
+    step.BeginRollout: ("rolled_out", lambda done: [done.iteration]),
+    step.BeginTraining: ("trained", lambda done: [done.iteration]),
+    step.EndExploration: ("explored", lambda done: [done.iteration]),
+    step.BeginValidation: ("validation_done", lambda done: [done.version]),
+    step.SaveProgress: ("progress_saved", lambda done: [done.completed]),
+    step.ExportWeights: ("exported", lambda done: []),
 }
 """Which event says that an instruction is carried out."""
 
@@ -82,8 +83,8 @@ class Run:
                 self.on_record.add(version)
             case step.SaveProgress(completed):
                 self.saved.add(completed)
-        name, number = CALLS[type(done)]
-        self.take(getattr(self.machine, name)(number(done)))
+        name, numbers = CALLS[type(done)]
+        self.take(getattr(self.machine, name)(*numbers(done)))
 
     def take(self, instructions: list[Instruction]) -> None:
         for instruction in instructions:
@@ -121,8 +122,13 @@ class Run:
             case step.CommitProgress(completed):
                 assert completed in self.saved, "committed before it is durable"
                 assert self.wanted_before(completed) <= self.on_record
+            case step.ExportWeights():
+                assert not self.pending, "exported with work left"
+                assert versions(self.schedule) <= self.on_record, "exported before all is judged"
+                assert self.machine.committed == self.schedule.iterations
             case step.Finish():
                 assert not self.pending, "finished with work left"
+                assert step.ExportWeights() in self.log
                 assert self.schedule.iterations in self.published
 
     def wanted_before(self, completed: int) -> set[int]:
@@ -187,6 +193,7 @@ def check_whole_run(run: Run) -> None:
             for completed in range(first + 1, schedule.iterations + 1)
             if schedule.saves(completed)
         ),
+        step.ExportWeights(),
         step.Finish(),
     ]
     done = [entry for entry in run.log if not isinstance(entry, step.CommitProgress)]
@@ -396,6 +403,7 @@ def test_the_order_of_a_run_without_exploration():
         step.SaveProgress(2),
         step.BeginValidation(2),
         step.CommitProgress(2),
+        step.ExportWeights(),
         step.Finish(),
     ]
 
@@ -418,6 +426,7 @@ def test_the_order_of_a_run_with_exploration():
         step.SaveProgress(2),
         step.BeginValidation(2),
         step.CommitProgress(2),
+        step.ExportWeights(),
         step.Finish(),
     ]
 
@@ -465,13 +474,15 @@ def test_the_job_waits_for_the_last_weights_though_the_last_checkpoint_is_durabl
     events(run, step.PublishWeights)
     assert step.Finish() not in run.log
     events(run, step.BeginValidation)
-    assert run.log[-2:] == [step.CommitProgress(1), step.Finish()]
+    assert run.log[-1] == step.ExportWeights()
+    events(run, step.ExportWeights)
+    assert run.log[-3:] == [step.CommitProgress(1), step.ExportWeights(), step.Finish()]
 
 
 def test_a_finished_run_that_is_resumed_finishes_again():
     schedule = Schedule(3, validate_every=2, checkpoint_every=2, explores="ahead")
     run = complete(Run(schedule, 3, frozenset({0, 2, 3})))
-    assert run.log == [step.PublishWeights(3, False), step.Finish()]
+    assert run.log == [step.PublishWeights(3, False), step.ExportWeights(), step.Finish()]
 
 
 def test_exploration_that_ends_after_publication_delays_the_next_iteration():
@@ -502,6 +513,7 @@ def test_the_order_of_a_run_that_explores_with_fresh_weights():
         step.SaveProgress(2),
         step.BeginValidation(2),
         step.CommitProgress(2),
+        step.ExportWeights(),
         step.Finish(),
     ]
 
@@ -518,5 +530,10 @@ def test_the_first_the_last_and_every_nth_version_are_validated(every, expected)
 
 @pytest.mark.parametrize(("every", "expected"), [(1, [1, 2, 3, 4, 5]), (2, [2, 4, 5]), (9, [5])])
 def test_the_last_and_every_nth_iteration_are_saved(every, expected):
-    schedule = Schedule(5, 1, every, explores="never")
+    schedule = Schedule(5, 9, every, explores="never")
     assert [done for done in range(1, 6) if schedule.saves(done)] == expected
+
+
+def test_what_is_validated_is_saved_so_that_it_can_be_exported():
+    schedule = Schedule(9, validate_every=4, checkpoint_every=3, explores="never")
+    assert [done for done in range(1, 10) if schedule.saves(done)] == [3, 4, 6, 8, 9]

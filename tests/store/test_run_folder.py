@@ -13,6 +13,7 @@ from spotlight.errors import RunFolderError
 from spotlight.jobs import JobSpec, job_from_data
 from spotlight.store.run_folder import (
     RunFolder,
+    checkpoint_path,
     next_run_folder,
     read_config,
     replace_file,
@@ -468,15 +469,21 @@ def test_a_full_disk_leaves_the_step_times_as_they_were(folder, path, full_disk)
     assert folder.step_times() == b"old"
 
 
-def test_checkpoints_older_than_the_committed_one_are_deleted(path, folder):
-    (path / "checkpoints").mkdir()
-    names = [f"checkpoints/iteration-{number:06d}.safetensors" for number in (5, 10, 15)]
-    for name in (*names, "checkpoints/notes.txt"):
-        (path / name).write_bytes(b"")
-    folder.keep_checkpoints({names[1]})
-    left = {str(file.relative_to(path)) for file in (path / "checkpoints").iterdir()}
-    # The newest one may be durable and wait for its commit.
-    assert left == {names[1], names[2], "checkpoints/notes.txt"}
+def touch_checkpoints(path, *numbers: int) -> None:
+    (path / "checkpoints").mkdir(exist_ok=True)
+    for number in numbers:
+        (path / checkpoint_path(number)).touch()
+
+
+def test_checkpoints_that_are_not_kept_are_deleted(path, folder):
+    touch_checkpoints(path, 5, 10, 15, 1_000_000)
+    (path / "checkpoints" / "notes.txt").touch()
+    (path / "checkpoints" / "iteration-best.safetensors").touch()
+    assert folder.checkpoints() == [5, 10, 15, 1_000_000]
+    folder.keep_checkpoints({5, 1_000_000})
+    assert folder.checkpoints() == [5, 1_000_000]
+    others = {file.name for file in (path / "checkpoints").iterdir()}
+    assert {"notes.txt", "iteration-best.safetensors"} <= others
 
 
 def test_what_trainers_left_that_were_killed_while_they_saved_is_deleted(path, folder):
@@ -484,9 +491,24 @@ def test_what_trainers_left_that_were_killed_while_they_saved_is_deleted(path, f
     parts = [f".iteration-{number:06d}.safetensors.17.partial" for number in (5, 10, 15)]
     for name in parts:
         (path / "checkpoints" / name).write_bytes(b"")
-    folder.keep_checkpoints({"checkpoints/iteration-000010.safetensors"})
+    folder.keep_checkpoints({5, 10})
     # A later one may be written now.
     assert [file.name for file in (path / "checkpoints").iterdir()] == parts[2:]
+
+
+def test_a_run_that_goes_back_forgets_the_checkpoints_of_what_is_made_again(path, folder):
+    touch_checkpoints(path, 5, 10, 15)
+    folder.rewind(10, ())
+    assert folder.checkpoints() == [5, 10]
+
+
+def test_the_scores_of_validations_are_read_back(path, folder):
+    folder.record_metrics(iteration(0))
+    for version, score in ((0, 0.25), (5, 0.5)):
+        folder.record_metrics({"kind": "validation", "weights_version": version, "score": score})
+    assert {v.weights_version: v.score for v in folder.validations()} == {0: 0.25, 5: 0.5}
+    folder.rewind(0, {0})
+    assert {v.weights_version: v.score for v in folder.validations()} == {0: 0.25}
 
 
 def test_a_folder_that_is_there_is_no_error(folder):
@@ -506,7 +528,8 @@ def test_a_folder_that_is_gone_while_it_is_open_is_named(path, folder, how):
 
 
 def test_without_checkpoints_there_is_nothing_to_delete(folder):
-    folder.keep_checkpoints({"checkpoints/iteration-000005.safetensors"})
+    folder.keep_checkpoints({5})
+    assert folder.checkpoints() == []
 
 
 # --- pictures ---

@@ -1,3 +1,7 @@
+"""What a job exports is what it validates: loaded by others, it computes the very same."""
+
+from pathlib import Path
+
 import pytest
 import torch
 from diffusers import (
@@ -5,13 +9,18 @@ from diffusers import (
     QwenImagePipeline,
     QwenImageTransformer2DModel,
 )
+from peft import PeftModel
+from safetensors.torch import load_file, save_file
 
 from spotlight.diffusion.checkpoints import add_adapters
 from spotlight.errors import CheckpointError
-from spotlight.jobs import LoraSpec
-from spotlight.training.export import export_transformer
+from spotlight.jobs import LoraSpec, ModelSpec
+from spotlight.training.checkpoints import save_checkpoint
+from spotlight.training.export import export_checkpoint
 
 from .qwen import bare_transformer, tiny_model
+
+LORA = LoraSpec(rank=3, alpha=5)
 
 
 def outputs(transformer) -> torch.Tensor:
@@ -27,65 +36,146 @@ def outputs(transformer) -> torch.Tensor:
         )[0]
 
 
-def trained(model) -> dict[str, torch.Tensor]:
-    """Other weights than the model holds."""
-    generator = torch.Generator().manual_seed(2)
-    return {
-        name: tensor + 0.1 * torch.randn(tensor.shape, generator=generator)
-        for name, tensor in model.trainable_state().items()
-    }
+class Trained:
+    """A job's model after some training, and its checkpoint."""
+
+    def __init__(self, folder: Path, *, lora: bool = False) -> None:
+        self.base = folder / "base"
+        bare_transformer().save_pretrained(self.base / "transformer")
+        (self.base / "model_index.json").write_text("{}")
+        tuning = "lora" if lora else "full"
+        self.spec = ModelSpec(checkpoint=str(self.base), tuning=tuning, lora=LORA)
+        self.model = tiny_model()
+        if lora:
+            add_adapters(self.model.transformer, LORA)
+        self.ema, self.newest = self._weights(2), self._weights(3)
+        self.checkpoint = folder / "checkpoint.safetensors"
+        roles = {"ema": self.ema, "weights": self.newest, "adam_mean": self._weights(4)}
+        tensors = {
+            f"{role}/{name}": it for role, named in roles.items() for name, it in named.items()
+        }
+        save_checkpoint(self.checkpoint, tensors, {})
+
+    def _weights(self, seed: int) -> dict[str, torch.Tensor]:
+        generator = torch.Generator().manual_seed(seed)
+        return {
+            name: tensor + 0.1 * torch.randn(tensor.shape, generator=generator)
+            for name, tensor in self.model.trainable_state().items()
+        }
+
+    def export(self, folder: Path, **options) -> Path:
+        export_checkpoint(self.spec, self.checkpoint, folder, **options)
+        return folder
+
+    def validated(self) -> torch.Tensor:
+        """What the model computes with the averaged weights, as validation has it."""
+        self.model.load_trainable_state(self.ema)
+        return outputs(self.model.transformer)
 
 
-def test_a_full_export_loads_with_plain_diffusers(tmp_path):
-    model = tiny_model()
-    weights = trained(model)
-    export_transformer(model, weights, tmp_path / "out" / "transformer")
-    loaded = QwenImageTransformer2DModel.from_pretrained(tmp_path / "out" / "transformer").eval()
-    assert loaded.state_dict().keys() == weights.keys()
-    assert all(torch.equal(loaded.state_dict()[name], weights[name]) for name in weights)
-    assert torch.equal(outputs(loaded), outputs(model.transformer))
-    assert not torch.equal(outputs(loaded), outputs(bare_transformer()))
-
-
-def test_an_adapter_export_is_loaded_whole_by_diffusers_own_pipeline(tmp_path):
-    model = tiny_model()
-    add_adapters(model.transformer, LoraSpec(rank=3, alpha=5))
-    weights = trained(model)
-    export_transformer(model, weights, tmp_path / "adapter")
-    pipeline = QwenImagePipeline(
+def pipeline(transformer) -> QwenImagePipeline:
+    return QwenImagePipeline(
         scheduler=FlowMatchEulerDiscreteScheduler(),
         vae=None,
         text_encoder=None,
         tokenizer=None,
-        transformer=bare_transformer(),
+        transformer=transformer,
     )
 
-    pipeline.load_lora_weights(tmp_path / "adapter", adapter_name="default")
 
-    assert pipeline.get_list_adapters() == {"transformer": ["default"]}
-    loaded = dict(pipeline.transformer.named_parameters())
-    assert {name for name in loaded if "lora_" in name} == weights.keys()
-    assert all(torch.equal(loaded[name], weights[name]) for name in weights)
-    assert torch.equal(outputs(pipeline.transformer), outputs(model.transformer))
-    assert not torch.equal(outputs(pipeline.transformer), outputs(bare_transformer()))
+def test_a_full_export_computes_in_plain_diffusers_what_was_validated(tmp_path):
+    trained = Trained(tmp_path)
+    folder = trained.export(tmp_path / "out" / "transformer")
+    loaded = QwenImageTransformer2DModel.from_pretrained(folder).eval()
+    assert torch.equal(outputs(loaded), trained.validated())
+    assert not torch.equal(outputs(loaded), outputs(bare_transformer()))
+
+
+def test_the_newest_weights_are_exported_when_asked_for(tmp_path):
+    trained = Trained(tmp_path)
+    folder = trained.export(tmp_path / "out", role="weights")
+    loaded = QwenImageTransformer2DModel.from_pretrained(folder).state_dict()
+    assert loaded.keys() == trained.newest.keys()
+    assert all(torch.equal(loaded[name], trained.newest[name]) for name in loaded)
+
+
+def test_whole_weights_are_written_in_the_dtype_of_the_jobs_checkpoint(tmp_path):
+    trained = Trained(tmp_path)
+    file = "diffusion_pytorch_model.safetensors"
+    base = trained.base / "transformer" / file
+    save_file({name: it.bfloat16() for name, it in load_file(base).items()}, base)
+    written = load_file(trained.export(tmp_path / "out") / file)
+    assert written.keys() == trained.ema.keys()
+    assert all(torch.equal(written[name], trained.ema[name].bfloat16()) for name in written)
+
+
+@pytest.mark.parametrize("options", [{}, {"adapter_name": "default"}], ids=["unnamed", "named"])
+def test_adapters_compute_in_diffusers_own_pipeline_what_was_validated(tmp_path, options):
+    trained = Trained(tmp_path, lora=True)
+    loaded = pipeline(bare_transformer())
+
+    loaded.load_lora_weights(trained.export(tmp_path / "adapter"), **options)
+
+    parameters = {name: it for name, it in loaded.transformer.named_parameters() if "lora_" in name}
+    assert len(parameters) == len(trained.ema) > 0
+    assert torch.equal(outputs(loaded.transformer), trained.validated())
+    assert not torch.equal(outputs(loaded.transformer), outputs(bare_transformer()))
+
+
+def test_adapters_compute_with_peft_what_was_validated(tmp_path):
+    trained = Trained(tmp_path, lora=True)
+    folder = trained.export(tmp_path / "adapter", format="peft")
+
+    loaded = PeftModel.from_pretrained(bare_transformer(), folder).eval()
+
+    assert torch.equal(outputs(loaded), trained.validated())
+    assert not torch.equal(outputs(loaded), outputs(bare_transformer()))
 
 
 @pytest.mark.parametrize(
-    ("lora", "files"),
+    ("lora", "format", "files"),
     [
-        (False, {"config.json", "diffusion_pytorch_model.safetensors"}),
-        (True, {"pytorch_lora_weights.safetensors"}),
+        (False, "diffusers", {"config.json", "diffusion_pytorch_model.safetensors"}),
+        (True, "diffusers", {"pytorch_lora_weights.safetensors"}),
+        (True, "peft", {"adapter_config.json", "adapter_model.safetensors"}),
     ],
 )
-def test_an_export_holds_no_pickle_and_leaves_nothing_else(tmp_path, lora, files):
-    model = tiny_model(lora=lora)
-    export_transformer(model, trained(model), tmp_path / "out")
-    assert {path.name for path in (tmp_path / "out").iterdir()} == files
-    assert list(tmp_path.iterdir()) == [tmp_path / "out"]
+def test_an_export_holds_no_pickle_and_leaves_nothing_else(tmp_path, lora, format, files):
+    trained = Trained(tmp_path, lora=lora)
+    folder = trained.export(tmp_path / "out" / "here", format=format)
+    assert {path.name for path in folder.iterdir()} == files
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["here"]
 
 
-def test_a_folder_that_is_not_empty_is_left_alone(tmp_path):
-    (tmp_path / "mine").write_text("keep")
+def test_a_folder_that_is_not_empty_is_left_alone_unless_it_is_to_be_replaced(tmp_path):
+    trained = Trained(tmp_path)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine").write_text("keep")
     with pytest.raises(CheckpointError, match="new or an empty folder"):
-        export_transformer(tiny_model(), tiny_model().trainable_state(), tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+        trained.export(tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine"]
+    trained.export(tmp_path / "out", replace=True)
+    assert (tmp_path / "out" / "config.json").exists()
+    assert not (tmp_path / "out" / "mine").exists()
+
+
+def test_whole_weights_are_no_adapters_for_peft(tmp_path):
+    with pytest.raises(CheckpointError, match="peft reads adapters"):
+        Trained(tmp_path).export(tmp_path / "out", format="peft")
+
+
+def test_weights_of_another_model_are_refused_and_nothing_is_left(tmp_path):
+    trained = Trained(tmp_path)
+    other = trained.model.trainable_state()
+    other.popitem()
+    save_checkpoint(trained.checkpoint, {f"ema/{name}": it for name, it in other.items()}, {})
+    with pytest.raises(CheckpointError, match="is not the model that was trained"):
+        trained.export(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path):
+    trained = Trained(tmp_path)
+    trained.checkpoint.write_bytes(trained.checkpoint.read_bytes()[:1000])
+    with pytest.raises(CheckpointError, match=r"checkpoint\.safetensors: not a whole checkpoint"):
+        trained.export(tmp_path / "out")

@@ -40,6 +40,9 @@ from spotlight.policies.dispatch.table import RequestTable
 from spotlight.preflight.checks import JobFiles
 from spotlight.store.run_folder import RunFolder
 from spotlight.timings import Timings
+from spotlight.trackers import CallbackThread
+from spotlight.trackers.building import named_trackers
+from spotlight.trackers.tracked_run import TrackedRun
 from spotlight.transport.tensors import ArtifactStore
 from spotlight.types import RequestKind
 
@@ -64,6 +67,8 @@ class Callbacks:
     """Another job runner is to begin again."""
     fail: Callable[[str], None]
     """The job has failed, for this reason."""
+    stop: Callable[[str, str], None]
+    """Called outside of turns: a callback of this name wants the job to end, for this reason."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +101,12 @@ class JobParts:
         self.job = job = setup.job
         job_id, folder, store, files = setup.job_id, setup.folder, setup.store, setup.files
         came_back, timings = setup.came_back, setup.timings
-        run = RunRecord(folder)
+        tracked = [
+            TrackedRun(id=job_id, job=job, folder=folder.path, tracker=tracker)
+            for tracker in job.trackers
+        ]
+        self.callbacks = CallbackThread(named_trackers(tracked), on.stop)
+        run = RunRecord(folder, self.callbacks)
         self.phase = JobPhase(run.time_s)
         self.record = JobRecord(run, on.fail)
         event = self.record.event

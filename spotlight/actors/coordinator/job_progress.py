@@ -135,7 +135,8 @@ class JobProgress:
         checkpoint = Checkpoint(completed, checkpoint_path(completed))
         validated = tuple(v for v in self.saved.validated if v <= completed)
         self._record.write(lambda: self._journal.save_checkpoint(checkpoint, validated))
-        self._record.write(lambda: self._record.run.keep_checkpoint(checkpoint.path))
+        last = self._job.keep_checkpoints
+        self._record.write(lambda: self._record.run.keep_checkpoints(completed, last=last))
 
     def _save(self) -> None:
         self._record.write(lambda: self._journal.save_progress(self.saved))

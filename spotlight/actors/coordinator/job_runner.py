@@ -92,6 +92,7 @@ class JobRunner(Actor):
             validated=lambda version: self._carry_out(self._machine.validation_done(version)),
             replace=self._replace,
             fail=partial(self._end, "failed"),
+            stop=self._stop_for,
         )
         self._parts = parts = JobParts(self, setup, plans, callbacks)
         self._phase, self._progress, self._journal = parts.phase, parts.progress, parts.journal
@@ -140,6 +141,9 @@ class JobRunner(Actor):
                 for leftovers in ("samples", "commits"):
                     self._setup.store.delete(leftovers)
             await self._setup.store.aclose()
+            await self._parts.callbacks.aclose(self._timings.trackers_close_s)
+            for trouble in self._parts.callbacks.troubles():
+                self._record.event(trouble)
         finally:  # the folder is free even if the store did not close in time
             self._record.close()
 
@@ -150,7 +154,13 @@ class JobRunner(Actor):
     @handles(CancelJob, only=_from_coordinator)
     async def on_cancel(self, message: CancelJob) -> None:
         """End the job; it can be resumed."""
-        self._end("cancelled", "cancelled by the user")
+        self._end("cancelled", message.reason)
+
+    def _stop_for(self, callback: str, reason: str) -> None:
+        async def stop() -> None:
+            self._end("cancelled", f"stopped by the callback `{callback}`: {reason}")
+
+        self.call_in_turn(stop)
 
     def _end(self, outcome: Outcome, reason: str) -> None:
         if self._phase.over:
@@ -258,6 +268,8 @@ class JobRunner(Actor):
             self._parts.publisher.rank_published(rank, message.published)
         elif message.saved is not None:
             self._note_checkpoint(rank, message.saved)
+        elif message.exported is not None:
+            self._note_export(rank, message.exported)
         elif message.completed >= 0 and team.answered("start", message.term, rank):
             self._carry_out(self._machine.start())
 
@@ -280,6 +292,12 @@ class JobRunner(Actor):
             path = str(self._record.run.path / checkpoint_path(completed))
             self._record.event(run_events.CheckpointSaved(iteration=completed, path=path))
             self._carry_out(self._machine.progress_saved(completed))
+
+    def _note_export(self, rank: int, version: int) -> None:
+        if self._team.answered("export", version, rank):
+            score = self._record.run.scores.get(version)
+            self._record.event(run_events.ModelExported(iteration=version, score=score))
+            self._carry_out(self._machine.exported())
 
     # --- requests ---
 
@@ -329,6 +347,8 @@ class JobRunner(Actor):
                     self._save(completed)
                 case step.CommitProgress(completed):
                     self._progress.commit(completed)
+                case step.ExportWeights():
+                    self._record.write(self._export)
                 case step.Finish():
                     self._end("finished", "")
             self._to_do.popleft()
@@ -355,7 +375,10 @@ class JobRunner(Actor):
             self._parts.exploration.release()
 
     def _save(self, completed: int) -> None:
-        self._team.save(completed, export=completed == self._job.iterations)
+        self._team.save(completed)
+
+    def _export(self) -> None:
+        self._team.export(self._machine.completed, self._record.run.best_checkpoint())
 
     def _enter(self, phase: str) -> None:
         self._phase.enter(phase)

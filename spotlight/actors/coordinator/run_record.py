@@ -16,23 +16,40 @@ import structlog
 
 from spotlight.actors.coordinator.measures import Picture
 from spotlight.errors import RunFolderError
+from spotlight.policies.checkpoint_retention import best_version, kept_checkpoints
 from spotlight.policies.step_times import StepTimes
 from spotlight.run_events import RunEvent, encode_event
-from spotlight.run_metrics import IterationMetrics, RunMetrics, ValidationMetrics
+from spotlight.run_metrics import (
+    IterationMetrics,
+    RunMetrics,
+    ValidationMetrics,
+    with_update,
+)
 from spotlight.store.run_folder import RunFolder
+from spotlight.trackers import CallbackThread, IterationRecord, RunRecords
 
 log = structlog.get_logger(__name__)
 
 
 class RunRecord:
-    """Writes to a run folder with the run's own clock."""
+    """Writes to a run folder with the run's own clock.
 
-    def __init__(self, folder: RunFolder) -> None:
+    Args:
+        callbacks: told of all that is written.
+    """
+
+    def __init__(self, folder: RunFolder, callbacks: CallbackThread | None = None) -> None:
         self._folder = folder
+        self._tell = callbacks.put if callbacks is not None else _to_nobody
         self._loop = asyncio.get_running_loop()
         self._offset_s = folder.last_time_s() - self._loop.time()
         self.validations = folder.validations()
         """Those that are on record, in their order."""
+
+    @property
+    def scores(self) -> dict[int, float]:
+        """Of each weights version that is validated."""
+        return {each.weights_version: each.score for each in self.validations}
 
     @property
     def path(self) -> Path:
@@ -49,7 +66,9 @@ class RunRecord:
 
     def event(self, event: RunEvent) -> None:
         """Append to events.jsonl."""
-        self._folder.record_event(encode_event(event, round(self.time_s(), 4)))
+        time_s = round(self.time_s(), 4)
+        self._folder.record_event(encode_event(event, time_s))
+        self._tell(msgspec.structs.replace(event, time_s=time_s))
 
     def iteration(self, metrics: IterationMetrics, training: Mapping[str, float]) -> None:
         """Append an iteration to metrics.jsonl, with the metrics of its update."""
@@ -57,17 +76,22 @@ class RunRecord:
         made = metrics.samples - metrics.samples_restored
         metrics.images_per_s = made / metrics.rollout_s if metrics.rollout_s else 0.0
         self._append_metrics(metrics, training)
+        self._tell(IterationRecord(*with_update(metrics, training)))
 
     def validation(self, metrics: ValidationMetrics, pictures: Sequence[Picture]) -> None:
         """Append a validation to metrics.jsonl and put its pictures in place."""
-        self._append_metrics(metrics)
-        self.validations.append(metrics)
+        written = self._append_metrics(metrics)
+        self._tell(metrics)
+        self.validations.append(msgspec.convert(written, ValidationMetrics))
         self._folder.show_pictures(metrics.weights_version, msgspec.to_builtins(pictures))
 
-    def _append_metrics(self, metrics: RunMetrics, others: Mapping[str, float] = {}) -> None:
+    def _append_metrics(self, metrics: RunMetrics, others: Mapping[str, float] = {}) -> Any:
+        """Returns the line, which is what a coordinator that comes back reads."""
         metrics.time_s = self.time_s()
         line: dict[str, Any] = {**msgspec.to_builtins(metrics), **others}
-        self._folder.record_metrics({key: _rounded(value) for key, value in line.items()})
+        written = {key: _rounded(value) for key, value in line.items()}
+        self._folder.record_metrics(written)
+        return written
 
     def step_times(self) -> StepTimes:
         """What this run measured before; nothing if its file is absent or damaged: it will be
@@ -94,13 +118,38 @@ class RunRecord:
         """Make what was recorded so far durable."""
         self._folder.sync_events()
 
-    def keep_checkpoint(self, path: str) -> None:
-        """Older checkpoints are no longer needed."""
-        self._folder.keep_checkpoints({path})
+    def keep_checkpoints(self, committed: int, *, last: int) -> None:
+        """Delete checkpoints that nobody needs; see `kept_checkpoints`. Those that are best by the
+        rewards that nobody trains on are kept, too."""
+        saved = self._folder.checkpoints()
+        checks = {
+            each.weights_version: each.checks
+            for each in self.validations
+            if each.checks is not None
+        }
+        kept = (kept_checkpoints(saved, committed, by, last) for by in (self.scores, checks))
+        self._folder.keep_checkpoints(frozenset().union(*kept))
+
+    def best_checkpoint(self) -> int:
+        """The one with the best score, of those that there are. Raises `RunFolderError` if none has
+        a score: a job that has ended has validated what it saved last.
+        """
+        saved = self._folder.checkpoints()
+        best = best_version({one: self.scores[one] for one in saved if one in self.scores})
+        if best is None:
+            raise RunFolderError(
+                f"{self.path / 'checkpoints'} lacks the checkpoint of any validation; somebody"
+                " deleted it while the run went on: submit the job again"
+            )
+        return best
 
     def close(self) -> None:
         """Release the folder."""
         self._folder.close()
+
+
+def _to_nobody(record: RunRecords) -> None:
+    """There are no callbacks."""
 
 
 def _rounded(value: Any) -> Any:

@@ -12,6 +12,7 @@ from typing import Literal
 
 from spotlight.actors.coordinator.roster import Rank
 from spotlight.actors.protocol import (
+    ExportModel,
     GetTrainer,
     Publish,
     SaveCheckpoint,
@@ -25,7 +26,7 @@ from spotlight.actors.runtime import Actor, ActorRef, Message
 from spotlight.errors import ActorError
 from spotlight.jobs import JobSpec
 
-Order = Literal["start", "train", "publish", "save"]
+Order = Literal["start", "train", "publish", "save", "export"]
 
 
 class TrainerTeam:
@@ -132,9 +133,13 @@ class TrainerTeam:
         """Have rank 0 put the weights into its node's store, where nodes can pull them."""
         self._order("publish", version, {0: Publish(version, evaluation, self.ranks[0].store)})
 
-    def save(self, completed: int, *, export: bool) -> None:
+    def save(self, completed: int) -> None:
         """Have rank 0 write a checkpoint."""
-        self._order("save", completed, {0: SaveCheckpoint(completed, export)})
+        self._order("save", completed, {0: SaveCheckpoint(completed)})
+
+    def export(self, completed: int, checkpoint: int) -> None:
+        """Have rank 0, which has trained so many iterations, write the weights of a checkpoint."""
+        self._order("export", checkpoint, {0: ExportModel(completed, checkpoint)})
 
     def remind(self) -> None:
         """Repeat what is not answered."""

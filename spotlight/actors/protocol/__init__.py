@@ -50,6 +50,7 @@ from spotlight.actors.protocol.sessions import (
     WithdrawGroups,
 )
 from spotlight.actors.protocol.trainer import (
+    ExportModel,
     GetTrainer,
     Publish,
     SaveCheckpoint,
@@ -99,6 +100,7 @@ __all__ = [
     "DoneGroup",
     "DoneSample",
     "EndSession",
+    "ExportModel",
     "FailedSample",
     "Fleet",
     "FleetNode",

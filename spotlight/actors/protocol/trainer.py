@@ -63,12 +63,20 @@ class Publish(Message, frozen=True):
 
 
 class SaveCheckpoint(Message, frozen=True):
-    """Coordinator to rank 0: leave a checkpoint (and, at the end, the model that was validated) in
-    the run folder.
+    """Coordinator to rank 0: leave a checkpoint in the run folder."""
+
+    iteration: int
+
+
+class ExportModel(Message, frozen=True):
+    """Coordinator to rank 0, when all is trained: write the averaged weights of a checkpoint into
+    the run folder's `export/`.
     """
 
     iteration: int
-    export: bool
+    """Iterations trained."""
+    checkpoint: int
+    """Iterations that the checkpoint holds."""
 
 
 class TrainedIteration(Record, frozen=True):
@@ -99,6 +107,8 @@ class TrainerReport(Message, frozen=True):
     """The answer to `Publish`: where nodes pull the version from."""
     saved: int | None = None
     """The answer to `SaveCheckpoint`: iterations that the checkpoint holds, which is durable."""
+    exported: int | None = None
+    """The answer to `ExportModel`: iterations that the checkpoint holds whose weights it wrote."""
     error: str = ""
     """Why the latest order cannot be carried out; empty if nothing is wrong."""
     lost_others: bool = False

@@ -36,6 +36,8 @@ class JobRefused(Message, frozen=True):
 class CancelJob(Message, frozen=True):
     """End the job now; it can be resumed from its run folder."""
 
+    reason: str = "cancelled by the user"
+
 
 class GetStatus(Message, frozen=True):
     """Ask for a `JobStatus`."""

@@ -44,19 +44,19 @@ def _make_logger(*_: Any) -> _BestEffortLogger:
     return _BestEffortLogger()
 
 
-def log_as_a_library() -> None:
-    """Have what Spotlight logs in this process go to the logger `spotlight` of the standard
-    library, and so nowhere unless the program listens there; one that has set up structlog hears it
-    by that.
+def log_to_the_program() -> None:
+    """Hand what this process logs to the program's own `logging`, where nobody has set up structlog
+    otherwise: as a library Spotlight prints nothing by itself.
     """
+    logging.getLogger("spotlight").addHandler(logging.NullHandler())
     if structlog.is_configured():
         return
-    logging.getLogger("spotlight").addHandler(logging.NullHandler())
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
-            structlog.processors.KeyValueRenderer(key_order=["event"]),
+            structlog.processors.format_exc_info,
+            structlog.stdlib.render_to_log_kwargs,
         ],
         wrapper_class=structlog.stdlib.BoundLogger,
-        logger_factory=lambda *names: logging.getLogger(*names),
+        logger_factory=structlog.stdlib.LoggerFactory(),
     )

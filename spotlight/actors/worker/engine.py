@@ -211,8 +211,10 @@ class Trainer(Protocol):
         """Write a checkpoint, all of it or nothing. Raises `OSError`."""
         ...
 
-    def export(self, folder: Path) -> None:
-        """Write the model that was validated. Raises `OSError`."""
+    def export(self, checkpoint: Path, folder: Path) -> None:
+        """Write the averaged weights of a checkpoint into a folder, in place of what is there, for
+        others to load. Raises `SpotlightError` or `OSError`.
+        """
         ...
 
     def close(self) -> None:

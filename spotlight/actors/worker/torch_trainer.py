@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from spotlight.actors.protocol import StartTrainer, Train
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.store.run_folder import checkpoint_path
 from spotlight.training.checkpoints import load_checkpoint, save_checkpoint
-from spotlight.training.export import export_transformer
+from spotlight.training.export import export_checkpoint
 from spotlight.training.trainer import Trainer, TrainingBatch
 from spotlight.transport.collectives import init_group, listen
 from spotlight.transport.tensors.bundles import pack, unpack
@@ -56,9 +55,9 @@ class TorchTrainer:
                 timeout_s=collective_limit_s,
                 listener=listener,
             )
-        self._model = load_model(job.model)
+        self._job = job
         self._trainer = Trainer(
-            self._model,
+            load_model(job.model),
             job.training,
             job.sampler,
             seed=job.seed,
@@ -90,12 +89,9 @@ class TorchTrainer:
         """See `engine.Trainer`; raises `CheckpointError`."""
         save_checkpoint(path, self._trainer.state_dict(), metadata)
 
-    def export(self, folder: Path) -> None:
-        """See `engine.Trainer`."""
-        # Left by a run that was killed after exporting and before its last commit.
-        shutil.rmtree(folder, ignore_errors=True)
-        # The average: the weights whose validation score is the run's.
-        export_transformer(self._model, self._trainer.evaluation_state(), folder)
+    def export(self, checkpoint: Path, folder: Path) -> None:
+        """See `engine.Trainer`; raises `CheckpointError`."""
+        export_checkpoint(self._job.model, checkpoint, folder, replace=True)
 
     def close(self) -> None:
         """See `engine.Trainer`."""

@@ -1,7 +1,7 @@
 """A trainer rank: optimizer steps on its accelerator, together with the other ranks.
 
-Messages in: WorkerPlan (its leader); StartTrainer, Train, Publish, SaveCheckpoint (the job runner
-that the plan names); GetTrainer. Message out: TrainerReport, to whoever asked.
+Messages in: WorkerPlan (its leader); StartTrainer, Train, Publish, SaveCheckpoint, ExportModel (the
+job runner that the plan names); GetTrainer. Message out: TrainerReport, to whoever asked.
 
 Work runs in the accelerator's thread, one after the other. Every error goes into a report.
 
@@ -27,6 +27,7 @@ import msgspec
 import structlog
 
 from spotlight.actors.protocol import (
+    ExportModel,
     GetTrainer,
     Publish,
     SaveCheckpoint,
@@ -191,11 +192,19 @@ class TrainerRank(Actor):
 
     @handles(SaveCheckpoint, only=_from_runner)
     async def on_save(self, message: SaveCheckpoint) -> None:
-        """Write a checkpoint, and export the model that was validated if asked."""
+        """Write a checkpoint."""
         training = self._training
         if training is None:
             return self._log_unstarted(message)
         self._obey(("save", message), lambda: self._save(training, message))
+
+    @handles(ExportModel, only=_from_runner)
+    async def on_export(self, message: ExportModel) -> None:
+        """Write the weights of a checkpoint for others to load."""
+        training = self._training
+        if training is None:
+            return self._log_unstarted(message)
+        self._obey(("export", message), lambda: self._export(training, message))
 
     async def stopping(self, reason: str) -> None:
         """Leave the group."""
@@ -310,11 +319,18 @@ class TrainerRank(Actor):
             path = training.run_folder / checkpoint_path(message.iteration)
             metadata = {"job": training.job_id, "completed": str(message.iteration)}
             training.trainer.save(path, metadata)
-            if message.export:
-                training.trainer.export(training.run_folder / "export")
 
         await self._context.on_accelerator(save)
         return msgspec.structs.replace(self._report(), saved=message.iteration)
+
+    async def _export(self, training: _Training, message: ExportModel) -> TrainerReport:
+        def export() -> None:
+            training.require_completed(message.iteration, "export after")
+            checkpoint = training.run_folder / checkpoint_path(message.checkpoint)
+            training.trainer.export(checkpoint, training.run_folder / "export")
+
+        await self._context.on_accelerator(export)
+        return msgspec.structs.replace(self._report(), exported=message.checkpoint)
 
     def _log_unstarted(self, message: Message) -> None:
         """A job that has ended, or failed to start and said so, has nothing to train."""

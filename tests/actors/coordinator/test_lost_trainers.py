@@ -140,7 +140,7 @@ async def test_a_replaced_trainer_that_comes_back_frees_what_it_held(town: Town)
 async def test_a_trainer_whose_process_ended_is_replaced_at_once(
     town: Town, checkpoint_every: int
 ) -> None:
-    spec = job(validation={"every": 1}, checkpoint_every=checkpoint_every)
+    spec = job(validation={"every": checkpoint_every}, checkpoint_every=checkpoint_every)
     reference = await calm(town, spec)
     await town.submit(spec)
     await town.wait(training)

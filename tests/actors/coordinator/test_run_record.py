@@ -14,7 +14,7 @@ from spotlight.policies.step_times import StepKey, StepTimes
 from spotlight.report.run_reading import read_run
 from spotlight.run_events import NodeLost, PhaseBegan
 from spotlight.run_metrics import IterationMetrics, ValidationMetrics
-from spotlight.store.run_folder import RunFolder
+from spotlight.store.run_folder import RunFolder, checkpoint_path
 
 KEY = StepKey("model", 32, 64, 2, 4)
 
@@ -77,3 +77,19 @@ async def test_damaged_step_times_are_measured_again(folder: RunFolder, damage: 
 async def test_step_times_that_cannot_be_read_are_measured_again(folder: RunFolder) -> None:
     (folder.path / "step-times.json").mkdir()
     assert RunRecord(folder).step_times().to_dict() == StepTimes().to_dict()
+
+
+async def test_the_checkpoint_that_is_best_by_what_nobody_trains_on_is_kept(
+    folder: RunFolder,
+) -> None:
+    record = RunRecord(folder)
+    for version, (score, checks) in enumerate([(0.1, 0.5), (0.2, 0.9), (0.8, 0.3), (0.7, 0.2)]):
+        metrics = ValidationMetrics(weights_version=version, score=score, checks=checks)
+        record.validation(metrics, ())
+        path = folder.path / checkpoint_path(version)
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"")
+    record.keep_checkpoints(3, last=1)
+    assert folder.checkpoints() == [1, 2, 3], "best by the checks, best by the score, and the last"
+    again = RunRecord(folder)
+    assert again.validations == record.validations

@@ -150,7 +150,7 @@ async def test_an_order_is_done_when_the_last_rank_says_so(school: School) -> No
 
 
 async def test_training_waits_until_the_checkpoint_before_it_is_written(school: School) -> None:
-    school.team.save(3, export=False)
+    school.team.save(3)
     school.team.train(3, 0, ())
     school.team.remind()
     await settle()
@@ -169,8 +169,8 @@ async def test_an_answer_that_comes_twice_is_none(school: School) -> None:
 
 
 async def test_the_answer_to_an_earlier_order_is_none(school: School) -> None:
-    school.team.save(2, export=False)
-    school.team.save(3, export=False)
+    school.team.save(2)
+    school.team.save(3)
     assert not school.team.answered("save", 2, 0)
     assert school.team.answered("save", 3, 0)
 
@@ -178,7 +178,7 @@ async def test_the_answer_to_an_earlier_order_is_none(school: School) -> None:
 async def test_only_ranks_that_have_not_answered_are_reminded(school: School) -> None:
     school.team.train(3, 5, ())
     school.team.publish(3, evaluation=True)
-    school.team.save(3, export=True)
+    school.team.save(3)
     school.team.answered("train", 3, 0)
     school.team.answered("save", 3, 0)
     await settle()

@@ -240,7 +240,7 @@ async def test_a_scorer_that_cannot_be_built_costs_its_batches_and_not_the_worke
         raise MissingDependency("rapidocr is not installed here")
 
     monkeypatch.setattr(torch_engine, "build_scorer", build)
-    await worker.prepare(worker.store, "next", scoring={"attempts": 1})
+    await worker.prepare(worker.store, "next", rewards=[{"name": "other"}])
     await worker.hold(tiny_weights())
     worker.denoise(wanted(1))
     _, failed = await worker.hears(2)
@@ -260,7 +260,7 @@ async def test_a_job_is_prepared_before_its_scorer_is_built(
         return FakeScorer()
 
     monkeypatch.setattr(torch_engine, "build_scorer", build)
-    await worker.prepare(worker.store, "next", scoring={"attempts": 1})
+    await worker.prepare(worker.store, "next", rewards=[{"name": "other"}])
     await worker.hold(tiny_weights())
     await until(begun.is_set)
     worker.denoise(wanted(1))

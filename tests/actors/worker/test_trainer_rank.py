@@ -15,6 +15,7 @@ from plan_kit import Planner
 from runtime_kit import Cluster
 
 from spotlight.actors.protocol import (
+    ExportModel,
     GetTrainer,
     Membership,
     Publish,
@@ -65,7 +66,13 @@ def reports(runner: Recorder) -> list[TrainerReport]:
 
 def answers(report: TrainerReport) -> bool:
     """Whether it says what came of an order to a rank that is built."""
-    return bool(report.trained or report.published or report.saved is not None or report.error)
+    return bool(
+        report.trained
+        or report.published
+        or report.saved is not None
+        or report.exported is not None
+        or report.error
+    )
 
 
 async def settle() -> None:
@@ -80,7 +87,7 @@ class FakeTrainer:
         self.batches: list[tuple[int, dict[str, bytes]]] = []
         self.error: Exception | None = None
         self.saved: list[Path] = []
-        self.exported: list[Path] = []
+        self.exported: list[tuple[Path, Path]] = []
 
     def wants(self, message: Train) -> Sequence[BundleOffer]:
         return sorted({sample.bundle for sample in message.samples}, key=lambda offer: offer.key)
@@ -97,8 +104,8 @@ class FakeTrainer:
     def save(self, path: Path, metadata: dict[str, str]) -> None:
         self.saved.append(path)
 
-    def export(self, folder: Path) -> None:
-        self.exported.append(folder)
+    def export(self, checkpoint: Path, folder: Path) -> None:
+        self.exported.append((checkpoint, folder))
 
     def close(self) -> None:
         pass
@@ -380,21 +387,30 @@ async def test_a_checkpoint_is_saved_as_often_as_asked_for_but_only_of_what_is_t
 ) -> None:
     await gym.start()
     await gym.tell(gym.batch(0))
-    await gym.tell(SaveCheckpoint(1, export=False))
-    await gym.tell(SaveCheckpoint(1, export=False))
+    await gym.tell(SaveCheckpoint(1))
+    await gym.tell(SaveCheckpoint(1))
     assert saved(gym.runner) == [1, 1]
     (path,) = gym.engine.trainer.saved
     assert path == gym.run_folder / "checkpoints" / "iteration-000001.safetensors"
-    await gym.tell(SaveCheckpoint(2, export=False))
+    await gym.tell(SaveCheckpoint(2))
     assert "1 are trained" in errors(gym.runner)[-1]
 
 
-async def test_the_model_is_exported_when_asked_for(gym: Gym) -> None:
+async def test_the_weights_of_a_checkpoint_are_exported_when_asked_for(gym: Gym) -> None:
     await gym.start()
     await gym.tell(gym.batch(0))
-    await gym.tell(SaveCheckpoint(1, export=True))
-    assert gym.engine.trainer.exported == [gym.run_folder / "export"]
-    assert saved(gym.runner) == [1]
+    await gym.tell(ExportModel(1, 0))
+    checkpoint = gym.run_folder / "checkpoints" / "iteration-000000.safetensors"
+    assert gym.engine.trainer.exported == [(checkpoint, gym.run_folder / "export")]
+    assert gym.runner.last(TrainerReport).exported == 0
+
+
+async def test_nothing_is_exported_for_a_runner_that_knows_less(gym: Gym) -> None:
+    await gym.start()
+    await gym.tell(gym.batch(0))
+    await gym.tell(ExportModel(0, 0))
+    assert gym.engine.trainer.exported == []
+    assert "1 are trained" in errors(gym.runner)[-1]
 
 
 async def test_an_error_of_the_trainer_becomes_a_message(gym: Gym) -> None:
@@ -433,7 +449,8 @@ async def test_a_strangers_orders_are_refused(gym: Gym) -> None:
     orders = [
         gym.batch(0),
         Publish(0, False, gym.store.writable_by("node")),
-        SaveCheckpoint(0, export=True),
+        SaveCheckpoint(0),
+        ExportModel(0, 0),
         StartTrainer("job", job(), 0, 1, "", str(gym.run_folder / "elsewhere"), 0, 99),
     ]
     for order in orders:

@@ -55,9 +55,12 @@ class CoordinatorClient:
         assert isinstance(answer, JobStatus)
         return answer
 
-    async def cancel(self, *, timeout_s: float = _LIMIT_S) -> JobStatus:
+    async def cancel(
+        self, *, reason: str = "cancelled by the user", timeout_s: float = _LIMIT_S
+    ) -> JobStatus:
         """End the job; returns the status before."""
-        answer = await self._system.ask(self._coordinator, CancelJob(), timeout_s=timeout_s)
+        message = CancelJob(reason)
+        answer = await self._system.ask(self._coordinator, message, timeout_s=timeout_s)
         assert isinstance(answer, JobStatus)
         return answer
 

@@ -1,0 +1,85 @@
+"""Which weights of a run are exported, and where to: decided before torch is loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from spotlight.errors import RunFolderError, UserError
+from spotlight.jobs import ModelSpec
+from spotlight.policies.checkpoint_retention import best_version
+from spotlight.store.run_folder import (
+    checkpoint_path,
+    read_config,
+    saved_iterations,
+    validation_scores,
+)
+from spotlight.types import ExportedWeights, ExportFormat
+
+
+class ExportPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What is written where."""
+
+    model: ModelSpec
+    """Of the job."""
+    checkpoint: str
+    """The file with the weights."""
+    role: Literal["ema", "weights"]
+    """Which of its weights: the average that validation scores, or the newest."""
+    format: ExportFormat
+    """For whom it is written."""
+    folder: str
+    """Where to; new or empty."""
+    iteration: int
+    """Iterations that the weights were trained."""
+    score: float | None
+    """Validation score of the average; None if this iteration was not validated."""
+
+
+def plan_export(
+    run: Path, *, weights: ExportedWeights, format: ExportFormat, folder: Path | None = None
+) -> ExportPlan:
+    """The export of a run, whether or not it has ended.
+
+    Args:
+        run: its folder; nothing in it is changed but for the new folder.
+        weights: `best` is the average with the best validation, of the checkpoints that are there;
+            `ema` the average, and `newest` the trained weights, of the newest checkpoint.
+        format: `diffusers`, or `peft` for adapters.
+        folder: new or empty; by default one in the run folder's `exports/`.
+
+    Raises `RunFolderError`, or `UserError` naming the option that does not fit.
+    """
+    model = read_config(run).model
+    if format == "peft" and model.tuning != "lora":
+        raise UserError(
+            "--format peft: this job trains whole weights, and peft reads adapters"
+            " (`model.tuning: lora`); use `--format diffusers`"
+        )
+    saved, scores = saved_iterations(run), validation_scores(run)
+    if not saved:
+        raise RunFolderError(
+            f"{run / 'checkpoints'} holds no checkpoint yet; wait for the first"
+            " (`checkpoint_every` in the job says when)"
+        )
+    iteration: int | None = saved[-1]
+    if weights == "best":
+        iteration = best_version({one: scores[one] for one in saved if one in scores})
+        if iteration is None:
+            raise UserError(
+                "--weights best: no checkpoint of this run is validated yet; use `--weights ema`"
+            )
+    folder = folder or run / "exports" / f"iteration-{iteration:06d}-{weights}-{format}"
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"--to: {folder} is there already; give a new or an empty folder")
+    return ExportPlan(
+        model=model,
+        checkpoint=str(run / checkpoint_path(iteration)),
+        role="weights" if weights == "newest" else "ema",
+        format=format,
+        folder=str(folder),
+        iteration=iteration,
+        score=None if weights == "newest" else scores.get(iteration),
+    )

@@ -1,0 +1,105 @@
+"""The sections of rewards that are given by a server: a scorer, or a vision-language model.
+
+A field's docstring ends with its unit in square brackets, where it has one.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from spotlight.jobs.fields import (
+    MOST_IN_BATCH,
+    MOST_REPEATS,
+    Section,
+    require,
+    require_at_most,
+    require_path,
+)
+
+LONGEST_URL = 2000
+"""Characters."""
+LONGEST_RUBRIC = 20_000
+"""Characters."""
+
+
+class EndpointSpec(Section, frozen=True, kw_only=True):
+    """A server, and how much patience there is with it."""
+
+    url: str
+    """Where requests are sent: with `http` the address that the server prints, with `judge` that of
+    the endpoint's `chat/completions`."""
+    image_format: Literal["png", "webp"] = "png"
+    """How images travel, in both cases without loss: `webp` is smaller and takes longer to make."""
+    attempts: int = 4
+    """How often a request is sent before its images count as not scored: again after no connection,
+    no answer in time, and status 408, 425, 429 and 5xx. [tries]"""
+    timeout_s: float = 60.0
+    """For one try, from connecting to the last byte of the answer. [seconds]"""
+    concurrency: int = 4
+    """Requests of one worker that are under way at the same time. [requests]"""
+    authorization_file: str | None = None
+    """A file that holds the value of the `Authorization` header, such as `Bearer TOKEN`; it is read
+    on every machine that scores."""
+    authorization_variable: str | None = None
+    """An environment variable that holds it instead."""
+
+    def __post_init__(self) -> None:
+        require(
+            re.fullmatch(r"https?://[^\s/?#]+[^\s#]*", self.url) is not None
+            and len(self.url) <= LONGEST_URL,
+            "url",
+            "must begin with `http://` or `https://` and name a host",
+        )
+        for field in ("attempts", "concurrency"):
+            require(getattr(self, field) >= 1, field, "must be at least 1")
+        require(0 < self.timeout_s <= 86_400, "timeout_s", "must be positive, and at most a day")
+        require_at_most(self, MOST_REPEATS, "attempts")
+        require_at_most(self, MOST_IN_BATCH, "concurrency")
+        require(
+            self.authorization_file is None or self.authorization_variable is None,
+            "authorization_file",
+            "name either a file or a variable (`authorization_variable`)",
+        )
+        if self.authorization_file is not None:
+            require_path("authorization_file", self.authorization_file)
+
+
+class HttpSpec(EndpointSpec, frozen=True, kw_only=True):
+    """A scorer behind HTTP, in an environment or on a machine of its own."""
+
+    images_per_request: int = 8
+    """Most images in one request. [images]"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.images_per_request >= 1, "images_per_request", "must be at least 1")
+        require_at_most(self, MOST_IN_BATCH, "images_per_request")
+
+
+class JudgeSpec(EndpointSpec, frozen=True, kw_only=True):
+    """A vision-language model behind an endpoint that is compatible with OpenAI's."""
+
+    model: str
+    """The model's name at the endpoint."""
+    formula: Literal["ocr", "rubric"] = "ocr"
+    """What becomes of the answer: `ocr` has the model read the text and compares it as the `ocr`
+    reward does; `rubric` has it give a grade within the reward's `range`."""
+    rubric: str = ""
+    """What the model is to look at, in your words; the prompt and the scale are added."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(bool(self.model.strip()), "model", "must not be empty")
+        require(
+            (self.formula == "rubric") == bool(self.rubric.strip()),
+            "rubric",
+            "say here what the model is to look at"
+            if self.formula == "rubric"
+            else "is used with `formula: rubric` only; remove it, or set that",
+        )
+        require(
+            len(self.rubric) <= LONGEST_RUBRIC,
+            "rubric",
+            f"must have at most {LONGEST_RUBRIC:,} characters, not {len(self.rubric):,}",
+        )

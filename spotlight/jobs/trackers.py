@@ -1,0 +1,44 @@
+"""Trackers of experiments, which a job may name."""
+
+from __future__ import annotations
+
+import re
+
+from spotlight.jobs.fields import Section, require
+
+KNOWN_TRACKERS = ("tensorboard", "wandb", "trackio")
+MOST_TRACKERS = 16
+
+
+class TrackerSpec(Section, frozen=True, kw_only=True):
+    """A tracker of experiments. It is told of every iteration and validation, in the coordinator's
+    process but beside its work; whatever goes wrong with it is logged and counted, and never ends
+    the job."""
+
+    kind: str
+    """`tensorboard` writes into the run folder; `wandb` and `trackio` log to these; a class of your
+    own is `package.module:Class`, and must be importable where the coordinator runs."""
+    project: str = "spotlight"
+    """What `wandb` and `trackio` file the run under."""
+
+    def __post_init__(self) -> None:
+        own = re.fullmatch(r"[A-Za-z_][\w.]{0,199}:[A-Za-z_]\w{0,99}", self.kind)
+        require(
+            self.kind in KNOWN_TRACKERS or own is not None,
+            "kind",
+            f"must be {', '.join(f'`{kind}`' for kind in KNOWN_TRACKERS)} or"
+            f" `package.module:Class`, not `{self.kind}`",
+        )
+        require(
+            re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", self.project) is not None,
+            "project",
+            "use letters, digits, `.`, `_` and `-` only, 100 characters at most",
+        )
+
+
+def require_distinct_trackers(trackers: tuple[TrackerSpec, ...]) -> None:
+    """Raise a `ValueError` that `load_job` turns into a `JobError` when one is named twice."""
+    kinds = [tracker.kind for tracker in trackers]
+    require(len(kinds) <= MOST_TRACKERS, "trackers", f"name at most {MOST_TRACKERS}")
+    for kind in kinds:
+        require(kinds.count(kind) == 1, "trackers", f"`{kind}` is there twice; name it once")

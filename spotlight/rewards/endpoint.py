@@ -1,0 +1,146 @@
+"""Posts JSON to a server until it answers: several requests at a time, each tried again after what
+may pass (no connection, no answer in time, a busy or broken server), with a growing wait between.
+
+Synchronous, as scorers are, and called in their thread, which must have no event loop running. It
+keeps no connection and no thread between calls, so there is nothing to close.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from spotlight.errors import MissingDependency, ScoringError
+
+try:
+    import httpx2
+except ImportError as error:
+    raise MissingDependency(
+        f"a reward over HTTP needs {error.name}; pip install spotlight-rl[rewards]"
+    ) from error
+
+LONGEST_WAIT_S = 15.0
+"""Seconds; a server that asks for more patience gets no more."""
+LARGEST_ANSWER = 16 * 1024 * 1024
+"""Bytes. An answer is some numbers and reasons."""
+
+_MAY_PASS = frozenset({408, 425, 429, *range(500, 600)})
+"""Status codes that another try may not see."""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A server, and how much patience there is with it."""
+
+    url: str
+    authorization: str | None = None
+    """Value of the `Authorization` header."""
+    attempts: int = 5
+    """Tries for a request. [tries]"""
+    timeout_s: float = 60.0
+    """For one try, from connecting to the last byte of the answer. [seconds]"""
+    concurrency: int = 4
+    """Requests at a time. [requests]"""
+    first_wait_s: float = 0.5
+    """Before the second try; each wait is twice as long as the one before. [seconds]"""
+
+
+class _MayPass(Exception):
+    """A try failed, and another one may not."""
+
+    def __init__(self, problem: str, wait_s: float = 0.0) -> None:
+        super().__init__(problem)
+        self.wait_s = wait_s
+        """What the server asks for."""
+
+
+class Poster:
+    """Posts to one endpoint."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        transport: httpx2.AsyncBaseTransport | None = None,
+        new_loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
+    ) -> None:
+        """`transport` and `new_loop` stand in for the network and for time."""
+        self._endpoint = endpoint
+        self._transport = transport
+        self._new_loop = new_loop
+        # Reading the certificates of all authorities takes longer than a request: once, then.
+        self._tls = httpx2.create_ssl_context() if endpoint.url.startswith("https") else False
+
+    def post_all(self, bodies: Sequence[bytes]) -> list[bytes | ScoringError]:
+        """Of each body the answer with status 200, or why there is none. Takes at most `attempts`
+        times `timeout_s` and the waits between, for each `concurrency` bodies.
+        """
+        with asyncio.Runner(loop_factory=self._new_loop) as runner:
+            return runner.run(self._post_all(bodies))
+
+    async def _post_all(self, bodies: Sequence[bytes]) -> list[bytes | ScoringError]:
+        headers = {"content-type": "application/json"}
+        if self._endpoint.authorization is not None:
+            headers["authorization"] = self._endpoint.authorization
+        turns = asyncio.Semaphore(self._endpoint.concurrency)
+        async with httpx2.AsyncClient(
+            headers=headers, timeout=None, verify=self._tls, transport=self._transport
+        ) as client:
+
+            async def one(body: bytes) -> bytes | ScoringError:
+                async with turns:
+                    try:
+                        return await self._post(client, body)
+                    except ScoringError as error:
+                        return error
+
+            return await asyncio.gather(*map(one, bodies))
+
+    async def _post(self, client: httpx2.AsyncClient, body: bytes) -> bytes:
+        endpoint, wait_s = self._endpoint, self._endpoint.first_wait_s
+        for attempt in range(1, endpoint.attempts + 1):
+            try:
+                async with asyncio.timeout(endpoint.timeout_s):
+                    return await self._try(client, body)
+            except TimeoutError:
+                failure = _MayPass(f"no answer within {endpoint.timeout_s:g} s")
+            except httpx2.TransportError as error:
+                failure = _MayPass(f"{type(error).__name__}: {error}".rstrip(": "))
+            except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+                raise ScoringError(f"{endpoint.url}: {type(error).__name__}: {error}") from error
+            except _MayPass as error:
+                failure = error
+            if attempt < endpoint.attempts:
+                await asyncio.sleep(min(max(wait_s, failure.wait_s), LONGEST_WAIT_S))
+                wait_s *= 2
+        raise ScoringError(
+            f"{endpoint.url}: no answer in {endpoint.attempts} tries; the last one: {failure}"
+        )
+
+    async def _try(self, client: httpx2.AsyncClient, body: bytes) -> bytes:
+        async with client.stream("POST", self._endpoint.url, content=body) as response:
+            answer = bytearray()
+            async for part in response.aiter_bytes():
+                answer += part
+                if len(answer) > LARGEST_ANSWER:
+                    raise ScoringError(
+                        f"{self._endpoint.url}: the answer has more than {LARGEST_ANSWER:,} bytes"
+                    )
+        if response.status_code == 200:
+            return bytes(answer)
+        problem = f"status {response.status_code}{_told(answer)}"
+        if response.status_code in _MAY_PASS:
+            raise _MayPass(problem, _asked_wait_s(response.headers.get("retry-after", "")))
+        raise ScoringError(f"{self._endpoint.url}: {problem}")
+
+
+def _told(answer: bytearray) -> str:
+    """The beginning of what the server says, in one line."""
+    text = " ".join(answer[:2000].decode("utf-8", "replace").split())
+    return f": {text[:300]}" if text else ""
+
+
+def _asked_wait_s(retry_after: str) -> float:
+    return float(retry_after) if re.fullmatch(r"\d{1,6}", retry_after.strip()) else 0.0

@@ -1,0 +1,1 @@
+"""Serves any scorer over HTTP, in the schema of `spotlight.rewards.schema`."""

@@ -1,0 +1,97 @@
+"""From the `trackers` of a job to callbacks. What is wrong with one is said before the job starts.
+
+Imports a tracker's package only when it is made, in the thread of the callbacks.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from spotlight.errors import JobError, MissingDependency
+from spotlight.jobs import TrackerSpec
+from spotlight.trackers.callback import Callback
+from spotlight.trackers.callback_thread import NamedCallback
+from spotlight.trackers.tracked_run import TrackedRun
+
+_OWN = "spotlight.trackers."
+_KNOWN = {
+    "tensorboard": ("tensorboardX", f"{_OWN}tensorboard_tracker:TensorBoardTracker"),
+    "wandb": ("wandb", f"{_OWN}wandb_tracker:WandbTracker"),
+    "trackio": ("trackio", f"{_OWN}trackio_tracker:TrackioTracker"),
+}
+"""Package and class of each kind that Spotlight knows."""
+_METHODS = ("on_iteration", "on_validation", "on_event")
+
+
+def check_trackers(trackers: Sequence[TrackerSpec]) -> None:
+    """Raise `MissingDependency` for a package that is not installed here, and `JobError` for a
+    class of your own that cannot be imported or is no callback.
+    """
+    for index, tracker in enumerate(trackers):
+        if tracker.kind not in _KNOWN:
+            _own_class(f"trackers[{index}].kind", tracker.kind)
+            continue
+        package, _ = _KNOWN[tracker.kind]
+        if find_spec(package) is None:
+            raise MissingDependency(
+                f"`trackers[{index}].kind: {tracker.kind}` needs {package}, which is not installed"
+                ' where the coordinator runs: pip install "spotlight-rl[trackers]"'
+            )
+
+
+def named_trackers(runs: Sequence[TrackedRun]) -> list[NamedCallback]:
+    """The trackers of a job, one for each of these, to be made by the thread that calls them."""
+    return [NamedCallback(run.tracker.kind, partial(_make, run)) for run in runs]
+
+
+def _make(run: TrackedRun) -> Callback:
+    kind = run.tracker.kind
+    if kind not in _KNOWN:
+        return _own_class("trackers", kind)(run)
+    module, _, name = _KNOWN[kind][1].partition(":")
+    made: Callback = getattr(import_module(module), name)(run)
+    return made
+
+
+def _own_class(field: str, target: str) -> Callable[[TrackedRun], Callback]:
+    """A class that somebody else wrote; only one with the three methods is ever called."""
+    module, _, name = target.partition(":")
+    try:
+        with _working_folder_importable():
+            found: Any = getattr(import_module(module), name)
+    except Exception as error:  # a module may raise anything while it is imported
+        raise JobError(
+            field,
+            f"`{target}` cannot be imported ({type(error).__name__}: {error}); install its package"
+            " where the coordinator runs, or start that in the folder that holds it",
+        ) from error
+    missing = [method for method in _METHODS if not callable(getattr(found, method, None))]
+    if missing or not inspect.isclass(found):
+        raise JobError(
+            field,
+            f"`{target}` is no class with the methods {', '.join(_METHODS)}; see"
+            " `spotlight.trackers.Callback`",
+        )
+    kind: Callable[[TrackedRun], Callback] = found
+    return kind
+
+
+@contextmanager
+def _working_folder_importable() -> Iterator[None]:
+    """The coordinator that `spotlight run` starts finds modules of the working folder; so must the
+    command that checks the job.
+    """
+    here = str(Path.cwd())
+    sys.path.append(here)
+    try:
+        yield
+    finally:
+        sys.path.remove(here)

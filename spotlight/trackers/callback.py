@@ -1,0 +1,54 @@
+"""The callback protocol: three methods, which are given the very records of the run folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+from spotlight.run_events import RunEvent
+from spotlight.run_metrics import IterationMetrics, ValidationMetrics
+
+
+class Callback(Protocol):
+    """What is told of a run while it goes on.
+
+    The methods are called in the order in which things happened, one at a time, in a thread of
+    their own: they may take their time. Whatever they raise is logged and counted, and the run goes
+    on; `spotlight.errors.StopJob` ends the job instead. The first call is `on_event` with
+    `RunStarted`, the last one, unless the process is killed, `on_event` with `RunFinished`.
+    """
+
+    def on_iteration(self, metrics: IterationMetrics, loss: Mapping[str, float]) -> None:
+        """An iteration is over; `loss` has the further metrics of its update."""
+        ...
+
+    def on_validation(self, metrics: ValidationMetrics) -> None:
+        """A weights version is validated."""
+        ...
+
+    def on_event(self, event: RunEvent) -> None:
+        """Something else happened; `event.name` says what."""
+        ...
+
+
+class IterationRecord(NamedTuple):
+    """The line of an iteration in `metrics.jsonl`."""
+
+    metrics: IterationMetrics
+    loss: Mapping[str, float]
+    """The further metrics of its update."""
+
+
+RunRecords = IterationRecord | ValidationMetrics | RunEvent
+"""What a run writes down."""
+
+
+def deliver(record: RunRecords, callback: Callback) -> None:
+    """Call the method that the record is for."""
+    match record:
+        case IterationRecord(metrics, loss):
+            callback.on_iteration(metrics, loss)
+        case ValidationMetrics():
+            callback.on_validation(record)
+        case RunEvent():
+            callback.on_event(record)

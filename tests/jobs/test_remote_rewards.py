@@ -1,0 +1,77 @@
+"""What a job may say of a scorer or a model behind a server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from spotlight.jobs import RewardSpec
+
+HTTP = {"url": "http://10.0.0.5:8200/score"}
+JUDGE = {"url": "https://models.example.org/v1/chat/completions", "model": "some/model"}
+
+
+def reward(kind: str, section: dict[str, Any], **others: Any) -> RewardSpec:
+    return msgspec.convert({"kind": kind, kind: section, **others}, RewardSpec)
+
+
+@pytest.mark.parametrize(("kind", "section"), [("http", HTTP), ("judge", JUDGE)])
+@pytest.mark.parametrize(
+    ("field", "value", "problem"),
+    [
+        ("url", "10.0.0.5:8200", "http://"),
+        ("url", "ftp://10.0.0.5/score", "http://"),
+        ("url", "http://", "http://"),
+        ("url", f"http://host/{'x' * 3000}", "url"),
+        ("attempts", 0, "at least 1"),
+        ("attempts", 10**6, "at most"),
+        ("concurrency", 0, "at least 1"),
+        ("timeout_s", 0, "must be positive"),
+        ("timeout_s", 1e9, "a day"),
+        ("timeout_s", "soon", "timeout_s"),
+        ("image_format", "jpeg", "image_format"),
+        ("authorization_file", "", "empty"),
+        ("token", "sesame", "token"),
+    ],
+)
+def test_what_no_server_could_be_asked_with_is_refused(
+    kind: str, section: dict[str, Any], field: str, value: Any, problem: str
+) -> None:
+    with pytest.raises(msgspec.ValidationError, match=problem):
+        reward(kind, {**section, field: value})
+
+
+def test_a_file_and_a_variable_together_are_refused() -> None:
+    with pytest.raises(msgspec.ValidationError, match="either a file or a variable"):
+        reward("http", {**HTTP, "authorization_file": "a", "authorization_variable": "B"})
+
+
+@pytest.mark.parametrize("images", [0, 10**6])
+def test_the_images_of_a_request_are_bounded(images: int) -> None:
+    with pytest.raises(msgspec.ValidationError, match="images_per_request"):
+        reward("http", {**HTTP, "images_per_request": images})
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"model": " "}, "model"),
+        ({"formula": "rubric"}, "say here what the model is to look at"),
+        ({"rubric": "Is it sharp?"}, "is used with `formula: rubric` only"),
+        ({"formula": "rubric", "rubric": "x" * 30_000}, "at most 20,000 characters"),
+    ],
+)
+def test_a_judge_that_does_not_know_what_to_do_is_refused(
+    change: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(msgspec.ValidationError, match=problem):
+        reward("judge", {**JUDGE, **change})
+
+
+def test_a_rubric_needs_a_scale() -> None:
+    section = {**JUDGE, "formula": "rubric", "rubric": "Is it sharp?"}
+    with pytest.raises(msgspec.ValidationError, match="worst and the best"):
+        reward("judge", section, range=None)
+    assert reward("judge", section, range=[1, 5]).range == (1, 5)

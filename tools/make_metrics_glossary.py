@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+"""Writes docs/metrics.md from the docstrings of the records of a run.
+
+python tools/make_metrics_glossary.py           write the page
+python tools/make_metrics_glossary.py --check   exit with 1 when the page is not up to date
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "metrics.md"
+SOURCES = [ROOT / "spotlight" / name for name in ("run_metrics.py", "run_events.py")]
+
+sys.path.insert(0, str(ROOT))
+
+from spotlight.docstrings import read_docstrings  # noqa: E402 (it need not be installed)
+from spotlight.run_events import EVENTS  # noqa: E402
+from spotlight.run_metrics import IterationMetrics, ValidationMetrics  # noqa: E402
+
+INTRODUCTION = """\
+# What a run writes down
+
+<!-- Written by tools/make_metrics_glossary.py from spotlight/run_metrics.py and run_events.py; edit
+the docstrings there. -->
+
+The lines of `metrics.jsonl` have a `kind`, `iteration` or `validation`; those of `events.jsonl`
+have an `event`, their name. Callbacks ([trackers](trackers.md)) are given the same as typed
+records. All have `time_s`: seconds of run time, earlier, interrupted runs of the folder included.
+Times are in seconds, spreads are standard deviations, and what was not measured is `null`.
+
+Trackers call these numbers `iteration/NAME` and `validation/NAME`, and the metrics of the loss
+`loss/NAME`.
+"""
+
+
+def glossary() -> str:
+    """The whole page."""
+    docs: dict[str, str] = {}
+    for source in SOURCES:
+        docs |= read_docstrings(source)
+    return INTRODUCTION + "".join(_parts(docs))
+
+
+def _parts(docs: dict[str, str]) -> Iterator[str]:
+    for record in (IterationMetrics, ValidationMetrics):
+        yield f"\n## `{record.__struct_config__.tag}`\n\n{docs[record.__name__]}\n\n"
+        yield from _table(record, docs)
+    yield "\n## Events\n"
+    for name, event in EVENTS.items():
+        yield f"\n### `{name}`\n\n{docs[event.__name__]}\n"
+        if _fields(event):
+            yield "\n"
+        yield from _table(event, docs)
+
+
+def _table(record: type[msgspec.Struct], docs: dict[str, str]) -> Iterator[str]:
+    if not _fields(record):
+        return
+    yield "| field | meaning |\n|---|---|\n"
+    for name in _fields(record):
+        yield f"| `{name}` | {docs[f'{record.__name__}.{name}'].replace('|', chr(92) + '|')} |\n"
+
+
+def _fields(record: type[msgspec.Struct]) -> list[str]:
+    return [field.name for field in msgspec.structs.fields(record) if field.name != "time_s"]
+
+
+def main() -> int:
+    """Write or check the page."""
+    text = glossary()
+    if "--check" in sys.argv[1:]:
+        return int(not PAGE.exists() or PAGE.read_text(encoding="utf-8") != text)
+    PAGE.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
