@@ -51,7 +51,7 @@ def run_job(job: JobSpec, folder: Path) -> list[float]:
     file.write_text(job_to_yaml(job))
     command = [sys.executable, "-m", "spotlight.cli", "run", str(file), "--run-folder", str(run)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=900)
-    return [iteration.images_per_s for iteration in read_run(run).iterations[1:]]
+    return [each.images_per_s or 0.0 for each in read_run(run).iterations[1:]]
 
 
 async def run_loop(job: JobSpec) -> dict[str, list[float]]:

@@ -189,6 +189,11 @@ class Rollouts:
         """The version that was published last; -1 before the first."""
         return self._publications.newest
 
+    @property
+    def versions(self) -> frozenset[int]:
+        """Those that are published and kept."""
+        return frozenset(self._publications.offers)
+
     # --- rollouts ---
 
     def rollout(self, requests: Iterable[RolloutRequest]) -> GroupStream:

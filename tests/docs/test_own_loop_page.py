@@ -6,12 +6,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "own-loop.md").read_text(encoding="utf-8")
-LOOP, ASYNCHRONOUS, ACTORS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+LOOP, ASYNCHRONOUS, TWIN, ACTORS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
 
 
 def output_of(program: str) -> list[str]:
@@ -34,6 +35,16 @@ def test_the_program_with_an_event_loop_runs() -> None:
         assert re.fullmatch(r"1 \[(\d\.\d+(, )?){4}\]", line), line
     workers, previews = map(int, last.split())
     assert workers == 2 and previews > 0
+
+
+def test_the_application_of_the_page_has_the_routes_that_it_names() -> None:
+    names: dict[str, Any] = {}
+    exec(TWIN, names)
+    routes = {
+        f"{max(route.methods - {'HEAD'})} {route.path.partition('/{')[0]}"
+        for route in names["app"].routes
+    }
+    assert routes == set(re.findall(r"`((?:PUT|POST|GET) /[a-z]+)", PAGE))
 
 
 def test_the_actors_with_messages_of_their_own_take_20_lines_and_talk() -> None:

@@ -6,7 +6,9 @@ import asyncio
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 import torch
@@ -124,6 +126,31 @@ def test_the_example_runs_as_it_is_printed() -> None:
     assert [line.partition(":")[0] for line in lines] == ["step 0", "step 1", "step 2"]
     assert (done.returncode, done.stderr) == (0, "")
     assert len(EXAMPLE.read_text(encoding="utf-8").splitlines()) <= 30
+
+
+def test_it_is_called_as_a_pipeline_of_diffusers() -> None:
+    from spotlight.rollouts.pipeline import RolloutPipeline
+
+    model = load_model(SPEC)
+    with BlockingRollouts.local(model=SPEC, sampler=SAMPLER) as rollouts:
+        rollouts.publish(model.transformer.state_dict(), 0)
+        pipeline = RolloutPipeline(rollouts)
+
+        def images(output_type: Any) -> Any:
+            generator = torch.Generator().manual_seed(3)
+            options = {"num_images_per_prompt": 2, "generator": generator}
+            return pipeline(PROMPTS, output_type=output_type, **options).images
+
+        pictures, pixels, latents = images("pil"), images("np"), images("latent")
+        assert [picture.size for picture in pictures] == [(48, 16)] * 4
+        assert pixels.shape == (4, 16, 48, 3) and 0.0 <= pixels.min() < pixels.max() <= 1.0
+        np.testing.assert_array_equal(
+            pixels, np.stack([np.asarray(p) / np.float32(255) for p in pictures])
+        )
+        decoded = model.decode(latents, 16, 48)
+        np.testing.assert_array_equal(decoded, np.stack([np.asarray(p) for p in pictures]))
+        with pytest.raises(JobError, match="generator: there are 1 for 2 images"):
+            pipeline(PROMPTS, generator=[torch.Generator()])
 
 
 def test_the_blocking_twin_can_be_left_in_the_middle() -> None:

@@ -233,10 +233,8 @@ class Coordinator(Actor):
         runner = self._runner
         if isinstance(runner, SessionRunner) and runner.session == message.session:
             return runner.began
-        if runner is not None:
+        if runner is not None or self._starting:
             return SessionRefused(f"`{self._status.job}` is running; `spotlight cancel` it first")
-        if self._starting:
-            return SessionRefused("a job is about to start; try again in a moment")
         if message.goes_on:
             return SessionRefused(f"the session has ended: {self._status.reason or 'it is over'}")
         self._starting = True
@@ -330,6 +328,7 @@ class Coordinator(Actor):
     ) -> RunnerT:
         """Have a runner work in a folder, of which a coordinator that comes back learns."""
         nodes = {node.node: node for node in self._present()}
+        runner: RunnerT
         async with AsyncExitStack() as undo:
             undo.callback(close)
             store = self._open_store(start.folder / "artifacts", start.token)

@@ -114,7 +114,8 @@ class SessionGroups:
 
     def first_done(self, most: int) -> list[int]:
         """Numbers of what to tell next; at least one if any is done."""
-        found, samples = [], 0
+        found: list[int] = []
+        samples = 0
         for number, group in self._done.items():
             samples += len(group.order.seeds)
             if found and (len(found) == most or samples > _MOST_SAMPLES):
