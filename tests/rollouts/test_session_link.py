@@ -296,7 +296,7 @@ def test_one_session_follows_another_and_leaves_nothing(tmp_path: Path) -> None:
 def test_there_is_one_session_at_a_time(tmp_path: Path) -> None:
     async def scene(cluster: Cluster) -> None:
         async with program(cluster, "first"):
-            with pytest.raises(RequestRefused, match="`session-first` is running"):
+            with pytest.raises(RequestRefused, match="`session-first` runs"):
                 async with program(cluster, "second"):
                     pass
 

@@ -234,7 +234,8 @@ class Coordinator(Actor):
         if isinstance(runner, SessionRunner) and runner.session == message.session:
             return runner.began
         if runner is not None or self._starting:
-            return SessionRefused(f"`{self._status.job}` is running; `spotlight cancel` it first")
+            busy = self._status.job or "a job"
+            return SessionRefused(f"`{busy}` runs; `spotlight cancel` it first")
         if message.goes_on:
             return SessionRefused(f"the session has ended: {self._status.reason or 'it is over'}")
         self._starting = True
