@@ -47,7 +47,7 @@ MOST_ATTEMPTS = 100
 def main() -> None:
     """Print the figures."""
     options = arguments(__doc__)
-    signs, rounds, faults = (2, 1, 70) if options.quick else (100, 5, 1000)
+    signs, rounds, faults = (2, 1, 70) if options.quick else (100, 15, 1000)
     figures: dict[str, Any] = {}
     figures |= reading(signs)
     figures |= over_http(rounds)

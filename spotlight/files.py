@@ -41,6 +41,16 @@ class Lines(NamedTuple, Generic[T]):
         """Where an item stands, for an error."""
         return f"{self.source}, line {self.numbers[index]}"
 
+    def spread(self, count: int) -> Lines[T]:
+        """So many of the lines, with equal distances as far as that can be; at most all."""
+        total = len(self.items)
+        kept = [index * total // count for index in range(count)] if count < total else range(total)
+        return Lines(
+            self.source,
+            [self.items[index] for index in kept],
+            [self.numbers[index] for index in kept],
+        )
+
     def map(self, function: Callable[[T], Other]) -> Lines[Other]:
         """The same lines with something else made of each."""
         return Lines(self.source, [function(item) for item in self.items], self.numbers)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 import msgspec
 
 SamplerKind = Literal["ode", "flow_sde", "cps"]
-ExportedWeights = Literal["ema", "newest", "best"]
+ExportedWeights = Literal["best", "checked", "ema", "newest"]
 ExportFormat = Literal["diffusers", "peft"]
 RequestKind = Literal["preview", "rollout", "evaluation"]
 WorkerState = Literal[

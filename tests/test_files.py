@@ -117,3 +117,9 @@ def test_an_item_is_found_again_by_its_line() -> None:
     lines = Lines("file", ["a", "b"], [1, 4])
     assert lines.map(len) == Lines("file", [1, 1], [1, 4])
     assert lines.place(1) == "file, line 4"
+
+
+def test_some_lines_are_spread_evenly_over_all() -> None:
+    lines = Lines("file", list(range(10)), list(range(1, 11)))
+    assert lines.spread(4) == Lines("file", [0, 2, 5, 7], [1, 3, 6, 8])
+    assert lines.spread(10) == lines.spread(99) == lines

@@ -120,7 +120,7 @@ def init(
 
     if not only_list:
         written = write_job_file(file, example)
-        typer.echo(f"wrote {written}; try it with: spotlight plan {written}\n")
+        typer.echo(f"wrote {', '.join(map(str, written))}; try it with: spotlight plan {file}\n")
     for line in example_lines():
         typer.echo(line)
 
@@ -211,8 +211,9 @@ def export(
     weights: Annotated[
         ExportedWeights,
         typer.Option(
-            help="best: the averaged weights with the best validation; ema: the averaged weights"
-            " of the newest checkpoint; newest: its weights as trained."
+            help="best: the averaged weights with the best validation; checked: those that are best"
+            " by validation.rewards; ema: those of the newest checkpoint; newest: its weights as"
+            " trained."
         ),
     ] = "best",
     format: Annotated[

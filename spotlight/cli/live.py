@@ -86,6 +86,9 @@ def summary_table(summary: dict[str, Any]) -> RenderableType:
     table.add_row("outcome", _outcome(summary["outcome"], summary["reason"]))
     table.add_row("validation", _from_to(summary, "validation", best=True))
     table.add_row("reward", _from_to(summary, "reward"))
+    if exported := summary["exported"]:
+        score = "" if exported["score"] is None else f", validation {exported['score']:.3f}"
+        table.add_row("exported", f"the average after {exported['iteration']} iterations{score}")
     for name, reward in summary["rewards"].items():
         use = "" if reward["is_trained"] else " (not trained on)"
         table.add_row(f"  {name}", _from_to(reward, "validation").append(use))

@@ -49,6 +49,7 @@ def load_model(spec: ModelSpec, *, device: torch.device | str | None = None) -> 
         _load_part(FlowMatchEulerDiscreteScheduler, folder, "scheduler"),
         _load_text_encoder(folder, index, device, dtype),
         _load_codec(folder, index, transformer, device, dtype),
+        spec.negative_prompt,
     )
     if spec.tuning == "lora":
         add_adapters(transformer, spec.lora)

@@ -37,6 +37,7 @@ class QwenImageModel:
         scheduler: Scheduler,
         text_encoder: TextEncoder,
         codec: ImageCodec,
+        negative_prompt: str = NEGATIVE_PROMPT,
     ) -> None:
         """Raises `CheckpointError` naming the field in which the parts do not fit each other."""
         _check_fit(transformer, text_encoder, codec)
@@ -44,6 +45,7 @@ class QwenImageModel:
         self._scheduler = scheduler
         self._text_encoder = text_encoder
         self._codec = codec
+        self._negative_prompt = negative_prompt
         self._encoded: dict[str, tuple[Tensor, Tensor]] = {}
 
     @property
@@ -82,7 +84,7 @@ class QwenImageModel:
         positive = self._forward(latents, sigmas, embeddings, height, width)
         if guidance == 1.0:
             return positive
-        unconditional = self.encode_prompts([NEGATIVE_PROMPT]).select([0] * len(latents))
+        unconditional = self.encode_prompts([self._negative_prompt]).select([0] * len(latents))
         negative = self._forward(latents, sigmas, unconditional, height, width)
         combined = negative + guidance * (positive - negative)
         norms: list[Tensor] = [

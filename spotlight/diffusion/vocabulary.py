@@ -41,11 +41,8 @@ class TokenVocabulary:
 
     def too_long(self, prompts: Sequence[str]) -> dict[int, int]:
         """Tokens of each prompt that has more than `length`, by its place in the list."""
-        words = frozenset(self.words)
-        counts = [
-            sum(1 if piece in words else len(piece) for piece in _pieces(prompt))
-            for prompt in prompts
-        ]
+        lengths = _Lengths.fromkeys(self.words, 1)
+        counts = [sum(map(lengths.__getitem__, _pieces(prompt))) for prompt in prompts]
         return {index: count for index, count in enumerate(counts) if count > self.length}
 
     def _token(self, piece: str) -> list[int]:
@@ -57,5 +54,16 @@ class TokenVocabulary:
         ]
 
 
+class _Lengths(dict[str, int]):
+    """Tokens of each piece; a job has far more prompts than different pieces."""
+
+    def __missing__(self, piece: str) -> int:
+        self[piece] = length = len(piece)
+        return length
+
+
+_PIECE = re.compile(r"[A-Za-z]+|\S")
+
+
 def _pieces(prompt: str) -> list[str]:
-    return re.findall(r"[A-Za-z]+|\S", prompt.lower())
+    return _PIECE.findall(prompt.lower())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -9,12 +10,12 @@ import msgspec
 
 from spotlight.errors import RunFolderError, UserError
 from spotlight.jobs import ModelSpec
-from spotlight.policies.checkpoint_retention import best_version
+from spotlight.policies.checkpoint_retention import best_version, checks_of, scores_of
 from spotlight.store.run_folder import (
     checkpoint_path,
     read_config,
     saved_iterations,
-    validation_scores,
+    validations_of,
 )
 from spotlight.types import ExportedWeights, ExportFormat
 
@@ -45,8 +46,9 @@ def plan_export(
 
     Args:
         run: its folder; nothing in it is changed but for the new folder.
-        weights: `best` is the average with the best validation, of the checkpoints that are there;
-            `ema` the average, and `newest` the trained weights, of the newest checkpoint.
+        weights: `best` is the average with the best validation score, of the checkpoints that are
+            there, and `checked` the one that is best by the rewards that nobody trains on; `ema` is
+            the average, and `newest` the trained weights, of the newest checkpoint.
         format: `diffusers`, or `peft` for adapters.
         folder: new or empty; by default one in the run folder's `exports/`.
 
@@ -58,19 +60,18 @@ def plan_export(
             "--format peft: this job trains whole weights, and peft reads adapters"
             " (`model.tuning: lora`); use `--format diffusers`"
         )
-    saved, scores = saved_iterations(run), validation_scores(run)
+    saved, validations = saved_iterations(run), validations_of(run)
     if not saved:
         raise RunFolderError(
             f"{run / 'checkpoints'} holds no checkpoint yet; wait for the first"
             " (`checkpoint_every` in the job says when)"
         )
-    iteration: int | None = saved[-1]
+    iteration = saved[-1]
     if weights == "best":
-        iteration = best_version({one: scores[one] for one in saved if one in scores})
-        if iteration is None:
-            raise UserError(
-                "--weights best: no checkpoint of this run is validated yet; use `--weights ema`"
-            )
+        iteration = _best(saved, scores_of(validations), "no checkpoint of this run is validated")
+    elif weights == "checked":
+        problem = "no checkpoint of this run has a validation with `validation.rewards`"
+        iteration = _best(saved, checks_of(validations), problem)
     folder = folder or run / "exports" / f"iteration-{iteration:06d}-{weights}-{format}"
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"--to: {folder} is there already; give a new or an empty folder")
@@ -81,5 +82,12 @@ def plan_export(
         format=format,
         folder=str(folder),
         iteration=iteration,
-        score=None if weights == "newest" else scores.get(iteration),
+        score=None if weights == "newest" else scores_of(validations).get(iteration),
     )
+
+
+def _best(saved: Sequence[int], by: Mapping[int, float], problem: str) -> int:
+    best = best_version({one: by[one] for one in saved if one in by})
+    if best is None:
+        raise UserError(f"--weights: {problem}; use `--weights ema`")
+    return best

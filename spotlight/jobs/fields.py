@@ -29,6 +29,8 @@ LARGEST_REWARD = 1e9
 """Of a reward's absolute value, and of its weight: what is larger comes from a broken scorer."""
 GREATEST_RANK = 8192
 """Of adapters, and their scale: the layers that they adapt are hardly larger."""
+LONGEST_PROMPT = 10_000
+"""Characters: far more than text encoders read."""
 MOST_THREADS = 256
 MOST_WORKERS_OF_NODE = 256
 """Far more than accelerators fit into a machine."""

@@ -11,6 +11,7 @@ from typing import Literal
 
 from spotlight.jobs.fields import (
     GREATEST_RANK,
+    LONGEST_PROMPT,
     MOST_IN_BATCH,
     MOST_ITERATIONS,
     MOST_PIXELS,
@@ -75,9 +76,18 @@ class ModelSpec(Section, frozen=True, kw_only=True):
     """Train all weights of the transformer, or low-rank adapters only."""
     lora: LoraSpec = LoraSpec()
     """The adapters; unused by `full`."""
+    negative_prompt: str = " "
+    """What guidance pushes away from, in rollouts, training and validation alike; Qwen-Image's
+    authors advise a single space. Unused where `sampler.guidance` and `validation.guidance` are 1.
+    """
 
     def __post_init__(self) -> None:
         require_path("checkpoint", self.checkpoint)
+        require(
+            len(self.negative_prompt) <= LONGEST_PROMPT,
+            "negative_prompt",
+            f"must have at most {LONGEST_PROMPT:,} characters",
+        )
 
 
 class PromptsSpec(Section, frozen=True, kw_only=True):
@@ -328,8 +338,13 @@ class ExplorationSpec(Section, frozen=True, kw_only=True):
 class ValidationSpec(Section, frozen=True, kw_only=True):
     """Held-out prompts, always with the same seeds."""
 
+    prompts: int | None = None
+    """So many of the validation prompts, spread evenly over them; all when absent. [prompts]"""
     seeds: int = 4
     """Images per validation prompt. [images]"""
+    guidance: float | None = None
+    """True classifier-free guidance scale of validation images, 1 for none; `sampler.guidance` when
+    absent."""
     every: int = 5
     """Iterations between validations; the first and the last weights are always validated.
     [iterations]"""
@@ -340,7 +355,13 @@ class ValidationSpec(Section, frozen=True, kw_only=True):
     """What the job does then; either way the best checkpoint by these rewards is kept."""
 
     def __post_init__(self) -> None:
+        require(self.prompts is None or self.prompts >= 1, "prompts", "must be at least 1")
         require(self.seeds >= 1, "seeds", "must be at least 1")
+        require(
+            self.guidance is None or self.guidance >= 1,
+            "guidance",
+            "must be at least 1 (1 means no guidance)",
+        )
         require(self.every >= 1, "every", "must be at least 1")
         require_at_most(self, MOST_REPEATS, "seeds")
         require_at_most(self, MOST_ITERATIONS, "every")

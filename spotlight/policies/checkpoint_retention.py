@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+
+from spotlight.run_metrics import ValidationMetrics
+
+
+def scores_of(validations: Iterable[ValidationMetrics]) -> dict[int, float]:
+    """The score of each weights version."""
+    return {one.weights_version: one.score for one in validations}
+
+
+def checks_of(validations: Iterable[ValidationMetrics]) -> dict[int, float]:
+    """What each weights version is worth by the rewards that nobody trains on, if there are any."""
+    return {one.weights_version: one.checks for one in validations if one.checks is not None}
 
 
 def best_version(scores: Mapping[int, float]) -> int | None:

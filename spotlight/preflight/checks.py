@@ -70,7 +70,7 @@ def read_job_files(job: JobSpec) -> JobFiles:
     return JobFiles(
         checkpoint=inspect_checkpoint(job.model),
         train=_prompts("prompts.train", job.prompts.train),
-        validation=_prompts("prompts.validation", job.prompts.validation),
+        validation=_validation_prompts(job),
     )
 
 
@@ -87,6 +87,7 @@ def check(job: JobSpec, *, run_folder: Path | None = None, local_workers: bool =
     _check_size(job.sampler, files.checkpoint)
     _check_degree(job.sampler, files.checkpoint)
     _check_prompts(job, files)
+    _check_negative_prompt(job.model.negative_prompt, files.checkpoint)
     check_trackers(job.trackers)
     if local_workers:
         _check_pools(job)
@@ -159,6 +160,20 @@ def _prompts(field: str, name: str) -> Lines[Prompt]:
         raise JobError(field, error.problem) from error
 
 
+def _validation_prompts(job: JobSpec) -> Lines[Prompt]:
+    """Those that the job validates on, which may be some of the file's."""
+    lines, wanted = _prompts("prompts.validation", job.prompts.validation), job.validation.prompts
+    if wanted is None:
+        return lines
+    if wanted > len(lines.items):
+        raise JobError(
+            "validation.prompts",
+            f"{wanted:,} prompts are wanted, but `prompts.validation` has only"
+            f" {len(lines.items):,}; lower it or add prompts",
+        )
+    return lines.spread(wanted)
+
+
 def _check_prompts(job: JobSpec, files: JobFiles) -> None:
     trained = set(files.train.map(_text).items)
     validated = files.validation.map(_text)
@@ -221,19 +236,35 @@ def _check_scorable(field: str, lines: Lines[Prompt], reward: RewardSpec) -> Non
 
 def _check_lengths(field: str, lines: Lines[str], checkpoint: CheckpointInfo) -> None:
     """A prompt that the text encoder cannot read would lose its group in the middle of a run."""
-    vocabulary, tokenizer = checkpoint.vocabulary, checkpoint.folder / "tokenizer"
-    if vocabulary is not None:
-        most, too_long = vocabulary.length, vocabulary.too_long(lines.items)
-    else:
-        most = qwen_tokens.QWEN_TEXT_LENGTH
-        too_long = qwen_tokens.too_long(tokenizer, lines.items)
+    too_long = _too_long(lines.items, checkpoint)
     if too_long:
         index, tokens = next(iter(too_long.items()))
         raise JobError(
             field,
             f"{lines.place(index)}: this prompt has {tokens} tokens, but the checkpoint's text "
-            f"encoder reads at most {most}{_and_more(too_long)}; shorten it",
+            f"encoder reads at most {_most_tokens(checkpoint)}{_and_more(too_long)}; shorten it",
         )
+
+
+def _check_negative_prompt(prompt: str, checkpoint: CheckpointInfo) -> None:
+    for tokens in _too_long([prompt], checkpoint).values():
+        raise JobError(
+            "model.negative_prompt",
+            f"has {tokens} tokens, but the checkpoint's text encoder reads at most"
+            f" {_most_tokens(checkpoint)}; shorten it",
+        )
+
+
+def _too_long(prompts: Sequence[str], checkpoint: CheckpointInfo) -> dict[int, int]:
+    """Tokens of each prompt that has too many, by its place in the list."""
+    if checkpoint.vocabulary is not None:
+        return checkpoint.vocabulary.too_long(prompts)
+    return qwen_tokens.too_long(checkpoint.folder / "tokenizer", prompts)
+
+
+def _most_tokens(checkpoint: CheckpointInfo) -> int:
+    vocabulary = checkpoint.vocabulary
+    return vocabulary.length if vocabulary is not None else qwen_tokens.QWEN_TEXT_LENGTH
 
 
 def _and_more(found: Sized) -> str:

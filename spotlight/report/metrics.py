@@ -14,6 +14,7 @@ from spotlight.report.run_reading import RunHistory, read_run
 from spotlight.run_events import (
     GroupDropped,
     LeasesExpired,
+    ModelExported,
     NodeLost,
     RunFinished,
     RunStarted,
@@ -77,6 +78,7 @@ def summarise(run: RunHistory, workers: Sequence[Lane] | None = None) -> dict[st
         "validation_start": scores[0] if scores else None,
         "validation_end": scores[-1] if scores else None,
         "validation_best": max(scores, default=None),
+        "exported": _exported(run),
         "reward_start": _reward(run, 0),
         "reward_end": _reward(run, -1),
         "rewards": _each_reward(run),
@@ -99,6 +101,12 @@ def summarise(run: RunHistory, workers: Sequence[Lane] | None = None) -> dict[st
             for lane in workers
         },
     }
+
+
+def _exported(run: RunHistory) -> dict[str, Any] | None:
+    """The weights in the folder `export`."""
+    events = run.events_of(ModelExported)
+    return {"iteration": events[-1].iteration, "score": events[-1].score} if events else None
 
 
 def _reward(run: RunHistory, index: int) -> float | None:

@@ -16,7 +16,7 @@ from spotlight.errors import MissingDependency, ScoringError
 
 try:
     import httpx2
-except ImportError as error:
+except ModuleNotFoundError as error:
     raise MissingDependency(
         f"a reward over HTTP needs {error.name}; pip install spotlight-rl[rewards]"
     ) from error

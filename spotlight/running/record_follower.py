@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from spotlight.run_events import RunEvent, decode_event
+from spotlight.run_events import decode_event
 from spotlight.run_metrics import IterationMetrics, decode_metrics, further_metrics
 from spotlight.trackers import IterationRecord, RunRecords
 
@@ -92,7 +92,4 @@ def _metrics_record(line: bytes) -> RunRecords:
 
 
 def _time_s(record: RunRecords) -> float:
-    timed: RunEvent | msgspec.Struct = (
-        record.metrics if isinstance(record, IterationRecord) else record
-    )
-    return float(timed.time_s)
+    return record.metrics.time_s if isinstance(record, IterationRecord) else record.time_s

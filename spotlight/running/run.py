@@ -66,6 +66,8 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Of the last weights that were validated."""
     validation_best: float | None
     """The highest one."""
+    exported_iteration: int | None
+    """How many iterations the weights in `export` were trained; None if there are none."""
     callback_troubles: tuple[CallbackTrouble, ...]
     """Callbacks that failed or were too slow."""
 
@@ -191,6 +193,7 @@ def _summary(
         validation_start=figures["validation_start"],
         validation_end=figures["validation_end"],
         validation_best=figures["validation_best"],
+        exported_iteration=figures["exported"]["iteration"] if figures["exported"] else None,
         callback_troubles=troubles,
     )
 

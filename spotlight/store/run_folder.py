@@ -90,10 +90,7 @@ class RunFolder:
 
     def validations(self) -> list[ValidationMetrics]:
         """Those in metrics.jsonl, in their order."""
-        metrics = self.path / "metrics.jsonl"
-        with _explaining(metrics), _decoding(metrics):
-            records = [decode_metrics(line) for line in _whole_lines(metrics)]
-        return [record for record in records if isinstance(record, ValidationMetrics)]
+        return validations_of(self.path)
 
     def rewind(self, completed: int, validated: Collection[int]) -> None:
         """Drop the metrics and checkpoints of later iterations, and other validations: they will be
@@ -211,17 +208,13 @@ def saved_iterations(run: Path) -> list[int]:
     return sorted(int(number) for number in numbers if number.isascii() and number.isdigit())
 
 
-def validation_scores(run: Path) -> dict[int, float]:
-    """The score of each weights version of a run folder that is on record so far."""
+def validations_of(run: Path) -> list[ValidationMetrics]:
+    """The validations of a run folder that are on record so far, in their order."""
     metrics = run / "metrics.jsonl"
     with _explaining(metrics), _decoding(metrics):
         lines = _whole_lines(metrics) if metrics.exists() else []
-        records = [json.loads(line) for line in lines]
-        return {
-            int(record["weights_version"]): float(record["score"])
-            for record in records
-            if record["kind"] == "validation"
-        }
+        records = [decode_metrics(line) for line in lines]
+    return [record for record in records if isinstance(record, ValidationMetrics)]
 
 
 def read_config(path: Path) -> JobSpec:

@@ -5,7 +5,6 @@ Imports a tracker's package only when it is made, in the thread of the callbacks
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -74,14 +73,14 @@ def _own_class(field: str, target: str) -> Callable[[TrackedRun], Callback]:
             " where the coordinator runs, or start that in the folder that holds it",
         ) from error
     missing = [method for method in _METHODS if not callable(getattr(found, method, None))]
-    if missing or not inspect.isclass(found):
+    if missing or not isinstance(found, type):
         raise JobError(
             field,
             f"`{target}` is no class with the methods {', '.join(_METHODS)}; see"
             " `spotlight.trackers.Callback`",
         )
-    kind: Callable[[TrackedRun], Callback] = found
-    return kind
+    make: Any = found
+    return make  # type: ignore[no-any-return]
 
 
 @contextmanager

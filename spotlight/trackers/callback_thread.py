@@ -72,6 +72,11 @@ class CallbackThread:
         self._thread = threading.Thread(target=self._run, name="callbacks", daemon=True)
 
     @property
+    def running(self) -> bool:
+        """Whether there is somebody who may yet be told of something."""
+        return self._thread.is_alive()
+
+    @property
     def waiting(self) -> int:
         """Records that the callbacks have not been told of."""
         return len(self._waiting)

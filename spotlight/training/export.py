@@ -111,7 +111,7 @@ def _save_for_pipelines(lora: LoraSpec, weights: Mapping[str, Tensor], folder: P
     """The metadata hold the scale: without them a reader takes alpha to be the rank."""
     QwenImageLoraLoaderMixin.save_lora_weights(
         folder,
-        transformer_lora_layers=_file_names(weights),
+        transformer_lora_layers=dict(_file_names(weights)),
         transformer_lora_adapter_metadata={
             "r": lora.rank,
             "lora_alpha": lora.alpha,
@@ -132,7 +132,7 @@ def _save_for_peft(model: ModelSpec, weights: Mapping[str, Tensor], folder: Path
         lora_alpha=model.lora.alpha,
         target_modules=sorted(model.lora.targets),
         inference_mode=True,
-    ).save_pretrained(folder)
+    ).save_pretrained(str(folder))
     named = {f"base_model.model.{name}": it for name, it in _file_names(weights).items()}
     save_file(named, folder / "adapter_model.safetensors", {"format": "pt"})
 

@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 import structlog
 
-from spotlight.cli import daemons, local
+from spotlight.cli import daemons
 from spotlight.cli.app import main
 from spotlight.errors import AskTimeout
 from spotlight.jobs import job_to_yaml
+from spotlight.running import local_run
 from tests.studies.small_run import small_job, write_run
 
 EXTRAS = {"torch", "diffusers", "safetensors", "numpy", "PIL", "psutil", "onnxruntime"}
@@ -174,8 +175,8 @@ def test_a_coordinator_that_does_not_answer_a_submission_is_one_line(
     async def cluster(*arguments: Any) -> AsyncIterator[Any]:
         yield Silent()
 
-    monkeypatch.setattr(local, "local_cluster", cluster)
-    monkeypatch.setattr(local, "connect", cluster)
+    monkeypatch.setattr(local_run, "local_cluster", cluster)
+    monkeypatch.setattr(local_run, "connect", cluster)
     (tmp_path / "job.yaml").write_text(job_to_yaml(small_job()))
     line = refusal("run", tmp_path / "job.yaml", "--run-folder", tmp_path / "run", plan=True)
     assert "did not take the job (it did not answer within 60 s); see " in line

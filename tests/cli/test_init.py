@@ -15,14 +15,26 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("name", example_names())
-def test_every_example_passes_the_checks(name: str, tmp_path: Path) -> None:
-    file = write_job_file(tmp_path / "job.yaml", name)
+def test_every_example_passes_the_checks(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    file, *_ = write_job_file(tmp_path / "job.yaml", name)
     check(load_job(file), run_folder=tmp_path / "run")
+
+
+def test_an_example_in_a_folder_of_its_own_comes_with_what_lies_beside_it(tmp_path: Path) -> None:
+    written = write_job_file(tmp_path / "job.yaml", "own-reward/own-reward")
+    assert [file.name for file in written] == ["job.yaml", "ink.py"]
+    with pytest.raises(UserError, match=r"ink\.py is there already"):
+        write_job_file(tmp_path / "other.yaml", "own-reward/own-reward")
 
 
 def test_the_examples_of_the_package_are_those_of_the_repository() -> None:
     assert EXAMPLES.resolve() == ROOT / "examples"
-    assert {"ocr-tiny", "compositional-tiny", "ocr-tiny-lora"} <= set(example_names())
+    assert {"ocr-tiny", "compositional-tiny", "ocr-tiny-lora", "own-reward/own-reward"} <= set(
+        example_names()
+    )
 
 
 def test_each_example_is_listed_with_what_it_is() -> None:
@@ -33,7 +45,7 @@ def test_each_example_is_listed_with_what_it_is() -> None:
 
 
 def test_without_an_example_every_field_is_written(tmp_path: Path) -> None:
-    file = write_job_file(tmp_path / "mine.yaml", "")
+    (file,) = write_job_file(tmp_path / "mine.yaml", "")
     assert "#checkpoint_every: 5" in file.read_text()
     check(load_job(file), run_folder=tmp_path / "run")
 

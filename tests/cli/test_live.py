@@ -184,6 +184,7 @@ def test_the_summary_shows_the_figures_of_the_run() -> None:
         "validation_start": 0.334,
         "validation_end": 0.713,
         "validation_best": 0.72,
+        "exported": {"iteration": 35, "score": 0.72},
         "rewards": {},
         "reward_start": 0.3,
         "reward_end": 0.7,
@@ -201,6 +202,7 @@ def test_the_summary_shows_the_figures_of_the_run() -> None:
         "groups_dropped": 0,
     }
     table = " ".join(_drawn(summary_table(summary)).split())
+    assert "exported the average after 35 iterations, validation 0.720" in table
     for words in (
         "outcome finished",
         "validation 0.334 to 0.713, best 0.720",

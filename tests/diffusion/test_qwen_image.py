@@ -106,10 +106,15 @@ def pipeline() -> QwenImagePipeline:
 
 
 @pytest.fixture(scope="module")
-def real(pipeline: QwenImagePipeline, tmp_path_factory: pytest.TempPathFactory) -> DiffusionModel:
+def checkpoint(pipeline: QwenImagePipeline, tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("checkpoint")
     pipeline.save_pretrained(folder)
-    return load_model(ModelSpec(checkpoint=str(folder)), device="cpu")
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def real(checkpoint: str) -> DiffusionModel:
+    return load_model(ModelSpec(checkpoint=checkpoint), device="cpu")
 
 
 def test_prompts_are_encoded_as_by_the_pipeline(
@@ -149,6 +154,27 @@ def test_images_are_those_of_the_pipeline(
     torch.testing.assert_close(latents, expected, rtol=1e-3, atol=1e-4)
     decoded = real.decode(latents, SIZE, SIZE).astype(float)
     assert abs(decoded - images * 255).max() <= 1
+
+
+def test_guidance_pushes_away_from_the_jobs_negative_prompt_as_in_the_pipeline(
+    pipeline: QwenImagePipeline, checkpoint: str, real: DiffusionModel
+) -> None:
+    spec = ModelSpec(checkpoint=checkpoint, negative_prompt="a grey picture")
+    settings = SamplerSettings("ode", 3, SIZE, SIZE, guidance=4.0, micro_batch=4)
+    noise = initial_noise([1, 2], real.latent_shape(SIZE, SIZE))
+    expected = pipeline(
+        latents=noise.clone(),
+        output_type="latent",
+        prompt=PROMPTS,
+        negative_prompt=[spec.negative_prompt] * 2,
+        true_cfg_scale=4.0,
+        height=SIZE,
+        width=SIZE,
+        num_inference_steps=3,
+    ).images
+    latents = sample(load_model(spec, device="cpu"), PROMPTS, [1, 2], settings).latents
+    torch.testing.assert_close(latents, expected, rtol=1e-3, atol=1e-4)
+    assert not torch.allclose(latents, sample(real, PROMPTS, [1, 2], settings).latents, atol=1e-3)
 
 
 def test_sigmas_depend_on_the_number_of_tokens_as_in_the_pipeline(real: DiffusionModel) -> None:

@@ -39,6 +39,15 @@ def test_the_best_is_the_average_with_the_best_score_of_the_checkpoints_that_are
     assert plan_export(run, weights="best", format="diffusers").iteration == 6
 
 
+def test_those_that_are_best_by_what_nobody_trains_on_can_be_had(run: Path) -> None:
+    with pytest.raises(UserError, match=r"--weights: no checkpoint .* `validation\.rewards`"):
+        plan_export(run, weights="checked", format="diffusers")
+    line = {"kind": "validation", "weights_version": 2, "score": 0.5, "checks": 0.9}
+    (run / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    plan = plan_export(run, weights="checked", format="diffusers")
+    assert (plan.iteration, plan.score) == (2, 0.5)
+
+
 def test_the_newest_checkpoint_has_an_average_and_the_trained_weights(run: Path) -> None:
     ema = plan_export(run, weights="ema", format="diffusers")
     newest = plan_export(run, weights="newest", format="diffusers")
@@ -56,7 +65,7 @@ def test_a_run_without_a_checkpoint_is_named(run: Path) -> None:
 
 def test_without_a_validated_checkpoint_there_is_no_best(run: Path) -> None:
     (run / "metrics.jsonl").unlink()
-    with pytest.raises(UserError, match="--weights best: no checkpoint of this run is validated"):
+    with pytest.raises(UserError, match="--weights: no checkpoint of this run is validated"):
         plan_export(run, weights="best", format="diffusers")
 
 

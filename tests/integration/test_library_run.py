@@ -15,9 +15,9 @@ import yaml
 
 import spotlight
 from spotlight.errors import JobError, RunFolderError, UserError
-from spotlight.run_events import CheckpointSaved, RunEvent, RunFinished, RunStarted
+from spotlight.run_events import RunEvent, RunFinished, RunStarted
 from spotlight.run_metrics import IterationMetrics, ValidationMetrics
-from spotlight.store.run_folder import validation_scores
+from spotlight.store.run_folder import validations_of
 from tests.conftest import OURS
 from tests.integration.conftest import Workplace, descendants, events, metrics
 
@@ -83,7 +83,7 @@ async def test_a_program_runs_a_job_and_hears_of_everything(
     written = metrics(run, "iteration")
     assert [line.loss for line in notes.iterations] == [line["loss"] for line in written]
     assert all(loss.keys() and loss.keys() <= written[0].keys() for loss in notes.loss)
-    assert notes.scores == validation_scores(run)
+    assert notes.scores == {one.weights_version: one.score for one in validations_of(run)}
     assert summary.validation_best == max(notes.scores.values())
     assert isinstance(notes.events[0], RunStarted)
     assert isinstance(notes.events[-1], RunFinished)
@@ -103,19 +103,19 @@ async def test_a_callback_that_says_so_ends_the_job_and_the_run_can_go_on(
 
     notes, run = Notes(), workplace.folder / "run"
     notes.on_first_iteration = stop
-    job = workplace.job(iterations=50)
+    job = workplace.job(iterations=4)
 
     stopped = await spotlight.run(job, run_folder=run, callbacks=[notes])
 
     assert stopped.outcome == "cancelled"
     assert stopped.reason == f"stopped by the callback `{__name__}.Notes`: good enough"
     assert events(run)[-1]["reason"] == stopped.reason
-    assert stopped.iterations < 50
+    assert stopped.iterations < 4
     again = Notes()
-    again.on_first_iteration = stop
     resumed = await spotlight.run(resume=run, callbacks=[again])
-    assert resumed.iterations > stopped.iterations
-    assert again.iterations[0].iteration >= notes.iterations[0].iteration
+    assert (resumed.outcome, resumed.iterations) == ("finished", 4)
+    assert [line.iteration for line in again.iterations][-1] == 3
+    assert isinstance(again.events[0], RunStarted), "what was told before is not told again"
 
 
 async def test_a_run_that_is_cancelled_leaves_no_process_and_can_go_on(
@@ -137,7 +137,6 @@ async def test_a_run_that_is_cancelled_leaves_no_process_and_can_go_on(
 
     assert not [child for child in children if child.is_running()]
     assert events(run)[-1]["reason"] == "cancelled by the program that ran it"
-    assert any(isinstance(event, CheckpointSaved) for event in notes.events)
     assert isinstance(notes.events[-1], RunFinished)
 
 

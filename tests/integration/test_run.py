@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from spotlight.store.run_folder import checkpoint_path
 from tests.integration.conftest import Finished, Workplace, events, metrics, open_workplace
 
 
@@ -46,12 +47,17 @@ def test_a_run_trains_validates_and_reports(run: Path, done: Finished) -> None:
     assert events(run)[-1]["outcome"] == "finished"
 
 
-def test_the_export_is_what_was_validated_and_diffusers_loads_it(run: Path) -> None:
+def test_the_export_is_what_was_validated_best_and_diffusers_loads_it(run: Path) -> None:
     from diffusers import QwenImageTransformer2DModel
 
     exported = QwenImageTransformer2DModel.from_pretrained(run / "export")
 
-    checkpoint = load_file(run / "checkpoints" / "iteration-000002.safetensors")
+    (event,) = events(run, "model_exported")
+    scores = {line["weights_version"]: line["score"] for line in metrics(run, "validation")}
+    trained = {version: score for version, score in scores.items() if version > 0}
+    assert event["score"] == pytest.approx(max(trained.values()), abs=1e-6)
+    assert trained[event["iteration"]] == max(trained.values())
+    checkpoint = load_file(run / checkpoint_path(event["iteration"]))
     validated = {
         name.removeprefix("ema/"): tensor
         for name, tensor in checkpoint.items()
@@ -60,6 +66,23 @@ def test_the_export_is_what_was_validated_and_diffusers_loads_it(run: Path) -> N
     assert validated.keys() == exported.state_dict().keys()
     for name, tensor in exported.state_dict().items():
         assert torch.equal(tensor, validated[name]), name
+
+
+@pytest.mark.parametrize("weights", ["best", "ema", "newest"])
+def test_any_weights_of_a_run_can_be_exported_again(
+    place: Workplace, run: Path, weights: str
+) -> None:
+    done = place.spotlight("export", run, "--weights", weights)
+
+    assert done.code == 0, done.errors
+    folder = Path(done.output.rpartition(": ")[2].strip())
+    assert folder.parent == run / "exports"
+    file = "diffusion_pytorch_model.safetensors"
+    exported, first = load_file(folder / file), load_file(run / "export" / file)
+    is_the_same = all(torch.equal(exported[name], first[name]) for name in first)
+    assert is_the_same or weights != "best"
+    again = place.spotlight("export", run, "--weights", weights)
+    assert again.code == 2 and "is there already; give a new or an empty folder" in again.errors
 
 
 def test_another_run_does_not_overwrite_it(place: Workplace, run: Path) -> None:

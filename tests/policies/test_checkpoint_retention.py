@@ -1,6 +1,12 @@
 import pytest
 
-from spotlight.policies.checkpoint_retention import best_version, kept_checkpoints
+from spotlight.policies.checkpoint_retention import (
+    best_version,
+    checks_of,
+    kept_checkpoints,
+    scores_of,
+)
+from spotlight.run_metrics import ValidationMetrics
 
 
 @pytest.mark.parametrize(
@@ -43,3 +49,10 @@ def test_the_best_stays_while_a_better_one_could_still_be_lost():
 
 def test_the_best_of_those_that_are_gone_does_not_count():
     assert kept_checkpoints([10, 15], 15, {5: 0.9, 10: 0.5, 15: 0.1}, 1) == {10, 15}
+
+
+def test_versions_have_scores_and_with_rewards_that_nobody_trains_on_checks():
+    checked = ValidationMetrics(weights_version=10, score=0.9, checks=0.2)
+    plain = ValidationMetrics(weights_version=5, score=0.6)
+    assert scores_of([plain, checked]) == {5: 0.6, 10: 0.9}
+    assert checks_of([plain, checked]) == {10: 0.2}

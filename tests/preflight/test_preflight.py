@@ -476,6 +476,24 @@ def test_prompts_that_are_empty_are_refused(make_job: MakeJob, tmp_path: Path) -
         preflight.check(make_job())
 
 
+def test_a_job_may_validate_on_some_of_its_prompts(make_job: MakeJob) -> None:
+    everything = preflight.check(make_job()).validation
+    total = len(everything.items)
+    some = preflight.check(make_job(validation={"prompts": total - 1})).validation
+    assert len(some.items) == total - 1
+    assert set(some.numbers) < set(everything.numbers)
+    with pytest.raises(JobError, match=rf"validation\.prompts: {total + 1} prompts are wanted"):
+        preflight.check(make_job(validation={"prompts": total + 1}))
+
+
+def test_a_negative_prompt_that_cannot_be_read_is_refused(
+    make_job: MakeJob, checkpoint: Path
+) -> None:
+    model = {"checkpoint": str(checkpoint), "negative_prompt": "0123456789"}
+    with pytest.raises(JobError, match=r"model\.negative_prompt: has 10 tokens, .* at most 8"):
+        preflight.check(make_job(model=model))
+
+
 def test_validation_prompts_must_not_be_trained_on(make_job: MakeJob, tmp_path: Path) -> None:
     (tmp_path / "validation.txt").write_text('the number "3"\nthe number "99"\n')
     with pytest.raises(JobError, match=r"validation\.txt, line 1: this prompt is in `prompts\.t"):

@@ -77,7 +77,7 @@ def test_rollout_weights_are_scored_where_they_are_not_the_newest(
             for seed in seeds
         ]
         parts = done.engine.scored(state, pairs, rollout_settings(wanted.job, 1))
-        found = [reward for part in parts for reward in part.rewards]
+        found = [reward for part in parts for reward in part.scores]
         each = len(wanted.seeds[0])
         return tuple(tuple(found[at : at + each]) for at in range(0, len(found), each))
 

@@ -78,7 +78,7 @@ def test_rewards_are_those_of_the_job_s_model_and_scorer() -> None:
     order = random.Random(0).sample(range(6), 6)
     found = numerics.rewards([made[index] for index in order])
     parts = engine.scored(engine.trainer.rollout_state(), pairs(), settings)
-    expected = [reward for part in parts for reward in part.rewards]
+    expected = [reward for part in parts for reward in part.scores]
     assert list(found) == [expected[index] for index in order]
 
 
@@ -105,7 +105,7 @@ def test_training_is_that_of_the_job_s_trainer(changes: dict[str, Any]) -> None:
     ):
         again = numerics.rewards(rows(weights, how, pairs(), kind))
         scored = engine.scored(state, pairs(), how)
-        assert list(again) == [reward for part in scored for reward in part.rewards]
+        assert list(again) == [reward for part in scored for reward in part.scores]
 
 
 def test_whoever_does_the_same_again_is_answered_without_computing(

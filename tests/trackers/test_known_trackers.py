@@ -74,7 +74,8 @@ def test_wandb_has_what_was_logged_while_it_is_offline(tmp_path: Path) -> None:
 
     code = (
         "import sys; from pathlib import Path;"
-        "from tests.trackers.test_known_trackers import make, tell; tell(make('wandb', Path(sys.argv[1])))"
+        "from tests.trackers.test_known_trackers import make, tell;"
+        "tell(make('wandb', Path(sys.argv[1])))"
     )
     environment = {**os.environ, "WANDB_MODE": "offline"}
     done = subprocess.run(

@@ -37,6 +37,7 @@ from spotlight.actors.protocol import (
 )
 from spotlight.actors.runtime import Actor, ActorRef, Message, from_this_process, handles
 from spotlight.policies import iteration as step
+from spotlight.policies.checkpoint_retention import scores_of
 from spotlight.policies.dispatch.instructions import RequestsFinished
 from spotlight.store.run_folder import checkpoint_path
 from spotlight.types import Request
@@ -141,9 +142,7 @@ class JobRunner(Actor):
                 for leftovers in ("samples", "commits"):
                     self._setup.store.delete(leftovers)
             await self._setup.store.aclose()
-            await self._parts.callbacks.aclose(self._timings.trackers_close_s)
-            for trouble in self._parts.callbacks.troubles():
-                self._record.event(trouble)
+            await self._parts.callbacks.aclose(0.0)  # unless they are closed, nobody waits for them
         finally:  # the folder is free even if the store did not close in time
             self._record.close()
 
@@ -170,7 +169,16 @@ class JobRunner(Actor):
         self._record.event(run_events.RunFinished(outcome=outcome, reason=reason))
         self._parts.briefing.end_job()
         self.ended = self._status()
-        self._on_end(self.ended)
+        if self._parts.callbacks.running:
+            self.run_task(self._end_after_callbacks(self.ended))
+        else:
+            self._on_end(self.ended)
+
+    async def _end_after_callbacks(self, status: JobStatus) -> None:
+        await self._parts.callbacks.aclose(self._timings.trackers_close_s)
+        for trouble in self._parts.callbacks.troubles():
+            self._record.event(trouble)
+        self._on_end(status)
 
     def _replace(self) -> None:
         self._phase.replaced = True
@@ -295,7 +303,7 @@ class JobRunner(Actor):
 
     def _note_export(self, rank: int, version: int) -> None:
         if self._team.answered("export", version, rank):
-            score = self._record.run.scores.get(version)
+            score = scores_of(self._record.run.validations).get(version)
             self._record.event(run_events.ModelExported(iteration=version, score=score))
             self._carry_out(self._machine.exported())
 

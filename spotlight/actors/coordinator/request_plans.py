@@ -84,8 +84,10 @@ def preview_settings(job: JobSpec, iteration: int, steps: int) -> SamplingSettin
 
 
 def evaluation_settings(job: JobSpec) -> SamplingSettings:
-    """How validation images are denoised: without noise."""
-    return _settings(job, job.sampler.evaluation_steps or job.sampler.steps, None)
+    """How validation images are denoised: without noise, perhaps with a guidance of their own."""
+    settings = _settings(job, job.sampler.evaluation_steps or job.sampler.steps, None)
+    guidance = job.validation.guidance
+    return settings if guidance is None else msgspec.structs.replace(settings, guidance=guidance)
 
 
 def rollout_requests(

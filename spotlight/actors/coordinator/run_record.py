@@ -16,7 +16,12 @@ import structlog
 
 from spotlight.actors.coordinator.measures import Picture
 from spotlight.errors import RunFolderError
-from spotlight.policies.checkpoint_retention import best_version, kept_checkpoints
+from spotlight.policies.checkpoint_retention import (
+    best_version,
+    checks_of,
+    kept_checkpoints,
+    scores_of,
+)
 from spotlight.policies.step_times import StepTimes
 from spotlight.run_events import RunEvent, encode_event
 from spotlight.run_metrics import (
@@ -45,11 +50,6 @@ class RunRecord:
         self._offset_s = folder.last_time_s() - self._loop.time()
         self.validations = folder.validations()
         """Those that are on record, in their order."""
-
-    @property
-    def scores(self) -> dict[int, float]:
-        """Of each weights version that is validated."""
-        return {each.weights_version: each.score for each in self.validations}
 
     @property
     def path(self) -> Path:
@@ -122,20 +122,16 @@ class RunRecord:
         """Delete checkpoints that nobody needs; see `kept_checkpoints`. Those that are best by the
         rewards that nobody trains on are kept, too."""
         saved = self._folder.checkpoints()
-        checks = {
-            each.weights_version: each.checks
-            for each in self.validations
-            if each.checks is not None
-        }
-        kept = (kept_checkpoints(saved, committed, by, last) for by in (self.scores, checks))
+        ways = (scores_of(self.validations), checks_of(self.validations))
+        kept = (kept_checkpoints(saved, committed, by, last) for by in ways)
         self._folder.keep_checkpoints(frozenset().union(*kept))
 
     def best_checkpoint(self) -> int:
-        """The one with the best score, of those that there are. Raises `RunFolderError` if none has
-        a score: a job that has ended has validated what it saved last.
+        """The one with the best validation, of those that there are. Raises `RunFolderError` if
+        none has any: a job that has ended has validated what it saved last.
         """
-        saved = self._folder.checkpoints()
-        best = best_version({one: self.scores[one] for one in saved if one in self.scores})
+        saved, scores = self._folder.checkpoints(), scores_of(self.validations)
+        best = best_version({one: scores[one] for one in saved if one in scores})
         if best is None:
             raise RunFolderError(
                 f"{self.path / 'checkpoints'} lacks the checkpoint of any validation; somebody"

@@ -34,7 +34,7 @@ def serve(settings: ServingSettings) -> None:
 
         from spotlight.rewards.serving.app import Service
         from spotlight.rewards.serving.batching import Batcher
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise MissingDependency(
             f"serving a reward needs {error.name}; pip install spotlight-rl[serve]"
         ) from error

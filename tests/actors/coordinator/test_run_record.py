@@ -15,6 +15,7 @@ from spotlight.report.run_reading import read_run
 from spotlight.run_events import NodeLost, PhaseBegan
 from spotlight.run_metrics import IterationMetrics, ValidationMetrics
 from spotlight.store.run_folder import RunFolder, checkpoint_path
+from spotlight.trackers import IterationRecord, RunRecords
 
 KEY = StepKey("model", 32, 64, 2, 4)
 
@@ -77,6 +78,23 @@ async def test_damaged_step_times_are_measured_again(folder: RunFolder, damage: 
 async def test_step_times_that_cannot_be_read_are_measured_again(folder: RunFolder) -> None:
     (folder.path / "step-times.json").mkdir()
     assert RunRecord(folder).step_times().to_dict() == StepTimes().to_dict()
+
+
+async def test_callbacks_are_told_what_is_written(folder: RunFolder) -> None:
+    told: list[RunRecords] = []
+
+    class Listener:
+        put = staticmethod(told.append)
+
+    record = RunRecord(folder, Listener())  # type: ignore[arg-type]
+    record.event(PhaseBegan(phase="rollout", iteration=3))
+    record.iteration(IterationMetrics(iteration=2, samples=4), {"loss": 0.5, "kl": 0.1})
+    record.validation(ValidationMetrics(weights_version=3, score=0.75), ())
+    phase, iteration, validation = told
+    assert isinstance(phase, PhaseBegan) and phase.phase == "rollout"
+    assert isinstance(iteration, IterationRecord)
+    assert (iteration.metrics.loss, iteration.loss) == (0.5, {"kl": 0.1})
+    assert isinstance(validation, ValidationMetrics) and validation.score == 0.75
 
 
 async def test_the_checkpoint_that_is_best_by_what_nobody_trains_on_is_kept(
