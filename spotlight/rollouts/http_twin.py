@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _RETRY_S = 1
+_LARGEST = 1 << 20
+"""Bytes of a group that is asked for."""
 _REMEMBERED = 1024
 """Groups that are done, and may be asked for again."""
 _STATUS = {VersionGone: 410, SessionEnded: 503, UserError: 400, TransferFailed: 400}
@@ -152,7 +154,11 @@ class _Service:
 
 
 async def _read(request: Request) -> WantedGroup:
-    body = await request.body()
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > _LARGEST:
+            raise JobError("body", f"is larger than {_LARGEST:,} bytes")
     try:
         if request.headers.get("content-type", JSON).startswith(MSGPACK):
             return msgspec.msgpack.decode(body, type=WantedGroup)

@@ -107,6 +107,7 @@ def test_images_come_as_base64_in_json_and_as_they_are_in_messagepack(tmp_path: 
     ("body", "problem"),
     [
         (b"{", "body: is no group"),
+        (b" " * (1 << 21), "body: is larger than 1,048,576 bytes"),
         (b'{"id": "a", "prompt": "x", "seeds": []}', "seeds: are 0"),
         (b'{"id": "a", "prompt": "x", "seeds": [1], "seedz": 2}', "unknown field `seedz`"),
         (

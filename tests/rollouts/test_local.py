@@ -20,11 +20,13 @@ from spotlight import (
     ModelSpec,
     RolloutRequest,
     Rollouts,
+    UserError,
     WeightsRefused,
 )
 from spotlight.actors.worker.commit_bundles import settings_of
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.samplers import start
+from spotlight.errors import ActorError
 from spotlight.types import Request, SamplingSettings
 
 SPEC = ModelSpec(checkpoint="builtin:ocr-tiny")
@@ -162,6 +164,18 @@ def test_the_blocking_twin_can_be_left_in_the_middle() -> None:
         assert group.samples[0].latents is None
         assert rollouts.newest_version == 0
     assert workers() == []
+
+
+async def test_a_coordinator_that_is_not_there_is_said() -> None:
+    with pytest.raises(ActorError, match="127[.]0[.]0[.]1:9"):
+        async with Rollouts.connect("127.0.0.1:9", model=SPEC, sampler=SAMPLER):
+            pass
+
+
+async def test_an_address_that_is_none_is_said() -> None:
+    with pytest.raises(UserError, match="address: `nowhere` is no address"):
+        async with Rollouts.connect("nowhere", model=SPEC, sampler=SAMPLER):
+            pass
 
 
 @pytest.mark.parametrize(
