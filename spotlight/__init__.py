@@ -124,6 +124,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module `spotlight` has no attribute `{name}`")
+    import_module("spotlight.actors.runtime.logs").log_to_the_program()
     return getattr(import_module(_HOMES[name]), name)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from spotlight.actors.runtime import ActorRef, ActorSystem
+from spotlight.actors.runtime.logs import log_to_the_program
 from spotlight.errors import JobError
 from spotlight.jobs import (
     ModelSpec,
@@ -77,6 +78,7 @@ class Connection:
 @asynccontextmanager
 async def connected(address: str, work: WorkSpec, *, host: str) -> AsyncIterator[Connection]:
     """A connection to the coordinator at an address; see `Rollouts.connect`."""
+    log_to_the_program()
     timings = Timings()
     address = control_address("address", address)
     host = host or await asyncio.to_thread(_own_address, address)

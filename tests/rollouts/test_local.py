@@ -167,7 +167,7 @@ def test_the_blocking_twin_can_be_left_in_the_middle() -> None:
 
 
 async def test_a_coordinator_that_is_not_there_is_said() -> None:
-    with pytest.raises(ActorError, match="127[.]0[.]0[.]1:9"):
+    with pytest.raises(ActorError, match=r"127\.0\.0\.1:9"):
         async with Rollouts.connect("127.0.0.1:9", model=SPEC, sampler=SAMPLER):
             pass
 

@@ -55,7 +55,7 @@ def log_to_the_program() -> None:
         processors=[
             structlog.stdlib.filter_by_level,
             structlog.processors.format_exc_info,
-            structlog.stdlib.render_to_log_kwargs,
+            structlog.processors.KeyValueRenderer(key_order=["event"]),  # names are free there
         ],
         wrapper_class=structlog.stdlib.BoundLogger,
         logger_factory=structlog.stdlib.LoggerFactory(),

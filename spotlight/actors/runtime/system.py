@@ -26,7 +26,6 @@ from spotlight.actors.runtime.asks import PendingAsks
 from spotlight.actors.runtime.dead_letters import DeadLetter, DeadLetters, Reason
 from spotlight.actors.runtime.envelopes import Down, EndReason, Failure
 from spotlight.actors.runtime.log_limiter import LogLimiter
-from spotlight.actors.runtime.logs import log_to_the_program
 from spotlight.actors.runtime.mailbox import Delivery
 from spotlight.actors.runtime.remote import RemoteDelivery
 from spotlight.actors.runtime.watches import Watches, lives_in
@@ -63,7 +62,6 @@ class ActorSystem:
     ) -> None:
         """`force_codec` encodes and decodes local messages too, for tests. `timings`
         says how long actors may take."""
-        log_to_the_program()
         self.rng = rng
         self.timings = timings
         self.dead_letters = DeadLetters()

@@ -31,18 +31,16 @@ class Site:
     async def open(self, cluster: Cluster) -> None:
         actor = await recorder(await cluster.system("coordinator"), "runner")
         self.shares, self.roster = Shares(), SimpleNamespace(nodes={})
-        self.phase = SimpleNamespace(over=False, name="rollout", seconds=0.0)
+        self.over = False
         parts: Any = {
             "roster": self.roster,
             "store": None,
             "publications": None,
             "shares": self.shares,
-            "team": SimpleNamespace(names=frozenset()),
-            "phase": self.phase,
-            "progress": SimpleNamespace(window=SimpleNamespace(predict=lambda: 0.0)),
+            "is_over": lambda: self.over,
         }
         plans: Any = SimpleNamespace(send=lambda: None)
-        self.briefing = NodeBriefing(plans, actor, actor, job(), "job", **parts)
+        self.briefing = NodeBriefing(plans, actor, actor, job().work, "job", **parts)
 
     def nodes_join(self, count: int) -> None:
         for number in range(count):
