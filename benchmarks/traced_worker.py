@@ -26,8 +26,9 @@ from spotlight.actors.worker import process, torch_collective
 from spotlight.actors.worker.engine import Origin
 from spotlight.actors.worker.step_group import GroupSteps, SoloSteps
 from spotlight.actors.worker.torch_engine import TorchEngine
+from spotlight.diffusion.progress import Progress
 from spotlight.diffusion.qwen_image import QwenImageModel
-from spotlight.diffusion.samplers import Denoising, Progress
+from spotlight.diffusion.samplers import Denoising
 from spotlight.transport.collectives import Group
 from spotlight.types import Request
 

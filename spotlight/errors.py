@@ -27,6 +27,7 @@ SpotlightError
 ├── CommitRefused             saved progress is not that of the request it came with
 ├── NotFinite                 samples are NaN or infinite; carries which of their batch
 ├── TrainingDiverged          a loss or a gradient is not finite
+├── LossFailed                a loss of the user's own raised, or returned what is none
 ├── StopJob                   raised by a callback that wants the job to end
 └── ScoringError              a scorer failed; never turned into a reward
 """
@@ -165,6 +166,12 @@ class NotFinite(SpotlightError):
 
 class TrainingDiverged(SpotlightError):
     """A loss or a gradient is not finite; the weights are those of the update before."""
+
+
+class LossFailed(SpotlightError):
+    """A loss that is not in the box raised an error, or returned what is no loss; the weights are
+    those of the update before.
+    """
 
 
 class StopJob(SpotlightError):

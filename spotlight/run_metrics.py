@@ -68,6 +68,8 @@ class IterationMetrics(RunMetrics, kw_only=True, tag="iteration"):
     """Mean loss of the update."""
     grad_norm: float | None = None
     """Norm of the gradient before it is clipped."""
+    learning_rate: float | None = None
+    """Mean learning rate of the updates."""
 
     previews: int = 0
     """Number of the scored previews that chose the seeds of this iteration."""

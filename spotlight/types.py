@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import msgspec
 
-SamplerKind = Literal["ode", "flow_sde", "cps"]
+SamplerKind = Literal["ode", "flow_sde", "dance_sde", "cps"]
+Solver = Literal["euler", "dpmpp_2m"]
 ExportedWeights = Literal["best", "checked", "ema", "newest"]
 ExportFormat = Literal["diffusers", "peft"]
 RequestKind = Literal["preview", "rollout", "evaluation"]
@@ -86,6 +87,7 @@ class SamplingSettings(Record, frozen=True):
     height: int
     width: int
     micro_batch: int
+    solver: Solver = "euler"
 
 
 class Request(Record, frozen=True):

@@ -52,7 +52,7 @@ class GenEvalScorer:
     def _score(self, image: np.ndarray, prompt: Prompt) -> float:
         try:
             asked = asked_of(prompt)
-            classes = {one.name for one in (*asked.include, *asked.exclude)}
+            classes = {one.name for one in asked.include} | {one.name for one in asked.exclude}
             threshold = COUNTING_THRESHOLD if asked.tag == "counting" else THRESHOLD
             return soft_score(asked, self._detector.detect(image, classes, threshold))
         except ValueError as error:

@@ -11,9 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from spotlight.jobs import JobSpec, PoolSpec
+from spotlight.jobs.losses import loss_title
 from spotlight.preflight.checkpoint_facts import CheckpointInfo
 from spotlight.preflight.checks import JobFiles, disk_nbytes
-from spotlight.report.formatting import LOSSES, count
+from spotlight.report.formatting import count
 
 
 def plan_lines(job: JobSpec, files: JobFiles, run_folder: Path) -> RenderableType:
@@ -67,6 +68,8 @@ def _images(job: JobSpec, checkpoint: CheckpointInfo) -> str:
 def _sampler(job: JobSpec, checkpoint: CheckpointInfo) -> str:
     sampler = job.sampler
     said = [f"{sampler.kind}, {count(sampler.steps, 'step')}"]
+    if sampler.solver != "euler":
+        said.append(sampler.solver)
     if sampler.kind != "ode":
         said.append(f"noise {sampler.noise_level:g} in {count(sampler.window.length, 'step')}")
     if sampler.guidance > 1:
@@ -101,8 +104,9 @@ def _iterations(job: JobSpec) -> str:
 
 def _training(job: JobSpec) -> str:
     training = job.training
+    updates = count(training.updates_per_iteration, "update")
     return (
-        f"{LOSSES[training.loss]}, {count(training.updates_per_iteration, 'update')} an iteration "
+        f"{loss_title(training.loss)}, {updates} an iteration "
         f"at learning rate {training.learning_rate:g}, on {count(training.ranks, 'worker')}"
     )
 

@@ -6,13 +6,13 @@ Invariants:
   other batch sizes.
 - Noise comes from (seed, step); resuming needs no generator state.
 - Samples that are NaN or infinite are never a result.
-- Latents stay float32. Flow-SDE and CPS add noise only inside the window; outside it every step is
-  Euler.
+- Latents stay float32. Noise is added only inside the window; outside it every step is the
+  solver's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -21,10 +21,11 @@ from torch import Tensor
 from spotlight.diffusion.finite import rows_not_finite
 from spotlight.diffusion.model import DiffusionModel, PromptEmbeddings
 from spotlight.diffusion.noise import initial_noise, step_noise
-from spotlight.diffusion.transitions import euler, log_prob, transition
+from spotlight.diffusion.progress import Progress
+from spotlight.diffusion.transitions import dpmpp_2m, euler, foresee, log_prob, transition
 from spotlight.errors import NotFinite
 from spotlight.jobs import SamplerSpec
-from spotlight.types import SamplerKind
+from spotlight.types import SamplerKind, Solver
 
 _NAMED = 4
 """An error names so many samples."""
@@ -46,6 +47,7 @@ class SamplerSettings:
     window: tuple[int, int] | None = None
     """(first step, steps) where noise is added and recorded; None denoises without noise."""
     micro_batch: int = 8
+    solver: Solver = "euler"
 
     @classmethod
     def from_spec(
@@ -67,6 +69,7 @@ class SamplerSettings:
             if noisy and window_start is not None
             else None,
             micro_batch=spec.micro_batch,
+            solver=spec.solver,
         )
 
     def in_window(self, step: int) -> bool:
@@ -76,69 +79,9 @@ class SamplerSettings:
         start, length = self.window
         return start <= step < start + length
 
-
-@dataclass(frozen=True)
-class Progress:
-    """A denoising after `step` steps: all that another worker needs to go on.
-
-    `window_states` holds the latents before the first and after every window step taken so far;
-    `log_probs` one value per window step taken.
-    """
-
-    step: int
-    latents: Tensor
-    """[B, T, C] float32 on the CPU."""
-    window_states: Tensor
-    """[B, k + 1, T, C], or [B, 0, T, C] before the window."""
-    log_probs: Tensor
-    """[B, k]"""
-
-    def __len__(self) -> int:
-        return self.latents.shape[0]
-
-    def select(self, rows: Sequence[int]) -> Progress:
-        """The progress of the samples at `rows`."""
-        index = list(rows)
-        return Progress(
-            self.step, self.latents[index], self.window_states[index], self.log_probs[index]
-        )
-
-    @staticmethod
-    def join(parts: Sequence[Progress]) -> Progress:
-        """Put samples that are at the same step into one batch; raises `ValueError` when their
-        steps differ.
-        """
-        steps = {part.step for part in parts}
-        if len(steps) != 1:
-            raise ValueError(f"only samples at one step can be joined, not {sorted(steps)}")
-        return Progress(
-            steps.pop(),
-            torch.cat([part.latents for part in parts]),
-            torch.cat([part.window_states for part in parts]),
-            torch.cat([part.log_probs for part in parts]),
-        )
-
-    def tensors(self) -> dict[str, Tensor]:
-        """As named tensors, for a bundle."""
-        return {
-            "step": torch.tensor(self.step),
-            "latents": self.latents,
-            "window_states": self.window_states,
-            "log_probs": self.log_probs,
-        }
-
-    @classmethod
-    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Progress:
-        """The inverse of `tensors`; raises `ValueError` naming a missing tensor."""
-        for name in ("step", "latents", "window_states", "log_probs"):
-            if name not in tensors:
-                raise ValueError(f"a commit without `{name}`")
-        return cls(
-            int(tensors["step"]),
-            tensors["latents"],
-            tensors["window_states"],
-            tensors["log_probs"],
-        )
+    def looks_back(self, step: int) -> bool:
+        """Whether `step` uses what the step before foresaw, should it add no noise."""
+        return self.solver == "dpmpp_2m" and 2 <= step < self.steps - 1
 
 
 @dataclass(frozen=True)
@@ -164,6 +107,8 @@ class _Point:
     latents: Tensor
     states: tuple[Tensor, ...]
     log_probs: tuple[Tensor, ...]
+    foreseen: tuple[Tensor, ...]
+    """One, if the next step looks back at it."""
 
 
 class Denoising:
@@ -199,7 +144,7 @@ class Denoising:
         self._embeddings: PromptEmbeddings = model.encode_prompts([prompts[row] for row in rows])
         self._sigmas = model.sigmas(settings.steps, settings.height, settings.width, settings.shift)
         if progress is None:
-            progress = _fresh(initial_noise(seeds, self._shape))
+            progress = Progress.begin(initial_noise(seeds, self._shape))
         if progress.latents.shape != (count, *self._shape):
             raise ValueError(
                 f"a commit of latents {tuple(progress.latents.shape)} does not fit"
@@ -211,6 +156,7 @@ class Denoising:
             padded.latents.to(model.device),
             padded.window_states.to(model.device).unbind(1),
             padded.log_probs.to(model.device).unbind(1),
+            padded.foreseen.to(model.device).unbind(1),
         )
 
     @property
@@ -238,6 +184,14 @@ class Denoising:
         """[B, T, C] float32 after the steps taken, without the padding, on the model's device."""
         return self._at.latents[: self._count]
 
+    @property
+    def carried(self) -> Tensor:
+        """[B, 1 or 2, T, C]: `latents` and, if the next step looks back at them, the clean ones
+        that the last step foresaw.
+        """
+        at = self._at
+        return torch.stack((at.latents, *at.foreseen), dim=1)[: self._count]
+
     def adopt(self, ahead: Denoising) -> None:
         """Be where a copy of this denoising is by now."""
         self._at = ahead._at
@@ -258,16 +212,24 @@ class Denoising:
             guidance=settings.guidance,
         )
         if settings.in_window(at.step):
-            self._at = self._after_noise(at, velocity)
+            after = self._after_noise(at, velocity)
+        elif at.foreseen:
+            latents = dpmpp_2m(at.latents, velocity, at.foreseen[0], self._sigmas, at.step)
+            after = replace(at, step=at.step + 1, latents=latents)
         else:
             latents = euler(at.latents, velocity, sigma, next_sigma)
-            self._at = replace(at, step=at.step + 1, latents=latents)
+            after = replace(at, step=at.step + 1, latents=latents)
+        looks_back = settings.looks_back(after.step)
+        foreseen = (foresee(at.latents, velocity, sigma),) if looks_back else ()
+        self._at = replace(after, foreseen=foreseen)
 
     def progress(self) -> Progress:
         """What is done so far, without the padding, on the CPU: a commit."""
         at = self._at
         states, log_probs = self._recorded(at)
-        return Progress(at.step, at.latents[: self._count].cpu(), states, log_probs)
+        carried = self.carried.cpu()
+        latents, foreseen = carried[:, 0].contiguous(), carried[:, 1:].contiguous()
+        return Progress(at.step, latents, states, log_probs, foreseen)
 
     def result(self) -> SampleBatch:
         """The finished samples, without the padding.
@@ -292,6 +254,7 @@ class Denoising:
             latents,
             (*(at.states or (at.latents,)), latents),
             (*at.log_probs, log_prob(kind, latents, mean, std)),
+            (),
         )
 
     def _recorded(self, at: _Point) -> tuple[Tensor, Tensor]:
@@ -363,8 +326,3 @@ def join_samples(batches: Sequence[SampleBatch]) -> SampleBatch:
         torch.cat(log_probs) if log_probs else None,
         batches[0].window_start,
     )
-
-
-def _fresh(latents: Tensor) -> Progress:
-    count, *shape = latents.shape
-    return Progress(0, latents, torch.zeros(count, 0, *shape), torch.zeros(count, 0))

@@ -10,6 +10,7 @@ from spotlight.jobs.loading import (
     work_from_data,
 )
 from spotlight.jobs.rewards import HttpSpec, JudgeSpec, RewardSpec, ScoringSpec
+from spotlight.jobs.sampling import SamplerSpec, WindowSpec
 from spotlight.jobs.sections import (
     ExplorationSpec,
     LoraSpec,
@@ -17,13 +18,11 @@ from spotlight.jobs.sections import (
     PoolSpec,
     PoolsSpec,
     PromptsSpec,
-    SamplerSpec,
-    TrainingSpec,
     ValidationSpec,
-    WindowSpec,
 )
 from spotlight.jobs.spec import JobSpec, WorkSpec
 from spotlight.jobs.trackers import TrackerSpec
+from spotlight.jobs.training import TrainingSpec
 
 __all__ = [
     "LARGEST_JOB_FILE",

@@ -27,6 +27,8 @@ MOST_REWARDS = 16
 """Each scores every image."""
 LARGEST_REWARD = 1e9
 """Of a reward's absolute value, and of its weight: what is larger comes from a broken scorer."""
+LONGEST_SCORING_S = 86_400.0
+"""Of one batch: a scorer that takes longer hangs."""
 GREATEST_RANK = 8192
 """Of adapters, and their scale: the layers that they adapt are hardly larger."""
 LONGEST_PROMPT = 10_000

@@ -14,6 +14,7 @@ import msgspec
 
 from spotlight.jobs.fields import (
     LARGEST_REWARD,
+    LONGEST_SCORING_S,
     MOST_REPEATS,
     MOST_REWARDS,
     Section,
@@ -39,6 +40,9 @@ class RewardSpec(Section, frozen=True, kw_only=True):
     range: tuple[float, float] | None = (0.0, 1.0)
     """The least and the greatest reward that the scorer gives, or `null` for any number; what lies
     outside is a failure of the scorer."""
+    limit_s: float = 600.0
+    """How long the scorer may take for one batch; after that it has failed, and is made anew.
+    [seconds]"""
     http: HttpSpec | None = None
     """The server of `kind: http`."""
     judge: JudgeSpec | None = None
@@ -60,6 +64,11 @@ class RewardSpec(Section, frozen=True, kw_only=True):
             abs(self.weight) <= LARGEST_REWARD,
             "weight",
             f"must lie between {-LARGEST_REWARD:,.0f} and {LARGEST_REWARD:,.0f}",
+        )
+        require(
+            0 < self.limit_s <= LONGEST_SCORING_S,
+            "limit_s",
+            f"must be positive and at most {LONGEST_SCORING_S:,.0f}, not {self.limit_s}",
         )
         if self.range is not None:
             low, high = self.range

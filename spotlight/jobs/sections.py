@@ -1,5 +1,5 @@
-"""The sections of a job: model, prompts, sampler, training, exploration, validation, pools. Rewards
-stand in `spotlight.jobs.rewards`.
+"""The sections of a job that have no file of their own: model, prompts, exploration, validation,
+pools.
 
 A field's docstring ends with its unit in square brackets, where it has one.
 """
@@ -12,12 +12,9 @@ from typing import Literal
 from spotlight.jobs.fields import (
     GREATEST_RANK,
     LONGEST_PROMPT,
-    MOST_IN_BATCH,
     MOST_ITERATIONS,
-    MOST_PIXELS,
     MOST_PREVIEWS,
     MOST_REPEATS,
-    MOST_STEPS,
     MOST_TARGETS,
     MOST_WORKERS,
     MOST_WORKERS_OF_NODE,
@@ -27,7 +24,6 @@ from spotlight.jobs.fields import (
     require_path,
 )
 from spotlight.jobs.rewards import RewardSpec
-from spotlight.types import SamplerKind
 
 
 class LoraSpec(Section, frozen=True, kw_only=True):
@@ -106,169 +102,6 @@ class PromptsSpec(Section, frozen=True, kw_only=True):
         require(self.per_iteration >= 1, "per_iteration", "must be at least 1")
         for field in ("train", "validation"):
             require_path(field, getattr(self, field))
-
-
-class WindowSpec(Section, frozen=True, kw_only=True):
-    """The SDE window of Flow-GRPO-Fast: noise is added, and trained on, only inside it."""
-
-    length: int = 2
-    """Stochastic steps. [steps]"""
-    earliest: int = 0
-    """First step, counted from 0, at which the window may start."""
-    latest: int = 4
-    """The window starts before `latest - length + 1`; its start is drawn once per iteration for all
-    samples."""
-
-    def __post_init__(self) -> None:
-        require(self.length >= 1, "length", "must be at least 1")
-        require(self.earliest >= 0, "earliest", "must not be negative")
-        require(
-            self.latest - self.length >= self.earliest,
-            "latest",
-            f"no room for {self.length} steps from {self.earliest} on; raise `latest`",
-        )
-        require_at_most(self, MOST_STEPS, "latest")
-
-
-class SamplerSpec(Section, frozen=True, kw_only=True):
-    """How images are denoised."""
-
-    height: int
-    """Height of the images. [pixels]"""
-    width: int
-    """Width of the images. [pixels]"""
-    kind: SamplerKind = "ode"
-    """`ode` adds no noise; `flow_sde` and `cps` add it inside the window, as Flow-GRPO needs."""
-    steps: int = 8
-    """Denoising steps of a rollout. [steps]"""
-    evaluation_steps: int | None = None
-    """Denoising steps of validation images; the rollout's when absent. [steps]"""
-    shift: float | None = None
-    """Schedule shift; the checkpoint's scheduler decides when absent."""
-    guidance: float = 1.0
-    """True classifier-free guidance scale; 1 means none."""
-    noise_level: float = 0.7
-    """`a` of Flow-SDE and CPS, how much noise a step draws anew: with `cps` at most 1, which is all
-    of it; unused by `ode`."""
-    window: WindowSpec = WindowSpec()
-    """Where Flow-SDE and CPS add noise; unused by `ode`."""
-    micro_batch: int = 8
-    """Every forward pass runs at this batch size, padded when short, so that kernels never depend
-    on the load. [images]"""
-    degree: Literal["auto"] | int = "auto"
-    """SP degree: how many workers of a node denoise one micro-batch together. `auto` does what is
-    predicted to finish most, and is 1 with `exploration.budget: fixed`, since degrees differ in the
-    last bit; a number is kept to wherever a node has so many. [workers]"""
-
-    def __post_init__(self) -> None:
-        for field in ("height", "width"):
-            require(getattr(self, field) >= 1, field, "must be at least 1 pixel")
-        require(self.steps >= 1, "steps", f"must be at least 1, not {self.steps}")
-        require(
-            self.evaluation_steps is None or self.evaluation_steps >= 1,
-            "evaluation_steps",
-            "must be at least 1",
-        )
-        require(self.shift is None or self.shift > 0, "shift", "must be positive")
-        require(self.guidance >= 1, "guidance", "must be at least 1 (1 means no guidance)")
-        require(self.noise_level >= 0, "noise_level", "must not be negative")
-        require(
-            self.kind != "cps" or self.noise_level <= 1,
-            "noise_level",
-            f"must be in [0, 1] with `cps`, not {self.noise_level}: a step draws the part"
-            " sin(noise_level * pi / 2) of its noise anew, and 1 is all of it; its authors use 0.8",
-        )
-        require(self.micro_batch >= 1, "micro_batch", "must be at least 1 image")
-        require(
-            self.degree == "auto" or self.degree >= 1,
-            "degree",
-            f"must be `auto` or at least 1, not {self.degree}",
-        )
-        require(
-            self.height * self.width <= MOST_PIXELS,
-            "height" if self.height >= self.width else "width",
-            f"{self.width:,} x {self.height:,} pixels are more than an image may have"
-            f" ({MOST_PIXELS:,})",
-        )
-        require_at_most(self, MOST_STEPS, "steps", "evaluation_steps")
-        require_at_most(self, MOST_IN_BATCH, "micro_batch")
-        if self.degree != "auto":
-            require_at_most(self, MOST_WORKERS, "degree")
-        if self.kind != "ode":
-            require(
-                self.window.latest < self.steps,
-                "window.latest",
-                f"must be below steps ({self.steps}): the last step is never trained",
-            )
-
-
-class TrainingSpec(Section, frozen=True, kw_only=True):
-    """The update rule and its optimizer (AdamW)."""
-
-    loss: Literal["diffusion_nft", "flow_grpo"] = "diffusion_nft"
-    """The update rule; `flow_grpo` needs a stochastic sampler."""
-    ranks: int = 1
-    """Trainer ranks, each a worker of the reserved pool; they share every batch. [workers]"""
-    updates_per_iteration: int = 2
-    """Optimizer steps per iteration; the samples are dealt out over them. [steps]"""
-    micro_batch: int = 32
-    """Samples in one forward and backward pass. [samples]"""
-    learning_rate: float = 3e-4
-    """AdamW's step size."""
-    weight_decay: float = 1e-4
-    """AdamW's decoupled weight decay."""
-    adam_betas: tuple[float, float] = (0.9, 0.999)
-    """AdamW's decay of the first and the second moment."""
-    gradient_clip: float = 1.0
-    """Largest norm of the whole gradient."""
-    advantage_std: Literal["global", "group"] = "global"
-    """Divide advantages by the standard deviation over the iteration or over each prompt group."""
-    advantage_clip: float = 5.0
-    """Advantages are cut to this absolute value."""
-    ema_decay: float = 0.9
-    """Of the weights that validation uses, per optimizer step."""
-    rollout_decay: float = 0.0
-    """DiffusionNFT's old policy: `old <- d*old + (1-d)*new` at each publication; 0 rolls out with
-    the newest weights, and needs several updates per iteration."""
-    nft_strength: float = 1.0
-    """`b` of DiffusionNFT."""
-    nft_times: int = 4
-    """Random flow times per sample and update. [draws]"""
-    clip_range: float = 1e-4
-    """Flow-GRPO's ratio clip."""
-    kl: float = 0.0
-    """Weight of the distance to the initial weights; 0 keeps no reference model."""
-    patience_s: float = 60.0
-    """How long a trainer rank may be out of reach before others take over from the last checkpoint;
-    one whose process has ended is replaced at once. [seconds]"""
-
-    def __post_init__(self) -> None:
-        for field in ("ranks", "updates_per_iteration", "micro_batch", "nft_times"):
-            require(
-                getattr(self, field) >= 1, field, f"must be at least 1, not {getattr(self, field)}"
-            )
-        for field in (
-            "learning_rate",
-            "gradient_clip",
-            "advantage_clip",
-            "nft_strength",
-            "clip_range",
-            "patience_s",
-        ):
-            require(
-                getattr(self, field) > 0, field, f"must be positive, not {getattr(self, field)}"
-            )
-        for field in ("ema_decay", "rollout_decay"):
-            require(0 <= getattr(self, field) < 1, field, "must be in [0, 1)")
-        require(
-            all(0 <= beta < 1 for beta in self.adam_betas),
-            "adam_betas",
-            f"both must be in [0, 1), not {list(self.adam_betas)}",
-        )
-        for field in ("weight_decay", "kl"):
-            require(getattr(self, field) >= 0, field, "must not be negative")
-        require_at_most(self, MOST_IN_BATCH, "micro_batch")
-        require_at_most(self, MOST_REPEATS, "nft_times")
 
 
 class ExplorationSpec(Section, frozen=True, kw_only=True):

@@ -21,17 +21,18 @@ from spotlight.jobs.fields import (
     require,
     require_at_most,
 )
+from spotlight.jobs.losses import LOSSES, misfit
 from spotlight.jobs.rewards import RewardSpec, ScoringSpec, require_rewards
+from spotlight.jobs.sampling import SamplerSpec
 from spotlight.jobs.sections import (
     ExplorationSpec,
     ModelSpec,
     PoolsSpec,
     PromptsSpec,
-    SamplerSpec,
-    TrainingSpec,
     ValidationSpec,
 )
 from spotlight.jobs.trackers import TrackerSpec, require_distinct_trackers
+from spotlight.jobs.training import TrainingSpec
 from spotlight.types import RequestKind
 
 
@@ -151,6 +152,13 @@ class JobSpec(Section, frozen=True, kw_only=True):
             f"{samples} samples cannot be dealt out evenly over "
             f"{self.training.updates_per_iteration} updates and {self.training.ranks} ranks",
         )
+        updates = self.iterations * self.training.updates_per_iteration
+        require(
+            self.training.warmup_updates < updates,
+            "training.warmup_updates",
+            f"must be below the {updates:,} updates of the job, not"
+            f" {self.training.warmup_updates:,}: it would end before the full learning rate",
+        )
         if self.training.loss == "diffusion_nft":
             require(
                 self.training.updates_per_iteration > 1 or self.training.rollout_decay > 0,
@@ -159,25 +167,17 @@ class JobSpec(Section, frozen=True, kw_only=True):
                 " it equals its old policy, where nothing holds it, and unlearn to a reward of 0"
                 " within some 20 iterations; use 0.1, or 2 for `training.updates_per_iteration`",
             )
-        if self.training.loss == "flow_grpo":
             require(
-                self.sampler.kind != "ode",
-                "sampler.kind",
-                "flow_grpo needs a stochastic sampler: use `flow_sde` or `cps`",
+                self.training.updates_per_iteration > 1 or self.training.rollout_decay_after == 0,
+                "training.rollout_decay_after",
+                "must be 0 with 1 update per iteration: until then DiffusionNFT would train only"
+                " where it equals its old policy, and unlearn",
             )
-            require(
-                self.sampler.noise_level > 0,
-                "sampler.noise_level",
-                "must be above 0 with flow_grpo, which learns from noise alone; its authors use 0.7"
-                " with `flow_sde` and 0.8 with `cps`",
-            )
-            rollout, replay = self.sampler.micro_batch, self.training.micro_batch
-            require(
-                rollout >= 4 or rollout == replay,
-                "sampler.micro_batch",
-                f"must be at least 4, or {replay} as `training.micro_batch` is, not {rollout}: "
-                "kernels choose otherwise for small batches, and flow_grpo replays samples exactly",
-            )
+        if self.training.loss in LOSSES:
+            facts = LOSSES[self.training.loss]
+            problem = misfit(self.training.loss, facts.samplers, self.sampler, self.training)
+            if problem is not None:
+                require(False, *problem)
 
     def _require_rewards(self) -> None:
         require(bool(self.rewards), "rewards", "name at least one, such as `- kind: ocr`")

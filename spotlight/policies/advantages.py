@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Sequence
 from operator import mul
+from statistics import median
 from typing import Literal
 
 EPSILON = 1e-4
@@ -19,30 +20,36 @@ def group_advantages(
     rewards: Sequence[float],
     groups: Sequence[Hashable],
     *,
+    baseline: Literal["mean", "median"] = "mean",
     std: Literal["global", "group"] = "global",
     clip: float = 5.0,
 ) -> list[float]:
-    """(reward - mean of its group) / (std + 1e-4), clamped to [-clip, clip]; one per reward, in the
+    """(reward - baseline of its group) / (std + 1e-4), in [-clip, clip]; one per reward, in the
     same order.
 
     `groups` names the group of every reward; groups may have different sizes and lie in any order.
     `std` is the population standard deviation of all rewards (`global`: near-solved prompts are not
     blown up) or of the group. Flow-GRPO, arXiv 2505.05470.
 
+    With the mean as `baseline`, the advantages of every group sum to 0: where the clip cut one
+    side more than the other, they are centred again, and shrunk if that led out of the clip. What
+    was left over would push all samples of a prompt one way, whatever their rewards. With the
+    median (MC-GRPO, arXiv 2601.22582) the sample in the middle has 0 instead, and one outlier does
+    not turn the others' signs.
+
     Raises `ValueError` when lengths differ or a reward is not finite.
     """
-    members = _members(rewards, groups)
     spread = _std(rewards)
     advantages = [0.0] * len(rewards)
-    for indices in members.values():
+    for indices in _members(rewards, groups).values():
         inside = [rewards[index] for index in indices]
-        mean = math.fsum(inside) / len(inside)
-        scale = EPSILON + (spread if std == "global" else _std(inside))
         if _flat(inside):
             continue
+        scale = EPSILON + (spread if std == "global" else _std(inside))
+        centre = median(inside) if baseline == "median" else math.fsum(inside) / len(inside)
         for index in indices:
-            advantages[index] = min(max((rewards[index] - mean) / scale, -clip), clip)
-    return advantages
+            advantages[index] = (rewards[index] - centre) / scale
+    return _bounded(advantages, groups, clip, centre=baseline == "mean")
 
 
 def mixed_advantages(
@@ -50,19 +57,20 @@ def mixed_advantages(
     groups: Sequence[Hashable],
     weights: Sequence[float],
     *,
+    baseline: Literal["mean", "median"] = "mean",
     std: Literal["global", "group"] = "global",
     clip: float = 5.0,
 ) -> list[float]:
     """Advantages by several rewards, each normalised by itself, so that none drowns the others by
     its unit or its spread (GDPO, arXiv 2601.05242):
 
-        A_k = (r_k - mean of its group) / (std_k + 1e-4)
+        A_k = (r_k - baseline of its group) / (std_k + 1e-4)
         S   = sum of weight_k * A_k
-        A   = S / (std of all S + 1e-4), clamped to [-clip, clip]
+        A   = (S - baseline of its group) / (std of all S + 1e-4), in [-clip, clip]
 
-    With `std` `group`, as in GDPO, std_k is that of the group, with `global` that of all r_k. GDPO
-    also subtracts the mean of all S, which is 0, as it is in every group. One reward is left to
-    `group_advantages`: there is nothing to bring to one scale.
+    With `std` `group`, as in GDPO, std_k is that of the group, with `global` that of all r_k. With
+    the mean as baseline, that of S is 0 in every group. One reward is left to `group_advantages`:
+    there is nothing to bring to one scale.
 
     Args:
         rewards: of each sample one of each reward.
@@ -74,10 +82,13 @@ def mixed_advantages(
     if len(columns) != len(weights):
         raise ValueError(f"{len(columns)} rewards of a sample, but {len(weights)} weights")
     if len(columns) == 1:
-        return group_advantages(columns[0], groups, std=std, clip=clip)
-    parts = [group_advantages(column, groups, std=std, clip=math.inf) for column in columns]
+        return group_advantages(columns[0], groups, baseline=baseline, std=std, clip=clip)
+    parts = [
+        group_advantages(column, groups, baseline=baseline, std=std, clip=math.inf)
+        for column in columns
+    ]
     sums = [math.fsum(map(mul, weights, part)) for part in zip(*parts, strict=True)]
-    return group_advantages(sums, groups, std="global", clip=clip)
+    return group_advantages(sums, groups, baseline=baseline, std="global", clip=clip)
 
 
 def all_equal(rewards: Iterable[Sequence[float]]) -> bool:
@@ -104,6 +115,25 @@ def _members(rewards: Sequence[float], groups: Sequence[Hashable]) -> dict[Hasha
     for index, group in enumerate(groups):
         members.setdefault(group, []).append(index)
     return members
+
+
+def _bounded(
+    advantages: Sequence[float], groups: Sequence[Hashable], clip: float, *, centre: bool
+) -> list[float]:
+    """Cut to [-clip, clip]; a group of which something is cut is shifted to a sum of 0 and shrunk
+    into the clip, if it is to be centred.
+    """
+    bounded = [min(max(advantage, -clip), clip) for advantage in advantages]
+    if not centre:
+        return bounded
+    for indices in _members(advantages, groups).values():
+        if all(bounded[index] == advantages[index] for index in indices):
+            continue
+        mean = math.fsum(bounded[index] for index in indices) / len(indices)
+        shrink = min(1.0, clip / max(abs(bounded[index] - mean) for index in indices))
+        for index in indices:
+            bounded[index] = (bounded[index] - mean) * shrink
+    return bounded
 
 
 def _flat(rewards: Sequence[float]) -> bool:

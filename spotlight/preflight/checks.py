@@ -24,7 +24,9 @@ from spotlight.diffusion import qwen_tokens
 from spotlight.errors import JobError, MissingDependency, RunFolderError, UserError
 from spotlight.files import Lines
 from spotlight.jobs import JobSpec, RewardSpec, SamplerSpec, WorkSpec
+from spotlight.jobs.losses import loss_target
 from spotlight.preflight.checkpoint_facts import CheckpointInfo, inspect_checkpoint
+from spotlight.preflight.own_code import require_module
 from spotlight.rewards.authorization import read_authorization
 from spotlight.rewards.categories import categories
 from spotlight.rewards.plugins import check_plugin
@@ -290,6 +292,7 @@ def check_packages(job: JobSpec, checkpoint: CheckpointInfo) -> None:
     if checkpoint.needs_transformers:
         needed.append("transformers")
     require_packages(needed, "worker", "workers on this machine need")
+    require_module("training.loss", str(loss_target(job.training.loss)))
     for field, rewards in (
         ("rewards", job.rewards),
         ("validation.rewards", job.validation.rewards),

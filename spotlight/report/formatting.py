@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 from spotlight.jobs import JobSpec
+from spotlight.jobs.losses import loss_title
 from spotlight.run_events import (
     CheckpointSaved,
     ExplorationReduced,
@@ -68,9 +69,6 @@ def natural_order(name: str) -> tuple[str | int, ...]:
     return tuple(int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name))
 
 
-LOSSES = {"diffusion_nft": "DiffusionNFT", "flow_grpo": "Flow-GRPO"}
-
-
 def about(job: JobSpec, workers: Mapping[str, int]) -> str:
     """One sentence on what the job asked for, and how many workers of each pool took part."""
     sampler = job.sampler
@@ -82,7 +80,7 @@ def about(job: JobSpec, workers: Mapping[str, int]) -> str:
     names = " and ".join(reward.name for reward in job.rewards)
     prompts = count(job.prompts.per_iteration, "prompt")
     return (
-        f"{LOSSES[job.training.loss]} on {tuning} of {checkpoint_name(job)}; "
+        f"{loss_title(job.training.loss)} on {tuning} of {checkpoint_name(job)}; "
         f"{sampler.width}{TIMES}{sampler.height} images in {count(sampler.steps, 'step')}; "
         f"{prompts}{TIMES}{job.group_size} samples an iteration, "
         f"rewarded by {names}; {there}seed {job.seed}."

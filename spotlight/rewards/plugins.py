@@ -90,7 +90,7 @@ def _target(spec: RewardSpec) -> str:
         known = ", ".join(f"`{name}`" for name in sorted(points.names)) or "none"
         raise _refusal(
             spec,
-            f"no installed package has an entry point of that name in the group `{GROUP}`; there"
+            f"no installed package has an entry point `{spec.python}` in the group `{GROUP}`; there"
             f" is {known}; or write `package.module:Class`",
         )
     return points[spec.python].value.replace(" ", "")
@@ -139,4 +139,4 @@ def _line(error: Exception) -> str:
 
 
 def _refusal(spec: RewardSpec, problem: str) -> JobError:
-    return JobError(f"reward `{spec.name}`", f"`{spec.python}`: {problem}")
+    return JobError(f"reward `{spec.name}`", problem)

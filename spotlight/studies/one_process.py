@@ -18,13 +18,8 @@ from spotlight.actors.coordinator.request_plans import window_start
 from spotlight.assets import read_prompt_lines
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.noise import initial_noise
-from spotlight.diffusion.samplers import (
-    Progress,
-    SampleBatch,
-    SamplerSettings,
-    join_samples,
-    resume,
-)
+from spotlight.diffusion.progress import Progress
+from spotlight.diffusion.samplers import SampleBatch, SamplerSettings, join_samples, resume
 from spotlight.errors import ScoringError
 from spotlight.jobs import JobSpec
 from spotlight.policies.advantages import mixed_advantages
@@ -63,7 +58,9 @@ class OneProcess:
             for prompt in read_prompt_lines(name).items
         }
         self._model = load_model(job.model)
-        self.trainer = Trainer(self._model, job.training, job.sampler, seed=job.seed)
+        self.trainer = Trainer(
+            self._model, job.training, job.sampler, seed=job.seed, iterations=job.iterations
+        )
 
     def scored(
         self,
@@ -88,9 +85,7 @@ class OneProcess:
             noise = initial_noise(seeds, shape)
             if other_noise:
                 seeds = [derived_seed(seed, "other noise") for seed in seeds]
-            nothing = torch.zeros(len(part), 0)
-            begin = Progress(0, noise, noise.new_zeros(len(part), 0, *shape), nothing)
-            denoising = resume(self._model, prompts, seeds, sampler, begin)
+            denoising = resume(self._model, prompts, seeds, sampler, Progress.begin(noise))
             while not denoising.done:
                 denoising.step()
             samples = denoising.result()
@@ -121,6 +116,7 @@ class OneProcess:
             [rewards for part in samples for rewards in part.rewards],
             groups,
             self._job.reward_weights,
+            baseline=training.advantage_baseline,
             std=training.advantage_std,
             clip=training.advantage_clip,
         )

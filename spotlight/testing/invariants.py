@@ -95,6 +95,7 @@ def advantages_come_from_these_rollouts(run: Run) -> Iterable[str]:
         expected = group_advantages(
             [fingerprints.reward(row[3]) for row in rows],
             [int(row[0].split("/")[3]) for row in rows],
+            baseline=training.advantage_baseline,
             std=training.advantage_std,
             clip=training.advantage_clip,
         )

@@ -66,6 +66,10 @@ class VirtualThreads:
         """See `WorkerThreads.abandon_accelerator`."""
         self._accelerator = self._accelerator.successor()
 
+    def abandon_scorer(self) -> None:
+        """See `WorkerThreads.abandon_scorer`."""
+        self._scorer = self._scorer.successor()
+
     def is_accelerator(self) -> bool:
         """See `WorkerThreads.is_accelerator`."""
         return _current().thread is self._accelerator

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.jobs import SamplerSpec
-from spotlight.training.losses import Terms
+from spotlight.training.losses.base import Terms
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -20,17 +21,20 @@ from torch import Tensor
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.errors import CheckpointError, TrainingDiverged
 from spotlight.jobs import SamplerSpec, TrainingSpec
+from spotlight.jobs.losses import replays
+from spotlight.policies.old_policy import rollout_decay
 from spotlight.training.batches import TrainingBatch, deal, key
 from spotlight.training.ema import Ema
 from spotlight.training.forwards import Forwards
-from spotlight.training.losses import Terms, build_loss
+from spotlight.training.learning_rates import learning_rates
+from spotlight.training.losses import Terms, Velocities, build_loss
 from spotlight.training.weights import FlatWeights
 from spotlight.transport.collectives import Group
 
 __all__ = ["Trainer", "TrainingBatch", "TrainingDiverged"]
 
-Velocities = list[Tensor] | None
-"""Of the micro-batches of one update, on the CPU; None for those that nobody needs."""
+Passes = list[Tensor] | None
+"""Velocities of the micro-batches of one update, on the CPU; None for those that nobody needs."""
 
 _ADAM_EPSILON = 1e-8
 
@@ -45,14 +49,17 @@ class Trainer:
         sampler: SamplerSpec,
         *,
         seed: int,
+        iterations: int | None = None,
         rank: int = 0,
         world: int = 1,
         group: Group | None = None,
     ) -> None:
-        """Starts from the model's weights (rank 0's, when there are several ranks).
+        """Starts from the model's weights (rank 0's, when there are several ranks). A learning rate
+        that falls does so over the `iterations` of the job; a constant one needs none.
 
         Raises `JobError` or `CheckpointError` when job and model do not fit, `ValueError` when
-        there are several ranks without a group, and `TransportError` when a peer is gone.
+        there are several ranks without a group or a rate that falls without `iterations`, and
+        `TransportError` when a peer is gone.
         """
         if world > 1 and (group is None or (group.rank, group.world) != (rank, world)):
             raise ValueError(f"rank {rank} of {world} needs its group")
@@ -82,6 +89,10 @@ class Trainer:
         self._old = values.clone() if keeps_old else None
         self._reference = values.clone() if training.kl > 0 else None
         self._updates = 0
+        if iterations is None and training.learning_rate_schedule != "constant":
+            raise ValueError(f"iterations: a {training.learning_rate_schedule} rate needs them")
+        self._job_updates = (iterations or 1) * training.updates_per_iteration
+        self._rates = learning_rates(training, self._job_updates)
 
     @property
     def updates(self) -> int:
@@ -93,10 +104,11 @@ class Trainer:
 
         Every rank is given the whole batch and takes its share; of the rows of others (all but its
         `own_samples`) only the shape matters. Returns means over the updates:
-        `loss`, `grad_norm` (before clipping) and the metrics of the loss; the latter also for the
-        first update alone, as `first_*`.
+        `loss`, `grad_norm` (before clipping), `learning_rate` and the metrics of the loss; those
+        also for the first update alone, as `first_*`.
 
-        Raises `TrainingDiverged`, `TransportError`, and `ValueError` when the batch does not fit.
+        Raises `TrainingDiverged`, `LossFailed`, `TransportError`, and `ValueError` when the batch
+        does not fit.
         """
         training, weights = self._training, self._weights
         forwards = Forwards(
@@ -104,7 +116,7 @@ class Trainer:
             self._sampler,
             batch.prompts,
             micro_batch=training.micro_batch,
-            fixed=self._loss.replays,
+            fixed=replays(self._loss.samplers),
         )
         hands = self._hands(iteration, len(batch))
         terms = [self._terms(iteration, update, batch, hand) for update, hand in enumerate(hands)]
@@ -118,7 +130,13 @@ class Trainer:
             reports.append(self._step(f"iteration {iteration}, update {update}", means))
         weights.drop_gradients()
         if self._old is not None:
-            self._old.lerp_(weights.values, 1 - training.rollout_decay)
+            decay = rollout_decay(
+                self._updates,
+                most=training.rollout_decay,
+                after=training.rollout_decay_after,
+                growth=training.rollout_decay_growth,
+            )
+            self._old.lerp_(weights.values, 1 - decay)
         report = {name: sum(r[name] for r in reports) / len(reports) for name in reports[0]}
         return report | {f"first_{name}": reports[0][name] for name in self._loss.metrics}
 
@@ -171,6 +189,8 @@ class Trainer:
             "exp_avg": loaded.pop("adam_mean"),
             "exp_avg_sq": loaded.pop("adam_square"),
         }
+        rates = learning_rates(self._training, self._job_updates)
+        self._rates = islice(rates, self._updates, None)
         groups = self._optimizer.state_dict()["param_groups"]
         self._optimizer.load_state_dict({"state": {0: adam}, "param_groups": groups})
         for role, values in loaded.items():
@@ -205,7 +225,7 @@ class Trainer:
         keys = [key(self._seed, iteration, update, sample) for sample in samples]
         return self._loss.terms(batch, samples, keys)
 
-    def _old_velocities(self, forwards: Forwards, terms: Sequence[Terms]) -> list[Velocities]:
+    def _old_velocities(self, forwards: Forwards, terms: Sequence[Terms]) -> list[Passes]:
         """The sampling weights' velocities for every update, taken before the first one.
 
         While the sampling weights are the newest, the first update needs no pass of its own.
@@ -219,7 +239,7 @@ class Trainer:
     @torch.no_grad()
     def _velocities(
         self, forwards: Forwards, terms: Sequence[Terms], values: Tensor | None
-    ) -> list[Velocities]:
+    ) -> list[Passes]:
         """For every update, its micro-batches' velocities under the weights `values`, if any."""
         if values is None:
             return [None] * len(terms)
@@ -233,8 +253,8 @@ class Trainer:
         self,
         forwards: Forwards,
         terms: Terms,
-        old: Velocities,
-        reference: Velocities,
+        old: Passes,
+        reference: Passes,
         share: float,
     ) -> Tensor:
         """This rank's part of an update's gradient, and of the means of loss and metrics.
@@ -246,15 +266,16 @@ class Trainer:
         self._weights.start_gradients()
         for index, batch in enumerate(forwards.micro_batches(terms)):
             velocity = forwards.velocity(batch)
-            losses, metrics = self._loss.evaluate(
-                batch.terms,
+            velocities = Velocities(
                 velocity,
                 velocity.detach() if old is None else old[index].to(device),
                 None if reference is None else reference[index].to(device),
             )
+            losses, named = self._loss.evaluate(batch.terms, velocities)
             torch.autograd.backward(losses.sum() * (share / len(terms)))
             self._weights.collect_gradients()
-            sums += torch.cat([losses.detach().unsqueeze(1), metrics], dim=1).double().sum(dim=0)
+            columns = [losses.detach(), *(named[name] for name in self._loss.metrics)]
+            sums += torch.stack(columns, dim=1).double().sum(dim=0)
         return sums * (share / max(len(terms), 1))
 
     def _step(self, where: str, means: Tensor) -> dict[str, float]:
@@ -272,9 +293,11 @@ class Trainer:
             )
         if norm > self._training.gradient_clip:
             gradient.mul_(self._training.gradient_clip / norm)
+        rate = next(self._rates)
+        self._optimizer.param_groups[0]["lr"] = rate
         self._optimizer.step()
         self._updates += 1
         self._ema.update(self._weights.values)
         self._weights.install(self._weights.values)
-        names = ("loss", *self._loss.metrics, "grad_norm")
-        return dict(zip(names, (loss, *metrics, norm), strict=True))
+        names = ("loss", *self._loss.metrics, "grad_norm", "learning_rate")
+        return dict(zip(names, (loss, *metrics, norm, rate), strict=True))

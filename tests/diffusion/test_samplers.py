@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from diffusers import FlowMatchEulerDiscreteScheduler
+from diffusers import DPMSolverMultistepScheduler, FlowMatchEulerDiscreteScheduler
 
 from spotlight.diffusion.noise import initial_noise, step_noise
+from spotlight.diffusion.progress import Progress
 from spotlight.diffusion.qwen_image import QwenImageModel
-from spotlight.diffusion.samplers import Progress, SamplerSettings, resume, sample, start
+from spotlight.diffusion.samplers import SamplerSettings, resume, sample, start
 from spotlight.diffusion.transitions import log_prob, transition
 from spotlight.errors import NotFinite
 from spotlight.jobs import SamplerSpec
@@ -16,7 +17,14 @@ from spotlight.jobs import SamplerSpec
 ODE = SamplerSettings("ode", 6, 16, 48, micro_batch=4)
 SDE = replace(ODE, kind="flow_sde", window=(1, 2))
 CPS = replace(ODE, kind="cps", window=(0, 3), noise_level=0.8)
-ALL = pytest.mark.parametrize("settings", [ODE, SDE, CPS], ids=lambda settings: settings.kind)
+DANCE = replace(SDE, kind="dance_sde", noise_level=0.3)
+SECOND_ORDER = replace(ODE, solver="dpmpp_2m")
+NOISE_THEN_SECOND_ORDER = replace(SDE, solver="dpmpp_2m")
+ALL = pytest.mark.parametrize(
+    "settings",
+    [ODE, SDE, CPS, DANCE, SECOND_ORDER, NOISE_THEN_SECOND_ORDER],
+    ids=lambda settings: f"{settings.kind}-{settings.solver}",
+)
 PROMPTS = [f'the number "{number}"' for number in (1234, 5678, 9012, 3456, 7890, 1111)]
 SEEDS = [3, 2**63 + 5, 17, 0, 42, 99]
 
@@ -39,6 +47,31 @@ def test_the_ode_sampler_is_diffusers_own_loop(model: QwenImageModel) -> None:
     torch.testing.assert_close(
         sample(model, PROMPTS[:4], SEEDS[:4], ODE).latents, latents, rtol=1e-6, atol=1e-6
     )
+
+
+@pytest.mark.parametrize("shift", [1.0, 3.0])
+@pytest.mark.parametrize("steps", [1, 2, 3, 6, 12])
+def test_the_second_order_sampler_is_diffusers_own_loop(
+    model: QwenImageModel, steps: int, shift: float
+) -> None:
+    scheduler = DPMSolverMultistepScheduler(
+        prediction_type="flow_prediction", use_flow_sigmas=True, lower_order_final=False
+    )
+    scheduler.set_timesteps(steps)
+    # Its own sigmas begin just below 1; both solvers get those of the sampler.
+    scheduler.sigmas = model.sigmas(steps, 16, 48, shift)
+    scheduler.timesteps = 1000 * scheduler.sigmas[:-1]
+    latents = initial_noise(SEEDS[:4], model.latent_shape(16, 48))
+    embeddings = model.encode_prompts(PROMPTS[:4])
+    with torch.no_grad():
+        for timestep, sigma in zip(scheduler.timesteps, scheduler.sigmas, strict=False):
+            velocity = model.velocity(latents, sigma.expand(4), embeddings, height=16, width=48)
+            latents = scheduler.step(velocity, timestep, latents, return_dict=False)[0]
+    settings = replace(SECOND_ORDER, steps=steps, shift=shift)
+    ours = sample(model, PROMPTS[:4], SEEDS[:4], settings).latents
+    torch.testing.assert_close(ours, latents, rtol=1e-5, atol=1e-5)
+    euler = sample(model, PROMPTS[:4], SEEDS[:4], replace(settings, solver="euler")).latents
+    assert torch.allclose(euler, ours, atol=1e-5) == (steps <= 3)
 
 
 @ALL

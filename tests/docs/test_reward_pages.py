@@ -53,11 +53,11 @@ def test_every_section_of_a_job_is_one(page: str) -> None:
         with_sections(text)
 
 
-def test_the_class_of_the_page_is_that_of_the_example_and_takes_18_lines_at_most() -> None:
+def test_the_class_of_the_page_is_that_of_the_example_and_takes_15_lines() -> None:
     (shown,) = blocks("own-reward.md", "python")
     example = (FOLDER / "ink.py").read_text(encoding="utf-8")
     assert example.partition('"""\n\n')[2] == shown
-    assert len(example.splitlines()) <= 18
+    assert len(shown.splitlines()) == 15
 
 
 def test_the_class_of_the_page_scores_images_by_the_prompts_of_the_page(on_path: None) -> None:

@@ -110,7 +110,7 @@ def test_a_key_that_is_not_text_is_refused(key: object) -> None:
         ("sampler.window", [1], "expected `object`, got `array`"),
         ("sampler.evaluation_steps", "x", "expected `int | null`, got `str`"),
         ("sampler.shift", "x", "expected `float | null`, got `str`"),
-        ("sampler.kind", "sde", "must be `ode`, `flow_sde` or `cps`, not `sde`"),
+        ("sampler.kind", "sde", "must be `ode`, `flow_sde`, `dance_sde` or `cps`, not `sde`"),
         ("sampler.degree", "many", "must be `auto` or a whole number, not `many`"),
         ("sampler.degree", 2.5, "must be `auto` or a whole number, not of type `float`"),
         ("model.tuning", 3, "must be `full` or `lora`, not of type `int`"),
@@ -122,7 +122,18 @@ def test_a_key_that_is_not_text_is_refused(key: object) -> None:
         ),
         ("training.learning_rate", "fast", "expected `float`, got `str`"),
         ("training.adam_betas", [0.9], "expected `array` of length 2, got 1"),
-        ("training.loss", "ppo", "must be `diffusion_nft` or `flow_grpo`, not `ppo`"),
+        (
+            "training.loss",
+            "ppo",
+            "must be `awm`, `diffusion_nft`, `flow_grpo`, `grpo_guard` or `module:Class`,"
+            " not `ppo`",
+        ),
+        (
+            "training.loss",
+            "my losses:Mine",
+            "must be `awm`, `diffusion_nft`, `flow_grpo`, `grpo_guard` or `module:Class`,"
+            " not `my losses:Mine`",
+        ),
         (
             "exploration.mode",
             "greedy",
@@ -174,6 +185,8 @@ def test_an_item_of_a_list_is_named_by_its_place() -> None:
         ("sampler.window.length", 0),
         ("sampler.window.earliest", -1),
         ("sampler.window.latest", 1),
+        ("sampler.window.stride", 0),
+        ("sampler.window.slide_every", 0),
         ("scoring.attempts", 0),
         ("scoring.flat_iterations", 0),
         ("training.ranks", 0),
@@ -187,8 +200,13 @@ def test_an_item_of_a_list_is_named_by_its_place() -> None:
         ("training.clip_range", 0.0),
         ("training.ema_decay", 1.0),
         ("training.rollout_decay", -0.1),
+        ("training.rollout_decay_after", -1),
+        ("training.rollout_decay_growth", 0.0),
+        ("training.awm_kl", -0.1),
         ("training.weight_decay", -0.1),
         ("training.kl", -0.1),
+        ("training.warmup_updates", -1),
+        ("training.warmup_updates", 80),
         ("training.adam_betas", [0.9, 1.0]),
         ("exploration.candidates", 0),
         ("exploration.preview_steps", 0),
@@ -216,6 +234,7 @@ def test_a_value_out_of_bounds_is_named(path: str, value: object) -> None:
         ("sampler.guidance", 1),
         ("sampler.window.latest", 2),
         ("training.ema_decay", 0.0),
+        ("training.warmup_updates", 79),
         ("pools.spot.nodes", 0),
     ],
 )
@@ -237,6 +256,8 @@ def test_a_value_at_its_bound_is_taken(path: str, value: object) -> None:
         ("sampler.steps", 1000),
         ("sampler.evaluation_steps", 1000),
         ("sampler.window.latest", 1000),
+        ("sampler.window.stride", 1000),
+        ("sampler.window.slide_every", 1_000_000),
         ("sampler.micro_batch", 4096),
         ("sampler.degree", 1024),
         ("scoring.attempts", 1000),
@@ -305,6 +326,27 @@ def test_flow_grpo_needs_a_stochastic_sampler() -> None:
     job_from_data(_with("sampler.kind", "flow_sde", data))
 
 
+def test_a_loss_of_the_users_own_is_named_by_module_and_class() -> None:
+    job = job_from_data(_with("training.loss", "my_package.losses:Mine"))
+    assert job.training.loss == "my_package.losses:Mine"
+
+
+@pytest.mark.parametrize("loss", ["diffusion_nft", "awm", "flow_grpo", "grpo_guard"])
+@pytest.mark.parametrize("kind", ["ode", "flow_sde", "dance_sde", "cps"])
+def test_a_loss_that_cannot_train_on_what_the_sampler_makes_is_one_line(
+    loss: str, kind: str
+) -> None:
+    data = _with("sampler.kind", kind, _with("training.loss", loss))
+    refused = {"flow_grpo": {"ode"}, "grpo_guard": {"ode", "cps"}}.get(loss, set())
+    if kind not in refused:
+        job_from_data(data)
+        return
+    error = _problem(data)
+    assert error.path == "sampler.kind"
+    assert error.problem.startswith(f"{loss} cannot train on samples of `{kind}`, only on those of")
+    assert "`flow_sde`, `dance_sde`" in error.problem
+
+
 def test_flow_grpo_takes_a_small_micro_batch_only_where_it_trains_with_the_same() -> None:
     data = _with("sampler.kind", "flow_sde", _with("training.loss", "flow_grpo"))
     data = _with("sampler.micro_batch", 2, data)
@@ -336,7 +378,7 @@ def test_noise_levels_of_known_recipes_are_accepted(kind: str, noise_level: floa
     job_from_data(_with("sampler.noise_level", noise_level, _with("sampler.kind", kind)))
 
 
-@pytest.mark.parametrize("kind", ["cps", "flow_sde"])
+@pytest.mark.parametrize("kind", ["cps", "flow_sde", "dance_sde"])
 def test_flow_grpo_needs_noise(kind: str) -> None:
     data = _with("training.loss", "flow_grpo", _with("sampler.kind", kind))
     error = _problem(_with("sampler.noise_level", 0, data))
@@ -359,7 +401,10 @@ def test_diffusion_nft_with_one_update_needs_an_old_policy() -> None:
     error = _problem(data)
     assert error.path == "training.rollout_decay"
     assert "above 0 with 1 update per iteration" in error.problem
-    job_from_data(_with("training.rollout_decay", 0.1, data))
+    data_with_old = _with("training.rollout_decay", 0.1, data)
+    job_from_data(data_with_old)
+    late = _problem(_with("training.rollout_decay_after", 75, data_with_old))
+    assert late.path == "training.rollout_decay_after"
     job_from_data(_with("training.loss", "flow_grpo", _with("sampler.kind", "cps", data)))
 
 

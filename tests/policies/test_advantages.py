@@ -1,9 +1,11 @@
 import math
 import statistics
+from itertools import pairwise
+from random import Random
 
 import pytest
 
-from spotlight.policies.advantages import flat_group_share, group_advantages
+from spotlight.policies.advantages import flat_group_share, group_advantages, mixed_advantages
 
 REWARDS = [0.0, 1.0, 0.5, 0.5, 0.25, 0.75]
 GROUPS = ["a", "a", "b", "b", "c", "c"]
@@ -41,6 +43,47 @@ def test_advantages_of_a_group_add_up_to_zero():
     assert math.fsum(group_advantages([0.1, 0.7, 0.2], [0, 0, 0])) == pytest.approx(0, abs=1e-12)
 
 
+@pytest.mark.parametrize("std", ["global", "group"])
+@pytest.mark.parametrize("clip", [0.1, 0.5, 1.0, 5.0])
+@pytest.mark.parametrize("seed", range(20))
+def test_a_clip_leaves_no_push_on_a_whole_group(seed, clip, std):
+    """Advantages of each group sum to 0, stay within the clip and keep their order."""
+    random = Random(seed)
+    groups = [random.randrange(4) for _ in range(40)]
+    rewards = [random.choice([0.0, 0.25, 1.0]) * random.random() ** 3 for _ in groups]
+    advantages = group_advantages(rewards, groups, std=std, clip=clip)
+    for group in set(groups):
+        inside = [(r, a) for r, a, g in zip(rewards, advantages, groups, strict=True) if g == group]
+        assert math.fsum(a for _, a in inside) == pytest.approx(0, abs=1e-12)
+        assert max(abs(a) for _, a in inside) <= clip * (1 + 1e-12)
+        ordered = [a for _, a in sorted(inside)]
+        assert all(one <= other + 1e-12 for one, other in pairwise(ordered))
+
+
+def test_one_good_sample_of_eight_is_as_good_as_the_others_together_are_bad():
+    """Without centring again, a clip at 1 leaves (1 - 7 * 0.378) / 8 = -0.2 on average."""
+    advantages = group_advantages([1.0] + [0.0] * 7, [0] * 8, clip=1.0)
+    assert advantages == pytest.approx([1.0] + [-1 / 7] * 7)
+
+
+def test_what_the_clip_does_not_cut_is_exactly_as_it_was():
+    scale = statistics.pstdev(REWARDS) + 1e-4
+    mean = math.fsum([0.25, 0.75]) / 2
+    expected = [(0.25 - mean) / scale, (0.75 - mean) / scale]
+    assert group_advantages(REWARDS, GROUPS, clip=5.0)[4:] == expected
+
+
+def test_the_median_baseline_leaves_the_sample_in_the_middle_at_zero():
+    rewards = [0.0, 0.1, 0.2, 0.3, 1.0]
+    scale = statistics.pstdev(rewards) + 1e-4
+    expected = [(reward - 0.2) / scale for reward in rewards]
+    found = group_advantages(rewards, [0] * 5, baseline="median")
+    assert found == pytest.approx(expected)
+    assert found[2] == 0.0
+    # The outlier lifts the mean above 0.3, and with it turns the sign of the second best.
+    assert group_advantages(rewards, [0] * 5, baseline="mean")[3] < 0 < found[3]
+
+
 def test_no_rewards_give_no_advantages():
     assert group_advantages([], []) == []
     assert flat_group_share([], []) == 0.0
@@ -56,3 +99,15 @@ def test_the_share_of_flat_groups_is_counted():
 def test_wrong_input_is_refused(rewards, groups):
     with pytest.raises(ValueError):
         group_advantages(rewards, groups)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_clip_leaves_no_push_on_a_whole_group_with_several_rewards_either(seed):
+    random = Random(seed)
+    groups = [random.randrange(3) for _ in range(30)]
+    rewards = [(random.random() ** 4, 20 * random.random()) for _ in groups]
+    advantages = mixed_advantages(rewards, groups, (1.0, 0.5), clip=0.8)
+    assert max(map(abs, advantages)) <= 0.8 * (1 + 1e-12)
+    for group in set(groups):
+        inside = [a for a, g in zip(advantages, groups, strict=True) if g == group]
+        assert math.fsum(inside) == pytest.approx(0, abs=1e-12)

@@ -84,7 +84,7 @@ def test_a_class_is_found_by_its_module_or_its_entry_point_and_made_with_its_opt
         ("own_scorers.none:Scale", "there is no module own_scorers.none here"),
         ("own_scorers.parts:Scael", "own_scorers.parts has no class Scael; did you mean `Scale`?"),
         ("own_scorers.broken:Scale", "broken.py cannot be read (invalid syntax"),
-        ("unknown", "no installed package has an entry point of that name"),
+        ("unknown", "no installed package has an entry point `unknown` in the group"),
     ],
 )
 def test_a_name_that_leads_nowhere_is_refused_before_anything_is_imported(

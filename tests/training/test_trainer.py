@@ -4,6 +4,7 @@ import torch
 
 from spotlight.errors import CheckpointError
 from spotlight.training.batches import deal, key
+from spotlight.training.losses import Velocities
 from spotlight.training.trainer import Trainer, TrainingDiverged
 
 from .fakes import GRPO, NFT, NOISY, SAMPLER, FakeModel, make_batch, same_bits
@@ -15,11 +16,25 @@ RULES = [
     ),
     pytest.param(GRPO, NOISY, id="grpo"),
     pytest.param(msgspec.structs.replace(GRPO, kl=0.1), NOISY, id="grpo-kl"),
+    pytest.param(
+        msgspec.structs.replace(NFT, learning_rate_schedule="cosine", warmup_updates=3),
+        SAMPLER,
+        id="nft-cosine",
+    ),
+    pytest.param(
+        msgspec.structs.replace(NFT, rollout_decay=0.5, rollout_decay_growth=0.1),
+        SAMPLER,
+        id="nft-old-policy-that-grows",
+    ),
+    pytest.param(msgspec.structs.replace(NFT, loss="awm", kl=0.1), SAMPLER, id="awm"),
+    pytest.param(
+        msgspec.structs.replace(GRPO, loss="grpo_guard", clip_range=0.1), NOISY, id="grpo-guard"
+    ),
 ]
 
 
 def build(training=NFT, sampler=SAMPLER, *, seed=0, model=None):
-    return Trainer(model or FakeModel(), training, sampler, seed=seed)
+    return Trainer(model or FakeModel(), training, sampler, seed=seed, iterations=10)
 
 
 def flat(state):
@@ -126,6 +141,19 @@ def test_the_old_policy_follows_by_the_rollout_decay():
         torch.testing.assert_close(tensor, 0.75 * first[name] + 0.25 * newest)
 
 
+def test_the_old_policys_decay_may_grow_with_the_updates():
+    training = msgspec.structs.replace(
+        NFT, rollout_decay=0.3, rollout_decay_after=1, rollout_decay_growth=0.1
+    )
+    trainer = build(training)
+    old = flat(trainer.rollout_state())
+    for iteration, decay in enumerate((0.1, 0.3, 0.3)):  # after 2, 4 and 6 updates
+        trainer.train(iteration, make_batch(FakeModel()))
+        newest = [t for n, t in trainer.state_dict().items() if n.startswith("weights/")]
+        old = decay * old + (1 - decay) * torch.cat([tensor.flatten() for tensor in newest])
+        torch.testing.assert_close(flat(trainer.rollout_state()), old)
+
+
 def test_validation_uses_the_average_of_all_updates():
     training = msgspec.structs.replace(NFT, ema_decay=0.5, updates_per_iteration=1)
     trainer = build(training)
@@ -160,7 +188,7 @@ def test_one_update_is_adamw_on_the_clipped_mean_gradient():
     optimizer = torch.optim.AdamW(parameters, lr=1e-2, weight_decay=1e-4)
     prompts = model.encode_prompts([batch.prompts[row] for row in terms.samples])
     velocity = model.velocity(terms.latents, terms.sigmas, prompts, height=8, width=8)
-    loss = trainer._loss.evaluate(terms, velocity, velocity.detach(), None)[0].mean()
+    loss = trainer._loss.evaluate(terms, Velocities(velocity, velocity.detach(), None))[0].mean()
     loss.backward()
     norm = torch.nn.utils.clip_grad_norm_(parameters, 0.01)
     optimizer.step()
@@ -169,6 +197,19 @@ def test_one_update_is_adamw_on_the_clipped_mean_gradient():
     assert report["grad_norm"] == pytest.approx(norm.item(), rel=1e-5)
     plain = torch.cat([parameter.detach().flatten() for parameter in parameters])
     torch.testing.assert_close(flat(trainer.rollout_state()), plain, rtol=1e-5, atol=1e-6)
+
+
+def test_the_optimizer_steps_by_the_rate_of_each_update():
+    """In its first update Adam moves every weight by the learning rate."""
+    training = msgspec.structs.replace(
+        NFT, updates_per_iteration=1, warmup_updates=9, weight_decay=0.0
+    )
+    trainer = build(training)
+    before = flat(trainer.rollout_state())
+    report = trainer.train(0, make_batch(FakeModel()))
+    assert report["learning_rate"] == pytest.approx(1e-3)
+    moved = (flat(trainer.rollout_state()) - before).abs()
+    torch.testing.assert_close(moved.median(), torch.tensor(1e-3), rtol=1e-3, atol=0)
 
 
 @pytest.mark.parametrize("clip", [1e-3, 1e6])
@@ -276,6 +317,12 @@ def test_a_state_of_another_kind_of_job_is_refused():
     state = build(msgspec.structs.replace(NFT, kl=0.1)).state_dict()
     with pytest.raises(CheckpointError, match="reference"):
         build().load_state_dict(state)
+
+
+def test_a_rate_that_falls_needs_to_know_for_how_long():
+    training = msgspec.structs.replace(NFT, learning_rate_schedule="linear")
+    with pytest.raises(ValueError, match="iterations: a linear rate needs them"):
+        Trainer(FakeModel(), training, SAMPLER, seed=0)
 
 
 def test_several_ranks_need_a_group():

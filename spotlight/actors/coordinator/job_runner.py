@@ -318,7 +318,7 @@ class JobRunner(Actor):
             parts.rollouts.finished(ended.of("rollout"), restored=ended.restored)
         else:
             parts.exploration.given_up(ended.of("preview"), ended.reason)
-            parts.validations.given_up(ended.of("evaluation"))
+            parts.validations.given_up(ended.of("evaluation"), ended.reason)
             parts.rollouts.given_up(ended.of("rollout"), ended.reason)
 
     # --- what the machine says ---

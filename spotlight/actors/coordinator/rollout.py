@@ -105,6 +105,7 @@ def training_samples(
         [sample.rewards for sample in samples],
         [sample.request.group for sample in samples],
         weights,
+        baseline=training.advantage_baseline,
         std=training.advantage_std,
         clip=training.advantage_clip,
     )

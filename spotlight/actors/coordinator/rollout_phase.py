@@ -60,6 +60,8 @@ class RolloutPhase:
         self._completed = completed
         self._fail = fail
         self.rollout = Rollout()
+        self._dropped_for = ""
+        """Why the latest prompt group failed."""
         self.discarded = 0
         """Samples that were thrown away because newer weights were published."""
 
@@ -97,6 +99,7 @@ class RolloutPhase:
         for iteration, group, prompt in sorted({(r.iteration, r.group, r.prompt) for r in failed}):
             dropped = GroupDropped(iteration=iteration, prompt=prompt, reason=reason)
             self._record.event(dropped)
+            self._dropped_for = reason
             self.rollout.drop_group(group)
         self._end_if_complete()
 
@@ -143,7 +146,8 @@ class RolloutPhase:
         if self._phase.name != "rollout" or not self.rollout.complete or self._phase.over:
             return
         if not self.rollout.finished:
-            self._fail("every prompt group of the iteration failed; see events.jsonl")
+            reason = f"every prompt group of the iteration failed ({self._dropped_for})"
+            self._fail(f"{reason}; see events.jsonl")
             return
         metrics, exploration = self._progress.metrics, self._progress.exploration
         samples, probes = self.rollout.samples(), self.rollout.probes()

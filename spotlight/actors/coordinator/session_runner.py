@@ -25,6 +25,7 @@ import structlog
 from spotlight.actors.coordinator.job_journal import Publication
 from spotlight.actors.coordinator.job_status import status_pause_s
 from spotlight.actors.coordinator.node_plans import NodePlans
+from spotlight.actors.coordinator.request_plans import sampling_settings
 from spotlight.actors.coordinator.request_queue import Ended
 from spotlight.actors.coordinator.session_fleet import fleet_of, session_status
 from spotlight.actors.coordinator.session_groups import (
@@ -336,17 +337,7 @@ class SessionRunner(Actor):
         sampler = self._saved.work.sampler
         start = sampler.window.earliest if order.window_start is None else order.window_start
         noisy = sampler.kind != "ode" and order.kind == "rollout"
-        return SamplingSettings(
-            kind=sampler.kind if noisy else "ode",
-            steps=order.steps or sampler.steps,
-            shift=sampler.shift,
-            guidance=sampler.guidance,
-            noise_level=sampler.noise_level,
-            window=(start, sampler.window.length) if noisy else None,
-            height=sampler.height,
-            width=sampler.width,
-            micro_batch=sampler.micro_batch,
-        )
+        return sampling_settings(sampler, order.steps or sampler.steps, start if noisy else None)
 
     @handles(GetFleet, only=_from_user)
     async def on_fleet(self, message: GetFleet) -> Fleet:

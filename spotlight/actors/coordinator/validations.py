@@ -63,15 +63,17 @@ class Validations:
         """Images come in, in any order, each once."""
         self._write_down(self._validator.finished(results))
 
-    def given_up(self, requests: Iterable[Request]) -> None:
+    def given_up(self, requests: Iterable[Request], reason: str) -> None:
         """Images that could not be denoised or scored."""
-        self._write_down(self._validator.given_up(requests))
+        self._write_down(self._validator.given_up(requests), reason)
 
-    def _write_down(self, ended: Iterable[Validated]) -> None:
+    def _write_down(self, ended: Iterable[Validated], reason: str = "") -> None:
         """A run without a score for its weights is not worth going on with."""
         for validated in ended:
             if not validated.results:
-                self._fail(f"no validation image of version {validated.version} could be scored")
+                self._fail(
+                    f"no validation image of version {validated.version} could be scored ({reason})"
+                )
                 return
             self._add(validated.version, validated.results)
 

@@ -15,12 +15,13 @@ import torch
 
 from spotlight.actors.worker.engine import Origin
 from spotlight.diffusion.finite import rows_not_finite
-from spotlight.diffusion.samplers import Progress, SamplerSettings
+from spotlight.diffusion.progress import Progress
+from spotlight.diffusion.samplers import SamplerSettings
 from spotlight.errors import CommitRefused, NotFinite, TransferFailed
 from spotlight.transport.tensors.bundles import metadata_of, pack, unpack
 from spotlight.types import Commit, Request
 
-_FORMAT = 1
+_FORMAT = 2
 _KEY = "commit"
 
 
@@ -112,11 +113,14 @@ def _require_consistent(
     settings, count = settings_of(record.requests[0]), len(record.requests)
     noisy = sum(settings.in_window(step) for step in range(progress.step))
     states = noisy + 1 if noisy else 0
-    expected = ((count, *shape), (count, states, *shape), (count, noisy))
-    found = (progress.latents, progress.window_states, progress.log_probs)
-    for name, tensor, wanted in zip(
-        ("latents", "window_states", "log_probs"), found, expected, strict=True
-    ):
+    expected = {
+        "latents": (count, *shape),
+        "window_states": (count, states, *shape),
+        "log_probs": (count, noisy),
+        "foreseen": (count, int(settings.looks_back(progress.step)), *shape),
+    }
+    for name, wanted in expected.items():
+        tensor = getattr(progress, name)
         if tuple(tensor.shape) != wanted or tensor.dtype != torch.float32:
             raise CommitRefused(
                 f"{key}: {name} is {tensor.dtype} {tuple(tensor.shape)}, not float32 {wanted}"

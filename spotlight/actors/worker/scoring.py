@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 import msgspec
 import structlog
 
 from spotlight.actors.worker.engine import Engine, Images, Scorer
 from spotlight.actors.worker.worker_state import WorkerContext
-from spotlight.errors import ScoringError
+from spotlight.errors import JobError, ScoringError, UserError
 from spotlight.jobs import RewardSpec
 from spotlight.rewards.validity import score_with
 from spotlight.types import Prompt
+
+ResultT = TypeVar("ResultT")
+Scorers = dict[bytes, Scorer]
+"""By what the job says of them."""
 
 log = structlog.get_logger(__name__)
 
@@ -36,8 +42,9 @@ class Scoring:
     def __init__(self, context: WorkerContext, engine: Engine) -> None:
         self._context = context
         self._engine = engine
-        self._scorers: dict[bytes, Scorer] = {}
-        """Touched in the scorer's thread only."""
+        self._scorers: Scorers = {}
+        """Touched in the scorer's thread only; a thread that is left behind keeps its own."""
+        self._turn = asyncio.Lock()
 
     async def prepare(self, rewards: Sequence[RewardSpec]) -> None:
         """Build the scorers of a job. One that cannot be built costs every batch an attempt, not
@@ -45,7 +52,7 @@ class Scoring:
         """
         for reward in rewards:
             try:
-                await self._context.on_scorer(partial(self._scorer, reward))
+                await self._in_time(reward, partial(self._scorer, reward))
             except ScoringError as error:
                 log.error("scorer_not_built", reason=str(error))
 
@@ -56,31 +63,51 @@ class Scoring:
         columns: list[tuple[float, ...]] = []
         seconds = 0.0
         for reward in rewards:
-            column, taken = await self._context.on_scorer(
-                partial(self._score, reward, images, prompts)
-            )
+            work = partial(self._score, reward, images, prompts)
+            column, taken = await self._in_time(reward, work)
             columns.append(column)
             seconds += taken
         rows = tuple(tuple(column[i] for column in columns) for i in range(len(prompts)))
         return Scored(rows, seconds)
 
-    def _scorer(self, reward: RewardSpec) -> Scorer:
+    async def _in_time(self, reward: RewardSpec, work: Callable[[Scorers], ResultT]) -> ResultT:
+        """In turn, in the scorer's thread; a scorer that hangs is left behind with its thread."""
+        async with self._turn:
+            try:
+                async with asyncio.timeout(reward.limit_s):
+                    return await self._context.on_scorer(partial(work, self._scorers))
+            except TimeoutError as error:
+                self._context.abandon_scorer()
+                self._scorers = {}
+                raise ScoringError(
+                    f"reward `{reward.name}`: the scorer did not answer within {reward.limit_s:g}"
+                    " s; mend it, or raise the reward's `limit_s`"
+                ) from error
+
+    def _scorer(self, reward: RewardSpec, scorers: Scorers) -> Scorer:
         """Raises `ScoringError` if it cannot be built."""
         key = msgspec.msgpack.encode(reward)  # its options have no hash
-        if key not in self._scorers:
+        if key not in scorers:
             try:
-                self._scorers[key] = self._engine.build_scorer(reward)
+                scorers[key] = self._engine.build_scorer(reward)
+            except UserError as error:
+                problem = error.problem if isinstance(error, JobError) else str(error)
+                raise ScoringError(f"reward `{reward.name}`: {problem}") from error
             except Exception as error:  # whatever its packages and files raise
                 raise ScoringError(
                     f"reward `{reward.name}`: {type(error).__name__}: {error}"
                 ) from error
-        return self._scorers[key]
+        return scorers[key]
 
     def _score(
-        self, reward: RewardSpec, images: Images, prompts: Sequence[Prompt]
+        self,
+        reward: RewardSpec,
+        images: Images,
+        prompts: Sequence[Prompt],
+        scorers: Scorers,
     ) -> tuple[tuple[float, ...], float]:
         """The rewards, and the seconds that they took."""
-        scorer = self._scorer(reward)
+        scorer = self._scorer(reward, scorers)
         began = self._context.seconds()
         rewards = score_with(scorer, reward, images, prompts)
         return rewards, self._context.seconds() - began

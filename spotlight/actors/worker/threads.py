@@ -2,7 +2,8 @@
 which its loop reads and checks bundles.
 
 So the actors' loop always answers, and the accelerator never waits for bytes. The accelerator's
-thread that is stuck in a collective is left behind for a new one.
+thread that is stuck in a collective is left behind for a new one, and so is the scorer's that is
+stuck in a scorer.
 """
 
 from __future__ import annotations
@@ -41,6 +42,10 @@ class WorkerThreads(Protocol):
         """Go on in a new thread; what runs in the old one may take as long as it likes."""
         ...
 
+    def abandon_scorer(self) -> None:
+        """The same for the scorer's."""
+        ...
+
     def is_accelerator(self) -> bool:
         """Whether the caller runs in the accelerator's thread, and not in one left behind."""
         ...
@@ -59,7 +64,7 @@ class SystemThreads:
 
     def __init__(self) -> None:
         self._accelerator = AbandonableThread("accelerator")
-        self._scorer = ThreadPoolExecutor(1, thread_name_prefix="scorer")
+        self._scorer = AbandonableThread("scorer")
         self._packer = ThreadPoolExecutor(1, thread_name_prefix="packer")
 
     def begin(self) -> None:
@@ -90,6 +95,10 @@ class SystemThreads:
         """See `WorkerThreads.abandon_accelerator`."""
         self._accelerator.abandon()
 
+    def abandon_scorer(self) -> None:
+        """See `WorkerThreads.abandon_scorer`."""
+        self._scorer.abandon()
+
     def is_accelerator(self) -> bool:
         """See `WorkerThreads.is_accelerator`."""
         return self._accelerator.is_current()
@@ -101,5 +110,5 @@ class SystemThreads:
     def close(self) -> None:
         """See `WorkerThreads.close`."""
         self._accelerator.close()
-        self._scorer.shutdown(wait=False, cancel_futures=True)
+        self._scorer.close()
         self._packer.shutdown(wait=False, cancel_futures=True)

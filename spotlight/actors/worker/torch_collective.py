@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import cast
 
@@ -14,8 +15,10 @@ import torch
 
 from spotlight.actors.runtime.abandonable_thread import AbandonableThread
 from spotlight.actors.worker import engine
+from spotlight.actors.worker.commit_bundles import settings_of
 from spotlight.actors.worker.torch_model import TorchModel, synchronize
-from spotlight.diffusion.samplers import Denoising, Progress
+from spotlight.diffusion.progress import Progress
+from spotlight.diffusion.samplers import Denoising
 from spotlight.diffusion.sequence_parallel import SequenceParallel
 from spotlight.errors import TransportError
 from spotlight.timings import WorkerTimings
@@ -60,17 +63,18 @@ class TorchCollective:
 
     def send_latents(self, denoising: engine.Denoising) -> None:
         """See `engine.Collective`."""
-        self.group.broadcast(cast(Denoising, denoising).latents.contiguous())
+        self.group.broadcast(cast(Denoising, denoising).carried)
 
     def receive_latents(
         self, model: engine.Model, requests: Sequence[Request], step: int
     ) -> Progress:
         """See `engine.Collective`."""
-        shape = (len(requests), *cast(TorchModel, model).latent_shape(requests[0]))
-        latents = torch.empty(shape, device=self._device)
-        self.group.broadcast(latents)
-        no_states, no_log_probs = torch.zeros(shape[0], 0, *shape[1:]), torch.zeros(shape[0], 0)
-        return Progress(step, latents, no_states, no_log_probs)
+        shape = cast(TorchModel, model).latent_shape(requests[0])
+        looks_back = settings_of(requests[0]).looks_back(step)
+        carried = torch.empty(len(requests), 1 + looks_back, *shape, device=self._device)
+        self.group.broadcast(carried)
+        begin = Progress.begin(carried[:, 0])
+        return replace(begin, step=step, foreseen=carried[:, 1:])
 
     def step(self, denoising: engine.Denoising) -> None:
         """See `engine.Collective`."""

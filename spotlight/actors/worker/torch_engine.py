@@ -19,7 +19,7 @@ from spotlight.actors.worker.torch_model import TorchModel, synchronize
 from spotlight.actors.worker.torch_trainer import TorchListener, TorchTrainer
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.png import to_png
-from spotlight.diffusion.samplers import Progress
+from spotlight.diffusion.progress import Progress
 from spotlight.diffusion.sequence_parallel import SequenceParallel
 from spotlight.jobs import ModelSpec, RewardSpec
 from spotlight.rewards.base import Scorer, build_scorer

@@ -13,7 +13,8 @@ from spotlight.actors.worker import engine
 from spotlight.actors.worker.commit_bundles import settings_of, unpack_commits
 from spotlight.actors.worker.engine import Origin
 from spotlight.diffusion.model import DiffusionModel
-from spotlight.diffusion.samplers import Denoising, Progress, require_finite, resume, start
+from spotlight.diffusion.progress import Progress
+from spotlight.diffusion.samplers import Denoising, require_finite, resume, start
 from spotlight.types import Commit, Request
 
 

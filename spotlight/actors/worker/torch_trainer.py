@@ -61,6 +61,7 @@ class TorchTrainer:
             job.training,
             job.sampler,
             seed=job.seed,
+            iterations=job.iterations,
             rank=order.rank,
             world=order.world,
             group=self._group,

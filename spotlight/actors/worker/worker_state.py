@@ -117,6 +117,10 @@ class WorkerContext:
 
         return self._threads.on_accelerator(limited)
 
+    def abandon_scorer(self) -> None:
+        """Go on scoring in a new thread; what runs in the old one may take as long as it likes."""
+        self._threads.abandon_scorer()
+
     def abandon_accelerator(self) -> None:
         """Go on in a new thread; what runs in the old one may take as long as it likes."""
         self._threads.abandon_accelerator()

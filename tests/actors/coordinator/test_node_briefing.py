@@ -73,6 +73,6 @@ async def test_many_nodes_that_join_together_are_told_the_outcome(site: Site) ->
 
 async def test_nothing_is_told_after_the_end_of_the_job(site: Site) -> None:
     site.nodes_join(1000)
-    before, site.phase.over = site.shares.times, True
+    before, site.over = site.shares.times, True
     await asyncio.sleep(1.0)
     assert site.shares.times == before

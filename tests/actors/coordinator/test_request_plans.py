@@ -1,12 +1,78 @@
-"""How the images of a job are denoised, as its requests say."""
+"""Where the SDE window of an iteration is, and what its requests say of how images are denoised."""
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
 from job_kit import job
 
-from spotlight.actors.coordinator.request_plans import evaluation_settings, rollout_settings
+from spotlight.actors.coordinator.request_plans import (
+    evaluation_settings,
+    preview_settings,
+    rollout_settings,
+    window_start,
+)
+from spotlight.jobs import JobSpec
 
 SAMPLER = {"height": 16, "width": 48, "steps": 4, "guidance": 3.0}
+
+
+def windowed(**window: object) -> JobSpec:
+    return job(sampler={"kind": "flow_sde", "steps": 12, "window": window})
+
+
+def mixgrpo_starts(
+    iterations: int, *, window: int, last: int, every: int, stride: int
+) -> list[int]:
+    """Where the window of each iteration begins: Tencent-Hunyuan/MixGRPO,
+    fastvideo/utils/grpo_states.py, `progressive` with overlap and roll-back, turning back as soon
+    as the window would be cut short."""
+    start, stayed, starts = 0, 0, []
+    for _ in range(iterations):
+        starts.append(start)
+        stayed += 1
+        if stayed == every:
+            start, stayed = start + stride, 0
+        if start + window > last:
+            start, stayed = 0, 0
+    return starts
+
+
+@pytest.mark.parametrize(("every", "stride"), [(1, 1), (3, 1), (25, 1), (2, 3), (4, 20)])
+def test_a_sliding_window_goes_as_in_mixgrpo(every: int, stride: int) -> None:
+    spec = windowed(length=4, latest=11, placement="sliding", slide_every=every, stride=stride)
+    found = [window_start(spec, iteration) for iteration in range(300)]
+    assert found == mixgrpo_starts(300, window=4, last=11, every=every, stride=stride)
+
+
+def test_the_authors_own_window_of_24_iterations_is_the_same() -> None:
+    """What their code gives for a window of 4 of 11 steps that moves every 3 iterations."""
+    authors = Path(__file__).parents[2] / "training" / "losses" / "authors.json"
+    windows = json.loads(authors.read_text(encoding="utf-8"))["mixgrpo"]
+    spec = windowed(length=4, latest=11, placement="sliding", slide_every=3)
+    starts = [window_start(spec, iteration) for iteration in range(24)]
+    assert windows == [list(range(start, start + 4)) for start in starts]
+
+
+def test_a_sliding_window_stays_where_it_may_be() -> None:
+    spec = windowed(length=2, earliest=3, latest=7, placement="sliding", slide_every=1)
+    assert [window_start(spec, i) for i in range(8)] == [3, 4, 5, 3, 4, 5, 3, 4]
+
+
+def test_a_random_window_starts_at_every_step_alike() -> None:
+    spec = windowed(length=2, earliest=1, latest=5)
+    found = Counter(window_start(spec, iteration) for iteration in range(3000))
+    assert set(found) == {1, 2, 3}
+    assert min(found.values()) > 800
+
+
+def test_every_image_of_a_job_is_denoised_with_its_solver() -> None:
+    spec = job(sampler={"solver": "dpmpp_2m", "steps": 8})
+    settings = (rollout_settings(spec, 0), preview_settings(spec, 0, 4), evaluation_settings(spec))
+    assert {each.solver for each in settings} == {"dpmpp_2m"}
 
 
 def test_validation_images_have_the_guidance_of_rollouts_unless_the_job_says_otherwise() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
+import msgspec
 import numpy as np
 import pytest
 from job_kit import job
@@ -139,3 +140,27 @@ async def test_one_scorer_that_fails_fails_the_batch_by_its_name(
 
 async def test_no_rewards_are_given_where_none_are_asked_for(context: WorkerContext) -> None:
     assert (await Scoring(context, TorchEngine()).score((), IMAGES, PROMPTS)).rewards == ((),) * 3
+
+
+# --- a scorer that hangs ---
+
+
+async def test_a_scorer_that_hangs_has_failed_and_is_made_anew(
+    context: WorkerContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[FakeScorer] = []
+
+    def build(spec: object) -> FakeScorer:
+        made.append(FakeScorer())
+        if len(made) == 1:
+            made[0].hold()
+        return made[-1]
+
+    monkeypatch.setattr(torch_engine, "build_scorer", build)
+    scoring, (reward,) = Scoring(context, TorchEngine()), job(rewards=[{"limit_s": 0.05}]).rewards
+    with pytest.raises(ScoringError, match="`ocr`: the scorer did not answer within"):
+        await scoring.score((reward,), IMAGES, PROMPTS)
+    patient = msgspec.structs.replace(reward, limit_s=60.0)
+    assert (await scoring.score((patient,), IMAGES, PROMPTS)).rewards == ((1.0,), (0.0,), (0.2,))
+    assert len(made) == 2
+    made[0].go_on()

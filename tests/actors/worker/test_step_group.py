@@ -11,6 +11,8 @@ import torch
 from job_kit import request
 from msgspec.structs import replace
 
+from spotlight.actors.worker.commit_bundles import pack_commit, unpack_commits
+from spotlight.actors.worker.engine import Origin
 from spotlight.actors.worker.step_group import GroupSteps, SoloSteps
 from spotlight.actors.worker.torch_collective import TorchCollective
 from spotlight.actors.worker.torch_model import TorchModel
@@ -21,7 +23,13 @@ from spotlight.diffusion.sequence_parallel import SequenceParallel
 from spotlight.errors import TransportError
 from spotlight.jobs import ModelSpec
 from spotlight.transport.collectives import Group, init_group, listen
-from spotlight.types import SamplingSettings
+from spotlight.types import (
+    BundleOffer,
+    Commit,
+    Request,
+    SamplingSettings,
+    StoreEndpoint,
+)
 
 LIMIT_S = 30.0
 STEPS = 4
@@ -29,10 +37,18 @@ SETTINGS = SamplerSettings(
     "flow_sde", STEPS, height=32, width=64, noise_level=0.7, window=(1, 2), micro_batch=4
 )
 PROMPTS, SEEDS = ('the number "1"', 'the number "22"'), (7, 8)
-REQUESTS = tuple(
-    replace(request(seed), prompt=prompt, seed=seed, settings=SamplingSettings(**asdict(SETTINGS)))
-    for prompt, seed in zip(PROMPTS, SEEDS, strict=True)
-)
+SECOND_ORDER = SamplerSettings("ode", 6, height=32, width=64, micro_batch=4, solver="dpmpp_2m")
+
+
+def requests(settings: SamplerSettings) -> tuple[Request, ...]:
+    wire = SamplingSettings(**asdict(settings))
+    return tuple(
+        replace(request(seed), prompt=prompt, seed=seed, settings=wire)
+        for prompt, seed in zip(PROMPTS, SEEDS, strict=True)
+    )
+
+
+REQUESTS = requests(SETTINGS)
 
 
 class Pair:
@@ -51,13 +67,18 @@ class Pair:
             for group, model in zip(self.groups, models, strict=True)
         )
 
-    def begin(self) -> Denoising:
-        return start(self.models[0], PROMPTS, SEEDS, SETTINGS)
+    def begin(self, settings: SamplerSettings = SETTINGS) -> Denoising:
+        return start(self.models[0], PROMPTS, SEEDS, settings)
 
-    def follow(self, run: int, prepare: Callable[[], None] = lambda: None):
+    def follow(
+        self,
+        run: int,
+        prepare: Callable[[], None] = lambda: None,
+        these: tuple[Request, ...] = REQUESTS,
+    ):
         """Rank 1 takes part; the number of steps that it takes."""
         return self.thread.submit(
-            lambda: self.second.follow(run, TorchModel(self.models[1]), REQUESTS, prepare=prepare)
+            lambda: self.second.follow(run, TorchModel(self.models[1]), these, prepare=prepare)
         )
 
     def close(self) -> None:
@@ -110,6 +131,33 @@ def test_a_run_goes_on_where_the_last_one_ended_in_whatever_company(pair: Pair) 
     assert following.result(LIMIT_S) == STEPS - 2
     plain = sample(pair.models[0], PROMPTS, SEEDS, SETTINGS)
     assert torch.allclose(denoising.result().latents, plain.latents, atol=1e-5)
+
+
+@pytest.mark.parametrize("broken_after", range(1, 6))
+def test_a_group_goes_on_from_a_commit_of_a_solver_that_looks_back_with_the_same_bits(
+    pair: Pair, broken_after: int
+) -> None:
+    these = requests(SECOND_ORDER)
+    whole = pair.begin(SECOND_ORDER)
+    following = pair.follow(1, these=these)
+    lead(pair.first, 1, whole, 6)
+    assert following.result(LIMIT_S) == 6
+
+    broken = pair.begin(SECOND_ORDER)
+    following = pair.follow(2, these=these)
+    lead(pair.first, 2, broken, broken_after)
+    following.result(LIMIT_S)
+    origin = Origin("job", 0)
+    data = pack_commit(origin, these, broken.progress())
+    offer = BundleOffer("commit", len(data), 0, StoreEndpoint("here", 1, "", "", ""))
+    commits = [Commit(broken_after, offer, row) for row in range(2)]
+    shape = pair.models[0].latent_shape(32, 64)
+    progress = unpack_commits(origin, these, commits, {"commit": data}, shape)
+    resumed = resume(pair.models[0], PROMPTS, SEEDS, SECOND_ORDER, progress)
+    following = pair.follow(3, these=these)
+    lead(pair.first, 3, resumed, 6 - broken_after)
+    following.result(LIMIT_S)
+    assert torch.equal(resumed.result().latents, whole.result().latents)
 
 
 def test_a_run_without_a_step_lets_the_others_go_unprepared(pair: Pair) -> None:

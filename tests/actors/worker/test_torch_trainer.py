@@ -11,7 +11,7 @@ from torch import Tensor
 
 from spotlight.actors.protocol import StartTrainer, Train, TrainingSample
 from spotlight.actors.worker.torch_trainer import TorchTrainer, assemble
-from spotlight.diffusion.samplers import Progress
+from spotlight.diffusion.progress import Progress
 from spotlight.types import BundleOffer, StoreEndpoint
 
 STORE = StoreEndpoint("127.0.0.1", 1, "token", "m", "/r")
@@ -29,7 +29,9 @@ def bundles(*, noisy: int = 0) -> dict[str, dict[str, Tensor]]:
     for key, n in (("a", 1.0), ("b", 2.0)):
         latents = torch.tensor([[n], [n + 0.5]])
         states = latents.unsqueeze(1).repeat(1, noisy + 1 if noisy else 0, 1)
-        made[key] = Progress(5, latents, states, latents.repeat(1, noisy)).tensors()
+        nothing = latents.unsqueeze(1)[:, :0]
+        progress = Progress(5, latents, states, latents.repeat(1, noisy), nothing)
+        made[key] = progress.tensors()
     return made
 
 

@@ -1,0 +1,128 @@
+"""The section `sampler` of a job: how images are denoised.
+
+A field's docstring ends with its unit in square brackets, where it has one.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from spotlight.jobs.fields import (
+    MOST_IN_BATCH,
+    MOST_ITERATIONS,
+    MOST_PIXELS,
+    MOST_STEPS,
+    MOST_WORKERS,
+    Section,
+    require,
+    require_at_most,
+)
+from spotlight.types import SamplerKind, Solver
+
+
+class WindowSpec(Section, frozen=True, kw_only=True):
+    """The SDE window: noise is added, and trained on, only inside it. A short one is
+    Flow-GRPO-Fast, one of all steps but the last Flow-GRPO, one that slides MixGRPO."""
+
+    length: int = 2
+    """Stochastic steps. [steps]"""
+    earliest: int = 0
+    """First step, counted from 0, at which the window may start."""
+    latest: int = 4
+    """The window starts before `latest - length + 1`."""
+    placement: Literal["random", "sliding"] = "random"
+    """Where the window starts in an iteration, for all its samples: at a step drawn for each
+    iteration, or at `earliest` and from there on ever later, and at the end back at `earliest`."""
+    stride: int = 1
+    """By how much a sliding window moves. [steps]"""
+    slide_every: int = 25
+    """How long a sliding window stays. [iterations]"""
+
+    def __post_init__(self) -> None:
+        require(self.length >= 1, "length", "must be at least 1")
+        require(self.earliest >= 0, "earliest", "must not be negative")
+        require(
+            self.latest - self.length >= self.earliest,
+            "latest",
+            f"no room for {self.length} steps from {self.earliest} on; raise `latest`",
+        )
+        for field in ("stride", "slide_every"):
+            require(getattr(self, field) >= 1, field, "must be at least 1")
+        require_at_most(self, MOST_STEPS, "latest", "stride")
+        require_at_most(self, MOST_ITERATIONS, "slide_every")
+
+
+class SamplerSpec(Section, frozen=True, kw_only=True):
+    """How images are denoised."""
+
+    height: int
+    """Height of the images. [pixels]"""
+    width: int
+    """Width of the images. [pixels]"""
+    kind: SamplerKind = "ode"
+    """`ode` adds no noise; the others do inside the window, as losses need that replay it:
+    `flow_sde` (Flow-GRPO), `dance_sde` (DanceGRPO) and `cps` (FlowCPS)."""
+    solver: Solver = "euler"
+    """How a step without noise is taken: `euler`, or `dpmpp_2m` (DPM-Solver++ 2M), which looks back
+    at the step before and comes as near to the exact image in fewer steps."""
+    steps: int = 8
+    """Denoising steps of a rollout. [steps]"""
+    evaluation_steps: int | None = None
+    """Denoising steps of validation images; the rollout's when absent. [steps]"""
+    shift: float | None = None
+    """Schedule shift; the checkpoint's scheduler decides when absent."""
+    guidance: float = 1.0
+    """True classifier-free guidance scale; 1 means none."""
+    noise_level: float = 0.7
+    """How much noise a step draws anew: `a` of Flow-SDE and CPS, `eta` of DanceGRPO. With `cps` at
+    most 1, which is all of it; unused by `ode`."""
+    window: WindowSpec = WindowSpec()
+    """Where noise is added; unused by `ode`."""
+    micro_batch: int = 8
+    """Every forward pass runs at this batch size, padded when short, so that kernels never depend
+    on the load. [images]"""
+    degree: Literal["auto"] | int = "auto"
+    """SP degree: how many workers of a node denoise one micro-batch together. `auto` does what is
+    predicted to finish most, and is 1 with `exploration.budget: fixed`, since degrees differ in the
+    last bit; a number is kept to wherever a node has so many. [workers]"""
+
+    def __post_init__(self) -> None:
+        for field in ("height", "width"):
+            require(getattr(self, field) >= 1, field, "must be at least 1 pixel")
+        require(self.steps >= 1, "steps", f"must be at least 1, not {self.steps}")
+        require(
+            self.evaluation_steps is None or self.evaluation_steps >= 1,
+            "evaluation_steps",
+            "must be at least 1",
+        )
+        require(self.shift is None or self.shift > 0, "shift", "must be positive")
+        require(self.guidance >= 1, "guidance", "must be at least 1 (1 means no guidance)")
+        require(self.noise_level >= 0, "noise_level", "must not be negative")
+        require(
+            self.kind != "cps" or self.noise_level <= 1,
+            "noise_level",
+            f"must be in [0, 1] with `cps`, not {self.noise_level}: a step draws the part"
+            " sin(noise_level * pi / 2) of its noise anew, and 1 is all of it; its authors use 0.8",
+        )
+        require(self.micro_batch >= 1, "micro_batch", "must be at least 1 image")
+        require(
+            self.degree == "auto" or self.degree >= 1,
+            "degree",
+            f"must be `auto` or at least 1, not {self.degree}",
+        )
+        require(
+            self.height * self.width <= MOST_PIXELS,
+            "height" if self.height >= self.width else "width",
+            f"{self.width:,} x {self.height:,} pixels are more than an image may have"
+            f" ({MOST_PIXELS:,})",
+        )
+        require_at_most(self, MOST_STEPS, "steps", "evaluation_steps")
+        require_at_most(self, MOST_IN_BATCH, "micro_batch")
+        if self.degree != "auto":
+            require_at_most(self, MOST_WORKERS, "degree")
+        if self.kind != "ode":
+            require(
+                self.window.latest < self.steps,
+                "window.latest",
+                f"must be below steps ({self.steps}): the last step is never trained",
+            )

@@ -1,0 +1,107 @@
+"""The section `training` of a job: the update rule and its optimizer.
+
+A field's docstring ends with its unit in square brackets, where it has one.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from spotlight.jobs.fields import (
+    MOST_IN_BATCH,
+    MOST_REPEATS,
+    Section,
+    require,
+    require_at_most,
+)
+from spotlight.jobs.losses import name_problem
+
+
+class TrainingSpec(Section, frozen=True, kw_only=True):
+    """The update rule and its optimizer (AdamW)."""
+
+    loss: str = "diffusion_nft"
+    """The update rule: `diffusion_nft` or `awm`; `flow_grpo` or `grpo_guard`, which need a sampler
+    that adds noise; the name of an entry point of the group `spotlight.losses`; or
+    `module:Class`."""
+    ranks: int = 1
+    """Trainer ranks, each a worker of the reserved pool; they share every batch. [workers]"""
+    updates_per_iteration: int = 2
+    """Optimizer steps per iteration; the samples are dealt out over them. [steps]"""
+    micro_batch: int = 32
+    """Samples in one forward and backward pass. [samples]"""
+    learning_rate: float = 3e-4
+    """AdamW's step size, after the warm-up."""
+    learning_rate_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """What becomes of it after the warm-up: `linear` and `cosine` fall to 0 at the end of the
+    job."""
+    warmup_updates: int = 0
+    """Optimizer steps in which the learning rate climbs from nearly 0 to the full one. [steps]"""
+    weight_decay: float = 1e-4
+    """AdamW's decoupled weight decay."""
+    adam_betas: tuple[float, float] = (0.9, 0.999)
+    """AdamW's decay of the first and the second moment."""
+    gradient_clip: float = 1.0
+    """Largest norm of the whole gradient."""
+    advantage_baseline: Literal["mean", "median"] = "mean"
+    """What a sample is better than: the mean or the median reward of its prompt group."""
+    advantage_std: Literal["global", "group"] = "global"
+    """Divide advantages by the standard deviation over the iteration or over each prompt group."""
+    advantage_clip: float = 5.0
+    """Advantages are cut to this absolute value. With the mean as baseline they are then centred
+    again, so that those of a prompt group sum to 0."""
+    ema_decay: float = 0.9
+    """Of the weights that validation uses, per optimizer step."""
+    rollout_decay: float = 0.0
+    """The old policy of DiffusionNFT, AWM and GRPO-Guard, which then rolls out: `old <- d*old +
+    (1-d)*new` at each publication. 0 rolls out with the newest weights; DiffusionNFT then needs
+    several updates per iteration."""
+    rollout_decay_after: int = 0
+    """Optimizer steps for which `d` stays 0. [steps]"""
+    rollout_decay_growth: float | None = None
+    """What `d` grows by with each further optimizer step, up to `rollout_decay`; absent: it is that
+    at once. DiffusionNFT's authors use 0.999, 75 and 0.0075 for OCR."""
+    nft_strength: float = 1.0
+    """`b` of DiffusionNFT."""
+    nft_times: int = 4
+    """Random flow times per sample and update of DiffusionNFT and AWM. [draws]"""
+    awm_kl: float = 1.0
+    """AWM's weight of the distance to the old policy."""
+    clip_range: float | None = None
+    """How far a probability ratio counts; absent: 1e-4 with `flow_grpo`, 2e-6 with `grpo_guard`, 1
+    with `awm`, as their authors use."""
+    kl: float = 0.0
+    """Weight of the distance to the initial weights; 0 keeps no reference model."""
+    patience_s: float = 60.0
+    """How long a trainer rank may be out of reach before others take over from the last checkpoint;
+    one whose process has ended is replaced at once. [seconds]"""
+
+    def __post_init__(self) -> None:
+        problem = name_problem(self.loss)
+        require(problem is None, "loss", str(problem))
+        for field in ("ranks", "updates_per_iteration", "micro_batch", "nft_times"):
+            require(
+                getattr(self, field) >= 1, field, f"must be at least 1, not {getattr(self, field)}"
+            )
+        for field in (
+            "learning_rate",
+            "gradient_clip",
+            "advantage_clip",
+            "nft_strength",
+            "clip_range",
+            "rollout_decay_growth",
+            "patience_s",
+        ):
+            value = getattr(self, field)
+            require(value is None or value > 0, field, f"must be positive, not {value}")
+        for field in ("ema_decay", "rollout_decay"):
+            require(0 <= getattr(self, field) < 1, field, "must be in [0, 1)")
+        require(
+            all(0 <= beta < 1 for beta in self.adam_betas),
+            "adam_betas",
+            f"both must be in [0, 1), not {list(self.adam_betas)}",
+        )
+        for field in ("weight_decay", "kl", "awm_kl", "warmup_updates", "rollout_decay_after"):
+            require(getattr(self, field) >= 0, field, "must not be negative")
+        require_at_most(self, MOST_IN_BATCH, "micro_batch")
+        require_at_most(self, MOST_REPEATS, "nft_times")

@@ -1,0 +1,110 @@
+"""The seam for update rules.
+
+A loss turns samples into terms - one forward pass row each - and the velocities that the policies
+have there into one loss per row, whose mean an update makes smaller. Dealing out, micro-batches,
+ranks, forward passes and optimizer steps are the trainer's.
+
+Convention: x_s = (1 - s) * x0 + s * eps, and the model predicts v = eps - x0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from spotlight.jobs import SamplerSpec, TrainingSpec
+from spotlight.training.batches import TrainingBatch
+
+
+@dataclass(frozen=True)
+class LossSetup:
+    """What a loss is made from."""
+
+    training: TrainingSpec
+    """The job's section `training`."""
+    sampler: SamplerSpec
+    """The job's section `sampler`."""
+    sigmas: Tensor
+    """[steps + 1] float32: the flow times of a rollout, from 1 down to 0."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """M rows of forward passes and what their outputs are compared with."""
+
+    samples: Tensor
+    """[M] int64: rows of the batch."""
+    latents: Tensor
+    """[M, T, C] float32: what the model sees."""
+    sigmas: Tensor
+    """[M] float32: the flow times of `latents`."""
+    targets: Tensor
+    """[M, T, C] float32: the velocity eps - x0 (`Noised`) or the next latents (`Replayed`)."""
+    advantages: Tensor
+    """[M] float32"""
+    steps: Tensor
+    """[M] int64: the step of the schedule that is replayed; 0 for `Noised`."""
+    log_probs: Tensor
+    """[M] float32: of the step under the weights that sampled it; 0 for `Noised`."""
+
+    def __len__(self) -> int:
+        return self.samples.shape[0]
+
+    def select(self, index: Tensor, device: torch.device) -> Terms:
+        """The rows at `index`, on `device`."""
+        return Terms(*(getattr(self, field.name)[index].to(device) for field in fields(self)))
+
+
+class Velocities(NamedTuple):
+    """The velocities [M, T, C] float32 of the terms' rows under three policies."""
+
+    current: Tensor
+    """Of the weights that are trained; differentiable."""
+    old: Tensor
+    """Of the weights that sampled, as they were before the iteration's first update; those of
+    `current`, detached, unless the loss uses the old policy."""
+    reference: Tensor | None
+    """Of the weights that the job began with; None when `training.kl` is 0."""
+
+
+class Loss(Protocol):
+    """An update rule; its class is called with a `LossSetup`."""
+
+    @property
+    def samplers(self) -> Collection[str]:
+        """Kinds of sampler whose samples it can train on. Without `ode` its rows repeat the
+        sampler's noisy steps, and so run at one fixed batch size.
+        """
+        ...
+
+    @property
+    def metrics(self) -> Collection[str]:
+        """What `evaluate` reports beside the loss."""
+        ...
+
+    @property
+    def uses_old_policy(self) -> bool:
+        """Whether `evaluate` reads the velocities of the weights that sampled."""
+        ...
+
+    def terms(self, batch: TrainingBatch, samples: Sequence[int], keys: Sequence[int]) -> Terms:
+        """The rows for these samples of the batch, as many for each; `keys`, one for each sample,
+        decide its random choices.
+        """
+        ...
+
+    def evaluate(self, terms: Terms, velocities: Velocities) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Losses [M], differentiable in `velocities.current`, and a value [M] of every metric.
+
+        Rows must not influence each other: a micro-batch holds any of them.
+        """
+        ...
+
+
+def row_mean(values: Tensor) -> Tensor:
+    """[M]: the mean over all but the first dimension."""
+    return values.flatten(1).mean(dim=1)

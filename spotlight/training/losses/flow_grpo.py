@@ -1,0 +1,57 @@
+"""Flow-GRPO: replay the sampler's noisy steps, and raise the probability of the better ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from spotlight.jobs.losses import LOSSES
+from spotlight.training.batches import TrainingBatch
+from spotlight.training.losses.base import LossSetup, Terms, Velocities
+from spotlight.training.losses.rows import Replayed
+from spotlight.training.losses.surrogate import clipped_surrogate
+
+_CLIP_RANGE = 1e-4
+"""Of the authors' Flow-SDE recipes; log-probabilities are means over the latents."""
+
+
+class FlowGRPO:
+    """Flow-GRPO, arXiv 2505.05470, and with a window of few steps Flow-GRPO-Fast.
+
+        ratio = exp(log p(x' | x) - log p_old(x' | x))
+        loss  = max(-A * ratio, -A * clip(ratio, 1 - e, 1 + e)) + kl * KL
+        KL    = mean((mu - mu_ref)^2) / (2 * std^2)
+
+    mu, std and log p are the sampler's own functions, so the ratio is exactly 1 before the first
+    update. With `cps` this is FlowCPS, with `dance_sde` DanceGRPO, with a sliding window MixGRPO.
+    """
+
+    samplers = LOSSES["flow_grpo"].samplers
+    metrics = ("ratio_deviation", "clipped", "kl")
+    uses_old_policy = False
+
+    def __init__(self, setup: LossSetup) -> None:
+        training = setup.training
+        self._clip_range = training.clip_range or _CLIP_RANGE
+        self._clip = training.advantage_clip
+        self._kl = training.kl
+        self._replayed = Replayed(setup)
+
+    def terms(self, batch: TrainingBatch, samples: Sequence[int], keys: Sequence[int]) -> Terms:
+        """One row per sample and window step; raises as `Replayed.terms` does."""
+        return self._replayed.terms(batch, samples, keys)
+
+    def evaluate(self, terms: Terms, velocities: Velocities) -> tuple[Tensor, dict[str, Tensor]]:
+        """See the class."""
+        replayed = self._replayed
+        mean, std = replayed.step(terms, velocities.current)
+        ratio = torch.exp(replayed.log_prob(terms, mean, std) - terms.log_probs)
+        advantages = terms.advantages.clamp(-self._clip, self._clip)
+        loss, metrics = clipped_surrogate(ratio, advantages, self._clip_range)
+        kl = torch.zeros_like(loss)
+        if velocities.reference is not None:
+            kl = replayed.kl(terms, mean, std, velocities.reference)
+            loss = loss + self._kl * kl
+        return loss, metrics | {"kl": kl.detach()}
