@@ -156,7 +156,7 @@ async def _measure(count: int, rounds: int) -> dict[str, Any]:
             membership = Membership(submitter_ref, dispatcher_ref, store.writable_by("node"))
             dispatcher.queue.add_workers("node", "spot", (refs,))
             weights = WeightsOffer(0, store.put("weights/0", pack(model.trainable_state())))
-            plan = WorkerPlan(1, JobPlan("job", membership, (weights,), (0,), spec=job))
+            plan = WorkerPlan(1, JobPlan("job", membership, (weights,), (0,), spec=job.work))
             await system.ask(refs.leader, plan, timeout_s=300)
             for number in range(rounds + 1):
                 requests = _requests(job, count, number)

@@ -112,7 +112,7 @@ class _Coordinator(Actor):
             site.left.add(name)
         if not before:
             self.plans.answer(message)
-            self.plans.prepare(name, "job", site.job, site.membership)
+            self.plans.prepare(name, "job", site.job.work, site.membership)
             self.plans.keep((0,))
             self.plans.hold(name, WeightsOffer(0, site.weights))
         if before.keys() != after.keys():

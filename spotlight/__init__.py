@@ -11,28 +11,120 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from spotlight.errors import StopJob
-    from spotlight.jobs import JobSpec
+    from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, Message, handles
+    from spotlight.errors import (
+        JobError,
+        RequestRefused,
+        SessionEnded,
+        SpotlightError,
+        StopJob,
+        UserError,
+        VersionGone,
+        WeightsRefused,
+    )
+    from spotlight.jobs import JobSpec, ModelSpec, RewardSpec, SamplerSpec
+    from spotlight.rollouts.blocking import BlockingRollouts
+    from spotlight.rollouts.exploration import Exploration
+    from spotlight.rollouts.groups import (
+        Capacity,
+        ExploredPrompt,
+        Failure,
+        Group,
+        RolloutRequest,
+        Sample,
+        Usage,
+    )
+    from spotlight.rollouts.rollouts import Rollouts
+    from spotlight.rollouts.streams import GroupStream
+    from spotlight.rollouts.versions import AtLeast, Exactly
     from spotlight.running.run import RunSummary, run, run_blocking
     from spotlight.trackers import Callback
+    from spotlight.transport.control import ZeroMQTransport
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Actor": "spotlight.actors.runtime",
+    "ActorRef": "spotlight.actors.runtime",
+    "ActorSystem": "spotlight.actors.runtime",
+    "AtLeast": "spotlight.rollouts.versions",
+    "BlockingRollouts": "spotlight.rollouts.blocking",
     "Callback": "spotlight.trackers",
+    "Capacity": "spotlight.rollouts.groups",
+    "Exactly": "spotlight.rollouts.versions",
+    "Exploration": "spotlight.rollouts.exploration",
+    "ExploredPrompt": "spotlight.rollouts.groups",
+    "Failure": "spotlight.rollouts.groups",
+    "Group": "spotlight.rollouts.groups",
+    "GroupStream": "spotlight.rollouts.streams",
+    "JobError": "spotlight.errors",
     "JobSpec": "spotlight.jobs",
+    "Message": "spotlight.actors.runtime",
+    "ModelSpec": "spotlight.jobs",
+    "RequestRefused": "spotlight.errors",
+    "RewardSpec": "spotlight.jobs",
+    "RolloutRequest": "spotlight.rollouts.groups",
+    "Rollouts": "spotlight.rollouts.rollouts",
     "RunSummary": "spotlight.running.run",
+    "Sample": "spotlight.rollouts.groups",
+    "SamplerSpec": "spotlight.jobs",
+    "SessionEnded": "spotlight.errors",
+    "SpotlightError": "spotlight.errors",
     "StopJob": "spotlight.errors",
+    "Usage": "spotlight.rollouts.groups",
+    "UserError": "spotlight.errors",
+    "VersionGone": "spotlight.errors",
+    "WeightsRefused": "spotlight.errors",
+    "ZeroMQTransport": "spotlight.transport.control",
+    "handles": "spotlight.actors.runtime",
     "run": "spotlight.running.run",
     "run_blocking": "spotlight.running.run",
 }
+"""Every public name, and the module that it is of."""
 
-__all__ = ["Callback", "JobSpec", "RunSummary", "StopJob", "run", "run_blocking"]
+__all__ = [
+    "Actor",
+    "ActorRef",
+    "ActorSystem",
+    "AtLeast",
+    "BlockingRollouts",
+    "Callback",
+    "Capacity",
+    "Exactly",
+    "Exploration",
+    "ExploredPrompt",
+    "Failure",
+    "Group",
+    "GroupStream",
+    "JobError",
+    "JobSpec",
+    "Message",
+    "ModelSpec",
+    "RequestRefused",
+    "RewardSpec",
+    "RolloutRequest",
+    "Rollouts",
+    "RunSummary",
+    "Sample",
+    "SamplerSpec",
+    "SessionEnded",
+    "SpotlightError",
+    "StopJob",
+    "Usage",
+    "UserError",
+    "VersionGone",
+    "WeightsRefused",
+    "ZeroMQTransport",
+    "handles",
+    "run",
+    "run_blocking",
+]
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module `spotlight` has no attribute `{name}`")
+    import_module("spotlight.actors.runtime.logs").log_to_the_program()
     return getattr(import_module(_HOMES[name]), name)
 
 

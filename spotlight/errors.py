@@ -10,7 +10,10 @@ SpotlightError
 │   ├── AddressInUse          a port that was asked for is taken
 │   ├── RunFolderError        the run folder is of another job, full, or not writable
 │   │   └── JournalError      the journal is damaged, of another job, or could not be written
+│   ├── WeightsRefused        a publication does not fit the model, or what was published before
+│   ├── VersionGone           a weights version is wanted that is not kept any more
 │   └── RequestRefused        the coordinator says no, with the reason
+├── SessionEnded              a session with a coordinator is over; carries why
 ├── ActorError                an actor could not be reached or did not answer
 │   ├── MailboxFull           the receiver pushes back; retry later
 │   ├── PeerUnreachable       no connection to the process of the receiver
@@ -88,6 +91,18 @@ class JournalError(RunFolderError):
 
 class RequestRefused(UserError):
     """The coordinator says no; the message gives its reason."""
+
+
+class WeightsRefused(UserError):
+    """Published weights have other names or shapes than the model's, or the number of others."""
+
+
+class VersionGone(UserError):
+    """Rollouts are wanted with a weights version that is not kept any more."""
+
+
+class SessionEnded(SpotlightError):
+    """The session with the coordinator is over; the message says why."""
 
 
 class ActorError(SpotlightError):

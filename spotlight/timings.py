@@ -335,6 +335,10 @@ class CoordinatorTimings(_Ordered):
     """When a job ends its trackers may send what they hold for so long."""
     trackers_stop_s: float = 1.0
     """When its runner is stopped in the middle, so long."""
+    session_away_s: float = 60.0
+    """A session whose user has been out of reach for so long ends."""
+    session_poll_s: float = 5.0
+    """The question what is done is answered after so long if nothing is."""
 
     ORDER: ClassVar[dict[str, str]] = {
         "submit_answer_s > read_limit_s": "A user hears why the files of a job could not be read.",

@@ -158,3 +158,7 @@ class Result(Record, frozen=True):
     measured stand behind."""
     bundle: BundleOffer
     row: int
+    attempts: int = 0
+    """Leases that it took; 0 if an earlier coordinator had it done."""
+    resumed_at: int = 0
+    """Steps that it had when the last of them was granted."""

@@ -21,6 +21,7 @@ from typing import Any
 
 import psutil
 import pytest
+import structlog
 
 from spotlight.testing.virtual_time import VirtualTimeLoop
 
@@ -85,6 +86,13 @@ def pytest_asyncio_loop_factories(
 
         return {"asyncio": asyncio.SelectorEventLoop, "uvloop": uvloop.new_event_loop}
     return {"asyncio": asyncio.SelectorEventLoop}
+
+
+@pytest.fixture(autouse=True)
+def logs_are_set_up_as_before() -> Iterator[None]:
+    """A program that uses Spotlight as a library has its logs elsewhere; the next test has not."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture(autouse=True)

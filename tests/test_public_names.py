@@ -10,7 +10,43 @@ import pytest
 
 import spotlight
 
-NAMES = ["Callback", "JobSpec", "RunSummary", "StopJob", "run", "run_blocking"]
+NAMES = [
+    "Actor",
+    "ActorRef",
+    "ActorSystem",
+    "AtLeast",
+    "BlockingRollouts",
+    "Callback",
+    "Capacity",
+    "Exactly",
+    "Exploration",
+    "ExploredPrompt",
+    "Failure",
+    "Group",
+    "GroupStream",
+    "JobError",
+    "JobSpec",
+    "Message",
+    "ModelSpec",
+    "RequestRefused",
+    "RewardSpec",
+    "RolloutRequest",
+    "Rollouts",
+    "RunSummary",
+    "Sample",
+    "SamplerSpec",
+    "SessionEnded",
+    "SpotlightError",
+    "StopJob",
+    "Usage",
+    "UserError",
+    "VersionGone",
+    "WeightsRefused",
+    "ZeroMQTransport",
+    "handles",
+    "run",
+    "run_blocking",
+]
 HEAVY = {"torch", "diffusers", "transformers", "peft", "numpy", "onnxruntime", "wandb"}
 
 
@@ -36,3 +72,4 @@ def test_none_of_them_loads_anything_heavy() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
     assert not HEAVY & set(json.loads(done.stdout))
+    assert done.stderr == ""

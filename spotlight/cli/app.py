@@ -18,13 +18,13 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from spotlight.actors.runtime.logs import log_as_json_lines
-from spotlight.cli.addresses import control_address
 from spotlight.cli.lines import one_line
 from spotlight.cli.serve_reward import serve_reward
 from spotlight.cli.study import study
 from spotlight.errors import ActorError, UserError
 from spotlight.files import path_problem
 from spotlight.policies.departure import LONGEST_NOTICE_S
+from spotlight.transport.control_address import control_address
 from spotlight.types import ExportedWeights, ExportFormat
 
 app = typer.Typer(

@@ -25,10 +25,10 @@ import typer
 from spotlight.actors.runtime.launcher import die_with_parent
 from spotlight.actors.runtime.logs import log_as_json_lines
 from spotlight.actors.runtime.loop import ending_signals, run, until_told
-from spotlight.cli.addresses import control_address
 from spotlight.cli.lines import one_line
 from spotlight.errors import ActorDied, UserError
 from spotlight.transport import descriptors
+from spotlight.transport.control_address import control_address
 from spotlight.transport.listening import Listening, listening
 
 if TYPE_CHECKING:

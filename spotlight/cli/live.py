@@ -37,6 +37,7 @@ _PHASE_WORDS = {
     "train": "training",
     "publish": "publishing weights",
     "validation": "validation",
+    "session": "serves the loop of another program",
     "finished": "finished",
 }
 _OUTCOME_STYLES = {"finished": "bold green", "cancelled": "bold yellow", "failed": "bold red"}
@@ -55,7 +56,7 @@ def render(status: JobStatus) -> RenderableType:
         _headline(status),
         *reason,
         *note,
-        _progress(status),
+        *([_progress(status)] if status.iterations else []),  # a session has none
         Padding(_figures(status), (1, 0)),
         _workers(status.workers),
         Padding(_counters(status), (1, 0, 0, 0)),
@@ -152,9 +153,10 @@ def _headline(status: JobStatus) -> Table:
     line.add_column(no_wrap=True, ratio=1, overflow="crop")
     line.add_column(no_wrap=True, justify="right", overflow="crop")
     text = Text(status.job, style="bold")
-    text.append(
-        f"  {status.iteration} of {count(status.iterations, 'iteration')}", style="not bold"
-    )
+    if status.iterations:
+        text.append(
+            f"  {status.iteration} of {count(status.iterations, 'iteration')}", style="not bold"
+        )
     text.append(f"  {_doing(status)}", style=_OUTCOME_STYLES.get(status.outcome, "not bold"))
     line.add_row(text, Text(duration(status.elapsed_s), style="dim"))
     return line

@@ -1,7 +1,14 @@
 """What a user may ask for: the job, how it is read, and the checks before it starts."""
 
 from spotlight.jobs.fields import MOST_WORKERS_OF_NODE
-from spotlight.jobs.loading import LARGEST_JOB_FILE, job_from_data, job_to_yaml, load_job, parse_job
+from spotlight.jobs.loading import (
+    LARGEST_JOB_FILE,
+    job_from_data,
+    job_to_yaml,
+    load_job,
+    parse_job,
+    work_from_data,
+)
 from spotlight.jobs.rewards import HttpSpec, JudgeSpec, RewardSpec, ScoringSpec
 from spotlight.jobs.sampling import SamplerSpec, WindowSpec
 from spotlight.jobs.sections import (
@@ -13,7 +20,7 @@ from spotlight.jobs.sections import (
     PromptsSpec,
     ValidationSpec,
 )
-from spotlight.jobs.spec import JobSpec
+from spotlight.jobs.spec import JobSpec, WorkSpec
 from spotlight.jobs.trackers import TrackerSpec
 from spotlight.jobs.training import TrainingSpec
 
@@ -36,8 +43,10 @@ __all__ = [
     "TrainingSpec",
     "ValidationSpec",
     "WindowSpec",
+    "WorkSpec",
     "job_from_data",
     "job_to_yaml",
     "load_job",
     "parse_job",
+    "work_from_data",
 ]

@@ -18,7 +18,7 @@ from spotlight.files import MEBIBYTE, path_problem, read_text
 from spotlight.jobs.changes import changed
 from spotlight.jobs.plain_yaml import PlainYAMLError, read_yaml
 from spotlight.jobs.rewards import RewardSpec
-from spotlight.jobs.spec import JobSpec
+from spotlight.jobs.spec import JobSpec, WorkSpec
 
 LARGEST_JOB_FILE = MEBIBYTE
 """Bytes of a job file, or of a run folder's config.yaml: one with every field has some three
@@ -84,6 +84,15 @@ def job_paths(spec: type[msgspec.Struct] = JobSpec, prefix: str = "") -> list[st
         if section is not None:
             paths += job_paths(section, f"{inside}.")
     return paths
+
+
+def work_from_data(data: dict[str, Any]) -> WorkSpec:
+    """Validate what workers must know, given as plain data; raises `JobError`."""
+    _refuse_unknown_keys(data, WorkSpec, "")
+    try:
+        return msgspec.convert(data, WorkSpec)
+    except msgspec.ValidationError as error:
+        raise _job_error(str(error)) from error
 
 
 def job_to_yaml(job: JobSpec) -> str:

@@ -36,6 +36,26 @@ from spotlight.jobs.training import TrainingSpec
 from spotlight.types import RequestKind
 
 
+class WorkSpec(Section, frozen=True, kw_only=True):
+    """What workers must know to denoise and score, for a job or for another program's loop."""
+
+    model: ModelSpec
+    """What denoises."""
+    sampler: SamplerSpec
+    """How; a request may take other steps."""
+    rewards: tuple[RewardSpec, ...] = ()
+    """What scores; empty: nothing is scored."""
+    measured_rewards: tuple[RewardSpec, ...] = ()
+    """What validation images are scored by: the same, and perhaps others behind."""
+    threads: int = 1
+    """CPU threads that each worker computes with. [threads]"""
+
+    def __post_init__(self) -> None:
+        require_rewards("rewards", self.rewards)
+        require(self.threads >= 1, "threads", "must be at least 1")
+        require_at_most(self, MOST_THREADS, "threads")
+
+
 class JobSpec(Section, frozen=True, kw_only=True):
     """One post-training run."""
 
@@ -164,6 +184,17 @@ class JobSpec(Section, frozen=True, kw_only=True):
         require_rewards("rewards", self.rewards)
         trained = [reward.name for reward in self.rewards]
         require_rewards("validation.rewards", self.validation.rewards, trained)
+
+    @property
+    def work(self) -> WorkSpec:
+        """What workers must know to denoise and score."""
+        return WorkSpec(
+            model=self.model,
+            sampler=self.sampler,
+            rewards=self.rewards,
+            measured_rewards=self.measured_rewards,
+            threads=self.threads,
+        )
 
     @property
     def degree(self) -> Literal["auto"] | int:

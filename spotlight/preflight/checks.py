@@ -23,7 +23,7 @@ from spotlight.assets.prompt_lines import metadata_json
 from spotlight.diffusion import qwen_tokens
 from spotlight.errors import JobError, MissingDependency, RunFolderError, UserError
 from spotlight.files import Lines
-from spotlight.jobs import JobSpec, RewardSpec, SamplerSpec
+from spotlight.jobs import JobSpec, RewardSpec, SamplerSpec, WorkSpec
 from spotlight.jobs.losses import loss_target
 from spotlight.preflight.checkpoint_facts import CheckpointInfo, inspect_checkpoint
 from spotlight.preflight.own_code import require_module
@@ -96,6 +96,16 @@ def check(job: JobSpec, *, run_folder: Path | None = None, local_workers: bool =
         check_packages(job, files.checkpoint)
     _check_disk(job, files, run_folder or Path.cwd())
     return files
+
+
+def check_work(work: WorkSpec) -> CheckpointInfo:
+    """Raise what is wrong with work that another program's loop has done; otherwise return what its
+    checkpoint says. Raises `CheckpointError` or `JobError`.
+    """
+    checkpoint = inspect_checkpoint(work.model)
+    _check_size(work.sampler, checkpoint)
+    _check_degree(work.sampler, checkpoint)
+    return checkpoint
 
 
 def disk_nbytes(job: JobSpec, files: JobFiles) -> int:

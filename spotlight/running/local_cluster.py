@@ -16,7 +16,7 @@ from pathlib import Path
 
 from spotlight.actors.runtime.launcher import LocalLauncher, ProcessHandle
 from spotlight.errors import UserError
-from spotlight.jobs import JobSpec
+from spotlight.jobs import PoolsSpec
 from spotlight.store.memory_folder import remove_leftovers
 
 _START_LIMIT_S = 60.0
@@ -73,8 +73,8 @@ class LocalCluster:
 
 
 @asynccontextmanager
-async def local_cluster(job: JobSpec, logs: Path) -> AsyncIterator[LocalCluster]:
-    """A coordinator and the nodes of the job's pools. Ends them all at the end."""
+async def local_cluster(pools: PoolsSpec, logs: Path) -> AsyncIterator[LocalCluster]:
+    """A coordinator and the nodes of these pools. Ends them all at the end."""
     cluster = LocalCluster(LocalLauncher(), logs)
     address_file = logs / "coordinator.address"
     address_file.unlink(missing_ok=True)
@@ -86,7 +86,7 @@ async def local_cluster(job: JobSpec, logs: Path) -> AsyncIterator[LocalCluster]
         cluster.address = await _read_address(address_file, first.process, logs)
         first.arguments = [*arguments, cluster.address.removeprefix("tcp://")]
         keepers.append(asyncio.create_task(cluster.keep(first)))
-        for pool, spec in (("reserved", job.pools.reserved), ("spot", job.pools.spot)):
+        for pool, spec in (("reserved", pools.reserved), ("spot", pools.spot)):
             for index in range(spec.nodes):
                 name = f"{pool}-{index}"
                 arguments = ["--coordinator", cluster.address, "--name", name, "--pool", pool]

@@ -74,7 +74,10 @@ async def run_local_job(
     `UserError` when the coordinator refuses the job, cannot be started, or is lost for good. When
     it is cancelled the job is cancelled, and can be resumed; in each case all daemons end.
     """
-    async with local_cluster(job, folder / "logs") as cluster, connect(cluster.address) as client:
+    async with (
+        local_cluster(job.pools, folder / "logs") as cluster,
+        connect(cluster.address) as client,
+    ):
         try:
             await client.submit(job, str(folder), resume=resume)
         except ActorError as error:

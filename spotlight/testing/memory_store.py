@@ -169,6 +169,13 @@ class SimulatedStore:
         """Keep the bundle of another store under a key of ours."""
         return self.put(key, await self._stores.fetch(offer))
 
+    async def offer(self, key: str) -> BundleOffer:
+        """A bundle that somebody has left here, to be fetched."""
+        data = self.disk.bundles.get(key)
+        if data is None:
+            raise TransferFailed(f"no bundle {key}")
+        return BundleOffer(key, len(data), zlib.crc32(data), self.endpoint)
+
     def delete(self, prefix: str) -> None:
         """Drop a bundle or a folder of bundles; nothing happens if it is not there."""
         bundles = self.disk.bundles

@@ -45,7 +45,7 @@ class Planner:
         """
         known = self.plan.job
         if known is None or known.job_id != job_id:
-            known = JobPlan(job_id, membership, spec=job(**spec))
+            known = JobPlan(job_id, membership, spec=job(**spec).work)
         weights = () if runner_is_new else known.weights
         return self.next(job=replace(known, membership=membership, weights=weights))
 

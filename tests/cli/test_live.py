@@ -231,3 +231,10 @@ def test_the_summary_shows_the_figures_of_the_run() -> None:
     drawn = " ".join(_drawn(summary_table(nothing)).split())
     assert "validation not measured" in drawn
     assert "kept seeds" not in drawn
+
+
+def test_a_session_has_no_iterations_to_show() -> None:
+    drawn = _drawn(render(_status(job="session-ab", phase="session", iterations=0, iteration=0)))
+    assert "session-ab  serves the loop of another program" in drawn
+    assert "iterations" not in drawn and "%" not in drawn
+    assert "48 of 64 samples" in drawn

@@ -103,7 +103,7 @@ class _Coordinator(Actor):
         if message.coordinator is None:
             self.plans.begin_job()
             self.plans.answer(message)
-            self.plans.prepare(message.node, "job", self._job, self._membership)
+            self.plans.prepare(message.node, "job", self._job.work, self._membership)
             self.plans.keep((0,))
             self.plans.hold(message.node, WeightsOffer(0, self._weights))
         return self.plans.answer(message)

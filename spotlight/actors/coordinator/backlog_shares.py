@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from functools import cache
+from typing import Literal
 
 from spotlight.actors.coordinator.roster import Roster
 from spotlight.actors.coordinator.step_profile import StepProfile
 from spotlight.actors.protocol import Demand, DemandClass, NodeReport
-from spotlight.jobs import JobSpec
 from spotlight.policies.dispatch.matching import Backlog, micro_batches
 from spotlight.policies.dispatch.table import RequestTable
 from spotlight.preflight.checkpoint_facts import CheckpointInfo
@@ -23,6 +23,7 @@ class BacklogShares:
     """See the module's docstring.
 
     Args:
+        degree: SP degree that the user wants, or `auto`.
         checkpoint: the job's model.
         table: what waits.
         profile: how long the steps take.
@@ -30,7 +31,7 @@ class BacklogShares:
 
     def __init__(
         self,
-        job: JobSpec,
+        degree: Literal["auto"] | int,
         job_id: str,
         checkpoint: CheckpointInfo,
         *,
@@ -38,7 +39,7 @@ class BacklogShares:
         table: RequestTable,
         profile: StepProfile,
     ) -> None:
-        self._job = job
+        self._degree = degree
         self._job_id = job_id
         self._checkpoint = checkpoint
         self._roster = roster
@@ -143,8 +144,7 @@ class BacklogShares:
         return self._profile.by_degree(settings, degrees)
 
     def _wished(self) -> int | None:
-        degree = self._job.degree
-        return degree if degree != "auto" else None
+        return self._degree if self._degree != "auto" else None
 
     def _free(self, node: NodeReport) -> list[str]:
         """Workers of a node that may be given requests now."""

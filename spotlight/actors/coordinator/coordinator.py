@@ -1,10 +1,10 @@
-"""The coordinator: knows the nodes, and runs one job at a time.
+"""The coordinator: knows the nodes, and runs one job, or one session of another program, at a time.
 
-Messages in: NodeReport (nodes), SubmitJob, CancelJob, PreemptNode, GetStatus (users), Down (a node
-or the job runner).
-Messages out: NodePlan, NodeRefused (nodes), JobAccepted, JobRefused, JobStatus (users). NodeReport
-and CancelJob are passed on to the job runner, which is told by a call that a node is lost, and
-which calls back with its status, and when the job has ended or is to be run again.
+Messages in: NodeReport (nodes), SubmitJob, BeginSession, CancelJob, PreemptNode, GetStatus (users),
+Down (a node or the job runner).
+Messages out: NodePlan, NodeRefused (nodes), JobAccepted, JobRefused, SessionBegan, SessionRefused,
+JobStatus (users). NodeReport and CancelJob are passed on to the runner of the job or session, which
+is told by a call that a node is lost, and calls back with its status, and when it has ended.
 
 A node's name is its own for as long as its process is in reach. When the job runner crashes the job
 has failed, its run folder stays resumable and the coordinator goes on. When trainers are lost
@@ -25,13 +25,27 @@ from typing import Any, TypeVar
 import msgspec
 import structlog
 
-from spotlight.actors.coordinator.job_journal import Identity, read_identity, save_identity
-from spotlight.actors.coordinator.job_parts import JobSetup
+from spotlight.actors.coordinator.job_journal import identify
 from spotlight.actors.coordinator.job_runner import JobRunner
 from spotlight.actors.coordinator.node_plans import NodePlans
-from spotlight.actors.coordinator.submissions import Submission, read_interrupted, read_submission
+from spotlight.actors.coordinator.runner_starts import (
+    RunnerStart,
+    RunnerSurroundings,
+    make_job_runner,
+    make_session_runner,
+)
+from spotlight.actors.coordinator.session_folder import SavedSession, SessionFolder, is_session
+from spotlight.actors.coordinator.session_runner import SessionRunner
+from spotlight.actors.coordinator.submissions import (
+    SessionFiles,
+    Submission,
+    read_interrupted,
+    read_session_files,
+    read_submission,
+)
 from spotlight.actors.protocol import (
     Acknowledged,
+    BeginSession,
     CancelJob,
     GetStatus,
     JobAccepted,
@@ -42,13 +56,14 @@ from spotlight.actors.protocol import (
     NodeReport,
     NodeUnknown,
     PreemptNode,
+    SessionBegan,
+    SessionRefused,
     SubmitJob,
     WorkerStatus,
 )
 from spotlight.actors.runtime import Actor, Down, handles
-from spotlight.actors.runtime.abandonable_thread import AbandonableThread
+from spotlight.actors.runtime.abandonable_thread import run_in_abandonable_thread
 from spotlight.errors import RequestRefused, UserError
-from spotlight.jobs import JobSpec
 from spotlight.report.rendering import write_report
 from spotlight.store.run_folder import RunFolder, replace_file
 from spotlight.timings import Timings
@@ -57,6 +72,8 @@ from spotlight.transport.tensors import ArtifactStore, BundleStore
 log = structlog.get_logger(__name__)
 
 Read = TypeVar("Read")
+_Runner = JobRunner | SessionRunner
+RunnerT = TypeVar("RunnerT", JobRunner, SessionRunner)
 
 MAILBOX = 8192
 """Thousands of nodes report to the coordinator, and as many workers to the job runner, at times all
@@ -92,7 +109,7 @@ class Coordinator(Actor):
         """By name: the latest report of each; those that left after a notice, too, for it may yet
         be withdrawn."""
         self._plans = NodePlans(self)
-        self._runner: JobRunner | None = None
+        self._runner: _Runner | None = None
         self._status = JobStatus()
         self._starting = False
         """A submission is being read."""
@@ -104,6 +121,11 @@ class Coordinator(Actor):
 
     async def _go_on(self, path: Path) -> None:
         try:
+            if is_session(path):
+                session = SessionFolder.reopen(path)
+                files = await self._in_thread(lambda: read_session_files(session.saved.work))
+                await self._begin_session(session, files, came_back=True)
+                return
             submission = await self._in_thread(lambda: read_interrupted(path))
             folder, _ = RunFolder.reopen(path, submission.job)
             await self._begin(folder, submission, came_back=True)
@@ -117,6 +139,9 @@ class Coordinator(Actor):
         names = (worker.worker for worker in message.workers)
         its_own = all(name.rpartition("/")[0] == message.node for name in names)
         return self.sender == message.scheduler and its_own
+
+    def _for_itself(self, message: BeginSession) -> bool:
+        return self.sender == message.user
 
     # --- nodes ---
 
@@ -200,6 +225,37 @@ class Coordinator(Actor):
         finally:
             self._starting = False
 
+    @handles(BeginSession, only=_for_itself)
+    async def on_begin_session(
+        self, message: BeginSession
+    ) -> SessionBegan | SessionRefused | asyncio.Task[Any]:
+        """Serve another program's loop, or go on to serve it, or say why not."""
+        runner = self._runner
+        if isinstance(runner, SessionRunner) and runner.session == message.session:
+            return runner.began
+        if runner is not None or self._starting:
+            busy = self._status.job or "a job"
+            return SessionRefused(f"`{busy}` runs; `spotlight cancel` it first")
+        if message.goes_on:
+            return SessionRefused(f"the session has ended: {self._status.reason or 'it is over'}")
+        self._starting = True
+        return self.run_task(self._start_session(message))
+
+    async def _start_session(self, message: BeginSession) -> SessionBegan | SessionRefused:
+        try:
+            files = await self._in_thread(lambda: read_session_files(message.work))
+            token = f"{self._rng.getrandbits(128):032x}"
+            saved = SavedSession(message.session, message.user, message.work, token)
+            folder = SessionFolder.create(self._runs, saved)
+            return (await self._begin_session(folder, files, came_back=False)).began
+        except UserError as error:
+            return SessionRefused(str(error))
+        except Exception as error:  # whatever is wrong with a session, it ends no coordinator
+            log.error("session_not_started", error=repr(error), exc_info=error)
+            return SessionRefused("it could not be started; the coordinator's log says why")
+        finally:
+            self._starting = False
+
     @handles(CancelJob)
     async def on_cancel(self, message: CancelJob) -> JobStatus:
         """Pass it on; the answer is the status before."""
@@ -216,30 +272,31 @@ class Coordinator(Actor):
 
     # --- what the job runner calls ---
 
-    def _note_status(self, runner: JobRunner, status: JobStatus) -> None:
+    def _note_status(self, runner: _Runner, status: JobStatus) -> None:
         if runner is self._runner:
             self._status = status
 
-    async def _end_job(self, runner: JobRunner, status: JobStatus) -> None:
+    async def _end_job(self, runner: _Runner, status: JobStatus) -> None:
         """Write the report, then say so: whoever sees the outcome finds the report."""
         if runner is not self._runner:
             return
         await self._stop(runner)
-        try:
-            await asyncio.to_thread(write_report, Path(status.run_folder))
-        except Exception as error:  # whatever is wrong with a report, the job has ended
-            log.error("report_not_written", reason=f"{type(error).__name__}: {error}")
+        if isinstance(runner, JobRunner):
+            try:
+                await asyncio.to_thread(write_report, Path(status.run_folder))
+            except Exception as error:  # whatever is wrong with a report, the job has ended
+                log.error("report_not_written", reason=f"{type(error).__name__}: {error}")
         self._running.unlink(missing_ok=True)
         self._status = status
 
-    async def _run_again(self, runner: JobRunner) -> None:
+    async def _run_again(self, runner: _Runner) -> None:
         """Go on with the job as after a kill, with whoever is there."""
         if runner is self._runner:
             path = Path(self._running.read_text(encoding="utf-8"))
             await self._stop(runner)
             await self._go_on(path)
 
-    async def _stop(self, runner: JobRunner) -> None:
+    async def _stop(self, runner: _Runner) -> None:
         self._runner = None
         await self.system.stop(runner.ref)
         await self.system.wait_stopped(runner.ref)
@@ -247,51 +304,63 @@ class Coordinator(Actor):
     async def _begin(
         self, folder: RunFolder, submission: Submission, *, came_back: bool
     ) -> JobAccepted:
-        job, nodes = submission.job, {node.node: node for node in self._present()}
+        name, identity = (
+            submission.job.name,
+            identify(folder.journal, submission.job.name, self._rng),
+        )
+        start = RunnerStart(name, f"job-{identity.job_id}", folder.path, identity.token)
+        make = partial(make_job_runner, folder, submission, identity.job_id, came_back=came_back)
+        await self._install(start, folder.close, make)
+        return JobAccepted(identity.job_id, str(folder.path))
+
+    async def _begin_session(
+        self, folder: SessionFolder, files: SessionFiles, *, came_back: bool
+    ) -> SessionRunner:
+        name = f"session-{folder.saved.session}"
+        start = RunnerStart(name, name, folder.path, folder.saved.token)
+        make = partial(make_session_runner, folder, files, came_back=came_back)
+        return await self._install(start, folder.close, make)
+
+    async def _install(
+        self,
+        start: RunnerStart,
+        close: Callable[[], None],
+        make: Callable[[RunnerSurroundings], RunnerT],
+    ) -> RunnerT:
+        """Have a runner work in a folder, of which a coordinator that comes back learns."""
+        nodes = {node.node: node for node in self._present()}
+        runner: RunnerT
         async with AsyncExitStack() as undo:
-            undo.callback(folder.close)
-            identity = self._identify(folder, job)
-            store = self._open_store(folder.path / "artifacts", identity.token)
+            undo.callback(close)
+            store = self._open_store(start.folder / "artifacts", start.token)
             await store.start()
             undo.push_async_callback(store.aclose)
             self._runs.mkdir(parents=True, exist_ok=True)
-            replace_file(self._running, str(folder.path.resolve()).encode())
+            replace_file(self._running, str(start.folder.resolve()).encode())
             self._plans.begin_job()
             undo.callback(self._plans.end_job)
-            setup = JobSetup(
-                job,
-                identity.job_id,
-                folder,
+            around = RunnerSurroundings(
                 store,
-                submission.files,
-                came_back,
-                self._timings,
-            )
-
-            def end(status: JobStatus) -> None:
-                self.call_in_turn(partial(self._end_job, runner, status))
-
-            runner = JobRunner(
-                setup,
                 self._plans,
-                coordinator=self.ref,
-                nodes=tuple(nodes.values()),
+                self.ref,
+                tuple(nodes.values()),
+                self._timings,
                 on_status=lambda status: self._note_status(runner, status),
-                on_end=end,
+                on_end=lambda status: self.call_in_turn(partial(self._end_job, runner, status)),
                 on_loss=lambda: self.call_in_turn(partial(self._run_again, runner)),
             )
-            name = f"job-{identity.job_id}"
-            await self.spawn(lambda: runner, name, mailbox=MAILBOX)
+            runner = make(around)
+            await self.spawn(lambda: runner, start.actor, mailbox=MAILBOX)
             undo.pop_all()  # it is the runner's to close now
         self._runner = runner
-        self._status = JobStatus(job=job.name, phase="preparing")
+        self._status = JobStatus(job=start.title, phase="preparing")
         self.watch(runner.ref)
         if runner.ended is not None:  # as it started, when `_end_job` did not know it
-            end(runner.ended)
+            around.on_end(runner.ended)
         self._tell_changes(runner, nodes)
-        return JobAccepted(identity.job_id, str(folder.path))
+        return runner
 
-    def _tell_changes(self, runner: JobRunner, known: dict[str, NodeReport]) -> None:
+    def _tell_changes(self, runner: _Runner, known: dict[str, NodeReport]) -> None:
         """Nodes that came or went while the runner started, which knows these."""
         present = {node.node: node for node in self._present()}
         for name, node in known.items():
@@ -300,17 +369,6 @@ class Coordinator(Actor):
         for name, node in present.items():
             if known.get(name) != node:
                 self.tell(runner.ref, node)
-
-    def _identify(self, folder: RunFolder, job: JobSpec) -> Identity:
-        """A run keeps its name and token for as long as its folder lives."""
-        known = read_identity(folder.journal)
-        if known is not None:
-            return known
-        identity = Identity(
-            f"{job.name}-{self._rng.getrandbits(48):012x}", f"{self._rng.getrandbits(128):032x}"
-        )
-        save_identity(folder.journal, identity)
-        return identity
 
     @property
     def _running(self) -> Path:
@@ -326,19 +384,13 @@ class Coordinator(Actor):
             self._runner.lose_node(name, reason, announced=announced)
 
     async def _in_thread(self, read: Callable[[], Read]) -> Read:
-        """Read in a thread, which is left behind when a disk does not answer in time."""
         limit_s = self._timings.coordinator.read_limit_s
-        thread = AbandonableThread("reader")
         try:
-            async with asyncio.timeout(limit_s):
-                return await asyncio.get_running_loop().run_in_executor(thread, read)
+            return await run_in_abandonable_thread(read, limit_s, "reader")
         except TimeoutError as error:
             raise RequestRefused(
-                f"the files of the job could not be read within {limit_s:g} s; look whether their"
-                " disk answers"
+                f"its files could not be read within {limit_s:g} s; look whether their disk answers"
             ) from error
-        finally:
-            thread.close()
 
     def _idle_workers(self) -> tuple[WorkerStatus, ...]:
         return tuple(

@@ -10,6 +10,7 @@ with the number of prompts that are known.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
@@ -277,15 +278,14 @@ class JobJournal:
         ]
 
 
-def read_identity(journal: Journal) -> Identity | None:
-    """None in a new journal."""
+def identify(journal: Journal, name: str, rng: random.Random) -> Identity:
+    """A run keeps its name and token for as long as its folder lives."""
     found = journal.items("identity")
-    return _decode("identity", found[0][1], Identity) if found else None
-
-
-def save_identity(journal: Journal, identity: Identity) -> None:
-    """Before the job begins."""
+    if found:
+        return _decode("identity", found[0][1], Identity)
+    identity = Identity(f"{name}-{rng.getrandbits(48):012x}", f"{rng.getrandbits(128):032x}")
     journal.write({"identity": _encode(identity)})
+    return identity
 
 
 def _taught(progress: Mapping[int, SavedProgress], completed: int) -> Knowledge:

@@ -5,6 +5,7 @@ thing; the job runner has them work as the iteration machine says.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import get_args
@@ -141,7 +142,7 @@ class JobParts:
         )
         self.requests = self.dispatcher.queue
         shares = BacklogShares(
-            job,
+            job.degree,
             job_id,
             files.checkpoint,
             roster=self.roster,
@@ -228,15 +229,15 @@ class JobParts:
             plans,
             actor,
             self.dispatcher,
-            job,
+            job.work,
             job_id,
             roster=self.roster,
             store=store,
             publications=self.publications,
             shares=shares,
-            team=self.team,
-            phase=self.phase,
-            progress=self.progress,
+            is_over=lambda: self.phase.over,
+            trainers=lambda: self.team.names,
+            seconds_left=self._seconds_left,
         )
         self.publisher = WeightsPublisher(
             team=self.team,
@@ -248,3 +249,10 @@ class JobParts:
             record=self.record,
             published=on.published,
         )
+
+    def _seconds_left(self) -> float | None:
+        """Until training ends, where previews count only if they are there by then."""
+        if self.phase.name != "train" or self.job.exploration.budget != "window":
+            return None
+        left_s = self.progress.window.predict() - self.phase.seconds
+        return left_s if 0 < left_s < math.inf else None

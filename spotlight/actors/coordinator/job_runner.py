@@ -254,7 +254,7 @@ class JobRunner(Actor):
         self._machine = machine = self._progress.machine(self._parts.publications.versions)
         if not trainers.warm:
             self._team.build(machine.completed)
-            return self._parts.briefing.replace_trainers()
+            return self._parts.briefing.replace_trainers(self._team.term)
         self._record.event(run_events.TrainersFound(iteration=machine.completed))
         due = machine.schedule.saves(machine.completed) and machine.committed < machine.completed
         if trainers.can_save and due:  # since before a kill

@@ -6,17 +6,15 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Callable
 
 from spotlight.actors.coordinator.backlog_shares import BacklogShares
-from spotlight.actors.coordinator.job_phase import JobPhase
-from spotlight.actors.coordinator.job_progress import JobProgress
 from spotlight.actors.coordinator.node_plans import NodePlans
 from spotlight.actors.coordinator.publications import Publications
 from spotlight.actors.coordinator.roster import Roster
-from spotlight.actors.coordinator.trainer_team import TrainerTeam
 from spotlight.actors.protocol import Membership, NodeReport
 from spotlight.actors.runtime import Actor
-from spotlight.jobs import JobSpec
+from spotlight.jobs import WorkSpec
 from spotlight.transport.tensors import ArtifactStore
 
 _DEMANDS_PER_S = 2000
@@ -30,10 +28,14 @@ class NodeBriefing:
 
     Args:
         plans: of all nodes.
-        runner: the job runner, whom workers tell what they do.
+        runner: whom workers tell what they do.
         dispatcher: where group leaders pull.
-        store: the run folder's, into which nodes write.
+        work: what workers must know of the job.
+        store: the job's, into which nodes write.
         shares: what nodes are told of the work that waits.
+        is_over: whether the job has ended.
+        trainers: the workers that train.
+        seconds_left: until previews are worth nothing any more, where that is known.
     """
 
     def __init__(
@@ -41,29 +43,29 @@ class NodeBriefing:
         plans: NodePlans,
         runner: Actor,
         dispatcher: Actor,
-        job: JobSpec,
+        work: WorkSpec,
         job_id: str,
         *,
         roster: Roster,
         store: ArtifactStore,
         publications: Publications,
         shares: BacklogShares,
-        team: TrainerTeam,
-        phase: JobPhase,
-        progress: JobProgress,
+        is_over: Callable[[], bool],
+        trainers: Callable[[], frozenset[str]] = frozenset,
+        seconds_left: Callable[[], float | None] = lambda: None,
     ) -> None:
         self._plans = plans
         self._runner = runner
         self._dispatcher = dispatcher
-        self._job = job
+        self._work = work
         self._job_id = job_id
         self._roster = roster
         self._store = store
         self._publications = publications
         self._shares = shares
-        self._team = team
-        self._phase = phase
-        self._progress = progress
+        self._is_over = is_over
+        self._trainers = trainers
+        self._seconds_left = seconds_left
         self._shared_at = -math.inf
         """When nodes were told of the backlog last, on the loop's clock."""
         self._sharing: asyncio.Task[None] | None = None
@@ -77,13 +79,13 @@ class NodeBriefing:
         """A node reports; `has_changed`: it is there for the first time, or others of its workers,
         or it leaves.
         """
-        if self._phase.over:
+        if self._is_over():
             return
         if has_changed:
             self._publications.node_changed(node.node)
             sink = self._store.writable_by(node.node)
             membership = Membership(self._runner.ref, self._dispatcher.ref, sink)
-            self._plans.prepare(node.node, self._job_id, self._job, membership)
+            self._plans.prepare(node.node, self._job_id, self._work, membership)
         has_tried = self._plans.agrees(node)
         if self._publications.note(node, self._now(), has_tried=has_tried) or has_changed:
             self._spread_weights(*([node.node] if has_changed else []))
@@ -97,9 +99,9 @@ class NodeBriefing:
         """Tell all nodes where they pull a new version from."""
         self._spread_weights()
 
-    def replace_trainers(self) -> None:
-        """Ranks are built: tell those that trained before, which hold on to much memory."""
-        self._plans.replace_trainers(self._team.term)
+    def replace_trainers(self, term: int) -> None:
+        """Ranks are built: tell those of earlier terms, which hold on to much memory."""
+        self._plans.replace_trainers(term)
         self._plans.send()
 
     def share_backlog(self, *, again: bool = False) -> None:
@@ -120,15 +122,10 @@ class NodeBriefing:
         self._share_backlog(again=False)
 
     def _share_backlog(self, *, again: bool) -> None:
-        if self._phase.over:
+        if self._is_over():
             return
         self._shared_at = self._now()
-        # Previews count only if they are there when training ends.
-        left_s = self._progress.window.predict() - self._phase.seconds
-        timed = self._phase.name == "train" and self._job.exploration.budget == "window"
-        hurry = timed and 0 < left_s < math.inf
-        due = self._shares.due(self._team.names, left_s if hurry else None, again=again)
-        for node, demand in due:
+        for node, demand in self._shares.due(self._trainers(), self._seconds_left(), again=again):
             self._plans.demand(node.node, demand)
         self._plans.send()
 
@@ -138,7 +135,7 @@ class NodeBriefing:
 
     def _spread_weights(self, *again: str) -> None:
         """Tell nodes where they pull weights from, if that is new, or `again`."""
-        if self._phase.over:
+        if self._is_over():
             return
         self._plans.keep(sorted(self._publications.versions))
         for name, offer in self._publications.directions(self._now(), again):

@@ -25,7 +25,7 @@ from spotlight.actors.protocol import (
 )
 from spotlight.actors.protocol.delivery import try_tell
 from spotlight.actors.runtime import Actor, ActorRef
-from spotlight.jobs import JobSpec
+from spotlight.jobs import WorkSpec
 
 
 @dataclass
@@ -116,7 +116,7 @@ class NodePlans:
             self._changed |= dict.fromkeys(self._nodes)
             self.send()
 
-    def prepare(self, name: str, job_id: str, spec: JobSpec, membership: Membership) -> None:
+    def prepare(self, name: str, job_id: str, spec: WorkSpec, membership: Membership) -> None:
         """A node takes part in the job."""
         node = self._nodes.get(name)
         if node is None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from spotlight.actors.coordinator.exploration import Explored
-from spotlight.jobs import JobSpec
+from spotlight.jobs import JobSpec, SamplerSpec
 from spotlight.policies.exploration.planners import (
     SeedChoice,
     derived_seed,
@@ -155,17 +155,21 @@ def evaluation_requests(job: JobSpec, version: int, prompts: Sequence[str]) -> t
 
 
 def _settings(job: JobSpec, steps: int, noisy_iteration: int | None) -> SamplingSettings:
-    sampler = job.sampler
-    noisy = sampler.kind != "ode" and noisy_iteration is not None
+    noisy = job.sampler.kind != "ode" and noisy_iteration is not None
+    start = window_start(job, noisy_iteration) if noisy and noisy_iteration is not None else None
+    return sampling_settings(job.sampler, steps, start)
+
+
+def sampling_settings(sampler: SamplerSpec, steps: int, noisy_from: int | None) -> SamplingSettings:
+    """How requests are denoised; noise is added from step `noisy_from` on, and never without it."""
+    noisy = noisy_from is not None
     return SamplingSettings(
         kind=sampler.kind if noisy else "ode",
         steps=steps,
         shift=sampler.shift,
         guidance=sampler.guidance,
         noise_level=sampler.noise_level,
-        window=(window_start(job, noisy_iteration), sampler.window.length)
-        if noisy and noisy_iteration is not None
-        else None,
+        window=(noisy_from, sampler.window.length) if noisy_from is not None else None,
         height=sampler.height,
         width=sampler.width,
         micro_batch=sampler.micro_batch,

@@ -123,6 +123,10 @@ class RequestQueue:
         """Drop the requests of a kind; leases on them are revoked, and what still comes is late."""
         self.carry_out(self._table.cancel(kind, self._now()))
 
+    def release(self, request_ids: Iterable[str]) -> None:
+        """Nobody wants these any more, finished or not; what is in work is finished and told."""
+        self.carry_out(self._table.release(request_ids, self._now()))
+
     def forget(self, kind: RequestKind, iteration: int) -> None:
         """The results of a kind and iteration are used up: drop them and their bundles."""
         self.carry_out(self._table.forget(kind, iteration, self._now()))

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import structlog
 
-from spotlight.actors.protocol import SubmitJob
+from spotlight.actors.protocol import SubmitJob, TensorShape
 from spotlight.errors import JobError, RequestRefused, RunFolderError
 from spotlight.files import path_problem
-from spotlight.jobs import JobSpec, parse_job
-from spotlight.preflight.checks import JobFiles, check, read_job_files
+from spotlight.jobs import JobSpec, WorkSpec, parse_job
+from spotlight.preflight.checkpoint_facts import CheckpointInfo
+from spotlight.preflight.checks import JobFiles, check, check_work, read_job_files
+from spotlight.preflight.trainable import trainable_shapes
 from spotlight.store.run_folder import next_run_folder, read_config, read_config_text
 
 log = structlog.get_logger(__name__)
@@ -27,6 +29,21 @@ class Submission:
     run_folder: Path
     job: JobSpec
     files: JobFiles
+
+
+@dataclass(frozen=True)
+class SessionFiles:
+    """What the checkpoint of a session says."""
+
+    checkpoint: CheckpointInfo
+    tensors: tuple[TensorShape, ...]
+    """Those that a publication holds."""
+
+
+def read_session_files(work: WorkSpec) -> SessionFiles:
+    """Read and check what another program wants done; raises `CheckpointError` or `JobError`."""
+    checkpoint, shapes = check_work(work), trainable_shapes(work.model)
+    return SessionFiles(checkpoint, tuple(TensorShape(*each) for each in shapes.items()))
 
 
 def read_submission(message: SubmitJob, runs: Path) -> Submission:

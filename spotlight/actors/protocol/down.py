@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 
 from spotlight.actors.runtime import ActorRef
-from spotlight.jobs import JobSpec
+from spotlight.jobs import WorkSpec
 from spotlight.policies.departure import LONGEST_NOTICE_S
 from spotlight.transport.control import Message
 from spotlight.types import (
@@ -59,7 +59,7 @@ class JobPlan(Record, frozen=True):
     trainers_term: int = 0
     """Trainer ranks that were built by an order of an earlier term than this free what they hold;
     others train instead."""
-    spec: JobSpec | None = None
+    spec: WorkSpec | None = None
     """Left out for those who report to have it."""
 
 

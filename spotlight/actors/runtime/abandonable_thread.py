@@ -4,6 +4,7 @@ that may never end: a collective whose peer is stopped.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -79,3 +80,17 @@ class AbandonableThread(Executor):
                 except BaseException as error:  # whoever waits for it must hear of it
                     future.set_exception(error)
             del future, work  # what they hold on to is not ours while we wait
+
+
+async def run_in_abandonable_thread(
+    work: Callable[[], ResultT], limit_s: float, name: str
+) -> ResultT:
+    """What comes of `work` in a thread of its own, which is left behind when it takes too long:
+    then this raises `TimeoutError`.
+    """
+    thread = AbandonableThread(name)
+    try:
+        async with asyncio.timeout(limit_s):
+            return await asyncio.get_running_loop().run_in_executor(thread, work)
+    finally:
+        thread.close()

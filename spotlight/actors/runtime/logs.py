@@ -1,4 +1,6 @@
-"""Logs of daemons and workers: one JSON object a line, on standard error."""
+"""Logs: of daemons and workers one JSON object a line on standard error; of a program that uses
+Spotlight as a library, what the program makes of them.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,7 @@ def log_to_the_program() -> None:
         processors=[
             structlog.stdlib.filter_by_level,
             structlog.processors.format_exc_info,
-            structlog.stdlib.render_to_log_kwargs,
+            structlog.processors.KeyValueRenderer(key_order=["event"]),  # names are free there
         ],
         wrapper_class=structlog.stdlib.BoundLogger,
         logger_factory=structlog.stdlib.LoggerFactory(),

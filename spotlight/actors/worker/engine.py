@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol, Self
 import msgspec
 
 from spotlight.actors.protocol import StartTrainer, Train
-from spotlight.jobs import JobSpec, ModelSpec, RewardSpec
+from spotlight.jobs import ModelSpec, RewardSpec, WorkSpec
 from spotlight.types import BundleOffer, Commit, Prompt, Request, StoreEndpoint
 
 Images = Any
@@ -292,6 +292,6 @@ class Engine(Protocol):
         ...
 
 
-def same_model(job_id: str, job: JobSpec) -> str:
+def same_model(job_id: str, job: WorkSpec) -> str:
     """A fingerprint: the same in all members that have this job and this model."""
     return f"{job_id}/{zlib.crc32(msgspec.json.encode(job.model)):08x}"

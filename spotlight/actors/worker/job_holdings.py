@@ -18,7 +18,7 @@ import structlog
 from spotlight.actors.protocol import JobPlan
 from spotlight.actors.runtime import Actor
 from spotlight.actors.worker.held_weights import HeldWeights, Version
-from spotlight.jobs import JobSpec
+from spotlight.jobs import WorkSpec
 from spotlight.timings import WorkerTimings
 from spotlight.types import BundleOffer
 
@@ -42,8 +42,8 @@ class JobHoldings:
         actor: Actor,
         weights: HeldWeights,
         *,
-        load_model: Callable[[JobSpec], Awaitable[None]],
-        begin: Callable[[JobPlan, JobSpec], None],
+        load_model: Callable[[WorkSpec], Awaitable[None]],
+        begin: Callable[[JobPlan, WorkSpec], None],
         end: Callable[[], None],
         changed: Callable[[], None],
         timings: WorkerTimings,
@@ -56,7 +56,7 @@ class JobHoldings:
         self._changed = changed
         self._timings = timings
         self._job: JobPlan | None = None
-        self._spec: JobSpec | None = None
+        self._spec: WorkSpec | None = None
         self._has_model = False
         self._loading: asyncio.Task[None] | None = None
         self.problem = ""

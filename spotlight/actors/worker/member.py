@@ -49,7 +49,7 @@ from spotlight.actors.worker.sp_membership import SPMembership
 from spotlight.actors.worker.step_group import GroupSteps, StepGroup
 from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.errors import CommitRefused, NotFinite, ScoringError, SpotlightError, WrongWeights
-from spotlight.jobs import JobSpec, ModelSpec
+from spotlight.jobs import ModelSpec, WorkSpec
 
 log = structlog.get_logger(__name__)
 
@@ -129,7 +129,7 @@ class Member(Actor):
 
     # --- the job ---
 
-    async def _load_model(self, spec: JobSpec) -> None:
+    async def _load_model(self, spec: WorkSpec) -> None:
         """Unless it is warm already."""
         self._context.use_threads(spec.threads)
         if self._warm is not None and self._warm[0] == spec.model:
@@ -139,7 +139,7 @@ class Member(Actor):
             model = await self._context.on_accelerator(lambda: self._engine.load(spec.model))
         self._warm = (spec.model, model)
 
-    def _begin_job(self, plan: JobPlan, spec: JobSpec) -> None:
+    def _begin_job(self, plan: JobPlan, spec: WorkSpec) -> None:
         """A new job, or another plan of the same, which may have another sink."""
         sink = plan.membership.sink
         if self._job is not None and self._job.id == plan.job_id:
@@ -156,7 +156,7 @@ class Member(Actor):
             fingerprint,
         )
         log.debug("job_begun", actor="member")
-        self.run_task(self._work.scoring.prepare(spec.measured_rewards))
+        self.run_task(self._work.scoring.prepare(spec.measured_rewards or spec.rewards))
 
     def _end_job(self) -> None:
         """The model stays warm."""

@@ -175,7 +175,9 @@ class Accounts:
     def end(self, row: Row, rewards: tuple[float, ...], now: float) -> Result:
         """The row is done. Its samples stay if they are trained on."""
         assert row.commit is not None, "what is done has a sample"
-        result = Result(row.request, rewards, row.commit.bundle, row.commit.row)
+        result = Result(
+            row.request, rewards, row.commit.bundle, row.commit.row, row.attempts, row.resumed_at
+        )
         row.state, row.done_by = RequestState.DONE, row.commit.bundle.key
         row.note(now, f"done, with {', '.join(f'{reward:.4f}' for reward in rewards)}")
         if row.request.kind != "rollout":

@@ -146,6 +146,8 @@ class Matching:
         rows = tuple(rows)
         for row in rows:
             self.waiting.remove(row)
+            row.attempts += 1
+            row.resumed_at = row.steps_done
         lease = self.leases.open(taker, rows, now, number)
         self._recalls.opened(lease, now)
         if taker.leaving:

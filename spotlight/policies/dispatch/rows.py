@@ -59,6 +59,10 @@ class Row:
     commit: Commit | None = None
     lease: int = 0
     """While it is leased."""
+    attempts: int = 0
+    """Leases that it was in."""
+    resumed_at: int = 0
+    """Steps that it had when the latest lease began."""
     failures: int = 0
     """How often denoising it failed."""
     score_failures: int = 0
@@ -82,6 +86,11 @@ class Row:
     def is_denoised(self) -> bool:
         """Whether only its rewards are missing."""
         return self.steps_done >= self.request.settings.steps
+
+    def story(self) -> str:
+        """Its life so far, an event a line."""
+        first = f"{self.request.id}: {self.state.value} after {self.steps_done} steps"
+        return "\n".join([first, *(f"  {at:.3f} s: {what}" for at, what in self.events)])
 
     def note(self, now: float, what: str) -> None:
         """Remember an event of its life."""

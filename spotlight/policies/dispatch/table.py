@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
 from spotlight.policies.dispatch.accounts import Accounts, Counters
 from spotlight.policies.dispatch.blame import Blame
@@ -46,7 +46,7 @@ from spotlight.policies.dispatch.matching import Backlog, Matching
 from spotlight.policies.dispatch.pace import Pace
 from spotlight.policies.dispatch.phases import Phases
 from spotlight.policies.dispatch.recalls import SLOW
-from spotlight.policies.dispatch.rows import Lease, RequestState, SavedRow
+from spotlight.policies.dispatch.rows import Lease, RequestState, Row, SavedRow
 from spotlight.policies.dispatch.takers import Groups, Taker
 from spotlight.run_events import LeasesExpired
 from spotlight.timings import DispatchTimings
@@ -138,12 +138,15 @@ class RequestTable:
             revoked[lease.worker].append(number)
             self._matching.takers[lease.worker].revoked.add(number)
             self._matching.close(lease)
-        for row in rows:
-            if row.state is RequestState.QUEUED:
-                self._matching.waiting.remove(row)
-        self._accounts.drop(rows)
-        for name, numbers in revoked.items():
-            self._accounts.out.append(RevokeLeases(name, tuple(numbers)))
+        self._drop(rows)
+        self._accounts.out += [RevokeLeases(name, tuple(each)) for name, each in revoked.items()]
+        return self._instructions(now)
+
+    def release(self, request_ids: Iterable[str], now: float) -> list[Instruction]:
+        """Nobody wants these: they are dropped, with their samples. What is in work shares its
+        lease with others, so it is finished and told as ever, and can be released then."""
+        known = (self._accounts.rows.get(request_id) for request_id in request_ids)
+        self._drop([row for row in known if row and row.state is not RequestState.LEASED])
         return self._instructions(now)
 
     def forget(self, kind: RequestKind, iteration: int, now: float) -> list[Instruction]:
@@ -334,10 +337,7 @@ class RequestTable:
     def story(self, request_id: str) -> str:
         """A request's life so far, an event a line; for errors and people."""
         row = self._accounts.rows.get(request_id)
-        if row is None:
-            return f"{request_id}: not known"
-        lines = [f"{request_id}: {row.state.value} after {row.steps_done} steps"]
-        return "\n".join(lines + [f"  {at:.3f} s: {what}" for at, what in row.events])
+        return f"{request_id}: not known" if row is None else row.story()
 
     def leases(self) -> list[Lease]:
         """Those that there are, oldest first; nobody else may change them."""
@@ -352,12 +352,16 @@ class RequestTable:
         """Requests of a kind that are submitted and not over."""
         return len(self._accounts.open[kind])
 
-    # --- inside ---
-
     def _instructions(self, now: float) -> list[Instruction]:
         """What the event led to, and what can be granted since."""
         out, self._accounts.out = self._accounts.out, []
         return out + self._matching.match(now)
+
+    def _drop(self, rows: Sequence[Row]) -> None:
+        for row in rows:
+            if row.state is RequestState.QUEUED:
+                self._matching.waiting.remove(row)
+        self._accounts.drop(rows)
 
     def _current(self, name: str, epoch: int) -> Taker | None:
         """The worker, if that process is the one that is there; it is heard."""
@@ -370,15 +374,12 @@ class RequestTable:
             self._matching.refresh(name)
         return taker
 
-    # --- leases ---
-
     def _settle(self, taker: Taker, now: float) -> None:
         """Renew the leases that a group says it holds, and let it keep those that an earlier table
         granted; it may drop what is done, or is with another group by now."""
         assert taker.report is not None
         stale, unknown = [], False
-        held_now = {held.lease for held in taker.report.leases}
-        taker.revoked &= held_now
+        taker.revoked &= {held.lease for held in taker.report.leases}
         for held in taker.report.leases:
             lease = self._matching.leases.find(held.lease, taker.name)
             if lease is not None:

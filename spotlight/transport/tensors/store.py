@@ -72,6 +72,10 @@ class ArtifactStore(Protocol):
         """Take nothing more that comes with the token of this one."""
         ...
 
+    async def offer(self, key: str) -> BundleOffer:
+        """A bundle that somebody has left here, to be fetched. Raises `TransferFailed`."""
+        ...
+
     def delete(self, prefix: str) -> None:
         """Drop a bundle or a folder of bundles; nothing happens if it is not there."""
         ...
@@ -173,6 +177,20 @@ class BundleStore:
             incoming.keep()
         self._quota.forget(key)
         return BundleOffer(key, len(data), zlib.crc32(data), self.endpoint)
+
+    async def offer(self, key: str) -> BundleOffer:
+        """A bundle that somebody has left here, to be fetched. Raises `TransferFailed` if there is
+        none.
+        """
+        try:
+            data = await in_thread(lambda: self._read(key))
+        except OSError as error:
+            raise TransferFailed(f"no bundle {key}: {error.strerror}") from error
+        return BundleOffer(key, len(data), zlib.crc32(data), self.endpoint)
+
+    def _read(self, key: str) -> bytes:
+        with self._folder.open(key) as file:
+            return file.read()
 
     async def copy(
         self, offer: BundleOffer, key: str, *, limit_s: float | None = None

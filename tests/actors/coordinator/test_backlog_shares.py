@@ -51,7 +51,7 @@ class Office:
         self.table: Any = Waiting()
         self.profile = StepProfile("model", StepTimes())
         self.demands = BacklogShares(
-            spec,
+            spec.degree,
             "job-1",
             inspect_checkpoint(spec.model),
             roster=self.roster,

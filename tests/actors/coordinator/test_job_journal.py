@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
@@ -15,13 +16,11 @@ from spotlight import failpoints
 from spotlight.actors.coordinator.exploration import Explored
 from spotlight.actors.coordinator.job_journal import (
     Checkpoint,
-    Identity,
     JobJournal,
     Publication,
     SavedProgress,
     Trainers,
-    read_identity,
-    save_identity,
+    identify,
 )
 from spotlight.actors.coordinator.roster import Rank
 from spotlight.actors.protocol import WorkerRefs
@@ -281,13 +280,13 @@ def test_going_back_drops_what_was_made_with_later_weights(path: Path) -> None:
         assert journal.checkpoint() == Checkpoint(2, "checkpoints/2")
 
 
-def test_the_identity_of_a_run_is_read_as_it_was_saved(path: Path) -> None:
+def test_a_run_keeps_its_identity(path: Path) -> None:
     journal = Journal.open(path, "owner")
-    assert read_identity(journal) is None
-    save_identity(journal, Identity("tiny-1", "secret"))
+    first = identify(journal, "tiny", random.Random(1))
+    assert first.job_id.startswith("tiny-")
     journal.close()
     journal = Journal.open(path, "owner")
-    assert read_identity(journal) == Identity("tiny-1", "secret")
+    assert identify(journal, "tiny", random.Random(2)) == first
     journal.close()
 
 

@@ -31,18 +31,16 @@ class Site:
     async def open(self, cluster: Cluster) -> None:
         actor = await recorder(await cluster.system("coordinator"), "runner")
         self.shares, self.roster = Shares(), SimpleNamespace(nodes={})
-        self.phase = SimpleNamespace(over=False, name="rollout", seconds=0.0)
+        self.over = False
         parts: Any = {
             "roster": self.roster,
             "store": None,
             "publications": None,
             "shares": self.shares,
-            "team": SimpleNamespace(names=frozenset()),
-            "phase": self.phase,
-            "progress": SimpleNamespace(window=SimpleNamespace(predict=lambda: 0.0)),
+            "is_over": lambda: self.over,
         }
         plans: Any = SimpleNamespace(send=lambda: None)
-        self.briefing = NodeBriefing(plans, actor, actor, job(), "job", **parts)
+        self.briefing = NodeBriefing(plans, actor, actor, job().work, "job", **parts)
 
     def nodes_join(self, count: int) -> None:
         for number in range(count):
@@ -75,6 +73,6 @@ async def test_many_nodes_that_join_together_are_told_the_outcome(site: Site) ->
 
 async def test_nothing_is_told_after_the_end_of_the_job(site: Site) -> None:
     site.nodes_join(1000)
-    before, site.phase.over = site.shares.times, True
+    before, site.over = site.shares.times, True
     await asyncio.sleep(1.0)
     assert site.shares.times == before

@@ -54,7 +54,7 @@ class Site:
 
     def prepare(self) -> None:
         self.plans.begin_job()
-        self.plans.prepare("n", "job", job(), self.membership)
+        self.plans.prepare("n", "job", job().work, self.membership)
 
     async def told(self) -> list[NodePlan]:
         self.plans.send()
@@ -97,7 +97,7 @@ async def test_the_spec_is_told_to_those_who_do_not_have_it(site: Site) -> None:
     assert without.job.spec is None
     again = site.reported(without, job_id="")
     assert isinstance(again, NodePlan) and again.job is not None
-    assert again.job.spec == job()
+    assert again.job.spec == job().work
 
 
 async def test_what_changes_together_is_told_once(site: Site) -> None:
@@ -115,7 +115,7 @@ async def test_what_changes_together_is_told_once(site: Site) -> None:
 async def test_what_does_not_change_is_not_told_again(site: Site) -> None:
     site.latest()
     for _ in range(2):
-        site.plans.prepare("n", "job", job(), site.membership)
+        site.plans.prepare("n", "job", job().work, site.membership)
         site.plans.keep((3,))
         site.plans.demand("n", DEMAND)
         assert len(await site.told()) == 1

@@ -129,7 +129,7 @@ class Site:
 
     async def prepare(self, job_id: str = "job", runner: Recorder | None = None) -> None:
         membership = Membership(*[(runner or self.worker).ref] * 2, STORE)
-        await self.plan(job=JobPlan(job_id, membership, spec=job()))
+        await self.plan(job=JobPlan(job_id, membership, spec=job().work))
 
     async def hold(self, version: int, *keep: int, offer: BundleOffer | None = None) -> None:
         """Every version that is kept is offered again."""
@@ -245,7 +245,7 @@ async def test_a_plan_that_was_lost_is_told_when_the_report_does_not_agree(
         await site.open(cluster, tmp_path, workers=1, report_s=4.0)
         await site.up("n/0")
         membership = Membership(*[site.worker.ref] * 2, STORE)
-        site.coordinator.change(job=JobPlan("job", membership, spec=job()))
+        site.coordinator.change(job=JobPlan("job", membership, spec=job().work))
         await asyncio.sleep(9.0)
         report = site.coordinator.report
         assert (report.plan, report.job_id) == (site.coordinator.current.number, "job")
@@ -583,7 +583,7 @@ async def test_what_only_others_may_say_is_refused_from_strangers(warm: Site) ->
     before, dead = len(warm.worker.inbox), warm.system.dead_letters
     membership = Membership(*[stranger.ref] * 2, STORE)
     words = [
-        NodePlan(99, stranger.ref, JobPlan("another", membership, spec=job())),
+        NodePlan(99, stranger.ref, JobPlan("another", membership, spec=job().work)),
         NodePlan(99, warm.coordinator.ref, over=True),
         NodePlan(99, warm.coordinator.ref, demand=Demand("job", 4, (), None, None, ())),
         NodePlan(99, warm.coordinator.ref, notice=UserNotice(9, 0.0, cancel=False)),

@@ -502,7 +502,7 @@ async def test_what_only_others_may_say_is_refused_from_strangers(crew: Crew) ->
     seats = (Seat("w", 7, crew.leader, crew.member.ref),)
     seat = GroupPlan(5, seats, 1, at_once=True)
     words = [
-        WorkerPlan(99, JobPlan("another", Membership(*[stranger.ref] * 2, STORE), spec=job())),
+        WorkerPlan(99, JobPlan("another", Membership(*[stranger.ref] * 2, STORE), spec=job().work)),
         WorkerPlan(99),
         WorkerPlan(99, crew.planner.plan.job, stop_in_s=0.0),
         WorkerPlan(99, crew.planner.plan.job, seat),

@@ -320,3 +320,49 @@ def test_a_story_does_not_grow_without_end(rig: Rig) -> None:
     for _ in range(100):
         rig.give_back(rig.last())
     assert len(rig.table.story(request(0).id).splitlines()) < 50
+
+
+def test_what_is_released_is_dropped_with_its_samples_and_granted_to_nobody(rig: Rig) -> None:
+    rig.add("a", credits=1)
+    rig.submit(*requests(8))
+    done = rig.last("a")
+    rig.commit(done, STEPS)
+    rig.complete(done)
+    in_work = rig.last("a")
+    assert ids(in_work) == [each.id for each in requests(8)[4:]]
+    rig.submit(*requests(4, group=1))
+    rig.carry_out(
+        rig.table.release([*ids(done), *(each.id for each in requests(4, group=1))], rig.now)
+    )
+    assert rig.deleted() == [images(done).key]
+    assert sorted(rig.journal) == []
+    rig.commit(in_work, STEPS)
+    rig.complete(in_work)
+    assert len(rig.grants()) == 2, "nothing waits any more"
+
+
+def test_what_is_in_work_is_released_when_it_is_done(rig: Rig) -> None:
+    rig.add("a")
+    rig.submit(*requests(4))
+    grant = rig.last("a")
+    rig.carry_out(rig.table.release(ids(grant)[:2], rig.now))
+    rig.commit(grant, STEPS)
+    assert rig.complete(grant) == Answer(4), "the others are wanted"
+    rig.carry_out(rig.table.release(ids(grant)[:2], rig.now))
+    assert rig.deleted() == []
+    rig.carry_out(rig.table.release(ids(grant)[2:], rig.now))
+    assert rig.deleted() == [images(grant).key]
+
+
+def test_a_result_says_how_many_had_it_and_where_the_last_took_over(rig: Rig) -> None:
+    rig.add("a")
+    rig.submit(*requests(1))
+    first = rig.last("a")
+    rig.commit(first, 2)
+    rig.add("b")
+    rig.lose("a")
+    second = rig.last("b")
+    rig.commit(second, STEPS)
+    rig.complete(second)
+    (told,) = rig.all(RequestsFinished)
+    assert [(each.attempts, each.resumed_at) for each in told.results] == [(2, 2)]

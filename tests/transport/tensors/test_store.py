@@ -786,3 +786,15 @@ async def test_a_durable_store_has_file_and_folder_on_disk_before_it_says_so(tmp
         await store.aclose()
     folder = tmp_path / "durable" / "samples"
     assert synced == [str(tmp_path / "durable" / ".unfinished" / "0"), str(folder)]
+
+
+async def test_what_somebody_left_can_be_offered_to_others(store):
+    await upload(store.writable_by("w"), "pictures/1.png", b"a picture")
+    offer = await store.offer("pictures/1.png")
+    assert (offer.nbytes, offer.store) == (9, store.endpoint)
+    assert await fetch(offer) == b"a picture"
+
+
+async def test_what_nobody_left_cannot_be_offered(store):
+    with pytest.raises(TransferFailed, match="no bundle pictures/2"):
+        await store.offer("pictures/2.png")

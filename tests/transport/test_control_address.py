@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spotlight.cli.addresses import control_address
 from spotlight.errors import UserError
+from spotlight.transport.control_address import control_address
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,84 @@
+"""How the runner of a job, or of a session, is made from what its coordinator has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from spotlight.actors.coordinator.job_parts import JobSetup
+from spotlight.actors.coordinator.job_runner import JobRunner
+from spotlight.actors.coordinator.node_plans import NodePlans
+from spotlight.actors.coordinator.session_folder import SessionFolder
+from spotlight.actors.coordinator.session_parts import SessionSetup
+from spotlight.actors.coordinator.session_runner import SessionRunner
+from spotlight.actors.coordinator.submissions import SessionFiles, Submission
+from spotlight.actors.protocol import JobStatus, NodeReport
+from spotlight.actors.runtime import ActorRef
+from spotlight.store.run_folder import RunFolder
+from spotlight.timings import Timings
+from spotlight.transport.tensors import ArtifactStore
+
+
+@dataclass(frozen=True)
+class RunnerStart:
+    """A runner that is to start."""
+
+    title: str
+    """For people."""
+    actor: str
+    """Its name."""
+    folder: Path
+    token: str
+    """Of the store in the folder."""
+
+
+@dataclass(frozen=True)
+class RunnerSurroundings:
+    """What every runner is given, and calls."""
+
+    store: ArtifactStore
+    """The folder's, started."""
+    plans: NodePlans
+    coordinator: ActorRef
+    nodes: tuple[NodeReport, ...]
+    """Who is there already."""
+    timings: Timings
+    on_status: Callable[[JobStatus], None]
+    on_end: Callable[[JobStatus], None]
+    on_loss: Callable[[], None]
+
+
+def make_job_runner(
+    folder: RunFolder,
+    submission: Submission,
+    job_id: str,
+    around: RunnerSurroundings,
+    *,
+    came_back: bool,
+) -> JobRunner:
+    """The runner of a job."""
+    job, files = submission.job, submission.files
+    return JobRunner(
+        JobSetup(job, job_id, folder, around.store, files, came_back, around.timings),
+        around.plans,
+        coordinator=around.coordinator,
+        nodes=around.nodes,
+        on_status=around.on_status,
+        on_end=around.on_end,
+        on_loss=around.on_loss,
+    )
+
+
+def make_session_runner(
+    folder: SessionFolder, files: SessionFiles, around: RunnerSurroundings, *, came_back: bool
+) -> SessionRunner:
+    """The runner of a session."""
+    return SessionRunner(
+        SessionSetup(folder, around.store, files, came_back, around.timings),
+        around.plans,
+        coordinator=around.coordinator,
+        nodes=around.nodes,
+        on_status=around.on_status,
+        on_end=around.on_end,
+    )

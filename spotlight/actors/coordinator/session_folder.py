@@ -1,0 +1,83 @@
+"""What a session leaves on the coordinator's disk while it lasts: the journal of its requests, and
+what workers deliver. A coordinator that comes back goes on with it; at the end it is deleted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from spotlight.actors.runtime import ActorRef
+from spotlight.errors import RunFolderError
+from spotlight.jobs import WorkSpec
+from spotlight.store.journal import Journal
+from spotlight.store.run_folder import replace_file
+
+log = structlog.get_logger(__name__)
+
+_FILE = "session.json"
+_PREFIX = "session-"
+
+
+class SavedSession(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a coordinator that comes back must know."""
+
+    session: str
+    user: ActorRef
+    work: WorkSpec
+    token: str
+    """Of the session's store."""
+
+
+class SessionFolder:
+    """An open one. Raises `RunFolderError` when the disk refuses."""
+
+    def __init__(self, path: Path, saved: SavedSession) -> None:
+        self.path = path
+        self.saved = saved
+        self.journal = Journal.open(path / "journal.sqlite", owner=saved.session)
+
+    @classmethod
+    def create(cls, runs: Path, saved: SavedSession) -> SessionFolder:
+        """Of a new session. What earlier ones have left is deleted: there is one at a time."""
+        for leftover in runs.glob(f"{_PREFIX}*"):
+            shutil.rmtree(leftover, ignore_errors=True)
+        path = runs / f"{_PREFIX}{saved.session}"
+        try:
+            path.mkdir(parents=True)
+            replace_file(path / _FILE, msgspec.json.encode(saved))
+        except OSError as error:
+            raise RunFolderError(
+                f"{path}: {error.strerror}; give the coordinator --runs that can be written"
+            ) from error
+        log.debug("journal_goes_back")  # what an earlier session's one held is of no account
+        return cls(path, saved)
+
+    @classmethod
+    def reopen(cls, path: Path) -> SessionFolder:
+        """Of a session whose coordinator was killed."""
+        try:
+            saved = msgspec.json.decode((path / _FILE).read_bytes(), type=SavedSession)
+        except (OSError, msgspec.MsgspecError) as error:
+            raise RunFolderError(
+                f"{path} is no session that can be gone on with: {error}"
+            ) from error
+        return cls(path, saved)
+
+    def close(self) -> None:
+        """Leave it for the next coordinator."""
+        self.journal.close()
+
+    async def remove(self) -> None:
+        """Delete it."""
+        self.close()
+        await asyncio.to_thread(shutil.rmtree, self.path, ignore_errors=True)
+
+
+def is_session(path: Path) -> bool:
+    """Whether a folder is that of a session."""
+    return (path / _FILE).exists()

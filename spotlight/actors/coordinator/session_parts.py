@@ -1,0 +1,144 @@
+"""The parts of a session in the coordinator's process: those of a job that serve its requests and
+weights, without trainers, iterations and a run folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import get_args
+
+import structlog
+
+from spotlight.actors.coordinator.backlog_shares import BacklogShares
+from spotlight.actors.coordinator.dispatcher import Dispatcher
+from spotlight.actors.coordinator.job_journal import JobJournal
+from spotlight.actors.coordinator.ledger import Ledger
+from spotlight.actors.coordinator.membership import NodeMembership
+from spotlight.actors.coordinator.node_briefing import NodeBriefing
+from spotlight.actors.coordinator.node_plans import NodePlans
+from spotlight.actors.coordinator.publications import Publications
+from spotlight.actors.coordinator.request_queue import Ended
+from spotlight.actors.coordinator.roster import Roster
+from spotlight.actors.coordinator.session_folder import SessionFolder
+from spotlight.actors.coordinator.session_groups import SessionGroups
+from spotlight.actors.coordinator.step_profile import StepProfile
+from spotlight.actors.coordinator.submissions import SessionFiles
+from spotlight.actors.coordinator.worker_times import RecentPace, WorkerTimes
+from spotlight.actors.runtime import Actor
+from spotlight.errors import JournalError
+from spotlight.jobs import ScoringSpec
+from spotlight.policies.dispatch.pace import Pace
+from spotlight.policies.dispatch.table import RequestTable
+from spotlight.policies.step_times import StepTimes
+from spotlight.run_events import RunEvent, WorkerStateBegan
+from spotlight.timings import Timings
+from spotlight.transport.tensors import ArtifactStore
+from spotlight.types import RequestKind
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class SessionSetup:
+    """What a session is made from."""
+
+    folder: SessionFolder
+    store: ArtifactStore
+    """The folder's, started."""
+    files: SessionFiles
+    came_back: bool
+    """An earlier coordinator was killed in the middle of it, and its nodes may be there."""
+    timings: Timings
+
+
+class SessionParts:
+    """See the module's docstring.
+
+    Args:
+        actor: the session runner.
+        plans: of all nodes.
+        ended: is given requests that are finished or given up, to be handled later.
+        is_over: whether the session has ended.
+        fail: ends the session with a reason.
+    """
+
+    def __init__(
+        self,
+        actor: Actor,
+        setup: SessionSetup,
+        plans: NodePlans,
+        *,
+        ended: Callable[[Ended], None],
+        is_over: Callable[[], bool],
+        fail: Callable[[JournalError], None],
+    ) -> None:
+        saved, store, timings = setup.folder.saved, setup.store, setup.timings
+        self.groups = SessionGroups()
+        self.times = WorkerTimes()
+        self.pace = RecentPace(self._now())
+        self.journal = JobJournal(setup.folder.journal, store.endpoint, fail)
+        self.roster = Roster()
+        self.publications = Publications(self.journal.publications(), self.roster, timings.weights)
+        profile = StepProfile(setup.files.checkpoint.fingerprint, StepTimes())
+        listen_s = timings.coordinator.listen_s if setup.came_back else 0.0
+        self.table = RequestTable(
+            pace=Pace(profile),
+            first_lease=self.journal.first_lease,
+            score_attempts=ScoringSpec().attempts,
+            reward_limits=dict.fromkeys(
+                get_args(RequestKind), tuple(each.limits for each in saved.work.rewards)
+            ),
+            grants_from=self._now() + listen_s,
+            timings=timings.dispatch,
+        )
+        self.ledger = Ledger(self._note, self.table.counters.pop_scoring_s)
+        self.dispatcher = Dispatcher(
+            table=self.table,
+            journal=self.journal,
+            ended=ended,
+            discard=lambda bundle: store.delete(bundle.key),
+            record=self._note,
+            backlog_changed=lambda: self.briefing.share_backlog(),
+            timings=timings.dispatch,
+        )
+        self.requests = self.dispatcher.queue
+        self.membership = NodeMembership(
+            self.roster,
+            requests=self.requests,
+            ledger=self.ledger,
+            store=store,
+            event=self._note,
+            timings=timings.rejoin,
+        )
+        self.briefing = NodeBriefing(
+            plans,
+            actor,
+            self.dispatcher,
+            saved.work,
+            saved.session,
+            roster=self.roster,
+            store=store,
+            publications=self.publications,
+            shares=BacklogShares(
+                saved.work.sampler.degree,
+                saved.session,
+                setup.files.checkpoint,
+                roster=self.roster,
+                table=self.table,
+                profile=profile,
+            ),
+            is_over=is_over,
+        )
+
+    def _note(self, event: RunEvent) -> None:
+        """There is no run folder to write it to."""
+        if isinstance(event, WorkerStateBegan):
+            self.times.note(event, self._now())
+        else:
+            log.info(event.name, **event.fields())
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()

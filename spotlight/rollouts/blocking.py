@@ -1,0 +1,200 @@
+"""`Rollouts` for programs without an event loop: every call waits for its result.
+
+The session lives in a thread of its own, with a loop of its own, until the context is over. Calls
+may come from any thread, and from several at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from spotlight.rollouts.exploration import Exploration
+from spotlight.rollouts.groups import Capacity, ExploredPrompt, Group, RolloutRequest, Usage
+from spotlight.rollouts.publication import Kind
+from spotlight.rollouts.rollouts import Model, Rewards, Rollouts, Sampler
+from spotlight.rollouts.streams import GroupStream
+from spotlight.rollouts.versions import ANY_VERSION, AtLeast, Exactly
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ResultT = TypeVar("ResultT")
+
+
+class LoopThread:
+    """A thread that runs coroutines of others on one loop, as long as the context lasts."""
+
+    def __enter__(self) -> Self:
+        self._runner = asyncio.Runner(loop_factory=asyncio.SelectorEventLoop)
+        self._loop = self._runner.get_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="spotlight-rollouts", daemon=True
+        )
+        self._thread.start()
+        self.is_running = True
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.is_running = False
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._runner.close()
+
+    def call(self, coroutine: Coroutine[Any, Any, ResultT]) -> ResultT:
+        """Its result; one that is interrupted here is cancelled there."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+
+class BlockingRollouts:
+    """See the module's docstring, and `Rollouts` for what every call does."""
+
+    def __init__(self, rollouts: Rollouts, thread: LoopThread) -> None:
+        """Not for users: see `connect` and `local`."""
+        self._rollouts = rollouts
+        self._thread = thread
+
+    @classmethod
+    @contextmanager
+    def connect(
+        cls,
+        address: str,
+        *,
+        model: Model,
+        sampler: Sampler,
+        rewards: Rewards = (),
+        threads: int = 1,
+        tensors: bool = True,
+        host: str = "",
+    ) -> Iterator[BlockingRollouts]:
+        """See `Rollouts.connect`."""
+        opened = Rollouts.connect(
+            address,
+            model=model,
+            sampler=sampler,
+            rewards=rewards,
+            threads=threads,
+            tensors=tensors,
+            host=host,
+        )
+        with _in_thread(opened) as rollouts:
+            yield rollouts
+
+    @classmethod
+    @contextmanager
+    def local(
+        cls,
+        *,
+        workers: int = 1,
+        model: Model,
+        sampler: Sampler,
+        rewards: Rewards = (),
+        threads: int = 1,
+        tensors: bool = True,
+    ) -> Iterator[BlockingRollouts]:
+        """See `Rollouts.local`."""
+        opened = Rollouts.local(
+            workers=workers,
+            model=model,
+            sampler=sampler,
+            rewards=rewards,
+            threads=threads,
+            tensors=tensors,
+        )
+        with _in_thread(opened) as rollouts:
+            yield rollouts
+
+    def publish(self, weights: Mapping[str, Tensor], version: int, kind: Kind = "full") -> None:
+        """See `Rollouts.publish`."""
+        self._thread.call(self._rollouts.publish(weights, version, kind))
+
+    @property
+    def newest_version(self) -> int:
+        """See `Rollouts.newest_version`."""
+        return self._rollouts.newest_version
+
+    def rollout(self, requests: Iterable[RolloutRequest]) -> Iterator[Group]:
+        """See `Rollouts.rollout`. Work begins at once; closing the iterator drops the rest."""
+        return _groups(self._thread, self._thread.call(self._begin(tuple(requests))))
+
+    def explore(
+        self,
+        prompts: Sequence[str],
+        *,
+        keep: int,
+        candidates: int,
+        seed: int = 0,
+        steps: int | None = None,
+        version: AtLeast | Exactly = ANY_VERSION,
+    ) -> BlockingExploration:
+        """See `Rollouts.explore`: it goes on while the caller trains."""
+
+        async def explore() -> Exploration:
+            return self._rollouts.explore(
+                prompts,
+                keep=keep,
+                candidates=candidates,
+                seed=seed,
+                steps=steps,
+                version=version,
+            )
+
+        return BlockingExploration(self._thread.call(explore()), self._thread)
+
+    def capacity(self) -> Capacity:
+        """See `Rollouts.capacity`."""
+        return self._thread.call(self._rollouts.capacity())
+
+    def usage(self) -> Usage:
+        """See `Rollouts.usage`."""
+        return self._thread.call(self._rollouts.usage())
+
+    async def _begin(self, requests: Sequence[RolloutRequest]) -> GroupStream:
+        return self._rollouts.rollout(requests)
+
+
+class BlockingExploration:
+    """See `Exploration`."""
+
+    def __init__(self, exploration: Exploration, thread: LoopThread) -> None:
+        self._exploration = exploration
+        self._thread = thread
+
+    def stop(self) -> list[ExploredPrompt]:
+        """See `Exploration.stop`."""
+        return self._thread.call(self._exploration.stop())
+
+    def wait(self) -> None:
+        """See `Exploration.wait`."""
+        self._thread.call(self._exploration.wait())
+
+
+@contextmanager
+def _in_thread(opened: AbstractAsyncContextManager[Rollouts]) -> Iterator[BlockingRollouts]:
+    with LoopThread() as thread:
+        rollouts = thread.call(opened.__aenter__())
+        try:
+            yield BlockingRollouts(rollouts, thread)
+        finally:
+            thread.call(opened.__aexit__(None, None, None))
+
+
+def _groups(thread: LoopThread, stream: GroupStream) -> Iterator[Group]:
+    try:
+        while True:
+            try:
+                group = thread.call(stream.__anext__())
+            except StopAsyncIteration:
+                return
+            yield group
+    finally:
+        if thread.is_running:  # else the session is over, and the stream with it
+            thread.call(stream.aclose())

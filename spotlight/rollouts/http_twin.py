@@ -1,0 +1,225 @@
+"""The HTTP twin of `Rollouts`, for programs in other languages.
+
+| request | does |
+|---|---|
+| `PUT /policies/VERSION?kind=full` | publishes weights: the body is a safetensors file |
+| `POST /rollouts` | makes a prompt group and answers with it (`http_messages`) |
+| `GET /fleet` | says what there is, and what was done |
+
+A group whose weights no worker has yet is answered with 409 and `Retry-After` at once. A group is
+made once for each id: whoever asks again, since the answer was lost or is not there yet, gets the
+same one; groups that nobody asks for again are forgotten in time. Answers are JSON, or MessagePack
+for who accepts that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from spotlight.errors import (
+    JobError,
+    SessionEnded,
+    SpotlightError,
+    TransferFailed,
+    UserError,
+    VersionGone,
+)
+from spotlight.rollouts.groups import Group, RolloutRequest, Sample
+from spotlight.rollouts.http_messages import (
+    JSON,
+    MSGPACK,
+    VERSION,
+    Array,
+    FailedSeed,
+    MadeGroup,
+    MadeSample,
+    Problem,
+    WantedGroup,
+)
+from spotlight.rollouts.rollouts import Rollouts
+from spotlight.rollouts.versions import AtLeast, Exactly, choose_version
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_RETRY_S = 1
+_LARGEST = 1 << 20
+"""Bytes of a group that is asked for."""
+_REMEMBERED = 1024
+"""Groups that are done, and may be asked for again."""
+_STATUS = {VersionGone: 410, SessionEnded: 503, UserError: 400, TransferFailed: 400}
+
+
+def rollout_app(open_rollouts: Callable[[], AbstractAsyncContextManager[Rollouts]]) -> Starlette:
+    """An application for any ASGI server; the session lasts as long as it runs.
+
+    app = rollout_app(lambda: Rollouts.connect("tcp://10.0.0.1:7070", model=..., sampler=...))
+    """
+    service = _Service()
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with open_rollouts() as rollouts:
+            service.rollouts = rollouts
+            try:
+                yield
+            finally:
+                await service.aclose()
+
+    return Starlette(
+        routes=[
+            Route("/policies/{version:int}", service.publish, methods=["PUT"]),
+            Route("/rollouts", service.rollout, methods=["POST"]),
+            Route("/fleet", service.fleet, methods=["GET"]),
+        ],
+        exception_handlers={SpotlightError: _refusal},
+        lifespan=lifespan,
+    )
+
+
+class _Service:
+    rollouts: Rollouts
+
+    def __init__(self) -> None:
+        self._groups: OrderedDict[str, tuple[WantedGroup, asyncio.Task[Group]]] = OrderedDict()
+        """What was asked for, by its id; the last to be asked for stands last."""
+
+    async def aclose(self) -> None:
+        """Make nothing more."""
+        tasks = [task for _, task in self._groups.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def publish(self, request: Request) -> Response:
+        """See the module's docstring."""
+        from spotlight.transport.tensors.bundles import unpack
+
+        weights = await asyncio.to_thread(unpack, await request.body())
+        kind: Literal["full", "lora"] = (
+            "lora" if request.query_params.get("kind") == "lora" else "full"
+        )
+        version = request.path_params["version"]
+        await self.rollouts.publish(weights, version, kind)
+        return _answer(request, {"version": version})
+
+    async def rollout(self, request: Request) -> Response:
+        """See the module's docstring."""
+        wanted = await _read(request)
+        known = self._groups.get(wanted.id)
+        if known is not None and known[0] != wanted:
+            raise JobError("id", f"`{wanted.id}` is that of another group; give each its own")
+        if known is None:
+            asked = _request(wanted)
+            capacity = await self.rollouts.capacity()
+            published = self.rollouts.versions
+            if choose_version(asked.version, published) is None or not capacity.ready_workers:
+                problem = Problem("no worker has these weights yet; ask again in a moment")
+                return _answer(request, problem, 409, {"Retry-After": str(_RETRY_S)})
+            known = self._groups.get(wanted.id)  # somebody else may have asked meanwhile
+        if known is None:
+            known = self._groups[wanted.id] = wanted, asyncio.create_task(self._make(asked))
+        self._groups.move_to_end(wanted.id)
+        self._forget()
+        try:
+            group = await asyncio.shield(known[1])
+        except SpotlightError:
+            self._groups.pop(wanted.id, None)  # it may be tried again
+            raise
+        return _answer(request, _made(wanted.id, group))
+
+    async def fleet(self, request: Request) -> Response:
+        """See the module's docstring."""
+        capacity, usage = await self.rollouts.capacity(), await self.rollouts.usage()
+        return _answer(request, {"capacity": capacity, "usage": usage})
+
+    async def _make(self, wanted: RolloutRequest) -> Group:
+        async with self.rollouts.rollout([wanted]) as stream:
+            return await anext(stream)
+
+    def _forget(self) -> None:
+        done = [key for key, (_, task) in self._groups.items() if task.done()]
+        for key in done[: max(0, len(done) - _REMEMBERED)]:
+            del self._groups[key]
+
+
+async def _read(request: Request) -> WantedGroup:
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > _LARGEST:
+            raise JobError("body", f"is larger than {_LARGEST:,} bytes")
+    try:
+        if request.headers.get("content-type", JSON).startswith(MSGPACK):
+            return msgspec.msgpack.decode(body, type=WantedGroup)
+        return msgspec.json.decode(body, type=WantedGroup)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise JobError("body", f"is no group: {error}") from error
+
+
+def _request(wanted: WantedGroup) -> RolloutRequest:
+    if wanted.at_least is not None and wanted.exactly is not None:
+        raise JobError("exactly", "cannot stand beside `at_least`; name one of them")
+    version = AtLeast(wanted.at_least or 0) if wanted.exactly is None else Exactly(wanted.exactly)
+    return RolloutRequest(
+        wanted.prompt,
+        wanted.seeds,
+        version,
+        wanted.images,
+        wanted.steps,
+        wanted.window_start,
+        wanted.metadata,
+    )
+
+
+def _made(group_id: str, group: Group) -> MadeGroup:
+    return MadeGroup(
+        VERSION,
+        group_id,
+        group.policy_version,
+        tuple(map(_sample, group.samples)),
+        tuple(FailedSeed(each.seed, each.reason) for each in group.failed),
+    )
+
+
+def _sample(sample: Sample) -> MadeSample:
+    return MadeSample(
+        sample.seed,
+        sample.reward,
+        dict(sample.rewards),
+        sample.attempts,
+        sample.resumed_at_step,
+        sample.image,
+        _array(sample.latents),
+        _array(sample.states),
+        _array(sample.log_probs),
+    )
+
+
+def _array(tensor: Tensor | None) -> Array | None:
+    if tensor is None:
+        return None
+    return Array(tuple(tensor.shape), tensor.contiguous().numpy().astype("<f4").tobytes())
+
+
+def _answer(
+    request: Request, said: object, status: int = 200, headers: dict[str, str] | None = None
+) -> Response:
+    if MSGPACK in request.headers.get("accept", ""):
+        return Response(msgspec.msgpack.encode(said), status, headers, MSGPACK)
+    return Response(msgspec.json.encode(said), status, headers, JSON)
+
+
+async def _refusal(request: Request, error: Exception) -> Response:
+    status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
+    return _answer(request, Problem(str(error)), status)

@@ -1,0 +1,146 @@
+"""Opens what a session needs: connection, store, and on one machine the daemons too."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from spotlight.actors.runtime import ActorRef, ActorSystem
+from spotlight.actors.runtime.logs import log_to_the_program
+from spotlight.errors import JobError
+from spotlight.jobs import (
+    ModelSpec,
+    PoolSpec,
+    PoolsSpec,
+    RewardSpec,
+    SamplerSpec,
+    WorkSpec,
+    work_from_data,
+)
+from spotlight.rollouts.publication import Publications
+from spotlight.store.memory_folder import MemoryFolder
+from spotlight.timings import Timings
+from spotlight.transport.control import ZeroMQSettings, ZeroMQTransport
+from spotlight.transport.control_address import control_address
+from spotlight.transport.tensors import BundleStore, fetch
+from spotlight.types import BundleOffer
+
+
+def work_of(
+    model: ModelSpec | Mapping[str, Any] | str,
+    sampler: SamplerSpec | Mapping[str, Any],
+    rewards: Sequence[RewardSpec | Mapping[str, Any]],
+    threads: int,
+) -> WorkSpec:
+    """What workers must know; raises `JobError` naming the field that is wrong."""
+    named = {"checkpoint": model} if isinstance(model, str) else _data(model)
+    checkpoint = named.get("checkpoint")
+    if isinstance(checkpoint, str) and not checkpoint.startswith("builtin:"):
+        named["checkpoint"] = str(Path(checkpoint).expanduser().absolute())
+    data = {
+        "model": named,
+        "sampler": _data(sampler),
+        "rewards": [_data(reward) for reward in rewards],
+        "threads": threads,
+    }
+    return work_from_data(data)
+
+
+def _data(section: msgspec.Struct | Mapping[str, Any]) -> dict[str, Any]:
+    if isinstance(section, msgspec.Struct):
+        found: dict[str, Any] = msgspec.to_builtins(section)
+        return found
+    return dict(section)
+
+
+@dataclass(frozen=True)
+class Connection:
+    """What a session stands on."""
+
+    system: ActorSystem
+    coordinator: ActorRef
+    publications: Publications
+    fetch: Callable[[BundleOffer], Awaitable[bytes]]
+    """The bytes of a bundle."""
+    timings: Timings
+
+
+@asynccontextmanager
+async def connected(address: str, work: WorkSpec, *, host: str) -> AsyncIterator[Connection]:
+    """A connection to the coordinator at an address; see `Rollouts.connect`."""
+    log_to_the_program()
+    timings = Timings()
+    address = control_address("address", address)
+    host = host or await asyncio.to_thread(_own_address, address)
+    memory = MemoryFolder()
+    async with AsyncExitStack() as stack:
+        stack.callback(memory.remove)
+        token = secrets.token_hex(16)
+        store = BundleStore(memory.path, token=token, host=host, timings=timings.transfers)
+        await store.start()
+        stack.push_async_callback(store.aclose)
+        settings = ZeroMQSettings(timings.connections)
+        system = ActorSystem(
+            ZeroMQTransport(f"tcp://{host}:0", settings=settings),
+            rng=random.Random(secrets.randbits(64)),
+            timings=timings.runtime,
+        )
+        await system.start()
+        stack.push_async_callback(system.aclose)
+        yield Connection(
+            system,
+            system.well_known(address, "coordinator"),
+            Publications(store, work.model.tuning),
+            lambda offer: fetch(offer, timings.transfers),
+            timings,
+        )
+
+
+@asynccontextmanager
+async def connected_locally(workers: int, work: WorkSpec) -> AsyncIterator[Connection]:
+    """The same to daemons of this machine, which end with it; see `Rollouts.local`."""
+    from spotlight.running.local_cluster import local_cluster
+
+    pools = _one_node(workers)
+    folder = MemoryFolder(Path(tempfile.gettempdir()))
+    try:
+        async with (
+            local_cluster(pools, folder.path) as cluster,
+            connected(cluster.address, work, host="127.0.0.1") as connection,
+        ):
+            yield connection
+    finally:
+        folder.remove()
+
+
+def _one_node(workers: int) -> PoolsSpec:
+    if workers < 1:
+        raise JobError("workers", f"must be at least 1, not {workers}")
+    try:
+        return PoolsSpec(reserved=PoolSpec(workers=workers), spot=PoolSpec(nodes=0))
+    except ValueError as error:
+        raise JobError("workers", str(error).partition("|")[2]) from error
+
+
+def _own_address(address: str) -> str:
+    """By which this machine reaches the coordinator, and so, most often, is reached."""
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    host = host.strip("[]")
+    try:
+        family, kind, *_, place = socket.getaddrinfo(host, int(port), type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(place)  # sends nothing
+            found: str = probe.getsockname()[0]
+    except (OSError, ValueError) as error:
+        raise JobError("address", f"`{address}` cannot be reached ({error})") from error
+    return found

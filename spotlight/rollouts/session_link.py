@@ -1,0 +1,280 @@
+"""A session with a coordinator, kept up from the user's side.
+
+Everything is said until it is answered. When the coordinator was lost, the session is gone on with:
+the weights that are published are offered again, and the groups that are not done submitted again,
+which changes nothing where they are known. A group that comes twice is delivered once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
+
+import structlog
+
+from spotlight.actors.protocol import (
+    Acknowledged,
+    BeginSession,
+    DoneGroup,
+    EndSession,
+    Fleet,
+    GetFleet,
+    GroupOrder,
+    GroupsDone,
+    OfferWeights,
+    SessionBegan,
+    SessionRefused,
+    SubmitGroups,
+    TakeGroups,
+    TensorShape,
+    WeightsOffer,
+    WithdrawGroups,
+)
+from spotlight.actors.runtime import Actor, ActorRef, ActorSystem
+from spotlight.errors import (
+    ActorError,
+    RemoteError,
+    RequestRefused,
+    SessionEnded,
+    SpotlightError,
+    TransferFailed,
+)
+from spotlight.jobs import WorkSpec
+from spotlight.timings import Timings
+from spotlight.transport.control import Message
+
+log = structlog.get_logger(__name__)
+
+AnswerT = TypeVar("AnswerT", bound=Message)
+
+_GROUPS_AT_ONCE = 256
+_BYTES_AT_ONCE = 4 * 1024 * 1024
+"""Of prompts and seeds, in one submission: a frame has 16 MiB."""
+
+
+class SessionUser(Actor):
+    """Who the coordinator watches: the session's user is there for as long as it is."""
+
+
+class SessionLink:
+    """See the module's docstring.
+
+    Args:
+        session: names it, unlike any other.
+        offers: the weights that are published and kept, by version.
+        deliver: is given each group that is done, once, before the coordinator forgets it.
+        lost: called once when the session cannot be gone on with.
+    """
+
+    def __init__(
+        self,
+        system: ActorSystem,
+        coordinator: ActorRef,
+        session: str,
+        work: WorkSpec,
+        *,
+        offers: Mapping[int, WeightsOffer],
+        deliver: Callable[[DoneGroup], Awaitable[None]],
+        lost: Callable[[SpotlightError], None],
+        timings: Timings = Timings(),
+    ) -> None:
+        self._system = system
+        self._coordinator = coordinator
+        self._session = session
+        self._work = work
+        self._offers = offers
+        self._deliver = deliver
+        self._lost = lost
+        self._timings = timings
+        self._open: dict[int, GroupOrder] = {}
+        """Submitted, and not delivered yet."""
+        self._taken: set[int] = set()
+        """Delivered, and perhaps not known as such to the coordinator."""
+        self._runner: ActorRef | None = None
+        self._going_on = asyncio.Lock()
+        self._polling: asyncio.Task[None] | None = None
+        self._something_open = asyncio.Event()
+        self._ended: SpotlightError | None = None
+
+    # --- life ---
+
+    async def begin(self) -> tuple[TensorShape, ...]:
+        """Begin the session; returns the tensors that a publication must have. Raises
+        `RequestRefused` with the coordinator's reason, or `ActorError` if it does not answer.
+        """
+        self.user = await self._system.spawn(SessionUser, "session-user")
+        began = await self._ask_to_begin(goes_on=False)
+        self._runner = began.runner
+        self._polling = asyncio.create_task(self._poll())
+        return began.tensors
+
+    async def end(self) -> None:
+        """Nothing more is wanted. What the coordinator cannot be told it finds out by itself."""
+        if self._polling is not None:
+            self._polling.cancel()
+            await asyncio.wait((self._polling,))
+        if self._runner is None or self._ended is not None:
+            return
+        self._ended = SessionEnded("the session was ended by its user")
+        try:
+            limit_s = self._timings.delivery.answer_limit_s
+            await self._system.ask(self._runner, EndSession(), timeout_s=limit_s, sender=self.user)
+        except ActorError as error:
+            log.info("session_end_not_told", reason=str(error))
+
+    # --- what is said ---
+
+    async def offer(self, offer: WeightsOffer, keep: Iterable[int]) -> None:
+        """Have nodes pull a version; of the others those in `keep` are still needed."""
+        await self._acknowledged(OfferWeights(offer, tuple(sorted(keep))))
+
+    async def submit(self, orders: Iterable[GroupOrder]) -> None:
+        """Have groups denoised. Raises `RequestRefused` if they cannot be, and then none of those
+        is open that were refused.
+        """
+        for some in _portions(orders):
+            self._open |= {order.number: order for order in some}
+            try:
+                await self._acknowledged(SubmitGroups(tuple(some)))
+            except SpotlightError:
+                for order in some:
+                    self._open.pop(order.number, None)
+                raise
+            self._something_open.set()
+
+    async def withdraw(self, numbers: Iterable[int]) -> None:
+        """Nobody wants these any more."""
+        gone = [number for number in numbers if self._open.pop(number, None) is not None]
+        if gone and self._ended is None:
+            await self._acknowledged(WithdrawGroups(tuple(gone)))
+
+    async def fleet(self) -> Fleet:
+        """Who is there, and what was done so far."""
+        return await self._ask(GetFleet(), Fleet)
+
+    @property
+    def versions_in_use(self) -> frozenset[int]:
+        """Of the weights that open groups name."""
+        return frozenset(order.version for order in self._open.values())
+
+    # --- inside ---
+
+    async def _acknowledged(self, message: Message) -> None:
+        await self._ask(message, Acknowledged)
+
+    async def _ask(self, message: Message, kind: type[AnswerT]) -> AnswerT:
+        """Ask until there is an answer. Raises `RequestRefused`, and `SessionEnded`."""
+        loop, timings = asyncio.get_running_loop(), self._timings
+        give_up_at = loop.time() + timings.delivery.away_limit_s
+        limit_s = timings.delivery.answer_limit_s + timings.coordinator.session_poll_s
+        while True:
+            if self._ended is not None:
+                raise self._ended
+            runner = self._runner
+            assert runner is not None, "the session has begun"
+            try:
+                answer = await self._system.ask(
+                    runner, message, timeout_s=limit_s, sender=self.user
+                )
+            except RemoteError as error:  # the same again would fail the same
+                raise self._end(f"the coordinator failed: {error}") from error
+            except ActorError as error:
+                log.info("session_not_answered", reason=str(error))
+                await self._go_on(runner, give_up_at)
+                continue
+            if isinstance(answer, SessionRefused):
+                raise RequestRefused(answer.reason)
+            assert isinstance(answer, kind)
+            return answer
+
+    async def _go_on(self, lost: ActorRef, give_up_at: float) -> None:
+        """Find the session's runner, which may be another one by now, and tell it what it may not
+        know.
+        """
+        loop, pause_s = asyncio.get_running_loop(), self._timings.delivery.retry_pause_s
+        async with self._going_on:
+            while self._runner == lost and self._ended is None:
+                try:
+                    began = await self._ask_to_begin(goes_on=True)
+                    if began.runner != lost:
+                        await self._repeat(began.runner)
+                    self._runner = began.runner
+                    return
+                except RequestRefused as error:
+                    raise self._end(str(error)) from error
+                except ActorError as error:
+                    if loop.time() >= give_up_at:
+                        raise self._end(f"the coordinator is out of reach: {error}") from error
+                await asyncio.sleep(pause_s)
+
+    async def _repeat(self, runner: ActorRef) -> None:
+        """Say again what is published, and what is open."""
+        limit_s = self._timings.delivery.answer_limit_s
+        messages: list[Message] = [
+            OfferWeights(offer, tuple(self._offers)) for offer in self._offers.values()
+        ]
+        messages += [SubmitGroups(tuple(some)) for some in _portions(self._open.values())]
+        for message in messages:
+            answer = await self._system.ask(runner, message, timeout_s=limit_s, sender=self.user)
+            if isinstance(answer, SessionRefused):
+                raise RequestRefused(answer.reason)
+
+    async def _ask_to_begin(self, *, goes_on: bool) -> SessionBegan:
+        message = BeginSession(self._session, self.user, self._work, goes_on)
+        answer = await self._system.ask(
+            self._coordinator,
+            message,
+            timeout_s=self._timings.coordinator.submit_answer_s,
+            sender=self.user,
+        )
+        if isinstance(answer, SessionRefused):
+            raise RequestRefused(answer.reason)
+        assert isinstance(answer, SessionBegan)
+        return answer
+
+    async def _poll(self) -> None:
+        """Take what is done, for as long as anything is open."""
+        try:
+            while True:
+                if not self._open and not self._taken:
+                    self._something_open.clear()
+                    await self._something_open.wait()
+                taken = tuple(sorted(self._taken))
+                done = await self._ask(TakeGroups(taken), GroupsDone)
+                self._taken.difference_update(taken)
+                await asyncio.gather(*(self._take(group) for group in done.groups))
+        except (SpotlightError, OSError) as error:
+            self._end(str(error))
+
+    async def _take(self, group: DoneGroup) -> None:
+        if group.number in self._open:
+            try:
+                await self._deliver(group)
+            except TransferFailed as error:
+                log.warning("group_not_fetched", number=group.number, reason=str(error))
+                await asyncio.sleep(self._timings.delivery.retry_pause_s)
+                return  # it is told again
+        self._open.pop(group.number, None)
+        self._taken.add(group.number)
+
+    def _end(self, reason: str) -> SpotlightError:
+        if self._ended is None:
+            self._ended = SessionEnded(reason)
+            self._lost(self._ended)
+        return self._ended
+
+
+def _portions(orders: Iterable[GroupOrder]) -> Iterator[list[GroupOrder]]:
+    """As much as fits a message at a time."""
+    some: list[GroupOrder] = []
+    nbytes = 0
+    for order in orders:
+        size = 4 * len(order.prompt) + 9 * len(order.seeds)
+        if some and (len(some) == _GROUPS_AT_ONCE or nbytes + size > _BYTES_AT_ONCE):
+            yield some
+            some, nbytes = [], 0
+        some.append(order)
+        nbytes += size
+    if some:
+        yield some

@@ -1,0 +1,318 @@
+"""`Rollouts` over a simulated cluster: streams, versions, exploration, leaving in the middle."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from session_kit import PROMPT, simulate, work
+
+from spotlight.actors.protocol import WeightsOffer
+from spotlight.actors.runtime import ActorSystem
+from spotlight.errors import JobError, RequestRefused, SessionEnded, VersionGone
+from spotlight.rollouts.groups import RolloutRequest
+from spotlight.rollouts.opening import Connection
+from spotlight.rollouts.rollouts import Rollouts
+from spotlight.rollouts.versions import AtLeast, Exactly
+from spotlight.testing import fingerprints
+from spotlight.testing.memory_cluster import COORDINATOR, Cluster
+from spotlight.timings import Timings
+
+
+class Published:
+    """Fingerprints stand for tensors: what `Rollouts` asks of its publications."""
+
+    def __init__(self, store: Any) -> None:
+        self.store = store
+        self.offers: dict[int, WeightsOffer] = {}
+        self.shapes: dict[str, tuple[int, ...]] = {}
+
+    @property
+    def newest(self) -> int:
+        return max(self.offers, default=-1)
+
+    def require(self, version: int, kind: str, weights: Any) -> Any:
+        return weights
+
+    def pack(self, version: int, weights: str) -> WeightsOffer:
+        named = fingerprints.Weights(version, weights)
+        data = self.store.put(f"weights/{version}", msgspec.msgpack.encode(named))
+        return WeightsOffer(version, data)
+
+    def keep(self, versions: Any) -> None:
+        for version in [each for each in self.offers if each not in versions]:
+            del self.offers[version]
+            self.store.delete(f"weights/{version}")
+
+
+@asynccontextmanager
+async def opened(cluster: Cluster, **changes: Any) -> AsyncIterator[Rollouts]:
+    """A session, in a process of its own."""
+    system = ActorSystem(cluster.network.transport("program"), rng=random.Random(1))
+    await system.start()
+    store = cluster.stores.open("user", "program")
+    await store.start()
+    connection = Connection(
+        system,
+        cluster.coordinator_actor(),
+        Published(store),  # type: ignore[arg-type]
+        cluster.stores.fetch,
+        Timings(),
+    )
+    rollouts = Rollouts(connection, "tries", work(**changes), tensors=False)
+    await rollouts.begin()
+    try:
+        yield rollouts
+    finally:
+        await rollouts.end()
+        await system.aclose()
+
+
+def requests(count: int, **changes: Any) -> list[RolloutRequest]:
+    return [RolloutRequest(f'the number "{n}"', range(4), **changes) for n in range(count)]
+
+
+def test_a_loop_gets_every_group_with_the_weights_that_it_published(tmp_path: Path) -> None:
+    async def scene(cluster: Cluster) -> None:
+        async with opened(cluster) as rollouts:
+            for version in range(3):
+                await rollouts.publish("weights", version)  # type: ignore[arg-type]
+                groups = [group async for group in rollouts.rollout(requests(5))]
+                assert sorted(group.index for group in groups) == [0, 1, 2, 3, 4]
+                for group in groups:
+                    assert group.policy_version == version == rollouts.newest_version
+                    assert group.request == requests(5)[group.index]
+                    assert [sample.seed for sample in group.samples] == [0, 1, 2, 3]
+                    assert {sample.policy_version for sample in group.samples} == {version}
+
+    simulate(tmp_path, scene)
+
+
+def test_work_begins_before_the_first_group_is_asked_for(tmp_path: Path) -> None:
+    async def scene(cluster: Cluster) -> None:
+        async with opened(cluster) as rollouts:
+            await rollouts.publish("weights", 0)  # type: ignore[arg-type]
+            stream = rollouts.rollout(requests(4))
+            await asyncio.sleep(60.0)  # the loop trains on something else
+            assert (await rollouts.capacity()).waiting == 0
+            async with asyncio.timeout(0.5):
+                assert len([group async for group in stream]) == 4
+
+    simulate(tmp_path, scene)
+
+
+def test_requests_wait_for_weights_that_are_not_published_yet(tmp_path: Path) -> None:
+    async def scene(cluster: Cluster) -> None:
+        async with opened(cluster) as rollouts:
+            await rollouts.publish("weights", 0)  # type: ignore[arg-type]
+            later = rollouts.rollout([*requests(2, version=AtLeast(1)), *requests(1)])
+            first = await anext(later)
+            assert (first.index, first.policy_version) == (2, 0)
+            await asyncio.sleep(30.0)
+            await rollouts.publish("weights", 1)  # type: ignore[arg-type]
+            assert [group.policy_version async for group in later] == [1, 1]
+
+    simulate(tmp_path, scene)
+
+
+def test_exact_versions_are_kept_to_for_as_long_as_they_are_there(tmp_path: Path) -> None:
+    async def scene(cluster: Cluster) -> None:
+        async with opened(cluster) as rollouts:
+            for version in range(2):
+                await rollouts.publish("weights", version)  # type: ignore[arg-type]
+            before = [g async for g in rollouts.rollout(requests(2, version=Exactly(0)))]
+            assert [group.policy_version for group in before] == [0, 0]
+            await rollouts.publish("weights", 2)  # type: ignore[arg-type]
+            with pytest.raises(VersionGone, match="version 0 is not kept any more"):
+                await anext(rollouts.rollout(requests(1, version=Exactly(0))))
+
+    simulate(tmp_path, scene)
+
+
+def test_what_is_in_work_keeps_its_weights_while_others_are_published(tmp_path: Path) -> None:
+    async def scene(cluster: Cluster) -> None:
+        async with opened(cluster) as rollouts:
+            await rollouts.publish("weights", 0)  # type: ignore[arg-type]
+            stream = rollouts.rollout(requests(20))
+            first = await anext(stream)
+            for version in range(1, 4):
+                await rollouts.publish("weights", version)  # type: ignore[arg-type]
+            rest = [group async for group in stream]
+            assert {group.policy_version for group in [first, *rest]} == {0}
+            assert len(rest) == 19
+
+    simulate(tmp_path, scene)
+
+
+def test_who_leaves_a_stream_in_the_middle_drops_the_rest(tmp_path: Path) -> None:
+    async def scene(cluster: Cluster) -> None:
+        async with opened(cluster) as rollouts:
+            await rollouts.publish("weights", 0)  # type: ignore[arg-type]
+            async with rollouts.rollout(requests(200)) as stream:
+                async for _ in stream:
+                    break
+            async with asyncio.timeout(30.0):
+                assert len([group async for group in rollouts.rollout(requests(3))]) == 3
+            assert (await rollouts.capacity()).waiting == 0
+
+    simulate(tmp_path, scene)
+
+
+def test_who_leaves_the_session_in_the_middle_leaves_nothing(tmp_path: Path) -> None:
+    async def scene(cluster: Cluster) -> None:
+        async with opened(cluster) as rollouts:
+            await rollouts.publish("weights", 0)  # type: ignore[arg-type]
+            stream = rollouts.rollout(requests(200))
+            await anext(stream)
+        with pytest.raises(SessionEnded, match="while its groups were waited for"):
+            async with asyncio.timeout(1.0):
+                async for _ in stream:
+                    pass
+        await asyncio.sleep(1.0)
+        assert list((tmp_path / "runs").glob("session-*")) == []
+
+    simulate(tmp_path, scene)
+
+
+def test_streams_go_on_when_the_coordinator_was_killed(tmp_path: Path) -> None:
+    async def scene(cluster: Cluster) -> None:
+        async with opened(cluster) as rollouts:
+            await rollouts.publish("weights", 0)  # type: ignore[arg-type]
+            stream = rollouts.rollout(requests(12))
+            found = [await anext(stream)]
+            cluster.kill_process(COORDINATOR)
+            await cluster.buried()
+            await cluster.start_coordinator()
+            found += [group async for group in stream]
+            assert sorted(group.index for group in found) == list(range(12))
+            await rollouts.publish("weights", 1)  # type: ignore[arg-type]
+            assert len([group async for group in rollouts.rollout(requests(2))]) == 2
+
+    simulate(tmp_path, scene)
+
+
+def test_a_coordinator_that_stays_away_ends_the_streams(tmp_path: Path) -> None:
+    async def scene(cluster: Cluster) -> None:
+        async with opened(cluster) as rollouts:
+            await rollouts.publish("weights", 0)  # type: ignore[arg-type]
+            stream = rollouts.rollout(requests(50))
+            cluster.kill_process(COORDINATOR)
+            with pytest.raises(SessionEnded, match="the coordinator is out of reach"):
+                async with asyncio.timeout(600.0):
+                    async for _ in stream:
+                        pass
+            with pytest.raises(SessionEnded):
+                await rollouts.capacity()
+
+    simulate(tmp_path, scene)
+
+
+def test_exploration_goes_on_until_it_is_stopped(tmp_path: Path) -> None:
+    async def scene(cluster: Cluster) -> None:
+        async with opened(cluster) as rollouts:
+            await rollouts.publish("weights", 0)  # type: ignore[arg-type]
+            exploration = rollouts.explore([PROMPT, 'the number "4"'], keep=3, candidates=1000)
+            await asyncio.sleep(60.0)  # the loop trains
+            chosen = await exploration.stop()
+            assert [each.prompt for each in chosen] == [PROMPT, 'the number "4"']
+            for each in chosen:
+                assert 3 < each.previewed < 1000
+                assert len(set(each.seeds)) == 3
+                rewards = [reward for reward in each.preview_rewards if reward is not None]
+                assert len(rewards) == 3 and max(rewards) - min(rewards) > 0.5, "they contrast"
+            assert (await rollouts.usage()).previews >= sum(each.previewed for each in chosen)
+            await asyncio.sleep(5.0)
+            assert (await rollouts.capacity()).waiting == 0, "what was not done is dropped"
+            (group,) = [
+                group async for group in rollouts.rollout([RolloutRequest(PROMPT, chosen[0].seeds)])
+            ]
+            assert len(group.samples) == 3
+
+    simulate(tmp_path, scene)
+
+
+def test_exploration_ends_by_itself_when_all_candidates_are_scored(tmp_path: Path) -> None:
+    async def scene(cluster: Cluster) -> None:
+        async with opened(cluster) as rollouts:
+            await rollouts.publish("weights", 0)  # type: ignore[arg-type]
+            exploration = rollouts.explore([PROMPT], keep=2, candidates=10, steps=4)
+            await exploration.wait()
+            (chosen,) = await exploration.stop()
+            assert chosen.previewed == 10
+
+    simulate(tmp_path, scene)
+
+
+def test_an_exploration_that_is_stopped_at_once_still_names_seeds(tmp_path: Path) -> None:
+    async def scene(cluster: Cluster) -> None:
+        async with opened(cluster) as rollouts:
+            await rollouts.publish("weights", 0)  # type: ignore[arg-type]
+            (chosen,) = await rollouts.explore([PROMPT], keep=4, candidates=8).stop()
+            assert len(set(chosen.seeds)) == 4
+            assert chosen.preview_rewards == (None,) * 4
+
+    simulate(tmp_path, scene)
+
+
+def test_exploration_needs_a_reward_and_enough_candidates(tmp_path: Path) -> None:
+    async def scene(cluster: Cluster) -> None:
+        async with opened(cluster, rewards=[]) as rollouts:
+            with pytest.raises(JobError, match="rewards: exploration chooses by them"):
+                rollouts.explore([PROMPT], keep=2, candidates=4)
+
+    simulate(tmp_path, scene)
+
+
+def test_capacity_says_who_is_there_and_who_will_go(tmp_path: Path) -> None:
+    async def scene(cluster: Cluster) -> None:
+        async with opened(cluster) as rollouts:
+            assert (await rollouts.capacity()).newest_version == -1
+            await rollouts.publish("weights", 0)  # type: ignore[arg-type]
+            await asyncio.sleep(10.0)
+            capacity = await rollouts.capacity()
+            assert [(n.name, n.pool, n.workers, n.notice) for n in capacity.nodes] == [
+                ("a", "reserved", 1, ""),
+                ("b", "spot", 1, ""),
+            ]
+            assert (capacity.workers, capacity.ready_workers, capacity.newest_version) == (2, 2, 0)
+            async for _ in rollouts.rollout(requests(8)):
+                pass
+            assert (await rollouts.capacity()).images_per_s > 0
+
+    simulate(tmp_path, scene)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        ({"prompt": ""}, "prompt: has 0 characters"),
+        ({"seeds": ()}, "seeds: are 0; name from 1"),
+        ({"seeds": (1, 1)}, "seeds: name one of them twice"),
+        ({"seeds": (-1,)}, "seeds: must be in"),
+        ({"seeds": (2**63,)}, "seeds: must be in"),
+        ({"steps": 0}, "steps: is 0"),
+    ],
+)
+def test_a_request_that_cannot_be_is_refused_where_it_is_made(
+    wrong: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(JobError, match=problem):
+        RolloutRequest(**{"prompt": PROMPT, "seeds": (1,), **wrong})
+
+
+def test_what_the_coordinator_refuses_is_raised_by_the_stream(tmp_path: Path) -> None:
+    async def scene(cluster: Cluster) -> None:
+        async with opened(cluster) as rollouts:
+            await rollouts.publish("weights", 0)  # type: ignore[arg-type]
+            many = [RolloutRequest(PROMPT, (n,)) for n in range(70_000)]
+            with pytest.raises(RequestRefused, match="take those that are done first"):
+                async for _ in rollouts.rollout(many):
+                    pass
+
+    simulate(tmp_path, scene)
