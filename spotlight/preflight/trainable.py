@@ -15,7 +15,7 @@ def trainable_shapes(model: ModelSpec) -> dict[str, Shape]:
     with `full`, with `lora` the two factors of every adapted layer, [rank, inputs] and [outputs,
     rank]. Raises `CheckpointError`.
     """
-    shapes = read_weights(resolve_checkpoint(model.checkpoint) / "transformer").shapes
+    shapes = read_weights(resolve_checkpoint(model.checkpoint) / "transformer")
     if model.tuning == "full":
         return shapes
     rank, found = model.lora.rank, dict[str, Shape]()
