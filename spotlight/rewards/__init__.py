@@ -1,1 +1,1 @@
-"""Scorers: from images and prompts to rewards in [0, 1]."""
+"""Scorers: from images and prompts to rewards."""
