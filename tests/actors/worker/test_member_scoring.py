@@ -130,7 +130,7 @@ async def test_scorers_are_told_what_is_known_of_a_prompt(
 async def test_pixels_are_not_in_the_bundle(worker: Worker) -> None:
     worker.denoise(wanted(1, 2))
     samples = await worker.done()
-    assert samples.keys() == {"step", "latents", "window_states", "log_probs"}
+    assert samples.keys() == {"step", "latents", "window_states", "log_probs", "foreseen"}
     assert all(tensor.dtype != torch.uint8 for tensor in samples.values())
 
 
