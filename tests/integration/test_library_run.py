@@ -124,11 +124,12 @@ async def test_a_run_that_is_cancelled_leaves_no_process_and_can_go_on(
     loop, begun = asyncio.get_running_loop(), asyncio.Event()
     notes, run = Notes(), workplace.folder / "run"
     notes.on_first_iteration = lambda: loop.call_soon_threadsafe(begun.set)
+    before = set(descendants(os.getpid()))
     running = asyncio.create_task(
         spotlight.run(workplace.job(iterations=50), run_folder=run, callbacks=[notes])
     )
     await begun.wait()
-    children = descendants(os.getpid())
+    children = set(descendants(os.getpid())) - before
     assert len(children) > 3
 
     running.cancel()

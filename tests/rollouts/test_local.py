@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,12 @@ pytestmark = pytest.mark.timeout(240)
 
 def workers() -> list[psutil.Process]:
     """Processes below this one that run Spotlight's daemons or what they started."""
-    return psutil.Process().children(recursive=True)
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if any("spotlight" in argument for argument in child.cmdline()):
+                found.append(child)
+    return found
 
 
 async def test_a_loop_of_ones_own(capfd: pytest.CaptureFixture[str]) -> None:
