@@ -22,7 +22,9 @@ from spotlight.policies.exploration.rank_fidelity import Estimate
 from spotlight.studies.staleness_record import Scoring, StalenessRecord, compare
 from tests.studies.small_run import write_run
 
-LIMIT_S = 60.0
+LIMIT_S = 200.0
+
+pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,17 @@ import yaml
 from tests.conftest import OURS, memory_segments
 
 LIMIT_S = 120.0
+TEST_LIMIT_S = 240.0
+"""A whole run takes seconds where nothing else runs, and minutes where much does."""
 SPOTLIGHT = [sys.executable, "-m", "spotlight.cli"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give whole runs their time, where a test does not say how much it takes."""
+    for item in items:
+        is_here = item.path.is_relative_to(Path(__file__).parent)
+        if is_here and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TEST_LIMIT_S))
 
 
 @dataclass

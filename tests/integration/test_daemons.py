@@ -89,7 +89,7 @@ def test_a_refused_submission_is_one_line_and_leaves_nothing(workplace: Workplac
 
 def test_a_node_that_is_to_dial_no_address_ends_with_one_line(workplace: Workplace) -> None:
     node = workplace.daemon("node", "--coordinator", "10.0.0.1")
-    output = node.communicate(timeout=60)[0]
+    output = node.communicate(timeout=120)[0]
 
     assert node.returncode == 2
     (line,) = output.splitlines()
@@ -102,7 +102,7 @@ def test_a_port_in_use_is_one_clear_line(workplace: Workplace) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         daemon = workplace.daemon("coordinator", "--listen", f"127.0.0.1:{port}")
-        output = daemon.communicate(timeout=60)[0]
+        output = daemon.communicate(timeout=120)[0]
 
     assert daemon.returncode == 2
     assert f"127.0.0.1:{port} is in use" in output
@@ -117,7 +117,7 @@ def test_listening_on_all_interfaces_asks_which_address_others_use(
     workplace: Workplace, daemon: str, option: str, value: str
 ) -> None:
     started = workplace.daemon(daemon, option, value)
-    output = started.communicate(timeout=60)[0]
+    output = started.communicate(timeout=120)[0]
 
     assert started.returncode == 2
     assert len(output.splitlines()) == 1
@@ -138,7 +138,7 @@ def test_what_only_the_system_can_tell_is_one_clear_line_too(
 ) -> None:
     listen = ("--listen", "127.0.0.1:0") if option == "--address-file" else ()
     started = workplace.daemon(daemon, option, value, *listen)
-    output = started.communicate(timeout=60)[0]
+    output = started.communicate(timeout=120)[0]
 
     assert started.returncode == 2
     assert said in output.splitlines()[-1]
@@ -148,7 +148,7 @@ def test_what_only_the_system_can_tell_is_one_clear_line_too(
 
 def test_a_node_whose_name_cannot_be_part_of_a_path_is_told_so(workplace: Workplace) -> None:
     started = workplace.daemon("node", "--name", "../spot\x1b[2J")
-    output = started.communicate(timeout=60)[0]
+    output = started.communicate(timeout=120)[0]
 
     assert started.returncode == 2
     assert len(output.splitlines()) == 1

@@ -50,7 +50,7 @@ def test_a_run_resumed_after_ctrl_c_ends_like_an_uninterrupted_one(workplace: Wo
     wait_for_phase(broken, "train", 2)
 
     process.send_signal(signal.SIGINT)
-    output = process.communicate(timeout=60)[0]
+    output = process.communicate(timeout=120)[0]
 
     assert process.returncode == 130
     assert "Traceback" not in output
@@ -172,7 +172,7 @@ def test_ctrl_c_with_a_coordinator_that_stands_still_ends_the_run_with_a_report(
     wait_for_phase(run, "train", 0)
     _process(process.pid, "coordinator").suspend()
     process.send_signal(signal.SIGINT)
-    output = process.communicate(timeout=60)[0]
+    output = process.communicate(timeout=120)[0]
     assert process.returncode == 130
     assert "Traceback" not in output
     assert "the coordinator did not answer" in output
@@ -188,7 +188,7 @@ def test_a_signal_to_the_whole_process_group_ends_a_run_cleanly(
     process = workplace.start(*SPOTLIGHT, "run", job, "--run-folder", run, start_new_session=True)
     wait_for_phase(run, "train", 0)
     os.killpg(process.pid, number)
-    output = process.communicate(timeout=60)[0]
+    output = process.communicate(timeout=120)[0]
     assert process.returncode == 130
     assert "Traceback" not in output
     assert "cancelled by the user" in output

@@ -95,7 +95,7 @@ def _running(workplace: Workplace, undisturbed: Path, spot: int = 1) -> Iterator
     process = workplace.start(*SPOTLIGHT, "run", _job(workplace, spot), "--run-folder", folder)
     wait_for_phase(folder, "rollout", 0)
     yield _Run(folder, process.pid, workplace)
-    output = process.communicate(timeout=60)[0]
+    output = process.communicate(timeout=120)[0]
     assert process.returncode == 0, output
     assert "Traceback" not in output
     assert not differences(undisturbed, folder, ITERATIONS)
