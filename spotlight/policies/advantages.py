@@ -96,16 +96,6 @@ def all_equal(rewards: Iterable[Sequence[float]]) -> bool:
     return len(set(map(tuple, rewards))) == 1
 
 
-def flat_group_share(rewards: Sequence[float], groups: Sequence[Hashable]) -> float:
-    """The share of groups, in [0, 1], whose rewards are all equal: what they cost is wasted.
-
-    Raises `ValueError` as `group_advantages` does; 0 without rewards.
-    """
-    members = _members(rewards, groups)
-    flat = sum(_flat([rewards[index] for index in indices]) for indices in members.values())
-    return flat / len(members) if members else 0.0
-
-
 def _members(rewards: Sequence[float], groups: Sequence[Hashable]) -> dict[Hashable, list[int]]:
     if len(rewards) != len(groups):
         raise ValueError(f"{len(rewards)} rewards, but {len(groups)} group names")

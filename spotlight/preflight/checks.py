@@ -25,8 +25,8 @@ from spotlight.errors import JobError, MissingDependency, RunFolderError, UserEr
 from spotlight.files import Lines
 from spotlight.jobs import JobSpec, RewardSpec, SamplerSpec, WorkSpec
 from spotlight.jobs.losses import loss_target
+from spotlight.own_code import require_module
 from spotlight.preflight.checkpoint_facts import CheckpointInfo, inspect_checkpoint
-from spotlight.preflight.own_code import require_module
 from spotlight.rewards.authorization import read_authorization
 from spotlight.rewards.categories import categories
 from spotlight.rewards.plugins import check_plugin

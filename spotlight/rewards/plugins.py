@@ -10,15 +10,14 @@ import ast
 import difflib
 import importlib
 import inspect
-import sys
 from collections.abc import Iterable
-from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 from spotlight.errors import JobError
 from spotlight.jobs import RewardSpec
+from spotlight.own_code import require_module
 
 GROUP = "spotlight.rewards"
 
@@ -63,14 +62,9 @@ def check_plugin(spec: RewardSpec) -> None:
     """Raise `JobError` unless the class of a reward of `kind: python` is where the job says, as far
     as can be told without running any of its code.
     """
-    module_name, _, class_name = _target(spec).partition(":")
-    found = _find_module(module_name)
-    if found is None:
-        raise _refusal(
-            spec,
-            f"there is no module {module_name} here; install its package, start Spotlight in the"
-            " folder that holds it, or name that folder in the environment variable PYTHONPATH",
-        )
+    target = _target(spec)
+    module_name, _, class_name = target.partition(":")
+    found = require_module(f"reward `{spec.name}`", target)
     if found.origin is None or not found.origin.endswith(".py"):
         return  # compiled, or a folder: only importing it could tell
     try:
@@ -96,20 +90,6 @@ def _target(spec: RewardSpec) -> str:
         )
     point = points[spec.python]
     return f"{point.module}:{point.attr}"
-
-
-def _find_module(name: str) -> ModuleSpec | None:
-    """Where a module is, without importing the packages that it is in."""
-    # Workers look in the folder that Spotlight was started in, the command itself does not.
-    path = [str(Path.cwd()), *sys.path]
-    found: ModuleSpec | None = None
-    parts = name.split(".")
-    for number in range(1, len(parts) + 1):
-        found = PathFinder.find_spec(".".join(parts[:number]), path)
-        if found is None:
-            return None
-        path = list(found.submodule_search_locations or ())
-    return found
 
 
 def _names(tree: ast.Module) -> tuple[set[str], bool]:

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from spotlight.policies.advantages import flat_group_share, group_advantages, mixed_advantages
+from spotlight.policies.advantages import group_advantages, mixed_advantages
 
 REWARDS = [0.0, 1.0, 0.5, 0.5, 0.25, 0.75]
 GROUPS = ["a", "a", "b", "b", "c", "c"]
@@ -86,11 +86,6 @@ def test_the_median_baseline_leaves_the_sample_in_the_middle_at_zero():
 
 def test_no_rewards_give_no_advantages():
     assert group_advantages([], []) == []
-    assert flat_group_share([], []) == 0.0
-
-
-def test_the_share_of_flat_groups_is_counted():
-    assert flat_group_share(REWARDS, GROUPS) == pytest.approx(1 / 3)
 
 
 @pytest.mark.parametrize(

@@ -80,8 +80,11 @@ def test_a_class_is_found_by_its_module_or_its_entry_point_and_made_with_its_opt
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
-        ("nowhere.at_all:Scale", "there is no module nowhere.at_all here; install its package"),
-        ("own_scorers.none:Scale", "there is no module own_scorers.none here"),
+        (
+            "nowhere.at_all:Scale",
+            "there is no module `nowhere.at_all` on this machine; install its package",
+        ),
+        ("own_scorers.none:Scale", "there is no module `own_scorers.none` on"),
         ("own_scorers.parts:Scael", "own_scorers.parts has no class Scael; did you mean `Scale`?"),
         ("own_scorers.broken:Scale", "broken.py cannot be read (invalid syntax"),
         ("unknown", "no installed package has an entry point `unknown` in the group"),

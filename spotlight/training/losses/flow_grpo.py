@@ -13,9 +13,6 @@ from spotlight.training.losses.base import LossSetup, Terms, Velocities
 from spotlight.training.losses.rows import Replayed
 from spotlight.training.losses.surrogate import clipped_surrogate
 
-_CLIP_RANGE = 1e-4
-"""Of the authors' Flow-SDE recipes; log-probabilities are means over the latents."""
-
 
 class FlowGRPO:
     """Flow-GRPO, arXiv 2505.05470, and with a window of few steps Flow-GRPO-Fast.
@@ -31,10 +28,13 @@ class FlowGRPO:
     samplers = LOSSES["flow_grpo"].samplers
     metrics = ("ratio_deviation", "clipped", "kl")
     uses_old_policy = False
+    clip_range = 1e-4
+    """Where the job names none: of the authors' Flow-SDE recipes; log-probabilities are means over
+    the latents."""
 
     def __init__(self, setup: LossSetup) -> None:
         training = setup.training
-        self._clip_range = training.clip_range or _CLIP_RANGE
+        self._clip_range = training.clip_range or self.clip_range
         self._clip = training.advantage_clip
         self._kl = training.kl
         self._replayed = Replayed(setup)
@@ -47,11 +47,20 @@ class FlowGRPO:
         """See the class."""
         replayed = self._replayed
         mean, std = replayed.step(terms, velocities.current)
-        ratio = torch.exp(replayed.log_prob(terms, mean, std) - terms.log_probs)
+        ratio = self.ratio(terms, velocities, mean, std)
         advantages = terms.advantages.clamp(-self._clip, self._clip)
         loss, metrics = clipped_surrogate(ratio, advantages, self._clip_range)
+        loss = self.weigh(loss, terms)
         kl = torch.zeros_like(loss)
         if velocities.reference is not None:
             kl = replayed.kl(terms, mean, std, velocities.reference)
             loss = loss + self._kl * kl
         return loss, metrics | {"kl": kl.detach()}
+
+    def ratio(self, terms: Terms, velocities: Velocities, mean: Tensor, std: Tensor) -> Tensor:
+        """Of the policies [M], given those of the step: mean [M, T, C] and std [M, 1, 1]."""
+        return torch.exp(self._replayed.log_prob(terms, mean, std) - terms.log_probs)
+
+    def weigh(self, losses: Tensor, terms: Terms) -> Tensor:
+        """The surrogate's losses [M], by how much each step counts."""
+        return losses

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spotlight.errors import JobError
-from spotlight.preflight.own_code import require_module
+from spotlight.own_code import require_module
 
 
 def test_a_module_in_the_folder_that_spotlight_was_started_in_is_found_and_not_run(
@@ -23,4 +23,4 @@ def test_a_module_that_is_nowhere_is_one_line_with_the_field() -> None:
     with pytest.raises(JobError) as refused:
         require_module("training.loss", "nowhere_at_all.losses:Loss")
     assert refused.value.path == "training.loss"
-    assert "there is no module `nowhere_at_all` on this machine" in refused.value.problem
+    assert "there is no module `nowhere_at_all.losses` on this machine" in refused.value.problem
