@@ -34,7 +34,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(study, name="study")
-app.command()(serve_reward)
 
 Answer = TypeVar("Answer")
 
@@ -251,6 +250,9 @@ def report(
         typer.echo(json.dumps(summarise(read_run(run))))
     else:
         typer.echo(str(write_report(run)))
+
+
+app.command()(serve_reward)
 
 
 @app.command()
