@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
@@ -11,16 +12,21 @@ from spotlight.errors import JobError
 
 def find_module(name: str) -> ModuleSpec | None:
     """Where a module is, without importing the packages that it is in; None if it is nowhere."""
+    package, _, inner = name.partition(".")
     # Workers look in the folder that Spotlight was started in, the command itself does not.
-    path = [str(Path.cwd()), *sys.path]
-    found: ModuleSpec | None = None
-    parts = name.split(".")
-    for number in range(1, len(parts) + 1):
-        found = PathFinder.find_spec(".".join(parts[:number]), path)
-        if found is None:
-            return None
-        path = list(found.submodule_search_locations or ())
+    here = [str(Path.cwd()), *sys.path]
+    found = PathFinder.find_spec(package, here) or _installed(package, None)
+    while found is not None and inner:
+        name, _, inner = inner.partition(".")
+        found = _installed(f"{found.name}.{name}", found.submodule_search_locations or ())
     return found
+
+
+def _installed(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
+    # Every finder is asked, as an import does: packages installed as editable have one of their
+    # own, and are not on the path.
+    specs = (finder.find_spec(name, path) for finder in sys.meta_path)
+    return next((spec for spec in specs if spec is not None), None)
 
 
 def require_module(field: str, target: str) -> ModuleSpec:
