@@ -29,6 +29,7 @@ def test_the_loop_of_the_page_is_the_example_which_runs_elsewhere() -> None:
     assert (ROOT / "examples" / "own_loop.py").read_text(encoding="utf-8") == LOOP
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_the_program_with_an_event_loop_runs() -> None:
     first, second, last = output_of(ASYNCHRONOUS)
@@ -38,6 +39,7 @@ def test_the_program_with_an_event_loop_runs() -> None:
     assert workers == 2 and previews > 0
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_the_loop_with_a_loss_of_the_box_trains() -> None:
     lines = output_of(TRAINER)
