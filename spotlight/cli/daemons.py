@@ -29,14 +29,24 @@ from spotlight.cli.lines import one_line
 from spotlight.errors import ActorDied, UserError
 from spotlight.transport import descriptors
 from spotlight.transport.control_address import control_address
-from spotlight.transport.listening import Listening, listening
+from spotlight.transport.listening import Listening, data_listening, listening
 
 if TYPE_CHECKING:
     from spotlight.actors.node.node import NodeSettings
     from spotlight.policies.notices import Notice
+    from spotlight.timings import TransferTimings
+    from spotlight.transport.tensors import DataPort
 
 ParentOption = Annotated[
     int, typer.Option("--parent", help="End when this process ends.", hidden=True)
+]
+
+
+DataListenOption = Annotated[
+    str,
+    typer.Option(
+        help="HOST:PORT to serve samples and weights on, if not on a free port of the same host."
+    ),
 ]
 
 
@@ -75,6 +85,7 @@ def _coordinator(
             help="HOST[:PORT] that others reach it by, if not by what it binds; 0.0.0.0 needs it."
         ),
     ] = "",
+    data_listen: DataListenOption = "",
     runs: Annotated[Path, typer.Option(help="Folder for run folders.")] = Path("runs"),
     address_file: Annotated[
         Path | None, typer.Option(help="Write the control address here once reachable.")
@@ -82,11 +93,12 @@ def _coordinator(
     parent: ParentOption = 0,
 ) -> None:
     place = listening("--listen", listen, advertise, takes_port=True)
+    data = data_listening(data_listen, place)
     _make_folder("--runs", runs)
     if parent:
         die_with_parent(parent)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    run(_serve_coordinator(place, runs, address_file))
+    run(_serve_coordinator(place, data, runs, address_file))
 
 
 def _make_folder(option: str, folder: Path) -> None:
@@ -99,7 +111,9 @@ def _make_folder(option: str, folder: Path) -> None:
         ) from error
 
 
-async def _serve_coordinator(place: Listening, runs: Path, address_file: Path | None) -> None:
+async def _serve_coordinator(
+    place: Listening, data: Listening, runs: Path, address_file: Path | None
+) -> None:
     from spotlight import failpoints
     from spotlight.actors.coordinator.coordinator import MAILBOX, Coordinator
     from spotlight.actors.runtime import ActorSystem
@@ -110,24 +124,19 @@ async def _serve_coordinator(place: Listening, runs: Path, address_file: Path | 
 
     failpoints.from_environment()
     rng, timings = random.Random(secrets.randbits(64)), Timings()
+    port = _data_port(data, timings.transfers)
     settings = ZeroMQSettings(timings.connections)
     transport = ZeroMQTransport(place.bind, advertise=place.advertise, settings=settings)
     system = ActorSystem(transport, rng=rng, timings=timings.runtime)
     await system.start()
 
     def open_store(folder: Path, token: str) -> BundleStore:
-        return BundleStore(
-            folder,
-            token=token,
-            host=place.host,
-            advertise=place.advertised_host,
-            durable=True,
-            timings=timings.transfers,
-        )
+        return BundleStore(folder, token=token, port=port, durable=True, timings=timings.transfers)
 
     try:
+        await _start(port, data)
         await system.spawn(
-            lambda: Coordinator(runs, place.host, rng, open_store, timings=timings),
+            lambda: Coordinator(runs, rng, open_store, timings=timings),
             "coordinator",
             linked=True,
             mailbox=MAILBOX,
@@ -144,6 +153,23 @@ async def _serve_coordinator(place: Listening, runs: Path, address_file: Path | 
         await until_told(system)
     finally:
         await system.aclose()
+        await port.aclose()
+
+
+def _data_port(data: Listening, timings: TransferTimings) -> DataPort:
+    from spotlight.transport.tensors import DataPort
+
+    return DataPort(data.host, data.port, advertise=data.advertised_host, timings=timings)
+
+
+async def _start(port: DataPort, data: Listening) -> None:
+    try:
+        await port.start()
+    except OSError as error:
+        raise UserError(
+            f"--data-listen {data.host}:{data.port}: {error.strerror}; name an address of this"
+            " machine and a port that is free"
+        ) from error
 
 
 def _node(
@@ -162,6 +188,7 @@ def _node(
             help="HOST that others reach it by, if not by what it binds; 0.0.0.0 needs it."
         ),
     ] = "",
+    data_listen: DataListenOption = "",
     logs: Annotated[Path | None, typer.Option(help="Folder for the workers' logs.")] = None,
     notice_file: Annotated[
         Path | None, typer.Option(help="A file in which the launcher gives notice.")
@@ -171,6 +198,7 @@ def _node(
     if pool not in ("reserved", "spot"):
         raise UserError(f"--pool: must be `reserved` or `spot`, not `{pool}`")
     place = listening("--host", host, advertise, takes_port=False)
+    data = data_listening(data_listen, place)
     coordinator = control_address("--coordinator", coordinator)
     if parent:
         die_with_parent(parent)
@@ -204,7 +232,16 @@ def _node(
         place.advertised_host,
     )
     try:
-        run(_serve_node(settings, place, memory.path, watched=not parent, notice_file=notice_file))
+        run(
+            _serve_node(
+                settings,
+                place,
+                data,
+                memory.path,
+                watched=not parent,
+                notice_file=notice_file,
+            )
+        )
     finally:
         memory.remove()
 
@@ -212,6 +249,7 @@ def _node(
 async def _serve_node(
     settings: NodeSettings,
     place: Listening,
+    data: Listening,
     root: Path,
     *,
     watched: bool,
@@ -226,13 +264,8 @@ async def _serve_node(
 
     timings = Timings()
     launcher = ForkLauncher("spotlight.actors.worker.preload", timings.runtime)
-    store = BundleStore(
-        root,
-        token=secrets.token_hex(16),
-        host=place.host,
-        advertise=place.advertised_host,
-        timings=timings.transfers,
-    )
+    port = _data_port(data, timings.transfers)
+    store = BundleStore(root, token=secrets.token_hex(16), port=port, timings=timings.transfers)
     transport = ZeroMQTransport(
         place.bind, advertise=place.advertise, settings=ZeroMQSettings(timings.connections)
     )
@@ -248,6 +281,7 @@ async def _serve_node(
 
     try:
         await system.start()  # says what is wrong with the address
+        await _start(port, data)
         await store.start()
         async with _notices(stop, watched=watched, file=notice_file) as notices:
             try:
@@ -264,6 +298,7 @@ async def _serve_node(
     finally:
         await launcher.aclose()
         await store.aclose()
+        await port.aclose()
     if problem:
         raise UserError(problem)
 

@@ -32,7 +32,7 @@ from spotlight.store.memory_folder import MemoryFolder
 from spotlight.timings import Timings
 from spotlight.transport.control import ZeroMQSettings, ZeroMQTransport
 from spotlight.transport.control_address import control_address
-from spotlight.transport.tensors import BundleStore, fetch
+from spotlight.transport.tensors import BundleStore, DataPort, fetch
 from spotlight.types import BundleOffer
 
 
@@ -86,7 +86,8 @@ async def connected(address: str, work: WorkSpec, *, host: str) -> AsyncIterator
     async with AsyncExitStack() as stack:
         stack.callback(memory.remove)
         token = secrets.token_hex(16)
-        store = BundleStore(memory.path, token=token, host=host, timings=timings.transfers)
+        port = await stack.enter_async_context(DataPort(host, timings=timings.transfers))
+        store = BundleStore(memory.path, token=token, port=port, timings=timings.transfers)
         await store.start()
         stack.push_async_callback(store.aclose)
         settings = ZeroMQSettings(timings.connections)

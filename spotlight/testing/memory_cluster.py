@@ -157,7 +157,7 @@ class Cluster:
             system = await self._start_system(process)
             try:
                 await system.spawn(
-                    lambda: Coordinator(runs, "simulated", rng, open_store),
+                    lambda: Coordinator(runs, rng, open_store),
                     COORDINATOR,
                     linked=True,
                     mailbox=MAILBOX,

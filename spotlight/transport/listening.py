@@ -62,6 +62,17 @@ def listening(option: str, listen: str, advertise: str, *, takes_port: bool) -> 
     return Listening(host, port or 0, advertised_host, advertised_port or port or 0)
 
 
+def data_listening(listen: str, control: Listening) -> Listening:
+    """Read what was given as `--data-listen`; if nothing, a free port of the host of `control`.
+    Others reach it by the advertised host of `control`.
+
+    Raises `UserError` that names the option.
+    """
+    if not listen:
+        return Listening(control.host, 0, control.advertised_host, 0)
+    return listening("--data-listen", listen, control.advertised_host, takes_port=True)
+
+
 def _split(option: str, text: str) -> tuple[str, int | None]:
     """Host without brackets, and the port if there is one."""
     place = text.removeprefix("tcp://")

@@ -57,7 +57,7 @@ class Town:
         """A coordinator in that process."""
 
         def coordinator() -> Coordinator:
-            return Coordinator(self.runs, "127.0.0.1", rng(), self._open_store)
+            return Coordinator(self.runs, rng(), self._open_store)
 
         return await system.spawn(coordinator, "coordinator")
 
@@ -70,7 +70,7 @@ class Town:
             await store.aclose()
 
     def _open_store(self, folder: Path, token: str) -> ArtifactStore:
-        self._stores.append(BundleStore(folder, token=token, host="127.0.0.1"))
+        self._stores.append(BundleStore(folder, token=token))
         return self._stores[-1]
 
     async def join(self, name: str, pool: str, process: str = "", *, apart: bool = False) -> None:

@@ -67,7 +67,7 @@ from spotlight.errors import RequestRefused, UserError
 from spotlight.report.rendering import write_report
 from spotlight.store.run_folder import RunFolder, replace_file
 from spotlight.timings import Timings
-from spotlight.transport.tensors import ArtifactStore, BundleStore
+from spotlight.transport.tensors import ArtifactStore
 
 log = structlog.get_logger(__name__)
 
@@ -85,7 +85,6 @@ class Coordinator(Actor):
 
     Args:
         runs: folder for run folders whose path is not given.
-        host: address that the run folder's store binds.
         rng: source of job ids and tokens.
         open_store: makes the artifact store of a run from its folder and token.
         timings: how long it and its actors wait.
@@ -94,17 +93,14 @@ class Coordinator(Actor):
     def __init__(
         self,
         runs: Path,
-        host: str,
         rng: random.Random,
-        open_store: Callable[[Path, str], ArtifactStore] | None = None,
+        open_store: Callable[[Path, str], ArtifactStore],
         timings: Timings = Timings(),
     ) -> None:
         self._runs = runs
         self._rng = rng
         self._timings = timings
-        self._open_store = open_store or (
-            lambda folder, token: BundleStore(folder, token=token, host=host, durable=True)
-        )
+        self._open_store = open_store
         self._nodes: dict[str, NodeReport] = {}
         """By name: the latest report of each; those that left after a notice, too, for it may yet
         be withdrawn."""

@@ -5,6 +5,7 @@ and back on workers.
 """
 
 from spotlight.transport.tensors.client import fetch, upload
+from spotlight.transport.tensors.data_port import DataPort
 from spotlight.transport.tensors.keys import content_key
 from spotlight.transport.tensors.offers import own_file
 from spotlight.transport.tensors.store import ArtifactStore, BundleStore
@@ -12,6 +13,7 @@ from spotlight.transport.tensors.store import ArtifactStore, BundleStore
 __all__ = [
     "ArtifactStore",
     "BundleStore",
+    "DataPort",
     "content_key",
     "fetch",
     "own_file",

@@ -6,25 +6,27 @@ Every transfer has a deadline, a checksum and a token. On one machine the file i
 from __future__ import annotations
 
 import asyncio
+import select
 import zlib
+from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
+from typing import Any
 
 from msgspec import structs
 
 from spotlight.errors import TransferFailed
 from spotlight.timings import TransferTimings
+from spotlight.transport.control.bad_input import clipped
+from spotlight.transport.tensors.connections import exchange
 from spotlight.transport.tensors.folder import Folder
-from spotlight.transport.tensors.incoming import Incoming, in_thread
-from spotlight.transport.tensors.offers import is_intact, machine_identity, nbytes_of
-from spotlight.transport.tensors.records import (
-    Header,
-    exchange,
-    read_answer,
-    read_batches,
-    read_body,
-    write_body,
-)
+from spotlight.transport.tensors.incoming import Incoming
+from spotlight.transport.tensors.keys import checked
+from spotlight.transport.tensors.offers import CHECKSUM, is_intact, machine_identity, nbytes_of
 from spotlight.types import BundleOffer, StoreEndpoint
+
+_CHUNK = 1024 * 1024
+_LONGEST_PROBLEM = 1000
+_LONGEST_TOKEN = 200
 
 
 async def fetch(offer: BundleOffer, timings: TransferTimings = TransferTimings()) -> bytes:
@@ -37,20 +39,16 @@ async def fetch(offer: BundleOffer, timings: TransferTimings = TransferTimings()
     if data is not None:
         return data
 
-    idle_s = timings.idle_limit_s
+    def receive(connection: HTTPConnection) -> bytes:
+        with _ask(connection, offer, first=0) as response:
+            # Before reading: a bundle of another size is not the one that was offered.
+            data = response.read() if response.length == offer.nbytes else b""
+        if not is_intact(data, offer):
+            raise _damaged(offer)
+        return data
 
-    async def receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
-        answer = await read_answer(reader, idle_s)
-        # Before reading: a bundle of another size is not the one that was offered.
-        if answer.nbytes != offer.nbytes:
-            return b""
-        return await read_body(reader, answer.nbytes, idle_s)
-
-    header = Header("get", offer.key, offer.store.token)
-    data = await exchange(offer.store, header, receive, timings, timings.transfer_limit_s)
-    if not await asyncio.to_thread(is_intact, data, offer):
-        raise _damaged(offer)
-    return data
+    limit_s = timings.transfer_limit_s
+    return await exchange(offer.store, f"get {offer.key}", receive, timings, limit_s)
 
 
 async def upload(
@@ -60,38 +58,85 @@ async def upload(
 
     Raises `TransferFailed` if the store does not take it in time.
     """
+    checked(key)
 
-    idle_s = timings.idle_limit_s
+    def send(connection: HTTPConnection) -> BundleOffer:
+        checksum = zlib.crc32(data)
+        connection.putrequest("PUT", f"/{key}", skip_accept_encoding=True)
+        connection.putheader("Authorization", f"Bearer {_sendable(store.token)}")
+        connection.putheader("Content-Length", str(len(data)))
+        connection.putheader(CHECKSUM, f"{checksum:08x}")
+        connection.endheaders()
+        _send_body(connection, memoryview(data))
+        with _answered(connection) as response:
+            token = response.read(_LONGEST_TOKEN).decode("latin-1")
+        return BundleOffer(key, len(data), checksum, structs.replace(store, token=token))
 
-    async def send(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str:
-        await read_answer(reader, idle_s)
-        await write_body(writer, data, idle_s)
-        return (await read_answer(reader, idle_s)).token
-
-    checksum = await asyncio.to_thread(zlib.crc32, data)
-    header = Header("put", key, store.token, len(data), checksum)
-    token = await exchange(store, header, send, timings, timings.transfer_limit_s)
-    return BundleOffer(key, len(data), checksum, structs.replace(store, token=token))
+    limit_s = timings.transfer_limit_s
+    return await exchange(store, f"put {key}", send, timings, limit_s)
 
 
 async def download(
     offer: BundleOffer, incoming: Incoming, timings: TransferTimings, limit_s: float
 ) -> None:
-    """Write an offered bundle as it arrives, within `limit_s`.
+    """Write what is missing of an offered bundle as it arrives, within `limit_s`.
 
-    Raises `TransferFailed` if it cannot be had intact in time.
+    Raises `TransferFailed` if it cannot be had intact in time; what has come stays, and the next
+    `download` goes on behind it.
     """
 
-    async def receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        answer = await read_answer(reader, timings.idle_limit_s)
-        if answer.nbytes == offer.nbytes:
-            async for batch in read_batches(reader, offer.nbytes, timings.idle_limit_s):
-                await in_thread(lambda batch=batch: incoming.write(batch))  # type: ignore[misc]
+    def receive(connection: HTTPConnection) -> None:
+        with _ask(connection, offer, first=incoming.nbytes) as response:
+            if response.length != offer.nbytes - incoming.nbytes:
+                raise _damaged(offer)
+            buffer = memoryview(bytearray(min(_CHUNK, response.length)))
+            while count := response.readinto(buffer):
+                incoming.write([buffer[:count]])
+        if incoming.nbytes < offer.nbytes:
+            raise TransferFailed("the connection closed in the middle of a bundle")
 
-    header = Header("get", offer.key, offer.store.token)
-    await exchange(offer.store, header, receive, timings, limit_s)
-    if (incoming.nbytes, incoming.checksum) != (offer.nbytes, offer.checksum):
+    if incoming.nbytes < offer.nbytes or not offer.nbytes:
+        await exchange(offer.store, f"get {offer.key}", receive, timings, limit_s)
+    if incoming.checksum != offer.checksum:
         raise _damaged(offer)
+
+
+def _ask(connection: HTTPConnection, offer: BundleOffer, *, first: int) -> Any:
+    """The answer to a request for a bundle from its byte `first` on, with its body still to be
+    read; raises `TransferFailed` if it is a refusal."""
+    headers = {"Authorization": f"Bearer {_sendable(offer.store.token)}"}
+    if first:
+        headers["Range"] = f"bytes={first}-"
+    connection.request("GET", f"/{checked(offer.key)}", headers=headers)
+    return _answered(connection, 206 if first else 200)
+
+
+def _send_body(connection: HTTPConnection, data: memoryview) -> None:
+    """Until all is sent, or the store has answered already: it takes no more."""
+    for start in range(0, len(data), _CHUNK):
+        if select.select([connection.sock], [], [], 0)[0]:
+            return
+        try:
+            connection.send(data[start : start + _CHUNK])
+        except ConnectionError:
+            return  # the answer says why, if there is one
+
+
+def _answered(connection: HTTPConnection, status: int = 200) -> HTTPResponse:
+    response = connection.getresponse()
+    if response.status == status:
+        return response
+    with response:
+        problem = response.read(_LONGEST_PROBLEM).decode("utf-8", "replace")
+    raise TransferFailed(f"refused: {clipped(problem or f'{response.status} {response.reason}')}")
+
+
+def _sendable(token: str) -> str:
+    """The token, which may be anything that a peer says; raises `TransferFailed` for what cannot be
+    one, and could not be sent."""
+    if not (token.isascii() and token.isprintable()):
+        raise TransferFailed("refused: wrong token")
+    return token
 
 
 def _damaged(offer: BundleOffer) -> TransferFailed:

@@ -23,7 +23,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Incoming:
-    """See the module's docstring. A context; what is not kept by its end is gone.
+    """See the module's docstring. A context; what is not kept when it is closed is gone.
 
     Everything raises `TransferFailed` when the file system refuses.
     """
@@ -47,9 +47,9 @@ class Incoming:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._drop()
+        self.close()
 
-    def write(self, parts: Iterable[bytes]) -> None:
+    def write(self, parts: Iterable[bytes | memoryview]) -> None:
         """Append."""
         with self._explaining():
             for part in parts:
@@ -77,11 +77,12 @@ class Incoming:
             file.close()
             self._folder.abandon(name)
             return False
-        self._drop()
+        self.close()
         self._name, self._file = name, file
         return True
 
-    def _drop(self) -> None:
+    def close(self) -> None:
+        """Drop what is not kept."""
         self._file.close()
         self._folder.abandon(self._name)
 

@@ -12,6 +12,8 @@ from spotlight.transport.tensors.folder import Folder
 from spotlight.transport.tensors.keys import content_key
 from spotlight.types import BundleOffer
 
+CHECKSUM = "X-Checksum"
+"""The header of an upload that says its CRC-32, in hexadecimal digits."""
 _CHUNK = 1024 * 1024
 
 

@@ -8,6 +8,7 @@ half.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator, Mapping
 
 from spotlight.errors import TransferFailed
@@ -31,6 +32,8 @@ class Quota:
         self._kept_nbytes = 0
         self._used: dict[str, int] = {}
         """Bytes by owner, what is under way included."""
+        self._lock = threading.RLock()
+        """Bundles arrive on another thread than that of their deletion."""
 
     def found(self, sizes: Mapping[str, int]) -> None:
         """What was there before is nobody's."""
@@ -43,6 +46,14 @@ class Quota:
 
         Raises `TransferFailed` when there is no room for it.
         """
+        with self._lock:
+            self._announce(owner, nbytes, alone=alone)
+        try:
+            yield
+        finally:
+            self._add(owner, -nbytes)
+
+    def _announce(self, owner: str, nbytes: int, *, alone: bool) -> None:
         room = self._room()
         used = sum(self._used.values())
         own = self._used.get(owner, 0)
@@ -57,37 +68,37 @@ class Quota:
                 f" {room // _SHARE} that one may have; free some space there"
             )
         self._add(owner, nbytes)
-        try:
-            yield
-        finally:
-            self._add(owner, -nbytes)
 
     def keep(self, owner: str, key: str, nbytes: int) -> None:
         """A bundle has come, and replaces the one of the same key."""
-        self.forget(key)
-        self._kept[key] = (owner, nbytes)
-        self._kept_nbytes += nbytes
-        self._add(owner, nbytes)
+        with self._lock:
+            self.forget(key)
+            self._kept[key] = (owner, nbytes)
+            self._kept_nbytes += nbytes
+            self._add(owner, nbytes)
 
     def drop(self, prefix: str) -> None:
         """A bundle or a folder of bundles is gone."""
-        if prefix in self._kept:
-            return self.forget(prefix)
-        for key in [key for key in self._kept if key.startswith(f"{prefix}/")]:
-            self.forget(key)
+        with self._lock:
+            if prefix in self._kept:
+                return self.forget(prefix)
+            for key in [key for key in self._kept if key.startswith(f"{prefix}/")]:
+                self.forget(key)
 
     def forget(self, key: str) -> None:
         """A bundle is gone, or its place is taken by one that does not count."""
-        owner, nbytes = self._kept.pop(key, ("", 0))
-        self._kept_nbytes -= nbytes
-        self._add(owner, -nbytes)
+        with self._lock:
+            owner, nbytes = self._kept.pop(key, ("", 0))
+            self._kept_nbytes -= nbytes
+            self._add(owner, -nbytes)
 
     def _add(self, owner: str, nbytes: int) -> None:
-        left = self._used.get(owner, 0) + nbytes
-        if left:
-            self._used[owner] = left
-        else:
-            self._used.pop(owner, None)
+        with self._lock:
+            left = self._used.get(owner, 0) + nbytes
+            if left:
+                self._used[owner] = left
+            else:
+                self._used.pop(owner, None)
 
     def _room(self) -> int:
         # What of the rest is written already counts twice: the disk has less, and it is announced.

@@ -1,141 +1,114 @@
-"""The port of a store: how many may be connected, and for how long.
+"""Bundles over HTTP, on the serving side: a body that is sent from a file, and one that is read.
 
-A connection is a stranger's until its header has come and is allowed; strangers are few and have
-little time, and when others come the oldest goes. A transfer may take its time as long as it goes
-on.
+GET /KEY    Authorization: Bearer TOKEN    [Range: bytes=FIRST-]
+PUT /KEY    Authorization: Bearer TOKEN    Content-Length: BYTES    X-Checksum: CRC-32
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator
+from typing import BinaryIO
 
-import msgspec
+from aiohttp import ClientError, web
 
 from spotlight.errors import TransferFailed
-from spotlight.timings import TransferTimings
-from spotlight.transport import descriptors
-from spotlight.transport.tensors.records import (
-    Answer,
-    Header,
-    read_record,
-    write_record,
-)
+from spotlight.transport.tensors.offers import CHECKSUM, nbytes_of
 
-_BACKLOG = 1024
+READ_AHEAD = 1024 * 1024
+_CHUNK = 8 * 1024 * 1024
+"""The other side must take so much within the idle limit."""
+_SLOWEST_BYTES_PER_S = 1e6
 
 
-def connection_limit() -> int:
-    """Transfers at once that leave descriptors for others; each takes two."""
-    return min(1024, descriptors.limit() // 16)
+class ConnectionBroken(Exception):
+    """The other side is gone, or stuck, in the middle of a body: nothing more can be said to it."""
 
 
-class StoreServer:
-    """See the module's docstring.
+def token_of(request: web.BaseRequest) -> str:
+    """What the client shows; empty if it shows nothing."""
+    return request.headers.get("Authorization", "").removeprefix("Bearer ")
 
-    Args:
-        owner_of: who asks for this; raises `TransferFailed` if it is not allowed.
-        answer: does what was asked; raises `TransferFailed` with the reason why it cannot.
-        timings: how long it waits for a client.
+
+def key_of(request: web.BaseRequest) -> str:
+    """Which bundle is meant, as it was sent."""
+    return request.raw_path.removeprefix("/")
+
+
+def announced(request: web.BaseRequest) -> tuple[int, int]:
+    """Size and checksum of an upload; raises `TransferFailed` if it does not say them."""
+    try:
+        nbytes, checksum = request.content_length, int(request.headers[CHECKSUM], 16)
+    except (KeyError, ValueError) as error:
+        raise TransferFailed(f"an upload says its {CHECKSUM}, as hexadecimal digits") from error
+    if nbytes is None or nbytes < 0:
+        raise TransferFailed("an upload says its Content-Length")
+    return nbytes, checksum
+
+
+def refusal(problem: str) -> web.Response:
+    """An answer that says why not."""
+    return web.Response(status=409, text=problem)
+
+
+async def send_file(request: web.BaseRequest, file: BinaryIO, idle_s: float) -> web.StreamResponse:
+    """Answer with a file's bytes, or with those from where the client asks for them.
+
+    Raises `ConnectionBroken` when the other side leaves, or takes nothing for `idle_s`, and
+    `TransferFailed` for a range that the file does not have.
     """
+    loop, nbytes = asyncio.get_running_loop(), nbytes_of(file)
+    try:
+        first = request.http_range.start or 0
+    except ValueError as error:
+        raise TransferFailed(f"range: {error}") from error
+    if not 0 <= first <= nbytes:
+        raise TransferFailed(f"range: the bundle has {nbytes} bytes, and no byte {first}")
+    response = web.StreamResponse(status=206 if first else 200)
+    response.content_length = nbytes - first
+    response.force_close()
+    if first:
+        response.headers["Content-Range"] = f"bytes {first}-{nbytes - 1}/{nbytes}"
+    writer = await response.prepare(request)
+    assert writer is not None
+    writer.send_headers()
+    try:
+        while first < nbytes:
+            transport = request.transport
+            if transport is None:
+                raise ConnectionBroken
+            async with asyncio.timeout(idle_s):
+                sent = await loop.sendfile(transport, file, first, min(_CHUNK, nbytes - first))
+            if not sent:
+                raise ConnectionBroken  # somebody has cut the file
+            first += sent
+    except (OSError, RuntimeError) as error:  # a closed transport is a RuntimeError
+        raise ConnectionBroken from error
+    return response
 
-    def __init__(
-        self,
-        owner_of: Callable[[Header], str],
-        answer: Callable[
-            [str, Header, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
-        ],
-        timings: TransferTimings,
-    ) -> None:
-        self._timings = timings
-        self._owner_of = owner_of
-        self._answer = answer
-        self._limit = connection_limit()
-        self._server: asyncio.Server | None = None
-        self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
-        self._strangers: dict[asyncio.Task[None], None] = {}
-        """In the order in which they came."""
-        self._transfers: Counter[str] = Counter()
-        """Under way, by who asked for them."""
 
-    def __len__(self) -> int:
-        """How many are connected."""
-        return len(self._connections)
+async def body_of(request: web.BaseRequest, nbytes: int, idle_s: float) -> AsyncIterator[bytes]:
+    """The body of an upload as it arrives; at least one part, which may be empty.
 
-    async def start(self, host: str) -> int:
-        """Listen on a free port; returns it."""
-        self._server = await asyncio.start_server(self._accept, host, 0, backlog=_BACKLOG)
-        port: int = self._server.sockets[0].getsockname()[1]
-        return port
+    Raises `TransferFailed` when fewer bytes come, and when none come for `idle_s`.
+    """
+    try:
+        async with asyncio.timeout(upload_limit_s(nbytes, idle_s)):
+            while True:
+                async with asyncio.timeout(idle_s):
+                    part = await request.content.readany()
+                nbytes -= len(part)
+                yield part
+                if nbytes <= 0 or not part:
+                    break
+    except TimeoutError as error:
+        raise ConnectionBroken from error
+    except (OSError, ClientError, web.PayloadAccessError) as error:
+        raise ConnectionBroken from error
+    if nbytes:
+        raise TransferFailed("the body has another length than was announced")
 
-    async def aclose(self) -> None:
-        """End all connections. Idempotent."""
-        server, self._server = self._server, None
-        if server is None:
-            return
-        server.close()
-        connections = dict(self._connections)
-        for task in connections:
-            self._end(task)
-        await asyncio.gather(*connections, return_exceptions=True)
-        await server.wait_closed()
 
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._server is None:  # it closed while this connection was on its way
-            writer.transport.abort()
-            return
-        task = asyncio.get_running_loop().create_task(self._converse(reader, writer))
-        self._connections[task] = writer
-        self._strangers[task] = None
-        task.add_done_callback(self._forget)
-        if len(self._strangers) > self._limit:
-            self._end(next(iter(self._strangers)))
-
-    def _end(self, task: asyncio.Task[None]) -> None:
-        self._strangers.pop(task, None)
-        self._connections[task].transport.abort()
-        task.cancel()
-
-    def _forget(self, task: asyncio.Task[None]) -> None:
-        self._strangers.pop(task, None)
-        del self._connections[task]
-
-    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            await self._serve(reader, writer)
-            writer.close()
-            async with asyncio.timeout(self._timings.idle_limit_s):
-                await writer.wait_closed()
-        except (OSError, EOFError, msgspec.MsgspecError):
-            pass  # the other side is gone, stuck, or talks nonsense: it sees a closed connection
-        finally:
-            writer.transport.abort()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            encoded = await read_record(reader, self._timings.header_limit_s)
-            header = msgspec.msgpack.decode(encoded, type=Header)
-            owner = self._owner_of(header)
-            with self._transfer(owner):
-                await self._answer(owner, header, reader, writer)
-        except TransferFailed as error:
-            refusal = Answer(False, problem=str(error))
-            await write_record(writer, refusal, self._timings.idle_limit_s)
-
-    @contextlib.contextmanager
-    def _transfer(self, owner: str) -> Iterator[None]:
-        # None may take all places: others could leave nothing, and read nothing.
-        if self._transfers.total() >= self._limit or self._transfers[owner] >= self._limit // 2:
-            raise TransferFailed(f"{self._transfers.total()} transfers are under way; try again")
-        task = asyncio.current_task()
-        assert task is not None
-        self._strangers.pop(task, None)
-        self._transfers[owner] += 1
-        try:
-            yield
-        finally:
-            self._transfers[owner] -= 1
-            if not self._transfers[owner]:
-                del self._transfers[owner]
+def upload_limit_s(nbytes: int, idle_s: float) -> float:
+    """Seconds after which an upload is given up, however it goes on."""
+    return 10 * idle_s + nbytes / _SLOWEST_BYTES_PER_S

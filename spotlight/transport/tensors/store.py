@@ -1,17 +1,13 @@
-"""A store of byte bundles: files under one folder, served over TCP, read directly by processes of
+"""A store of byte bundles: files under one folder, served over HTTP, read directly by processes of
 the same machine.
 
 Whoever holds a bundle offers it; the receiver pulls and picks the cheapest way (the file itself on
-the same machine, TCP otherwise). Whoever must hand something to a holder that outlives it uploads.
+the same machine, HTTP otherwise). Whoever must hand something to a holder that outlives it uploads.
 Every transfer has a deadline, a checksum and a token; a key can never leave the folder. Nothing is
 parsed here, so nothing received can run.
 
 Files are never changed, only replaced or deleted as a whole: whoever has one open or mapped keeps
-the bytes that it had. What is uploaded goes to disk as it comes, and takes its place when it is
-whole.
-
-On a connection: a header from the client, an answer from the store; then, if it was positive, the
-bytes in the direction asked for, and after an upload a second answer.
+the bytes that it had. What arrives goes to disk as it comes, and takes its place when it is whole.
 """
 
 from __future__ import annotations
@@ -24,32 +20,27 @@ import zlib
 from pathlib import Path
 from typing import Protocol
 
+from aiohttp import web
 from msgspec import structs
 
 from spotlight.errors import TransferFailed
 from spotlight.timings import TransferTimings
 from spotlight.transport.tensors.client import download
+from spotlight.transport.tensors.data_port import DataPort
 from spotlight.transport.tensors.folder import Folder
 from spotlight.transport.tensors.incoming import Incoming, in_thread
 from spotlight.transport.tensors.keys import checked
-from spotlight.transport.tensors.offers import machine_identity, nbytes_of
+from spotlight.transport.tensors.offers import machine_identity
 from spotlight.transport.tensors.quota import Quota
-from spotlight.transport.tensors.records import (
-    CHUNK,
-    Answer,
-    Header,
-    read_batches,
-    upload_limit_s,
-    write_body,
-    write_record,
-)
-from spotlight.transport.tensors.serving import StoreServer
+from spotlight.transport.tensors.serving import announced, body_of, key_of, send_file, token_of
 from spotlight.types import BundleOffer, StoreEndpoint
 
 _READERS = ""
 """Who fetches bundles is not told apart."""
 _OF_FREE_SPACE = 0.9
 """The rest is for whoever else writes to the disk."""
+_MOST_BEGUN = 2
+"""Copies that broke off and are kept to be gone on with."""
 
 
 class ArtifactStore(Protocol):
@@ -88,14 +79,14 @@ class ArtifactStore(Protocol):
 class BundleStore:
     """Bundles by key in a folder of this machine, served to others.
 
-    The folder is private to its owner (mode 0700). `aclose` ends the server; the folder stays. A
+    The folder is private to its owner (mode 0700). `aclose` stops serving; the folder stays. A
     `durable` store has what it acknowledges on disk.
 
     Args:
         token: a secret that never leaves this process; what readers and those who leave something
             must show is derived from it.
-        host: address to bind.
-        advertise: where others reach it; `host` unless given.
+        port: where it is served, which others may share and somebody else closes; by default one
+            of its own on the loopback interface.
         max_nbytes: of one upload.
         quota_nbytes: of all that others may leave here; by default as much as the disk has room
             for.
@@ -107,8 +98,7 @@ class BundleStore:
         root: Path,
         *,
         token: str,
-        host: str = "127.0.0.1",
-        advertise: str = "",
+        port: DataPort | None = None,
         max_nbytes: int = 64 * 2**30,
         quota_nbytes: int | None = None,
         durable: bool = False,
@@ -117,8 +107,8 @@ class BundleStore:
         self._timings = timings
         self._folder = Folder(root)
         self._secret = token.encode()
-        self._host = host
-        self._advertise = advertise or host
+        self._port = port or DataPort(timings=timings)
+        self._has_own_port = port is None
         self._max_nbytes = max_nbytes
         self._quota = Quota(quota_nbytes, self._free)
         self._durable = durable
@@ -126,24 +116,25 @@ class BundleStore:
         self._tokens: dict[str, str] = {}
         """Of those who may leave bundles, by their names."""
         self._owners: dict[bytes, str] = {}
-        """The same the other way round, by digests: how long it takes to look one up tells nothing
-        about the others."""
-        self._server = StoreServer(self._owner_of, self._answer, timings)
+        """Whose a token is, by digests: how long it takes to look one up tells nothing about the
+        others."""
+        self._begun: dict[tuple[str, int, int], Incoming] = {}
+        """Copies that broke off, by key, size and checksum."""
         self._endpoint: StoreEndpoint | None = None
 
     async def start(self) -> StoreEndpoint:
-        """Create the folder, without what a killed process left unfinished, and listen on a free
-        port."""
+        """Create the folder, without what a killed process left unfinished, and serve it."""
         await in_thread(self._folder.create)
         self._folder = Folder(self._folder.root.resolve())
         self._quota.found(await in_thread(self._folder.sizes))
+        if self._has_own_port:
+            await self._port.start()
+        token = self._derive("read")
+        self._owners[_digest(token)] = _READERS
         self._endpoint = StoreEndpoint(
-            self._advertise,
-            await self._server.start(self._host),
-            self._derive("read"),
-            machine_identity(),
-            str(self._folder.root),
+            self._port.host, self._port.port, token, machine_identity(), str(self._folder.root)
         )
+        self._port.attach(self)
         return self._endpoint
 
     @property
@@ -172,7 +163,7 @@ class BundleStore:
 
         Raises `TransferFailed` when the file system refuses.
         """
-        with Incoming(self._folder, checked(key), durable=self._durable) as incoming:
+        with self._incoming(key) as incoming:
             incoming.write([data])
             incoming.keep()
         self._quota.forget(key)
@@ -196,13 +187,16 @@ class BundleStore:
         self, offer: BundleOffer, key: str, *, limit_s: float | None = None
     ) -> BundleOffer:
         """Keep the bundle of another store, verified, under a key of ours. On one machine the file
-        becomes ours too, and its bytes are not copied. It may take as long as any transfer, unless
-        `limit_s` says how long.
+        becomes ours too, and its bytes are not copied. What has come of a copy that broke off, or
+        was cancelled, does not come again with the next, whoever offers the rest. It may take as
+        long as any transfer, unless `limit_s` says how long.
 
         Raises `TransferFailed` if it cannot be had intact in time, or not be kept. When it is
         cancelled no bundle of that key is left.
         """
-        with Incoming(self._folder, checked(key), durable=self._durable) as incoming:
+        wanted = (checked(key), offer.nbytes, offer.checksum)
+        incoming = self._begun.pop(wanted, None) or self._incoming(key)
+        try:
             beside = offer.store.machine == self.endpoint.machine
             if not (beside and await in_thread(lambda: incoming.link(offer))):
                 with self._quota.under_way("", offer.nbytes, alone=True):
@@ -213,6 +207,15 @@ class BundleStore:
             except asyncio.CancelledError:
                 self._folder.delete(key)  # it came too late to stop it, and nobody will use it
                 raise
+        except (TransferFailed, asyncio.CancelledError):
+            if 0 < incoming.nbytes < offer.nbytes:
+                self._begun[wanted] = incoming
+                while len(self._begun) > _MOST_BEGUN:
+                    self._begun.pop(next(iter(self._begun))).close()
+            else:
+                incoming.close()
+            raise
+        incoming.close()
         self._quota.forget(key)
         return BundleOffer(key, offer.nbytes, offer.checksum, self.endpoint)
 
@@ -222,8 +225,58 @@ class BundleStore:
         self._quota.drop(prefix)
 
     async def aclose(self) -> None:
-        """Stop serving; the files stay."""
-        await self._server.aclose()
+        """Stop serving; the bundles stay. Idempotent."""
+        self._port.detach(self)
+        if self._has_own_port:
+            await self._port.aclose()
+        while self._begun:
+            self._begun.popitem()[1].close()
+
+    # --- on the thread of the port ---
+
+    def owner_of(self, token: str) -> str | None:
+        """See `data_port.Served`."""
+        return self._owners.get(_digest(token))
+
+    async def answer(self, owner: str, request: web.BaseRequest) -> web.StreamResponse:
+        """See `data_port.Served`."""
+        if request.method == "GET" and owner == _READERS:
+            return await self._send(request)
+        if request.method == "PUT" and owner != _READERS:
+            return await self._receive(owner, request)
+        if request.method in ("GET", "PUT"):
+            raise TransferFailed("wrong token")
+        raise TransferFailed("bundles are read with GET and left with PUT")
+
+    async def _receive(self, owner: str, request: web.BaseRequest) -> web.Response:
+        key, (nbytes, checksum) = checked(key_of(request)), announced(request)
+        if nbytes > self._max_nbytes:
+            raise TransferFailed(f"{nbytes} bytes are more than {self._max_nbytes}")
+        token = token_of(request)
+        announcing = self._quota.under_way(owner, nbytes, alone=len(self._tokens) == 1)
+        with announcing, self._incoming(key) as incoming:
+            async for part in body_of(request, nbytes, self._timings.idle_limit_s):
+                if self.owner_of(token) is None:  # it was revoked meanwhile
+                    raise TransferFailed("wrong token")
+                await in_thread(lambda part=part: incoming.write([part]))  # type: ignore[misc]
+            if incoming.checksum != checksum:
+                raise TransferFailed("checksum differs")
+            await in_thread(incoming.keep)
+        self._quota.keep(owner, key, nbytes)
+        return web.Response(text=self.endpoint.token)
+
+    async def _send(self, request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            file = self._folder.open(key_of(request))
+        except OSError as error:
+            raise TransferFailed("no such bundle") from error
+        with file:
+            return await send_file(request, file, self._timings.idle_limit_s)
+
+    # --- on any thread ---
+
+    def _incoming(self, key: str) -> Incoming:
+        return Incoming(self._folder, checked(key), durable=self._durable)
 
     def _free(self) -> int:
         try:
@@ -233,74 +286,6 @@ class BundleStore:
 
     def _derive(self, what: str) -> str:
         return hmac.new(self._secret, what.encode(), hashlib.sha256).hexdigest()
-
-    def _owner_of(self, header: Header) -> str:
-        if header.op == "get":
-            if not hmac.compare_digest(header.token.encode(), self.endpoint.token.encode()):
-                raise TransferFailed("wrong token")
-            return _READERS
-        owner = self._owners.get(_digest(header.token))
-        if owner is None:
-            raise TransferFailed("wrong token")
-        return owner
-
-    async def _answer(
-        self,
-        owner: str,
-        header: Header,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-    ) -> None:
-        if header.op == "get":
-            await self._send(header.key, writer)
-        else:
-            await self._receive(owner, header, reader, writer)
-
-    async def _receive(
-        self,
-        owner: str,
-        header: Header,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-    ) -> None:
-        key, nbytes = checked(header.key), header.nbytes
-        if nbytes > self._max_nbytes:
-            raise TransferFailed(f"{nbytes} bytes are more than {self._max_nbytes}")
-        with self._quota.under_way(owner, nbytes, alone=len(self._tokens) == 1):
-            idle_s = self._timings.idle_limit_s
-            await write_record(writer, Answer(True), idle_s)
-            async with asyncio.timeout(upload_limit_s(nbytes, idle_s)):
-                batches = read_batches(reader, nbytes, idle_s)
-                try:
-                    with Incoming(self._folder, key, durable=self._durable) as incoming:
-                        async for batch in batches:
-                            self._owner_of(header)  # it may have been revoked meanwhile
-                            await in_thread(lambda batch=batch: _take(incoming, batch, header))  # type: ignore[misc]
-                except TransferFailed:
-                    async for _ in batches:
-                        pass  # who still sends does not listen
-                    raise
-        self._quota.keep(owner, key, nbytes)
-        await write_record(writer, Answer(True, token=self.endpoint.token), idle_s)
-
-    async def _send(self, key: str, writer: asyncio.StreamWriter) -> None:
-        try:
-            file = self._folder.open(key)
-        except OSError as error:
-            raise TransferFailed("no such bundle") from error
-        with file:
-            idle_s = self._timings.idle_limit_s
-            await write_record(writer, Answer(True, nbytes=nbytes_of(file)), idle_s)
-            while data := await in_thread(lambda: file.read(CHUNK)):
-                await write_body(writer, data, idle_s)
-
-
-def _take(incoming: Incoming, batch: list[bytes], header: Header) -> None:
-    incoming.write(batch)
-    if incoming.nbytes == header.nbytes:
-        if incoming.checksum != header.checksum:
-            raise TransferFailed("checksum differs")
-        incoming.keep()
 
 
 def _digest(token: str) -> bytes:

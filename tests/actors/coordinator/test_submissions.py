@@ -57,7 +57,7 @@ class Office:
 
     async def open(self) -> None:
         def coordinator() -> Coordinator:
-            return Coordinator(self.runs, "127.0.0.1", random.Random(0), _open_store, self.timings)
+            return Coordinator(self.runs, random.Random(0), _open_store, self.timings)
 
         self.ref = await self.system.spawn(coordinator, "coordinator")
 
@@ -104,7 +104,7 @@ async def office(cluster: Cluster, tmp_path: Path, timings: Timings) -> Office:
 
 
 def _open_store(folder: Path, token: str) -> BundleStore:
-    return BundleStore(folder, token=token, host="127.0.0.1")
+    return BundleStore(folder, token=token)
 
 
 class SlowDisk:

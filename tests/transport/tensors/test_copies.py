@@ -8,6 +8,7 @@ import shutil
 import threading
 import zlib
 from pathlib import Path
+from typing import Self
 
 import msgspec
 import pytest
@@ -125,6 +126,82 @@ async def test_a_store_that_falls_silent_costs_no_more_than_the_deadline(stores)
     assert files(stores[2]) == set()
 
 
+class Cutting:
+    """A way to a store on which connections break after so many bytes of a body."""
+
+    def __init__(self, store: BundleStore, nbytes: int) -> None:
+        self._store = store
+        self._nbytes = nbytes
+        self.passed: list[int] = []
+        """Bytes of the body, by connection."""
+        self.ranges: list[bytes] = []
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+
+    def offer(self, offer: BundleOffer) -> BundleOffer:
+        """The same, by this way."""
+        port = self._server.sockets[0].getsockname()[1]
+        store = msgspec.structs.replace(offer.store, port=port)
+        return msgspec.structs.replace(offer, store=store)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        endpoint = self._store.endpoint
+        there, to_there = await asyncio.open_connection(endpoint.host, endpoint.port)
+        head = await reader.readuntil(b"\r\n\r\n")
+        self.ranges += [line for line in head.split(b"\r\n") if line.startswith(b"Range")]
+        to_there.write(head)
+        writer.write(await there.readuntil(b"\r\n\r\n"))
+        self.passed.append(0)
+        while self.passed[-1] < self._nbytes and (part := await there.read(1 << 16)):
+            writer.write(part)
+            await writer.drain()
+            self.passed[-1] += len(part)
+        for each in (writer, to_there):
+            each.close()
+
+
+async def test_what_came_before_a_copy_broke_off_does_not_come_again(stores):
+    origin, beside, away = stores
+    offer = origin.put("weights/1", BIG)
+    other = beside.put("weights/1", BIG)
+    async with Cutting(origin, 4 << 20) as first, Cutting(beside, 1 << 30) as second:
+        with pytest.raises(TransferFailed, match="in the middle of a bundle"):
+            await away.copy(first.offer(offer), KEY)
+        copy = await away.copy(second.offer(other), KEY)
+    assert await fetch(copy) == BIG
+    assert len(first.passed) == len(second.passed) == 1
+    assert sum(first.passed + second.passed) < 1.2 * len(BIG)
+    assert len(second.ranges) == 1
+    assert files(away) == {KEY}
+
+
+async def test_what_came_of_other_bytes_is_not_gone_on_with(stores):
+    origin, _, away = stores
+    async with Cutting(origin, 4 << 20) as way:
+        with pytest.raises(TransferFailed):
+            await away.copy(way.offer(origin.put("weights/1", BIG)), KEY)
+    changed = BIG[::-1]
+    key = content_key("weights/1", zlib.crc32(changed))
+    assert await fetch(await away.copy(origin.put("weights/1", changed), key)) == changed
+
+
+async def test_only_so_many_copies_that_broke_off_are_kept(stores):
+    origin, _, away = stores
+    for number in range(5):
+        async with Cutting(origin, 4 << 20) as way:
+            with pytest.raises(TransferFailed):
+                offer = origin.put(f"weights/{number}", bytes([number]) + BIG)
+                await away.copy(way.offer(offer), f"weights/{number}.0")
+    assert len(files(away)) == 2
+    await away.aclose()
+    assert not files(away)
+
+
 @pytest.mark.parametrize("turns", [0, 1, 3, 10, 30])
 @pytest.mark.parametrize("taker", [1, 2], ids=["beside", "away"])
 async def test_a_cancelled_copy_leaves_nothing(stores, taker, turns):
@@ -135,6 +212,8 @@ async def test_a_cancelled_copy_leaves_nothing(stores, taker, turns):
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
+    assert (KEY in files(stores[taker])) != task.cancelled()
+    await stores[taker].aclose()
     assert files(stores[taker]) == (set() if task.cancelled() else {KEY})
 
 

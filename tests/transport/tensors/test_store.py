@@ -8,7 +8,6 @@ import os
 import shutil
 import socket
 import stat
-import struct
 import threading
 import zlib
 from collections.abc import Callable
@@ -22,7 +21,7 @@ from hypothesis import strategies as st
 
 from spotlight.errors import TransferFailed
 from spotlight.timings import TransferTimings
-from spotlight.transport.tensors import BundleStore, fetch, upload
+from spotlight.transport.tensors import BundleStore, DataPort, fetch, upload
 from spotlight.transport.tensors.keys import checked
 from spotlight.types import BundleOffer, StoreEndpoint
 
@@ -36,8 +35,16 @@ def timings():
 
 
 @pytest.fixture
-async def store(tmp_path, timings):
-    store = BundleStore(tmp_path / "store", token=TOKEN, timings=timings)
+async def port(timings):
+    port = DataPort(timings=timings)
+    await port.start()
+    yield port
+    await port.aclose()
+
+
+@pytest.fixture
+async def store(tmp_path, timings, port):
+    store = BundleStore(tmp_path / "store", token=TOKEN, timings=timings, port=port)
     await store.start()
     store.writable_by("w")
     yield store
@@ -70,15 +77,20 @@ def sockets() -> set[str]:
     return found
 
 
-def header(**fields) -> bytes:
-    derived = b"write 1 w" if fields.get("op") == "put" else b"read"
-    token = hmac.new(TOKEN.encode(), derived, hashlib.sha256).hexdigest()
-    fields = {"op": "get", "key": "a", "token": token, "nbytes": 0, "checksum": 0, **fields}
-    return framed(msgspec.msgpack.encode(fields))
+def head(method: str = "GET", key: str = "a", token: str | None = None, **fields: object) -> bytes:
+    """The head of a request to a store; with `_` in place of `-` in its fields."""
+    derived = b"write 1 w" if method == "PUT" else b"read"
+    token = (
+        hmac.new(TOKEN.encode(), derived, hashlib.sha256).hexdigest() if token is None else token
+    )
+    lines = [f"{method} /{key} HTTP/1.1", "Host: store", f"Authorization: Bearer {token}"]
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in fields.items()]
+    return "\r\n".join([*lines, "", ""]).encode()
 
 
-def framed(data: bytes) -> bytes:
-    return struct.pack("!I", len(data)) + data
+def put(nbytes: int, data: bytes = b"", **options: Any) -> bytes:
+    """The head of an upload of so many bytes."""
+    return head("PUT", Content_Length=nbytes, X_Checksum=f"{zlib.crc32(data):x}", **options)
 
 
 async def say(endpoint: StoreEndpoint, data: bytes, *, end: bool = False) -> bytes:
@@ -268,7 +280,7 @@ async def test_the_sender_of_much_is_told_of_a_full_disk_too(store, full_disk):
 async def test_an_upload_goes_to_disk_as_it_comes(store):
     root = Path(store.endpoint.root)
     _, writer = await asyncio.open_connection(store.endpoint.host, store.endpoint.port)
-    writer.write(header(op="put", nbytes=len(BIG) + 1) + BIG)
+    writer.write(put(len(BIG) + 1) + BIG)
     unfinished = root / ".unfinished"
     await until(lambda: any(file.stat().st_size >= 6 << 20 for file in unfinished.iterdir()))
     assert files(root) == {".unfinished/0"}
@@ -324,8 +336,12 @@ async def test_an_upload_for_which_there_is_no_room_is_refused_before_it_is_sent
     await store.start()
     sink = store.writable_by("w")
     await upload(sink, "a", bytes(600))
-    answer = await say(sink, header(op="put", nbytes=401))
+    reader, writer = await asyncio.open_connection(sink.host, sink.port)
+    writer.write(put(401, token=sink.token))
+    answer = await asyncio.wait_for(reader.readuntil(b"1000"), 10)
     assert b"401 bytes do not fit: 600 of the 1000" in answer
+    writer.close()
+    await writer.wait_closed()
     store.delete("a")
     await upload(sink, "b", bytes(1000))
     await upload(sink, "b", bytes(0))
@@ -337,14 +353,14 @@ async def test_what_is_under_way_counts_and_what_breaks_off_does_not(tmp_path):
     store = BundleStore(tmp_path / "store", token=TOKEN, quota_nbytes=1000)
     await store.start()
     sink = store.writable_by("w")
-    reader, writer = await asyncio.open_connection(sink.host, sink.port)
-    writer.write(header(op="put", nbytes=600))
-    await reader.readexactly(10)
+    _, writer = await asyncio.open_connection(sink.host, sink.port)
+    writer.write(put(600))
+    await until(lambda: files(tmp_path / "store"))
     with pytest.raises(TransferFailed, match="do not fit"):
         await upload(sink, "b", bytes(401))
     writer.close()
     await writer.wait_closed()
-    await until(lambda: not len(store._server))
+    await until(lambda: not files(tmp_path / "store"))
     await upload(sink, "b", bytes(1000))
     await store.aclose()
 
@@ -430,8 +446,8 @@ async def test_a_token_that_is_revoked_is_of_no_use_and_others_are(store):
 async def test_an_upload_ends_when_its_token_is_revoked(store):
     gone = store.writable_by("w")
     reader, writer = await asyncio.open_connection(gone.host, gone.port)
-    writer.write(header(op="put", nbytes=4, checksum=zlib.crc32(b"data")))
-    await reader.readexactly(10)
+    writer.write(put(4, b"data"))
+    await until(lambda: files(Path(gone.root)))
     store.revoke("w")
     writer.write(b"data")
     assert b"wrong token" in await asyncio.wait_for(reader.read(), 10)
@@ -551,37 +567,40 @@ async def test_a_damaged_file_is_noticed_on_both_ways(store):
 
 
 async def test_an_upload_that_is_damaged_on_the_way_is_not_kept(store):
-    answer = await say(
-        store.endpoint, header(op="put", nbytes=5, checksum=zlib.crc32(b"whole")) + b"whule"
-    )
+    answer = await say(store.endpoint, put(5, b"whole") + b"whule")
     assert b"checksum differs" in answer
     assert files(Path(store.endpoint.root)) == set()
 
 
 async def test_an_upload_that_breaks_off_is_not_kept(store):
-    await say(store.endpoint, header(op="put", nbytes=1000) + bytes(999), end=True)
-    assert files(Path(store.endpoint.root)) == set()
+    await say(store.endpoint, put(1000) + bytes(999), end=True)
+    await until(lambda: not files(Path(store.endpoint.root)))
 
 
 GARBAGE = {
     "nothing": b"",
     "short": b"\0\0",
-    "http": b"GET / HTTP/1.1\r\n\r\n",
-    "too-long": struct.pack("!I", 1 << 31) + b"x" * 100,
-    "not-msgpack": framed(b"\xc1\xc1"),
-    "not-a-header": framed(msgspec.msgpack.encode([1, 2, 3])),
-    "no-key": framed(msgspec.msgpack.encode({"op": "get", "token": TOKEN})),
-    "unknown-operation": header(op="run"),
-    "negative-size": header(op="put", nbytes=-1),
-    "token-of-another-type": header(token=7),
+    "no-token": b"GET /a HTTP/1.1\r\nHost: store\r\n\r\n",
+    "too-long": b"GET /" + b"a" * 100_000,
+    "too-many-headers": head(**{f"X{number}": "x" for number in range(1000)}),
+    "not-http": b"\xc1\xc1\r\n\r\n",
+    "unknown-method": head("RUN"),
+    "no-size": head("PUT", X_Checksum="0"),
+    "no-checksum": head("PUT", Content_Length=3) + b"abc",
+    "negative-size": head("PUT", Content_Length=-1, X_Checksum="0"),
+    "chunked": head("PUT", Transfer_Encoding="chunked", X_Checksum="0") + b"3\r\nabc\r\n0\r\n\r\n",
+    "no-range": head(Range="bytes=x-y"),
+    "beyond": head(Range="bytes=1000-"),
     "pickle": b"\x80\x04\x95\x0b\x00\x00\x00",
 }
 
 
 @pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
 async def test_garbage_closes_the_connection_and_harms_nobody(store, garbage):
+    store.put("a", b"served")
     answer = await say(store.endpoint, garbage, end=True)
-    assert len(answer) < 100
+    assert answer[:12] in (b"", b"HTTP/1.1 409", b"HTTP/1.1 400", b"HTTP/1.0 400")
+    assert b"Traceback" not in answer
     offer = store.put("a", b"still served")
     assert await fetch(elsewhere(offer)) == b"still served"
     assert files(Path(store.endpoint.root)) == {"a"}
@@ -590,33 +609,35 @@ async def test_garbage_closes_the_connection_and_harms_nobody(store, garbage):
 async def test_a_client_that_leaves_in_the_middle_harms_nobody(store):
     offer = store.put("a", BIG)
     reader, writer = await asyncio.open_connection(store.endpoint.host, store.endpoint.port)
-    writer.write(header(key="a"))
+    writer.write(head())
     await reader.readexactly(1000)
     writer.transport.abort()
     await asyncio.sleep(0)
     assert await fetch(elsewhere(offer)) == BIG
 
 
-async def test_an_unknown_field_of_a_newer_version_is_ignored(store):
+async def test_an_unknown_header_of_a_newer_version_is_ignored(store):
     store.put("a", b"data")
-    assert (await say(store.endpoint, header(key="a", priority=3))).endswith(b"data")
+    assert (await say(store.endpoint, head(X_Priority=3))).endswith(b"data")
 
 
-YES = framed(msgspec.msgpack.encode({"ok": True, "nbytes": 5}))
+YES = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"
 
 
 @pytest.mark.parametrize(
     ("answer", "problem"),
     [
-        (b"", "0 bytes read"),
-        (b"\0\0\0", "3 bytes read"),
-        (framed(b"\xc1"), "malformed"),
-        (struct.pack("!I", 1 << 30), "too long"),
+        (b"", "closed connection without response"),
+        (b"\0\0\0", "failed: "),
+        (b"HTTP/1.1 200 " + b"x" * 100_000, "more than 65536 bytes"),
+        (b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 1000, "more than 100 headers"),
         (YES + b"who", "in the middle"),
         (YES + b"whule", "arrived damaged"),
-        (framed(msgspec.msgpack.encode({"ok": True, "nbytes": -5})), ">= 0"),
-        (framed(msgspec.msgpack.encode({"ok": True, "nbytes": 1 << 50})), "arrived damaged"),
-        (framed(msgspec.msgpack.encode({"ok": False, "problem": "moved"})), "refused: moved"),
+        (YES.replace(b"5", b"-5") + b"whole", "arrived damaged"),
+        (YES.replace(b"5", b"%d" % (1 << 50)), "arrived damaged"),
+        (b"HTTP/1.1 200 OK\r\n\r\nwhole", "arrived damaged"),
+        (b"HTTP/1.1 409 No\r\nContent-Length: 5\r\n\r\nmoved", "refused: moved"),
+        (b"HTTP/1.1 302 Found\r\nLocation: http://else/\r\n\r\n", "refused: 302 Found"),
     ],
 )
 async def test_a_server_that_answers_nonsense_is_a_failed_transfer(answer, problem):
@@ -657,20 +678,19 @@ async def test_nobody_there_is_a_failed_transfer():
 
 
 @pytest.mark.parametrize("timings", [TransferTimings(header_limit_s=0.05, idle_limit_s=0.05)])
-@pytest.mark.parametrize("said", [b"", header()[:7], header(op="put", nbytes=1000) + b"x"])
+@pytest.mark.parametrize("said", [b"", head()[:7], put(1000) + b"x"])
 async def test_a_silent_client_is_dropped(store, said):
-    answer = await say(store.endpoint, said)
-    assert len(answer) < 100
+    assert await say(store.endpoint, said) == b""
     assert files(Path(store.endpoint.root)) == set()
 
 
 @pytest.mark.parametrize("timings", [TransferTimings(idle_limit_s=0.05)])
-async def test_a_client_that_takes_nothing_is_dropped(store):
+async def test_a_client_that_takes_nothing_is_dropped(store, port):
     store.put("a", BIG * 4)
     with socket.create_connection((store.endpoint.host, store.endpoint.port)) as idle:
-        idle.sendall(header(key="a"))
-        await until(lambda: len(store._server))
-        await until(lambda: not len(store._server))
+        idle.sendall(head())
+        await until(lambda: port.connections)
+        await until(lambda: not port.connections)
 
 
 @pytest.mark.parametrize("timings", [TransferTimings(idle_limit_s=0.1)])
@@ -678,7 +698,7 @@ async def test_a_slow_transfer_may_take_longer_than_the_idle_limit(store):
     loop = asyncio.get_running_loop()
     began = loop.time()
     reader, writer = await asyncio.open_connection(store.endpoint.host, store.endpoint.port)
-    writer.write(header(op="put", nbytes=10, checksum=zlib.crc32(b"slow bytes")))
+    writer.write(put(10, b"slow bytes"))
     for byte in b"slow bytes":
         writer.write(bytes([byte]))
         await asyncio.sleep(0.03)
@@ -704,32 +724,37 @@ async def test_a_cancelled_fetch_leaves_no_connection():
 
 
 async def test_nothing_is_left_open_after_closing(tmp_path):
-    before, tasks = sockets(), asyncio.all_tasks()
-    store = BundleStore(tmp_path / "store", token=TOKEN)
+    before, tasks, threads = sockets(), asyncio.all_tasks(), threading.enumerate()
+    port = DataPort()
+    await port.start()
+    store = BundleStore(tmp_path / "store", token=TOKEN, port=port)
     endpoint = await store.start()
     offer = store.put("a", BIG * 4)
     await fetch(elsewhere(offer))
     await upload(store.writable_by("w"), "b", BIG)
     silent = socket.create_connection((endpoint.host, endpoint.port))
     stuck = socket.create_connection((endpoint.host, endpoint.port))
-    stuck.sendall(header(key="a"))
-    await until(lambda: len(store._server) == 2)
-    await asyncio.wait_for(store.aclose(), 10)
+    stuck.sendall(head())
+    await until(lambda: port.connections == 2)
+    await store.aclose()
+    await asyncio.wait_for(port.aclose(), 10)
     for client in (silent, stuck):
         client.close()
     assert sockets() <= before
     assert asyncio.all_tasks() == tasks
+    started = set(threading.enumerate()) - set(threads)
+    assert not [each.name for each in started if each.name == "data-port"]
 
 
 @pytest.mark.parametrize("accepted", [False, True])
-async def test_a_connection_that_has_just_arrived_is_closed_too(tmp_path, accepted):
+async def test_a_connection_that_has_just_arrived_is_closed_too(accepted):
     before = sockets()
-    store = BundleStore(tmp_path / "store", token=TOKEN)
-    endpoint = await store.start()
-    with socket.create_connection((endpoint.host, endpoint.port)):
+    port = DataPort()
+    await port.start()
+    with socket.create_connection((port.host, port.port)):
         if accepted:
-            await until(lambda: len(store._server))
-        await store.aclose()
+            await until(lambda: port.connections)
+        await port.aclose()
     assert sockets() <= before
 
 
@@ -741,11 +766,13 @@ async def test_a_closed_store_takes_no_more_connections(store):
 
 
 async def test_closing_ends_transfers_with_an_error_for_the_other_side(tmp_path):
-    store = BundleStore(tmp_path / "store", token=TOKEN)
-    offer = (await store.start(), store.put("a", BIG * 4))[1]
+    port = DataPort()
+    await port.start()
+    store = BundleStore(tmp_path / "store", token=TOKEN, port=port)
+    offer = (await store.start(), store.put("a", BIG * 40))[1]
     task = asyncio.ensure_future(fetch(elsewhere(offer)))
-    await until(lambda: len(store._server))
-    await store.aclose()
+    await until(lambda: port.connections)
+    await port.aclose()
     with pytest.raises(TransferFailed):
         await task
 
@@ -762,11 +789,13 @@ async def test_a_store_has_no_address_before_it_is_started(tmp_path):
 
 
 async def test_a_store_is_reached_by_what_it_advertises(tmp_path):
-    store = BundleStore(tmp_path / "store", token=TOKEN, host="0.0.0.0", advertise="127.0.0.1")
+    port = DataPort("0.0.0.0", advertise="127.0.0.1")
+    await port.start()
+    store = BundleStore(tmp_path / "store", token=TOKEN, port=port)
     endpoint = await store.start()
     assert endpoint.host == store.writable_by("w").host == "127.0.0.1"
     assert await fetch(elsewhere(await upload(store.writable_by("w"), "a", b"data"))) == b"data"
-    await store.aclose()
+    await port.aclose()
 
 
 async def test_a_durable_store_has_file_and_folder_on_disk_before_it_says_so(tmp_path, monkeypatch):

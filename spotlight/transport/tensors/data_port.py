@@ -1,0 +1,238 @@
+"""Where a process serves its bundles: HTTP/1.1 on one port, for all its stores.
+
+It runs on a thread and an event loop of its own, so that no transfer keeps the process's loop from
+turning. The token of a request says which store is meant, and who asks. A connection carries one
+request. It is a stranger's until the request's head has come and is allowed; strangers are few and
+have little time, and when others come the oldest goes. A transfer may take its time as long as it
+goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Any, Protocol, Self
+
+from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
+
+from spotlight.errors import TransferFailed
+from spotlight.timings import TransferTimings
+from spotlight.transport import descriptors
+from spotlight.transport.tensors.serving import (
+    READ_AHEAD,
+    ConnectionBroken,
+    refusal,
+    token_of,
+)
+
+_BACKLOG = 1024
+
+
+def connection_limit() -> int:
+    """Transfers at once that leave descriptors for others; each takes two."""
+    return min(1024, descriptors.limit() // 16)
+
+
+class Served(Protocol):
+    """A store behind a port; it is asked on the port's thread."""
+
+    def owner_of(self, token: str) -> str | None:
+        """Who has this token of the store; None if it is none of its."""
+        ...
+
+    async def answer(self, owner: str, request: web.BaseRequest) -> web.StreamResponse:
+        """Do what is asked; raises `TransferFailed` with the reason why it cannot."""
+        ...
+
+
+class DataPort:
+    """See the module's docstring. A context, which listens until it ends.
+
+    Args:
+        host: address to bind.
+        port: to bind; 0 for a free one.
+        advertise: the host by which others reach it; `host` unless given.
+        advertise_port: the port by which others reach it; the bound one unless given.
+        timings: how long it waits for a client.
+    """
+
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        advertise: str = "",
+        advertise_port: int = 0,
+        timings: TransferTimings = TransferTimings(),
+    ) -> None:
+        self.host = advertise or host
+        """By which others reach it."""
+        self.port = advertise_port
+        """By which others reach it; only after `start`."""
+        self._bind = (host, port)
+        self._timings = timings
+        self._limit = connection_limit()
+        self._stores: list[Served] = []
+        self._server: _Server | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._transfers: Counter[str] = Counter()
+        """Under way, by who asked for them."""
+
+    @property
+    def connections(self) -> int:
+        """How many are connected."""
+        return 0 if self._server is None else len(self._server.connections)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def start(self) -> None:
+        """Listen. Raises `OSError` when the address cannot be bound."""
+        bound: Future[int] = Future()
+        self._thread = threading.Thread(target=self._run, args=(bound,), name="data-port")
+        self._thread.start()
+        port = await asyncio.wrap_future(bound)
+        self.port = self.port or port
+
+    def attach(self, store: Served) -> None:
+        """Serve this store, too."""
+        self._stores = [*self._stores, store]
+
+    def detach(self, store: Served) -> None:
+        """Serve it no longer; what is under way goes on."""
+        self._stores = [each for each in self._stores if each is not store]
+
+    async def aclose(self) -> None:
+        """End all connections. Idempotent."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        if self._loop is not None and self._server is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended by itself
+                self._loop.call_soon_threadsafe(self._server.closing.set)
+        await asyncio.to_thread(thread.join)
+
+    # --- on the port's thread ---
+
+    def _run(self, bound: Future[int]) -> None:
+        # Its own kind of loop: uvloop has no sendfile.
+        with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+            runner.run(self._serve(bound))
+
+    async def _serve(self, bound: Future[int]) -> None:
+        loop = asyncio.get_running_loop()
+        server = _Server(self._handle, self._timings.header_limit_s, self._limit)
+        try:
+            listener = await loop.create_server(server, *self._bind, backlog=_BACKLOG)
+        except OSError as error:
+            bound.set_exception(error)
+            return
+        self._loop, self._server = loop, server
+        bound.set_result(listener.sockets[0].getsockname()[1])
+        await server.closing.wait()
+        # Closing the listener at once would leave open what it has just accepted.
+        for each in listener.sockets:
+            loop.remove_reader(each)
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            server.abort()
+            await asyncio.wait(others)
+        await asyncio.sleep(0)  # what was aborted last closes its socket
+        listener.close()
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            response = await self._answer(request)
+        except TransferFailed as error:
+            response = refusal(str(error))
+        except ConnectionBroken:
+            assert request.transport is not None
+            request.transport.abort()
+            response = web.Response()
+        response.force_close()
+        return response
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        token = token_of(request)
+        for store in self._stores:
+            owner = store.owner_of(token)
+            if owner is not None:
+                with self._transfer(request, owner):
+                    return await store.answer(owner, request)
+        raise TransferFailed("wrong token")
+
+    @contextlib.contextmanager
+    def _transfer(self, request: web.BaseRequest, owner: str) -> Iterator[None]:
+        # None may take all places: others could leave nothing, and read nothing.
+        if self._transfers.total() >= self._limit or self._transfers[owner] >= self._limit // 2:
+            raise TransferFailed(f"{self._transfers.total()} transfers are under way; try again")
+        assert self._server is not None
+        self._server.is_known(request.protocol)
+        self._transfers[owner] += 1
+        try:
+            yield
+        finally:
+            self._transfers[owner] -= 1
+            if not self._transfers[owner]:
+                del self._transfers[owner]
+
+
+class _Server(web.Server):
+    """Knows its strangers.
+
+    Args:
+        header_limit_s: how long one may be a stranger.
+        limit: how many there may be.
+    """
+
+    def __init__(self, handler: Any, header_limit_s: float, limit: int) -> None:
+        super().__init__(
+            handler,
+            handler_cancellation=True,
+            access_log=None,
+            read_bufsize=READ_AHEAD,
+            auto_decompress=False,
+        )
+        self.closing = asyncio.Event()
+        self._header_limit_s = header_limit_s
+        self._limit = limit
+        self._strangers: dict[RequestHandler, asyncio.TimerHandle] = {}
+        """In the order in which they came."""
+
+    def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
+        super().connection_made(handler, transport)
+        if self.closing.is_set():
+            transport.abort()
+            return
+        later = asyncio.get_running_loop().call_later
+        self._strangers[handler] = later(self._header_limit_s, transport.abort)
+        if len(self._strangers) > self._limit:
+            oldest = next(iter(self._strangers))
+            self.is_known(oldest)
+            if oldest.transport is not None:
+                oldest.transport.abort()
+
+    def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
+        self.is_known(handler)
+        super().connection_lost(handler, exc)
+
+    def is_known(self, handler: RequestHandler) -> None:
+        """One is no stranger any more."""
+        timer = self._strangers.pop(handler, None)
+        if timer is not None:
+            timer.cancel()
+
+    def abort(self) -> None:
+        """End all connections."""
+        for handler in self.connections:
+            if handler.transport is not None:
+                handler.transport.abort()
