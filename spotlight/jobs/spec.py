@@ -68,23 +68,24 @@ class JobSpec(Section, frozen=True, kw_only=True):
     sampler: SamplerSpec
     """How to denoise."""
     seed: int = 0
-    """Decides every random choice of the run."""
+    """Seed of every random choice of the run."""
     iterations: int = 40
-    """Turns of rollout, score and train. [iterations]"""
+    """Number of iterations, each of which rolls out, scores and trains. [iterations]"""
     group_size: int = 8
     """Samples per prompt group: the seeds that are kept and trained on. [samples]"""
     checkpoint_every: int = 5
-    """Iterations between checkpoints; what is validated is always saved. [iterations]"""
+    """Iterations between checkpoints; weights that are validated are always saved. [iterations]"""
     keep_checkpoints: int = 1
-    """The last so many checkpoints are kept, and the one with the best validation. [checkpoints]"""
+    """How many of the latest checkpoints are kept; the one with the best validation is always kept.
+    [checkpoints]"""
     threads: int = 1
-    """CPU threads that each worker computes with. A job says it, since other numbers may round
-    differently: a run with equal bits has equal threads everywhere. [threads]"""
+    """CPU threads that each worker computes with. The job sets this, because other numbers may
+    round differently: runs with equal bits need equal threads everywhere. [threads]"""
     rewards: tuple[RewardSpec, ...] = (RewardSpec(),)
     """How images are scored: by one reward, or by several, each normalised by itself before they
     are summed."""
     scoring: ScoringSpec = ScoringSpec()
-    """What becomes of scorers that fail, and of rewards that say nothing."""
+    """What happens when a scorer fails, or when all rewards are equal."""
     training: TrainingSpec = TrainingSpec()
     """How the weights are updated."""
     exploration: ExplorationSpec = ExplorationSpec()
