@@ -96,9 +96,9 @@ class JudgeSpec(EndpointSpec, frozen=True, kw_only=True):
         require(
             (self.formula == "rubric") == bool(self.rubric.strip()),
             "rubric",
-            "say here what the model is to look at"
+            "say what the model should look at"
             if self.formula == "rubric"
-            else "is used with `formula: rubric` only; remove it, or set that",
+            else "is only used with `formula: rubric`; remove it, or set that formula",
         )
         require(
             len(self.rubric) <= LONGEST_RUBRIC,

@@ -120,7 +120,7 @@ class RewardSpec(Section, frozen=True, kw_only=True):
         if low <= value <= high:
             return ""
         if not math.isfinite(value):
-            return f"{value} is no reward"
+            return f"{value} is not a valid reward"
         return f"{value:g} is outside the range [{low:g}, {high:g}] of `{self.name}`"
 
 

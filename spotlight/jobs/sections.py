@@ -141,7 +141,7 @@ class ExplorationSpec(Section, frozen=True, kw_only=True):
         require(
             self.budget == "fixed" or self.weights == "previous",
             "budget",
-            "must be `fixed` with fresh weights: no training goes on then whose time could be used",
+            "must be `fixed` with fresh weights: no training runs then whose time could be used",
         )
         require(
             1 <= self.prompt_pool <= self.candidates,

@@ -130,7 +130,7 @@ class JobSpec(Section, frozen=True, kw_only=True):
             samples <= MOST_SAMPLES,
             "group_size",
             f"{self.prompts.per_iteration:,} prompts x {self.group_size:,} are {samples:,} samples"
-            f" in an iteration, but at most {MOST_SAMPLES:,} can be; lower it or"
+            f" in an iteration, but at most {MOST_SAMPLES:,} are possible; lower it or"
             " `prompts.per_iteration`",
         )
         previews = samples * self.exploration.candidates
@@ -145,12 +145,12 @@ class JobSpec(Section, frozen=True, kw_only=True):
             preview_steps <= self.sampler.steps or self.exploration.mode == "none",
             "exploration.preview_steps",
             f"must be at most `sampler.steps` ({self.sampler.steps}), not {preview_steps}: a"
-            " preview is there to be cheap",
+            " preview should be cheap",
         )
         require(
             samples % (self.training.updates_per_iteration * self.training.ranks) == 0,
             "training.updates_per_iteration",
-            f"{samples} samples cannot be dealt out evenly over "
+            f"{samples} samples cannot be divided evenly among "
             f"{self.training.updates_per_iteration} updates and {self.training.ranks} ranks",
         )
         updates = self.iterations * self.training.updates_per_iteration
@@ -165,8 +165,9 @@ class JobSpec(Section, frozen=True, kw_only=True):
                 self.training.updates_per_iteration > 1 or self.training.rollout_decay > 0,
                 "training.rollout_decay",
                 "must be above 0 with 1 update per iteration: DiffusionNFT would train only where"
-                " it equals its old policy, where nothing holds it, and unlearn to a reward of 0"
-                " within some 20 iterations; use 0.1, or 2 for `training.updates_per_iteration`",
+                " it equals its old policy, where nothing holds it back, and unlearn to a reward"
+                " of 0 within some 20 iterations; use 0.1, or 2 for"
+                " `training.updates_per_iteration`",
             )
             require(
                 self.training.updates_per_iteration > 1 or self.training.rollout_decay_after == 0,

@@ -160,7 +160,7 @@ def _content(body: bytes) -> str:
     try:
         choices = msgspec.json.decode(body, type=_Completion).choices
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ScoringError(f"the answer is no chat completion: {error}") from error
+        raise ScoringError(f"the answer is not a chat completion: {error}") from error
     if not choices or choices[0].message.content is None:
         raise ScoringError(f"the model gave no answer: {_shortened(body.decode())}")
     return choices[0].message.content

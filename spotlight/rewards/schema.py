@@ -129,7 +129,7 @@ def decode_image(data: bytes, form: ImageFormat) -> np.ndarray:
                 )
             return np.asarray(file.convert("RGB"))
     except (OSError, SyntaxError, Image.DecompressionBombError) as error:  # of a damaged file
-        raise ValueError(f"is no {form} file that can be read ({error})") from error
+        raise ValueError(f"is not a {form} file that can be read ({error})") from error
 
 
 def read_request(body: bytes) -> ScoreRequest:

@@ -100,5 +100,5 @@ def _complete(group: Group) -> Sequence[Sample]:
 
 def _latents(sample: Sample) -> torch.Tensor:
     if sample.latents is None:
-        raise JobError("output_type", "is `latent`, but the session brings no tensors")
+        raise JobError("output_type", "is `latent`, but the session delivers no tensors")
     return sample.latents

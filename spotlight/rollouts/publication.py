@@ -59,7 +59,9 @@ class Publications:
                     f" {shape}"
                 )
             if not named[name].is_floating_point():
-                raise WeightsRefused(f"weights: {name} is {named[name].dtype}, which is no float")
+                raise WeightsRefused(
+                    f"weights: {name} is {named[name].dtype}, which is not a float type"
+                )
         return {name: named[name] for name in self.shapes}
 
     def pack(self, version: int, weights: dict[str, Tensor]) -> WeightsOffer:

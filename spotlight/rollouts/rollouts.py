@@ -236,7 +236,9 @@ class Rollouts:
             steps: denoising steps of a preview; the sampler's when absent.
         """
         if not self._work.rewards:
-            raise JobError("rewards", "exploration chooses by them; name one as the session begins")
+            raise JobError(
+                "rewards", "exploration chooses seeds by them; open the session with one"
+            )
         return Exploration(
             self,
             prompts,

@@ -205,7 +205,7 @@ class SessionLink:
                     raise self._end(str(error)) from error
                 except ActorError as error:
                     if loop.time() >= give_up_at:
-                        raise self._end(f"the coordinator is out of reach: {error}") from error
+                        raise self._end(f"the coordinator is unreachable: {error}") from error
                 await asyncio.sleep(pause_s)
 
     async def _repeat(self, runner: ActorRef) -> None:

@@ -63,7 +63,7 @@ def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
-            f"{path}: not a whole checkpoint ({error}); resume from an earlier one"
+            f"{path}: not a complete checkpoint ({error}); resume from an earlier one"
         ) from error
 
 
@@ -80,7 +80,7 @@ def load_role(path: Path, role: Role) -> dict[str, Tensor]:
             found = {name.removeprefix(f"{role}/"): file.get_tensor(name) for name in names}
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
-            f"{path}: not a whole checkpoint ({error}); export an earlier one"
+            f"{path}: not a complete checkpoint ({error}); export an earlier one"
         ) from error
     if not found:
         raise CheckpointError(f"{path}: holds no weights `{role}`; name a checkpoint of a job")

@@ -42,7 +42,10 @@ def _is_one_clear_line(done: Finished, *words: str) -> None:
         ({"prompts": {"train": "absent.txt"}}, ("prompts", "absent.txt")),
         ({"prompts": {"validation": "train.txt"}}, ("prompts.validation",)),
         ({"prompts": {"per_iteration": 1000}}, ("prompts.per_iteration",)),
-        ({"prompts": {"train": "~no-such-user/train.txt"}}, ("prompts.train", "leads nowhere")),
+        (
+            {"prompts": {"train": "~no-such-user/train.txt"}},
+            ("prompts.train", "does not lead anywhere"),
+        ),
         ({"prompts": {"train": "a\0b"}}, ("prompts.train", "control characters")),
         ({"prompts": {"train": "/proc/self/environ"}}, ("prompts.train", "as long as it says")),
         ({"group_size": 10**9}, ("group_size", "at most 16,384")),

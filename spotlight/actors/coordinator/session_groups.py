@@ -207,7 +207,7 @@ def problem_with_orders(
         most_open: so many more groups may be submitted.
     """
     if len(orders) > most_open:
-        return f"{len(orders)} more groups are too many: take those that are done first"
+        return f"{len(orders)} more groups are too many: first take groups that are done"
     for order in orders:
         if len(set(order.seeds)) < len(order.seeds):
             return f"group {order.number} names a seed twice"

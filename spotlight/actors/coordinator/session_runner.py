@@ -253,7 +253,9 @@ class SessionRunner(Actor):
         where = Publication(offer.rollout, offer.evaluation)
         known = self._parts.journal.publications().get(offer.version)
         if known is not None and known != where:
-            return SessionRefused(f"weights version {offer.version} is there, and is another")
+            return SessionRefused(
+                f"weights version {offer.version} is already published with other weights"
+            )
         if known is None:
             keep = {offer.version, *message.keep}
             publications.add(offer.version, where, keep)

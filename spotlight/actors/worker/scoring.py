@@ -81,7 +81,7 @@ class Scoring:
                 self._scorers = {}
                 raise ScoringError(
                     f"reward `{reward.name}`: the scorer did not answer within {reward.limit_s:g}"
-                    " s; mend it, or raise the reward's `limit_s`"
+                    " s; fix it, or raise the reward's `limit_s`"
                 ) from error
 
     def _scorer(self, reward: RewardSpec, scorers: Scorers) -> Scorer:

@@ -82,7 +82,9 @@ class Batcher:
                 raise Overloaded("this server is ending")
             self._forget_cancelled()
             if len(self._waiting) + len(items) > self._most_waiting:
-                raise Overloaded(f"{len(self._waiting)} images wait already; come again later")
+                raise Overloaded(
+                    f"{len(self._waiting)} images are already waiting; try again later"
+                )
             self._waiting.extend(items)
             self._changed.notify()
         return [item.outcome for item in items]

@@ -46,7 +46,7 @@ class OwnLoss:
         if taken:
             raise JobError(
                 "training.loss",
-                f"`{name}` has a metric `{min(taken)}`, which every run has; call it otherwise",
+                f"`{name}` has a metric `{min(taken)}`, which every run has; rename it",
             )
         self.uses_old_policy = bool(self._loss.uses_old_policy)
 

@@ -56,7 +56,7 @@ class ActorRef(msgspec.Struct, frozen=True, array_like=True):
     def __post_init__(self) -> None:
         # A pattern in the type would take ten times as long, and this is in every frame.
         if not (self.address.isprintable() and self.name.isprintable()):
-            text = f"{self.name!r} at {self.address!r} is no actor: it has control characters"
+            text = f"{self.name!r} at {self.address!r} is not an actor: it has control characters"
             raise BadInput("wrong_type", text)
 
     @property

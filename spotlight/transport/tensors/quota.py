@@ -48,13 +48,13 @@ class Quota:
         own = self._used.get(owner, 0)
         if used + nbytes > room:
             raise TransferFailed(
-                f"{nbytes} bytes do not fit: {used} of the {room} that there is room for are taken;"
+                f"{nbytes} bytes do not fit: {used} of {room} usable bytes are taken;"
                 " free some space there"
             )
         if not alone and own + nbytes > room // _SHARE:
             raise TransferFailed(
-                f"{nbytes} bytes do not fit: {owner} has {own} there already, of the"
-                f" {room // _SHARE} that one may have; free some space there"
+                f"{nbytes} bytes do not fit: {owner} already uses {own} of the"
+                f" {room // _SHARE} that one node may use; free some space there"
             )
         self._add(owner, nbytes)
         try:

@@ -445,7 +445,7 @@ async def test_one_of_several_may_not_take_all_the_room(tmp_path):
     await store.start()
     greedy, modest = store.writable_by("greedy"), store.writable_by("modest")
     await upload(greedy, "a", bytes(500))
-    with pytest.raises(TransferFailed, match="greedy has 500 there already, of the 500"):
+    with pytest.raises(TransferFailed, match="greedy already uses 500 of the 500"):
         await upload(greedy, "b", bytes(1))
     await upload(modest, "c", bytes(500))
     await store.aclose()
