@@ -1,4 +1,4 @@
-"""Scorers that others wrote: where a job's `python` leads.
+"""Scorers that users wrote: finds the class that a job's `python` names.
 
 A name is `package.module:Class`, or that of an entry point of the group `spotlight.rewards`. Only a
 class with a method `score` is ever called, with the reward's `options`. Imports no numpy.

@@ -7,9 +7,9 @@
 | `GET /fleet` | says what there is, and what was done |
 
 A group whose weights no worker has yet is answered with 409 and `Retry-After` at once. A group is
-made once for each id: whoever asks again, since the answer was lost or is not there yet, gets the
-same one; groups that nobody asks for again are forgotten in time. Answers are JSON, or MessagePack
-for who accepts that.
+made once for each id: a client that asks again, because the answer was lost or is not there yet,
+gets the same group. The latest groups are remembered; older ones are forgotten. Answers are JSON,
+or MessagePack for clients that accept it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Rollouts behind the call of a diffusers text-to-image pipeline: a program that has one calls this
-instead, and Spotlight's workers denoise.
+"""Rollouts that are called like a diffusers text-to-image pipeline: a program that uses a pipeline
+can call this instead, and Spotlight's workers denoise.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Weights of another program's model as a publication: checked, packed, and served to the nodes."""
+"""Publishes the weights of another program's model: checks them, packs them, and serves them to
+nodes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Training checkpoints: one safetensors file with the tensors, and the metadata in its header.
 
-A checkpoint is there completely or not at all: it is written beside its place, flushed to the disk
-and renamed. Reading one cannot run code.
+A checkpoint is either complete or absent: it is written under another name, flushed to the disk and
+renamed. Reading one cannot run code.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The trained weights in the formats that others load, from a checkpoint of the run.
+"""Exports the trained weights of a checkpoint in formats that other libraries load.
 
 | job trains | format | folder for |
 |---|---|---|

@@ -129,7 +129,7 @@ def test_exact_versions_are_kept_to_for_as_long_as_they_are_there(tmp_path: Path
             before = [g async for g in rollouts.rollout(requests(2, version=Exactly(0)))]
             assert [group.policy_version for group in before] == [0, 0]
             await rollouts.publish("weights", 2)  # type: ignore[arg-type]
-            with pytest.raises(VersionGone, match="version 0 is not kept any more"):
+            with pytest.raises(VersionGone, match="version 0 is no longer kept"):
                 await anext(rollouts.rollout(requests(1, version=Exactly(0))))
 
     simulate(tmp_path, scene)

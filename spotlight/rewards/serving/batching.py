@@ -1,7 +1,7 @@
 """Collects images that come at about the same time, and has a scorer score them together.
 
-The scorer runs in one thread. Whatever waits when it becomes free is its next batch, up to a limit
-and of one size of image: a lone image never waits for others, and a burst is scored together.
+The scorer runs in one thread. When it becomes free, the waiting images of one size are its next
+batch, up to a limit: a single image never waits for others, and a burst is scored together.
 
 Invariant: every image that is accepted gets exactly one outcome, unless whoever sent it has gone.
 """
