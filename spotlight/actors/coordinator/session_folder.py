@@ -1,5 +1,5 @@
-"""What a session leaves on the coordinator's disk while it lasts: the journal of its requests, and
-what workers deliver. A coordinator that comes back goes on with it; at the end it is deleted.
+"""The folder of a session on the coordinator's disk: the journal of its requests, and the results
+of workers. A restarted coordinator continues with it; at the end of the session it is deleted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The prompt groups of a session: from their orders to what the user has taken.
+"""The prompt groups of a session, from their orders until the user has taken them.
 
 A group is open, done or gone. It is done when each of its requests is finished or given up; it is
 told to the user until he has taken it, or wants it no more.

@@ -1,5 +1,5 @@
-"""The session runner: has nodes denoise and score what a program with a training loop of its own
-asks for.
+"""The session runner: has nodes denoise and score the prompt groups that another program's training
+loop asks for.
 
 Messages in: OfferWeights, SubmitGroups, WithdrawGroups, TakeGroups, GetFleet, EndSession (user);
 NodeReport, CancelJob (coordinator); WorkerReport (group leaders); Down (user).

@@ -1,4 +1,4 @@
-"""What a member scores with: built scorers, in the scorer's thread, and nothing but rewards."""
+"""A member's scorers: they run in the scorer's thread and return nothing but rewards."""
 
 from __future__ import annotations
 

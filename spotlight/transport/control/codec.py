@@ -1,4 +1,4 @@
-"""What control frames are made of: typed MessagePack, decoded and validated in one step.
+"""The contents of control frames: typed MessagePack, decoded and validated in one step.
 
 A frame is an `Envelope`: a positional header and the encoded message as an untouched slice of
 bytes, so a transport or a router never decodes a body that is not for it. A message is a

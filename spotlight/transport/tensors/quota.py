@@ -1,8 +1,7 @@
-"""How much room a store has for what others leave in it.
+"""How much room a store has for the uploads of others.
 
-What is under way counts from the moment at which it is announced, so nobody can begin more than
-there is room for. As soon as there are several who may leave something, none may take more than
-half.
+An upload counts from the moment at which it is announced, so nobody can start more than there is
+room for. When several may upload, none may take more than half.
 """
 
 from __future__ import annotations
