@@ -63,6 +63,7 @@ def refusal(
     return output.err
 
 
+@pytest.mark.slow
 def test_a_study_prints_its_figures_and_leaves_them_in_the_run(run: Path) -> None:
     done = spotlight(run, "--seeds", "4", "--prompts", "2", "--lags", "1,2")
 

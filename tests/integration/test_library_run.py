@@ -95,6 +95,7 @@ async def test_a_program_runs_a_job_and_hears_of_everything(
     assert handlers == [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
 
 
+@pytest.mark.slow
 async def test_a_callback_that_says_so_ends_the_job_and_the_run_can_go_on(
     workplace: Workplace,
 ) -> None:
@@ -118,6 +119,7 @@ async def test_a_callback_that_says_so_ends_the_job_and_the_run_can_go_on(
     assert isinstance(again.events[0], RunStarted), "what was told before is not told again"
 
 
+@pytest.mark.slow
 async def test_a_run_that_is_cancelled_leaves_no_process_and_can_go_on(
     workplace: Workplace,
 ) -> None:
