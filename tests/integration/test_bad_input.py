@@ -47,7 +47,10 @@ def _is_one_clear_line(done: Finished, *words: str) -> None:
             ("prompts.train", "does not lead anywhere"),
         ),
         ({"prompts": {"train": "a\0b"}}, ("prompts.train", "control characters")),
-        ({"prompts": {"train": "/proc/self/environ"}}, ("prompts.train", "does not have the length")),
+        (
+            {"prompts": {"train": "/proc/self/environ"}},
+            ("prompts.train", "does not have the length"),
+        ),
         ({"group_size": 10**9}, ("group_size", "at most 16,384")),
         ({"sampler": {"height": 16_000, "width": 16_000}}, ("sampler.height", "16,000 x 16,000")),
         ({"sampler": {"kind": "sde"}}, ("sampler.kind", "`flow_sde`, `dance_sde` or `cps`")),
