@@ -82,7 +82,7 @@ def _coordinator(
     advertise: Annotated[
         str,
         typer.Option(
-            help="HOST[:PORT] that others reach it by, if not by what it binds; 0.0.0.0 needs it."
+            help="HOST[:PORT] for others to reach it, if it binds another; 0.0.0.0 needs it."
         ),
     ] = "",
     data_listen: DataListenOption = "",
@@ -184,14 +184,12 @@ def _node(
     host: Annotated[str, typer.Option(help="Address that this node binds.")] = "127.0.0.1",
     advertise: Annotated[
         str,
-        typer.Option(
-            help="HOST that others reach it by, if not by what it binds; 0.0.0.0 needs it."
-        ),
+        typer.Option(help="HOST for others to reach it, if it binds another; 0.0.0.0 needs it."),
     ] = "",
     data_listen: DataListenOption = "",
     logs: Annotated[Path | None, typer.Option(help="Folder for the workers' logs.")] = None,
     notice_file: Annotated[
-        Path | None, typer.Option(help="A file in which the launcher gives notice.")
+        Path | None, typer.Option(help="File in which the launcher gives notice.")
     ] = None,
     parent: ParentOption = 0,
 ) -> None:
