@@ -12,7 +12,7 @@ import http.client
 import socket
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from spotlight.errors import TransferFailed
@@ -37,69 +37,85 @@ async def exchange(
     Raises `TransferFailed` for whatever goes wrong on the way, and when the time is up.
     """
     where = f"{what} at {store.host}:{store.port}"
+    line = _Line(store, timings)
+    # A thread of its own: in a pool, transfers that are stuck would keep others waiting.
+    thread = ThreadPoolExecutor(1, thread_name_prefix="transfer")
+    loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(limit_s):
-            with contextlib.closing(await _connect(store, timings.connect_limit_s)) as connected:
-                connected.settimeout(timings.idle_limit_s)
-                connection = http.client.HTTPConnection(store.host, store.port)
-                connection.sock = connected
-                with contextlib.closing(connection):
-                    return await _in_thread(lambda: talk(connection), connected)
+            work = loop.run_in_executor(thread, line.use, talk)
+            try:
+                return await asyncio.shield(work)
+            except asyncio.CancelledError:
+                line.cut()
+                await asyncio.wait((work,))
+                work.exception()  # nobody asks for it any more
+                raise
     except TimeoutError as error:
         raise TransferFailed(f"{where} took longer than {limit_s:g} s") from error
     except (OSError, http.client.HTTPException, TransferFailed) as error:
         raise TransferFailed(f"{where} failed: {_in_words(error)}") from error
-
-
-async def _in_thread(work: Callable[[], T], connected: socket.socket) -> T:
-    done: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            done.set_result(work())
-        except Exception as error:
-            done.set_exception(error)
-
-    # A thread of its own: in a pool, transfers that are stuck would keep others waiting.
-    thread = threading.Thread(target=run, name="transfer")
-    thread.start()
-    try:
-        return await asyncio.shield(asyncio.wrap_future(done))
-    except asyncio.CancelledError:
-        with contextlib.suppress(OSError):
-            connected.shutdown(socket.SHUT_RDWR)  # whatever the thread waits for ends
-        await asyncio.wait((asyncio.wrap_future(done),))
-        raise
     finally:
-        thread.join()  # it has nothing left to do
+        thread.shutdown()  # it has nothing left to do
 
 
-async def _connect(store: StoreEndpoint, limit_s: float) -> socket.socket:
-    try:
-        async with asyncio.timeout(limit_s):
-            return await _connected(store)
-    except TimeoutError as error:
-        raise TransferFailed(f"no connection within {limit_s:g} s") from error
+class _Line:
+    """One connection to a store: used in a thread, and cut from another."""
 
+    def __init__(self, store: StoreEndpoint, timings: TransferTimings) -> None:
+        self._store = store
+        self._timings = timings
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._is_cut = False
 
-async def _connected(store: StoreEndpoint) -> socket.socket:
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(store.host, store.port, type=socket.SOCK_STREAM)
-    problem: OSError | None = None
-    for family, kind, protocol, _, address in found:
-        connecting = socket.socket(family, kind, protocol)
-        try:
-            connecting.setblocking(False)
-            await loop.sock_connect(connecting, address)
-        except OSError as error:
-            connecting.close()
-            problem = error
-        except asyncio.CancelledError:
-            connecting.close()
-            raise
-        else:
-            return connecting
-    raise problem or OSError(f"{store.host} has no address")
+    def use(self, talk: Callable[[http.client.HTTPConnection], T]) -> T:
+        """Connect, and `talk`; raises `TransferFailed`, `OSError` or `HTTPException`."""
+        idle_s = self._timings.idle_limit_s
+        with contextlib.closing(self._connect()) as connected:
+            connected.settimeout(idle_s)
+            connection = http.client.HTTPConnection(self._store.host, self._store.port)
+            connection.sock = connected
+            with contextlib.closing(connection):
+                try:
+                    return talk(connection)
+                except TimeoutError as error:
+                    raise TransferFailed(f"the store was silent for {idle_s:g} s") from error
+
+    def cut(self) -> None:
+        """End whatever the thread waits for."""
+        with self._lock:
+            self._is_cut = True
+            if self._socket is not None:
+                with contextlib.suppress(OSError):
+                    self._socket.shutdown(socket.SHUT_RDWR)
+
+    def _connect(self) -> socket.socket:
+        host, limit_s = self._store.host, self._timings.connect_limit_s
+        problem: OSError = OSError(f"{host} has no address")
+        for family, kind, protocol, _, address in socket.getaddrinfo(
+            host, self._store.port, type=socket.SOCK_STREAM
+        ):
+            with contextlib.ExitStack() as stack:
+                connecting = stack.enter_context(socket.socket(family, kind, protocol))
+                self._adopt(connecting)
+                try:
+                    connecting.settimeout(limit_s)
+                    connecting.connect(address)
+                except TimeoutError:
+                    problem = OSError(f"no connection within {limit_s:g} s")
+                except OSError as error:
+                    problem = error
+                else:
+                    stack.pop_all()
+                    return connecting
+        raise problem
+
+    def _adopt(self, connecting: socket.socket) -> None:
+        with self._lock:
+            if self._is_cut:
+                raise OSError("the transfer was given up")
+            self._socket = connecting
 
 
 def _in_words(error: Exception) -> str:

@@ -101,7 +101,7 @@ class DataPort:
         bound: Future[int] = Future()
         self._thread = threading.Thread(target=self._run, args=(bound,), name="data-port")
         self._thread.start()
-        port = await asyncio.wrap_future(bound)
+        port = await asyncio.to_thread(bound.result)
         self.port = self.port or port
 
     def attach(self, store: Served) -> None:
