@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -54,7 +54,7 @@ class RolloutActor:
         """
         await (await self._session()).publish(weights, version, kind)
 
-    async def rollout(self, requests: Iterable[RolloutRequest]) -> AsyncIterator[Group]:
+    async def rollout(self, requests: Iterable[RolloutRequest]) -> AsyncGenerator[Group, None]:
         """See `Rollouts.rollout`: the caller gets a reference to each group as soon as it is done.
         `ray.cancel` drops the rest.
         """

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import runpy
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import ray
@@ -33,6 +35,7 @@ from spotlight.errors import ActorError
 from spotlight.jobs import PoolSpec, PoolsSpec
 from spotlight.rollouts.ray_actor import RolloutActor
 from spotlight.running.local_cluster import local_cluster
+from tests.rollouts import verl_shape
 from tests.rollouts.scene_processes import MARK, processes
 
 SPEC = ModelSpec(checkpoint="builtin:ocr-tiny")
@@ -144,6 +147,50 @@ def killed() -> None:
     asyncio.run(on_a_cluster_that_stays())
 
 
+def verl() -> None:
+    """verl-omni's order of calls, on what the example registers."""
+    rollout = "verl.workers.rollout"
+    for name in ("verl", "verl.workers", rollout, f"{rollout}.base", f"{rollout}.replica"):
+        sys.modules[name] = verl_shape
+    runpy.run_path("examples/verl_replica.py")
+    asyncio.run(as_verl_trains())
+    wait_until_daemons_are_gone()
+
+
+async def as_verl_trains() -> None:
+    made_by = verl_shape.RolloutReplicaRegistry.get("spotlight")
+    replica = made_by(replica_rank=0, config=None, model_config=None, gpus_per_node=1)
+    await replica.init_hybrid(None)
+    sender: Any = resolve_name(verl_shape._ROLLOUT_REGISTRY["spotlight", "async"])
+    sender = sender(config=None, model_config=None, device_mesh=None)
+    state = load_model(SPEC).transformer.state_dict()
+    params = {"height": 16, "width": 48, "num_inference_steps": 4, "output_type": "image"}
+    found = []
+    for step in range(2):
+        await sender.resume(tags=["weights"])
+        weights = ((name, tensor + 0.01 * step) for name, tensor in state.items())
+        await sender.update_weights(
+            weights, peft_config=None, base_sync_done=True, global_steps=step
+        )
+        await replica.wake_up()
+        outputs = await asyncio.gather(
+            *(
+                verl_shape.generate(
+                    replica._server_handle, list(b'the number "12"'), {**params, "seed": seed}
+                )
+                for seed in range(16)
+            )
+        )
+        await replica.sleep()
+        assert {output.stop_reason for output in outputs} == {"completed"}
+        for bound in ("min_global_steps", "max_global_steps"):
+            assert {output.extra_fields[bound] for output in outputs} == {step}
+        found.append(torch.stack([output.diffusion_output for output in outputs]))
+    assert found[0].shape == (16, 3, 16, 48) and not torch.equal(*found)
+    assert len(set(map(bytes, found[0].flatten(1).numpy()))) == 16, "each seed has its own"
+
+
 if __name__ == "__main__":
     ray.init(num_cpus=2, object_store_memory=100 << 20, log_to_driver=False)
-    {"errors": errors, "leaving": leaving, "killed": killed}[sys.argv[1]]()
+    scenes = {"errors": errors, "leaving": leaving, "killed": killed, "verl": verl}
+    scenes[sys.argv[1]]()

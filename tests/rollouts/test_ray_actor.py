@@ -120,7 +120,7 @@ def test_the_example_runs_under_ray(scene: dict[str, str]) -> None:
 
 @pytest.mark.slow
 @with_ray
-@pytest.mark.parametrize("name", ["errors", "leaving", "killed"])
+@pytest.mark.parametrize("name", ["errors", "leaving", "killed", "verl"])
 def test_under_ray(name: str, scene: dict[str, str]) -> None:
     scene["RAY_ENABLE_ZERO_COPY_TORCH_TENSORS"] = "1"
     run(scene, "-m", "tests.rollouts.ray_scenes", name)
