@@ -35,6 +35,7 @@ from spotlight.errors import ActorError
 from spotlight.jobs import PoolSpec, PoolsSpec
 from spotlight.rollouts.ray_actor import RolloutActor
 from spotlight.running.local_cluster import local_cluster
+from spotlight.store.memory_folder import SHARED_MEMORY
 from tests.rollouts import verl_shape
 from tests.rollouts.scene_processes import MARK, processes
 
@@ -113,10 +114,13 @@ def leaving() -> None:
 
 
 def killed() -> None:
-    """An actor that is killed leaves no process behind, and no session."""
+    """An actor that is killed leaves no process behind, and no session; its files in shared memory
+    are removed as the next begins."""
     weights = ray.put(load_model(SPEC).transformer.state_dict())
+    killed_ids: list[int] = []
 
     def kill_in_the_middle(rollouts: Any) -> None:
+        killed_ids.append(ray.get(rollouts.__ray_call__.remote(lambda self: os.getpid())))
         ray.get(rollouts.publish.remote(weights, 0))
         groups = rollouts.rollout.remote(MANY)
         ray.get(next(groups))
@@ -145,6 +149,9 @@ def killed() -> None:
                 await asyncio.sleep(0.5)
 
     asyncio.run(on_a_cluster_that_stays())
+    assert len(killed_ids) == 2
+    for pid in killed_ids:
+        assert not list(SHARED_MEMORY.glob(f"spotlight-{pid}-*"))
 
 
 def verl() -> None:
@@ -168,7 +175,10 @@ async def as_verl_trains() -> None:
     found = []
     for step in range(2):
         await sender.resume(tags=["weights"])
-        weights = ((name, tensor + 0.01 * step) for name, tensor in state.items())
+        weights = (  # with the prefix and the type that verl-omni's trainer gives them
+            (f"transformer.{name}", (tensor + 0.01 * step).to(torch.bfloat16))
+            for name, tensor in state.items()
+        )
         await sender.update_weights(
             weights, peft_config=None, base_sync_done=True, global_steps=step
         )
