@@ -154,6 +154,6 @@ def test_what_the_caller_can_mend_is_said_before_a_process_starts(workplace: Wor
         spotlight.run_blocking(resume=workplace.folder / "nothing")
     (workplace.folder / "run").mkdir()
     (workplace.folder / "run" / "config.yaml").touch()
-    with pytest.raises(RunFolderError, match="holds a run already"):
+    with pytest.raises(RunFolderError, match="already holds a run"):
         spotlight.run_blocking(workplace.job(), run_folder=Path(workplace.folder / "run"))
     assert not (workplace.folder / "runs").exists()
