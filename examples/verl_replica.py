@@ -14,13 +14,13 @@ SPEC = ModelSpec(checkpoint="builtin:ocr-tiny")
 
 
 def open_rollouts():
-    return Rollouts.local(
-        model=SPEC, sampler=SIZE
-    )  # or Rollouts.connect("tcp://10.0.0.1:7070", ...)
+    """Or `Rollouts.connect`, with the address of a coordinator."""
+    return Rollouts.local(model=SPEC, sampler=SIZE)
 
 
 def prompt_text(prompt_ids):
-    return bytes(prompt_ids).decode()  # or what your tokenizer decodes, without the chat template
+    """Or what your tokenizer decodes, without the chat template."""
+    return bytes(prompt_ids).decode()
 
 
 RolloutReplicaRegistry.register(
