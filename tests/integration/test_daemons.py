@@ -38,7 +38,9 @@ def _status(workplace: Workplace, address: str) -> dict[str, object]:
 def test_a_job_submitted_by_hand_runs_on_nodes_that_join_at_any_time(workplace: Workplace) -> None:
     """They listen on all interfaces, and others reach them by the address that they advertise."""
     advertise = ("--advertise", "127.0.0.1")
-    address = _coordinator(workplace, "0.0.0.0:0", *advertise)
+    data_port = free_port()
+    data = ("--data-listen", f"0.0.0.0:{data_port}")
+    address = _coordinator(workplace, "0.0.0.0:0", *advertise, *data)
     assert address.startswith("tcp://127.0.0.1:")
     submitted = workplace.spotlight("submit", workplace.job(), "-c", address)
     assert submitted.code == 0, submitted.errors
@@ -48,9 +50,34 @@ def test_a_job_submitted_by_hand_runs_on_nodes_that_join_at_any_time(workplace: 
     _node(workplace, address, "second", "spot", "--host", "0.0.0.0", *advertise)
 
     run = Path(str(_status(workplace, address)["run_folder"]))
+    wait_until(lambda: is_open(data_port), "the data port")
     wait_until(lambda: bool(events(run, "run_finished")), "the end of the job")
     assert len(metrics(run, "iteration")) == 2
     assert {event["node"] for event in events(run, "node_joined")} == {"first", "second"}
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        number: int = found.getsockname()[1]
+        return number
+
+
+def is_open(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.mark.parametrize("daemon", ["coordinator", "node"])
+def test_a_data_port_that_is_taken_is_one_clear_line(workplace: Workplace, daemon: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        place = f"127.0.0.1:{taken.getsockname()[1]}"
+        listen = ("--listen", "127.0.0.1:0") if daemon == "coordinator" else ()
+        started = workplace.daemon(daemon, "--data-listen", place, *listen)
+        output = started.communicate(timeout=120)[0]
+    assert started.returncode == 2
+    assert f"--data-listen {place}" in output.splitlines()[-1]
+    assert "in use" in output.splitlines()[-1]
+    assert "Traceback" not in output
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spotlight.errors import UserError
-from spotlight.transport.listening import listening
+from spotlight.transport.listening import data_listening, listening
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,30 @@ def test_a_host_without_a_port_has_the_system_choose_it() -> None:
     place = listening("--host", "0.0.0.0", "10.0.0.2", takes_port=False)
     assert (place.bind, place.advertise) == ("tcp://0.0.0.0:0", "tcp://10.0.0.2:0")
     assert (place.host, place.advertised_host) == ("0.0.0.0", "10.0.0.2")
+
+
+@pytest.mark.parametrize(
+    ("advertise", "text", "expected"),
+    [
+        ("", "", ("10.0.0.1", 0, "")),
+        ("", "10.0.0.9:7071", ("10.0.0.9", 7071, "")),
+        ("head.example:80", "", ("10.0.0.1", 0, "head.example")),
+        ("head.example", "0.0.0.0:7071", ("0.0.0.0", 7071, "head.example")),
+    ],
+)
+def test_bundles_are_served_on_the_same_host_unless_another_is_given(
+    advertise: str, text: str, expected: tuple[str, int, str]
+) -> None:
+    control = listening("--listen", "10.0.0.1:7070", advertise, takes_port=True)
+    data = data_listening(text, control)
+    assert (data.host, data.port, data.advertised_host) == expected
+
+
+@pytest.mark.parametrize("text", ["7071", "10.0.0.1", "0.0.0.0:7071", "10.0.0.1:99999"])
+def test_a_place_for_bundles_that_cannot_be_is_refused_by_its_option(text: str) -> None:
+    control = listening("--listen", "10.0.0.1:7070", "", takes_port=True)
+    with pytest.raises(UserError, match="--data-listen"):
+        data_listening(text, control)
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:7070", "*:7070", "[::]:7070", "[0::0]:7070"])

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import select
-import zlib
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from typing import Any
 
+from isal.isal_zlib import crc32
 from msgspec import structs
 
 from spotlight.errors import TransferFailed
@@ -61,7 +61,7 @@ async def upload(
     checked(key)
 
     def send(connection: HTTPConnection) -> BundleOffer:
-        checksum = zlib.crc32(data)
+        checksum = crc32(data)
         connection.putrequest("PUT", f"/{key}", skip_accept_encoding=True)
         connection.putheader("Authorization", f"Bearer {_sendable(store.token)}")
         connection.putheader("Content-Length", str(len(data)))

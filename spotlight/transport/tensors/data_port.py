@@ -81,6 +81,7 @@ class DataPort:
         self._server: _Server | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._answering: set[asyncio.Task[Any]] = set()
         self._transfers: Counter[str] = Counter()
         """Under way, by who asked for them."""
 
@@ -143,6 +144,8 @@ class DataPort:
         # Closing the listener at once would leave open what it has just accepted.
         for each in listener.sockets:
             loop.remove_reader(each)
+        for task in self._answering:  # a connection that is aborted in a sendfile is an error
+            task.cancel()
         while others := asyncio.all_tasks() - {asyncio.current_task()}:
             server.abort()
             await asyncio.wait(others)
@@ -150,6 +153,9 @@ class DataPort:
         listener.close()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        task = asyncio.current_task()
+        assert task is not None
+        self._answering.add(task)
         try:
             response = await self._answer(request)
         except TransferFailed as error:
@@ -158,6 +164,8 @@ class DataPort:
             assert request.transport is not None
             request.transport.abort()
             response = web.Response()
+        finally:
+            self._answering.discard(task)
         response.force_close()
         return response
 

@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import errno
 import os
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
+
+from isal.isal_zlib import crc32
 
 from spotlight.errors import TransferFailed
 from spotlight.transport.tensors.folder import Folder
@@ -53,7 +54,7 @@ class Incoming:
         """Append."""
         with self._explaining():
             for part in parts:
-                self.checksum = zlib.crc32(part, self.checksum)
+                self.checksum = crc32(part, self.checksum)
                 self.nbytes += len(part)
                 left = memoryview(part)
                 while left:

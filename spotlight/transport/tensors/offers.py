@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
-import zlib
 from pathlib import Path
 from typing import BinaryIO
+
+from isal.isal_zlib import crc32
 
 from spotlight.transport.tensors.folder import Folder
 from spotlight.transport.tensors.keys import content_key
@@ -49,7 +50,7 @@ def nbytes_of(file: BinaryIO) -> int:
 
 def is_intact(data: bytes, offer: BundleOffer) -> bool:
     """Whether these are the bytes that were offered."""
-    return len(data) == offer.nbytes and zlib.crc32(data) == offer.checksum
+    return len(data) == offer.nbytes and crc32(data) == offer.checksum
 
 
 def is_intact_file(file: BinaryIO, offer: BundleOffer) -> bool:
@@ -58,5 +59,5 @@ def is_intact_file(file: BinaryIO, offer: BundleOffer) -> bool:
     buffer = memoryview(bytearray(_CHUNK))
     while count := file.readinto(buffer):  # type: ignore[attr-defined]
         nbytes += count
-        checksum = zlib.crc32(buffer[:count], checksum)
+        checksum = crc32(buffer[:count], checksum)
     return (nbytes, checksum) == (offer.nbytes, offer.checksum)

@@ -16,11 +16,11 @@ import asyncio
 import hashlib
 import hmac
 import itertools
-import zlib
 from pathlib import Path
 from typing import Protocol
 
 from aiohttp import web
+from isal.isal_zlib import crc32
 from msgspec import structs
 
 from spotlight.errors import TransferFailed
@@ -167,7 +167,7 @@ class BundleStore:
             incoming.write([data])
             incoming.keep()
         self._quota.forget(key)
-        return BundleOffer(key, len(data), zlib.crc32(data), self.endpoint)
+        return BundleOffer(key, len(data), crc32(data), self.endpoint)
 
     async def offer(self, key: str) -> BundleOffer:
         """A bundle that somebody has left here, to be fetched. Raises `TransferFailed` if there is
@@ -177,7 +177,7 @@ class BundleStore:
             data = await in_thread(lambda: self._read(key))
         except OSError as error:
             raise TransferFailed(f"no bundle {key}: {error.strerror}") from error
-        return BundleOffer(key, len(data), zlib.crc32(data), self.endpoint)
+        return BundleOffer(key, len(data), crc32(data), self.endpoint)
 
     def _read(self, key: str) -> bytes:
         with self._folder.open(key) as file:

@@ -765,7 +765,7 @@ async def test_a_closed_store_takes_no_more_connections(store):
         await fetch(offer)
 
 
-async def test_closing_ends_transfers_with_an_error_for_the_other_side(tmp_path):
+async def test_closing_ends_transfers_with_an_error_for_the_other_side(tmp_path, caplog):
     port = DataPort()
     await port.start()
     store = BundleStore(tmp_path / "store", token=TOKEN, port=port)
@@ -775,6 +775,7 @@ async def test_closing_ends_transfers_with_an_error_for_the_other_side(tmp_path)
     await port.aclose()
     with pytest.raises(TransferFailed):
         await task
+    assert not caplog.records
 
 
 async def test_closing_twice_or_before_starting_is_harmless(store, tmp_path):
