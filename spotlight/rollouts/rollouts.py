@@ -52,7 +52,9 @@ class Rollouts:
         """Not for users: see `connect` and `local`."""
         self._work = work
         self._publications = connection.publications
-        self._fetcher = SampleFetcher(connection.fetch, work.rewards, tensors=tensors)
+        self._fetcher = SampleFetcher(
+            connection.fetch, connection.unpack, work.rewards, tensors=tensors
+        )
         self._link = SessionLink(
             connection.system,
             connection.coordinator,

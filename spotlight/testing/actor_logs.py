@@ -63,6 +63,8 @@ class ActorLogs:
         self.nodes: defaultdict[str, NodeLog] = defaultdict(NodeLog)
         self.jobs: defaultdict[str, set[str]] = defaultdict(set)
         """Actors that have a job."""
+        self.given_up: set[str] = set()
+        """Requests that are quarantined, by their ids."""
         self.drains: Counter[str] = Counter()
         """That members heard of, by node."""
 
@@ -102,6 +104,12 @@ class ActorLogs:
 
     def _on_journal_goes_back(self) -> None:
         self.acks.taking_all_back()
+
+    def _on_session_created(self, **_: object) -> None:
+        self.acks.beginning()
+
+    def _on_request_quarantined(self, request: str, **_: object) -> None:
+        self.given_up.add(request)
 
     # --- members ---
 

@@ -9,46 +9,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from session_kit import PROMPT, simulate, work
 
-from spotlight.actors.protocol import WeightsOffer
 from spotlight.actors.runtime import ActorSystem
 from spotlight.errors import JobError, RequestRefused, SessionEnded, VersionGone
 from spotlight.rollouts.groups import RolloutRequest
-from spotlight.rollouts.opening import Connection
 from spotlight.rollouts.rollouts import Rollouts
 from spotlight.rollouts.versions import AtLeast, Exactly
-from spotlight.testing import fingerprints
 from spotlight.testing.memory_cluster import COORDINATOR, Cluster
-from spotlight.timings import Timings
-
-
-class Published:
-    """Fingerprints stand for tensors: what `Rollouts` asks of its publications."""
-
-    def __init__(self, store: Any) -> None:
-        self.store = store
-        self.offers: dict[int, WeightsOffer] = {}
-        self.shapes: dict[str, tuple[int, ...]] = {}
-
-    @property
-    def newest(self) -> int:
-        return max(self.offers, default=-1)
-
-    def require(self, version: int, kind: str, weights: Any) -> Any:
-        return weights
-
-    def pack(self, version: int, weights: str) -> WeightsOffer:
-        named = fingerprints.Weights(version, weights)
-        data = self.store.put(f"weights/{version}", msgspec.msgpack.encode(named))
-        return WeightsOffer(version, data)
-
-    def keep(self, versions: Any) -> None:
-        for version in [each for each in self.offers if each not in versions]:
-            del self.offers[version]
-            self.store.delete(f"weights/{version}")
+from spotlight.testing.simulated_session import session
 
 
 @asynccontextmanager
@@ -56,22 +26,9 @@ async def opened(cluster: Cluster, **changes: Any) -> AsyncIterator[Rollouts]:
     """A session, in a process of its own."""
     system = ActorSystem(cluster.network.transport("program"), rng=random.Random(1))
     await system.start()
-    store = cluster.stores.open("user", "program")
-    await store.start()
-    connection = Connection(
-        system,
-        cluster.coordinator_actor(),
-        Published(store),  # type: ignore[arg-type]
-        cluster.stores.fetch,
-        Timings(),
-    )
-    rollouts = Rollouts(connection, "tries", work(**changes), tensors=False)
-    await rollouts.begin()
-    try:
+    async with session(cluster, system, "program", "tries", work(**changes)) as rollouts:
         yield rollouts
-    finally:
-        await rollouts.end()
-        await system.aclose()
+    await system.aclose()
 
 
 def requests(count: int, **changes: Any) -> list[RolloutRequest]:

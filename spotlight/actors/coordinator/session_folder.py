@@ -54,7 +54,7 @@ class SessionFolder:
             raise RunFolderError(
                 f"{path}: {error.strerror}; give the coordinator --runs that can be written"
             ) from error
-        log.debug("journal_goes_back")  # what an earlier session's one held is of no account
+        log.debug("session_created", session=saved.session)
         return cls(path, saved)
 
     @classmethod
