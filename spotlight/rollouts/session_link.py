@@ -96,6 +96,8 @@ class SessionLink:
         self._polling: asyncio.Task[None] | None = None
         self._something_open = asyncio.Event()
         self._ended: SpotlightError | None = None
+        self._silent_since: float | None = None
+        """When an answer did not come; None if one has come since."""
 
     # --- life ---
 
@@ -165,8 +167,7 @@ class SessionLink:
 
     async def _ask(self, message: Message, kind: type[AnswerT]) -> AnswerT:
         """Ask until there is an answer. Raises `RequestRefused`, and `SessionEnded`."""
-        loop, timings = asyncio.get_running_loop(), self._timings
-        give_up_at = loop.time() + timings.delivery.away_limit_s
+        timings = self._timings
         limit_s = timings.delivery.answer_limit_s + timings.coordinator.session_poll_s
         while True:
             if self._ended is not None:
@@ -181,32 +182,40 @@ class SessionLink:
                 raise self._end(f"the coordinator failed: {error}") from error
             except ActorError as error:
                 log.info("session_not_answered", reason=str(error))
-                await self._go_on(runner, give_up_at)
+                await self._go_on(runner)
                 continue
+            self._silent_since = None
             if isinstance(answer, SessionRefused):
                 raise RequestRefused(answer.reason)
             assert isinstance(answer, kind)
             return answer
 
-    async def _go_on(self, lost: ActorRef, give_up_at: float) -> None:
+    async def _go_on(self, lost: ActorRef) -> None:
         """Find the session's runner, which may be another one by now, and tell it what it may not
-        know.
+        know. Raises `SessionEnded` when nothing was heard of it for too long.
         """
-        loop, pause_s = asyncio.get_running_loop(), self._timings.delivery.retry_pause_s
+        loop, delivery = asyncio.get_running_loop(), self._timings.delivery
         async with self._going_on:
             while self._runner == lost and self._ended is None:
+                if self._silent_since is None:
+                    self._silent_since = loop.time()
                 try:
                     began = await self._ask_to_begin(goes_on=True)
                     if began.runner != lost:
                         await self._repeat(began.runner)
                     self._runner = began.runner
+                    self._silent_since = None
                     return
                 except RequestRefused as error:
                     raise self._end(str(error)) from error
                 except ActorError as error:
-                    if loop.time() >= give_up_at:
+                    if self._is_given_up(loop.time()):
                         raise self._end(f"the coordinator is out of reach: {error}") from error
-                await asyncio.sleep(pause_s)
+                await asyncio.sleep(delivery.retry_pause_s)
+
+    def _is_given_up(self, now: float) -> bool:
+        since, limit_s = self._silent_since, self._timings.delivery.away_limit_s
+        return since is not None and now - since >= limit_s
 
     async def _repeat(self, runner: ActorRef) -> None:
         """Say again what is published, and what is open."""

@@ -144,12 +144,12 @@ class ActorLogs:
         )
 
     def _on_denoising_begun(self, lease: int, **_: object) -> None:
-        grant = self._worker.denoises = self._worker.grants[lease]
-        commit = grant.commits[0]
+        grant = self._worker.denoises = self._worker.grants.get(lease)
+        commit = grant.commits[0] if grant is not None else None
         self._worker.told = commit.step if commit is not None else 0
 
     def _on_denoising_left(self, lease: int) -> None:
-        grant = self._worker.grants.pop(lease)
+        grant = self._worker.grants.pop(lease, None)  # another session's may bear its number
         if self._worker.denoises == grant:  # the next batch may have its turn already
             self._worker.denoises = None
 

@@ -37,6 +37,8 @@ _CALM_S = ARMED_S + 5.0
 """After the last fault, so long may it be until it happens, or is over."""
 _LIVENESS_S = 900.0
 """A program comes to its end within this time."""
+_LATE_S = 5.0
+"""What is dropped may still be on its way for so long; it is deleted with what comes next."""
 _KEPT_S = 15.0
 """What was taken is deleted within this time."""
 _GIVEN_UP_S = Timings().coordinator.session_away_s + 10.0
@@ -222,6 +224,9 @@ async def _run_loop(run: SessionRun, program: LoopProgram, rng: random.Random) -
             return False
     await program.turn(train_s=1.0)
     if ending == "all read":
+        await program.finish()
+        await asyncio.sleep(_LATE_S)
+        await program.turn(train_s=0.0)
         await program.finish()
         await asyncio.sleep(_KEPT_S)
         for key in run.kept_for_the_session():
