@@ -94,7 +94,6 @@ class SessionLink:
         self._runner: ActorRef | None = None
         self._going_on = asyncio.Lock()
         self._polling: asyncio.Task[None] | None = None
-        self._something_open = asyncio.Event()
         self._ended: SpotlightError | None = None
         self._silent_since: float | None = None
         """When an answer did not come; None if one has come since."""
@@ -143,7 +142,6 @@ class SessionLink:
                 for order in some:
                     self._open.pop(order.number, None)
                 raise
-            self._something_open.set()
 
     async def withdraw(self, numbers: Iterable[int]) -> None:
         """Nobody wants these any more."""
@@ -243,12 +241,11 @@ class SessionLink:
         return answer
 
     async def _poll(self) -> None:
-        """Take what is done, for as long as anything is open."""
+        """Take what is done. Also while nothing is open: the coordinator hears that the program is
+        there, and has it back after a loss.
+        """
         try:
             while True:
-                if not self._open and not self._taken:
-                    self._something_open.clear()
-                    await self._something_open.wait()
                 taken = tuple(sorted(self._taken))
                 done = await self._ask(TakeGroups(taken), GroupsDone)
                 self._taken.difference_update(taken)
