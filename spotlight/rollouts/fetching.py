@@ -90,5 +90,5 @@ class SampleFetcher:
         return await asyncio.to_thread(self._unpack, await self._fetch(bundle))
 
 
-def _failed(task: asyncio.Task[Mapping[str, Any]]) -> bool:
+def _failed(task: asyncio.Task[Mapping[str, Tensor]]) -> bool:
     return task.done() and (task.cancelled() or task.exception() is not None)

@@ -1,5 +1,5 @@
-"""Somebody's training loop in a simulated cluster: what it asks of its `Rollouts`, and what comes of
-it, is in the history."""
+"""Somebody's training loop in a simulated cluster: what it asks of its `Rollouts`, and what comes
+of it, is in the history."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ KEEP = 2
 _MANY = 60
 """Groups: more than are done before the loop turns to something else."""
 _PREVIEW_STEPS = 4
+_LATE_S = 5.0
+"""What nobody wants any more may still come for so long; it is deleted with what comes next."""
 _TOLD_WITHIN_S = 1.0
 _ENDINGS: dict[type[SpotlightError], str] = {
     SessionEnded: "session ended",
@@ -93,7 +95,10 @@ class LoopProgram:
         self._note("looked", published=version, told=capacity.newest_version)
 
     async def finish(self) -> None:
-        """Read what is open."""
+        """Read what is open, and one group more."""
+        await self._read_all(leaving=0.0)
+        await asyncio.sleep(_LATE_S)
+        self._ask([ANY_VERSION], count=1)
         await self._read_all(leaving=0.0)
 
     async def begin_much(self) -> None:

@@ -37,8 +37,6 @@ _CALM_S = ARMED_S + 5.0
 """After the last fault, so long may it be until it happens, or is over."""
 _LIVENESS_S = 900.0
 """A program comes to its end within this time."""
-_LATE_S = 5.0
-"""What is dropped may still be on its way for so long; it is deleted with what comes next."""
 _KEPT_S = 15.0
 """What was taken is deleted within this time."""
 _GIVEN_UP_S = Timings().coordinator.session_away_s + 10.0
@@ -118,7 +116,9 @@ class SessionRun:
         """Keys of what the coordinator's disk holds of it."""
         stores = self.cluster.stores.all_in_use()
         name = f"runs/session-{self.seed}-{self.lives}/"
-        return [k for folder, disk in stores.items() if folder.startswith(name) for k in disk.bundles]
+        return [
+            k for folder, disk in stores.items() if folder.startswith(name) for k in disk.bundles
+        ]
 
     @property
     def history(self) -> History:
@@ -128,7 +128,9 @@ class SessionRun:
     @property
     def calm_at(self) -> float:
         """From then on nothing is disturbed any more."""
-        return max((each.at_s + each.lasts_s for each in self.scenario.faults), default=0.0) + _CALM_S
+        return (
+            max((each.at_s + each.lasts_s for each in self.scenario.faults), default=0.0) + _CALM_S
+        )
 
 
 async def simulate_session(seed: int, made: SessionScenario, folder: Path) -> SessionRun:
@@ -195,9 +197,7 @@ async def _hold_session(run: SessionRun, system: ActorSystem) -> None:
     try:
         async with session(run.cluster, system, PROGRAM, name, run.scenario.work) as rollouts:
             history.add("begun", session=name)
-            program = LoopProgram(
-                rollouts, name, run.scenario.work, rng=rng, history=history
-            )
+            program = LoopProgram(rollouts, name, run.scenario.work, rng=rng, history=history)
             try:
                 is_over = await _run_loop(run, program, rng)
             except SessionEnded as error:
@@ -224,9 +224,6 @@ async def _run_loop(run: SessionRun, program: LoopProgram, rng: random.Random) -
             return False
     await program.turn(train_s=1.0)
     if ending == "all read":
-        await program.finish()
-        await asyncio.sleep(_LATE_S)
-        await program.turn(train_s=0.0)
         await program.finish()
         await asyncio.sleep(_KEPT_S)
         for key in run.kept_for_the_session():

@@ -1,5 +1,5 @@
-"""A session of a program in a simulated cluster: the real `Rollouts`, with names of weights and rows
-of fingerprints where tensors would be."""
+"""A session of a program in a simulated cluster: the real `Rollouts`, with names of weights and
+rows of fingerprints where tensors would be."""
 
 from __future__ import annotations
 

@@ -21,9 +21,7 @@ async def _ask(
     cluster: Cluster, message: GetStatus | CancelJob, *, limit_s: float
 ) -> JobStatus | None:
     try:
-        answer = await cluster.user().ask(
-            cluster.coordinator_actor(), message, timeout_s=limit_s
-        )
+        answer = await cluster.user().ask(cluster.coordinator_actor(), message, timeout_s=limit_s)
     except ActorError:
         return None
     assert isinstance(answer, JobStatus)

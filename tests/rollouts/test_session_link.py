@@ -312,7 +312,9 @@ def test_what_a_lost_worker_has_left_is_deleted_when_all_is_taken(tmp_path: Path
         async with program(cluster) as loop:
             await loop.publish(0)
             await loop.link.submit([order(1)])
-            (store,) = (disk for name, disk in cluster.stores.all_in_use().items() if "runs" in name)
+            (store,) = (
+                disk for name, disk in cluster.stores.all_in_use().items() if "runs" in name
+            )
             store.bundles["commits/b/0/1-1-3"] = b"it did not come to say so"
             await loop.done(1)
             await asyncio.sleep(10.0)
