@@ -264,7 +264,8 @@ def chaos(
     ] = None,
     processes: Annotated[int, typer.Option(min=1, help="Seeds that run at once.")] = 2,
 ) -> None:
-    """Disturb simulated jobs with faults and check what must always hold; exit 1 if it does not."""
+    """Disturb simulated jobs, and sessions of loops of one's own, with faults and check what must
+    always hold; exit 1 if it does not."""
     from spotlight.cli.chaos import replay, try_many
 
     raise typer.Exit(replay(seed) if seed is not None else try_many(first, seeds, processes))

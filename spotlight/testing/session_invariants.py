@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from spotlight.testing import fingerprints
 from spotlight.testing.faults import FaultKind
 from spotlight.testing.history import Happening
+from spotlight.testing.invariants import little_is_denoised_again
 from spotlight.testing.loop_program import KEEP
 from spotlight.timings import Timings
 
@@ -156,6 +157,7 @@ INVARIANTS: tuple[Callable[[SessionRun], Iterable[str]], ...] = (
     failures_have_a_reason,
     explorations_choose_by_previews,
     sessions_end_for_a_reason,
+    little_is_denoised_again,
 )
 
 
