@@ -4,12 +4,13 @@ disturbed by faults that follow from its seed.
     python -m benchmarks.chaos --json [--quick]
 
 The real coordinator, nodes and group leaders run on virtual time; every history is checked against
-the invariants of `spotlight.testing.invariants` and `.session_invariants`. A fault counts only where
+the invariants of `spotlight.testing.invariants`, or `session_invariants`. A fault counts only where
 it changed something.
 
-Figures: `sessions` are the seeds that drove one, `violations` are seeds whose history breaks an invariant, `fewest_effective_faults` is the
-count of the rarest kind of fault. `virtual_per_cpu_second_N` is how fast an undisturbed job goes by
-on N members, in virtual seconds per second of processor time.
+Figures: `sessions` are the seeds that drove one, `violations` those whose history breaks an
+invariant, `fewest_effective_faults` is the count of the rarest kind of fault.
+`virtual_per_cpu_second_N` is how fast an undisturbed job goes by on N members, in virtual seconds
+per second of processor time.
 """
 
 from __future__ import annotations

@@ -228,12 +228,16 @@ class SessionLink:
                 raise RequestRefused(answer.reason)
 
     async def _ask_to_begin(self, *, goes_on: bool) -> SessionBegan:
-        message = BeginSession(self._session, self.user, self._work, goes_on)
+        message, timings = (
+            BeginSession(self._session, self.user, self._work, goes_on),
+            self._timings,
+        )
+        # To begin it reads files; to go on it need not, and is asked again in time.
+        limit_s = (
+            timings.delivery.answer_limit_s if goes_on else timings.coordinator.submit_answer_s
+        )
         answer = await self._system.ask(
-            self._coordinator,
-            message,
-            timeout_s=self._timings.coordinator.submit_answer_s,
-            sender=self.user,
+            self._coordinator, message, timeout_s=limit_s, sender=self.user
         )
         if isinstance(answer, SessionRefused):
             raise RequestRefused(answer.reason)

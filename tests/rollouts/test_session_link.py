@@ -276,6 +276,19 @@ def test_a_program_that_asks_for_nothing_for_long_keeps_its_session(tmp_path: Pa
     simulate(tmp_path, scene)
 
 
+def test_what_is_lost_on_its_way_is_said_again_before_long(tmp_path: Path) -> None:
+    async def scene(cluster: Cluster) -> None:
+        async with program(cluster) as loop:
+            await loop.publish(0)
+            await loop.link.submit([order(1)])
+            cluster.network.faults.loss = 1.0
+            await asyncio.sleep(20.0)
+            cluster.network.faults.loss = 0.0
+            await loop.done(1, limit_s=25.0)
+
+    simulate(tmp_path, scene)
+
+
 def test_two_losses_of_the_coordinator_are_not_counted_as_one(tmp_path: Path) -> None:
     async def scene(cluster: Cluster) -> None:
         async with program(cluster) as loop:
