@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from spotlight.actors.coordinator.request_plans import sampling_settings
-from spotlight.errors import RequestRefused, SessionEnded, SpotlightError, VersionGone
+from spotlight.errors import RequestRefused, SessionEnded, VersionGone
 from spotlight.jobs import WorkSpec
 from spotlight.rollouts.exploration import Exploration
 from spotlight.rollouts.groups import Group, RolloutRequest, Sample
@@ -29,11 +29,6 @@ _PREVIEW_STEPS = 4
 _LATE_S = 5.0
 """What nobody wants any more may still come for so long; it is deleted with what comes next."""
 _TOLD_WITHIN_S = 1.0
-_ENDINGS: dict[type[SpotlightError], str] = {
-    SessionEnded: "session ended",
-    VersionGone: "version gone",
-    RequestRefused: "refused",
-}
 
 
 @dataclass(eq=False)
@@ -187,8 +182,12 @@ class LoopProgram:
         try:
             async for group in call.stream:
                 self._note_group(call, group)
-        except (SessionEnded, VersionGone, RequestRefused) as error:
-            until, reason = _ENDINGS[type(error)], str(error)
+        except SessionEnded:
+            until = "session ended"  # the reason is that of the session
+        except VersionGone as error:
+            until, reason = "version gone", str(error)
+        except RequestRefused as error:
+            until, reason = "refused", str(error)
         self._note("read", call=call.number, until=until, reason=reason)
         if until == "session ended":
             await self._rollouts.capacity()  # raises it again
