@@ -75,8 +75,8 @@ class LoopProgram:
         before = Exactly(max(0, version - 1))
         if rng.random() < 0.4:  # what waits for the weights that come, and what needs the last
             self._ask([AtLeast(version), Exactly(version), before])
-        await self._rollouts.publish(cast(Any, self._weights(version)), version)
-        self._note("published", version=version)
+        meanwhile = [self._read_all(leaving=0.15)] if rng.random() < 0.3 else []
+        await asyncio.gather(self._publish(version), *meanwhile)
         self._ask([ANY_VERSION, AtLeast(version), Exactly(version), before])
         if rng.random() < 0.2:
             self._ask([Exactly(max(0, version - 3))], count=1)
@@ -123,6 +123,10 @@ class LoopProgram:
         self._history.violation("a session that was lost goes on")
 
     # --- what it asks ---
+
+    async def _publish(self, version: int) -> None:
+        await self._rollouts.publish(cast(Any, self._weights(version)), version)
+        self._note("published", version=version)
 
     def _ask(self, rules: Sequence[AtLeast | Exactly], count: int = 0) -> None:
         rng = self._rng

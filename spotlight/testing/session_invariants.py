@@ -24,6 +24,8 @@ _COSTS_SAMPLES: tuple[FaultKind, ...] = ("poison", "scorer_error")
 """Faults after which samples may fail."""
 _HEARD_S = 16.0
 """Who is in reach for so long is heard: a question is repeated after 10 s."""
+_LOOK_S = 1.0
+"""It is looked so often who is in reach."""
 
 
 def check_session(run: SessionRun) -> None:
@@ -130,22 +132,22 @@ def sessions_end_for_a_reason(run: SessionRun) -> Iterable[str]:
     coordinator do not hear each other for as long as they wait."""
     timings = Timings()
     for lost in run.history.all("session_lost"):
-        reason, at = str(lost["reason"]), lost.time_s
+        reason = str(lost["reason"])
+        cancelled = run.history.effective["cancel_session"] or run.began_much
+        silent_s = _latest_silence(run, lost.time_s) + _LOOK_S
         if "cancelled by the user" in reason:
-            fine = run.history.effective["cancel_session"] or run.began_much
+            fine = cancelled
         elif "No space left on device" in reason:
-            fine = bool(run.history.effective["disk_error"])
-        elif "out of reach" in reason or reason.endswith("it is over"):
-            patience_s = (
-                timings.delivery.away_limit_s
-                if "the coordinator is out of reach" in reason
-                else timings.coordinator.session_away_s
-            )
-            fine = _longest_silence(run, at) >= patience_s
-        else:
-            fine = False
+            fine = run.history.effective["disk_error"]
+        elif "the coordinator is out of reach" in reason:
+            fine = silent_s >= timings.delivery.away_limit_s
+        elif "its program has been out of reach" in reason:
+            fine = silent_s >= timings.coordinator.session_away_s
+        else:  # the coordinator was killed since, and does not know
+            unknown = reason.endswith("it is over")
+            fine = unknown and (cancelled or silent_s >= timings.coordinator.session_away_s)
         if not fine:
-            yield f"the session was lost at {at:.1f}: {reason}"
+            yield f"the session was lost at {lost.time_s:.1f}: {reason}"
 
 
 INVARIANTS: tuple[Callable[[SessionRun], Iterable[str]], ...] = (
@@ -161,27 +163,22 @@ INVARIANTS: tuple[Callable[[SessionRun], Iterable[str]], ...] = (
 )
 
 
-def _longest_silence(run: SessionRun, until_s: float) -> float:
-    """For how long at most program and coordinator did not hear each other, moments apart."""
-    longest = 0.0
-    silent_since: float | None = 0.0
-    heard_since: float | None = None
-    for each in run.history.happenings:
-        if each.time_s > until_s:
-            break
-        if each.kind != "reach":
+def _latest_silence(run: SessionRun, until_s: float) -> float:
+    """For how long program and coordinator have not heard each other, but for moments; 0 if they
+    have by now, long enough for both to know."""
+    began = ended = 0.0
+    there = False
+    for each in run.history.all("reach"):
+        if each.time_s > until_s or each["there"] == there:
             continue
-        if each["there"]:
-            heard_since = each.time_s
-        else:
-            if heard_since is None or each.time_s - heard_since >= _HEARD_S:
-                silent_since = each.time_s
-            heard_since = None
-        if heard_since is not None and silent_since is not None:
-            longest = max(longest, heard_since - silent_since)
-    if heard_since is None and silent_since is not None:
-        longest = max(longest, until_s - silent_since)
-    return longest
+        there = each["there"]
+        if there:
+            ended = each.time_s
+        elif each.time_s - ended >= _HEARD_S:
+            began = each.time_s
+    if not there:
+        ended = until_s
+    return ended - began if until_s - ended < 2 * _HEARD_S else 0.0
 
 
 def _groups(run: SessionRun) -> Iterator[tuple[Happening, Any]]:
