@@ -78,11 +78,8 @@ _MEAN: dict[FaultKind, float] = {
     "coordinator_kill": 1.0,
     "pool_loss": 1.0,
     "pause_worker": 1.6,
-    "kill_program": 0.5,
-    "pause_program": 0.5,
-    "cut_program": 0.6,
-    "cancel_session": 0.5,
-    "lose_coordinator": 0.5,
+    "cancel_session": 0.7,
+    "lose_coordinator": 0.7,
 }
 _USUAL_MEAN = 0.8
 """How many faults of a kind a seed has on average: more where many find nothing to disturb."""

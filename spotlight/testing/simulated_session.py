@@ -58,7 +58,13 @@ class _NoNoisySteps:
 
 @asynccontextmanager
 async def session(
-    cluster: Cluster, system: ActorSystem, process: str, name: str, work: WorkSpec
+    cluster: Cluster,
+    system: ActorSystem,
+    process: str,
+    name: str,
+    work: WorkSpec,
+    *,
+    tensors: bool = True,
 ) -> AsyncIterator[Rollouts]:
     """As `Rollouts.connect` does, in a process whose actor system this is. The latents of a sample
     are a `fingerprints.Row`.
@@ -73,7 +79,7 @@ async def session(
         _unpack,
         Timings(),
     )
-    rollouts = Rollouts(connection, name, work, tensors=True)
+    rollouts = Rollouts(connection, name, work, tensors=tensors)
     try:
         await rollouts.begin()
         yield rollouts

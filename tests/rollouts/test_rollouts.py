@@ -27,7 +27,8 @@ async def opened(cluster: Cluster, **changes: Any) -> AsyncIterator[Rollouts]:
     """A session, in a process of its own."""
     system = ActorSystem(cluster.network.transport("program"), rng=random.Random(1))
     await system.start()
-    async with session(cluster, system, "program", "tries", work(**changes)) as rollouts:
+    spec = work(**changes)
+    async with session(cluster, system, "program", "tries", spec, tensors=False) as rollouts:
         yield rollouts
     await system.aclose()
 
