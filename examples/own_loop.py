@@ -2,8 +2,7 @@
 
 import torch
 
-from spotlight import BlockingRollouts, ModelSpec, RolloutRequest
-from spotlight.diffusion.checkpoints import load_model
+from spotlight import BlockingRollouts, ModelSpec, RolloutRequest, load_model
 
 SIZE = {"height": 16, "width": 48}
 prompts = [f'the number "{number}"' for number in (1234, 5678, 9012, 3456)]

@@ -2,7 +2,7 @@
 GPUs.
 
 As a library it prints nothing, handles no signals and owns no event loop. What is named here is
-imported when it is first used, and none of it loads torch.
+imported when it is first used, and only `Trainer`, `load_model` and `training_batch` load torch.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, Message, handles
+    from spotlight.diffusion.checkpoints import load_model
     from spotlight.errors import (
         JobError,
         RequestRefused,
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
         VersionGone,
         WeightsRefused,
     )
-    from spotlight.jobs import JobSpec, ModelSpec, RewardSpec, SamplerSpec
+    from spotlight.jobs import JobSpec, ModelSpec, RewardSpec, SamplerSpec, TrainingSpec
     from spotlight.rollouts.blocking import BlockingRollouts
     from spotlight.rollouts.exploration import Exploration
     from spotlight.rollouts.groups import (
@@ -36,9 +37,11 @@ if TYPE_CHECKING:
     )
     from spotlight.rollouts.rollouts import Rollouts
     from spotlight.rollouts.streams import GroupStream
+    from spotlight.rollouts.training_batches import training_batch
     from spotlight.rollouts.versions import AtLeast, Exactly
     from spotlight.running.run import RunSummary, run, run_blocking
     from spotlight.trackers import Callback
+    from spotlight.training.trainer import Trainer
     from spotlight.transport.control import ZeroMQTransport
 
 __version__ = "0.1.0"
@@ -71,14 +74,18 @@ _HOMES = {
     "SessionEnded": "spotlight.errors",
     "SpotlightError": "spotlight.errors",
     "StopJob": "spotlight.errors",
+    "Trainer": "spotlight.training.trainer",
+    "TrainingSpec": "spotlight.jobs",
     "Usage": "spotlight.rollouts.groups",
     "UserError": "spotlight.errors",
     "VersionGone": "spotlight.errors",
     "WeightsRefused": "spotlight.errors",
     "ZeroMQTransport": "spotlight.transport.control",
     "handles": "spotlight.actors.runtime",
+    "load_model": "spotlight.diffusion.checkpoints",
     "run": "spotlight.running.run",
     "run_blocking": "spotlight.running.run",
+    "training_batch": "spotlight.rollouts.training_batches",
 }
 """Every public name, and the module that it is of."""
 
@@ -110,14 +117,18 @@ __all__ = [
     "SessionEnded",
     "SpotlightError",
     "StopJob",
+    "Trainer",
+    "TrainingSpec",
     "Usage",
     "UserError",
     "VersionGone",
     "WeightsRefused",
     "ZeroMQTransport",
     "handles",
+    "load_model",
     "run",
     "run_blocking",
+    "training_batch",
 ]
 
 

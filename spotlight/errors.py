@@ -1,18 +1,18 @@
 """Every error that Spotlight raises on purpose.
 
 SpotlightError
-├── UserError                 something the user can mend; the CLI prints it as one line
+├── UserError                 something the user can fix; the CLI prints it as one line
 │   ├── JobError              a field of the job is wrong; carries the field's path
-│   ├── UnreadableFile        a file that was named is none, or not what is read; carries its path
+│   ├── UnreadableFile        a named file is missing or cannot be read; carries its path
 │   ├── CheckpointError       a model checkpoint is missing or does not fit the job
-│   ├── CannotShard           a transformer cannot be shared out to an SP group like this
+│   ├── CannotShard           a transformer cannot be divided over an SP group like this
 │   ├── MissingDependency     an optional package is not installed
 │   ├── AddressInUse          a port that was asked for is taken
-│   ├── RunFolderError        the run folder is of another job, full, or not writable
+│   ├── RunFolderError        the run folder belongs to another job, is full, or not writable
 │   │   └── JournalError      the journal is damaged, of another job, or could not be written
-│   ├── WeightsRefused        a publication does not fit the model, or what was published before
-│   ├── VersionGone           a weights version is wanted that is not kept any more
-│   └── RequestRefused        the coordinator says no, with the reason
+│   ├── WeightsRefused        a publication does not fit the model, or an earlier publication
+│   ├── VersionGone           a requested weights version is no longer kept
+│   └── RequestRefused        the coordinator refuses, with the reason
 ├── SessionEnded              a session with a coordinator is over; carries why
 ├── ActorError                an actor could not be reached or did not answer
 │   ├── MailboxFull           the receiver pushes back; retry later
@@ -24,10 +24,10 @@ SpotlightError
 │   ├── FrameRejected         a frame that is malformed, too large, or of an unknown type
 │   └── TransferFailed        a tensor bundle could not be sent or fetched
 ├── WrongWeights              a worker does not hold the weights version that was asked for
-├── CommitRefused             saved progress is not that of the request it came with
-├── NotFinite                 samples are NaN or infinite; carries which of their batch
+├── CommitRefused             saved progress does not belong to the request it came with
+├── NotFinite                 samples are NaN or infinite; carries their places in the batch
 ├── TrainingDiverged          a loss or a gradient is not finite
-├── LossFailed                a loss of the user's own raised, or returned what is none
+├── LossFailed                a user's loss raised, or returned something that is not a loss
 ├── StopJob                   raised by a callback that wants the job to end
 └── ScoringError              a scorer failed; never turned into a reward
 """
@@ -42,7 +42,7 @@ class SpotlightError(Exception):
 
 
 class UserError(SpotlightError):
-    """Something the user can mend: the message names the field or path and says what to do."""
+    """Something the user can fix: the message names the field or path and says what to do."""
 
     exit_code = 2
 
@@ -57,7 +57,7 @@ class JobError(UserError):
 
 
 class UnreadableFile(UserError):
-    """A file that was named cannot be read, is no regular file, too large, or not text."""
+    """A file that was named cannot be read, is not a regular file, is too large, or is not text."""
 
     def __init__(self, path: Path, problem: str) -> None:
         super().__init__(f"{path} {problem}")
@@ -70,7 +70,7 @@ class CheckpointError(UserError):
 
 
 class CannotShard(UserError):
-    """A transformer, or this forward pass of it, cannot be shared out to an SP group."""
+    """A transformer, or this forward pass of it, cannot be divided over an SP group."""
 
 
 class MissingDependency(UserError):
@@ -82,23 +82,24 @@ class AddressInUse(UserError):
 
 
 class RunFolderError(UserError):
-    """The run folder is of another job, full, or not writable."""
+    """The run folder belongs to another job, is full, or is not writable."""
 
 
 class JournalError(RunFolderError):
-    """The journal is damaged, of another job or format, in use, or could not be written."""
+    """The journal is damaged, belongs to another job or format, is in use, or could not be
+    written."""
 
 
 class RequestRefused(UserError):
-    """The coordinator says no; the message gives its reason."""
+    """The coordinator refuses; the message gives its reason."""
 
 
 class WeightsRefused(UserError):
-    """Published weights have other names or shapes than the model's, or the number of others."""
+    """Published weights have other names or shapes than the model's, or an already used version."""
 
 
 class VersionGone(UserError):
-    """Rollouts are wanted with a weights version that is not kept any more."""
+    """Rollouts were requested with a weights version that is no longer kept."""
 
 
 class SessionEnded(SpotlightError):
@@ -152,11 +153,11 @@ class WrongWeights(SpotlightError):
 
 
 class CommitRefused(SpotlightError):
-    """Saved progress is damaged, gone, or not that of the request it came with."""
+    """Saved progress is damaged, gone, or does not belong to the request it came with."""
 
 
 class NotFinite(SpotlightError):
-    """Latents or images are NaN or infinite: as a picture they would be black, and score 0."""
+    """Latents or images are NaN or infinite: decoded, they would be black images that score 0."""
 
     def __init__(self, problem: str, rows: tuple[int, ...]) -> None:
         super().__init__(problem)
@@ -165,12 +166,12 @@ class NotFinite(SpotlightError):
 
 
 class TrainingDiverged(SpotlightError):
-    """A loss or a gradient is not finite; the weights are those of the update before."""
+    """A loss or a gradient is not finite; the weights are those before the update."""
 
 
 class LossFailed(SpotlightError):
-    """A loss that is not in the box raised an error, or returned what is no loss; the weights are
-    those of the update before.
+    """A user's loss raised an error, or returned something that is not a loss; the weights are
+    those before the update.
     """
 
 

@@ -79,7 +79,8 @@ def read_bytes(path: Path, *, most: int) -> bytes:
     if len(data) != nbytes:
         raise UnreadableFile(
             path,
-            "is not as long as it says, as it is being written or lies on no disk; copy it first",
+            "does not have the length that the system reports, because it is being written or"
+            " is not on a disk; copy it first",
         )
     return data
 
@@ -111,7 +112,9 @@ def _open(path: Path) -> int:
         # Before it is opened: opening some devices has an effect.
         _require_regular(path, os.stat(path).st_mode)
     except ValueError as error:
-        raise UnreadableFile(path, "is no path: it holds what no name of a file may") from error
+        raise UnreadableFile(
+            path, "is not a path: it holds a character that no file name may have"
+        ) from error
     # Without waiting, should a pipe have taken its place since.
     return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
@@ -124,7 +127,9 @@ def irregularity(mode: int) -> str | None:
         stat.S_IFSOCK: "a socket",
         stat.S_IFLNK: "a link",
     }
-    return None if stat.S_ISREG(mode) else f"is {kinds.get(stat.S_IFMT(mode), 'a device')}, no file"
+    if stat.S_ISREG(mode):
+        return None
+    return f"is {kinds.get(stat.S_IFMT(mode), 'a device')}, not a file"
 
 
 def _require_regular(path: Path, mode: int) -> None:

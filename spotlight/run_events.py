@@ -1,7 +1,7 @@
-"""The events of a run: one record per line of `events.jsonl`, tagged by the name of its event. Who
-writes a run folder and who reads one use these very types; they use nothing of ours but types.
+"""The events of a run: one record per line of `events.jsonl`, tagged by the name of its event.
+Writers and readers of run folders use these same types, which import nothing of ours but types.
 
-A line may lack what has a default here; an older Spotlight did not write it.
+A line may lack the fields that have a default here; older versions of Spotlight did not write them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class RunEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
     """Something that happened in a run."""
 
     time_s: float = 0.0
-    """Seconds of run time when it happened; whoever writes the line fills them in."""
+    """Seconds of run time when it happened; filled in when the line is written."""
 
     @property
     def name(self) -> str:
@@ -34,7 +34,7 @@ class RunEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
 
 
 class RunStarted(RunEvent, frozen=True, kw_only=True, tag="run_started"):
-    """A coordinator begins or goes on with the run."""
+    """A coordinator starts or continues the run."""
 
     job: str = ""
     """Name of the job."""
@@ -43,14 +43,14 @@ class RunStarted(RunEvent, frozen=True, kw_only=True, tag="run_started"):
 
 
 class JournalTailDropped(RunEvent, frozen=True, kw_only=True, tag="journal_tail_dropped"):
-    """The end of the journal was damaged, and the run goes on from what is before it."""
+    """The end of the journal was damaged, and the run continues from the part before it."""
 
     what: str
     """What was dropped."""
 
 
 class RunFinished(RunEvent, frozen=True, kw_only=True, tag="run_finished"):
-    """The job has ended, for now at least."""
+    """The job has ended; it may be resumed."""
 
     outcome: str = "finished"
     """How it ended: finished, cancelled or failed."""
@@ -64,43 +64,44 @@ class PhaseBegan(RunEvent, frozen=True, kw_only=True, tag="phase"):
     phase: str
     """Name of the phase, such as rollout or train."""
     iteration: int = 0
-    """Number of the iterations that are complete."""
+    """Number of completed iterations."""
 
 
 class WeightsPublished(RunEvent, frozen=True, kw_only=True, tag="weights_published"):
     """Nodes can pull a new version of the weights."""
 
     version: int
-    """Number of the updates that the weights have had."""
+    """Number of updates that the weights have had."""
 
 
 class CheckpointSaved(RunEvent, frozen=True, kw_only=True, tag="checkpoint_saved"):
-    """A checkpoint is durable."""
+    """A checkpoint has been saved to disk."""
 
     iteration: int
-    """Number of the iterations that the checkpoint holds."""
+    """Number of completed iterations in the checkpoint."""
     path: str
-    """Where the checkpoint is."""
+    """Path of the checkpoint."""
 
 
 class ModelExported(RunEvent, frozen=True, kw_only=True, tag="model_exported"):
     """The weights with the best validation are in the folder `export`."""
 
     iteration: int
-    """Number of the iterations that these weights were trained."""
+    """Number of iterations that these weights were trained for."""
     score: float | None = None
-    """Their validation score; None if there is none on record."""
+    """Their validation score; None if it is not recorded."""
 
 
 class CallbackTrouble(RunEvent, frozen=True, kw_only=True, tag="callback_trouble"):
-    """A callback or tracker of the run has failed, or was too slow; the run went on without it."""
+    """A callback or tracker of the run has failed or was too slow; the run was not affected."""
 
     callback: str
     """Its name."""
     failures: int
     """How many of its calls raised an error."""
     dropped: int
-    """Number of the records that no callback was told of, as all of them together were too slow."""
+    """Number of records that were dropped for all callbacks, because together they were too
+    slow."""
     error: str = ""
     """The last error."""
 
@@ -122,42 +123,42 @@ class RewardsFlat(RunEvent, frozen=True, kw_only=True, tag="rewards_flat"):
     iteration: int
     """The iteration."""
     reward: float
-    """What all of them have; of several rewards the mean by their weights."""
+    """The reward of all of them; with several rewards, their weighted mean."""
     in_a_row: int
-    """So many iterations in a row had nothing but equal rewards, this one included."""
+    """Number of iterations in a row with only equal rewards, including this one."""
     stops_after: int
-    """After so many in a row the job stops."""
+    """The job stops after this many in a row."""
 
 
 class RewardFell(RunEvent, frozen=True, kw_only=True, tag="reward_fell"):
     """A reward that is not trained on fell beyond noise while the score rose: the model may game
-    what it is trained on."""
+    the rewards that it is trained on."""
 
     weights_version: int
     """The version that was validated."""
     reward: str
     """Name of the reward."""
     mean: float
-    """What the version has of it."""
+    """Mean of this reward for that version."""
     best: float
-    """The most that a version before had."""
+    """The best mean of this reward for an earlier version."""
     best_version: int
-    """That version."""
+    """The version that had the best mean."""
 
 
 class ExplorationReduced(RunEvent, frozen=True, kw_only=True, tag="exploration_reduced"):
-    """Previews have earned too little, so fewer of them are made."""
+    """Previews have gained too little, so fewer of them are made."""
 
     iteration: int
-    """The iteration that is explored for."""
+    """The iteration whose seeds are explored."""
     share: float
-    """Share of the previews that the job allows."""
+    """Share of the job's previews that are made."""
     tau: float
     """Kendall's tau between the rewards of previews and of samples."""
     pairs: float = 0.0
-    """Number of the probes that say so; older ones count less."""
+    """Number of probes behind `tau`; older ones count less."""
     realised: float = 0.0
-    """Share of the promised gain in spread that samples had."""
+    """Previews promise a gain in spread; the share of it that the samples had."""
 
 
 # --- nodes and workers ---
@@ -184,7 +185,7 @@ class NodeJoined(RunEvent, frozen=True, kw_only=True, tag="node_joined"):
 
 
 class NodeLost(RunEvent, frozen=True, kw_only=True, tag="node_lost"):
-    """A node is gone or out of reach, with all its workers."""
+    """A node and all its workers are gone or unreachable."""
 
     node: str
     """Name of the node."""
@@ -195,18 +196,18 @@ class NodeLost(RunEvent, frozen=True, kw_only=True, tag="node_lost"):
 
 
 class NoticeReceived(RunEvent, frozen=True, kw_only=True, tag="notice"):
-    """A node will be taken."""
+    """A node will be taken away."""
 
     node: str
     """Name of the node."""
     source: str
-    """Who says so: a cloud, a signal or a user."""
+    """Source of the notice: a cloud, a signal or a user."""
     lead_s: float | None
     """Seconds until then; None if that is not known."""
 
 
 class NoticeWithdrawn(RunEvent, frozen=True, kw_only=True, tag="notice_withdrawn"):
-    """A node is not taken after all."""
+    """The notice of a node was withdrawn."""
 
     node: str
     """Name of the node."""
@@ -235,11 +236,11 @@ class WorkerStateBegan(RunEvent, frozen=True, kw_only=True, omit_defaults=True, 
     pool: str = ""
     """The pool of its node: reserved or spot."""
     scoring_s: float = 0.0
-    """Time that scoring took the worker since its event before, whatever its state was."""
+    """Time that the worker spent scoring since its previous event, whatever its state was."""
 
 
 class WorkerCannotServe(RunEvent, frozen=True, kw_only=True, tag="worker_cannot_serve"):
-    """A worker cannot load the model of the job, so it takes nothing."""
+    """A worker cannot load the model of the job, so it takes no work."""
 
     worker: str
     """Name of the worker."""
@@ -248,7 +249,7 @@ class WorkerCannotServe(RunEvent, frozen=True, kw_only=True, tag="worker_cannot_
 
 
 class WorkerLost(RunEvent, frozen=True, kw_only=True, tag="worker_lost"):
-    """A worker is gone or out of reach, and others do what it held."""
+    """A worker is gone or unreachable, and others take over its requests."""
 
     worker: str
     """Name of the worker."""
@@ -259,21 +260,21 @@ class WorkerLost(RunEvent, frozen=True, kw_only=True, tag="worker_lost"):
     reason: str = ""
     """Why the worker is gone."""
     requests_reissued: dict[str, int] = {}
-    """Number of the requests that the worker held and that wait again, by their kind."""
+    """How many requests of the worker wait again, by their kind."""
 
 
 # --- requests ---
 
 
 class LeasesExpired(RunEvent, frozen=True, kw_only=True, tag="leases_expired"):
-    """Workers did not renew their leases, and others do what they held."""
+    """Workers did not renew their leases, and others take over their requests."""
 
     items: int
-    """Number of the requests that wait again."""
+    """Number of requests that wait again."""
 
 
 class LateResults(RunEvent, frozen=True, kw_only=True, tag="late_results"):
-    """A worker delivered something without a valid lease; it does not count."""
+    """A worker delivered a result without a valid lease; the result does not count."""
 
     worker: str
     """Name of the worker."""
@@ -282,7 +283,7 @@ class LateResults(RunEvent, frozen=True, kw_only=True, tag="late_results"):
 
 
 class RequestQuarantined(RunEvent, frozen=True, kw_only=True, tag="request_quarantined"):
-    """Every node that took a request was lost, so it is given up."""
+    """Every node that took a request was lost, so the request is given up."""
 
     request: str
     """Id of the request."""
@@ -296,7 +297,7 @@ class DenoiseFailed(RunEvent, frozen=True, kw_only=True, tag="denoise_failed"):
     worker: str
     """Name of the worker."""
     requests: tuple[str, ...]
-    """Ids of the requests that cannot be done; empty if that is not known."""
+    """Ids of the requests that failed; empty if that is not known."""
     error: str
     """What went wrong."""
 
@@ -319,29 +320,29 @@ class TrainersFound(RunEvent, frozen=True, kw_only=True, tag="trainers_found"):
     """The trainers of an earlier coordinator are still there, with their weights."""
 
     iteration: int
-    """Number of the iterations that they have trained."""
+    """Number of iterations that they have trained."""
 
 
 class TrainerOutOfReach(RunEvent, frozen=True, kw_only=True, tag="trainer_out_of_reach"):
-    """The node of a trainer rank is out of reach; the rank may be well."""
+    """The node of a trainer rank is unreachable; the rank itself may still run."""
 
     worker: str
     """Name of the worker that trains."""
     reason: str
-    """Why its node is out of reach."""
+    """Why its node is unreachable."""
     patience_s: float
-    """Seconds after which others take over."""
+    """Seconds after which other workers take over."""
 
 
 class TrainersLost(RunEvent, frozen=True, kw_only=True, tag="trainers_lost"):
-    """The job begins again from its last checkpoint, because trainers are lost."""
+    """Trainers are lost, so the job starts again from its last checkpoint."""
 
     reason: str
     """Which rank is lost, and why."""
     recovery: int
-    """How often the job has begun again from this checkpoint, this time included."""
+    """How often the job has started again from this checkpoint, including this time."""
     goes_on_from: int
-    """Number of the iterations in the checkpoint."""
+    """Number of completed iterations in the checkpoint."""
 
 
 EVENTS: dict[str, type[RunEvent]] = {

@@ -1,5 +1,5 @@
-"""The data that travels: requests, their saved progress, their results, and the bundles of tensors
-that these name. Every room may use these; they use nothing of ours.
+"""The data of messages: requests, their saved progress, their results, and the bundles of tensors
+that these name. Every package may import this; it imports nothing of ours.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Record(msgspec.Struct, frozen=True):
 
 
 class Prompt(msgspec.Struct, frozen=True):
-    """What an image is to show, as scorers are told."""
+    """What an image should show, as scorers get it."""
 
     text: str
     metadata: Mapping[str, Any] = {}

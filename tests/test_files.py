@@ -46,13 +46,13 @@ def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:
 
 def test_nobody_writes_to_a_named_pipe_and_still_nothing_waits(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    assert problem(tmp_path / "pipe") == "is a named pipe, no file"
+    assert problem(tmp_path / "pipe") == "is a named pipe, not a file"
 
 
 def test_a_link_to_a_named_pipe_is_one(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("pipe")
-    assert problem(tmp_path / "link") == "is a named pipe, no file"
+    assert problem(tmp_path / "link") == "is a named pipe, not a file"
 
 
 def test_a_pipe_that_takes_the_place_of_a_file_is_found_out(
@@ -62,21 +62,21 @@ def test_a_pipe_that_takes_the_place_of_a_file_is_found_out(
     (tmp_path / "text").write_text("here")
     before = os.stat(tmp_path / "text")
     monkeypatch.setattr(os, "stat", lambda path: before)
-    assert problem(tmp_path / "pipe") == "is a named pipe, no file"
+    assert problem(tmp_path / "pipe") == "is a named pipe, not a file"
 
 
 def test_other_things_that_are_no_files_are_named(tmp_path: Path) -> None:
-    assert problem(tmp_path) == "is a folder, no file"
-    assert problem(Path("/dev/zero")) == "is a device, no file"
+    assert problem(tmp_path) == "is a folder, not a file"
+    assert problem(Path("/dev/zero")) == "is a device, not a file"
     with socket.socket(socket.AF_UNIX) as unix:
         unix.bind(str(tmp_path / "socket"))
-        assert problem(tmp_path / "socket") == "is a socket, no file"
+        assert problem(tmp_path / "socket") == "is a socket, not a file"
 
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
 def test_a_file_that_holds_more_than_it_says_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Path("/proc/self/environ").stat().st_size == 0
-    assert "is not as long as it says" in problem(Path("/proc/self/environ"), most=10**6)
+    assert "does not have the length" in problem(Path("/proc/self/environ"), most=10**6)
 
 
 @pytest.mark.parametrize(
@@ -86,8 +86,8 @@ def test_a_file_that_holds_more_than_it_says_is_refused(monkeypatch: pytest.Monk
         ("x" * 5000, "File name too long"),
         ("file/inside", "Not a directory"),
         ("circle", "Too many levels of symbolic links"),
-        ("nul\0", "is no path"),
-        ("half\ud800", "is no path"),
+        ("nul\0", "is not a path"),
+        ("half\ud800", "is not a path"),
     ],
 )
 def test_a_path_that_leads_nowhere_is_refused_with_the_reason(

@@ -38,15 +38,20 @@ NAMES = [
     "SessionEnded",
     "SpotlightError",
     "StopJob",
+    "Trainer",
+    "TrainingSpec",
     "Usage",
     "UserError",
     "VersionGone",
     "WeightsRefused",
     "ZeroMQTransport",
     "handles",
+    "load_model",
     "run",
     "run_blocking",
+    "training_batch",
 ]
+NEED_TORCH = {"Trainer", "load_model", "training_batch"}
 HEAVY = {"torch", "diffusers", "transformers", "peft", "numpy", "onnxruntime", "wandb"}
 
 
@@ -62,10 +67,10 @@ def test_another_name_is_refused() -> None:
         _ = spotlight.walk
 
 
-def test_none_of_them_loads_anything_heavy() -> None:
+def test_those_that_need_no_torch_load_nothing_heavy() -> None:
     code = (
-        "import json, sys, spotlight; before = len(sys.modules);"
-        "[getattr(spotlight, name) for name in spotlight.__all__];"
+        "import json, sys, spotlight;"
+        f"[getattr(spotlight, name) for name in {sorted(set(NAMES) - NEED_TORCH)}];"
         "print(json.dumps(list(sys.modules)))"
     )
     done = subprocess.run(

@@ -3,7 +3,7 @@ DiT that draws coloured circles, squares and triangles.
 
 Deterministic from the seed on one machine; about four minutes on one CPU core. Flow matching with
 true captions, stopped early on purpose: the model knows the colours and where things go, but often
-draws the wrong number of shapes or frays them, and reinforcement learning can mend that.
+draws the wrong number of shapes or frays them, and reinforcement learning can fix that.
 
     python tools/make_compositional_tiny.py --folder spotlight/assets/compositional-tiny
 """

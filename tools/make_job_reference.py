@@ -34,7 +34,7 @@ A job is a YAML file. Only `name`, `model.checkpoint`, `prompts.train`, `prompts
 `sampler.height` and `sampler.width` must be given; everything else has a default. An unknown key, a
 wrong type or a value out of bounds is refused before anything starts, with the path of the field.
 
-Numbers are bounded above, too, far beyond what trains: 4096 x 4096 pixels, 1,000 steps, 4,096
+Numbers also have upper bounds, far above what is useful: 4096 x 4096 pixels, 1,000 steps, 4,096
 images in a forward pass, 16,384 samples and 262,144 previews in an iteration, 65,536 images in a
 validation, 1,024 workers on this machine, 256 in a node.
 """

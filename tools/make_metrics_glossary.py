@@ -24,15 +24,15 @@ from spotlight.run_events import EVENTS  # noqa: E402
 from spotlight.run_metrics import IterationMetrics, ValidationMetrics  # noqa: E402
 
 INTRODUCTION = """\
-# What a run writes down
+# Metrics and events of a run
 
 <!-- Written by tools/make_metrics_glossary.py from spotlight/run_metrics.py and run_events.py; edit
 the docstrings there. -->
 
 The lines of `metrics.jsonl` have a `kind`, `iteration` or `validation`; those of `events.jsonl`
-have an `event`, their name. Callbacks ([trackers](trackers.md)) are given the same as typed
-records. All have `time_s`: seconds of run time, earlier, interrupted runs of the folder included.
-Times are in seconds, spreads are standard deviations, and what was not measured is `null`.
+have an `event`, their name. Callbacks ([trackers](trackers.md)) get the same as typed records.
+All have `time_s`: seconds of run time, including earlier, interrupted runs of the same folder.
+Times are in seconds, spreads are standard deviations, and values that were not measured are `null`.
 
 Trackers call these numbers `iteration/NAME` and `validation/NAME`, and the metrics of the loss
 `loss/NAME`.

@@ -5,7 +5,7 @@ Deterministic from the seed on one machine; a few minutes on one CPU core. Two p
 matching: the first, with true captions, teaches the model to draw the number that it is asked for;
 the second, short one, in which most captions name another number, makes it unsure whether it
 should. The model is left there on purpose: it draws clean digits, often not the right ones, and
-reinforcement learning can mend that within minutes.
+reinforcement learning can fix that within minutes.
 
     python tools/make_ocr_tiny.py --folder spotlight/assets/ocr-tiny
 """

@@ -64,7 +64,7 @@ def metadata_json(prompt: Prompt) -> str:
 def _prompt(fields: dict[str, Any], length: int) -> Prompt:
     text = fields.pop("prompt", None)
     if not isinstance(text, str):
-        raise ValueError("`prompt` is missing or no text; write {}")
+        raise ValueError("`prompt` is missing or not text; write {}")
     if not text.strip():
         raise ValueError("`prompt`: must not be empty")
     if text != text.strip():

@@ -73,7 +73,7 @@ SetOption = Annotated[
 def run(
     job: Annotated[Path | None, typer.Argument(help="Job file (YAML).")] = None,
     resume: Annotated[
-        Path | None, typer.Option("--resume", help="Go on with the run in this folder.")
+        Path | None, typer.Option("--resume", help="Continue the run in this folder.")
     ] = None,
     run_folder: Annotated[
         Path | None,
@@ -112,7 +112,7 @@ def init(
     example: Annotated[
         str, typer.Option(help="Copy this example instead; --list names them.")
     ] = "",
-    only_list: Annotated[bool, typer.Option("--list", help="List the examples alone.")] = False,
+    only_list: Annotated[bool, typer.Option("--list", help="Only list the examples.")] = False,
 ) -> None:
     """Write a job file in which every field is explained, and list the examples."""
     from spotlight.cli.init import example_lines, write_job_file
@@ -128,7 +128,7 @@ def init(
 def submit(
     job: Annotated[Path | None, typer.Argument(help="Job file (YAML).")] = None,
     resume: Annotated[
-        Path | None, typer.Option("--resume", help="Go on with the run in this folder.")
+        Path | None, typer.Option("--resume", help="Continue the run in this folder.")
     ] = None,
     run_folder: Annotated[
         Path | None, typer.Option("--run-folder", help="Run folder on the coordinator's machine.")
@@ -136,7 +136,7 @@ def submit(
     changes: SetOption = None,
     coordinator: CoordinatorOption = DEFAULT_COORDINATOR,
 ) -> None:
-    """Submit a job to a running coordinator, or have it go on with an interrupted one."""
+    """Submit a job to a running coordinator, or have it continue an interrupted one."""
     from spotlight.jobs import load_job
     from spotlight.running.client import submit_job
     from spotlight.store.run_folder import read_config
@@ -158,7 +158,7 @@ def status(
     coordinator: CoordinatorOption = DEFAULT_COORDINATOR,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show what the coordinator's job does."""
+    """Show the progress of the coordinator's job."""
     import msgspec
     from rich.console import Console
 
@@ -191,7 +191,7 @@ def preempt(
         typer.Option(
             min=0.0,
             max=LONGEST_NOTICE_S,
-            help="Seconds until the node would be taken, a day at most.",
+            help="Seconds until the node would be taken away; at most a day.",
         ),
     ] = 30.0,
     cancel: Annotated[bool, typer.Option("--cancel", help="Withdraw the notice.")] = False,
@@ -206,7 +206,7 @@ def preempt(
 
 @app.command()
 def export(
-    run: Annotated[Path, typer.Argument(help="Run folder, of a run that has ended or goes on.")],
+    run: Annotated[Path, typer.Argument(help="Run folder of a run, finished or not.")],
     weights: Annotated[
         ExportedWeights,
         typer.Option(
@@ -217,7 +217,7 @@ def export(
     ] = "best",
     format: Annotated[
         ExportFormat,
-        typer.Option(help="Who loads it: diffusers, or (adapters only) peft."),
+        typer.Option(help="Library that loads it: diffusers, or (adapters only) peft."),
     ] = "diffusers",
     to: Annotated[Path | None, typer.Option(help="A new folder; default RUN/exports/....")] = None,
 ) -> None:
@@ -258,14 +258,14 @@ app.command()(serve_reward)
 @app.command()
 def chaos(
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds to run.")] = 200,
-    first: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
+    first: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="Run this one alone and print its history.")
+        int | None, typer.Option(min=0, help="Run only this seed and print its history.")
     ] = None,
     processes: Annotated[int, typer.Option(min=1, help="Seeds that run at once.")] = 2,
 ) -> None:
-    """Disturb simulated jobs, and sessions of loops of one's own, with faults and check what must
-    always hold; exit 1 if it does not."""
+    """Run simulated jobs, and sessions of programs with their own loop, with faults and check the
+    invariants; exit 1 if one is violated."""
     from spotlight.cli.chaos import replay, try_many
 
     raise typer.Exit(replay(seed) if seed is not None else try_many(first, seeds, processes))
@@ -278,12 +278,12 @@ def _check_choice(
         raise UserError("give either a job file or --resume RUN")
     if resume is not None and changes:
         raise UserError(
-            "--set: a run that is resumed keeps its job; leave it away, or give a job file instead"
+            "--set: a run that is resumed keeps its job; leave it out, or give a job file instead"
             " of --resume"
         )
     if resume is not None and run_folder is not None:
         raise UserError(
-            "--run-folder: a run that is resumed stays in its folder; leave it away, or give a job"
+            "--run-folder: a run that is resumed stays in its folder; leave it out, or give a job"
             " file instead of --resume"
         )
     for option, folder in (("--resume", resume), ("--run-folder", run_folder)):
@@ -293,7 +293,7 @@ def _check_choice(
 
 
 def _reaching(coordinator: str, call: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
-    """Run one call to a coordinator; its silence is the user's to mend."""
+    """Run one call to a coordinator; its silence is an error that the user can fix."""
     try:
         return asyncio.run(call())
     except ActorError as error:

@@ -72,7 +72,7 @@ def _coordinator(
     advertise: Annotated[
         str,
         typer.Option(
-            help="HOST[:PORT] that others reach it by, if not by what it binds; 0.0.0.0 needs it."
+            help="HOST[:PORT] for others to reach it, if it binds another; 0.0.0.0 needs it."
         ),
     ] = "",
     runs: Annotated[Path, typer.Option(help="Folder for run folders.")] = Path("runs"),
@@ -158,13 +158,11 @@ def _node(
     host: Annotated[str, typer.Option(help="Address that this node binds.")] = "127.0.0.1",
     advertise: Annotated[
         str,
-        typer.Option(
-            help="HOST that others reach it by, if not by what it binds; 0.0.0.0 needs it."
-        ),
+        typer.Option(help="HOST for others to reach it, if it binds another; 0.0.0.0 needs it."),
     ] = "",
     logs: Annotated[Path | None, typer.Option(help="Folder for the workers' logs.")] = None,
     notice_file: Annotated[
-        Path | None, typer.Option(help="A file in which the launcher gives notice.")
+        Path | None, typer.Option(help="File in which the launcher gives notice.")
     ] = None,
     parent: ParentOption = 0,
 ) -> None:

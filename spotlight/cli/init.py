@@ -1,4 +1,4 @@
-"""`spotlight init`: a job file to begin with, and the examples that ship with Spotlight."""
+"""`spotlight init`: a first job file, and the examples that ship with Spotlight."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _write(file: Path, text: str) -> Path:
         with open(file, "x", encoding="utf-8") as target:
             target.write(text)
     except FileExistsError as error:
-        raise UserError(f"{file} is there already; name another file") from error
+        raise UserError(f"{file} already exists; name another file") from error
     except (OSError, ValueError) as error:
         problem = getattr(error, "strerror", None) or str(error)
         raise UserError(f"{file}: {problem}; name a file that can be written") from error

@@ -105,7 +105,8 @@ def summary_table(summary: dict[str, Any]) -> RenderableType:
     if gain := summary["exploration_gain"]:
         table.add_row(
             "exploration",
-            f"rewards of kept seeds spread {times(gain['times'], gain['error'])} as wide as of any",
+            f"rewards of kept seeds spread {times(gain['times'], gain['error'])} as wide as those"
+            " of random seeds",
         )
     for pool, spent in summary["pools"].items():
         shares = sorted(spent["share"].items(), key=lambda item: -item[1])

@@ -108,4 +108,4 @@ def _say_how_it_ended(status: JobStatus, folder: Path, console: Console) -> None
         console.print(f"report: {folder / 'report.html'}", soft_wrap=True)
     else:
         console.print(f"{status.outcome}: {status.reason}", soft_wrap=True, markup=False)
-        console.print(f"go on with: spotlight run --resume {folder}", soft_wrap=True)
+        console.print(f"continue with: spotlight run --resume {folder}", soft_wrap=True)

@@ -27,11 +27,11 @@ def serve_reward(
         int, typer.Option(min=0, max=65535, help="Port to bind; 0 picks a free one.")
     ] = 8200,
     batch: Annotated[
-        int, typer.Option(min=1, max=4096, help="Most images in one call of the scorer.")
+        int, typer.Option(min=1, max=4096, help="Maximum of images per call of the scorer.")
     ] = 32,
     waiting: Annotated[
         int,
-        typer.Option(min=1, help="Most images that wait; further requests are to come again."),
+        typer.Option(min=1, help="Maximum of waiting images; further requests get status 503."),
     ] = 1024,
     request_mb: Annotated[int, typer.Option(min=1, max=4096, help="Largest request, in MiB.")] = 64,
     authorization_file: Annotated[
@@ -50,7 +50,7 @@ def serve_reward(
     try:
         arguments = msgspec.json.decode(options, type=dict)
     except msgspec.DecodeError as error:
-        raise UserError(f"--options is no JSON object: {error}") from error
+        raise UserError(f"--options is not a JSON object: {error}") from error
     if authorization_file is not None and authorization_variable is not None:
         raise UserError("give --authorization-file or --authorization-variable, not both")
     settings = ServingSettings(

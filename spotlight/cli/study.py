@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from spotlight.policies.exploration.rank_fidelity import Estimate
     from spotlight.studies.staleness_record import Comparison, StalenessRecord
 
-study = typer.Typer(help="Measure, on a run, what Spotlight rests on.", no_args_is_help=True)
+study = typer.Typer(
+    help="Measure on a run whether Spotlight's assumptions hold.", no_args_is_help=True
+)
 
 
 @study.command()
@@ -27,11 +29,11 @@ def staleness(
     ] = None,
     prompts: Annotated[int, typer.Option(help="Training prompts to score.")] = 16,
     lags: Annotated[
-        str, typer.Option(help="Iterations between two weights; as many as the last are trained.")
+        str, typer.Option(help="Lags of old weights, in iterations; trains for the greatest.")
     ] = "1,2,4,8",
-    seed: Annotated[int, typer.Option(min=0, help="Decides every random choice.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of every random choice.")] = 0,
 ) -> None:
-    """Does the ranking of seeds survive updates? Trains on from a run and scores with old weights.
+    """Measure whether the ranking of seeds survives updates: train on, and score with old weights.
 
     Writes studies/staleness.json and .svg into the run folder; everything else in it stays.
     """
@@ -73,7 +75,7 @@ def results(record: StalenessRecord) -> RenderableType:
         f"{len(record.prompts)} prompts x {len(record.seeds[0])} seeds, {record.keep} kept, weights"
         f" of iteration {record.completed + record.trained} (mean reward {newest.reward:.3f})",
         "Spearman, tau-b: in-prompt, median over prompts [95 % bootstrap interval]",
-        "kept/best: contrast of the seeds kept, over that of the best choice;"
+        "kept/best: contrast of the seeds kept, divided by that of the best choice;"
         f" a random choice: {'-' if at_random is None else f'{at_random:.2f}'}",
         "flat: prompts where all seeds score the same in either scoring; no correlation counts"
         f" them ({flat} with the newest weights)",
@@ -84,10 +86,8 @@ def results(record: StalenessRecord) -> RenderableType:
 
 def _repetition(record: StalenessRecord) -> str:
     if record.stochastic:
-        return "repeat: the newest weights and the same initial latents, other noise on the way"
-    return (
-        f"repeat: other batches; 1 by construction, as `{record.sampler}` adds no noise on the way"
-    )
+        return "repeat: newest weights and same initial latents, but other noise in its steps"
+    return f"repeat: other batches; 1 by construction, as `{record.sampler}` adds no noise"
 
 
 def _cells(one: Comparison) -> tuple[str, ...]:

@@ -61,7 +61,8 @@ def too_long(folder: Path, prompts: Sequence[str]) -> dict[int, int]:
     if find_spec("tokenizers") is None:
         raise MissingDependency(
             f"prompts: {len(doubtful)} are so long that only the tokenizer in {folder} can tell"
-            " whether they fit, and what reads it is not installed here: pip install tokenizers"
+            " whether they fit, but the package that reads it is not installed here: pip install"
+            " tokenizers"
         )
     tokenizer = _load(folder)
     around = len(tokenizer.encode(QWEN_TEMPLATE.format(""))) - QWEN_TEMPLATE_TOKENS

@@ -84,7 +84,9 @@ class SequenceParallel:
 
     def _check(self, world: int, ring: int) -> None:
         if self._shards is not None:
-            raise CannotShard("this thread shares its forward passes out already; leave that first")
+            raise CannotShard(
+                "this thread already divides its forward passes; leave that context first"
+            )
         if ring < 1 or world % ring:
             raise CannotShard(f"ring: {ring} does not divide the {world} members of the group")
         if self._heads % (world // ring):

@@ -57,7 +57,7 @@ def plan_export(
     model = read_config(run).model
     if format == "peft" and model.tuning != "lora":
         raise UserError(
-            "--format peft: this job trains whole weights, and peft reads adapters"
+            "--format peft: this job trains all weights, but peft reads only adapters"
             " (`model.tuning: lora`); use `--format diffusers`"
         )
     saved, validations = saved_iterations(run), validations_of(run)
@@ -74,7 +74,7 @@ def plan_export(
         iteration = _best(saved, checks_of(validations), problem)
     folder = folder or run / "exports" / f"iteration-{iteration:06d}-{weights}-{format}"
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"--to: {folder} is there already; give a new or an empty folder")
+        raise UserError(f"--to: {folder} already exists; give a new or an empty folder")
     return ExportPlan(
         model=model,
         checkpoint=str(run / checkpoint_path(iteration)),

@@ -31,7 +31,7 @@ def changed(data: dict[str, Any], changes: Sequence[str], known: Sequence[str]) 
         path, equals, text = change.partition("=")
         path = path.strip()
         if not equals or not path:
-            raise JobError("--set", f"`{change}` says no value; write path=value")
+            raise JobError("--set", f"`{change}` has no value; write path=value")
         if re.sub(r"\[\d+\]", "[]", path) not in known:
             near = difflib.get_close_matches(path, known, n=_NEAREST, cutoff=0.5)
             advice = f"; did you mean {' or '.join(f'`{one}`' for one in near)}?" if near else ""
@@ -66,7 +66,9 @@ def _item(node: Any, part: str | int, path: str, *, there: bool = True) -> Any:
             f"the job file has no item [{part}] there; set the whole list, as `NAME=[...]`",
         )
     if isinstance(part, str) and not isinstance(node, dict):
-        raise JobError(f"--set {path}", "what the job file has above it is no section; mend it")
+        raise JobError(
+            f"--set {path}", "the field above it is not a section in the job file; fix that"
+        )
     return node[part] if there else None
 
 

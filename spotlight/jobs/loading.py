@@ -107,7 +107,9 @@ def _resolve_paths(job: JobSpec, base: Path) -> JobSpec:
         try:
             path = str((base / Path(value).expanduser()).resolve())
         except (OSError, RuntimeError) as error:  # no such user; links in a circle
-            raise JobError(field, f"`{value}` leads nowhere; write the whole path") from error
+            raise JobError(
+                field, f"`{value}` does not lead anywhere; write the whole path"
+            ) from error
         problem = path_problem(path)
         if problem is not None:
             raise JobError(field, f"`{value}` leads to a path that {problem}")

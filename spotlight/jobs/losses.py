@@ -101,7 +101,7 @@ def misfit(
     if sampler.noise_level <= 0:
         return (
             "sampler.noise_level",
-            f"must be above 0 with {name}, which learns from noise alone; usual are 0.7 with"
+            f"must be above 0 with {name}, which learns from noise alone; usual values are 0.7 with"
             " `flow_sde`, 0.3 with `dance_sde` and 0.8 with `cps`",
         )
     rollout, replay = sampler.micro_batch, training.micro_batch
@@ -109,6 +109,6 @@ def misfit(
         return (
             "sampler.micro_batch",
             f"must be at least 4, or {replay} as `training.micro_batch` is, not {rollout}: "
-            f"kernels choose otherwise for small batches, and {name} replays samples exactly",
+            f"small batches use other kernels, and {name} replays samples exactly",
         )
     return None

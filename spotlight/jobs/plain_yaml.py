@@ -62,7 +62,7 @@ class _Loader(yaml.SafeLoader):
             return super().construct_object(node, deep)
         except (ValueError, ArithmeticError, LookupError, AttributeError) as error:
             kind = node.tag.rpartition(":")[2]
-            problem = f"this is no value of the type `{kind}`"
+            problem = f"this is not a value of type `{kind}`"
             raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from error
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:

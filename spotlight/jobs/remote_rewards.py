@@ -30,14 +30,15 @@ class EndpointSpec(Section, frozen=True, kw_only=True):
     """Where requests are sent: with `http` the address that the server prints, with `judge` that of
     the endpoint's `chat/completions`."""
     image_format: Literal["png", "webp"] = "png"
-    """How images travel, in both cases without loss: `webp` is smaller and takes longer to make."""
+    """File format of the images that are sent. Both are lossless; `webp` is smaller and takes
+    longer."""
     attempts: int = 4
-    """How often a request is sent before its images count as not scored: again after no connection,
-    no answer in time, and status 408, 425, 429 and 5xx. [tries]"""
+    """How often a request is sent before its images count as not scored. It is sent again after no
+    connection, no answer in time, and status 408, 425, 429 and 5xx. [tries]"""
     timeout_s: float = 60.0
-    """For one try, from connecting to the last byte of the answer. [seconds]"""
+    """Time limit of one try, from connecting to the last byte of the answer. [seconds]"""
     concurrency: int = 4
-    """Requests of one worker that are under way at the same time. [requests]"""
+    """How many requests of one worker may be open at the same time. [requests]"""
     authorization_file: str | None = None
     """A file that holds the value of the `Authorization` header, such as `Bearer TOKEN`; it is read
     on every machine that scores."""
@@ -66,10 +67,10 @@ class EndpointSpec(Section, frozen=True, kw_only=True):
 
 
 class HttpSpec(EndpointSpec, frozen=True, kw_only=True):
-    """A scorer behind HTTP, in an environment or on a machine of its own."""
+    """A scorer that is reached over HTTP, in its own environment or on its own machine."""
 
     images_per_request: int = 8
-    """Most images in one request. [images]"""
+    """At most so many images in one request. [images]"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -78,15 +79,16 @@ class HttpSpec(EndpointSpec, frozen=True, kw_only=True):
 
 
 class JudgeSpec(EndpointSpec, frozen=True, kw_only=True):
-    """A vision-language model behind an endpoint that is compatible with OpenAI's."""
+    """A vision-language model behind an endpoint that is compatible with OpenAI's chat
+    completions."""
 
     model: str
     """The model's name at the endpoint."""
     formula: Literal["ocr", "rubric"] = "ocr"
-    """What becomes of the answer: `ocr` has the model read the text and compares it as the `ocr`
-    reward does; `rubric` has it give a grade within the reward's `range`."""
+    """What the model is asked for. With `ocr` it reads the text, which is compared as by the `ocr`
+    reward; with `rubric` it gives a grade within the reward's `range`."""
     rubric: str = ""
-    """What the model is to look at, in your words; the prompt and the scale are added."""
+    """What the model should look at, in your words; Spotlight adds the prompt and the scale."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -94,9 +96,9 @@ class JudgeSpec(EndpointSpec, frozen=True, kw_only=True):
         require(
             (self.formula == "rubric") == bool(self.rubric.strip()),
             "rubric",
-            "say here what the model is to look at"
+            "say what the model should look at"
             if self.formula == "rubric"
-            else "is used with `formula: rubric` only; remove it, or set that",
+            else "is only used with `formula: rubric`; remove it, or set that formula",
         )
         require(
             len(self.rubric) <= LONGEST_RUBRIC,

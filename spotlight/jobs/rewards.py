@@ -27,7 +27,7 @@ RewardKind = Literal["ocr", "compositional", "http", "judge", "python"]
 
 
 class RewardSpec(Section, frozen=True, kw_only=True):
-    """One reward: what scores images, and what it counts for."""
+    """One reward: its scorer, and its weight."""
 
     kind: RewardKind = "ocr"
     """The scorer: `ocr` reads the text in the image and compares it with the quoted text of the
@@ -36,12 +36,12 @@ class RewardSpec(Section, frozen=True, kw_only=True):
     name: str = ""
     """Names the reward in metrics and reports; the kind when absent."""
     weight: float = 1.0
-    """What the reward counts for among several; 0 only measures it."""
+    """Weight of the reward among several; with 0 it is only measured."""
     range: tuple[float, float] | None = (0.0, 1.0)
-    """The least and the greatest reward that the scorer gives, or `null` for any number; what lies
-    outside is a failure of the scorer."""
+    """The least and the greatest reward that the scorer gives, or `null` for any number; a reward
+    outside counts as a failure of the scorer."""
     limit_s: float = 600.0
-    """How long the scorer may take for one batch; after that it has failed, and is made anew.
+    """How long the scorer may take for one batch. After that it has failed, and is created again.
     [seconds]"""
     http: HttpSpec | None = None
     """The server of `kind: http`."""
@@ -120,21 +120,21 @@ class RewardSpec(Section, frozen=True, kw_only=True):
         if low <= value <= high:
             return ""
         if not math.isfinite(value):
-            return f"{value} is no reward"
+            return f"{value} is not a valid reward"
         return f"{value:g} is outside the range [{low:g}, {high:g}] of `{self.name}`"
 
 
 class ScoringSpec(Section, frozen=True, kw_only=True):
-    """What becomes of scorers that fail, and of rewards that say nothing."""
+    """What happens when a scorer fails, or when all rewards are equal."""
 
     attempts: int = 3
     """How often a batch is scored before its failure counts. [tries]"""
     on_failure: Literal["drop_group", "stop"] = "drop_group"
-    """What a failed scorer does to the prompt groups that it could not score; it never becomes a
-    reward of 0."""
+    """What happens to prompt groups that could not be scored: they are dropped, or the job stops. A
+    failure never becomes a reward of 0."""
     flat_iterations: int = 5
-    """After so many iterations in a row whose rewards were all equal the job stops: there is
-    nothing to learn from. [iterations]"""
+    """The job stops after this many iterations in a row in which all rewards were equal, because
+    there is nothing to learn from. [iterations]"""
 
     def __post_init__(self) -> None:
         require(self.attempts >= 1, "attempts", "must be at least 1")

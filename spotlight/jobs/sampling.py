@@ -21,18 +21,19 @@ from spotlight.types import SamplerKind, Solver
 
 
 class WindowSpec(Section, frozen=True, kw_only=True):
-    """The SDE window: noise is added, and trained on, only inside it. A short one is
-    Flow-GRPO-Fast, one of all steps but the last Flow-GRPO, one that slides MixGRPO."""
+    """The SDE window: noise is added, and trained on, only inside it. Flow-GRPO-Fast has a short
+    window, Flow-GRPO one of all steps but the last, and MixGRPO one that slides."""
 
     length: int = 2
     """Stochastic steps. [steps]"""
     earliest: int = 0
     """First step, counted from 0, at which the window may start."""
     latest: int = 4
-    """The window starts before `latest - length + 1`."""
+    """All steps of the window come before this one, counted from 0."""
     placement: Literal["random", "sliding"] = "random"
-    """Where the window starts in an iteration, for all its samples: at a step drawn for each
-    iteration, or at `earliest` and from there on ever later, and at the end back at `earliest`."""
+    """Where the window starts in an iteration, for all its samples. `random` draws a step for each
+    iteration. `sliding` starts at `earliest`, moves later and later, and then returns to
+    `earliest`."""
     stride: int = 1
     """By how much a sliding window moves. [steps]"""
     slide_every: int = 25
@@ -60,11 +61,11 @@ class SamplerSpec(Section, frozen=True, kw_only=True):
     width: int
     """Width of the images. [pixels]"""
     kind: SamplerKind = "ode"
-    """`ode` adds no noise; the others do inside the window, as losses need that replay it:
+    """`ode` adds no noise. The others add noise inside the window, for losses that replay it:
     `flow_sde` (Flow-GRPO), `dance_sde` (DanceGRPO) and `cps` (FlowCPS)."""
     solver: Solver = "euler"
-    """How a step without noise is taken: `euler`, or `dpmpp_2m` (DPM-Solver++ 2M), which looks back
-    at the step before and comes as near to the exact image in fewer steps."""
+    """How a step without noise is taken: `euler`, or `dpmpp_2m` (DPM-Solver++ 2M), which also uses
+    the previous step and needs fewer steps for the same accuracy."""
     steps: int = 8
     """Denoising steps of a rollout. [steps]"""
     evaluation_steps: int | None = None
@@ -74,7 +75,7 @@ class SamplerSpec(Section, frozen=True, kw_only=True):
     guidance: float = 1.0
     """True classifier-free guidance scale; 1 means none."""
     noise_level: float = 0.7
-    """How much noise a step draws anew: `a` of Flow-SDE and CPS, `eta` of DanceGRPO. With `cps` at
+    """How much new noise a step draws: `a` of Flow-SDE and CPS, `eta` of DanceGRPO. With `cps` at
     most 1, which is all of it; unused by `ode`."""
     window: WindowSpec = WindowSpec()
     """Where noise is added; unused by `ode`."""
@@ -82,9 +83,10 @@ class SamplerSpec(Section, frozen=True, kw_only=True):
     """Every forward pass runs at this batch size, padded when short, so that kernels never depend
     on the load. [images]"""
     degree: Literal["auto"] | int = "auto"
-    """SP degree: how many workers of a node denoise one micro-batch together. `auto` does what is
-    predicted to finish most, and is 1 with `exploration.budget: fixed`, since degrees differ in the
-    last bit; a number is kept to wherever a node has so many. [workers]"""
+    """SP degree: how many workers of a node denoise one micro-batch together. `auto` chooses what
+    is predicted to finish most, and is 1 with `exploration.budget: fixed`, since results of
+    different degrees differ in the last bits; a number is kept to wherever a node has so many.
+    [workers]"""
 
     def __post_init__(self) -> None:
         for field in ("height", "width"):

@@ -69,12 +69,13 @@ class ModelSpec(Section, frozen=True, kw_only=True):
     checkpoint: str
     """A folder in diffusers layout, or `builtin:NAME` for one that ships with Spotlight."""
     tuning: Literal["full", "lora"] = "full"
-    """Train all weights of the transformer, or low-rank adapters only."""
+    """Train all weights of the transformer, or only low-rank adapters."""
     lora: LoraSpec = LoraSpec()
     """The adapters; unused by `full`."""
     negative_prompt: str = " "
     """What guidance pushes away from, in rollouts, training and validation alike; Qwen-Image's
-    authors advise a single space. Unused where `sampler.guidance` and `validation.guidance` are 1.
+    authors recommend a single space. Unused where `sampler.guidance` and `validation.guidance` are
+    1.
     """
 
     def __post_init__(self) -> None:
@@ -87,9 +88,8 @@ class ModelSpec(Section, frozen=True, kw_only=True):
 
 
 class PromptsSpec(Section, frozen=True, kw_only=True):
-    """Which prompts to train on and which to validate on: text files, one prompt a line, or files
-    that end in `.jsonl`, with a JSON object a line: its `prompt`, and what scorers are to know of
-    it."""
+    """Prompts for training and for validation. A text file has one prompt per line. A file that
+    ends in `.jsonl` has one JSON object per line: its `prompt`, and metadata for the scorers."""
 
     train: str
     """A path (relative to the job file), or `builtin:NAME`."""
@@ -108,40 +108,40 @@ class ExplorationSpec(Section, frozen=True, kw_only=True):
     """What spot workers do while reserved workers train."""
 
     mode: Literal["none", "random", "uniform", "bandit"] = "uniform"
-    """`bandit` gives more previews to the prompts whose rewards it expects to spread most by them;
-    `uniform` gives every prompt of the next iteration the same number; `random` does so too, but
-    keeps any of them, for comparison; `none` lets spot workers wait."""
+    """`bandit` gives more previews to the prompts that it expects to gain the most contrast of
+    rewards. `uniform` gives every prompt of the next iteration the same number. `random` does so
+    too, but keeps random seeds, for comparison. `none` lets spot workers wait."""
     budget: Literal["window", "fixed"] = "window"
     """`window` explores until training is predicted to end; `fixed` previews `candidates` per kept
     seed, however long that takes, which makes a run repeatable bit for bit unless groups of several
     workers (`sampler.degree`) lose members."""
     weights: Literal["previous", "fresh"] = "previous"
-    """`previous` explores while the reserved workers train, with the weights that there are by
+    """`previous` explores while the reserved workers train, with the newest weights that exist
     then. `fresh` explores between publication and rollout, with the new weights and all workers,
-    while nothing else goes on: for comparison. With as many `preview_steps` as a rollout has,
-    previews are then the samples themselves, and no choice of seeds is better."""
+    while nothing else runs; it is for comparison. If `preview_steps` then equals the steps of a
+    rollout, previews are the samples themselves, and no choice of seeds is better."""
     candidates: int = 4
-    """Most previews per kept seed. [previews]"""
+    """At most so many previews per kept seed. [previews]"""
     effort: Literal["fixed", "auto"] = "fixed"
     """`auto` lets a slow bandit choose for each iteration between `preview_steps`, half and all of
-    a rollout's steps, and between `prompt_pool` and no pool, by the contrast that samples then
-    have; `fixed` keeps to what the job names."""
+    a rollout's steps, and between `prompt_pool` and no pool, by the contrast that the samples then
+    have; `fixed` uses the job's values."""
     prompt_pool: int = 1
-    """So many times the prompts of an iteration are explored, and share its previews; training
-    takes those of them whose kept seeds contrast most. [times]"""
+    """How many times as many prompts are explored as an iteration trains on. They share the
+    iteration's previews, and training takes the prompts whose kept seeds contrast most. [times]"""
     preview_steps: int | None = None
     """Denoising steps of a preview; the rollout's when absent. [steps]"""
     probes: int = 4
     """Previewed seeds, drawn at random, that each iteration regenerates whether or not they were
     chosen, to see whether previews predict rewards; exploration shrinks, or stops, when they do
-    not, or when the kept seeds do not contrast as their previews did. [images]"""
+    not, or when the kept seeds contrast less than their previews promised. [images]"""
 
     def __post_init__(self) -> None:
         require(self.candidates >= 1, "candidates", f"must be at least 1, not {self.candidates}")
         require(
             self.budget == "fixed" or self.weights == "previous",
             "budget",
-            "must be `fixed` with fresh weights: no training goes on then whose time could be used",
+            "must be `fixed` with fresh weights: no training runs then whose time could be used",
         )
         require(
             1 <= self.prompt_pool <= self.candidates,
@@ -172,7 +172,8 @@ class ValidationSpec(Section, frozen=True, kw_only=True):
     """Held-out prompts, always with the same seeds."""
 
     prompts: int | None = None
-    """So many of the validation prompts, spread evenly over them; all when absent. [prompts]"""
+    """How many of the validation prompts are used, spread evenly over the file; all when absent.
+    [prompts]"""
     seeds: int = 4
     """Images per validation prompt. [images]"""
     guidance: float | None = None
@@ -182,10 +183,11 @@ class ValidationSpec(Section, frozen=True, kw_only=True):
     """Iterations between validations; the first and the last weights are always validated.
     [iterations]"""
     rewards: tuple[RewardSpec, ...] = ()
-    """Rewards that are measured and never trained on. When one of them falls beyond noise while
-    what is trained on rises, the model games its reward."""
+    """Rewards that are measured and never trained on. When one of them falls beyond noise while the
+    trained rewards rise, the model games its reward."""
     on_hacking: Literal["warn", "stop"] = "warn"
-    """What the job does then; either way the best checkpoint by these rewards is kept."""
+    """What the job does when a model games its reward; either way the best checkpoint by
+    `validation.rewards` is kept."""
 
     def __post_init__(self) -> None:
         require(self.prompts is None or self.prompts >= 1, "prompts", "must be at least 1")

@@ -68,23 +68,24 @@ class JobSpec(Section, frozen=True, kw_only=True):
     sampler: SamplerSpec
     """How to denoise."""
     seed: int = 0
-    """Decides every random choice of the run."""
+    """Seed of every random choice of the run."""
     iterations: int = 40
-    """Turns of rollout, score and train. [iterations]"""
+    """Number of iterations, each of which rolls out, scores and trains. [iterations]"""
     group_size: int = 8
     """Samples per prompt group: the seeds that are kept and trained on. [samples]"""
     checkpoint_every: int = 5
-    """Iterations between checkpoints; what is validated is always saved. [iterations]"""
+    """Iterations between checkpoints; weights that are validated are always saved. [iterations]"""
     keep_checkpoints: int = 1
-    """The last so many checkpoints are kept, and the one with the best validation. [checkpoints]"""
+    """How many of the latest checkpoints are kept; the one with the best validation is always kept.
+    [checkpoints]"""
     threads: int = 1
-    """CPU threads that each worker computes with. A job says it, since other numbers may round
-    differently: a run with equal bits has equal threads everywhere. [threads]"""
+    """CPU threads that each worker computes with. The job sets this, because other numbers may
+    round differently: runs with equal bits need equal threads everywhere. [threads]"""
     rewards: tuple[RewardSpec, ...] = (RewardSpec(),)
     """How images are scored: by one reward, or by several, each normalised by itself before they
     are summed."""
     scoring: ScoringSpec = ScoringSpec()
-    """What becomes of scorers that fail, and of rewards that say nothing."""
+    """What happens when a scorer fails, or when all rewards are equal."""
     training: TrainingSpec = TrainingSpec()
     """How the weights are updated."""
     exploration: ExplorationSpec = ExplorationSpec()
@@ -129,7 +130,7 @@ class JobSpec(Section, frozen=True, kw_only=True):
             samples <= MOST_SAMPLES,
             "group_size",
             f"{self.prompts.per_iteration:,} prompts x {self.group_size:,} are {samples:,} samples"
-            f" in an iteration, but at most {MOST_SAMPLES:,} can be; lower it or"
+            f" in an iteration, but at most {MOST_SAMPLES:,} are possible; lower it or"
             " `prompts.per_iteration`",
         )
         previews = samples * self.exploration.candidates
@@ -144,12 +145,12 @@ class JobSpec(Section, frozen=True, kw_only=True):
             preview_steps <= self.sampler.steps or self.exploration.mode == "none",
             "exploration.preview_steps",
             f"must be at most `sampler.steps` ({self.sampler.steps}), not {preview_steps}: a"
-            " preview is there to be cheap",
+            " preview should be cheap",
         )
         require(
             samples % (self.training.updates_per_iteration * self.training.ranks) == 0,
             "training.updates_per_iteration",
-            f"{samples} samples cannot be dealt out evenly over "
+            f"{samples} samples cannot be divided evenly among "
             f"{self.training.updates_per_iteration} updates and {self.training.ranks} ranks",
         )
         updates = self.iterations * self.training.updates_per_iteration
@@ -164,8 +165,9 @@ class JobSpec(Section, frozen=True, kw_only=True):
                 self.training.updates_per_iteration > 1 or self.training.rollout_decay > 0,
                 "training.rollout_decay",
                 "must be above 0 with 1 update per iteration: DiffusionNFT would train only where"
-                " it equals its old policy, where nothing holds it, and unlearn to a reward of 0"
-                " within some 20 iterations; use 0.1, or 2 for `training.updates_per_iteration`",
+                " it equals its old policy, where nothing holds it back, and unlearn to a reward"
+                " of 0 within some 20 iterations; use 0.1, or 2 for"
+                " `training.updates_per_iteration`",
             )
             require(
                 self.training.updates_per_iteration > 1 or self.training.rollout_decay_after == 0,

@@ -1,4 +1,4 @@
-"""A job file in which every field stands with what it means; those with a default are comments."""
+"""A job file in which every field is explained; fields with a default are comments."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from spotlight.jobs.spec import JobSpec
 
 _WIDTH = 100
 _HEAD = """\
-# A job of Spotlight. What is written `#like: this` has that default; remove the `#` to change it,
-# also that of the section above it.
+# A job of Spotlight. A field written `#like: this` has that default. To change it, remove its `#`
+# and the `#` of the section above it.
 """
 _FIRST: Mapping[str, Any] = {
     "name": "my-job",

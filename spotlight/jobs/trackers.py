@@ -11,15 +11,15 @@ MOST_TRACKERS = 16
 
 
 class TrackerSpec(Section, frozen=True, kw_only=True):
-    """A tracker of experiments. It is told of every iteration and validation, in the coordinator's
-    process but beside its work; whatever goes wrong with it is logged and counted, and never ends
-    the job."""
+    """An experiment tracker. It is told of every iteration and validation, in a thread of the
+    coordinator's process. Its errors are logged and counted, and never end the job."""
 
     kind: str
-    """`tensorboard` writes into the run folder; `wandb` and `trackio` log to these; a class of your
-    own is `package.module:Class`, and must be importable where the coordinator runs."""
+    """`tensorboard` writes into the run folder; `wandb` logs to Weights & Biases, `trackio` to
+    trackio; a class of your own is `package.module:Class`, and must be importable where the
+    coordinator runs."""
     project: str = "spotlight"
-    """What `wandb` and `trackio` file the run under."""
+    """The project of the run in `wandb` and `trackio`."""
 
     def __post_init__(self) -> None:
         own = re.fullmatch(r"[A-Za-z_][\w.]{0,199}:[A-Za-z_]\w{0,99}", self.kind)

@@ -27,16 +27,16 @@ class TrainingSpec(Section, frozen=True, kw_only=True):
     ranks: int = 1
     """Trainer ranks, each a worker of the reserved pool; they share every batch. [workers]"""
     updates_per_iteration: int = 2
-    """Optimizer steps per iteration; the samples are dealt out over them. [steps]"""
+    """Optimizer steps per iteration; the samples are divided among them. [steps]"""
     micro_batch: int = 32
     """Samples in one forward and backward pass. [samples]"""
     learning_rate: float = 3e-4
     """AdamW's step size, after the warm-up."""
     learning_rate_schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """What becomes of it after the warm-up: `linear` and `cosine` fall to 0 at the end of the
-    job."""
+    """How the learning rate changes after the warm-up: `linear` and `cosine` fall to 0 at the end
+    of the job."""
     warmup_updates: int = 0
-    """Optimizer steps in which the learning rate climbs from nearly 0 to the full one. [steps]"""
+    """Optimizer steps in which the learning rate rises from nearly 0 to its full value. [steps]"""
     weight_decay: float = 1e-4
     """AdamW's decoupled weight decay."""
     adam_betas: tuple[float, float] = (0.9, 0.999)
@@ -44,14 +44,15 @@ class TrainingSpec(Section, frozen=True, kw_only=True):
     gradient_clip: float = 1.0
     """Largest norm of the whole gradient."""
     advantage_baseline: Literal["mean", "median"] = "mean"
-    """What a sample is better than: the mean or the median reward of its prompt group."""
+    """What a sample's reward is compared with: the mean or the median of its prompt group."""
     advantage_std: Literal["global", "group"] = "global"
-    """Divide advantages by the standard deviation over the iteration or over each prompt group."""
+    """Whether advantages are divided by the standard deviation over the iteration or over each
+    prompt group."""
     advantage_clip: float = 5.0
-    """Advantages are cut to this absolute value. With the mean as baseline they are then centred
-    again, so that those of a prompt group sum to 0."""
+    """Advantages are clipped to this absolute value. With the mean as baseline they are then
+    centred again, so that those of a prompt group sum to 0."""
     ema_decay: float = 0.9
-    """Of the weights that validation uses, per optimizer step."""
+    """Decay per optimizer step of the averaged weights (EMA) that validation uses."""
     rollout_decay: float = 0.0
     """The old policy of DiffusionNFT, AWM and GRPO-Guard, which then rolls out: `old <- d*old +
     (1-d)*new` at each publication. 0 rolls out with the newest weights; DiffusionNFT then needs
@@ -59,8 +60,8 @@ class TrainingSpec(Section, frozen=True, kw_only=True):
     rollout_decay_after: int = 0
     """Optimizer steps for which `d` stays 0. [steps]"""
     rollout_decay_growth: float | None = None
-    """What `d` grows by with each further optimizer step, up to `rollout_decay`; absent: it is that
-    at once. DiffusionNFT's authors use 0.999, 75 and 0.0075 for OCR."""
+    """By how much `d` grows with each further optimizer step, up to `rollout_decay`; when absent,
+    `d` is `rollout_decay` at once. DiffusionNFT's authors use 0.999, 75 and 0.0075 for OCR."""
     nft_strength: float = 1.0
     """`b` of DiffusionNFT."""
     nft_times: int = 4
@@ -68,13 +69,13 @@ class TrainingSpec(Section, frozen=True, kw_only=True):
     awm_kl: float = 1.0
     """AWM's weight of the distance to the old policy."""
     clip_range: float | None = None
-    """How far a probability ratio counts; absent: 1e-4 with `flow_grpo`, 2e-6 with `grpo_guard`, 1
-    with `awm`, as their authors use."""
+    """Clip range of probability ratios. When absent it is what the authors of each loss use: 1e-4
+    with `flow_grpo`, 2e-6 with `grpo_guard`, 1 with `awm`."""
     kl: float = 0.0
     """Weight of the distance to the initial weights; 0 keeps no reference model."""
     patience_s: float = 60.0
-    """How long a trainer rank may be out of reach before others take over from the last checkpoint;
-    one whose process has ended is replaced at once. [seconds]"""
+    """How long a trainer rank may be unreachable before others take over from the last checkpoint.
+    A rank whose process has ended is replaced at once. [seconds]"""
 
     def __post_init__(self) -> None:
         problem = name_problem(self.loss)

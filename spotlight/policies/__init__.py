@@ -1,1 +1,1 @@
-"""What to decide: pure functions and small state machines. No I/O, no clock, no torch, no actor."""
+"""Decisions: pure functions and small state machines. No I/O, no clock, no torch, no actor."""

@@ -100,7 +100,7 @@ def _members(rewards: Sequence[float], groups: Sequence[Hashable]) -> dict[Hasha
     if len(rewards) != len(groups):
         raise ValueError(f"{len(rewards)} rewards, but {len(groups)} group names")
     if not all(math.isfinite(reward) for reward in rewards):
-        raise ValueError("rewards must be finite; a failed score is no reward")
+        raise ValueError("rewards must be finite; a failed score is not a reward")
     members: dict[Hashable, list[int]] = {}
     for index, group in enumerate(groups):
         members.setdefault(group, []).append(index)

@@ -64,7 +64,8 @@ def _tiles(run: RunHistory, summary: dict[str, Any]) -> Iterable[str]:
     )
     note = f"{formatting.number(summary['previews_late'])} came too late"
     if gain := summary["exploration_gain"]:
-        note = f"kept seeds spread {formatting.times(gain['times'], gain['error'])} as wide as any"
+        spread = formatting.times(gain["times"], gain["error"])
+        note = f"kept seeds spread {spread} as wide as random ones"
     yield _tile("Previews", formatting.number(summary["previews"]), note)
     for pool, times in summary["pools"].items():
         share = times["share"]

@@ -215,10 +215,10 @@ def _json_object(line: _Line) -> dict[str, Any]:
         value = json.loads(line.text)
     except (ValueError, RecursionError) as error:
         raise RunFolderError(
-            f"{line.where}: is not JSON ({error}); mend or remove the line"
+            f"{line.where}: is not JSON ({error}); fix or remove the line"
         ) from error
     if not isinstance(value, dict):
-        raise RunFolderError(f"{line.where}: must be a JSON object; mend or remove the line")
+        raise RunFolderError(f"{line.where}: must be a JSON object; fix or remove the line")
     # A loss can become NaN; for a reader it is a value that is not there.
     return {key: None if _not_finite(item) else item for key, item in value.items()}
 

@@ -1,7 +1,7 @@
 """What a scorer is, and how the one that a job names is built.
 
 A scorer never turns a failure into a reward: it raises `ScoringError`, and the job decides what
-becomes of the group.
+happens to the group.
 """
 
 from __future__ import annotations

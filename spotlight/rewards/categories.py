@@ -1,4 +1,4 @@
-"""Kinds of prompts that are about as hard as each other: what is known of some of them is a guess
+"""Categories of prompts that are about equally hard: what is known of some prompts is an estimate
 for the others. Imports no numpy: the coordinator asks."""
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ _MAY_PASS = frozenset({408, 425, 429, *range(500, 600)})
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A server, and how much patience there is with it."""
+    """A server, and how long and how often it is tried."""
 
     url: str
     authorization: str | None = None
@@ -48,7 +48,7 @@ class Endpoint:
 
 
 class _MayPass(Exception):
-    """A try failed, and another one may not."""
+    """A try failed, but another one may succeed."""
 
     def __init__(self, problem: str, wait_s: float = 0.0) -> None:
         super().__init__(problem)

@@ -1,7 +1,7 @@
-"""A scorer that is anywhere: sends images and prompts to a server that speaks `schema`.
+"""A scorer on a server: sends it images and prompts in the format of `schema`.
 
 A failure, a null, and an answer that cannot be believed are a `ScoringError` that names the image
-and the reason. Nothing of them is ever counted as a reward.
+and the reason. None of these ever counts as a reward.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ completions. It looks at one image at a time, greedily (temperature 0), and eith
   formula of `ocr`, or
 - grades the image by a rubric, with one number.
 
-An answer without a number, or with several, is a `ScoringError`: nobody guesses what was meant.
+An answer without a number, or with several, is a `ScoringError`: the answer is not guessed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MOST_TOKENS = 256
 
 
 class Question(Protocol):
-    """What the model is asked about an image, and what its answer is worth."""
+    """The question to the model about an image, and the reward for its answer."""
 
     def ask(self, prompt: Prompt) -> str:
         """The words that go with the image. Raises `ScoringError` if the prompt does not fit."""
@@ -160,7 +160,7 @@ def _content(body: bytes) -> str:
     try:
         choices = msgspec.json.decode(body, type=_Completion).choices
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ScoringError(f"the answer is no chat completion: {error}") from error
+        raise ScoringError(f"the answer is not a chat completion: {error}") from error
     if not choices or choices[0].message.content is None:
         raise ScoringError(f"the model gave no answer: {_shortened(body.decode())}")
     return choices[0].message.content

@@ -1,4 +1,4 @@
-"""Scorers that others wrote: where a job's `python` leads.
+"""Scorers that users wrote: finds the class that a job's `python` names.
 
 A name is `package.module:Class`, or that of an entry point of the group `spotlight.rewards`. Only a
 class with a method `score` is ever called, with the reward's `options`. Imports no numpy.
@@ -25,7 +25,7 @@ GROUP = "spotlight.rewards"
 def load_scorer(spec: RewardSpec) -> Any:
     """The scorer of a reward of `kind: python`.
 
-    Raises `JobError` when there is none by its name, it is no class with a method `score` that
+    Raises `JobError` when there is none by its name, it is not a class with a method `score` that
     takes images and prompts, or it cannot be made with the reward's options.
     """
     target = _target(spec)
@@ -40,7 +40,7 @@ def load_scorer(spec: RewardSpec) -> Any:
     if found is None:
         raise _refusal(spec, _no_such_class(module_name, class_name, vars(module)))
     if not inspect.isclass(found) or not callable(getattr(found, "score", None)):
-        raise _refusal(spec, f"{target} is no class with a method `score(images, prompts)`")
+        raise _refusal(spec, f"{target} is not a class with a method `score(images, prompts)`")
     try:
         scorer = found(**spec.options)
     except Exception as error:

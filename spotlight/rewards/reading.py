@@ -1,8 +1,8 @@
 """Reads the text in pictures of any size with the models that the rapidocr_onnxruntime wheel ships.
 
 A strip is one line of text, and goes to the recogniser as it is. In a larger picture a detector
-(PP-OCRv4, DBNet) first finds where there is text, and each place is read by itself, in the order in
-which a person reads. On one thread, so that what is read never depends on the load.
+(PP-OCRv4, DBNet) first finds where there is text, and each place is read by itself, in reading
+order. On one thread, so that what is read never depends on the load.
 """
 
 from __future__ import annotations

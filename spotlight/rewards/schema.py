@@ -1,4 +1,4 @@
-"""What a scorer and whoever asks it say to each other over HTTP, version 1.
+"""The messages between a scorer's server and its clients over HTTP, version 1.
 
 A request is a POST with a JSON body; `image` is the file in base64:
 
@@ -15,8 +15,8 @@ Any other status means that nothing was scored, and its body says why:
 
     {"version": 1, "error": "..."}
 
-A version changes with every change that an older reader would misread. Fields that a reader does
-not know are passed over.
+A version changes with every change that an older reader would misread. Readers ignore fields that
+they do not know.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def decode_image(data: bytes, form: ImageFormat) -> np.ndarray:
                 )
             return np.asarray(file.convert("RGB"))
     except (OSError, SyntaxError, Image.DecompressionBombError) as error:  # of a damaged file
-        raise ValueError(f"is no {form} file that can be read ({error})") from error
+        raise ValueError(f"is not a {form} file that can be read ({error})") from error
 
 
 def read_request(body: bytes) -> ScoreRequest:

@@ -1,4 +1,4 @@
-"""What of a scorer's answer counts. Imports no numpy."""
+"""Checks a scorer's answer. Imports no numpy."""
 
 from __future__ import annotations
 

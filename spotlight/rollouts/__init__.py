@@ -1,7 +1,7 @@
-"""Rollouts for a training loop of one's own: publish weights, ask for prompt groups, take them as
-they are done.
+"""Rollouts for another program's training loop: publish weights, ask for prompt groups, take them
+as they are done.
 
 `rollouts.Rollouts` is what users see; `session_link` keeps the session with the coordinator, across
-losses of either side's words and of the coordinator; `versions` says which weights a request gets.
-Nothing here loads torch unless tensors are published or fetched.
+lost messages and losses of the coordinator; `versions` says which weights a request gets. Nothing
+here loads torch unless tensors are published or fetched.
 """

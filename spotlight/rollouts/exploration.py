@@ -1,4 +1,4 @@
-"""Seed exploration beside a training loop of one's own."""
+"""Seed exploration beside another program's training loop."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 class Exploration:
-    """Previews candidates from its making to `stop`; see `Rollouts.explore`. Only as much is asked
-    for as keeps all workers busy, so that little is dropped when it is stopped.
+    """Previews candidates until `stop`; see `Rollouts.explore`. It only requests as many previews
+    as keep all workers busy, so that little is dropped when it stops.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""From what the coordinator says of a group to its samples, with their tensors and images."""
+"""Turns the coordinator's report of a group into samples with tensors and images."""
 
 from __future__ import annotations
 

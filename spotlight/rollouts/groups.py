@@ -1,4 +1,4 @@
-"""What is asked for, and what comes back."""
+"""Requests for rollouts, and their results."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class NodeCapacity:
 
 @dataclass(frozen=True)
 class Capacity:
-    """What there is to denoise with: what an autoscaler needs."""
+    """The nodes and workers that there are; an autoscaler needs this."""
 
     nodes: tuple[NodeCapacity, ...]
     newest_version: int
@@ -148,7 +148,7 @@ class Capacity:
 
 @dataclass(frozen=True)
 class Usage:
-    """What was done since the session began, or since its coordinator came back."""
+    """Work done since the session began, or since its coordinator restarted."""
 
     samples: int
     previews: int

@@ -1,6 +1,4 @@
-"""What the HTTP twin of `Rollouts` says and is told, in JSON or MessagePack; bytes are base64 in
-JSON.
-"""
+"""The messages of the HTTP twin of `Rollouts`, in JSON or MessagePack; bytes are base64 in JSON."""
 
 from __future__ import annotations
 
@@ -72,6 +70,6 @@ class MadeGroup(msgspec.Struct, frozen=True):
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """The answer to what cannot be done."""
+    """The answer to a request that cannot be carried out."""
 
     error: str

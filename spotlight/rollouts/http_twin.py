@@ -7,9 +7,9 @@
 | `GET /fleet` | says what there is, and what was done |
 
 A group whose weights no worker has yet is answered with 409 and `Retry-After` at once. A group is
-made once for each id: whoever asks again, since the answer was lost or is not there yet, gets the
-same one; groups that nobody asks for again are forgotten in time. Answers are JSON, or MessagePack
-for who accepts that.
+made once for each id: a client that asks again, because the answer was lost or is not there yet,
+gets the same group. The latest groups are remembered; older ones are forgotten. Answers are JSON,
+or MessagePack for clients that accept it.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class _Service:
         wanted = await _read(request)
         known = self._groups.get(wanted.id)
         if known is not None and known[0] != wanted:
-            raise JobError("id", f"`{wanted.id}` is that of another group; give each its own")
+            raise JobError("id", f"`{wanted.id}` belongs to another group; give each its own")
         if known is None:
             asked = _request(wanted)
             capacity = await self.rollouts.capacity()
@@ -164,12 +164,12 @@ async def _read(request: Request) -> WantedGroup:
             return msgspec.msgpack.decode(body, type=WantedGroup)
         return msgspec.json.decode(body, type=WantedGroup)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise JobError("body", f"is no group: {error}") from error
+        raise JobError("body", f"is not a valid group: {error}") from error
 
 
 def _request(wanted: WantedGroup) -> RolloutRequest:
     if wanted.at_least is not None and wanted.exactly is not None:
-        raise JobError("exactly", "cannot stand beside `at_least`; name one of them")
+        raise JobError("exactly", "cannot be given together with `at_least`; give one of them")
     version = AtLeast(wanted.at_least or 0) if wanted.exactly is None else Exactly(wanted.exactly)
     return RolloutRequest(
         wanted.prompt,

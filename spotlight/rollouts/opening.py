@@ -1,4 +1,4 @@
-"""Opens what a session needs: connection, store, and on one machine the daemons too."""
+"""Opens what a session needs: a connection, a store, and for a local session the daemons too."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _data(section: msgspec.Struct | Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Connection:
-    """What a session stands on."""
+    """The connection and store of a session."""
 
     system: ActorSystem
     coordinator: ActorRef

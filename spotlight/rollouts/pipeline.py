@@ -1,5 +1,5 @@
-"""Rollouts behind the call of a diffusers text-to-image pipeline: a program that has one calls this
-instead, and Spotlight's workers denoise.
+"""Rollouts that are called like a diffusers text-to-image pipeline: a program that uses a pipeline
+can call this instead, and Spotlight's workers denoise.
 """
 
 from __future__ import annotations
@@ -100,5 +100,5 @@ def _complete(group: Group) -> Sequence[Sample]:
 
 def _latents(sample: Sample) -> torch.Tensor:
     if sample.latents is None:
-        raise JobError("output_type", "is `latent`, but the session brings no tensors")
+        raise JobError("output_type", "is `latent`, but the session delivers no tensors")
     return sample.latents

@@ -1,4 +1,5 @@
-"""Weights of another program's model as a publication: checked, packed, and served to the nodes."""
+"""Publishes the weights of another program's model: checks them, packs them, and serves them to
+nodes."""
 
 from __future__ import annotations
 
@@ -59,7 +60,9 @@ class Publications:
                     f" {shape}"
                 )
             if not named[name].is_floating_point():
-                raise WeightsRefused(f"weights: {name} is {named[name].dtype}, which is no float")
+                raise WeightsRefused(
+                    f"weights: {name} is {named[name].dtype}, which is not a float type"
+                )
         return {name: named[name] for name in self.shapes}
 
     def pack(self, version: int, weights: dict[str, Tensor]) -> WeightsOffer:

@@ -1,4 +1,4 @@
-"""`Rollouts`: what a training loop of one's own uses Spotlight's workers by."""
+"""`Rollouts`: how another program's training loop uses Spotlight's workers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Rewards = Sequence[RewardSpec | Mapping[str, Any]]
 
 
 class Rollouts:
-    """A session with a coordinator. Made by `connect` and `local`, and over when their context is.
+    """A session with a coordinator. `connect` and `local` make it, and it ends with their context.
 
     Nothing here prints, handles signals or owns an event loop. Every method is a coroutine of the
     loop that the session was begun in.
@@ -239,7 +239,9 @@ class Rollouts:
             steps: denoising steps of a preview; the sampler's when absent.
         """
         if not self._work.rewards:
-            raise JobError("rewards", "exploration chooses by them; name one as the session begins")
+            raise JobError(
+                "rewards", "exploration chooses seeds by them; open the session with one"
+            )
         return Exploration(
             self,
             prompts,

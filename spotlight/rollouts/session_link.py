@@ -1,8 +1,8 @@
-"""A session with a coordinator, kept up from the user's side.
+"""The user's side of a session with a coordinator, which it keeps alive.
 
-Everything is said until it is answered. When the coordinator was lost, the session is gone on with:
-the weights that are published are offered again, and the groups that are not done submitted again,
-which changes nothing where they are known. A group that comes twice is delivered once.
+Every message is repeated until it is answered. After a loss of the coordinator the session
+continues: published weights are offered again, and unfinished groups are submitted again, which
+changes nothing where they are known. A group that arrives twice is delivered once.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _BYTES_AT_ONCE = 4 * 1024 * 1024
 
 
 class SessionUser(Actor):
-    """Who the coordinator watches: the session's user is there for as long as it is."""
+    """The actor that the coordinator watches: the session's user is there while it lives."""
 
 
 class SessionLink:
@@ -208,7 +208,7 @@ class SessionLink:
                     raise self._end(str(error)) from error
                 except ActorError as error:
                     if self._is_given_up(loop.time()):
-                        raise self._end(f"the coordinator is out of reach: {error}") from error
+                        raise self._end(f"the coordinator is unreachable: {error}") from error
                 await asyncio.sleep(delivery.retry_pause_s)
 
     def _is_given_up(self, now: float) -> bool:

@@ -11,8 +11,9 @@ from spotlight.rollouts.groups import Group
 
 
 class GroupStream(AsyncIterator[Group]):
-    """Iterate over it, once; what is done waits meanwhile. It begins as it is made, so a loop may
-    train before it takes the first group. `aclose`, or leaving it as a context, drops the rest.
+    """Iterate over it, once; finished groups wait meanwhile. The work starts when this is made, so
+    a loop may train before it takes the first group. `aclose`, or leaving it as a context, drops
+    the rest.
 
     Args:
         submit: has the groups denoised; returns their numbers.

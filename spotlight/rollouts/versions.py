@@ -1,4 +1,4 @@
-"""Which weights version a request gets, of those that are published."""
+"""Chooses which of the published weights versions a request gets."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from spotlight.errors import VersionGone
 
 @dataclass(frozen=True)
 class AtLeast:
-    """The newest weights that there are when the request is submitted; it waits until they have
-    this version at least."""
+    """The newest published weights, once they have at least this version."""
 
     version: int
 
@@ -36,7 +35,5 @@ def choose_version(wanted: AtLeast | Exactly, published: Collection[int]) -> int
         return newest
     if wanted.version not in published:
         there = ", ".join(map(str, sorted(published)))
-        raise VersionGone(
-            f"weights version {wanted.version} is not kept any more; there are: {there}"
-        )
+        raise VersionGone(f"weights version {wanted.version} is no longer kept; there are: {there}")
     return wanted.version

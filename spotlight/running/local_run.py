@@ -51,7 +51,7 @@ def check_new_folder(folder: Path) -> None:
     """Raise `RunFolderError` if a run is there already."""
     if os.path.exists(folder / "config.yaml"):  # of a path that is too long, too
         raise RunFolderError(
-            f"{folder} holds a run already; go on with it by --resume, or give another --run-folder"
+            f"{folder} already holds a run; continue it with --resume, or give another --run-folder"
         )
 
 
@@ -82,7 +82,9 @@ async def run_local_job(
             await client.submit(job, str(folder), resume=resume)
         except ActorError as error:
             log = folder / "logs" / "coordinator.log"
-            raise UserError(f"the coordinator did not take the job ({error}); see {log}") from error
+            raise UserError(
+                f"the coordinator did not accept the job ({error}); see {log}"
+            ) from error
         try:
             return await _follow(cluster, client, observer, stop)
         except asyncio.CancelledError:
@@ -141,7 +143,7 @@ class _Silence:
         silent_s, ended = self._now() - self._since, self._cluster.coordinator.ended
         if ended or silent_s > _SILENCE_LIMIT_S:
             why = ended or f"the coordinator has not answered for {silent_s:.0f} s ({error})"
-            raise UserError(f"{why}; see {self._cluster.logs}, and go on with --resume")
+            raise UserError(f"{why}; see {self._cluster.logs}, and continue with --resume")
         if silent_s > _SILENCE_S and not self._said:
             self._said = True
             self._observer.tell(

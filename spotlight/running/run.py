@@ -93,7 +93,7 @@ async def run(
             is logged, counted and named in the summary; only `StopJob` ends the job.
 
     Raises `UserError` (a `JobError` with the field, a `RunFolderError`, ...) for what the caller
-    can mend, before a process is started where that can be known. A job that fails later is no
+    can fix, before a process is started where that can be known. A job that fails later is no
     error: the summary says why.
     """
     log_to_the_program()

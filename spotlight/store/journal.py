@@ -154,7 +154,7 @@ class Journal:
             failpoints.reach("journal.commit")
             self._connection.execute("COMMIT")
         except BaseException as error:
-            self._refusal = f"{self.path}: a write was interrupted; go on with --resume"
+            self._refusal = f"{self.path}: a write was interrupted; continue with --resume"
             with suppress(sqlite3.Error):
                 self._connection.rollback()
             if isinstance(error, sqlite3.Error):  # then it may stand in the log and come back
@@ -348,4 +348,4 @@ def _unwritable(path: Path, error: Exception) -> str:
     where, reason = path, str(error)
     if isinstance(error, OSError):
         where, reason = error.filename or path, error.strerror or reason
-    return f"{where}: {reason}; free some space or mend the disk, then go on with --resume"
+    return f"{where}: {reason}; free some space or repair the disk, then continue with --resume"

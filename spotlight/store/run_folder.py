@@ -60,7 +60,7 @@ class RunFolder:
             path.mkdir(parents=True, exist_ok=True)
             if (path / "config.yaml").exists():
                 raise RunFolderError(
-                    f"{path} holds a run already; resume it with --resume, or give another "
+                    f"{path} already holds a run; resume it with --resume, or give another "
                     "--run-folder"
                 )
             if any(entry.name not in (".lock", "logs") for entry in path.iterdir()):
@@ -284,7 +284,7 @@ def _decoding(path: Path) -> Iterator[None]:
         yield
     except (ValueError, LookupError, TypeError, msgspec.MsgspecError) as error:
         raise RunFolderError(
-            f"{path} has a damaged line; mend or remove the line, then resume again"
+            f"{path} has a damaged line; fix or remove the line, then resume again"
         ) from error
 
 
@@ -348,5 +348,5 @@ def _explaining(path: Path) -> Iterator[None]:
         where = error.filename or path
         raise RunFolderError(
             f"{where}: {error.strerror or error}; free some space or give another --run-folder, "
-            "then go on with --resume"
+            "then continue with --resume"
         ) from error

@@ -76,7 +76,7 @@ def _own_class(field: str, target: str) -> Callable[[TrackedRun], Callback]:
     if missing or not isinstance(found, type):
         raise JobError(
             field,
-            f"`{target}` is no class with the methods {', '.join(_METHODS)}; see"
+            f"`{target}` is not a class with the methods {', '.join(_METHODS)}; see"
             " `spotlight.trackers.Callback`",
         )
     make: Any = found

@@ -1,7 +1,7 @@
-"""What one iteration trains on, and how its samples are dealt out.
+"""The samples that one iteration trains on, and how they are divided.
 
-Every random choice is keyed by what it is for, never drawn from a running stream: so any number of
-ranks, and a resumed job, see the same choices as one rank in one go.
+Every random choice has a key of its own and is never drawn from a running stream. So any number of
+ranks, and a resumed job, see the same choices as a single rank without interruption.
 """
 
 from __future__ import annotations

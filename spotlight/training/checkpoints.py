@@ -1,7 +1,7 @@
 """Training checkpoints: one safetensors file with the tensors, and the metadata in its header.
 
-A checkpoint is there completely or not at all: it is written beside its place, flushed to the disk
-and renamed. Reading one cannot run code.
+A checkpoint is either complete or absent: it is written under another name, flushed to the disk and
+renamed. Reading one cannot run code.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
-            f"{path}: not a whole checkpoint ({error}); resume from an earlier one"
+            f"{path}: not a complete checkpoint ({error}); resume from an earlier one"
         ) from error
 
 
@@ -80,7 +80,7 @@ def load_role(path: Path, role: Role) -> dict[str, Tensor]:
             found = {name.removeprefix(f"{role}/"): file.get_tensor(name) for name in names}
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
-            f"{path}: not a whole checkpoint ({error}); export an earlier one"
+            f"{path}: not a complete checkpoint ({error}); export an earlier one"
         ) from error
     if not found:
         raise CheckpointError(f"{path}: holds no weights `{role}`; name a checkpoint of a job")

@@ -1,4 +1,4 @@
-"""The trained weights in the formats that others load, from a checkpoint of the run.
+"""Exports the trained weights of a checkpoint in formats that other libraries load.
 
 | job trains | format | folder for |
 |---|---|---|
@@ -56,10 +56,10 @@ def export_checkpoint(
     Raises `CheckpointError` naming the folder, the file or the weight, and `MissingDependency`.
     """
     if not replace and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise CheckpointError(f"{folder}: is there already; export to a new or an empty folder")
+        raise CheckpointError(f"{folder}: already exists; export to a new or an empty folder")
     if format == "peft" and model.tuning != "lora":
         raise CheckpointError(
-            f"{checkpoint}: the job trains whole weights, and peft reads adapters; export it for"
+            f"{checkpoint}: the job trains all weights, but peft reads only adapters; export it for"
             " diffusers"
         )
     weights = load_role(checkpoint, role)

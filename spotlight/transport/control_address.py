@@ -19,6 +19,7 @@ def control_address(option: str, text: str) -> str:
     found = re.fullmatch(rf"tcp://(?:{_HOST}):(?P<port>[0-9]{{1,5}})", address)
     if found is None or len(address) > _LONGEST or not 1 <= int(found["port"]) <= 65535:
         raise UserError(
-            f"{option}: `{text[:_LONGEST]}` is no address; give HOST:PORT, as 10.0.0.1:7070"
+            f"{option}: `{text[:_LONGEST]}` is not an address; give HOST:PORT, such as"
+            " 10.0.0.1:7070"
         )
     return address

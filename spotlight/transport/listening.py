@@ -1,4 +1,4 @@
-"""Where a daemon listens, and under which address others reach it."""
+"""The address on which a daemon listens, and the one by which others reach it."""
 
 from __future__ import annotations
 

@@ -93,12 +93,12 @@ def test_a_folder_of_which_no_run_folder_can_be_made_is_named(
     "command", [("submit", "job.yaml"), ("status",), ("cancel",), ("preempt", "node")]
 )
 def test_every_command_refuses_what_is_no_address(refusal: Any, command: tuple[str, ...]) -> None:
-    assert "--coordinator: `nowhere` is no address" in refusal(*command, "-c", "nowhere")
+    assert "--coordinator: `nowhere` is not an address" in refusal(*command, "-c", "nowhere")
 
 
 def test_a_node_does_not_dial_for_ever_what_is_no_address(refusal: Any) -> None:
     line = refusal("--coordinator", "10.0.0.1", entry=daemons.node)
-    assert "--coordinator: `10.0.0.1` is no address" in line
+    assert "--coordinator: `10.0.0.1` is not an address" in line
 
 
 @pytest.mark.parametrize(
@@ -179,5 +179,5 @@ def test_a_coordinator_that_does_not_answer_a_submission_is_one_line(
     monkeypatch.setattr(local_run, "connect", cluster)
     (tmp_path / "job.yaml").write_text(job_to_yaml(small_job()))
     line = refusal("run", tmp_path / "job.yaml", "--run-folder", tmp_path / "run", plan=True)
-    assert "did not take the job (it did not answer within 60 s); see " in line
+    assert "did not accept the job (it did not answer within 60 s); see " in line
     assert str(tmp_path / "run" / "logs" / "coordinator.log") in line

@@ -26,7 +26,7 @@ def test_every_example_passes_the_checks(
 def test_an_example_in_a_folder_of_its_own_comes_with_what_lies_beside_it(tmp_path: Path) -> None:
     written = write_job_file(tmp_path / "job.yaml", "own-reward/own-reward")
     assert [file.name for file in written] == ["job.yaml", "ink.py"]
-    with pytest.raises(UserError, match=r"ink\.py is there already"):
+    with pytest.raises(UserError, match=r"ink\.py already exists"):
         write_job_file(tmp_path / "other.yaml", "own-reward/own-reward")
 
 
@@ -52,7 +52,7 @@ def test_without_an_example_every_field_is_written(tmp_path: Path) -> None:
 
 def test_a_file_that_is_there_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text("mine")
-    with pytest.raises(UserError, match=r"job\.yaml is there already"):
+    with pytest.raises(UserError, match=r"job\.yaml already exists"):
         write_job_file(tmp_path / "job.yaml", "")
     assert (tmp_path / "job.yaml").read_text() == "mine"
 

@@ -151,9 +151,9 @@ def test_between_jobs_the_workers_that_are_there_are_shown() -> None:
 
 
 def test_what_the_job_waits_for_is_said() -> None:
-    waiting = _status(note="reserved-0/0, which trains, is out of reach")
-    assert "reserved-0/0, which trains, is out of reach" in _drawn(render(waiting))
-    assert plain_line(waiting).endswith("reserved-0/0, which trains, is out of reach")
+    waiting = _status(note="reserved-0/0 trains and is unreachable")
+    assert "reserved-0/0 trains and is unreachable" in _drawn(render(waiting))
+    assert plain_line(waiting).endswith("reserved-0/0 trains and is unreachable")
 
 
 def test_a_failure_says_its_reason() -> None:
@@ -215,7 +215,7 @@ def test_the_summary_shows_the_figures_of_the_run() -> None:
         "2,560, 51.2 images/s in rollouts",
         "7,600, 110 late",
         "scoring 1 m 12 s of worker time (20%), also beside other states",
-        "rewards of kept seeds spread 1.26 ± 0.07 times as wide as of any",
+        "rewards of kept seeds spread 1.26 ± 0.07 times as wide as those of random seeds",
         "reserved time train 60%, rollout 30%, idle 10%",
         "1 node lost, 8 requests re-issued, 0 prompt groups dropped",
     ):

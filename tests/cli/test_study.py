@@ -63,6 +63,7 @@ def refusal(
     return output.err
 
 
+@pytest.mark.slow
 def test_a_study_prints_its_figures_and_leaves_them_in_the_run(run: Path) -> None:
     done = spotlight(run, "--seeds", "4", "--prompts", "2", "--lags", "1,2")
 
@@ -176,4 +177,4 @@ def test_nothing_is_cut_off_in_a_narrow_terminal() -> None:
 
 def test_the_table_says_what_a_repetition_is() -> None:
     assert "1 by construction, as `ode` adds no noise" in drawn(record())
-    assert "other noise on the way" in drawn(record(stochastic=True))
+    assert "other noise in its steps" in drawn(record(stochastic=True))

@@ -165,7 +165,7 @@ def test_a_thread_is_in_one_group_at_a_time_and_free_again_after_an_error():
     nobody = SimpleNamespace(rank=0, world=2)
     with torch.no_grad():
         plain = parallel.transformer(**inputs)[0]
-        refused = pytest.raises(CannotShard, match="leave that first")
+        refused = pytest.raises(CannotShard, match="leave that context first")
         with parallel.over(nobody), refused, parallel.over(nobody):
             pass
         with pytest.raises(AttributeError), parallel.over(nobody):

@@ -12,7 +12,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "own-loop.md").read_text(encoding="utf-8")
-LOOP, ASYNCHRONOUS, TWIN, ACTORS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+LOOP, ASYNCHRONOUS, TRAINER, TWIN, ACTORS = PROGRAMS
 
 
 def output_of(program: str) -> list[str]:
@@ -28,6 +29,7 @@ def test_the_loop_of_the_page_is_the_example_which_runs_elsewhere() -> None:
     assert (ROOT / "examples" / "own_loop.py").read_text(encoding="utf-8") == LOOP
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_the_program_with_an_event_loop_runs() -> None:
     first, second, last = output_of(ASYNCHRONOUS)
@@ -35,6 +37,14 @@ def test_the_program_with_an_event_loop_runs() -> None:
         assert re.fullmatch(r"1 \[(\d\.\d+(, )?){4}\]", line), line
     workers, previews = map(int, last.split())
     assert workers == 2 and previews > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_the_loop_with_a_loss_of_the_box_trains() -> None:
+    lines = output_of(TRAINER)
+    assert [line.partition(": loss ")[0] for line in lines] == ["step 0", "step 1", "step 2"]
+    assert all(float(line.split()[-1]) > 0 for line in lines)
 
 
 def test_the_application_of_the_page_has_the_routes_that_it_names() -> None:

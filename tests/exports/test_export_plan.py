@@ -71,14 +71,14 @@ def test_without_a_validated_checkpoint_there_is_no_best(run: Path) -> None:
 
 def test_whole_weights_are_refused_for_peft(run: Path) -> None:
     assert small_job().model.tuning == "full"
-    with pytest.raises(UserError, match="--format peft: this job trains whole weights"):
+    with pytest.raises(UserError, match="--format peft: this job trains all weights"):
         plan_export(run, weights="best", format="peft")
 
 
 def test_a_folder_with_something_in_it_is_left_alone(run: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file").touch()
-    with pytest.raises(UserError, match=r"--to: .*mine is there already"):
+    with pytest.raises(UserError, match=r"--to: .*mine already exists"):
         plan_export(run, weights="ema", format="diffusers", folder=tmp_path / "mine")
 
 

@@ -42,9 +42,15 @@ def _is_one_clear_line(done: Finished, *words: str) -> None:
         ({"prompts": {"train": "absent.txt"}}, ("prompts", "absent.txt")),
         ({"prompts": {"validation": "train.txt"}}, ("prompts.validation",)),
         ({"prompts": {"per_iteration": 1000}}, ("prompts.per_iteration",)),
-        ({"prompts": {"train": "~no-such-user/train.txt"}}, ("prompts.train", "leads nowhere")),
+        (
+            {"prompts": {"train": "~no-such-user/train.txt"}},
+            ("prompts.train", "does not lead anywhere"),
+        ),
         ({"prompts": {"train": "a\0b"}}, ("prompts.train", "control characters")),
-        ({"prompts": {"train": "/proc/self/environ"}}, ("prompts.train", "as long as it says")),
+        (
+            {"prompts": {"train": "/proc/self/environ"}},
+            ("prompts.train", "does not have the length"),
+        ),
         ({"group_size": 10**9}, ("group_size", "at most 16,384")),
         ({"sampler": {"height": 16_000, "width": 16_000}}, ("sampler.height", "16,000 x 16,000")),
         ({"sampler": {"kind": "sde"}}, ("sampler.kind", "`flow_sde`, `dance_sde` or `cps`")),

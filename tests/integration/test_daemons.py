@@ -81,7 +81,7 @@ def test_a_refused_submission_is_one_line_and_leaves_nothing(workplace: Workplac
         refused = workplace.spotlight(*words, "-c", address)
         assert refused.code == 2
         (line,) = refused.errors.splitlines()
-        assert "prompts.train" in line and "is not as long as it says" in line
+        assert "prompts.train" in line and "does not have the length" in line
     assert not (workplace.folder / "run").exists()
     assert not list((workplace.folder).glob("runs/*"))
     assert workplace.spotlight("submit", workplace.job(), "-c", address).code == 0
@@ -93,7 +93,7 @@ def test_a_node_that_is_to_dial_no_address_ends_with_one_line(workplace: Workpla
 
     assert node.returncode == 2
     (line,) = output.splitlines()
-    assert "--coordinator: `10.0.0.1` is no address" in line
+    assert "--coordinator: `10.0.0.1` is not an address" in line
 
 
 def test_a_port_in_use_is_one_clear_line(workplace: Workplace) -> None:

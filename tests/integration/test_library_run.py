@@ -95,6 +95,7 @@ async def test_a_program_runs_a_job_and_hears_of_everything(
     assert handlers == [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
 
 
+@pytest.mark.slow
 async def test_a_callback_that_says_so_ends_the_job_and_the_run_can_go_on(
     workplace: Workplace,
 ) -> None:
@@ -118,6 +119,7 @@ async def test_a_callback_that_says_so_ends_the_job_and_the_run_can_go_on(
     assert isinstance(again.events[0], RunStarted), "what was told before is not told again"
 
 
+@pytest.mark.slow
 async def test_a_run_that_is_cancelled_leaves_no_process_and_can_go_on(
     workplace: Workplace,
 ) -> None:
@@ -152,6 +154,6 @@ def test_what_the_caller_can_mend_is_said_before_a_process_starts(workplace: Wor
         spotlight.run_blocking(resume=workplace.folder / "nothing")
     (workplace.folder / "run").mkdir()
     (workplace.folder / "run" / "config.yaml").touch()
-    with pytest.raises(RunFolderError, match="holds a run already"):
+    with pytest.raises(RunFolderError, match="already holds a run"):
         spotlight.run_blocking(workplace.job(), run_folder=Path(workplace.folder / "run"))
     assert not (workplace.folder / "runs").exists()

@@ -77,6 +77,7 @@ class Site:
         ]
 
 
+@pytest.mark.slow
 def test_a_clouds_notice_drains_the_node_and_its_withdrawal_brings_it_back(
     workplace: Workplace, cloud: FakeMetadata, monkeypatch: pytest.MonkeyPatch
 ) -> None:

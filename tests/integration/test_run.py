@@ -68,7 +68,10 @@ def test_the_export_is_what_was_validated_best_and_diffusers_loads_it(run: Path)
         assert torch.equal(tensor, validated[name]), name
 
 
-@pytest.mark.parametrize("weights", ["best", "ema", "newest"])
+@pytest.mark.parametrize(
+    "weights",
+    ["best", *(pytest.param(each, marks=pytest.mark.slow) for each in ("ema", "newest"))],
+)
 def test_any_weights_of_a_run_can_be_exported_again(
     place: Workplace, run: Path, weights: str
 ) -> None:
@@ -82,7 +85,7 @@ def test_any_weights_of_a_run_can_be_exported_again(
     is_the_same = all(torch.equal(exported[name], first[name]) for name in first)
     assert is_the_same or weights != "best"
     again = place.spotlight("export", run, "--weights", weights)
-    assert again.code == 2 and "is there already; give a new or an empty folder" in again.errors
+    assert again.code == 2 and "already exists; give a new or an empty folder" in again.errors
 
 
 def test_another_run_does_not_overwrite_it(place: Workplace, run: Path) -> None:
@@ -91,7 +94,7 @@ def test_another_run_does_not_overwrite_it(place: Workplace, run: Path) -> None:
     refused = place.spotlight("run", place.job(), "--run-folder", "run")
 
     assert refused.code == 2
-    assert "holds a run already; go on with it by --resume" in refused.errors
+    assert "already holds a run; continue it with --resume" in refused.errors
     assert (run / "metrics.jsonl").read_bytes() == before
 
 

@@ -31,6 +31,7 @@ class Picky:
 """
 
 
+@pytest.mark.slow
 def test_trackers_of_a_job_are_told_of_it_and_end_it_only_when_they_say_so(
     workplace: Workplace,
 ) -> None:

@@ -65,8 +65,8 @@ def test_relative_paths_start_at_the_job_file(file: Path) -> None:
     [
         ("sampler.stpes=12", "a job has no field `sampler.stpes`; did you mean `sampler.steps`"),
         ("learning_rate=1", "no field `learning_rate`; did you mean `training.learning_rate`"),
-        ("sampler.steps", "says no value; write path=value"),
-        ("=3", "says no value"),
+        ("sampler.steps", "has no value; write path=value"),
+        ("=3", "has no value"),
         ("zzz=3", "a job has no field `zzz`"),
         ("seed=[", "--set seed: the value is not valid YAML"),
         ("trackers[1].kind=wandb", "no item [1] there; set the whole list"),
@@ -91,7 +91,7 @@ def test_the_data_and_what_aliases_share_stay_as_they_are() -> None:
 
 
 def test_what_stands_above_a_field_must_be_a_section() -> None:
-    with pytest.raises(JobError, match="is no section"):
+    with pytest.raises(JobError, match="is not a section"):
         changed({"sampler": 3}, ["sampler.steps=1"], job_paths())
 
 

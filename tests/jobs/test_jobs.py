@@ -392,7 +392,7 @@ def test_pools_do_not_limit_the_trainer_ranks_of_a_job_for_a_cluster() -> None:
 def test_samples_are_dealt_out_evenly_over_updates() -> None:
     error = _problem(_with("training.updates_per_iteration", 3))
     assert error.path == "training.updates_per_iteration"
-    assert "64 samples cannot be dealt out evenly over 3 updates" in error.problem
+    assert "64 samples cannot be divided evenly among 3 updates" in error.problem
 
 
 def test_diffusion_nft_with_one_update_needs_an_old_policy() -> None:
@@ -472,7 +472,7 @@ def test_a_path_may_start_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_the_home_of_nobody_is_refused_with_its_field(tmp_path: Path, path: str) -> None:
     name = "~no-such-user/file"
     data = _with(path, name)
-    with pytest.raises(JobError, match=f"^{path}: `{name}` leads nowhere"):
+    with pytest.raises(JobError, match=f"^{path}: `{name}` does not lead anywhere"):
         parse_job(yaml.safe_dump(data), base=tmp_path)
 
 

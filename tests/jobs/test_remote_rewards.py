@@ -58,8 +58,8 @@ def test_the_images_of_a_request_are_bounded(images: int) -> None:
     ("change", "problem"),
     [
         ({"model": " "}, "model"),
-        ({"formula": "rubric"}, "say here what the model is to look at"),
-        ({"rubric": "Is it sharp?"}, "is used with `formula: rubric` only"),
+        ({"formula": "rubric"}, "say what the model should look at"),
+        ({"rubric": "Is it sharp?"}, "is only used with `formula: rubric`"),
         ({"formula": "rubric", "rubric": "x" * 30_000}, "at most 20,000 characters"),
     ],
 )

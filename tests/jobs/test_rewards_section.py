@@ -89,7 +89,7 @@ def test_a_reward_may_have_any_range_or_none() -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_what_is_not_finite_is_never_a_reward(value: float) -> None:
     for reward in job({"range": None}, {"name": "b"}).rewards:
-        assert reward.problem_with(value) == f"{value} is no reward"
+        assert reward.problem_with(value) == f"{value} is not a valid reward"
 
 
 def test_a_job_with_every_kind_is_read_back_as_it_was_written() -> None:

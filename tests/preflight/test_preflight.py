@@ -637,9 +637,9 @@ def test_prompts_that_are_no_file_are_refused(
 ) -> None:
     os.mkfifo(tmp_path / "pipe")
     for name, problem in (
-        (str(tmp_path / "pipe"), "is a named pipe, no file"),
-        ("/dev/zero", "is a device, no file"),
-        ("/proc/self/environ", "is not as long as it says"),
+        (str(tmp_path / "pipe"), "is a named pipe, not a file"),
+        ("/dev/zero", "is a device, not a file"),
+        ("/proc/self/environ", "does not have the length"),
     ):
         with pytest.raises(JobError, match=rf"^prompts\.{field}: {name} {problem}"):
             preflight.check(make_job(prompts={**_prompts(make_job()), field: name}))

@@ -152,7 +152,7 @@ def test_an_image_arrives_as_it_was_sent(form: ImageFormat) -> None:
 def test_a_damaged_file_and_one_of_another_format_are_refused() -> None:
     png = encode_image(IMAGES[0], "png")
     for data, form in ((png[:60], "png"), (png, "webp"), (b"", "png")):
-        with pytest.raises(ValueError, match=f"no {form} file"):
+        with pytest.raises(ValueError, match=f"not a {form} file"):
             decode_image(data, form)  # type: ignore[arg-type]
 
 

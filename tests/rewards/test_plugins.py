@@ -125,8 +125,8 @@ def test_what_only_an_import_can_tell_is_left_to_it() -> None:
         ("own_scorers.parts:Scale", {"bye": 1}, "cannot be made with the options ['bye'] (TypeErr"),
         ("own_scorers.parts:Needs", {"key": "x"}, "(ValueError: no such x)"),
         ("own_scorers.parts:Short", {}, "must take two arguments, `images` and `prompts`"),
-        ("own_scorers.parts:Without", {}, "is no class with a method `score(images, prompts)`"),
-        ("own_scorers.parts:function", {}, "is no class with a method `score(images, prompts)`"),
+        ("own_scorers.parts:Without", {}, "is not a class with a method `score(images, prompts)`"),
+        ("own_scorers.parts:function", {}, "is not a class with a method `score(images, prompts)`"),
         ("unknown", {}, "there is `scale`"),
     ],
 )

@@ -46,8 +46,8 @@ def test_any_sequence_of_numbers_will_do(answer: Any) -> None:
         (["x", 0.5], "gave no list of numbers"),
         ([0.5], "gave 1 rewards for 2 images"),
         ([0.5] * 3, "gave 3 rewards for 2 images"),
-        ([0.5, float("nan")], "nan is no reward"),
-        ([float("inf"), 0.5], "inf is no reward"),
+        ([0.5, float("nan")], "nan is not a valid reward"),
+        ([float("inf"), 0.5], "inf is not a valid reward"),
         ([0.5, 31], "31 is outside the range [0, 30] of `pick`"),
         ([-1e-9, 0.5], "-1e-09 is outside"),
     ],
@@ -63,5 +63,5 @@ def test_anything_else_is_a_failure_that_names_the_reward(answer: Any, problem: 
 def test_without_a_range_every_finite_number_is_a_reward() -> None:
     free = RewardSpec(range=None)
     assert score_with(Answers([-3e6, 22.0]), free, None, PROMPTS) == (-3e6, 22.0)
-    with pytest.raises(ScoringError, match="nan is no reward"):
+    with pytest.raises(ScoringError, match="nan is not a valid reward"):
         score_with(Answers([float("nan"), 22.0]), free, None, PROMPTS)

@@ -106,13 +106,13 @@ def test_images_come_as_base64_in_json_and_as_they_are_in_messagepack(tmp_path: 
 @pytest.mark.parametrize(
     ("body", "problem"),
     [
-        (b"{", "body: is no group"),
+        (b"{", "body: is not a valid group"),
         (b" " * (1 << 21), "body: is larger than 1,048,576 bytes"),
         (b'{"id": "a", "prompt": "x", "seeds": []}', "seeds: are 0"),
         (b'{"id": "a", "prompt": "x", "seeds": [1], "seedz": 2}', "unknown field `seedz`"),
         (
             b'{"id": "a", "prompt": "x", "seeds": [1], "at_least": 1, "exactly": 1}',
-            "cannot stand beside",
+            "cannot be given together with",
         ),
     ],
 )

@@ -179,7 +179,7 @@ async def test_a_coordinator_that_is_not_there_is_said() -> None:
 
 
 async def test_an_address_that_is_none_is_said() -> None:
-    with pytest.raises(UserError, match="address: `nowhere` is no address"):
+    with pytest.raises(UserError, match="address: `nowhere` is not an address"):
         async with Rollouts.connect("nowhere", model=SPEC, sampler=SAMPLER):
             pass
 

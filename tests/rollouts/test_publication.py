@@ -83,7 +83,7 @@ def state_dict() -> State:
         ),
         (
             lambda state: state.update({"img_in.bias": state["img_in.bias"].long()}),
-            "img_in.bias is torch.int64, which is no float",
+            "img_in.bias is torch.int64, which is not a float type",
         ),
     ],
 )

@@ -92,7 +92,7 @@ def test_exact_versions_are_kept_to_for_as_long_as_they_are_there(tmp_path: Path
             before = [g async for g in rollouts.rollout(requests(2, version=Exactly(0)))]
             assert [group.policy_version for group in before] == [0, 0]
             await rollouts.publish("weights", 2)  # type: ignore[arg-type]
-            with pytest.raises(VersionGone, match="version 0 is not kept any more"):
+            with pytest.raises(VersionGone, match="version 0 is no longer kept"):
                 await anext(rollouts.rollout(requests(1, version=Exactly(0))))
 
     simulate(tmp_path, scene)
@@ -194,7 +194,7 @@ def test_a_coordinator_that_stays_away_ends_the_streams(tmp_path: Path) -> None:
             await rollouts.publish("weights", 0)  # type: ignore[arg-type]
             stream = rollouts.rollout(requests(50))
             cluster.kill_process(COORDINATOR)
-            with pytest.raises(SessionEnded, match="the coordinator is out of reach"):
+            with pytest.raises(SessionEnded, match="the coordinator is unreachable"):
                 async with asyncio.timeout(600.0):
                     async for _ in stream:
                         pass
@@ -268,7 +268,7 @@ def test_an_exploration_that_is_stopped_at_once_still_names_seeds(tmp_path: Path
 def test_exploration_needs_a_reward_and_enough_candidates(tmp_path: Path) -> None:
     async def scene(cluster: Cluster) -> None:
         async with opened(cluster, rewards=[]) as rollouts:
-            with pytest.raises(JobError, match="rewards: exploration chooses by them"):
+            with pytest.raises(JobError, match="rewards: exploration chooses seeds by them"):
                 rollouts.explore([PROMPT], keep=2, candidates=4)
 
     simulate(tmp_path, scene)
@@ -316,7 +316,7 @@ def test_what_the_coordinator_refuses_is_raised_by_the_stream(tmp_path: Path) ->
         async with opened(cluster) as rollouts:
             await rollouts.publish("weights", 0)  # type: ignore[arg-type]
             many = [RolloutRequest(PROMPT, (n,)) for n in range(70_000)]
-            with pytest.raises(RequestRefused, match="take those that are done first"):
+            with pytest.raises(RequestRefused, match="first take groups that are done"):
                 async for _ in rollouts.rollout(many):
                     pass
 

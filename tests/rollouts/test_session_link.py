@@ -159,7 +159,9 @@ def test_other_weights_under_a_known_version_are_refused(tmp_path: Path) -> None
     async def scene(cluster: Cluster) -> None:
         async with program(cluster) as loop:
             await loop.publish(0)
-            with pytest.raises(RequestRefused, match="version 0 is there, and is another"):
+            with pytest.raises(
+                RequestRefused, match="version 0 is already published with other weights"
+            ):
                 await loop.publish(0, weights="others")
 
     simulate(tmp_path, scene)
@@ -373,7 +375,7 @@ def test_one_session_follows_another_and_leaves_nothing(tmp_path: Path) -> None:
 def test_there_is_one_session_at_a_time(tmp_path: Path) -> None:
     async def scene(cluster: Cluster) -> None:
         async with program(cluster, "first"):
-            with pytest.raises(RequestRefused, match="`session-first` runs"):
+            with pytest.raises(RequestRefused, match="`session-first` is running"):
                 async with program(cluster, "second"):
                     pass
 

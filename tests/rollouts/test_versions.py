@@ -26,5 +26,5 @@ def test_what_is_not_published_yet_is_waited_for(
 
 
 def test_a_version_that_was_dropped_cannot_be_had_any_more() -> None:
-    with pytest.raises(VersionGone, match="version 3 is not kept any more; there are: 4, 5"):
+    with pytest.raises(VersionGone, match="version 3 is no longer kept; there are: 4, 5"):
         choose_version(Exactly(3), [5, 4])

@@ -86,7 +86,7 @@ def test_folders_on_the_way_are_made(tmp_path):
 
 def test_a_folder_that_holds_a_run_is_not_taken_for_a_new_one(path, folder):
     folder.close()
-    with pytest.raises(RunFolderError, match=r"holds a run already.*--resume"):
+    with pytest.raises(RunFolderError, match=r"already holds a run.*--resume"):
         RunFolder.create(path, job())
 
 
@@ -208,7 +208,7 @@ def test_what_is_appended_to_is_a_file_of_the_folder(path, folder, tmp_path, nam
     elsewhere.write_text("mine\n")
     (path / name).unlink(missing_ok=True)
     os.mkfifo(path / name) if kind == "pipe" else (path / name).symlink_to(elsewhere)
-    with pytest.raises(RunFolderError, match=rf"{name} is a (named pipe|link), no file"):
+    with pytest.raises(RunFolderError, match=rf"{name} is a (named pipe|link), not a file"):
         RunFolder.reopen(path, None)
     assert elsewhere.read_text() == "mine\n"
 

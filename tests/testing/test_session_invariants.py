@@ -152,8 +152,8 @@ def test_a_choice_that_does_not_follow_from_previews_is_noticed(
         ("the session crashed", 500.0, True),
         ("its program has been out of reach for 60 s", 50.0, True),
         ("its program has been out of reach for 60 s", 70.0, False),
-        ("the coordinator is out of reach", 100.0, True),
-        ("the coordinator is out of reach", 130.0, False),
+        ("the coordinator is unreachable", 100.0, True),
+        ("the coordinator is unreachable", 130.0, False),
     ],
 )
 def test_a_session_that_is_lost_for_no_good_reason_is_noticed(

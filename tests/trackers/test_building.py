@@ -65,9 +65,9 @@ def test_a_module_in_the_working_folder_is_found(
     [
         ("no_such_package.at_all:Tracker", "cannot be imported (ModuleNotFoundError"),
         (f"{HERE}:Absent", "cannot be imported (AttributeError"),
-        (f"{HERE}:HalfATracker", "is no class with the methods on_iteration"),
-        (f"{HERE}:tracked", "is no class with the methods"),
-        ("subprocess:Popen", "is no class with the methods"),
+        (f"{HERE}:HalfATracker", "is not a class with the methods on_iteration"),
+        (f"{HERE}:tracked", "is not a class with the methods"),
+        ("subprocess:Popen", "is not a class with the methods"),
     ],
 )
 def test_a_class_that_is_no_tracker_is_named_and_never_called(kind: str, words: str) -> None:

@@ -160,7 +160,7 @@ def test_a_folder_that_is_not_empty_is_left_alone_unless_it_is_to_be_replaced(tm
 
 
 def test_whole_weights_are_no_adapters_for_peft(tmp_path):
-    with pytest.raises(CheckpointError, match="peft reads adapters"):
+    with pytest.raises(CheckpointError, match="peft reads only adapters"):
         Trained(tmp_path).export(tmp_path / "out", format="peft")
 
 
@@ -177,5 +177,7 @@ def test_weights_of_another_model_are_refused_and_nothing_is_left(tmp_path):
 def test_a_damaged_checkpoint_is_named(tmp_path):
     trained = Trained(tmp_path)
     trained.checkpoint.write_bytes(trained.checkpoint.read_bytes()[:1000])
-    with pytest.raises(CheckpointError, match=r"checkpoint\.safetensors: not a whole checkpoint"):
+    with pytest.raises(
+        CheckpointError, match=r"checkpoint\.safetensors: not a complete checkpoint"
+    ):
         trained.export(tmp_path / "out")

@@ -1,4 +1,4 @@
-"""What nodes are told of the work that waits for them: each plans its SP groups from that.
+"""What nodes are told about waiting work, from which each plans its SP groups.
 
 A node is told what its own workers hold, and its share of what nobody has yet. Nodes of one worker
 have nothing to plan and are told nothing.

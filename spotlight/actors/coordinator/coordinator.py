@@ -151,8 +151,8 @@ class Coordinator(Actor):
         known = self._nodes.get(message.node)
         if known is not None and known.scheduler != message.scheduler:
             return NodeRefused(
-                f"there is a node `{message.node}` at {known.scheduler.address}; give this one"
-                " another --name, or end the other"
+                f"a node `{message.node}` is already there, at {known.scheduler.address}; give this"
+                " one another --name, or stop the other"
             )
         if known is None:
             self.watch(message.scheduler)
@@ -235,7 +235,7 @@ class Coordinator(Actor):
             return runner.began
         if runner is not None or self._starting:
             busy = self._status.job or "a job"
-            return SessionRefused(f"`{busy}` runs; `spotlight cancel` it first")
+            return SessionRefused(f"`{busy}` is running; `spotlight cancel` it first")
         if message.goes_on:
             return SessionRefused(f"the session has ended: {self._status.reason or 'it is over'}")
         self._starting = True
@@ -389,7 +389,8 @@ class Coordinator(Actor):
             return await run_in_abandonable_thread(read, limit_s, "reader")
         except TimeoutError as error:
             raise RequestRefused(
-                f"its files could not be read within {limit_s:g} s; look whether their disk answers"
+                f"its files could not be read within {limit_s:g} s; check whether their disk"
+                " responds"
             ) from error
 
     def _idle_workers(self) -> tuple[WorkerStatus, ...]:

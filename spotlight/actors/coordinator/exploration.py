@@ -1,4 +1,4 @@
-"""What is to be explored for an iteration, and what came of it."""
+"""The plan of an iteration's exploration, and its result."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What the job runner knows of exploration: the seeds of the iteration, what chose them, and how
-far previews are true."""
+"""What the job runner knows of exploration: the seeds of the iteration, how they were chosen, and
+how well previews predict samples."""
 
 from __future__ import annotations
 

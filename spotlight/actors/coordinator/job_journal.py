@@ -308,5 +308,5 @@ def _decode(key: str, body: bytes, kind: type[RecordT]) -> RecordT:
     except msgspec.MsgspecError as error:
         raise JournalError(
             f"the journal's record {key} cannot be read ({error}); it was written by another "
-            "version of Spotlight: go on with that one"
+            "version of Spotlight: resume it with that version"
         ) from error

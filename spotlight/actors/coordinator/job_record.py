@@ -1,5 +1,5 @@
-"""All that a job writes down: the first write that fails ends the job with the reason, and nothing
-that would have come after it is written.
+"""Everything that a job writes down. The first failed write ends the job with the reason, and
+nothing is written after it.
 """
 
 from __future__ import annotations

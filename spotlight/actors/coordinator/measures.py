@@ -1,4 +1,4 @@
-"""What is measured of samples and of validation images once they are there."""
+"""Measurements of samples and of validation images."""
 
 from __future__ import annotations
 

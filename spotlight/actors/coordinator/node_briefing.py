@@ -1,5 +1,5 @@
-"""What the job has nodes do: which job there is, which weights to hold and from where, and what
-work waits. It goes into the nodes' plans, which tell it until the nodes' reports agree.
+"""The job's part of the nodes' plans: the job, which weights to hold and where to pull them, and
+the waiting work. Plans are repeated until the nodes' reports agree.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every node is to be and to do: sent when it changes, and again until its report agrees.
+"""The plan of every node: sent when it changes, and again until the node's report agrees.
 
 The coordinator keeps it for as long as a node is in reach; the job runner says what the job needs.
 Every plan has a number, and all plans of a coordinator grow, so an old one changes nothing.

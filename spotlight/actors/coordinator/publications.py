@@ -1,7 +1,7 @@
 """The weights versions of a job that nodes may still need, and where each node pulls them from.
 
-Nodes say what they hold and what they could not get, again and again; whatever is lost, late or
-said twice, they are sent where the plan says now.
+Nodes repeatedly report what they hold and what they could not get. Even if a message is lost, late
+or duplicated, the current plan says where a node pulls from.
 """
 
 from __future__ import annotations

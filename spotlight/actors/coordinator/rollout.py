@@ -1,4 +1,4 @@
-"""The samples of one iteration while they come in, and what becomes of them."""
+"""The samples of one iteration while they come in, and how each ends."""
 
 from __future__ import annotations
 

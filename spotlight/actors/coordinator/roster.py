@@ -1,4 +1,4 @@
-"""Who takes part in a job: nodes, their workers, and which of them may be given work."""
+"""The participants of a job: nodes, their workers, and which of them may be given work."""
 
 from __future__ import annotations
 

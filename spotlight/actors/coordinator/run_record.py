@@ -134,8 +134,8 @@ class RunRecord:
         best = best_version({one: scores[one] for one in saved if one in scores})
         if best is None:
             raise RunFolderError(
-                f"{self.path / 'checkpoints'} lacks the checkpoint of any validation; somebody"
-                " deleted it while the run went on: submit the job again"
+                f"{self.path / 'checkpoints'} has no checkpoint of any validation; they were"
+                " deleted while the job ran: submit the job again"
             )
         return best
 

@@ -1,4 +1,4 @@
-"""What is told of a session: to its user, and to whoever looks at the coordinator's status."""
+"""Reports on a session: for its user, and for the coordinator's status."""
 
 from __future__ import annotations
 

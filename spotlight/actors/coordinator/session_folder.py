@@ -1,5 +1,5 @@
-"""What a session leaves on the coordinator's disk while it lasts: the journal of its requests, and
-what workers deliver. A coordinator that comes back goes on with it; at the end it is deleted.
+"""The folder of a session on the coordinator's disk: the journal of its requests, and the results
+of workers. A restarted coordinator continues with it; at the end of the session it is deleted.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class SessionFolder:
             replace_file(path / _FILE, msgspec.json.encode(saved))
         except OSError as error:
             raise RunFolderError(
-                f"{path}: {error.strerror}; give the coordinator --runs that can be written"
+                f"{path}: {error.strerror}; give the coordinator a --runs folder that can be"
+                " written"
             ) from error
         log.debug("session_created", session=saved.session)
         return cls(path, saved)
@@ -64,7 +65,7 @@ class SessionFolder:
             saved = msgspec.json.decode((path / _FILE).read_bytes(), type=SavedSession)
         except (OSError, msgspec.MsgspecError) as error:
             raise RunFolderError(
-                f"{path} is no session that can be gone on with: {error}"
+                f"{path} is not a session that can be continued: {error}"
             ) from error
         return cls(path, saved)
 

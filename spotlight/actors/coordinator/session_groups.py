@@ -1,4 +1,4 @@
-"""The prompt groups of a session: from their orders to what the user has taken.
+"""The prompt groups of a session, from their orders until the user has taken them.
 
 A group is open, done or gone. It is done when each of its requests is finished or given up; it is
 told to the user until he has taken it, or wants it no more.
@@ -207,7 +207,7 @@ def problem_with_orders(
         most_open: so many more groups may be submitted.
     """
     if len(orders) > most_open:
-        return f"{len(orders)} more groups are too many: take those that are done first"
+        return f"{len(orders)} more groups are too many: first take groups that are done"
     for order in orders:
         if len(set(order.seeds)) < len(order.seeds):
             return f"group {order.number} names a seed twice"

@@ -1,5 +1,5 @@
-"""The session runner: has nodes denoise and score what a program with a training loop of its own
-asks for.
+"""The session runner: has nodes denoise and score the prompt groups that another program's training
+loop asks for.
 
 Messages in: OfferWeights, SubmitGroups, WithdrawGroups, TakeGroups, GetFleet, EndSession (user);
 NodeReport, CancelJob (coordinator); WorkerReport (group leaders); Down (user).
@@ -255,7 +255,9 @@ class SessionRunner(Actor):
         where = Publication(offer.rollout, offer.evaluation)
         known = self._parts.journal.publications().get(offer.version)
         if known is not None and known != where:
-            return SessionRefused(f"weights version {offer.version} is there, and is another")
+            return SessionRefused(
+                f"weights version {offer.version} is already published with other weights"
+            )
         if known is None:
             keep = {offer.version, *message.keep}
             publications.add(offer.version, where, keep)

@@ -1,5 +1,5 @@
-"""How long the denoising steps of a job's model take: learned from what groups deliver, and told to
-whoever plans with it.
+"""How long the denoising steps of a job's model take: learned from the results of groups, and used
+for planning.
 """
 
 from __future__ import annotations

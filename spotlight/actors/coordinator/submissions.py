@@ -77,4 +77,6 @@ def _saved_job(path: Path) -> JobSpec:
         return parse_job(text, source=str(config))
     except JobError as error:
         log.warning("config_not_taken", reason=str(error))
-        raise RunFolderError(f"{config} is no job; the coordinator's log says why") from error
+        raise RunFolderError(
+            f"{config} is not a valid job; the coordinator's log says why"
+        ) from error

@@ -101,7 +101,7 @@ class TrainerRecovery:
         if recovery is None:
             return self._fail(
                 f"{problem}; after {MOST_RECOVERIES} recoveries without a new checkpoint the job"
-                " does not try again by itself; mend the cause, then resume the run",
+                " does not try again by itself; fix the cause, then resume the run",
             )
         number, completed = recovery
         lost = TrainersLost(reason=problem, recovery=number, goes_on_from=completed)

@@ -90,12 +90,12 @@ class TrainerWatch:
         """What the job waits for, in words; empty if for nothing."""
         if silent := [rank.worker.worker for rank in self._silent()]:
             return (
-                f"{', '.join(silent)}, which trains, is out of reach; others take over after"
+                f"{', '.join(silent)} trains and is unreachable; others take over after"
                 f" {self._patience_s:g} s without a sign of it"
             )
         if not self._team.ranks and not self.former:
             there = len(self._roster.reserved())
-            return f"waits for reserved workers to train on: {there} of {self._wanted} are there"
+            return f"waits for reserved workers for training: {there} of {self._wanted} are there"
         return ""
 
     def _answered(self, rank: Rank, answer: TrainerReport) -> None:

@@ -1,4 +1,4 @@
-"""Which accelerator is whose: every worker of a node sees one only."""
+"""Assigns accelerators to workers: every worker of a node sees only one."""
 
 from __future__ import annotations
 

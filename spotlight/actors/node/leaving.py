@@ -1,4 +1,5 @@
-"""How a node leaves: after a notice its workers commit and give back what they hold, and it goes.
+"""How a node leaves: after a notice its workers commit and give back their work, then the node
+ends.
 
 It keeps them warm: a notice may be withdrawn, and a node that is still there long after its
 deadline stays. What stands is in the node's reports and in its workers' plans, so nothing here is

@@ -1,5 +1,5 @@
-"""Whether a process still does anything: it must answer a question, for a process that hangs keeps
-its connections.
+"""Whether a process still responds. It must answer a question, because a hung process keeps its
+connections.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The SP groups of one node: who is in which, and when that changes.
 
-What is best is the policy's word (`policies/grouping.py`); this keeps what it needs to know. The
+`policies/grouping` decides which groups are best; this module keeps what that decision needs. The
 node tells workers of their groups until they report them.
 
 Invariants:

@@ -1,4 +1,4 @@
-"""What each worker of a node is to do: told at once, and again until it reports to do so.
+"""The plan of each worker of a node: sent at once, and again until the worker's report agrees.
 
 Every plan of a worker has a number that grows with each change, so an old one changes nothing.
 """

@@ -1,4 +1,5 @@
-"""How an actor tells another process something that may be lost with it, and what must not be."""
+"""How an actor sends another process messages that may be lost with it, and messages that must
+not."""
 
 from __future__ import annotations
 

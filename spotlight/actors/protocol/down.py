@@ -1,7 +1,7 @@
-"""Down: what the coordinator has nodes be and do, and nodes their workers; and leases.
+"""Down: the plans of the coordinator for nodes, and of nodes for their workers; and leases.
 
-A plan is whole and has a number that only grows: what an older one says changes nothing, and a plan
-is repeated until the report agrees with it. So nothing that matters is told only once.
+A plan is complete and has a number that only grows, so an older plan changes nothing. A plan is
+repeated until the report agrees with it, so nothing important is sent only once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ NoticeSeconds = Annotated[float, msgspec.Meta(ge=0, le=LONGEST_NOTICE_S)]
 
 
 class Membership(Record, frozen=True):
-    """Who runs a job, whom its workers pull from and tell what they do, and where results go."""
+    """The actors of a job: its runner, the dispatcher that workers pull from, and the store for
+    results."""
 
     runner: ActorRef
     """Whom trainer ranks obey, and who hears what workers do."""
@@ -115,7 +116,7 @@ class DemandClass(Record, frozen=True):
 
 
 class Demand(Record, frozen=True):
-    """What the SP groups of a node should be good for."""
+    """The work that the SP groups of a node should be planned for."""
 
     job_id: str
     heads: int
@@ -141,8 +142,8 @@ class UserNotice(Record, frozen=True):
 
 
 class NodePlan(Message, frozen=True):
-    """Coordinator to node: what it is to be and to do. Sent whenever it changes, and in answer to a
-    report that does not agree with it.
+    """Coordinator to node: its whole task. Sent whenever it changes, and in answer to a report that
+    does not agree with it.
     """
 
     lane = "system"
@@ -185,7 +186,8 @@ class Grant(Message, frozen=True):
 
 
 class Revoke(Message, frozen=True):
-    """Dispatcher to leader to member: nobody wants these leases' results any more; drop them."""
+    """Dispatcher to leader to member: the results of these leases are no longer wanted; drop
+    them."""
 
     lane = "system"
 
@@ -201,8 +203,8 @@ class Recall(Message, frozen=True):
 
 
 class Receipt(Message, frozen=True):
-    """How many requests of a `Completed` or `CommitSteps` counted; the others were done already,
-    or the lease was not valid any more.
+    """How many requests of a `Completed` or `CommitSteps` counted. The others were done already, or
+    the lease was no longer valid.
     """
 
     accepted: int

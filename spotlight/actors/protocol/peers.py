@@ -1,7 +1,7 @@
-"""Between the members of an SP group: how it forms, and how they keep step.
+"""Between the members of an SP group: how the group forms, and how members stay in step.
 
-Every plan of a group has an epoch that only grows on its node; whatever a member says carries it,
-and what comes from an older one changes nothing.
+Every plan of a group has an epoch that only grows on its node; every message of a member carries
+it, and a message of an older epoch changes nothing.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Between the coordinator and a program with a training loop of its own, which publishes weights
-and asks for prompt groups. As long as it does so there is a session.
+"""Between the coordinator and another program's training loop, which publishes weights and asks for
+prompt groups in a session.
 
 Whatever the program says may be said again: a session that is begun, weights that are offered and
 groups that are submitted twice count once. So after a loss of either side's words, or of the
@@ -66,7 +66,7 @@ class SessionBegan(Message, frozen=True):
 
 
 class SessionRefused(Message, frozen=True):
-    """The answer to what cannot be done, and why."""
+    """The answer to a request that cannot be carried out, with the reason."""
 
     reason: str
 
@@ -110,13 +110,14 @@ class SubmitGroups(Message, frozen=True):
 
 
 class WithdrawGroups(Message, frozen=True):
-    """User to session: nobody wants these any more, done or not. Answered with `Acknowledged`."""
+    """User to session: these are no longer wanted, done or not. Answered with `Acknowledged`."""
 
     numbers: Annotated[tuple[_Count, ...], msgspec.Meta(max_length=MOST_OPEN_GROUPS)]
 
 
 class TakeGroups(Message, frozen=True):
-    """User to session: what is done? Answered with `GroupsDone`, in a while even if nothing is."""
+    """User to session: which groups are done? Answered with `GroupsDone`, after a while even if
+    none is."""
 
     taken: Annotated[tuple[_Count, ...], msgspec.Meta(max_length=MOST_OPEN_GROUPS)] = ()
     """Groups that the user has by now: their samples are deleted, and they are not told again."""

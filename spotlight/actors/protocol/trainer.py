@@ -80,7 +80,7 @@ class ExportModel(Message, frozen=True):
 
 
 class TrainedIteration(Record, frozen=True):
-    """What came of an iteration's optimizer steps."""
+    """The result of an iteration's optimizer steps."""
 
     iteration: int
     metrics: dict[str, float]
@@ -88,8 +88,8 @@ class TrainedIteration(Record, frozen=True):
 
 
 class TrainerReport(Message, frozen=True):
-    """Trainer rank to whoever gives it an order or asks: where it stands, and, in answer to an
-    order, what came of that.
+    """Trainer rank to the actor that gave an order or asked: its progress, and the result of an
+    order.
     """
 
     term: int = 0

@@ -1,7 +1,7 @@
-"""Up: what workers and nodes report, and what becomes of requests.
+"""Up: the reports of workers and nodes, and the results of requests.
 
-A report is whole: the latest one counts, and it is sent on change and every few seconds, so one
-that is lost costs no more than a little time.
+A report is complete: the latest one counts. It is sent on change and every few seconds, so a lost
+report only costs a little time.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ Outcome = Literal["", "finished", "cancelled", "failed"]
 
 
 class SubmitJob(Message, frozen=True):
-    """Start a job, or go on with the one in `run_folder`."""
+    """Start a job, or continue the one in `run_folder`."""
 
     job: JobSpec
     run_folder: str
@@ -58,7 +58,7 @@ class WorkerStatus(Record, frozen=True):
 
 
 class JobStatus(Message, frozen=True):
-    """Progress of the job, for people; as it is made without arguments, there is no job."""
+    """Progress of the job, for people; without arguments it says that there is no job."""
 
     job: str = ""
     phase: str = "waiting"

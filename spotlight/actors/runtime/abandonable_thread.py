@@ -1,5 +1,5 @@
-"""A thread that runs one piece of work after the other, and can be left behind in the middle of one
-that may never end: a collective whose peer is stopped.
+"""A thread that runs one piece of work after the other. It can be abandoned in the middle of one
+that may never end, such as a collective whose peer is stopped.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What the runtimes of two processes say to each other, and the messages that the runtime itself
-puts into mailboxes."""
+"""The messages between the runtimes of two processes, and those that the runtime itself puts into
+mailboxes."""
 
 from __future__ import annotations
 

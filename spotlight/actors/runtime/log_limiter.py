@@ -1,4 +1,4 @@
-"""Decides which of many alike log lines are worth writing."""
+"""Decides which of many similar log lines are written."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Logs: of daemons and workers one JSON object a line on standard error; of a program that uses
-Spotlight as a library, what the program makes of them.
+"""Logs. Daemons and workers write one JSON object per line to standard error; a program that uses
+Spotlight as a library configures logging itself.
 """
 
 from __future__ import annotations

@@ -160,7 +160,7 @@ class ActorSystem:
         if full_name in self.cells:
             raise ValueError(f"there is an actor {full_name} already; choose another name")
         if self._closing is not None or (parent is not None and not parent.accepts):
-            raise ActorDied(f"{full_name} cannot start: what it belongs to is stopping")
+            raise ActorDied(f"{full_name} cannot start: its parent or its system is stopping")
         process = self.post.transport.incarnation
         ref = ActorRef(
             self.address, full_name, actor_incarnation(process, next(self._actors_opened))
@@ -357,4 +357,4 @@ def _absence(ref: ActorRef) -> Reason:
 
 
 def _ended_failure(ref: ActorRef) -> Failure:
-    return Failure("ActorDied", f"{ref} ended, or never was")
+    return Failure("ActorDied", f"{ref} has ended, or never existed")

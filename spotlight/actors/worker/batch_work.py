@@ -1,7 +1,7 @@
 """How a member carries out a batch: the steps that are left, the commits, and the scoring.
 
-A batch that is denoised is committed once more, and scored while that is delivered: whoever takes
-it over only scores it.
+A denoised batch is committed once more, and scored while the commit is sent: another worker that
+takes it over only scores it.
 """
 
 from __future__ import annotations

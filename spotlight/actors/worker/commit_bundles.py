@@ -1,5 +1,5 @@
-"""Commits as bundles: what is written of a batch's progress, and what is checked before anyone goes
-on from it.
+"""Commits as bundles: what is written of a batch's progress, and what is checked before a worker
+continues from it.
 
 A commit says of what it is the progress: the job, the weights (by their checksum too, for a version
 that is trained again may differ), the step, and the whole request of every row. It is used for

@@ -1,5 +1,5 @@
-"""What a worker computes with. The actors of a worker decide; an engine loads, denoises, scores,
-trains, and moves bytes.
+"""The interface of a worker's engine. The actors of a worker decide; an engine loads, denoises,
+scores, trains, and moves bytes.
 
 `torch_engine` has the one that owns an accelerator; `spotlight.testing.fake_engine` has one that
 sleeps on virtual time and computes fingerprints. What is not a coroutine here runs in one of the

@@ -1,4 +1,4 @@
-"""A group leader: pulls requests for an SP group, and delivers what became of them.
+"""A group leader: pulls requests for an SP group, and delivers their results.
 
 Messages in: WorkerPlan (node); Grant, Revoke, Recall (dispatcher); WorkerReport, CommitSteps,
 Completed, ReturnLease, LeaseFailed (its member); WorkerReport (leaders of its followers).

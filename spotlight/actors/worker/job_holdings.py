@@ -1,4 +1,4 @@
-"""What a member has of the job in its plan: the model, and weights versions.
+"""What a member has loaded for the job in its plan: the model, and weights versions.
 
 Invariants:
 - Whatever is loaded is loaded in one task, one thing after the other; no handler waits for it.

@@ -1,4 +1,4 @@
-"""What a node's workers have in common before they are started: their imports.
+"""The imports that all workers of a node share before they are started.
 
 A template process of the node does these once, and forks the workers (`ForkLauncher`).
 """

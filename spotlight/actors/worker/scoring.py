@@ -1,4 +1,4 @@
-"""What a member scores with: built scorers, in the scorer's thread, and nothing but rewards."""
+"""A member's scorers: they run in the scorer's thread and return nothing but rewards."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Scoring:
                 self._scorers = {}
                 raise ScoringError(
                     f"reward `{reward.name}`: the scorer did not answer within {reward.limit_s:g}"
-                    " s; mend it, or raise the reward's `limit_s`"
+                    " s; fix it, or raise the reward's `limit_s`"
                 ) from error
 
     def _scorer(self, reward: RewardSpec, scorers: Scorers) -> Scorer:

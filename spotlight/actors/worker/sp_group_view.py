@@ -1,4 +1,4 @@
-"""What a leader knows of the SP group that its member is in."""
+"""A leader's knowledge of the SP group that its member is in."""
 
 from __future__ import annotations
 

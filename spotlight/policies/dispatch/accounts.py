@@ -1,4 +1,4 @@
-"""What becomes of every request: its row, what is saved of it, and how it ended.
+"""The state of every request: its row, what is saved of it, and how it ended.
 
 Every change adds the instructions that make it durable and known to `out`.
 """

@@ -1,4 +1,4 @@
-"""What requests may be the cause of: failures at workers, and the loss of nodes."""
+"""The failures of workers and losses of nodes that requests may have caused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What workers deliver under a lease: whether it counts, and the steps that are saved by it."""
+"""The results that workers deliver under a lease: whether they count, and which steps they save."""
 
 from __future__ import annotations
 

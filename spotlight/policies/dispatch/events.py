@@ -1,4 +1,5 @@
-"""What group leaders say, as far as the table of requests reads it; the messages themselves fit."""
+"""The part of group leaders' messages that the table of requests reads; the messages fit these
+types."""
 
 from __future__ import annotations
 

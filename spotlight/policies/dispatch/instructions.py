@@ -1,4 +1,5 @@
-"""What the table of requests tells the dispatcher to do, in the order in which it must be done."""
+"""The instructions of the table of requests to the dispatcher, in the order in which to carry them
+out."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Brings requests that wait and groups that are free together.
+"""Assigns waiting requests to free groups.
 
-Nothing here knows who wants a request, or what of it is saved where: that is the table's.
+This module does not know who wants a request, or what is saved of it; the table does.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ class Phases:
 
     def urgency(self, request: Request) -> tuple[int, ...]:
         """Smaller goes first. Rollouts hold training up, previews are worth something until
-        training ends, evaluations wait, but not for ever; probes go last among rollouts."""
+        training ends, evaluations wait, but not forever; probes go last among rollouts."""
         urgency = _URGENCY[request.kind]
         if request.kind == "evaluation" and self._iteration - request.iteration > _EVALUATION_WAITS:
             urgency = 0

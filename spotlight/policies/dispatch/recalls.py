@@ -1,4 +1,4 @@
-"""Which leases are to be given back before their end, because somebody else should go on with them.
+"""Which leases must be given back early, because another group should continue them.
 
 A lease of a node that leaves, or one that takes far too long, moves to a group that has nothing to
 do; an evaluation makes room for rollouts that wait.

@@ -1,4 +1,4 @@
-"""What the table of requests keeps of each request, and what of it survives a restart."""
+"""What the table of requests keeps for each request, and which part survives a restart."""
 
 from __future__ import annotations
 

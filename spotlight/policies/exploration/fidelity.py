@@ -1,4 +1,4 @@
-"""Does exploration pay? What probes say about it, and how much exploration follows.
+"""Whether exploration pays, according to probes, and how much exploration follows from that.
 
 A probe is a candidate that was previewed and is regenerated whether or not it was chosen: those
 that are chosen are the extremes and agree too well, those that are not too badly. Only orders

@@ -132,8 +132,8 @@ class UniformPlanner:
 
 
 class RandomPlanner(UniformPlanner):
-    """Previews as `UniformPlanner` does and keeps any K of them, whatever their rewards: what
-    exploration is worth is what it gains over this one.
+    """Previews as `UniformPlanner` does and keeps K random seeds, whatever their rewards: the
+    baseline that exploration is compared with.
     """
 
     def _select(self, rewards: Sequence[float], seeds: Sequence[int]) -> list[int]:

@@ -1,4 +1,4 @@
-"""How several rewards of an image become one value.
+"""Combines several rewards of an image into one value.
 
 Several rewards are divided, one by one, by their pooled in-group standard deviation before they are
 summed, so that none drowns the others by its unit (GDPO, arXiv 2601.05242, normalises every reward

@@ -1,4 +1,4 @@
-"""What is believed about the spread of each prompt's rewards, over iterations.
+"""Estimates of the spread of each prompt's rewards, over iterations.
 
 Evidence is a pair of sums, which add up and fade alike for both kinds of reward:
 

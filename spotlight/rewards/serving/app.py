@@ -82,7 +82,7 @@ class Service:
         if self._authorization is not None and not hmac.compare_digest(
             given.encode(), self._authorization.encode()
         ):
-            raise HTTPException(401, "the Authorization header is missing or another one")
+            raise HTTPException(401, "the Authorization header is missing or wrong")
 
     async def _read(self, request: Request) -> ScoreRequest:
         body = bytearray()
@@ -119,7 +119,7 @@ class Service:
         try:
             await asyncio.wait((all_scored, gone), return_when=asyncio.FIRST_COMPLETED)
             if not all_scored.done():
-                raise HTTPException(400, "nobody waits for the answer any more")
+                raise HTTPException(400, "the client no longer waits for the answer")
             scored = iter(all_scored.result())
             return [image if isinstance(image, Outcome) else next(scored) for image in images]
         finally:

@@ -1,7 +1,7 @@
 """Collects images that come at about the same time, and has a scorer score them together.
 
-The scorer runs in one thread. Whatever waits when it becomes free is its next batch, up to a limit
-and of one size of image: a lone image never waits for others, and a burst is scored together.
+The scorer runs in one thread. When it becomes free, the waiting images of one size are its next
+batch, up to a limit: a single image never waits for others, and a burst is scored together.
 
 Invariant: every image that is accepted gets exactly one outcome, unless whoever sent it has gone.
 """
@@ -82,7 +82,9 @@ class Batcher:
                 raise Overloaded("this server is ending")
             self._forget_cancelled()
             if len(self._waiting) + len(items) > self._most_waiting:
-                raise Overloaded(f"{len(self._waiting)} images wait already; come again later")
+                raise Overloaded(
+                    f"{len(self._waiting)} images are already waiting; try again later"
+                )
             self._waiting.extend(items)
             self._changed.notify()
         return [item.outcome for item in items]

@@ -1,4 +1,5 @@
-"""What `spotlight serve-reward` is told. Imports no numpy, so that the command line may make it."""
+"""The settings of `spotlight serve-reward`. Imports no numpy, so that the command line can make
+them."""
 
 from __future__ import annotations
 

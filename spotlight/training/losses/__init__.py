@@ -1,4 +1,4 @@
-"""Update rules behind one seam: those in the box, and those of the user's own."""
+"""Update rules behind one interface: those of Spotlight, and those of users."""
 
 from __future__ import annotations
 

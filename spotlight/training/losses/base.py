@@ -1,8 +1,7 @@
-"""The seam for update rules.
-
-A loss turns samples into terms - one forward pass row each - and the velocities that the policies
-have there into one loss per row, whose mean an update makes smaller. Dealing out, micro-batches,
-ranks, forward passes and optimizer steps are the trainer's.
+"""The interface of update rules. A loss turns samples into terms - one forward pass row each - and
+the velocities that the policies have there into one loss per row, whose mean an update makes
+smaller. The trainer does the rest: dividing samples, micro-batches, ranks, forward passes and
+optimizer steps.
 
 Convention: x_s = (1 - s) * x0 + s * eps, and the model predicts v = eps - x0.
 """

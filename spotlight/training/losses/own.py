@@ -1,4 +1,4 @@
-"""Losses that are not in the box: whatever is wrong with one is one line that names it."""
+"""Losses that users wrote: every error of one is a single line that names it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ _MEMBERS = ("samplers", "metrics", "uses_old_policy", "terms", "evaluate")
 
 
 class OwnLoss:
-    """A `Loss` that is checked at every call.
-
-    Its methods raise `LossFailed` for whatever the loss raises, and for what it should not return.
+    """A `Loss` that is checked at every call. Its methods raise `LossFailed` when the loss raises,
+    and when it returns something invalid.
     """
 
     def __init__(self, name: str, target: str, setup: LossSetup) -> None:
@@ -46,7 +45,7 @@ class OwnLoss:
         if taken:
             raise JobError(
                 "training.loss",
-                f"`{name}` has a metric `{min(taken)}`, which every run has; call it otherwise",
+                f"`{name}` has a metric `{min(taken)}`, which every run has; rename it",
             )
         self.uses_old_policy = bool(self._loss.uses_old_policy)
 

@@ -59,7 +59,7 @@ class Noised:
 
 
 class Replayed:
-    """The sampler's noisy steps, taken again with other velocities."""
+    """Rows of the sampler's noisy steps, evaluated again with other velocities."""
 
     def __init__(self, setup: LossSetup) -> None:
         self._kind = setup.sampler.kind

@@ -1,4 +1,4 @@
-"""What control frames are made of: typed MessagePack, decoded and validated in one step.
+"""The contents of control frames: typed MessagePack, decoded and validated in one step.
 
 A frame is an `Envelope`: a positional header and the encoded message as an untouched slice of
 bytes, so a transport or a router never decodes a body that is not for it. A message is a
@@ -56,7 +56,7 @@ class ActorRef(msgspec.Struct, frozen=True, array_like=True):
     def __post_init__(self) -> None:
         # A pattern in the type would take ten times as long, and this is in every frame.
         if not (self.address.isprintable() and self.name.isprintable()):
-            text = f"{self.name!r} at {self.address!r} is no actor: it has control characters"
+            text = f"{self.name!r} at {self.address!r} is not an actor: it has control characters"
             raise BadInput("wrong_type", text)
 
     @property

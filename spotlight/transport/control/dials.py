@@ -1,9 +1,9 @@
 """Which addresses may be dialled now.
 
-An address may come from a message, and whoever wrote it may have made it up. Each dial holds
-descriptors until it succeeds or is given up, so only so many are under way at once, and an address
-that was never reached is tried less and less often. One that was reached before is somebody whom we
-know: it is tried often, as it may be back at any moment.
+An address may come from a message, and its sender may have made it up. Each dial holds descriptors
+until it succeeds or is given up, so only so many are under way at once, and an address that was
+never reached is tried less and less often. One that was reached before is tried often, as it may be
+back at any moment.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which of the peers that ping us have fallen silent: their process is frozen, or out of reach.
+"""Which of the peers that ping us have fallen silent: their process is frozen or unreachable.
 
 libzmq would tell only if this end pinged as well: the time that a ping carries, after which the
 other end may give up, is forgotten with the next message. But the system knows when a connection

@@ -1,5 +1,4 @@
-"""What two ZeroMQ transports say to each other on one connection: a greeting, then batches of
-frames.
+"""The messages of two ZeroMQ transports on one connection: a greeting, then batches of frames.
 
 The dialer sends `Hello`; the acceptor answers `Welcome` or `Refusal` with its reason. Either side
 may say `Refusal` later too, and hears nothing more from then on. After a welcome each ZeroMQ

@@ -1,4 +1,4 @@
-"""What bundles are called: a path inside their store's folder, of characters that mean nothing to
+"""The keys of bundles: a path inside their store's folder, of characters without special meaning to
 a file system.
 """
 

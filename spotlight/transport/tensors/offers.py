@@ -1,4 +1,4 @@
-"""What stores say of themselves and of their bundles, and the files behind that."""
+"""How stores describe themselves and their bundles, and the files behind these offers."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""How much room a store has for what others leave in it.
+"""How much room a store has for the uploads of others.
 
-What is under way counts from the moment at which it is announced, so nobody can begin more than
-there is room for. As soon as there are several who may leave something, none may take more than
-half.
+An upload counts from the moment at which it is announced, so nobody can start more than there is
+room for. When several may upload, none may take more than half.
 """
 
 from __future__ import annotations
@@ -48,13 +47,13 @@ class Quota:
         own = self._used.get(owner, 0)
         if used + nbytes > room:
             raise TransferFailed(
-                f"{nbytes} bytes do not fit: {used} of the {room} that there is room for are taken;"
+                f"{nbytes} bytes do not fit: {used} of {room} usable bytes are taken;"
                 " free some space there"
             )
         if not alone and own + nbytes > room // _SHARE:
             raise TransferFailed(
-                f"{nbytes} bytes do not fit: {owner} has {own} there already, of the"
-                f" {room // _SHARE} that one may have; free some space there"
+                f"{nbytes} bytes do not fit: {owner} already uses {own} of the"
+                f" {room // _SHARE} that one node may use; free some space there"
             )
         self._add(owner, nbytes)
         try:

@@ -1,8 +1,8 @@
 """The port of a store: how many may be connected, and for how long.
 
-A connection is a stranger's until its header has come and is allowed; strangers are few and have
-little time, and when others come the oldest goes. A transfer may take its time as long as it goes
-on.
+A connection is a stranger's until its header has come and is allowed; few strangers are allowed,
+for a short time, and when new ones come the oldest is closed. A transfer may take long as long as
+it makes progress.
 """
 
 from __future__ import annotations

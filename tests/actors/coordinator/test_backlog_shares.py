@@ -85,7 +85,7 @@ def test_a_node_is_told_what_its_groups_should_be_good_for() -> None:
     assert (demand.job_id, demand.heads, demand.degree, demand.apart) == ("job-1", 4, None, ())
     assert (rollout.kind, rollout.batches, rollout.steps) == ("rollout", 3 + 2, SETTINGS.steps)
     assert (evaluation.kind, evaluation.batches) == ("evaluation", 1)
-    assert sorted(rollout.step_s) == [1, 2, 4], "four heads cannot be dealt out to three"
+    assert sorted(rollout.step_s) == [1, 2, 4], "four heads cannot be divided among three"
     assert (rollout.step_s[1], rollout.step_s[2]) == (2.0, 1.5)
     assert 1.0 < rollout.step_s[4] < 1.5
 

@@ -89,7 +89,7 @@ async def test_a_job_waits_for_as_many_reserved_workers_as_it_has_ranks_and_says
     await town.join("spot", "spot")
     await town.submit(job())
     waiting = await town.wait(lambda now: bool(now.note))
-    assert "reserved workers to train on: 0 of 1" in waiting.note
+    assert "reserved workers for training: 0 of 1" in waiting.note
     assert waiting.outcome == ""
     await town.join("reserved", "reserved")
     end = await town.ended()

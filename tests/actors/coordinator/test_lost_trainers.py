@@ -167,7 +167,7 @@ async def test_without_a_reserved_worker_the_job_waits_for_one_and_says_so(town:
     await asyncio.sleep(1000.0)
     now = await town.status()
     assert not now.outcome
-    assert "waits for reserved workers to train on: 0 of 1 are there" in now.note
+    assert "waits for reserved workers for training: 0 of 1 are there" in now.note
     await town.join("late", "reserved")
     await finished_as_if_calm(town, reference)
 

@@ -249,7 +249,10 @@ async def test_nothing_of_a_file_that_is_no_run_is_told_to_who_would_resume_it(
     (tmp_path / "config.yaml").write_text(text)
     refused = await office.submit(run_folder=str(tmp_path), resume=True)
     assert isinstance(refused, JobRefused)
-    assert f"{tmp_path}/config.yaml is no job" in refused.reason and SECRET not in refused.reason
+    assert (
+        f"{tmp_path}/config.yaml is not a valid job" in refused.reason
+        and SECRET not in refused.reason
+    )
 
 
 async def test_another_job_is_not_told_by_its_name(office: Office, tmp_path: Path) -> None:
@@ -292,7 +295,7 @@ async def test_the_environment_of_the_coordinator_is_told_to_nobody(
 ) -> None:
     refused = await office.submit(job(prompts={field: "/proc/self/environ"}))
     assert isinstance(refused, JobRefused)
-    assert f"prompts.{field}: /proc/self/environ is not as long as it says" in refused.reason
+    assert f"prompts.{field}: /proc/self/environ does not have the length" in refused.reason
     assert not any(value in refused.reason for value in os.environ.values() if len(value) > 12)
 
 

@@ -80,7 +80,7 @@ def test_a_damaged_image_is_a_null_and_the_others_are_scored(service: Any) -> No
     first, second = answer["rewards"]
     assert first == {"id": good.id, "reward": float(IMAGES[0].mean() / 255)}
     assert second["reward"] is None
-    assert "no png file" in second["reason"]
+    assert "not a png file" in second["reason"]
 
 
 def test_health_says_what_is_served_and_how_it_goes(service: Any) -> None:

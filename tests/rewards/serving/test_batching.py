@@ -109,7 +109,7 @@ def test_when_too_many_wait_a_request_is_refused_as_a_whole(batcher_of: Pool) ->
     futures = submit(batcher, 0)
     assert scorer.begun.acquire(timeout=LIMIT_S)
     futures += submit(batcher, 1)
-    with pytest.raises(Overloaded, match="1 images wait already"):
+    with pytest.raises(Overloaded, match="1 images are already waiting"):
         submit(batcher, 2, 3)
     scorer.may.release(2)
     results(futures)

@@ -127,7 +127,7 @@ def test_a_killed_server_costs_an_error_and_not_a_reward() -> None:
         (["no_such_module:Mean"], "no_such_module"),
         ([f"{SERVED}:Maen"], "did you mean `Mean`"),
         ([f"{SERVED}:Mean", "--options", '{"size": 3}'], "size"),
-        ([f"{SERVED}:Mean", "--options", "3"], "--options is no JSON object"),
+        ([f"{SERVED}:Mean", "--options", "3"], "--options is not a JSON object"),
         (["not a name"], "not a name"),
         ([f"{SERVED}:Mean", "--host", "256.0.0.1"], "256.0.0.1"),
         ([f"{SERVED}:Mean", "--authorization-variable", "NOT_THERE"], "NOT_THERE"),

@@ -325,7 +325,7 @@ async def test_an_upload_for_which_there_is_no_room_is_refused_before_it_is_sent
     sink = store.writable_by("w")
     await upload(sink, "a", bytes(600))
     answer = await say(sink, header(op="put", nbytes=401))
-    assert b"401 bytes do not fit: 600 of the 1000" in answer
+    assert b"401 bytes do not fit: 600 of 1000" in answer
     store.delete("a")
     await upload(sink, "b", bytes(1000))
     await upload(sink, "b", bytes(0))
@@ -354,7 +354,7 @@ async def test_what_was_there_before_the_start_counts(tmp_path):
     (tmp_path / "store" / "samples" / "a").write_bytes(bytes(600))
     store = BundleStore(tmp_path / "store", token=TOKEN, quota_nbytes=1000)
     await store.start()
-    with pytest.raises(TransferFailed, match="600 of the 1000"):
+    with pytest.raises(TransferFailed, match="600 of 1000"):
         await upload(store.writable_by("w"), "b", bytes(401))
     store.delete("samples")
     await upload(store.writable_by("w"), "b", bytes(401))
@@ -445,7 +445,7 @@ async def test_one_of_several_may_not_take_all_the_room(tmp_path):
     await store.start()
     greedy, modest = store.writable_by("greedy"), store.writable_by("modest")
     await upload(greedy, "a", bytes(500))
-    with pytest.raises(TransferFailed, match="greedy has 500 there already, of the 500"):
+    with pytest.raises(TransferFailed, match="greedy already uses 500 of the 500"):
         await upload(greedy, "b", bytes(1))
     await upload(modest, "c", bytes(500))
     await store.aclose()
