@@ -133,7 +133,10 @@ def sessions_end_for_a_reason(run: SessionRun) -> Iterable[str]:
     timings = Timings()
     for lost in run.history.all("session_lost"):
         reason = str(lost["reason"])
-        cancelled = run.history.effective["cancel_session"] or run.began_much
+        cancelled = run.began_much or any(
+            each["fault"] == "cancel_session" and each.time_s <= lost.time_s
+            for each in run.history.all("fault")
+        )
         silent_s = _latest_silence(run, lost.time_s) + _LOOK_S
         if "cancelled by the user" in reason:
             fine = cancelled
