@@ -141,7 +141,7 @@ def sessions_end_for_a_reason(run: SessionRun) -> Iterable[str]:
         if "cancelled by the user" in reason:
             fine = cancelled
         elif "No space left on device" in reason:
-            fine = run.history.effective["disk_error"]
+            fine = bool(run.history.effective["disk_error"])
         elif "the coordinator is unreachable" in reason:
             fine = silent_s >= timings.delivery.away_limit_s
         elif "its program has been out of reach" in reason:
