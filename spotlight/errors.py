@@ -34,11 +34,22 @@ SpotlightError
 
 from __future__ import annotations
 
+import copyreg
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 
 class SpotlightError(Exception):
-    """Root of all errors raised on purpose."""
+    """Root of all errors raised on purpose. Frameworks that carry errors from process to process,
+    such as Ray and `concurrent.futures`, carry them with their types and fields.
+    """
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+        """As of any object: an exception's own would call `__init__`, which may take other
+        arguments than the message.
+        """
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class UserError(SpotlightError):

@@ -193,6 +193,11 @@ class Rollouts:
         return self._publications.newest
 
     @property
+    def sampler(self) -> SamplerSpec:
+        """How the session denoises."""
+        return self._work.sampler
+
+    @property
     def versions(self) -> frozenset[int]:
         """Those that are published and kept."""
         return frozenset(self._publications.offers)
