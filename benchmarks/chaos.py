@@ -1,13 +1,16 @@
-"""What survives: many simulated jobs, each disturbed by faults that follow from its seed.
+"""What survives: many simulated jobs, and sessions of programs with loops of their own, each
+disturbed by faults that follow from its seed.
 
     python -m benchmarks.chaos --json [--quick]
 
 The real coordinator, nodes and group leaders run on virtual time; every history is checked against
-the invariants of `spotlight.testing.invariants`. A fault counts only where it changed something.
+the invariants of `spotlight.testing.invariants`, or `session_invariants`. A fault counts only where
+it changed something.
 
-Figures: `violations` are seeds whose history breaks an invariant, `fewest_effective_faults` is the
-count of the rarest kind of fault. `virtual_per_cpu_second_N` is how fast an undisturbed job goes by
-on N members, in virtual seconds per second of processor time.
+Figures: `sessions` are the seeds that drove one, `violations` those whose history breaks an
+invariant, `fewest_effective_faults` is the count of the rarest kind of fault.
+`virtual_per_cpu_second_N` is how fast an undisturbed job goes by on N members, in virtual seconds
+per second of processor time.
 """
 
 from __future__ import annotations
@@ -58,6 +61,7 @@ def main() -> None:
     bad = [outcome.seed for outcome in outcomes if outcome.violations]
     figures: dict[str, Figure] = {
         "seeds": count,
+        "sessions": sum(outcome.drove_session for outcome in outcomes),
         "seconds": round(seconds, 1),
         "violations": len(bad),
         "fewest_effective_faults": min(effects.values()),

@@ -264,7 +264,8 @@ def chaos(
     ] = None,
     processes: Annotated[int, typer.Option(min=1, help="Seeds that run at once.")] = 2,
 ) -> None:
-    """Run simulated jobs with faults and check the invariants; exit 1 if one is violated."""
+    """Run simulated jobs, and sessions of programs with their own loop, with faults and check the
+    invariants; exit 1 if one is violated."""
     from spotlight.cli.chaos import replay, try_many
 
     raise typer.Exit(replay(seed) if seed is not None else try_many(first, seeds, processes))

@@ -1,4 +1,5 @@
-"""`spotlight chaos`: jobs on a simulated cluster, disturbed by faults, each from one seed."""
+"""`spotlight chaos`: jobs and sessions on a simulated cluster, disturbed by faults, each from one
+seed."""
 
 from __future__ import annotations
 
@@ -35,7 +36,9 @@ def try_many(first: int, count: int, processes: int) -> int:
     if len(bad) > _SHOWN:
         console.print(f"and {len(bad) - _SHOWN} seeds more")
     seconds = time.monotonic() - began
-    console.print(f"{count} seeds in {seconds:.1f} s, {len(bad)} with violations")
+    sessions = sum(outcome.drove_session for outcome in outcomes)
+    drove = f"{count - sessions} jobs and {sessions} sessions"
+    console.print(f"{count} seeds in {seconds:.1f} s: {drove}, {len(bad)} with violations")
     if bad:
         console.print(f"replay one with: spotlight chaos --seed {bad[0].seed}")
     return 1 if bad else 0

@@ -55,6 +55,7 @@ class Exploration:
         self._progress = asyncio.Event()
         self._stream = rollouts.stream(self._submit)
         self._reading = asyncio.create_task(self._read())
+        self._reading.add_done_callback(_heed)  # also where nobody stops it any more
 
     async def stop(self) -> list[ExploredPrompt]:
         """Choose now, for each prompt in the order given; raises what kept it from going on."""
@@ -114,3 +115,9 @@ class Exploration:
             self._scored[candidate.group] += 1
         else:
             self._planner.forget(candidate)
+
+
+def _heed(reading: asyncio.Task[None]) -> None:
+    """What ended it is raised by `stop`; asyncio need not complain where that is not called."""
+    if not reading.cancelled():
+        reading.exception()

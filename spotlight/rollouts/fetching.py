@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spotlight.actors.protocol import DoneGroup, DoneSample
 from spotlight.jobs import RewardSpec
@@ -25,6 +25,7 @@ class SampleFetcher:
 
     Args:
         fetch: the bytes of a bundle; raises `TransferFailed`.
+        unpack: the tensors in these bytes; called in a thread.
         rewards: of the session.
         tensors: whether latents and trajectories are wanted.
     """
@@ -32,11 +33,13 @@ class SampleFetcher:
     def __init__(
         self,
         fetch: Callable[[BundleOffer], Awaitable[bytes]],
+        unpack: Callable[[bytes], Mapping[str, Tensor]],
         rewards: Sequence[RewardSpec],
         *,
         tensors: bool,
     ) -> None:
         self._fetch = fetch
+        self._unpack = unpack
         self._rewards = rewards
         self._tensors = tensors
         self._bundles: OrderedDict[str, asyncio.Task[Mapping[str, Tensor]]] = OrderedDict()
@@ -78,16 +81,14 @@ class SampleFetcher:
     async def _unpacked(self, bundle: BundleOffer) -> Mapping[str, Tensor]:
         known = self._bundles.get(bundle.key)
         if known is None or _failed(known):
-            known = self._bundles[bundle.key] = asyncio.create_task(self._unpack(bundle))
+            known = self._bundles[bundle.key] = asyncio.create_task(self._read(bundle))
             if len(self._bundles) > _KEPT_BUNDLES:
                 self._bundles.popitem(last=False)  # whoever waits for it still has it
         return await asyncio.shield(known)
 
-    async def _unpack(self, bundle: BundleOffer) -> Mapping[str, Any]:
-        from spotlight.transport.tensors.bundles import unpack
-
-        return await asyncio.to_thread(unpack, await self._fetch(bundle))
+    async def _read(self, bundle: BundleOffer) -> Mapping[str, Tensor]:
+        return await asyncio.to_thread(self._unpack, await self._fetch(bundle))
 
 
-def _failed(task: asyncio.Task[Mapping[str, Any]]) -> bool:
+def _failed(task: asyncio.Task[Mapping[str, Tensor]]) -> bool:
     return task.done() and (task.cancelled() or task.exception() is not None)

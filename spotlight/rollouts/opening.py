@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -34,6 +34,9 @@ from spotlight.transport.control import ZeroMQSettings, ZeroMQTransport
 from spotlight.transport.control_address import control_address
 from spotlight.transport.tensors import BundleStore, DataPort, fetch
 from spotlight.types import BundleOffer
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def work_of(
@@ -72,6 +75,8 @@ class Connection:
     publications: Publications
     fetch: Callable[[BundleOffer], Awaitable[bytes]]
     """The bytes of a bundle."""
+    unpack: Callable[[bytes], Mapping[str, Tensor]]
+    """The tensors in these bytes."""
     timings: Timings
 
 
@@ -103,6 +108,7 @@ async def connected(address: str, work: WorkSpec, *, host: str) -> AsyncIterator
             system.well_known(address, "coordinator"),
             Publications(store, work.model.tuning),
             lambda offer: fetch(offer, timings.transfers),
+            _unpack,
             timings,
         )
 
@@ -122,6 +128,12 @@ async def connected_locally(workers: int, work: WorkSpec) -> AsyncIterator[Conne
             yield connection
     finally:
         folder.remove()
+
+
+def _unpack(data: bytes) -> Mapping[str, Tensor]:
+    from spotlight.transport.tensors.bundles import unpack
+
+    return unpack(data)
 
 
 def _one_node(workers: int) -> PoolsSpec:

@@ -52,7 +52,9 @@ class Rollouts:
         """Not for users: see `connect` and `local`."""
         self._work = work
         self._publications = connection.publications
-        self._fetcher = SampleFetcher(connection.fetch, work.rewards, tensors=tensors)
+        self._fetcher = SampleFetcher(
+            connection.fetch, connection.unpack, work.rewards, tensors=tensors
+        )
         self._link = SessionLink(
             connection.system,
             connection.coordinator,
@@ -178,9 +180,10 @@ class Rollouts:
             offer = await asyncio.to_thread(self._publications.pack, version, state)
             before = self._publications.newest
             keep = {version, *({before} - {-1}), *self._link.versions_in_use}
-            self._publications.offers[version] = offer
-            await self._link.offer(offer, keep)
             self._publications.keep(keep)
+            await self._link.offer(offer, keep)
+            # Only now: what is asked for meanwhile must not overtake the offer.
+            self._publications.offers[version] = offer
         async with self._published:
             self._published.notify_all()
 

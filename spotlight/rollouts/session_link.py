@@ -94,8 +94,9 @@ class SessionLink:
         self._runner: ActorRef | None = None
         self._going_on = asyncio.Lock()
         self._polling: asyncio.Task[None] | None = None
-        self._something_open = asyncio.Event()
         self._ended: SpotlightError | None = None
+        self._silent_since: float | None = None
+        """When an answer did not come; None if one has come since."""
 
     # --- life ---
 
@@ -141,7 +142,6 @@ class SessionLink:
                 for order in some:
                     self._open.pop(order.number, None)
                 raise
-            self._something_open.set()
 
     async def withdraw(self, numbers: Iterable[int]) -> None:
         """Nobody wants these any more."""
@@ -165,8 +165,7 @@ class SessionLink:
 
     async def _ask(self, message: Message, kind: type[AnswerT]) -> AnswerT:
         """Ask until there is an answer. Raises `RequestRefused`, and `SessionEnded`."""
-        loop, timings = asyncio.get_running_loop(), self._timings
-        give_up_at = loop.time() + timings.delivery.away_limit_s
+        timings = self._timings
         limit_s = timings.delivery.answer_limit_s + timings.coordinator.session_poll_s
         while True:
             if self._ended is not None:
@@ -181,32 +180,40 @@ class SessionLink:
                 raise self._end(f"the coordinator failed: {error}") from error
             except ActorError as error:
                 log.info("session_not_answered", reason=str(error))
-                await self._go_on(runner, give_up_at)
+                await self._go_on(runner)
                 continue
+            self._silent_since = None
             if isinstance(answer, SessionRefused):
                 raise RequestRefused(answer.reason)
             assert isinstance(answer, kind)
             return answer
 
-    async def _go_on(self, lost: ActorRef, give_up_at: float) -> None:
+    async def _go_on(self, lost: ActorRef) -> None:
         """Find the session's runner, which may be another one by now, and tell it what it may not
-        know.
+        know. Raises `SessionEnded` when nothing was heard of it for too long.
         """
-        loop, pause_s = asyncio.get_running_loop(), self._timings.delivery.retry_pause_s
+        loop, delivery = asyncio.get_running_loop(), self._timings.delivery
         async with self._going_on:
             while self._runner == lost and self._ended is None:
+                if self._silent_since is None:
+                    self._silent_since = loop.time()
                 try:
                     began = await self._ask_to_begin(goes_on=True)
                     if began.runner != lost:
                         await self._repeat(began.runner)
                     self._runner = began.runner
+                    self._silent_since = None
                     return
                 except RequestRefused as error:
                     raise self._end(str(error)) from error
                 except ActorError as error:
-                    if loop.time() >= give_up_at:
+                    if self._is_given_up(loop.time()):
                         raise self._end(f"the coordinator is unreachable: {error}") from error
-                await asyncio.sleep(pause_s)
+                await asyncio.sleep(delivery.retry_pause_s)
+
+    def _is_given_up(self, now: float) -> bool:
+        since, limit_s = self._silent_since, self._timings.delivery.away_limit_s
+        return since is not None and now - since >= limit_s
 
     async def _repeat(self, runner: ActorRef) -> None:
         """Say again what is published, and what is open."""
@@ -221,12 +228,16 @@ class SessionLink:
                 raise RequestRefused(answer.reason)
 
     async def _ask_to_begin(self, *, goes_on: bool) -> SessionBegan:
-        message = BeginSession(self._session, self.user, self._work, goes_on)
+        message, timings = (
+            BeginSession(self._session, self.user, self._work, goes_on),
+            self._timings,
+        )
+        # To begin it reads files; to go on it need not, and is asked again in time.
+        limit_s = (
+            timings.delivery.answer_limit_s if goes_on else timings.coordinator.submit_answer_s
+        )
         answer = await self._system.ask(
-            self._coordinator,
-            message,
-            timeout_s=self._timings.coordinator.submit_answer_s,
-            sender=self.user,
+            self._coordinator, message, timeout_s=limit_s, sender=self.user
         )
         if isinstance(answer, SessionRefused):
             raise RequestRefused(answer.reason)
@@ -234,12 +245,11 @@ class SessionLink:
         return answer
 
     async def _poll(self) -> None:
-        """Take what is done, for as long as anything is open."""
+        """Take what is done. Also while nothing is open: the coordinator hears that the program is
+        there, and has it back after a loss.
+        """
         try:
             while True:
-                if not self._open and not self._taken:
-                    self._something_open.clear()
-                    await self._something_open.wait()
                 taken = tuple(sorted(self._taken))
                 done = await self._ask(TakeGroups(taken), GroupsDone)
                 self._taken.difference_update(taken)

@@ -54,6 +54,11 @@ class AckLog:
         self._committed.clear()
         self._completed.clear()
 
+    def beginning(self) -> None:
+        """A coordinator begins something else: requests and leases bear the same names again."""
+        self.taking_all_back()
+        self._newest = 0
+
     def check(self, granted: Grant) -> None:
         """A member begins a batch: what was accepted before its grant must not be done again."""
         for request, saved in zip(granted.requests, granted.commits, strict=True):

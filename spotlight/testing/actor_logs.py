@@ -63,6 +63,8 @@ class ActorLogs:
         self.nodes: defaultdict[str, NodeLog] = defaultdict(NodeLog)
         self.jobs: defaultdict[str, set[str]] = defaultdict(set)
         """Actors that have a job."""
+        self.given_up: set[str] = set()
+        """Requests that are quarantined, by their ids."""
         self.drains: Counter[str] = Counter()
         """That members heard of, by node."""
 
@@ -103,6 +105,12 @@ class ActorLogs:
     def _on_journal_goes_back(self) -> None:
         self.acks.taking_all_back()
 
+    def _on_session_created(self, **_: object) -> None:
+        self.acks.beginning()
+
+    def _on_request_quarantined(self, request: str, **_: object) -> None:
+        self.given_up.add(request)
+
     # --- members ---
 
     def _on_job_begun(self, actor: str) -> None:
@@ -136,12 +144,12 @@ class ActorLogs:
         )
 
     def _on_denoising_begun(self, lease: int, **_: object) -> None:
-        grant = self._worker.denoises = self._worker.grants[lease]
-        commit = grant.commits[0]
+        grant = self._worker.denoises = self._worker.grants.get(lease)
+        commit = grant.commits[0] if grant is not None else None
         self._worker.told = commit.step if commit is not None else 0
 
     def _on_denoising_left(self, lease: int) -> None:
-        grant = self._worker.grants.pop(lease)
+        grant = self._worker.grants.pop(lease, None)  # another session's may bear its number
         if self._worker.denoises == grant:  # the next batch may have its turn already
             self._worker.denoises = None
 

@@ -19,17 +19,20 @@ from typing import NoReturn
 import msgspec
 import structlog
 
-from spotlight.actors.protocol import GetStatus, JobAccepted, JobStatus, SubmitJob
+from spotlight.actors.protocol import JobAccepted, JobStatus, SubmitJob
 from spotlight.errors import ActorError
 from spotlight.jobs import JobSpec, job_from_data
-from spotlight.testing.fault_injector import FaultInjector
-from spotlight.testing.faults import KINDS, Fault, FaultKind, draw_faults
+from spotlight.testing.fault_injector import disturbed
+from spotlight.testing.faults import KINDS, SESSION_KINDS, Fault, FaultKind, draw_faults
 from spotlight.testing.freezing import FreezableLoop
 from spotlight.testing.group_watch import GroupWatch
 from spotlight.testing.history import History
 from spotlight.testing.invariants import check, workers_are_free_again
 from spotlight.testing.memory_cluster import Cluster
 from spotlight.testing.processes import NodeSpec
+from spotlight.testing.session_chaos import SessionRun, session_scenario, simulate_session
+from spotlight.testing.session_invariants import check_session
+from spotlight.testing.simulated_user import look
 
 _SHARED_MEMORY = Path("/dev/shm")
 _POLL_S = 1.0
@@ -63,7 +66,14 @@ class Outcome(msgspec.Struct, frozen=True):
     steps: int
     """Denoising steps of single requests."""
     needed_steps: int
-    """Those of them that an undisturbed run takes."""
+    """Those of them that an undisturbed job takes; 0 of a session."""
+    drove_session: bool = False
+    """It was a program's session, not a job."""
+
+
+def drives_session(seed: int) -> bool:
+    """Whether a program with a loop of its own is run for a seed, instead of a job."""
+    return seed % 4 == 3
 
 
 def scenario(seed: int, folder: Path, kinds: Sequence[FaultKind] = KINDS) -> Scenario:
@@ -89,7 +99,7 @@ def scenario(seed: int, folder: Path, kinds: Sequence[FaultKind] = KINDS) -> Sce
         seed,
         reserved=["reserved"],
         spot=[node.name for node in nodes[1:]],
-        kinds=kinds,
+        kinds=[kind for kind in kinds if kind not in SESSION_KINDS],
     )
     # Another plan after a rewind is told from the same one by its weights.
     exact = budget == "fixed" and rng.random() < 0.5
@@ -157,13 +167,23 @@ class Run:
 
 def run_seed(seed: int, kinds: Sequence[FaultKind] = KINDS) -> tuple[Outcome, History]:
     """Run one seed to its end and check everything."""
-    with scratch_folder() as folder, silence():
-        made = scenario(seed, folder, kinds)
-        with asyncio.Runner(loop_factory=FreezableLoop) as runner:
-            run = runner.run(simulate(seed, made, folder))
-        if made.exact_training:
-            run.undisturbed = undisturbed_weights()
-        check(run)
+    run: Run | SessionRun
+    with (
+        scratch_folder() as folder,
+        silence(),
+        asyncio.Runner(loop_factory=FreezableLoop) as runner,
+    ):
+        if drives_session(seed):
+            follower = chaos_job(folder, iterations=1, validation={"seeds": 1, "every": 1})
+            planned = session_scenario(seed, follower, kinds)
+            run, needed = runner.run(simulate_session(seed, planned, folder)), 0
+            check_session(run)
+        else:
+            made = scenario(seed, folder, kinds)
+            run, needed = runner.run(simulate(seed, made, folder)), needed_steps(made.job)
+            if made.exact_training:
+                run.undisturbed = undisturbed_weights()
+            check(run)
     history = run.history
     outcome = Outcome(
         seed,
@@ -172,7 +192,8 @@ def run_seed(seed: int, kinds: Sequence[FaultKind] = KINDS) -> tuple[Outcome, Hi
         tuple(history.violations),
         round(history.happenings[-1].time_s, 3),
         run.cluster.hardware.steps,
-        needed_steps(made.job),
+        needed,
+        drives_session(seed),
     )
     return outcome, history
 
@@ -220,22 +241,14 @@ async def simulate(seed: int, made: Scenario, folder: Path) -> Run:
     """The life of a job; what must not happen is checked afterwards."""
     cluster = Cluster(seed, folder, made.nodes, exact_training=made.exact_training)
     run = Run(made, cluster, folder)
-    async with cluster:
-        disturbance = FaultInjector(cluster, made.faults)
-        disturbing = asyncio.create_task(disturbance.run())
-        try:
-            await _have_it_done(run)
-            if run.status is not None and run.status.outcome == "finished":
-                await asyncio.sleep(_SETTLE_S)
-                status = await _look(run)
-                joined = {worker.node for worker in status.workers} if status else set()
-                for what in workers_are_free_again(cluster, joined):
-                    cluster.history.violation(what)
-        finally:
-            disturbing.cancel()
-            await asyncio.wait((disturbing,))
-            if not disturbing.cancelled() and disturbing.exception() is not None:
-                raise disturbing.exception() or RuntimeError
+    async with cluster, disturbed(cluster, made.faults):
+        await _have_it_done(run)
+        if run.status is not None and run.status.outcome == "finished":
+            await asyncio.sleep(_SETTLE_S)
+            status = await look(cluster)
+            joined = {worker.node for worker in status.workers} if status else set()
+            for what in workers_are_free_again(cluster, joined):
+                cluster.history.violation(what)
     cluster.history.add("end", outcomes=tuple(run.outcomes))
     return run
 
@@ -251,7 +264,7 @@ async def _have_it_done(run: Run) -> None:
             run.history.violation(what)
         if run.history.violations:
             return  # what follows may be endless, and says nothing new
-        status = await _look(run)
+        status = await look(run.cluster)
         if status is None:
             continue
         run.status = status
@@ -265,17 +278,6 @@ async def _have_it_done(run: Run) -> None:
         if status.outcome or not status.job:
             await _submit(run)
     run.history.violation(f"the job did not end; at the end it was {_phase(run.status)}")
-
-
-async def _look(run: Run) -> JobStatus | None:
-    try:
-        answer = await run.cluster.user().ask(
-            run.cluster.coordinator_actor(), GetStatus(), timeout_s=2.0
-        )
-    except ActorError:
-        return None
-    assert isinstance(answer, JobStatus)
-    return answer
 
 
 async def _submit(run: Run) -> None:

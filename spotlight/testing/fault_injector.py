@@ -4,16 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 
 from spotlight.testing.faults import Fault
-from spotlight.testing.memory_cluster import COORDINATOR, Cluster, Killed
+from spotlight.testing.memory_cluster import COORDINATOR, PROGRAM, Cluster, Killed
+from spotlight.testing.simulated_user import cancel
 from spotlight.types import Request
 
 _OPERATOR_S = 0.5
 _PATIENCE_S = 90.0
-_ARMED_S = 30.0
+ARMED_S = 30.0
 """How long a fault at a failpoint waits for it to be reached."""
+
+
+@asynccontextmanager
+async def disturbed(cluster: Cluster, faults: Sequence[Fault]) -> AsyncIterator[None]:
+    """Coordinator and nodes run, and are disturbed."""
+    disturbing = asyncio.create_task(FaultInjector(cluster, faults).run())
+    try:
+        yield
+    finally:
+        disturbing.cancel()
+        await asyncio.wait((disturbing,))
+        if not disturbing.cancelled() and disturbing.exception() is not None:
+            raise disturbing.exception() or RuntimeError
 
 
 class FaultInjector:
@@ -79,7 +94,7 @@ class FaultInjector:
                 self._kill_coordinator(fault)
             case "coordinator_kill" | "disk_error":
                 self._armed.append(fault)
-                await asyncio.sleep(_ARMED_S)
+                await asyncio.sleep(ARMED_S)
                 if fault in self._armed:
                     self._armed.remove(fault)
             case "pool_loss":
@@ -87,6 +102,17 @@ class FaultInjector:
                 lost = [self._kill_node(None, node, fault.lasts_s) for node in spot]
                 if any(lost):
                     self._effect(fault)
+            case "kill_program":
+                if self._cluster.kill_process(PROGRAM):
+                    self._effect(fault)
+            case "pause_program":
+                await self._pause(fault, (PROGRAM,))
+            case "cut_program":
+                await self._partition(fault)
+            case "cancel_session":
+                await self._cancel(fault)
+            case "lose_coordinator":
+                self._kill_coordinator(fault)
 
     # --- machines and processes ---
 
@@ -164,8 +190,10 @@ class FaultInjector:
 
     async def _partition(self, fault: Fault) -> None:
         network, before = self._network, self._network.frames_stopped
-        ends = (COORDINATOR, fault.node) if fault.inwards else (fault.node, COORDINATOR)
-        cuts = self._cluster.cut(*ends, one_way=fault.kind == "one_way_partition")
+        other = PROGRAM if fault.kind == "cut_program" else fault.node
+        ends = (COORDINATOR, other) if fault.inwards else (other, COORDINATOR)
+        one_way = fault.kind == "one_way_partition" or bool(fault.amount)
+        cuts = self._cluster.cut(*ends, one_way=one_way)
         await asyncio.sleep(fault.lasts_s)
         network.heal(cuts)
         if network.frames_stopped > before:
@@ -236,6 +264,11 @@ class FaultInjector:
                 self._armed.remove(fault)
                 self._kill_coordinator(fault)
                 raise Killed
+
+    async def _cancel(self, fault: Fault) -> None:
+        before = await cancel(self._cluster)
+        if before is not None and before.job and not before.outcome:
+            self._effect(fault)
 
     # --- whoever starts things again ---
 

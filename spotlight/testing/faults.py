@@ -28,8 +28,21 @@ FaultKind = Literal[
     "disk_error",
     "pool_loss",
     "pause_worker",
+    "kill_program",
+    "pause_program",
+    "cut_program",
+    "cancel_session",
+    "lose_coordinator",
 ]
 KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
+SESSION_KINDS: tuple[FaultKind, ...] = (
+    "kill_program",
+    "pause_program",
+    "cut_program",
+    "cancel_session",
+    "lose_coordinator",
+)
+"""What befalls a program with a training loop of its own, and its session, alone."""
 
 FAILPOINTS = (
     "journal.before_commit",
@@ -65,6 +78,8 @@ _MEAN: dict[FaultKind, float] = {
     "coordinator_kill": 1.0,
     "pool_loss": 1.0,
     "pause_worker": 1.6,
+    "cancel_session": 0.7,
+    "lose_coordinator": 0.7,
 }
 _USUAL_MEAN = 0.8
 """How many faults of a kind a seed has on average: more where many find nothing to disturb."""
@@ -153,3 +168,17 @@ def _draw(rng: random.Random, kind: FaultKind, node: str, until_s: float) -> Fau
             return Fault(at_s, kind, lasts_s=between(2.0, 30.0))
         case "pause_worker":
             return Fault(at_s, kind, node, lasts_s=between(2.0, 14.0), amount=rng.randrange(4))
+        case "kill_program" | "cancel_session":
+            return Fault(at_s, kind)
+        case "pause_program" | "cut_program":
+            longest_s = rng.choice([15.0, 90.0])  # a session outlives the one, and not the other
+            one_way = rng.randrange(2)
+            return Fault(
+                at_s,
+                kind,
+                lasts_s=between(0.3, longest_s),
+                amount=one_way,
+                inwards=rng.random() < 0.5,
+            )
+        case "lose_coordinator":
+            return Fault(at_s, kind, lasts_s=between(60.0, 160.0))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Set
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from spotlight.actors.coordinator.job_journal import TERM_BITS
 from spotlight.policies.advantages import group_advantages
@@ -22,6 +22,7 @@ from spotlight.run_events import (
 from spotlight.run_metrics import IterationMetrics, ValidationMetrics, decode_metrics
 from spotlight.testing import fingerprints
 from spotlight.testing.faults import FaultKind
+from spotlight.testing.history import History
 
 if TYPE_CHECKING:
     from spotlight.testing.chaos import Run
@@ -39,6 +40,14 @@ _BOOT_LIMIT_S = 15.0
 """A node that was started, or has started a worker, so lately need not have joined."""
 _COST_SAMPLES: tuple[FaultKind, ...] = ("poison", "scorer_error")
 """Faults after which samples may be given up."""
+
+
+class HasHistory(Protocol):
+    """A job or a session that was run."""
+
+    @property
+    def history(self) -> History:
+        """What happened."""
 
 
 def check(run: Run) -> None:
@@ -127,7 +136,7 @@ def iterations_are_trained_in_order(run: Run) -> Iterable[str]:
             following = int(happening["iteration"]) + 1
 
 
-def little_is_denoised_again(run: Run) -> Iterable[str]:
+def little_is_denoised_again(run: HasHistory) -> Iterable[str]:
     """A worker that is lost costs no more steps than there are between two commits, and the one
     that it takes, unless a commit was on its way."""
     for lost in run.history.all("lost_work"):

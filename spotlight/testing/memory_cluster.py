@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import random
 import traceback
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack
 from contextvars import copy_context
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,6 @@ from spotlight.actors.coordinator.coordinator import MAILBOX, Coordinator
 from spotlight.actors.node.node import NodeScheduler, NodeSettings
 from spotlight.actors.protocol import WorkerRefs, WorkerUp
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem
-from spotlight.actors.runtime.launcher import WORKER_KEY
 from spotlight.actors.worker.group_leader import GroupLeader
 from spotlight.actors.worker.member import Member
 from spotlight.actors.worker.trainer_rank import TrainerRank
@@ -37,35 +37,20 @@ from spotlight.testing.freezing import FreezableLoop, context_of, current_proces
 from spotlight.testing.history import History
 from spotlight.testing.memory_store import SimulatedStore, Stores
 from spotlight.testing.numerics import Fingerprints, Numerics
-from spotlight.testing.processes import NodeSpec, Process
+from spotlight.testing.processes import Launcher, NodeSpec, Process
 from spotlight.testing.virtual_threads import VirtualThreads
 from spotlight.transport.control import MemoryNetwork
 from spotlight.transport.control.memory import Faults
 
 COORDINATOR = "coordinator"
+PROGRAM = "program"
+"""One with a training loop of its own."""
 _SEEN_BY_PEERS = 0.5
 """How often the others of a group see at once that a process is gone; else its node tells them."""
 
 
 class Killed(BaseException):
     """The process that runs was killed just now; nothing of it may go on."""
-
-
-@dataclass
-class _Launcher:
-    """Starts the workers of one node."""
-
-    cluster: Cluster
-    node: NodeSpec
-    process: Process
-
-    async def start(
-        self, argv: Sequence[str], env: Mapping[str, str], name: str, log_path: Path
-    ) -> Process:
-        """See `ProcessLauncher.start`."""
-        if self.process.ended.done():  # what is left of a killed process starts nothing
-            await asyncio.Future()
-        return self.cluster.start_worker(self.node, name, env[WORKER_KEY])
 
 
 @dataclass
@@ -183,7 +168,7 @@ class Cluster:
                 lambda: NodeScheduler(
                     settings,
                     store,  # type: ignore[arg-type]
-                    _Launcher(self, spec, process),
+                    Launcher(process, partial(self.start_worker, spec)),
                     self.cloud.notices(name),
                 ),
                 "node",
@@ -191,6 +176,22 @@ class Cluster:
             )
 
         await self._inside(process, boot())
+
+    async def run_program(
+        self, name: str, main: Callable[[ActorSystem], Coroutine[Any, Any, None]]
+    ) -> None:
+        """Have a process of somebody else do its work, until that is done or it is killed."""
+        process = self._add(name)
+
+        async def life() -> None:
+            await main(await self._start_system(process))
+
+        task = self.loop.create_task(life(), context=context_of(process.identity))
+        process.ended.add_done_callback(lambda _: task.cancel(), context=self._context)
+        await asyncio.wait((task,))
+        if not process.ended.done():
+            task.result()
+            self._kill(process)
 
     def start_worker(self, node: NodeSpec, name: str, key: str) -> Process:
         """Called by a node's launcher."""

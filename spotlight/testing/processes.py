@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from spotlight.actors.runtime import ActorSystem
+from spotlight.actors.runtime.launcher import WORKER_KEY
 from spotlight.actors.worker.worker_state import WorkerContext
 
 
@@ -52,3 +54,24 @@ class Process:
     def kill(self) -> None:
         """End it at once."""
         self.kill_it(self)
+
+
+@dataclass
+class Launcher:
+    """Starts the workers of a node (`ProcessLauncher`).
+
+    Args:
+        node: the process of the node.
+        begin: starts one, with its name and key.
+    """
+
+    node: Process
+    begin: Callable[[str, str], Process]
+
+    async def start(
+        self, argv: Sequence[str], env: Mapping[str, str], name: str, log_path: Path
+    ) -> Process:
+        """See `ProcessLauncher.start`."""
+        if self.node.ended.done():  # what is left of a killed process starts nothing
+            await asyncio.Future()
+        return self.begin(name, env[WORKER_KEY])

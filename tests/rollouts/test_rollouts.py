@@ -3,52 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from session_kit import PROMPT, simulate, work
 
-from spotlight.actors.protocol import WeightsOffer
 from spotlight.actors.runtime import ActorSystem
 from spotlight.errors import JobError, RequestRefused, SessionEnded, VersionGone
 from spotlight.rollouts.groups import RolloutRequest
-from spotlight.rollouts.opening import Connection
 from spotlight.rollouts.rollouts import Rollouts
 from spotlight.rollouts.versions import AtLeast, Exactly
-from spotlight.testing import fingerprints
 from spotlight.testing.memory_cluster import COORDINATOR, Cluster
-from spotlight.timings import Timings
-
-
-class Published:
-    """Fingerprints stand for tensors: what `Rollouts` asks of its publications."""
-
-    def __init__(self, store: Any) -> None:
-        self.store = store
-        self.offers: dict[int, WeightsOffer] = {}
-        self.shapes: dict[str, tuple[int, ...]] = {}
-
-    @property
-    def newest(self) -> int:
-        return max(self.offers, default=-1)
-
-    def require(self, version: int, kind: str, weights: Any) -> Any:
-        return weights
-
-    def pack(self, version: int, weights: str) -> WeightsOffer:
-        named = fingerprints.Weights(version, weights)
-        data = self.store.put(f"weights/{version}", msgspec.msgpack.encode(named))
-        return WeightsOffer(version, data)
-
-    def keep(self, versions: Any) -> None:
-        for version in [each for each in self.offers if each not in versions]:
-            del self.offers[version]
-            self.store.delete(f"weights/{version}")
+from spotlight.testing.simulated_session import session
 
 
 @asynccontextmanager
@@ -56,22 +27,14 @@ async def opened(cluster: Cluster, **changes: Any) -> AsyncIterator[Rollouts]:
     """A session, in a process of its own."""
     system = ActorSystem(cluster.network.transport("program"), rng=random.Random(1))
     await system.start()
-    store = cluster.stores.open("user", "program")
-    await store.start()
-    connection = Connection(
-        system,
-        cluster.coordinator_actor(),
-        Published(store),  # type: ignore[arg-type]
-        cluster.stores.fetch,
-        Timings(),
-    )
-    rollouts = Rollouts(connection, "tries", work(**changes), tensors=False)
-    await rollouts.begin()
-    try:
+    spec = work(**changes)
+    async with session(cluster, system, "program", "tries", spec, tensors=False) as rollouts:
         yield rollouts
-    finally:
-        await rollouts.end()
-        await system.aclose()
+    await system.aclose()
+
+
+async def publish(rollouts: Rollouts, version: int) -> None:
+    await rollouts.publish("weights", version)  # type: ignore[arg-type]
 
 
 def requests(count: int, **changes: Any) -> list[RolloutRequest]:
@@ -146,6 +109,34 @@ def test_what_is_in_work_keeps_its_weights_while_others_are_published(tmp_path: 
             rest = [group async for group in stream]
             assert {group.policy_version for group in [first, *rest]} == {0}
             assert len(rest) == 19
+
+    simulate(tmp_path, scene)
+
+
+def test_what_is_asked_for_while_weights_are_published_waits_for_them(tmp_path: Path) -> None:
+    async def scene(cluster: Cluster) -> None:
+        async with opened(cluster) as rollouts:
+            cluster.network.faults.loss = 1.0  # the offer is lost, and said again
+            publishing = asyncio.create_task(publish(rollouts, 0))
+            await asyncio.sleep(1.0)
+            cluster.network.faults.loss = 0.0
+            stream = rollouts.rollout(requests(2))
+            assert [group.policy_version async for group in stream] == [0, 0]
+            await publishing
+
+    simulate(tmp_path, scene)
+
+
+def test_weights_that_go_as_others_are_published_are_gone(tmp_path: Path) -> None:
+    async def scene(cluster: Cluster) -> None:
+        async with opened(cluster) as rollouts:
+            for version in range(2):
+                await publish(rollouts, version)
+            publishing = asyncio.create_task(publish(rollouts, 2))
+            await asyncio.sleep(0)
+            with pytest.raises(VersionGone):
+                await anext(rollouts.rollout(requests(1, version=Exactly(0))))
+            await publishing
 
     simulate(tmp_path, scene)
 
@@ -245,6 +236,20 @@ def test_exploration_ends_by_itself_when_all_candidates_are_scored(tmp_path: Pat
             await exploration.wait()
             (chosen,) = await exploration.stop()
             assert chosen.previewed == 10
+
+    simulate(tmp_path, scene)
+
+
+def test_an_exploration_that_nobody_stops_ends_with_the_session(tmp_path: Path) -> None:
+    async def explore_and_leave(cluster: Cluster) -> None:
+        async with opened(cluster) as rollouts:
+            await publish(rollouts, 0)
+            rollouts.explore([PROMPT], keep=2, candidates=1000)
+            await asyncio.sleep(5.0)
+
+    async def scene(cluster: Cluster) -> None:
+        await explore_and_leave(cluster)
+        gc.collect()  # asyncio complains of an error that nobody has seen: a violation
 
     simulate(tmp_path, scene)
 

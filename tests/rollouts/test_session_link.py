@@ -244,23 +244,6 @@ def test_a_killed_coordinator_costs_no_group_and_doubles_none(tmp_path: Path, af
     simulate(tmp_path, scene)
 
 
-def test_a_program_that_was_cut_off_goes_on(tmp_path: Path) -> None:
-    async def scene(cluster: Cluster) -> None:
-        async with program(cluster) as loop:
-            await loop.publish(0)
-            await loop.link.submit([order(n) for n in range(1, 9)])
-            await loop.done(1)
-            cuts = [(loop.system.address, "memory://coordinator")]
-            cluster.network.partition([cuts[0][0]], [cuts[0][1]])
-            await asyncio.sleep(30.0)
-            cluster.network.heal([*cuts, *((b, a) for a, b in cuts)])
-            await loop.done(8)
-            await asyncio.sleep(10.0)
-            assert len(loop.groups) == 8
-
-    simulate(tmp_path, scene)
-
-
 def test_a_session_whose_program_is_gone_ends(tmp_path: Path) -> None:
     async def scene(cluster: Cluster) -> None:
         async with program(cluster, "first") as loop:

@@ -1,10 +1,11 @@
-"""Whole jobs under faults."""
+"""Whole jobs, and sessions of loops of one's own, under faults."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 
 from spotlight.cli.app import app
 from spotlight.testing.chaos import chaos_job, run_seed, run_seeds, total_effects
-from spotlight.testing.faults import KINDS, FaultKind
+from spotlight.testing.faults import KINDS, SESSION_KINDS, FaultKind
 
 _DIGEST = """
 from spotlight.testing.chaos import run_seed
@@ -43,38 +44,51 @@ def test_different_seeds_give_different_histories() -> None:
 
 
 def test_without_faults_nothing_is_done_twice(tmp_path: Path) -> None:
-    outcome, history = run_seed(3, kinds=())
+    outcome, history = run_seed(5, kinds=())
     assert outcome.violations == ()
     assert outcome.effective == {}
+    assert not outcome.drove_session
     assert [happening["iteration"] for happening in history.all("train")] == [0, 1, 2]
     granted = {request for denoise in history.all("denoise") for request in denoise["requests"]}
     steps = chaos_job(tmp_path).sampler.steps
     assert outcome.steps == steps * len(granted), "no step of any request"
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_of_fault_changes_something_and_harms_nothing(kind: FaultKind) -> None:
+def test_every_fourth_seed_drives_a_session() -> None:
+    assert [run_seed(seed, kinds=())[0].drove_session for seed in range(4)] == [False] * 3 + [True]
+
+
+@pytest.mark.parametrize(
+    ("kind", "seeds"),
+    [(kind, range(3, 27, 4) if kind in SESSION_KINDS else range(6)) for kind in KINDS],
+)
+def test_each_kind_of_fault_changes_something_and_harms_nothing(
+    kind: FaultKind, seeds: Sequence[int]
+) -> None:
     effects = 0
-    for seed in range(5):
+    for count, seed in enumerate(seeds, 1):
         outcome, _ = run_seed(seed, [kind])
         assert outcome.violations == ()
         effects += outcome.effective.get(kind, 0)
-        if effects and seed >= 2:
+        if effects and count > 2:
             return
     pytest.fail(f"{kind} changed nothing")
 
 
-def test_jobs_survive_all_faults_together() -> None:
+def test_jobs_and_sessions_survive_all_faults_together() -> None:
     outcomes = list(run_seeds(range(100, 124)))
     assert {o.seed: o.violations for o in outcomes if o.violations} == {}
-    assert all(total_effects(outcomes).values())
+    effects = total_effects(outcomes)
+    assert all(effects[kind] for kind in KINDS if kind not in SESSION_KINDS)
+    assert any(effects[kind] for kind in SESSION_KINDS), "of six sessions"
 
 
 def test_the_command_prints_what_took_effect() -> None:
-    result = CliRunner().invoke(app, ["chaos", "--seeds", "2", "--first", "40"])
+    result = CliRunner().invoke(app, ["chaos", "--seeds", "2", "--first", "42"])
     assert result.exit_code == 0
     assert "kill_node" in result.output
     assert "2 seeds in" in result.output
+    assert "1 jobs and 1 sessions" in result.output
 
 
 def test_the_command_replays_a_seed() -> None:

@@ -12,16 +12,15 @@ from typing import Any
 
 import msgspec
 import pytest
+from history_kit import alter, is_found
 
 from spotlight.actors.node.worker_plans import WorkerPlans
 from spotlight.actors.worker import step_loop
 from spotlight.actors.worker.sp_group_view import SPGroupView, Versions
 from spotlight.policies.dispatch.rows import Row, SavedRow
 from spotlight.testing import fake_denoising, invariants
-from spotlight.testing.chaos import Run, run_seed, scenario, silence, simulate
-from spotlight.testing.faults import FaultKind
+from spotlight.testing.chaos import Run, scenario, silence, simulate
 from spotlight.testing.freezing import FreezableLoop
-from spotlight.testing.history import Happening
 from spotlight.types import BundleOffer, Commit
 
 Invariant = Callable[[Run], Iterable[str]]
@@ -50,20 +49,11 @@ def violations(invariant: Invariant, run: Run) -> list[str]:
     return list(invariant(run))
 
 
-def alter(run: Run, kind: str, number: int, **facts: Any) -> None:
-    """Let the number-th happening of a kind have been another."""
-    happenings = run.history.happenings
-    places = [place for place, each in enumerate(happenings) if each.kind == kind]
-    old = happenings[places[number]]
-    changed = tuple((name, facts.get(name, value)) for name, value in old.facts)
-    happenings[places[number]] = Happening(old.time_s, old.kind, changed)
-
-
 def first_sample_becomes(run: Run, **fields: Any) -> None:
     rows: Any = run.history.all("train")[0]["samples"]
     names = ("request", "weights", "step", "latents", "advantage")
     row = tuple(fields.get(name, value) for name, value in zip(names, rows[0], strict=True))
-    alter(run, "train", 0, samples=(row, *rows[1:]))
+    alter(run.history, "train", 0, samples=(row, *rows[1:]))
 
 
 def test_an_undisturbed_run_violates_nothing(run: Run) -> None:
@@ -85,19 +75,19 @@ def test_a_sample_of_other_weights_is_noticed(run: Run) -> None:
 
 def test_a_sample_that_counts_twice_is_noticed(run: Run) -> None:
     rows: Any = run.history.all("train")[1]["samples"]
-    alter(run, "train", 1, samples=(*rows[:-1], rows[0]))
+    alter(run.history, "train", 1, samples=(*rows[:-1], rows[0]))
     assert violations(invariants.samples_count_once, run)
 
 
 def test_a_sample_of_another_iteration_is_noticed(run: Run) -> None:
     rows: Any = run.history.all("train")[0]["samples"]
-    alter(run, "train", 1, samples=rows)
+    alter(run.history, "train", 1, samples=rows)
     assert violations(invariants.samples_count_once, run)
 
 
 def test_a_prompt_group_that_is_missing_without_a_word_is_noticed(run: Run) -> None:
     rows: Any = run.history.all("train")[0]["samples"]
-    alter(run, "train", 0, samples=tuple(row for row in rows if "/0/0/0/" in row[0]))
+    alter(run.history, "train", 0, samples=tuple(row for row in rows if "/0/0/0/" in row[0]))
     assert violations(invariants.samples_count_once, run)
 
 
@@ -119,7 +109,7 @@ def test_a_loss_of_more_steps_than_commits_leave_open_is_noticed(
 
 def test_a_group_with_two_settings_is_noticed(run: Run) -> None:
     settings: Any = run.history.all("train")[0]["settings"]
-    alter(run, "train", 0, settings=((settings[0][0], "others"), *settings[1:]))
+    alter(run.history, "train", 0, settings=((settings[0][0], "others"), *settings[1:]))
     assert violations(invariants.groups_share_their_settings, run)
 
 
@@ -130,12 +120,12 @@ def test_an_iteration_that_is_trained_again_is_noticed(run: Run) -> None:
 
 def test_a_plan_that_changes_is_noticed(run: Run) -> None:
     others = range(run.scenario.job.samples_per_iteration)
-    alter(run, "denoise", 0, requests=tuple(f"rollout/1/0/{number}" for number in others))
+    alter(run.history, "denoise", 0, requests=tuple(f"rollout/1/0/{number}" for number in others))
     assert violations(invariants.plans_outlive_the_coordinator, run)
 
 
 def test_weights_that_do_not_follow_from_those_before_are_noticed(run: Run) -> None:
-    alter(run, "train", 1, weights="0123456789abcdef")
+    alter(run.history, "train", 1, weights="0123456789abcdef")
     assert violations(invariants.weights_follow_from_the_samples, run)
 
 
@@ -239,13 +229,6 @@ def test_a_worker_that_is_granted_what_it_has_no_weights_for_is_caught(
 
     monkeypatch.setattr(SPGroupView, "serves", the_next_too)
     assert is_found("has not reported its weights", ["notice_no_kill"])
-
-
-def is_found(violation: str, kinds: list[FaultKind], seeds: int = 12) -> bool:
-    """Whether a seed shows it; those after the first that does are not run."""
-    return any(
-        violation in what for seed in range(seeds) for what in run_seed(seed, kinds)[0].violations
-    )
 
 
 def record(run: Run, event: dict[str, Any]) -> None:

@@ -55,7 +55,7 @@ class SessionFolder:
                 f"{path}: {error.strerror}; give the coordinator a --runs folder that can be"
                 " written"
             ) from error
-        log.debug("journal_goes_back")  # what an earlier session's one held is of no account
+        log.debug("session_created", session=saved.session)
         return cls(path, saved)
 
     @classmethod

@@ -63,8 +63,8 @@ class SessionGroups:
         self.open_requests += sum(len(order.seeds) for order in new)
         return new
 
-    def finished(self, results: Sequence[Result], *, restored: bool) -> list[str]:
-        """Samples are there; returns ids of those that nobody wants."""
+    def finished(self, results: Sequence[Result], *, restored: bool) -> list[Request]:
+        """Samples are there; returns the requests of those that nobody wants."""
         unwanted = []
         for result in results:
             request = result.request
@@ -74,20 +74,20 @@ class SessionGroups:
                 self.totals.resumed += result.resumed_at > 0
             group = self._open.get(request.group)
             if group is None:
-                unwanted.append(request.id)
+                unwanted.append(request)
             else:
                 group.results[request.seed] = result
                 self._note_end(group)
         return unwanted
 
-    def given_up(self, requests: Sequence[Request], reason: str) -> list[str]:
-        """These failed for good; returns ids of those that nobody wants."""
+    def given_up(self, requests: Sequence[Request], reason: str) -> list[Request]:
+        """These failed for good; returns those that nobody wants."""
         unwanted = []
         for request in requests:
             self.totals.failed += 1
             group = self._open.get(request.group)
             if group is None:
-                unwanted.append(request.id)
+                unwanted.append(request)
             else:
                 group.failed[request.seed] = reason
                 self._note_end(group)

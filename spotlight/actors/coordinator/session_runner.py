@@ -64,6 +64,8 @@ log = structlog.get_logger(__name__)
 
 _MOST_REPORTS = 32_768
 """That wait at the dispatcher."""
+_LEFTOVERS = ("samples", "commits", "pictures")
+"""What workers leave in the store, and may be lost before they say so."""
 _REPEAT_EVERY = 5
 """Reminders between two repetitions of what may have been lost."""
 
@@ -322,6 +324,9 @@ class SessionRunner(Actor):
         self._parts.requests.release(
             request_id(order, seed) for order in removed for seed in order.seeds
         )
+        if removed and not self._groups:
+            for leftovers in _LEFTOVERS:
+                self._setup.store.delete(leftovers)
         return removed
 
     async def _end_requests(self, ended: Ended) -> None:
@@ -332,7 +337,10 @@ class SessionRunner(Actor):
             unwanted = self._groups.finished(ended.results, restored=ended.restored)
         else:
             unwanted = self._groups.given_up(ended.requests, ended.reason)
-        self._parts.requests.release(unwanted)
+        for request in unwanted:
+            if request.image_key:
+                self._setup.store.delete(request.image_key)
+        self._parts.requests.release(request.id for request in unwanted)
         self._news.set()
 
     def _settings(self, order: GroupOrder) -> SamplingSettings:
