@@ -74,9 +74,7 @@ def test_without_a_word_each_cloud_is_asked_at_its_own_address():
     assert metadata_urls({METADATA_VARIABLE: ""}) == MetadataUrls()
 
 
-@pytest.mark.parametrize(
-    "module", ["spotlight.cli.app", "spotlight.actors.coordinator.coordinator"]
-)
-def test_the_http_client_is_not_loaded_elsewhere(module):
+@pytest.mark.parametrize("module", ["spotlight.cli.app", "spotlight.store.run_folder"])
+def test_the_http_library_is_not_loaded_where_nothing_is_served(module):
     code = f"import sys, {module}; sys.exit('aiohttp' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
