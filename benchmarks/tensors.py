@@ -216,7 +216,7 @@ async def measure_speed(nbytes: int, rounds: int) -> dict[str, Figure]:
     gb = nbytes / 1e9
 
     def median(name: str) -> float:
-        return statistics.median(getattr(each, name) for each in taken)
+        return float(statistics.median(getattr(each, name) for each in taken))
 
     return {
         "tcp_vs_raw": statistics.median(each.raw_s / each.tcp_s for each in taken),
