@@ -150,7 +150,7 @@ class TransferTimings(_Ordered):
     idle_limit_s: float = 60.0
     """A side that neither reads nor writes for so long is gone."""
     transfer_limit_s: float = 60.0
-    """Whoever fetches or uploads gives up by then, however it goes on."""
+    """Whoever fetches or uploads gives up by then, and a second later for every 10 MB."""
 
 
 @dataclass(frozen=True, kw_only=True)

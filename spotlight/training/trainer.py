@@ -148,13 +148,13 @@ class Trainer:
     def rollout_state(self) -> dict[str, Tensor]:
         """The weights that the next rollouts use (DiffusionNFT's old policy, else the newest).
 
-        Copies on the CPU, float32, named as in the model's `trainable_state`.
+        Copies on the CPU in the model's own dtypes, named as in its `trainable_state`.
         """
-        return self._weights.split(self._weights.values if self._old is None else self._old)
+        return self._weights.published(self._weights.values if self._old is None else self._old)
 
     def evaluation_state(self) -> dict[str, Tensor]:
         """The averaged weights that validation uses, as `rollout_state`."""
-        return self._weights.split(self._ema.average)
+        return self._weights.published(self._ema.average)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Everything that training needs to go on with the same bits; copies on the CPU."""

@@ -59,6 +59,15 @@ class FlatWeights:
         views = zip(self.names, self._views(values), strict=True)
         return {name: view.detach().to("cpu", copy=True) for name, view in views}
 
+    def published(self, values: Tensor) -> dict[str, Tensor]:
+        """A copy of `values` [P] as named tensors on the CPU, in the dtypes that the model computes
+        in: what a bfloat16 model would round anyhow need not travel."""
+        views = zip(self.names, self._parameters, self._views(values), strict=True)
+        return {
+            name: view.detach().to("cpu", parameter.dtype, copy=True)
+            for name, parameter, view in views
+        }
+
     def join(self, state: Mapping[str, Tensor]) -> Tensor:
         """The inverse of `split`; raises `CheckpointError` for other names or shapes."""
         for name, parameter in zip(self.names, self._parameters, strict=True):

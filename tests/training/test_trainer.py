@@ -131,6 +131,16 @@ def test_rollouts_use_the_newest_weights_without_an_old_policy():
     assert not any(name.startswith(("old/", "reference/")) for name in state)
 
 
+def test_a_bfloat16_model_publishes_the_bits_that_it_computes_with_and_no_more():
+    model = FakeModel(dtype=torch.bfloat16)
+    trainer = build(model=model)
+    trainer.train(0, make_batch(FakeModel()))
+    published, held = trainer.rollout_state(), model.trainable_state()
+    assert {tensor.dtype for tensor in published.values()} == {torch.bfloat16}
+    assert same_bits(published, dict(held))
+    assert all(each.dtype == torch.float32 for each in list(trainer.state_dict().values())[1:])
+
+
 def test_the_old_policy_follows_by_the_rollout_decay():
     trainer = build(msgspec.structs.replace(NFT, rollout_decay=0.75))
     first = trainer.rollout_state()
@@ -298,9 +308,14 @@ def test_a_bfloat16_model_learns_in_float32():
     """Steps of 1e-6 would vanish in bfloat16 weights, but add up in the trainer's own."""
     training = msgspec.structs.replace(NFT, learning_rate=1e-6)
     trainer = build(training, model=FakeModel(dtype=torch.bfloat16))
-    before = flat(trainer.rollout_state())
+
+    def weights() -> torch.Tensor:
+        state = trainer.state_dict()
+        return flat({name: each for name, each in state.items() if name.startswith("weights/")})
+
+    before = weights()
     trainer.train(0, make_batch(FakeModel()))
-    after = flat(trainer.rollout_state())
+    after = weights()
     assert after.dtype == torch.float32
     assert (after != before).float().mean() > 0.9
 

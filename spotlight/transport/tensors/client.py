@@ -6,6 +6,8 @@ Every transfer has a deadline, a checksum and a token. On one machine the file i
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import secrets
 import select
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
@@ -19,12 +21,20 @@ from spotlight.timings import TransferTimings
 from spotlight.transport.control.bad_input import clipped
 from spotlight.transport.tensors.connections import exchange
 from spotlight.transport.tensors.folder import Folder
-from spotlight.transport.tensors.incoming import Incoming
+from spotlight.transport.tensors.incoming import Incoming, in_thread
 from spotlight.transport.tensors.keys import checked
-from spotlight.transport.tensors.offers import CHECKSUM, is_intact, machine_identity, nbytes_of
+from spotlight.transport.tensors.offers import (
+    CHECKSUM,
+    WRITTEN,
+    is_intact,
+    machine_identity,
+    nbytes_of,
+)
 from spotlight.types import BundleOffer, StoreEndpoint
 
 _CHUNK = 1024 * 1024
+_WORTH_A_FILE = 4 * 1024 * 1024
+_SLOWEST_BYTES_PER_S = 1e7
 _LONGEST_PROBLEM = 1000
 _LONGEST_TOKEN = 200
 
@@ -47,32 +57,54 @@ async def fetch(offer: BundleOffer, timings: TransferTimings = TransferTimings()
             raise _damaged(offer)
         return data
 
-    limit_s = timings.transfer_limit_s
+    limit_s = _limit_s(offer.nbytes, timings)
     return await exchange(offer.store, f"get {offer.key}", receive, timings, limit_s)
 
 
 async def upload(
     store: StoreEndpoint, key: str, data: bytes, timings: TransferTimings = TransferTimings()
 ) -> BundleOffer:
-    """Hand a bundle to a store that outlives us. Who gets the offer can read there, no more.
+    """Hand a bundle to a store that outlives us. Who gets the offer can read there, no more. On the
+    store's own machine what is large is written into its folder, and not sent.
 
     Raises `TransferFailed` if the store does not take it in time.
     """
     checked(key)
+    limit_s = _limit_s(len(data), timings)
+    folder = Folder(Path(store.root), prefix=f"{secrets.token_hex(8)}-")
+    try:
+        if await in_thread(lambda: _write(folder, store, data)):
+            with contextlib.suppress(TransferFailed):  # perhaps its folder is another one
+                return await _put(store, key, data, timings, limit_s, written=f"{folder.prefix}0")
+    finally:
+        folder.abandon(f"{folder.prefix}0")
+    return await _put(store, key, data, timings, limit_s)
 
+
+async def _put(
+    store: StoreEndpoint,
+    key: str,
+    data: bytes,
+    timings: TransferTimings,
+    limit_s: float,
+    *,
+    written: str = "",
+) -> BundleOffer:
     def send(connection: HTTPConnection) -> BundleOffer:
         checksum = crc32(data)
         connection.putrequest("PUT", f"/{key}", skip_accept_encoding=True)
         connection.putheader("Authorization", f"Bearer {_sendable(store.token)}")
-        connection.putheader("Content-Length", str(len(data)))
+        connection.putheader("Content-Length", "0" if written else str(len(data)))
         connection.putheader(CHECKSUM, f"{checksum:08x}")
+        if written:
+            connection.putheader(WRITTEN, written)
         connection.endheaders()
-        _send_body(connection, memoryview(data))
+        if not written:
+            _send_body(connection, memoryview(data))
         with _answered(connection) as response:
             token = response.read(_LONGEST_TOKEN).decode("latin-1")
         return BundleOffer(key, len(data), checksum, structs.replace(store, token=token))
 
-    limit_s = timings.transfer_limit_s
     return await exchange(store, f"put {key}", send, timings, limit_s)
 
 
@@ -101,6 +133,10 @@ async def download(
         raise _damaged(offer)
 
 
+def _limit_s(nbytes: int, timings: TransferTimings) -> float:
+    return timings.transfer_limit_s + nbytes / _SLOWEST_BYTES_PER_S
+
+
 def _ask(connection: HTTPConnection, offer: BundleOffer, *, first: int) -> Any:
     """The answer to a request for a bundle from its byte `first` on, with its body still to be
     read; raises `TransferFailed` if it is a refusal."""
@@ -109,6 +145,24 @@ def _ask(connection: HTTPConnection, offer: BundleOffer, *, first: int) -> Any:
         headers["Range"] = f"bytes={first}-"
     connection.request("GET", f"/{checked(offer.key)}", headers=headers)
     return _answered(connection, 206 if first else 200)
+
+
+def _write(folder: Folder, store: StoreEndpoint, data: bytes) -> bool:
+    """Whether the bundle is in a file in the store's folder now, the first of `folder`; not if that
+    is not worth it, or cannot be."""
+    if len(data) < _WORTH_A_FILE or store.machine != machine_identity():
+        return False
+    if not folder.root.is_dir():
+        return False
+    try:
+        _, file = folder.begin()
+        with file:
+            left = memoryview(data)
+            while left:
+                left = left[file.write(left) :]
+    except OSError:
+        return False
+    return True
 
 
 def _send_body(connection: HTTPConnection, data: memoryview) -> None:

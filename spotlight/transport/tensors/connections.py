@@ -52,7 +52,7 @@ async def exchange(
                 work.exception()  # nobody asks for it any more
                 raise
     except TimeoutError as error:
-        raise TransferFailed(f"{where} took longer than {limit_s:g} s") from error
+        raise TransferFailed(f"{where} took longer than {round(limit_s, 2):g} s") from error
     except (OSError, http.client.HTTPException, TransferFailed) as error:
         raise TransferFailed(f"{where} failed: {_in_words(error)}") from error
     finally:

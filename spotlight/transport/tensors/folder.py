@@ -27,10 +27,14 @@ _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 class Folder:
     """See the module's docstring. Everything raises `OSError` when the file system refuses, and
     `TransferFailed` for what is no key.
+
+    Args:
+        prefix: of the names of what is not finished, for a process that does not own the folder.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, prefix: str = "") -> None:
         self.root = root
+        self.prefix = prefix
         self._begun = itertools.count()
 
     def create(self) -> None:
@@ -80,7 +84,7 @@ class Folder:
     def begin(self) -> tuple[str, BinaryIO]:
         """A new file, to be written, and its name until `finish`."""
         self._restore()
-        with self._parent(f"{_UNFINISHED}/{next(self._begun)}") as (parent, name):
+        with self._parent(f"{_UNFINISHED}/{self.prefix}{next(self._begun)}") as (parent, name):
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             descriptor = os.open(name, flags, 0o666, dir_fd=parent)
         return name, os.fdopen(descriptor, "w+b", buffering=0)
@@ -90,7 +94,7 @@ class Folder:
         `finish`."""
         with (
             source._parent(checked(key)) as (there, theirs),
-            self._parent(f"{_UNFINISHED}/{next(self._begun)}") as (here, ours),
+            self._parent(f"{_UNFINISHED}/{self.prefix}{next(self._begun)}") as (here, ours),
         ):
             os.link(theirs, ours, src_dir_fd=there, dst_dir_fd=here, follow_symlinks=False)
         try:
@@ -98,6 +102,10 @@ class Folder:
         except OSError:
             self.abandon(ours)
             raise
+
+    def begun(self, name: str) -> BinaryIO:
+        """What another process has begun here, to be read."""
+        return self._open(f"{_UNFINISHED}/{name}")
 
     def finish(self, name: str, key: str, *, durable: bool) -> None:
         """Have it take the place of the file of that key, at once; if `durable`, it is on disk

@@ -15,7 +15,7 @@ from isal.isal_zlib import crc32
 
 from spotlight.errors import TransferFailed
 from spotlight.transport.tensors.folder import Folder
-from spotlight.transport.tensors.offers import is_intact_file
+from spotlight.transport.tensors.offers import is_intact_file, nbytes_of
 from spotlight.types import BundleOffer
 
 Result = TypeVar("Result")
@@ -74,13 +74,26 @@ class Incoming:
             name, file = self._folder.link(Folder(Path(offer.store.root)), offer.key)
         except OSError:
             return False
-        if not is_intact_file(file, offer):
+        if not is_intact_file(file, offer.nbytes, offer.checksum):
             file.close()
             self._folder.abandon(name)
             return False
         self.close()
         self._name, self._file = name, file
+        self.nbytes, self.checksum = offer.nbytes, offer.checksum
         return True
+
+    def adopt(self, name: str, checksum: int) -> None:
+        """Be the file that another process of this machine has written here; raises
+        `TransferFailed` if it is not intact."""
+        with self._explaining():
+            file = self._folder.begun(name)
+            self.close()
+            self._name, self._file = name, file
+            self.nbytes = nbytes_of(file)
+            if not is_intact_file(file, self.nbytes, checksum):
+                raise TransferFailed("checksum differs")
+            self.checksum = checksum
 
     def close(self) -> None:
         """Drop what is not kept."""

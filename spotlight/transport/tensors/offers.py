@@ -15,6 +15,9 @@ from spotlight.types import BundleOffer
 
 CHECKSUM = "X-Checksum"
 """The header of an upload that says its CRC-32, in hexadecimal digits."""
+WRITTEN = "X-Written"
+"""The header of an upload without a body, from the store's own machine: the name that it has among
+what is not finished in the store's folder."""
 _CHUNK = 1024 * 1024
 
 
@@ -53,11 +56,11 @@ def is_intact(data: bytes, offer: BundleOffer) -> bool:
     return len(data) == offer.nbytes and crc32(data) == offer.checksum
 
 
-def is_intact_file(file: BinaryIO, offer: BundleOffer) -> bool:
+def is_intact_file(file: BinaryIO, nbytes: int, checksum: int) -> bool:
     """Whether a file holds the bytes that were offered; raises `OSError`."""
-    nbytes = checksum = 0
+    found = found_checksum = 0
     buffer = memoryview(bytearray(_CHUNK))
     while count := file.readinto(buffer):  # type: ignore[attr-defined]
-        nbytes += count
-        checksum = crc32(buffer[:count], checksum)
-    return (nbytes, checksum) == (offer.nbytes, offer.checksum)
+        found += count
+        found_checksum = crc32(buffer[:count], found_checksum)
+    return (found, found_checksum) == (nbytes, checksum)

@@ -2,20 +2,23 @@
 
 GET /KEY    Authorization: Bearer TOKEN    [Range: bytes=FIRST-]
 PUT /KEY    Authorization: Bearer TOKEN    Content-Length: BYTES    X-Checksum: CRC-32
+            [X-Written: NAME, of a file on the same machine in place of a body]
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from typing import BinaryIO
 
 from aiohttp import ClientError, web
 
 from spotlight.errors import TransferFailed
-from spotlight.transport.tensors.offers import CHECKSUM, nbytes_of
+from spotlight.transport.tensors.offers import CHECKSUM, WRITTEN, nbytes_of
 
 READ_AHEAD = 1024 * 1024
+_WRITTEN = re.compile("[0-9a-f]{16}-[0-9]+")
 _CHUNK = 8 * 1024 * 1024
 """The other side must take so much within the idle limit."""
 _SLOWEST_BYTES_PER_S = 1e6
@@ -35,15 +38,30 @@ def key_of(request: web.BaseRequest) -> str:
     return request.raw_path.removeprefix("/")
 
 
-def announced(request: web.BaseRequest) -> tuple[int, int]:
-    """Size and checksum of an upload; raises `TransferFailed` if it does not say them."""
-    try:
-        nbytes, checksum = request.content_length, int(request.headers[CHECKSUM], 16)
-    except (KeyError, ValueError) as error:
-        raise TransferFailed(f"an upload says its {CHECKSUM}, as hexadecimal digits") from error
+def announced_nbytes(request: web.BaseRequest) -> int:
+    """Of an upload; raises `TransferFailed` if it does not say so."""
+    nbytes = request.content_length
     if nbytes is None or nbytes < 0:
         raise TransferFailed("an upload says its Content-Length")
-    return nbytes, checksum
+    return nbytes
+
+
+def announced_checksum(request: web.BaseRequest) -> int:
+    """Of an upload; raises `TransferFailed` if it does not say so."""
+    try:
+        return int(request.headers[CHECKSUM], 16)
+    except (KeyError, ValueError) as error:
+        raise TransferFailed(f"an upload says its {CHECKSUM}, as hexadecimal digits") from error
+
+
+def written_name(request: web.BaseRequest) -> str:
+    """The file that the sender has written for an upload, on this machine; empty for one that it
+    sends. Raises `TransferFailed` for what is not the name of such a file.
+    """
+    name = request.headers.get(WRITTEN, "")
+    if name and not _WRITTEN.fullmatch(name):
+        raise TransferFailed(f"{WRITTEN} names no file that a sender may write")
+    return name
 
 
 def refusal(problem: str) -> web.Response:

@@ -30,9 +30,17 @@ from spotlight.transport.tensors.data_port import DataPort
 from spotlight.transport.tensors.folder import Folder
 from spotlight.transport.tensors.incoming import Incoming, in_thread
 from spotlight.transport.tensors.keys import checked
-from spotlight.transport.tensors.offers import machine_identity
+from spotlight.transport.tensors.offers import machine_identity, nbytes_of
 from spotlight.transport.tensors.quota import Quota
-from spotlight.transport.tensors.serving import announced, body_of, key_of, send_file, token_of
+from spotlight.transport.tensors.serving import (
+    announced_checksum,
+    announced_nbytes,
+    body_of,
+    key_of,
+    send_file,
+    token_of,
+    written_name,
+)
 from spotlight.types import BundleOffer, StoreEndpoint
 
 _READERS = ""
@@ -99,7 +107,7 @@ class BundleStore:
         *,
         token: str,
         port: DataPort | None = None,
-        max_nbytes: int = 64 * 2**30,
+        max_nbytes: int = 2**40,
         quota_nbytes: int | None = None,
         durable: bool = False,
         timings: TransferTimings = TransferTimings(),
@@ -227,6 +235,8 @@ class BundleStore:
     async def aclose(self) -> None:
         """Stop serving; the bundles stay. Idempotent."""
         self._port.detach(self)
+        self._tokens.clear()
+        self._owners.clear()  # so uploads that are under way on a port of several stores end, too
         if self._has_own_port:
             await self._port.aclose()
         while self._begun:
@@ -249,21 +259,40 @@ class BundleStore:
         raise TransferFailed("bundles are read with GET and left with PUT")
 
     async def _receive(self, owner: str, request: web.BaseRequest) -> web.Response:
-        key, (nbytes, checksum) = checked(key_of(request)), announced(request)
-        if nbytes > self._max_nbytes:
-            raise TransferFailed(f"{nbytes} bytes are more than {self._max_nbytes}")
-        token = token_of(request)
-        announcing = self._quota.under_way(owner, nbytes, alone=len(self._tokens) == 1)
-        with announcing, self._incoming(key) as incoming:
-            async for part in body_of(request, nbytes, self._timings.idle_limit_s):
-                if self.owner_of(token) is None:  # it was revoked meanwhile
-                    raise TransferFailed("wrong token")
-                await in_thread(lambda part=part: incoming.write([part]))  # type: ignore[misc]
-            if incoming.checksum != checksum:
-                raise TransferFailed("checksum differs")
-            await in_thread(incoming.keep)
+        key, checksum, written = checked(key_of(request)), announced_checksum(request), ""
+        try:
+            written = written_name(request)
+            nbytes = self._written_nbytes(written) if written else announced_nbytes(request)
+            if nbytes > self._max_nbytes:
+                raise TransferFailed(f"{nbytes} bytes are more than {self._max_nbytes}")
+            announcing = self._quota.under_way(owner, nbytes, alone=len(self._tokens) == 1)
+            with announcing, self._incoming(key) as incoming:
+                if written:
+                    await in_thread(lambda: incoming.adopt(written, checksum))
+                else:
+                    await self._read_body(request, nbytes, incoming)
+                if incoming.checksum != checksum:
+                    raise TransferFailed("checksum differs")
+                await in_thread(incoming.keep)
+        finally:
+            if written:
+                self._folder.abandon(written)
         self._quota.keep(owner, key, nbytes)
         return web.Response(text=self.endpoint.token)
+
+    async def _read_body(self, request: web.BaseRequest, nbytes: int, incoming: Incoming) -> None:
+        token = token_of(request)
+        async for part in body_of(request, nbytes, self._timings.idle_limit_s):
+            if self.owner_of(token) is None:  # it was revoked meanwhile
+                raise TransferFailed("wrong token")
+            await in_thread(lambda part=part: incoming.write([part]))  # type: ignore[misc]
+
+    def _written_nbytes(self, name: str) -> int:
+        try:
+            with self._folder.begun(name) as file:
+                return nbytes_of(file)
+        except OSError as error:
+            raise TransferFailed(f"no such file: {error.strerror}") from error
 
     async def _send(self, request: web.BaseRequest) -> web.StreamResponse:
         try:

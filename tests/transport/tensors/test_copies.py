@@ -180,6 +180,34 @@ async def test_what_came_before_a_copy_broke_off_does_not_come_again(stores):
     assert files(away) == {KEY}
 
 
+async def test_a_copy_that_broke_off_may_be_linked_and_never_written_on(stores, monkeypatch):
+    origin, beside, away = stores
+    keep, go_on = Incoming.keep, threading.Event()
+    kept = threading.Event()
+
+    def slow(incoming: Incoming) -> None:
+        kept.set()
+        go_on.wait(30.0)
+        keep(incoming)
+
+    async with Cutting(origin, 4 << 20) as way:
+        with pytest.raises(TransferFailed):
+            await away.copy(way.offer(origin.put("weights/1", BIG)), KEY)
+    near = msgspec.structs.replace(beside.put("a", BIG).store, machine="b")
+    offer = BundleOffer("a", len(BIG), zlib.crc32(BIG), near)
+    with monkeypatch.context() as patch:
+        patch.setattr(Incoming, "keep", slow)
+        task = asyncio.ensure_future(away.copy(offer, KEY))
+        assert await asyncio.to_thread(kept.wait, 30.0)
+        task.cancel()
+        await asyncio.sleep(0)
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert files(away) == set()
+    assert (folder(beside) / "a").read_bytes() == BIG
+
+
 async def test_what_came_of_other_bytes_is_not_gone_on_with(stores):
     origin, _, away = stores
     async with Cutting(origin, 4 << 20) as way:

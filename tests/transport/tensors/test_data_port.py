@@ -177,6 +177,18 @@ async def test_stores_share_a_port_and_the_token_says_which_is_meant(
     assert await fetch(elsewhere(here)) == b"here"
 
 
+async def test_a_closed_store_takes_nothing_more_on_a_port_that_others_share(
+    store: BundleStore,
+) -> None:
+    writer = await stuck(store, "w")
+    unfinished = Path(store.endpoint.root) / ".unfinished"
+    await store.aclose()
+    writer.write(b"whole")
+    await until(lambda: not list(unfinished.iterdir()))
+    assert not (Path(store.endpoint.root) / "stuck").exists()
+    await close(writer)
+
+
 async def test_a_port_may_be_chosen_and_named_otherwise() -> None:
     free = socket.create_server(("127.0.0.1", 0))
     number = free.getsockname()[1]
