@@ -1,12 +1,13 @@
 """How fast actors of two processes talk, beside plain `zmq.asyncio` doing the least that an echo
-needs.
+needs, and beside an asyncio actor of Ray.
 
     python -m benchmarks.runtime --json [--quick]
 
 Two processes over TCP loopback. Spotlight's figures include everything: mailbox, correlation,
 deadlines, typed and validated messages. The comparison is a DEALER and a ROUTER of `zmq.asyncio`
-that echo bodies of the same size, with a future per request, and no codec at all. Rounds of the two
-alternate, so that a busy machine hits both; figures are medians of rounds.
+that echo bodies of the same size, with a future per request, and no codec at all. Rounds of all
+alternate, so that a busy machine hits all; figures are medians of rounds. Where Ray is not
+installed, its figures say so.
 
 Figures: `ask_*` and `tells_per_second` are Spotlight's; `*_per_second` of asks have 64 in flight.
 """
@@ -28,7 +29,8 @@ from time import perf_counter
 import zmq
 import zmq.asyncio
 
-from benchmarks.report import finish, parser
+from benchmarks.report import Figure, finish, parser
+from benchmarks.runtime_ray import ray_echo
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, Message, handles
 from spotlight.actors.runtime.launcher import LocalLauncher, die_with_parent
 from spotlight.actors.runtime.logs import log_as_json_lines
@@ -200,8 +202,15 @@ async def tell_rate(system: ActorSystem, ref: ActorRef, count: int) -> float:
     return count / (perf_counter() - began)
 
 
-async def measure(quick: bool) -> dict[str, float]:
-    """Start the echo process and take all figures."""
+async def measure(quick: bool) -> dict[str, Figure]:
+    """Start the echo processes and take all figures."""
+    async with ray_echo() as rays:
+        return await _measure(quick, rays)
+
+
+async def _measure(
+    quick: bool, rays: Callable[[bytes], Awaitable[bytes]] | None
+) -> dict[str, Figure]:
     rounds, pings, asks, tells = (3, 200, 4000, 8000) if quick else (9, 1000, 20000, 40000)
     body = b"x" * BODY_BYTES
     system = ActorSystem(ZeroMQTransport(), rng=random.Random(0))
@@ -225,15 +234,23 @@ async def measure(quick: bool) -> dict[str, float]:
             async def ask_plain() -> object:
                 return await plain.ask(body)
 
+            async def ask_ray() -> object:
+                assert rays is not None
+                return await rays(body)
+
             for ask in (ask_actor, ask_plain):
                 await pipelined(ask, asks // 4)
             ours, theirs, our_rates, their_rates, tell_rates = [], [], [], [], []
+            rays_times, ray_rates = list[float](), list[float]()
             for _ in range(rounds):
                 ours += await ping_pong(ask_actor, pings)
                 theirs += await ping_pong(ask_plain, pings)
                 our_rates.append(await pipelined(ask_actor, asks))
                 their_rates.append(await pipelined(ask_plain, asks))
                 tell_rates.append(await tell_rate(system, ready.ref, tells))
+                if rays is not None:
+                    rays_times += await ping_pong(ask_ray, pings)
+                    ray_rates.append(await pipelined(ask_ray, asks // 10))
             await plain.close()
         finally:
             child.kill()
@@ -248,7 +265,19 @@ async def measure(quick: bool) -> dict[str, float]:
         "zmq_asyncio_ask_median_us": round(statistics.median(theirs) * 1e6, 1),
         "zmq_asyncio_ask_per_second": round(plain_rate),
         "ratio": round(ask_rate / plain_rate, 2),
+        **_beside_ray(ask_rate, statistics.median(ours), ray_rates, rays_times),
     }
+
+
+def _beside_ray(
+    ask_rate: float, ask_s: float, ray_rates: list[float], ray_times: list[float]
+) -> dict[str, Figure]:
+    names = ("ray_ask_per_second", "ray_ask_median_us", "ask_rate_vs_ray", "ask_latency_vs_ray")
+    if not ray_rates:
+        return dict.fromkeys(names, "Ray is not installed")
+    ray_rate, ray_s = statistics.median(ray_rates), statistics.median(ray_times)
+    figures = (round(ray_rate), round(ray_s * 1e6, 1), ask_rate / ray_rate, ask_s / ray_s)
+    return {name: round(figure, 3) for name, figure in zip(names, figures, strict=True)}
 
 
 def main() -> None:
