@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from tempfile import TemporaryDirectory
+from typing import Any
 
 
 @asynccontextmanager
@@ -32,7 +33,7 @@ async def ray_echo() -> AsyncIterator[Callable[[bytes], Awaitable[bytes]] | None
             _temp_dir=folder,
         )
         try:
-            actor = ray.remote(Echo).remote()
+            actor: Any = ray.remote(Echo).remote()
 
             async def ask(body: bytes) -> bytes:
                 answer: bytes = await actor.echo.remote(body)
