@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self
 
+from spotlight.errors import JobError
 from spotlight.policies.exploration.planners import Candidate, UniformPlanner, chunk_size
 from spotlight.rollouts.groups import ExploredPrompt, Group, RolloutRequest
 from spotlight.rollouts.streams import GroupStream
@@ -34,7 +35,7 @@ class Exploration:
         micro_batch: int,
     ) -> None:
         if not 1 <= keep <= candidates:
-            raise ValueError(f"keep: must be from 1 to `candidates` ({candidates}), not {keep}")
+            raise JobError("keep", f"must be from 1 to `candidates` ({candidates}), not {keep}")
         self._rollouts = rollouts
         self._prompts = tuple(prompts)
         self._steps = steps

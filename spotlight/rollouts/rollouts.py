@@ -242,6 +242,8 @@ class Rollouts:
             candidates: most previews of a prompt.
             seed: decides which candidates there are.
             steps: denoising steps of a preview; the sampler's when absent.
+
+        Raises `JobError` naming what does not fit.
         """
         if not self._work.rewards:
             raise JobError(

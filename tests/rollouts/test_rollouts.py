@@ -270,6 +270,9 @@ def test_exploration_needs_a_reward_and_enough_candidates(tmp_path: Path) -> Non
         async with opened(cluster, rewards=[]) as rollouts:
             with pytest.raises(JobError, match="rewards: exploration chooses seeds by them"):
                 rollouts.explore([PROMPT], keep=2, candidates=4)
+        async with opened(cluster) as rollouts:
+            with pytest.raises(JobError, match="keep: must be from 1 to `candidates`"):
+                rollouts.explore([PROMPT], keep=5, candidates=4)
 
     simulate(tmp_path, scene)
 
