@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from concurrent.futures import Future
 from typing import Any, Protocol, Self
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler
 
 from spotlight.errors import TransferFailed
@@ -31,6 +33,16 @@ from spotlight.transport.tensors.serving import (
 )
 
 _BACKLOG = 1024
+_log = logging.getLogger(__name__)
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    # What strangers send that is no HTTP is answered, and must not fill the log.
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, HttpProcessingError)
+
+
+_log.addFilter(_is_ours)
 
 
 def connection_limit() -> int:
@@ -207,6 +219,7 @@ class _Server(web.Server):
             handler,
             handler_cancellation=True,
             access_log=None,
+            logger=_log,
             read_bufsize=READ_AHEAD,
             auto_decompress=False,
         )
