@@ -155,6 +155,28 @@ def test_groups_that_cannot_be_made_are_refused(
     simulate(tmp_path, scene)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "room"),
+    [
+        (order(1, window_start=6), "window_start 6 .* 2 noisy steps before the last of 8"),
+        (order(1, steps=2), "window_start 0 .* before the last of 2"),
+    ],
+)
+def test_noise_that_would_reach_the_last_step_is_refused(
+    tmp_path: Path, wrong: GroupOrder, room: str
+) -> None:
+    async def scene(cluster: Cluster) -> None:
+        noisy = {"height": 16, "width": 48, "kind": "flow_sde", "steps": 8}
+        async with program(cluster, sampler=noisy) as loop:
+            await loop.publish(0)
+            with pytest.raises(RequestRefused, match=room):
+                await loop.link.submit([wrong])
+            await loop.link.submit([order(2, window_start=5), order(3, kind="preview", steps=2)])
+            await loop.done(2)
+
+    simulate(tmp_path, scene)
+
+
 def test_other_weights_under_a_known_version_are_refused(tmp_path: Path) -> None:
     async def scene(cluster: Cluster) -> None:
         async with program(cluster) as loop:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spotlight.actors.protocol import DoneGroup, DoneSample, FailedSample, GroupOrder
+from spotlight.jobs import SamplerSpec
 from spotlight.types import BundleOffer, Request, RequestId, Result, SamplingSettings
 
 _MOST_SAMPLES = 8192
@@ -197,8 +198,18 @@ def picture_folder(number: int) -> str:
     return f"pictures/{number}"
 
 
+def window_start(order: GroupOrder, sampler: SamplerSpec) -> int | None:
+    """First step of a group at which noise is added; None without noise."""
+    if sampler.kind == "ode" or order.kind != "rollout":
+        return None
+    return sampler.window.earliest if order.window_start is None else order.window_start
+
+
 def problem_with_orders(
-    orders: Collection[GroupOrder], versions: Collection[int], most_open: int
+    orders: Collection[GroupOrder],
+    versions: Collection[int],
+    most_open: int,
+    sampler: SamplerSpec,
 ) -> str:
     """Why these groups cannot be submitted; empty if they can.
 
@@ -216,5 +227,11 @@ def problem_with_orders(
             return (
                 f"group {order.number} wants weights version {order.version}, which is not there;"
                 f" there are: {there}"
+            )
+        start, steps = window_start(order, sampler), order.steps or sampler.steps
+        if start is not None and start + sampler.window.length >= steps:
+            return (
+                f"group {order.number}: from window_start {start} on there is no room for"
+                f" {sampler.window.length} noisy steps before the last of {steps}, which has none"
             )
     return ""

@@ -33,6 +33,7 @@ from spotlight.actors.coordinator.session_groups import (
     problem_with_orders,
     request_id,
     requests_of,
+    window_start,
 )
 from spotlight.actors.coordinator.session_parts import SessionParts, SessionSetup
 from spotlight.actors.protocol import (
@@ -273,7 +274,9 @@ class SessionRunner(Actor):
         """Queue what is new of it."""
         self._heard()
         room = MOST_OPEN_GROUPS - len(self._groups)
-        problem = problem_with_orders(message.groups, self._parts.publications.versions, room)
+        problem = problem_with_orders(
+            message.groups, self._parts.publications.versions, room, self._saved.work.sampler
+        )
         if problem:
             return SessionRefused(problem)
         new = self._groups.submit(message.groups)
@@ -345,9 +348,8 @@ class SessionRunner(Actor):
 
     def _settings(self, order: GroupOrder) -> SamplingSettings:
         sampler = self._saved.work.sampler
-        start = sampler.window.earliest if order.window_start is None else order.window_start
-        noisy = sampler.kind != "ode" and order.kind == "rollout"
-        return sampling_settings(sampler, order.steps or sampler.steps, start if noisy else None)
+        steps = order.steps or sampler.steps
+        return sampling_settings(sampler, steps, window_start(order, sampler))
 
     @handles(GetFleet, only=_from_user)
     async def on_fleet(self, message: GetFleet) -> Fleet:
