@@ -206,6 +206,8 @@ async def test_a_copy_that_broke_off_may_be_linked_and_never_written_on(stores, 
             await task
     assert files(away) == set()
     assert (folder(beside) / "a").read_bytes() == BIG
+    again = await away.copy(origin.put("weights/1", BIG), KEY)
+    assert await fetch(again) == BIG
 
 
 async def test_what_came_of_other_bytes_is_not_gone_on_with(stores):
