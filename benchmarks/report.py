@@ -8,6 +8,7 @@ import logging
 import os
 import platform
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,11 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 
 def arguments(description: str | None) -> argparse.Namespace:
     """The options that this benchmark was called with, when it has only those."""
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    # Warnings go to stderr: on stdout, programs expect the figures.
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+    )
     return parser(description).parse_args()
 
 
