@@ -21,8 +21,9 @@ import torch
 from diffusers import FlowMatchEulerDiscreteScheduler, QwenImageTransformer2DModel
 from torch import Tensor
 
+from spotlight.diffusion.families.qwen_image import QwenImage
+from spotlight.diffusion.flow_model import FlowModel
 from spotlight.diffusion.images import PixelCodec
-from spotlight.diffusion.qwen_image import QwenImageModel
 from spotlight.diffusion.samplers import SamplerSettings, sample
 from spotlight.diffusion.text import TokenTextEncoder
 from spotlight.diffusion.vocabulary import TokenVocabulary
@@ -117,7 +118,7 @@ class Task(Protocol[Shown]):
         ...
 
 
-def build_model(task: Task[Shown], recipe: Recipe) -> QwenImageModel:
+def build_model(task: Task[Shown], recipe: Recipe) -> FlowModel:
     """The randomly initialised model."""
     torch.manual_seed(recipe.seed)
     transformer = QwenImageTransformer2DModel(
@@ -133,11 +134,12 @@ def build_model(task: Task[Shown], recipe: Recipe) -> QwenImageModel:
     vocabulary = TokenVocabulary(task.words, task.characters, task.tokens, recipe.text_dim)
     text = TokenTextEncoder.create(vocabulary, torch.Generator().manual_seed(recipe.seed))
     scheduler = FlowMatchEulerDiscreteScheduler(shift=task.shift)
-    return QwenImageModel(transformer, scheduler, text, PixelCodec(task.patch, task.colours))
+    codec = PixelCodec(task.patch, task.colours)
+    return FlowModel(QwenImage(), transformer, scheduler, text, codec)
 
 
 def pretrain(
-    model: QwenImageModel,
+    model: FlowModel,
     task: Task[Shown],
     recipe: Recipe,
     phase: Phase,
@@ -183,7 +185,7 @@ def leave_out(prompts: Sequence[str], share: float, generator: torch.Generator) 
     return ["" if no else prompt for no, prompt in zip(empty.tolist(), prompts, strict=True)]
 
 
-def validate(model: QwenImageModel, task: Task[Shown], scorer: Scorer) -> tuple[float, float]:
+def validate(model: FlowModel, task: Task[Shown], scorer: Scorer) -> tuple[float, float]:
     """Mean reward, and mean in-prompt standard deviation, of 8 Euler steps without guidance."""
     prompts = task.validation_prompts()
     settings = SamplerSettings("ode", 8, task.height, task.width, micro_batch=32)
@@ -195,7 +197,7 @@ def validate(model: QwenImageModel, task: Task[Shown], scorer: Scorer) -> tuple[
     return float(rewards.mean()), float(rewards.reshape(len(prompts), -1).std(axis=1).mean())
 
 
-def save(model: QwenImageModel, folder: Path, prompt_files: dict[str, str]) -> None:
+def save(model: FlowModel, folder: Path, prompt_files: dict[str, str]) -> None:
     """Write the checkpoint in diffusers layout, weights in bfloat16, and the prompt lists."""
     model.transformer.to(torch.bfloat16).save_pretrained(folder / "transformer")
     model.transformer.to(torch.float32)

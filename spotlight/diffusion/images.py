@@ -1,6 +1,4 @@
-"""From packed latents to pixels: through Qwen-Image's VAE, or directly for models that work in
-pixel space.
-"""
+"""From packed latents to pixels: through a VAE, or directly for models that work in pixel space."""
 
 from __future__ import annotations
 
@@ -10,20 +8,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spotlight.diffusion.families.base import Family
 from spotlight.diffusion.finite import rows_not_finite
-from spotlight.errors import CheckpointError, NotFinite
+from spotlight.diffusion.geometry import Geometry, Grid, pack, unpack
+from spotlight.errors import NotFinite
 
 
 class ImageCodec(Protocol):
     """Knows how latents stand for pixels."""
 
-    pixels_per_token: int
-    """Edge, in pixels, of the square that one latent token covers."""
-    channels: int
-    """Channels of a packed latent token."""
+    geometry: Geometry
 
-    def decode(self, latents: Tensor, rows: int, columns: int) -> Tensor:
-        """Images [B, 3 or 1, H, W] in [-1, 1] of packed latents [B, rows * columns, channels]."""
+    def decode(self, latents: Tensor, grid: Grid) -> Tensor:
+        """Frames [B, 3 or 1, F, H, W] in [-1, 1] of packed latents [B, grid.tokens, channels]."""
         ...
 
 
@@ -31,76 +28,45 @@ class PixelCodec:
     """Latents are the pixels themselves, in [-1, 1], cut into square patches."""
 
     def __init__(self, patch: int, colours: int) -> None:
-        self.pixels_per_token = patch
-        self.channels = colours * patch * patch
-        self._colours = colours
+        self.geometry = Geometry(patch, patch, colours * patch * patch)
 
     def encode(self, images: Tensor) -> Tensor:
         """Pack images [B, colours, H, W] into latents [B, tokens, channels]."""
-        patch = self.pixels_per_token
-        batch, colours, height, width = images.shape
-        cut = images.reshape(batch, colours, height // patch, patch, width // patch, patch)
-        return cut.permute(0, 2, 4, 1, 3, 5).reshape(batch, -1, self.channels)
+        return pack(images.unsqueeze(2), self.geometry.patch)
 
-    def decode(self, latents: Tensor, rows: int, columns: int) -> Tensor:
-        """Unpack latents into images [B, colours, H, W]."""
-        return unpack(latents, rows, columns, self.pixels_per_token)
+    def decode(self, latents: Tensor, grid: Grid) -> Tensor:
+        """Unpack latents into images [B, colours, 1, H, W]."""
+        return unpack(latents, grid, self.geometry.patch)
 
 
 class VaeCodec:
-    """Qwen-Image's autoencoder (AutoencoderKLQwenImage); a token packs 2 x 2 latent pixels."""
+    """The autoencoder of a family."""
 
-    def __init__(self, vae: Any) -> None:
+    def __init__(self, family: Family, vae: Any, geometry: Geometry) -> None:
+        self.geometry = geometry
+        self._family = family
         self._vae = vae
-        self.pixels_per_token = 2 * 2 ** len(vae.temperal_downsample)
-        self.channels = 4 * vae.config.z_dim
 
     @torch.no_grad()
-    def decode(self, latents: Tensor, rows: int, columns: int) -> Tensor:
-        """Decode one image at a time, so that memory and bits never depend on the batch."""
-        unpacked = unpack(latents, rows, columns, 2).unsqueeze(2).to(self._vae.dtype)
-        statistics = unpacked.new_tensor(
-            [self._vae.config.latents_mean, self._vae.config.latents_std]
-        )
-        mean, std = statistics.view(2, 1, -1, 1, 1, 1)
-        scaled = unpacked / (1.0 / std) + mean
-        images = [self._vae.decode(one, return_dict=False)[0][:, :, 0] for one in scaled.split(1)]
-        return torch.cat(images).float()
+    def decode(self, latents: Tensor, grid: Grid) -> Tensor:
+        """Decode one sample at a time, so that memory and bits never depend on the batch."""
+        unpacked = unpack(latents, grid, self.geometry.patch).to(self._vae.dtype)
+        decoded = [self._family.decode(self._vae, one) for one in unpacked.split(1)]
+        return torch.cat(decoded).float()
 
 
-def unpack(latents: Tensor, rows: int, columns: int, patch: int) -> Tensor:
-    """[B, rows * columns, C * patch^2] to [B, C, rows * patch, columns * patch]."""
-    batch = latents.shape[0]
-    cut = latents.reshape(batch, rows, columns, -1, patch, patch)
-    return cut.permute(0, 3, 1, 4, 2, 5).reshape(batch, -1, rows * patch, columns * patch)
-
-
-def token_grid(codec: ImageCodec, height: int, width: int) -> tuple[int, int]:
-    """Rows and columns of tokens of an image; raises `CheckpointError` when its size does not fit
-    the patches.
+def to_uint8(frames: Tensor) -> np.ndarray:
+    """Frames [B, 3 or 1, F, H, W] in [-1, 1] as uint8 [B, F, H, W, 3], or [B, H, W, 3] where there
+    is one frame; grey becomes three equal channels. Raises `NotFinite`: NaN would be black.
     """
-    edge = codec.pixels_per_token
-    for field, size in (("height", height), ("width", width)):
-        if size % edge:
-            raise CheckpointError(
-                f"sampler.{field}: {size} is not a multiple of {edge}, the pixels that one"
-                f" token of this checkpoint"
-                f" covers; use {max(edge, round(size / edge) * edge)}"
-            )
-    return height // edge, width // edge
-
-
-def to_uint8(images: Tensor) -> np.ndarray:
-    """Images [B, 3 or 1, H, W] in [-1, 1] as uint8 [B, H, W, 3]; grey becomes three equal
-    channels. Raises `NotFinite`: NaN would be black.
-    """
-    rows = rows_not_finite(images)
+    rows = rows_not_finite(frames)
     if rows:
         raise NotFinite(
-            f"{len(rows)} of {len(images)} decoded images are NaN or infinite; the latents, or the"
+            f"{len(rows)} of {len(frames)} decoded images are NaN or infinite; the latents, or the"
             " precision of the image decoder, cannot be used",
             rows,
         )
-    scaled = (images.detach().float() / 2 + 0.5).clamp(0, 1) * 255
-    rgb = scaled.round().to(torch.uint8).expand(-1, 3, -1, -1)
-    return np.ascontiguousarray(rgb.permute(0, 2, 3, 1).cpu().numpy())
+    scaled = (frames.detach().float() / 2 + 0.5).clamp(0, 1) * 255
+    rgb = scaled.round().to(torch.uint8).expand(-1, 3, -1, -1, -1)
+    pixels = np.ascontiguousarray(rgb.permute(0, 2, 3, 4, 1).cpu().numpy())
+    return pixels[:, 0] if pixels.shape[1] == 1 else pixels

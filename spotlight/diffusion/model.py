@@ -19,28 +19,28 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class PromptEmbeddings:
-    """Encoded prompts: `embeds` [B, L, D] float32 and `mask` [B, L] bool, true where a token is
-    real.
+class Conditioning:
+    """Encoded prompts: named tensors [B, ...], such as `embeds` [B, L, D] float32, `mask` [B, L]
+    bool, true where a token is real, and `pooled` [B, D] float32.
 
     L is one fixed length per model, so that neither the batch nor its order changes what a forward
     pass computes.
     """
 
-    embeds: Tensor
-    mask: Tensor
+    tensors: Mapping[str, Tensor]
 
     def __len__(self) -> int:
-        return self.embeds.shape[0]
+        return len(next(iter(self.tensors.values())))
 
-    def select(self, indices: Sequence[int] | Tensor) -> PromptEmbeddings:
+    def select(self, indices: Sequence[int] | Tensor) -> Conditioning:
         """The rows at `indices`, in that order, repeated where an index is repeated."""
-        index = torch.as_tensor(indices, dtype=torch.long, device=self.embeds.device)
-        return PromptEmbeddings(self.embeds[index], self.mask[index])
+        device = next(iter(self.tensors.values())).device
+        index = torch.as_tensor(indices, dtype=torch.long, device=device)
+        return Conditioning({name: tensor[index] for name, tensor in self.tensors.items()})
 
 
 class DiffusionModel(Protocol):
-    """A text-to-image flow model with the weights of one worker."""
+    """A text-to-image, or text-to-video, flow model with the weights of one worker."""
 
     transformer: torch.nn.Module
     """What is trained; with adapters injected when the job tunes adapters."""
@@ -50,15 +50,15 @@ class DiffusionModel(Protocol):
         """Where forward passes run."""
         ...
 
-    def latent_shape(self, height: int, width: int) -> tuple[int, int]:
-        """(tokens, channels) of the packed latents of a `height` x `width` pixel image.
+    def latent_shape(self, height: int, width: int, frames: int = 1) -> tuple[int, int]:
+        """(tokens, channels) of the packed latents of a `height` x `width` pixel image or video.
 
-        Raises `CheckpointError` naming `sampler.height` or `sampler.width` when the size does not
-        fit the patches.
+        Raises `JobError` naming `sampler.height`, `sampler.width` or `sampler.frames` when the size
+        does not fit the patches.
         """
         ...
 
-    def encode_prompts(self, prompts: Sequence[str]) -> PromptEmbeddings:
+    def encode_prompts(self, prompts: Sequence[str]) -> Conditioning:
         """Encode prompts at the model's fixed length; those used last are cached by prompt."""
         ...
 
@@ -66,27 +66,30 @@ class DiffusionModel(Protocol):
         self,
         latents: Tensor,
         sigmas: Tensor,
-        embeddings: PromptEmbeddings,
+        conditioning: Conditioning,
         *,
         height: int,
         width: int,
+        frames: int = 1,
         guidance: float = 1.0,
     ) -> Tensor:
         """v = eps - x0 for latents [B, T, C] float32 at sigmas [B]; [B, T, C] float32,
         differentiable.
 
-        With `guidance` above 1: true classifier-free guidance against the negative prompt, rescaled
-        per token.
+        With `guidance` above 1: classifier-free guidance against the negative prompt, as the
+        family's pipeline does it; a transformer that embeds guidance takes it as an input instead.
         """
         ...
 
-    def decode(self, latents: Tensor, height: int, width: int) -> np.ndarray:
-        """Images, uint8 [B, H, W, 3] RGB, of clean latents [B, T, C]; raises `NotFinite` with those
-        that are not.
+    def decode(self, latents: Tensor, height: int, width: int, frames: int = 1) -> np.ndarray:
+        """Images, uint8 [B, H, W, 3] RGB, of clean latents [B, T, C], or videos [B, F, H, W, 3] of
+        more frames than one; raises `NotFinite` with those that are not.
         """
         ...
 
-    def sigmas(self, steps: int, height: int, width: int, shift: float | None) -> Tensor:
+    def sigmas(
+        self, steps: int, height: int, width: int, shift: float | None, frames: int = 1
+    ) -> Tensor:
         """The schedule: [steps + 1] float32 on the CPU from 1 down to 0, shifted as the checkpoint
         or `shift` says.
         """

@@ -1,8 +1,8 @@
 """Where each family of transformers is cut into shards, and where the shards come together again.
 
 The cuts are diffusers' own context-parallel plans, so that they fit the forward pass of the
-installed version; Stable Diffusion 3, which has none, gets one here. What those plans do not say is
-which tokens an attention module sees: that is written down here for every one.
+installed version, or those of the family where diffusers has none. What such plans do not say is
+which tokens an attention module sees: that every family says of itself.
 """
 
 from __future__ import annotations
@@ -12,20 +12,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from diffusers import (
-    FluxTransformer2DModel,
-    QwenImageTransformer2DModel,
-    SD3Transformer2DModel,
-    WanTransformer3DModel,
-)
 from diffusers.models._modeling_parallel import ContextParallelInput, ContextParallelOutput
 from torch import nn
 
+from spotlight.diffusion.families.base import Family
+from spotlight.diffusion.families.registry import FAMILIES
 from spotlight.errors import CannotShard
 
-IMAGE, TEXT = "hidden_states", "encoder_hidden_states"
-"""The token sequences, named as the transformers name them."""
-JOINT = (IMAGE, TEXT)
+IMAGE = "hidden_states"
+"""The sequence of image tokens, named as the transformers name it."""
 
 Key = TypeVar("Key", str, int)
 
@@ -46,38 +41,16 @@ class ParallelPlan:
     """
 
 
-_SD3_CUTS = {
-    "transformer_blocks.0": {
-        IMAGE: ContextParallelInput(split_dim=1, expected_dims=3),
-        TEXT: ContextParallelInput(split_dim=1, expected_dims=3),
-    },
-    "proj_out": ContextParallelOutput(gather_dim=1, expected_dims=3),
-}
-
-_ATTENTION: dict[type, dict[str, tuple[str, ...]]] = {
-    QwenImageTransformer2DModel: {"transformer_blocks.*.attn": JOINT},
-    FluxTransformer2DModel: {
-        "transformer_blocks.*.attn": JOINT,
-        "single_transformer_blocks.*.attn": JOINT,
-    },
-    SD3Transformer2DModel: {
-        "transformer_blocks.*.attn": JOINT,
-        "transformer_blocks.*.attn2": (IMAGE,),
-    },
-    WanTransformer3DModel: {"blocks.*.attn1": (IMAGE,), "blocks.*.attn2": ()},
-}
-
-
 def plan_of(transformer: nn.Module) -> ParallelPlan:
     """The plan of the transformer's family; raises `CannotShard` for a family that is not known."""
-    family: Any = type(transformer)
-    if family not in _ATTENTION:
-        known = ", ".join(known.__name__ for known in _ATTENTION)
+    kind: Any = type(transformer)
+    family = FAMILIES.get(kind.__name__)
+    if family is None:
         raise CannotShard(
-            f"model: {family.__name__} cannot be denoised by several members together; use a degree"
-            f" of 1, or one of {known}"
+            f"model: {kind.__name__} cannot be denoised by several members together; use a degree"
+            f" of 1, or one of {', '.join(FAMILIES)}"
         )
-    cuts = _SD3_CUTS if family is SD3Transformer2DModel else family._cp_plan
+    cuts = kind._cp_plan if family.cuts is None else _own_cuts(family)
     splits = {pattern: cut for pattern, cut in cuts.items() if isinstance(cut, dict)}
     return ParallelPlan(
         inputs={pattern: _keyed_by(str, cut) for pattern, cut in splits.items()},
@@ -85,8 +58,22 @@ def plan_of(transformer: nn.Module) -> ParallelPlan:
         gathers={
             pattern: cut for pattern, cut in cuts.items() if isinstance(cut, ContextParallelOutput)
         },
-        attention=_ATTENTION[family],
+        attention=family.attention,
     )
+
+
+def _own_cuts(family: Family) -> dict[str, Any]:
+    """Those that the family names, as diffusers writes them; all are of [B, tokens, channels]."""
+    cuts: dict[str, Any] = {
+        pattern: {
+            name: ContextParallelInput(split_dim=dim, expected_dims=3)
+            for name, dim in arguments.items()
+        }
+        for pattern, arguments in (family.cuts or {}).items()
+    }
+    for pattern, dim in family.gathers.items():
+        cuts[pattern] = ContextParallelOutput(gather_dim=dim, expected_dims=3)
+    return cuts
 
 
 def matching(transformer: nn.Module, pattern: str) -> Iterator[nn.Module]:

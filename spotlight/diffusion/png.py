@@ -1,4 +1,4 @@
-"""Images as PNG files, for people."""
+"""Images, and videos, as PNG files, for people."""
 
 from __future__ import annotations
 
@@ -7,9 +7,14 @@ import io
 import numpy as np
 from PIL import Image
 
+_FRAME_MS = 1000 / 16
+"""For which a frame of a video is shown: 16 a second, as Wan is trained."""
+
 
 def to_png(image: np.ndarray) -> bytes:
-    """Encode one uint8 image [H, W, 3]."""
+    """Encode one uint8 image [H, W, 3], or a video [F, H, W, 3], which a browser plays."""
     buffer = io.BytesIO()
-    Image.fromarray(image).save(buffer, format="PNG")
+    first, *others = map(Image.fromarray, image if image.ndim == 4 else image[None])
+    moving = {"save_all": True, "append_images": others, "duration": _FRAME_MS, "loop": 0}
+    first.save(buffer, format="PNG", **(moving if others else {}))
     return buffer.getvalue()

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from spotlight.diffusion.finite import rows_not_finite
-from spotlight.diffusion.model import DiffusionModel, PromptEmbeddings
+from spotlight.diffusion.model import Conditioning, DiffusionModel
 from spotlight.diffusion.noise import initial_noise, step_noise
 from spotlight.diffusion.progress import Progress
 from spotlight.diffusion.transitions import dpmpp_2m, euler, foresee, log_prob, transition
@@ -48,6 +48,7 @@ class SamplerSettings:
     """(first step, steps) where noise is added and recorded; None denoises without noise."""
     micro_batch: int = 8
     solver: Solver = "euler"
+    frames: int = 1
 
     @classmethod
     def from_spec(
@@ -70,6 +71,7 @@ class SamplerSettings:
             else None,
             micro_batch=spec.micro_batch,
             solver=spec.solver,
+            frames=spec.frames,
         )
 
     def in_window(self, step: int) -> bool:
@@ -135,14 +137,15 @@ class Denoising:
         self.settings = settings
         self._model = model
         self._prompts = prompts
-        self._shape = model.latent_shape(settings.height, settings.width)
+        size = settings.height, settings.width
+        self._shape = model.latent_shape(*size, settings.frames)
         self._count = count
         # Padding repeats the last sample: rows never influence each other, so any valid row will
         # do.
         rows = [min(row, count - 1) for row in range(settings.micro_batch)]
         self._seeds = [seeds[row] for row in rows]
-        self._embeddings: PromptEmbeddings = model.encode_prompts([prompts[row] for row in rows])
-        self._sigmas = model.sigmas(settings.steps, settings.height, settings.width, settings.shift)
+        self._conditioning: Conditioning = model.encode_prompts([prompts[row] for row in rows])
+        self._sigmas = model.sigmas(settings.steps, *size, settings.shift, settings.frames)
         if progress is None:
             progress = Progress.begin(initial_noise(seeds, self._shape))
         if progress.latents.shape != (count, *self._shape):
@@ -206,9 +209,10 @@ class Denoising:
         velocity = self._model.velocity(
             at.latents,
             sigma.expand(settings.micro_batch).to(at.latents.device),
-            self._embeddings,
+            self._conditioning,
             height=settings.height,
             width=settings.width,
+            frames=settings.frames,
             guidance=settings.guidance,
         )
         if settings.in_window(at.step):

@@ -1,8 +1,8 @@
-"""Which sigmas a denoising visits: exactly those of diffusers' FlowMatchEulerDiscreteScheduler.
+"""Which sigmas a denoising visits: exactly those of the checkpoint's scheduler in diffusers.
 
-The evenly spaced sigmas 1, ..., 1/n are shifted by the checkpoint's scheduler configuration. With
-dynamic shifting the shift depends on the number of image tokens, as in diffusers'
-QwenImagePipeline.
+The sigmas 1, ..., 1/n, spaced evenly or by the scheduler itself, are shifted as its configuration
+says. With dynamic shifting the shift depends on the number of image tokens, as in diffusers'
+pipelines. Of a scheduler for a solver of its own (UniPC, for Wan) the sigmas alone are used.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 from spotlight.errors import JobError
 
 Scheduler = Any
-"""A FlowMatchEulerDiscreteScheduler; diffusers declares no types for what it adds at run time."""
+"""One of diffusers, which declares no types for what it adds at run time."""
 
 
 def flow_sigmas(
@@ -24,23 +24,30 @@ def flow_sigmas(
     steps: int,
     image_tokens: int,
     shift: float | None = None,
+    *,
+    own_spacing: bool = False,
 ) -> Tensor:
     """Sigmas [steps + 1], float32 on the CPU, from the highest down to 0.
 
     `shift` replaces the checkpoint's shift, dynamic or not, by
-    s -> shift * s / (1 + (shift - 1) * s). Raises `JobError` naming `sampler.shift` when float32
+    s -> shift * s / (1 + (shift - 1) * s). With `own_spacing` the scheduler spaces the sigmas that
+    are shifted; else they are spaced evenly. Raises `JobError` naming `sampler.shift` when float32
     cannot tell the sigmas apart.
     """
-    changes: dict[str, Any] = {}
+    config, changes = scheduler.config, dict[str, Any]()
     if shift is not None:
-        changes = {"use_dynamic_shifting": False, "shift": shift}
+        name = "flow_shift" if "flow_shift" in config else "shift"
+        changes = {"use_dynamic_shifting": False, name: shift}
     if steps == 1:
         # The only sigma is the first one. To stretch it to a terminal one, too, divides 0 by 0.
         changes["shift_terminal"] = None
-    if changes:
-        scheduler = type(scheduler).from_config(scheduler.config, **changes)
+    # One of its own for every call: a scheduler keeps what it was asked last.
+    scheduler = type(scheduler).from_config(config, **changes)
     mu = dynamic_shift(scheduler, image_tokens) if scheduler.config.use_dynamic_shifting else None
-    scheduler.set_timesteps(sigmas=np.linspace(1.0, 1 / steps, steps), mu=mu, device="cpu")
+    if own_spacing:
+        scheduler.set_timesteps(steps, mu=mu, device="cpu")
+    else:
+        scheduler.set_timesteps(sigmas=np.linspace(1.0, 1 / steps, steps), mu=mu, device="cpu")
     sigmas: Tensor = scheduler.sigmas
     if not torch.all(sigmas.diff() < 0):
         raise JobError(

@@ -20,7 +20,6 @@ import msgspec
 
 from spotlight.assets import read_prompt_lines
 from spotlight.assets.prompt_lines import metadata_json
-from spotlight.diffusion import qwen_tokens
 from spotlight.errors import JobError, MissingDependency, RunFolderError, UserError
 from spotlight.files import Lines
 from spotlight.jobs import JobSpec, RewardSpec, SamplerSpec, WorkSpec
@@ -32,6 +31,7 @@ from spotlight.rewards.categories import categories
 from spotlight.rewards.plugins import check_plugin
 from spotlight.rewards.quotes import quoted_text
 from spotlight.rewards.shape_prompts import shapes_asked_of
+from spotlight.store.memory_folder import default_base
 from spotlight.trackers.building import check_trackers
 from spotlight.types import Prompt
 
@@ -43,9 +43,11 @@ SCORER_MODULES: dict[str, tuple[str, ...]] = {
     "judge": ("httpx2",),
 }
 """What the extra `rewards` installs for a kind of reward."""
-_LARGEST_GRID = 4096  # tokens along an edge: Qwen-Image has a table of positions of this length
 _MOST_VALIDATION_IMAGES = 65_536
 """Of a validation: twice as many as the largest sets that models are compared on."""
+_LEAST_BYTES = 2 * 2 + 2 * 4 * 4
+"""That a node keeps of each number that is trained: two versions in a type of 2 bytes, and two
+states of training with the weights, their average and two moments in float32."""
 
 
 class JobFiles(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,8 +88,7 @@ def check(job: JobSpec, *, run_folder: Path | None = None, local_workers: bool =
     Raises `CheckpointError`, `JobError`, `MissingDependency` or `RunFolderError`.
     """
     files = read_job_files(job)
-    _check_size(job.sampler, files.checkpoint)
-    _check_degree(job.sampler, files.checkpoint)
+    _check_size_and_degree(job.sampler, files.checkpoint)
     _check_prompts(job, files)
     _check_negative_prompt(job.model.negative_prompt, files.checkpoint)
     check_trackers(job.trackers)
@@ -103,8 +104,7 @@ def check_work(work: WorkSpec) -> CheckpointInfo:
     checkpoint says. Raises `CheckpointError` or `JobError`.
     """
     checkpoint = inspect_checkpoint(work.model)
-    _check_size(work.sampler, checkpoint)
-    _check_degree(work.sampler, checkpoint)
+    _check_size_and_degree(work.sampler, checkpoint)
     return checkpoint
 
 
@@ -118,7 +118,7 @@ def disk_nbytes(job: JobSpec, files: JobFiles) -> int:
     """
     copies = 4 + (job.training.rollout_decay > 0) + (job.training.kl > 0)
     weights = 4 * files.checkpoint.trainable
-    picture = 3 * job.sampler.height * job.sampler.width
+    picture = 3 * job.sampler.height * job.sampler.width * job.sampler.frames
     pictures = 3 * picture * len(set(files.validation.map(_text).items))
     best = 1 + bool(job.validation.rewards)  # and the best by what nobody trains on
     checkpoints = (job.keep_checkpoints + best + 1) * copies * weights
@@ -126,32 +126,13 @@ def disk_nbytes(job: JobSpec, files: JobFiles) -> int:
     return checkpoints + published + exported + pictures
 
 
-def _check_size(sampler: SamplerSpec, checkpoint: CheckpointInfo) -> None:
-    edge = checkpoint.pixels_per_token
-    for field in ("height", "width"):
-        pixels = getattr(sampler, field)
-        if pixels % edge:
-            below, above = pixels // edge * edge, (pixels // edge + 1) * edge
-            choice = f"{below} or {above}" if below else f"{above}"
-            raise JobError(
-                f"sampler.{field}",
-                f"{pixels} pixels cannot be cut into patches of {edge} pixels; use {choice}",
-            )
-        if pixels // edge > _LARGEST_GRID:
-            raise JobError(
-                f"sampler.{field}",
-                f"{pixels} pixels are more than the model has positions for; use at most "
-                f"{_LARGEST_GRID * edge}",
-            )
-
-
-def _check_degree(sampler: SamplerSpec, checkpoint: CheckpointInfo) -> None:
-    degree, size = sampler.degree, (sampler.height, sampler.width)
-    if degree == "auto":
+def _check_size_and_degree(sampler: SamplerSpec, checkpoint: CheckpointInfo) -> None:
+    tokens = checkpoint.tokens(sampler.height, sampler.width, sampler.frames)
+    if sampler.degree == "auto":
         return
-    reason = checkpoint.refusal(degree, *size)
+    reason = checkpoint.refusal(sampler.degree, tokens)
     if reason is not None:
-        possible = ", ".join(str(one) for one in checkpoint.degrees(degree, *size))
+        possible = ", ".join(map(str, checkpoint.degrees(sampler.degree, tokens)))
         raise JobError("sampler.degree", f"{reason}; use `auto` or one of {possible}")
 
 
@@ -238,35 +219,23 @@ def _check_scorable(field: str, lines: Lines[Prompt], reward: RewardSpec) -> Non
 
 def _check_lengths(field: str, lines: Lines[str], checkpoint: CheckpointInfo) -> None:
     """A prompt that the text encoder cannot read would lose its group in the middle of a run."""
-    too_long = _too_long(lines.items, checkpoint)
+    too_long = checkpoint.too_long(lines.items)
     if too_long:
         index, tokens = next(iter(too_long.items()))
         raise JobError(
             field,
             f"{lines.place(index)}: this prompt has {tokens} tokens, but the checkpoint's text "
-            f"encoder reads at most {_most_tokens(checkpoint)}{_and_more(too_long)}; shorten it",
+            f"encoder reads at most {checkpoint.most_tokens}{_and_more(too_long)}; shorten it",
         )
 
 
 def _check_negative_prompt(prompt: str, checkpoint: CheckpointInfo) -> None:
-    for tokens in _too_long([prompt], checkpoint).values():
+    for tokens in checkpoint.too_long([prompt]).values():
         raise JobError(
             "model.negative_prompt",
             f"has {tokens} tokens, but the checkpoint's text encoder reads at most"
-            f" {_most_tokens(checkpoint)}; shorten it",
+            f" {checkpoint.most_tokens}; shorten it",
         )
-
-
-def _too_long(prompts: Sequence[str], checkpoint: CheckpointInfo) -> dict[int, int]:
-    """Tokens of each prompt that has too many, by its place in the list."""
-    if checkpoint.vocabulary is not None:
-        return checkpoint.vocabulary.too_long(prompts)
-    return qwen_tokens.too_long(checkpoint.folder / "tokenizer", prompts)
-
-
-def _most_tokens(checkpoint: CheckpointInfo) -> int:
-    vocabulary = checkpoint.vocabulary
-    return vocabulary.length if vocabulary is not None else qwen_tokens.QWEN_TEXT_LENGTH
 
 
 def _and_more(found: Sized) -> str:
@@ -324,6 +293,21 @@ def require_packages(modules: Sequence[str], extra: str, who: str) -> None:
         raise MissingDependency(
             f"{who} {', '.join(missing)}, which is not installed here: "
             f'pip install "spotlight-rl[{extra}]"'
+        )
+
+
+def check_store(files: JobFiles, base: Path | None) -> None:
+    """Raise `UserError` if a node of this machine has no room for weights and states of training in
+    the folder of its store; None for the default. A trainer would wait for it.
+    """
+    folder = base or default_base()
+    free = shutil.disk_usage(folder).free
+    needed = _LEAST_BYTES * files.checkpoint.trainable
+    if needed > free:
+        raise UserError(
+            f"{folder}: the weights and states of training that nodes keep there need at least"
+            f" {needed / 1e6:.1f} MB, but only {free / 1e6:.1f} MB are free; free some space or"
+            " name another folder with --store"
         )
 
 

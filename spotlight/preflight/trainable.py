@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from spotlight.assets import resolve_checkpoint
+from spotlight.diffusion.checkpoint_files import Shape, read_weights
+from spotlight.diffusion.families.registry import family_of
 from spotlight.jobs import ModelSpec
-from spotlight.preflight.weights_facts import Shape, read_weights
 
 _ADAPTER = "default"
 """The name that peft gives to the only adapter."""
@@ -15,13 +16,15 @@ def trainable_shapes(model: ModelSpec) -> dict[str, Shape]:
     with `full`, with `lora` the two factors of every adapted layer, [rank, inputs] and [outputs,
     rank]. Raises `CheckpointError`.
     """
-    shapes = read_weights(resolve_checkpoint(model.checkpoint) / "transformer")
+    folder = resolve_checkpoint(model.checkpoint)
+    family, shapes = family_of(folder), read_weights(folder / "transformer")
     if model.tuning == "full":
-        return shapes
+        return {name: shape for name, shape in shapes.items() if name not in family.untrained}
+    targets = family.targets(model.lora)
     rank, found = model.lora.rank, dict[str, Shape]()
     for name, shape in shapes.items():
         layer = name.removesuffix(".weight")
-        adapted = any(f".{layer}".endswith(f".{target}") for target in model.lora.targets)
+        adapted = any(f".{layer}".endswith(f".{target}") for target in targets)
         if layer != name and adapted and len(shape) == 2:
             rows, columns = shape
             found[f"{layer}.lora_A.{_ADAPTER}.weight"] = (rank, columns)

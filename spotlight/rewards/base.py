@@ -11,6 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
+from spotlight.errors import ScoringError
 from spotlight.jobs import RewardSpec
 from spotlight.types import Prompt
 
@@ -29,12 +30,35 @@ class Scorer(Protocol):
         ...
 
 
+class FrameScorer:
+    """Scores videos by their frames: the reward of one is the mean of theirs."""
+
+    def __init__(self, scorer: Scorer) -> None:
+        self._scorer = scorer
+
+    def score(self, images: np.ndarray, prompts: Sequence[Prompt]) -> Sequence[float]:
+        """See `Scorer`; also of videos uint8 [B, F, H, W, 3]."""
+        if images.ndim == 4:
+            return self._scorer.score(images, prompts)
+        return [self._mean(video, prompt) for video, prompt in zip(images, prompts, strict=True)]
+
+    def _mean(self, video: np.ndarray, prompt: Prompt) -> float:
+        rewards = self._scorer.score(video, [prompt] * len(video))
+        if len(rewards) != len(video):
+            raise ScoringError(f"the scorer gave {len(rewards)} rewards for {len(video)} frames")
+        return sum(map(float, rewards)) / len(video)
+
+
 def build_scorer(spec: RewardSpec) -> Scorer:
-    """The scorer of a reward.
+    """The scorer of a reward, for images and for the frames of videos.
 
     Raises `MissingDependency` when its packages are not installed, and `JobError` when what the job
     names for it is missing or not as it should be.
     """
+    return FrameScorer(_build(spec))
+
+
+def _build(spec: RewardSpec) -> Scorer:
     # Imported here so that a worker needs no packages of scorers that it does not use.
     if spec.kind == "python":
         from spotlight.rewards.plugins import load_scorer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from spotlight.diffusion.qwen_image import QwenImageModel
+from spotlight.diffusion.flow_model import FlowModel
 from tests.diffusion.tiny_models import tiny_model
 
 
@@ -15,5 +15,5 @@ def one_thread() -> None:
 
 
 @pytest.fixture(scope="session")
-def model() -> QwenImageModel:
+def model() -> FlowModel:
     return tiny_model()

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from spotlight.diffusion.images import PixelCodec, to_uint8, token_grid
-from spotlight.errors import CheckpointError, NotFinite
+from spotlight.diffusion.geometry import Grid
+from spotlight.diffusion.images import PixelCodec, to_uint8
+from spotlight.errors import JobError, NotFinite
 
 
 @pytest.mark.parametrize("colours", [1, 3])
@@ -14,7 +15,7 @@ def test_pixels_survive_packing(colours: int) -> None:
     codec = PixelCodec(4, colours)
     latents = codec.encode(images)
     assert latents.shape == (2, 48, 16 * colours)
-    assert torch.equal(codec.decode(latents, 4, 12), images)
+    assert torch.equal(codec.decode(latents, Grid(1, 4, 12))[:, :, 0], images)
 
 
 def test_tokens_go_row_by_row() -> None:
@@ -24,7 +25,7 @@ def test_tokens_go_row_by_row() -> None:
 
 
 def test_grey_images_get_three_equal_channels() -> None:
-    pixels = to_uint8(torch.tensor([-2.0, -1.0, 0.0, 1.0, 3.0]).view(1, 1, 1, 5))
+    pixels = to_uint8(torch.tensor([-2.0, -1.0, 0.0, 1.0, 3.0]).view(1, 1, 1, 1, 5))
     assert pixels.dtype == np.uint8
     assert pixels[0, 0, :, 0].tolist() == [0, 0, 128, 255, 255]
     assert np.array_equal(pixels[..., 0], pixels[..., 2])
@@ -32,8 +33,8 @@ def test_grey_images_get_three_equal_channels() -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_an_image_that_is_not_finite_is_never_a_black_or_white_one(value: float) -> None:
-    images = torch.zeros(3, 3, 4, 4)
-    images[2, 1, 3, 0] = value
+    images = torch.zeros(3, 3, 1, 4, 4)
+    images[2, 1, 0, 3, 0] = value
     with pytest.raises(NotFinite, match="1 of 3 decoded images") as odd:
         to_uint8(images)
     assert odd.value.rows == (2,)
@@ -43,5 +44,5 @@ def test_an_image_that_is_not_finite_is_never_a_black_or_white_one(value: float)
 def test_a_size_that_does_not_fit_the_patches_is_refused_by_name(
     height: int, width: int, field: str
 ) -> None:
-    with pytest.raises(CheckpointError, match=rf"sampler\.{field}"):
-        token_grid(PixelCodec(4, 1), height, width)
+    with pytest.raises(JobError, match=rf"sampler\.{field}"):
+        PixelCodec(4, 1).geometry.grid(height, width)

@@ -90,13 +90,13 @@ def test_a_missing_part_is_named(checkpoint: Path, part: str) -> None:
 
 def test_an_index_of_another_family_is_refused(checkpoint: Path) -> None:
     (checkpoint / "model_index.json").write_text('{"transformer": ["diffusers", "Other"]}')
-    with pytest.raises(CheckpointError, match="Qwen-Image"):
+    with pytest.raises(CheckpointError, match="QwenImageTransformer2DModel"):
         load(checkpoint)
 
 
 def test_an_index_that_is_not_json_is_refused(checkpoint: Path) -> None:
     (checkpoint / "model_index.json").write_text("{")
-    with pytest.raises(CheckpointError, match="JSON"):
+    with pytest.raises(CheckpointError, match=r"model_index\.json is not what it should be"):
         load(checkpoint)
 
 
@@ -104,7 +104,7 @@ def test_another_text_encoder_is_refused_by_name(checkpoint: Path) -> None:
     path = checkpoint / "model_index.json"
     index = {**json.loads(path.read_text()), "text_encoder": ["transformers", "T5"]}
     path.write_text(json.dumps(index))
-    with pytest.raises(CheckpointError, match="text_encoder: T5"):
+    with pytest.raises(CheckpointError, match="no text_encoder that is known"):
         load(checkpoint)
 
 
@@ -129,7 +129,7 @@ def test_a_damaged_text_encoder_is_named(checkpoint: Path) -> None:
     damaged = bytearray(path.read_bytes())
     damaged[8:40] = b"x" * 32
     path.write_bytes(damaged)
-    with pytest.raises(CheckpointError, match=r"text_encoder .*model\.safetensors is damaged"):
+    with pytest.raises(CheckpointError, match=r"text_encoder.model\.safetensors is not"):
         load(checkpoint)
 
 

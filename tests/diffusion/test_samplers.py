@@ -6,9 +6,9 @@ import pytest
 import torch
 from diffusers import DPMSolverMultistepScheduler, FlowMatchEulerDiscreteScheduler
 
+from spotlight.diffusion.flow_model import FlowModel
 from spotlight.diffusion.noise import initial_noise, step_noise
 from spotlight.diffusion.progress import Progress
-from spotlight.diffusion.qwen_image import QwenImageModel
 from spotlight.diffusion.samplers import SamplerSettings, resume, sample, start
 from spotlight.diffusion.transitions import log_prob, transition
 from spotlight.errors import NotFinite
@@ -35,7 +35,7 @@ def same_bits(left: torch.Tensor | None, right: torch.Tensor | None) -> bool:
     return torch.equal(left, right)
 
 
-def test_the_ode_sampler_is_diffusers_own_loop(model: QwenImageModel) -> None:
+def test_the_ode_sampler_is_diffusers_own_loop(model: FlowModel) -> None:
     scheduler = FlowMatchEulerDiscreteScheduler(shift=3.0)
     scheduler.set_timesteps(sigmas=[1 - step / 6 for step in range(6)])
     latents = initial_noise(SEEDS[:4], model.latent_shape(16, 48))
@@ -52,7 +52,7 @@ def test_the_ode_sampler_is_diffusers_own_loop(model: QwenImageModel) -> None:
 @pytest.mark.parametrize("shift", [1.0, 3.0])
 @pytest.mark.parametrize("steps", [1, 2, 3, 6, 12])
 def test_the_second_order_sampler_is_diffusers_own_loop(
-    model: QwenImageModel, steps: int, shift: float
+    model: FlowModel, steps: int, shift: float
 ) -> None:
     scheduler = DPMSolverMultistepScheduler(
         prediction_type="flow_prediction", use_flow_sigmas=True, lower_order_final=False
@@ -76,7 +76,7 @@ def test_the_second_order_sampler_is_diffusers_own_loop(
 
 @ALL
 def test_another_batch_order_gives_the_same_bits(
-    model: QwenImageModel, settings: SamplerSettings
+    model: FlowModel, settings: SamplerSettings
 ) -> None:
     forward = sample(model, PROMPTS, SEEDS, settings)
     backward = sample(model, PROMPTS[::-1], SEEDS[::-1], settings)
@@ -88,7 +88,7 @@ def test_another_batch_order_gives_the_same_bits(
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_a_small_micro_batch_gives_the_same_bits_in_any_company(
-    model: QwenImageModel, size: int
+    model: FlowModel, size: int
 ) -> None:
     settings = replace(ODE, micro_batch=size)
     together = sample(model, PROMPTS, SEEDS, settings)
@@ -98,9 +98,7 @@ def test_a_small_micro_batch_gives_the_same_bits_in_any_company(
 
 
 @ALL
-def test_a_short_batch_gives_the_same_bits(
-    model: QwenImageModel, settings: SamplerSettings
-) -> None:
+def test_a_short_batch_gives_the_same_bits(model: FlowModel, settings: SamplerSettings) -> None:
     together = sample(model, PROMPTS[:4], SEEDS[:4], settings)
     alone = sample(model, PROMPTS[2:3], SEEDS[2:3], settings)
     assert torch.equal(together.latents[2:3], alone.latents)
@@ -109,7 +107,7 @@ def test_a_short_batch_gives_the_same_bits(
 @ALL
 @pytest.mark.parametrize("broken_after", range(6))
 def test_resuming_at_any_step_gives_the_same_bits(
-    model: QwenImageModel, settings: SamplerSettings, broken_after: int
+    model: FlowModel, settings: SamplerSettings, broken_after: int
 ) -> None:
     whole = sample(model, PROMPTS[:3], SEEDS[:3], settings)
     first = start(model, PROMPTS[:3], SEEDS[:3], settings)
@@ -125,7 +123,7 @@ def test_resuming_at_any_step_gives_the_same_bits(
     assert same_bits(second.result().log_probs, whole.log_probs)
 
 
-def test_samples_of_different_batches_can_be_resumed_together(model: QwenImageModel) -> None:
+def test_samples_of_different_batches_can_be_resumed_together(model: FlowModel) -> None:
     whole = sample(model, PROMPTS[:2], SEEDS[:2], SDE)
     parts = []
     for row in range(2):
@@ -139,7 +137,7 @@ def test_samples_of_different_batches_can_be_resumed_together(model: QwenImageMo
     assert torch.equal(together.result().latents, whole.latents)
 
 
-def test_samples_at_different_steps_cannot_be_joined(model: QwenImageModel) -> None:
+def test_samples_at_different_steps_cannot_be_joined(model: FlowModel) -> None:
     denoising = start(model, PROMPTS[:1], SEEDS[:1], ODE)
     before = denoising.progress()
     denoising.step()
@@ -150,7 +148,7 @@ def test_samples_at_different_steps_cannot_be_joined(model: QwenImageModel) -> N
 @pytest.mark.parametrize("settings", [SDE, CPS], ids=lambda settings: settings.kind)
 @pytest.mark.parametrize("size", [1, 4])
 def test_replaying_the_window_gives_exactly_the_recorded_log_probabilities(
-    model: QwenImageModel, settings: SamplerSettings, size: int
+    model: FlowModel, settings: SamplerSettings, size: int
 ) -> None:
     settings = replace(settings, micro_batch=size)
     batch = sample(model, PROMPTS[:size], SEEDS[:size], settings)
@@ -171,7 +169,7 @@ def test_replaying_the_window_gives_exactly_the_recorded_log_probabilities(
 
 @pytest.mark.parametrize("shift", [0.54, 1.18, 2.14])
 def test_the_first_step_adds_noise_of_the_noise_level_whatever_the_shift(
-    model: QwenImageModel, shift: float
+    model: FlowModel, shift: float
 ) -> None:
     """Its standard deviation is the noise level; the noise is the seed's own."""
     assert model.sigmas(6, 16, 48, shift)[0] != 1
@@ -190,7 +188,7 @@ def test_the_first_step_adds_noise_of_the_noise_level_whatever_the_shift(
     )
 
 
-def test_noise_is_added_inside_the_window_only(model: QwenImageModel) -> None:
+def test_noise_is_added_inside_the_window_only(model: FlowModel) -> None:
     ode, sde = (start(model, PROMPTS[:1], SEEDS[:1], settings) for settings in (ODE, SDE))
     ode.step()
     sde.step()
@@ -202,7 +200,7 @@ def test_noise_is_added_inside_the_window_only(model: QwenImageModel) -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_samples_that_are_not_finite_are_named_and_are_no_result(
-    model: QwenImageModel, value: float
+    model: FlowModel, value: float
 ) -> None:
     whole = sample(model, PROMPTS[:3], SEEDS[:3], ODE)
     begin = start(model, PROMPTS[:3], SEEDS[:3], ODE).progress()
@@ -218,7 +216,7 @@ def test_samples_that_are_not_finite_are_named_and_are_no_result(
     assert torch.equal(broken.latents[[0, 2]], whole.latents[[0, 2]])
 
 
-def test_a_log_probability_that_is_not_finite_is_no_result(model: QwenImageModel) -> None:
+def test_a_log_probability_that_is_not_finite_is_no_result(model: FlowModel) -> None:
     denoising = start(model, PROMPTS[:2], SEEDS[:2], SDE)
     for _ in range(3):
         denoising.step()
@@ -232,12 +230,12 @@ def test_a_log_probability_that_is_not_finite_is_no_result(model: QwenImageModel
     assert odd.value.rows == (0,)
 
 
-def test_an_unfinished_denoising_has_no_result(model: QwenImageModel) -> None:
+def test_an_unfinished_denoising_has_no_result(model: FlowModel) -> None:
     with pytest.raises(ValueError, match="0 of 6 steps"):
         start(model, PROMPTS[:1], SEEDS[:1], ODE).result()
 
 
-def test_a_commit_of_another_size_is_refused(model: QwenImageModel) -> None:
+def test_a_commit_of_another_size_is_refused(model: FlowModel) -> None:
     commit = start(model, PROMPTS[:1], SEEDS[:1], ODE).progress()
     with pytest.raises(ValueError, match="does not fit"):
         resume(model, PROMPTS[:2], SEEDS[:2], ODE, commit)

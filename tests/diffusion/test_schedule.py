@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from diffusers import FlowMatchEulerDiscreteScheduler
+from diffusers import FlowMatchEulerDiscreteScheduler, UniPCMultistepScheduler
 from diffusers.pipelines.qwenimage.pipeline_qwenimage import calculate_shift
 
 from spotlight.diffusion.schedule import dynamic_shift, flow_sigmas
@@ -64,3 +64,16 @@ def test_sigmas_fall_from_one_to_zero() -> None:
     assert sigmas[0] == 1
     assert sigmas[-1] == 0
     assert torch.all(sigmas.diff() < 0)
+
+
+@pytest.mark.parametrize("shift", [None, 5.0])
+def test_a_scheduler_that_spaces_sigmas_itself_is_followed(shift: float | None) -> None:
+    for kind, name in (
+        (FlowMatchEulerDiscreteScheduler, "shift"),
+        (UniPCMultistepScheduler, "flow_shift"),
+    ):
+        flow = {} if name == "shift" else {"use_flow_sigmas": True}
+        reference = kind(**flow, **{name: shift or 3.0})
+        reference.set_timesteps(10)
+        ours = flow_sigmas(kind(**flow, **{name: 3.0}), 10, 48, shift, own_spacing=True)
+        assert torch.equal(ours, reference.sigmas)

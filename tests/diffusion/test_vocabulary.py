@@ -33,7 +33,7 @@ def test_the_prompts_that_are_too_long_are_told_by_their_places() -> None:
 
 def test_neither_it_nor_the_tokens_of_qwen_import_torch() -> None:
     code = (
-        "import sys, spotlight.diffusion.vocabulary, spotlight.diffusion.qwen_tokens;"
+        "import sys, spotlight.diffusion.vocabulary, spotlight.diffusion.families.qwen_tokens;"
         "sys.exit(any(name in sys.modules for name in ('torch', 'numpy', 'transformers')))"
     )
     root = Path(__file__).resolve().parent.parent.parent

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from diffusers import FlowMatchEulerDiscreteScheduler, QwenImageTransformer2DModel
 
+from spotlight.diffusion.families.qwen_image import QwenImage
+from spotlight.diffusion.flow_model import FlowModel
 from spotlight.diffusion.images import PixelCodec
-from spotlight.diffusion.qwen_image import QwenImageModel
 from spotlight.diffusion.text import TokenTextEncoder, TokenVocabulary
 
 
@@ -30,8 +31,9 @@ def tiny_text_encoder() -> TokenTextEncoder:
     return TokenTextEncoder.create(vocabulary, torch.Generator().manual_seed(0))
 
 
-def tiny_model(**changes: object) -> QwenImageModel:
-    return QwenImageModel(
+def tiny_model(**changes: object) -> FlowModel:
+    return FlowModel(
+        QwenImage(),
         tiny_transformer(**changes),
         FlowMatchEulerDiscreteScheduler(shift=3.0),
         tiny_text_encoder(),

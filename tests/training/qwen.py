@@ -4,8 +4,9 @@ import torch
 from diffusers import FlowMatchEulerDiscreteScheduler, QwenImageTransformer2DModel
 
 from spotlight.diffusion.checkpoints import add_adapters
+from spotlight.diffusion.families.qwen_image import QwenImage
+from spotlight.diffusion.flow_model import FlowModel
 from spotlight.diffusion.images import PixelCodec
-from spotlight.diffusion.qwen_image import QwenImageModel
 from spotlight.diffusion.text import TokenTextEncoder, TokenVocabulary
 from spotlight.jobs import LoraSpec
 
@@ -28,14 +29,15 @@ def bare_transformer(seed: int = 0) -> QwenImageTransformer2DModel:
         return QwenImageTransformer2DModel(**CONFIG).eval()
 
 
-def tiny_model(*, lora: bool = False, seed: int = 0) -> QwenImageModel:
+def tiny_model(*, lora: bool = False, seed: int = 0) -> FlowModel:
     """The same weights for the same seed; with `lora`, adapters that are not the identity."""
     transformer = bare_transformer(seed)
     vocabulary = TokenVocabulary(words=("red", "blue"), characters="abc", length=6, dim=24)
     generator = torch.Generator().manual_seed(seed)
     if lora:
-        add_adapters(transformer, LoraSpec(rank=2, alpha=4, targets=("to_q", "to_out.0")))
-    return QwenImageModel(
+        add_adapters(transformer, LoraSpec(rank=2, alpha=4), ("to_q", "to_out.0"))
+    return FlowModel(
+        QwenImage(),
         transformer,
         FlowMatchEulerDiscreteScheduler(shift=3.0),
         TokenTextEncoder.create(vocabulary, generator),

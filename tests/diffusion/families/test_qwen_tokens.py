@@ -16,8 +16,8 @@ import pytest
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer
 
-from spotlight.diffusion import qwen_tokens
-from spotlight.diffusion.qwen_tokens import (
+from spotlight.diffusion.families import qwen_tokens
+from spotlight.diffusion.families.qwen_tokens import (
     QWEN_TEMPLATE,
     QWEN_TEMPLATE_TOKENS,
     QWEN_TEXT_LENGTH,

@@ -1,0 +1,286 @@
+"""Every family of models, on tiny random checkpoints: `python -m benchmarks.families --json`.
+
+Our sampler is compared with the pipelines of diffusers, on the same latents in float32. Then each
+family runs two whole jobs, one that trains all weights and one that trains adapters: with a
+reserved worker and an SP group of two spot workers, which get a notice in the middle of a rollout;
+once a commit of half-denoised samples is saved, every process is killed, and the run is resumed. A
+job is done if it finished with all its samples and validations, if the group was formed, and if
+what it exports loads in the family's pipeline and draws a picture other than before.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import diffusers
+import msgspec
+import psutil
+import torch
+import yaml
+
+from benchmarks.report import arguments, finish
+from spotlight.diffusion.families.registry import FAMILIES, family_of
+from spotlight.policies.dispatch.rows import SavedRow
+from spotlight.testing.pipeline_comparison import Case, Difference, compare
+from spotlight.testing.tiny_families import make_flux_without_guidance, make_tiny_checkpoint
+
+ROOT = Path(__file__).parent.parent
+SPOTLIGHT = [sys.executable, "-m", "spotlight.cli"]
+PATIENCE_S = 300.0
+ITERATIONS = 3
+STEPS = 96
+"""Enough for a notice in the middle of them."""
+Tuning = Literal["full", "lora"]
+
+CASES: dict[str, list[tuple[Case, dict[str, Any]]]] = {
+    "qwen-image": [
+        (Case(48, 32), {}),
+        (Case(40, 56, guidance=4.0), {"use_dynamic_shifting": False, "shift": 2.0}),
+    ],
+    "sd3": [
+        (Case(36, 44), {}),
+        (Case(44, 36, guidance=4.5), {}),
+        (Case(32, 48, guidance=4.5, steps=4), {"use_dynamic_shifting": True}),
+    ],
+    "flux": [(Case(36, 44), {}), (Case(44, 36, guidance=3.5), {})],
+    "flux-without-guidance": [
+        (Case(36, 44), {}),
+        (Case(32, 48, guidance=4.0), {"use_dynamic_shifting": True}),
+    ],
+    "wan": [
+        (Case(32, 48), {}),
+        (Case(48, 32, frames=5), {}),
+        (Case(48, 80, frames=9, guidance=5.0, steps=4), {"flow_shift": 5.0}),
+    ],
+}
+"""Sizes, guidance and changes of the scheduler; sizes are odd numbers of patches too."""
+FIRST_ORDER = {"solver_order": 1, "disable_corrector": list(range(1000))}
+"""Of UniPC, whose first order is Euler's step."""
+
+
+def make_checkpoint(name: str, folder: Path) -> None:
+    """The tiny checkpoint of a key of `CASES`."""
+    if name == "flux-without-guidance":
+        make_flux_without_guidance(folder)
+    else:
+        make_tiny_checkpoint(name, folder)
+
+
+def differences(checkpoints: Path) -> dict[str, Difference]:
+    """The largest of every family."""
+    found: dict[str, Difference] = {}
+    for name, cases in CASES.items():
+        fixed = FIRST_ORDER if name == "wan" else {}
+        all_of_it = [
+            compare(checkpoints / name, case, **fixed, **scheduler) for case, scheduler in cases
+        ]
+        found[name] = Difference(
+            max(one.latents for one in all_of_it), max(one.pixels for one in all_of_it)
+        )
+    return found
+
+
+def job_of(checkpoint: Path, tuning: Tuning, folder: Path) -> Path:
+    """Write the job file of a family in a new folder."""
+    folder.mkdir(parents=True)
+    for name, count in (("train", 16), ("validation", 2)):
+        lines = "".join(f"{name} picture number {number}\n" for number in range(count))
+        (folder / f"{name}.txt").write_text(lines, encoding="utf-8")
+    has_frames = family_of(checkpoint).name == "wan"
+    job = {
+        "name": folder.name,
+        "model": {"checkpoint": str(checkpoint), "tuning": tuning, "lora": {"rank": 4}},
+        "prompts": {
+            "train": str(folder / "train.txt"),
+            "validation": str(folder / "validation.txt"),
+            "per_iteration": 2,
+        },
+        "sampler": {
+            "height": 32,
+            "width": 48,
+            "frames": 5 if has_frames else 1,
+            "kind": "flow_sde",
+            "steps": STEPS,
+            "evaluation_steps": 4,
+            "guidance": 2.0,
+            "micro_batch": 2,
+            "degree": 2,
+        },
+        "rewards": [
+            {"kind": "python", "name": "bright", "python": "benchmarks.brightness:Brightness"}
+        ],
+        "iterations": ITERATIONS,
+        "group_size": 4,
+        "checkpoint_every": 1,
+        "training": {"loss": "flow_grpo", "micro_batch": 2, "learning_rate": 0.003},
+        "exploration": {"budget": "fixed", "candidates": 2, "preview_steps": 4},
+        "validation": {"seeds": 1, "every": 1},
+        "pools": {"reserved": {"nodes": 1, "workers": 1}, "spot": {"nodes": 1, "workers": 2}},
+    }
+    path = folder / "job.yaml"
+    path.write_text(yaml.safe_dump(job), encoding="utf-8")
+    return path
+
+
+def run_job(checkpoint: Path, tuning: Tuning, folder: Path) -> None:
+    """A whole job with a notice, a kill of everything, and a resumption; raises `AssertionError`
+    saying what is not as it should be.
+    """
+    run = folder / "run"
+    job = job_of(checkpoint, tuning, folder)
+    process = subprocess.Popen(
+        [*SPOTLIGHT, "run", str(job), "--run-folder", str(run)],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        _until(lambda: _in_phase(run, "rollout", 1), process)
+        address = (run / "logs" / "coordinator.address").read_text(encoding="utf-8")
+        _spotlight("preempt", "spot-0", "--notice", "0.3", "-c", address)
+        _until(lambda: bool(_events(run, "node_lost")), process)
+    finally:
+        _kill(process)
+    assert _is_half_done(run), "nobody saved a commit of half-denoised samples"
+    _spotlight("run", "--resume", str(run))
+    _check(run, checkpoint, tuning)
+
+
+def _is_half_done(run: Path) -> bool:
+    """Whether a commit is saved of a sample that is in the middle of its steps."""
+    address = f"file:{run / 'journal.sqlite'}?mode=ro"
+    with closing(sqlite3.connect(address, uri=True)) as connection:
+        records = connection.execute("select key, body from record").fetchall()
+    saved = [msgspec.json.decode(it, type=SavedRow) for key, it in records if b"request/" in key]
+    return any(it.commit is not None and 0 < it.commit.step < STEPS for it in saved)
+
+
+def _check(run: Path, checkpoint: Path, tuning: Tuning) -> None:
+    (ended,) = _events(run, "run_finished")
+    assert ended["outcome"] == "finished", ended
+    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    metrics = [json.loads(line) for line in lines]
+    samples = {m["iteration"]: m["samples"] for m in metrics if m["kind"] == "iteration"}
+    assert samples == dict.fromkeys(range(ITERATIONS), 8), samples
+    validated = {m["weights_version"] for m in metrics if m["kind"] == "validation"}
+    assert validated == set(range(ITERATIONS + 1)), validated
+    previews = sum(m.get("previews", 0) for m in metrics)
+    assert previews > 0, "nothing was explored"
+    worker_log = (run / "logs" / "spot-0-0.log").read_text(encoding="utf-8")
+    assert "group_formed" in worker_log, "no SP group"
+    pictures = list((run / "validation").rglob("*.png"))
+    assert len(pictures) == 2 * 2, pictures  # of the first weights and of the last
+    before, after = _pictures(checkpoint, run / "export", tuning)
+    assert torch.isfinite(after).all(), "the exported model draws no finite picture"
+    assert not torch.equal(before, after), "the exported model draws what it did before"
+
+
+def _pictures(checkpoint: Path, export: Path, tuning: Tuning) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the family's pipeline draws without and with the export."""
+    family = family_of(checkpoint)
+    pipeline = getattr(diffusers, family.pipeline).from_pretrained(checkpoint)
+    pipeline.set_progress_bar_config(disable=True)
+
+    def draw() -> torch.Tensor:
+        options: dict[str, Any] = {"num_frames": 5} if family.name == "wan" else {}
+        drawn = pipeline(
+            "a cat",
+            height=32,
+            width=48,
+            num_inference_steps=2,
+            generator=torch.Generator().manual_seed(1),
+            output_type="np",
+            **options,
+        )[0]
+        return torch.as_tensor(drawn)
+
+    before = draw()
+    if tuning == "lora":
+        pipeline.load_lora_weights(export)
+    else:
+        pipeline.transformer = getattr(diffusers, family.transformer).from_pretrained(export)
+    return before, draw()
+
+
+def _spotlight(*words: str) -> None:
+    done = subprocess.run(
+        [*SPOTLIGHT, *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
+
+
+def _events(run: Path, name: str) -> list[dict[str, Any]]:
+    path = run / "events.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+    found = [json.loads(line) for line in lines if line.endswith("\n")]
+    return [event for event in found if event["event"] == name]
+
+
+def _in_phase(run: Path, phase: str, iteration: int) -> bool:
+    phases = _events(run, "phase")
+    return any(it["phase"] == phase and it["iteration"] >= iteration for it in phases)
+
+
+def _until(true: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not true():
+        assert process.poll() is None, f"the run ended early, with {process.returncode}"
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.02)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End the run's first process; all below it end by themselves."""
+    below = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+    process.kill()
+    process.wait()
+    _, alive = psutil.wait_procs(below, timeout=PATIENCE_S)
+    assert not alive, alive
+
+
+def main() -> None:
+    """Print the largest differences, and the families whose jobs are done."""
+    options = arguments(__doc__)
+    figures: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for family in CASES:
+            make_checkpoint(family, folder / family)
+        found = differences(folder)
+        figures["latents_max_difference"] = max(one.latents for one in found.values())
+        figures["pixels_max_difference"] = max(one.pixels for one in found.values())
+        figures |= {f"latents_difference[{family}]": one.latents for family, one in found.items()}
+        done, problems = [], []
+        tunings: tuple[Tuning, ...] = ("lora",) if options.quick else get_args(Tuning)
+        for family in (family.name for family in FAMILIES.values()):
+            for tuning in tunings:
+                began = time.monotonic()
+                try:
+                    run_job(folder / family, tuning, folder / f"{family}-{tuning}")
+                except AssertionError as error:
+                    problems.append(f"{family} {tuning}: {error}")
+                else:
+                    done.append(family)
+                figures[f"job_s[{family} {tuning}]"] = round(time.monotonic() - began, 1)
+        figures["families_done"] = len({one for one in done if done.count(one) == len(tunings)})
+        figures["jobs_done"] = len(done)
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    finish("families", figures, options.json)
+
+
+if __name__ == "__main__":
+    main()

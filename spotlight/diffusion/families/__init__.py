@@ -1,0 +1,1 @@
+"""The families of models: one file says what is particular to each of them."""

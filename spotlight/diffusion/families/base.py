@@ -1,0 +1,185 @@
+"""What a family of models says of itself, in one file that imports no torch.
+
+The classes of its parts are names, so that a checkpoint is checked without loading anything; what
+computes gets its tensors, its transformer and its encoders handed in.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
+
+import msgspec
+
+from spotlight.diffusion.checkpoint_files import Shape, read_json, read_weights, wrong
+from spotlight.diffusion.geometry import Geometry, Grid
+from spotlight.diffusion.vocabulary import TokenVocabulary
+from spotlight.jobs import LoraSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+T = TypeVar("T")
+
+GREATEST = 1_000_000
+"""Of any size that a configuration names: a thousand times that of known models."""
+Size = Annotated[int, msgspec.Meta(ge=1, le=GREATEST)]
+
+TOKEN_ENCODER = "TokenTextEncoder"
+"""Our own text encoder, a table lookup for tiny checkpoints."""
+
+
+class _Named(msgspec.Struct, frozen=True):
+    """What a configuration of diffusers, or of transformers, says of its class."""
+
+    class_name: str | None = msgspec.field(default=None, name="_class_name")
+    architectures: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class CheckpointFolder:
+    """A checkpoint in diffusers layout, read without loading it."""
+
+    path: Path
+    parts: Mapping[str, str]
+    """The class of each part that it has."""
+
+    def config(self, part: str, kind: type[T]) -> T:
+        """config.json of a part; raises `CheckpointError` naming the file, also where it is of
+        another class than model_index.json says.
+        """
+        path, expected = self.config_path(part), self.parts[part]
+        named = read_json(path, _Named)
+        classes = named.architectures or (named.class_name or expected,)
+        if expected not in classes:
+            raise wrong(path, f"is not of a {expected}; copy the {part} of this very checkpoint")
+        return read_json(path, kind)
+
+    def config_path(self, part: str) -> Path:
+        """Where that stands, for errors."""
+        return self.path / part / "config.json"
+
+    def shapes(self, part: str) -> dict[str, Shape]:
+        """Shape of every tensor of a part; raises `CheckpointError` for absent or cut-off files."""
+        return read_weights(self.path / part)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the files of a checkpoint say, as far as it is the same question for every family."""
+
+    geometry: Geometry
+    heads: int
+    """Attention heads of the transformer."""
+    shared_text: int | None
+    """Tokens of text that members of a group share out; None for none, or an unknown number."""
+    config: msgspec.Struct
+    """Of the transformer: two with the same take the same time for a denoising step."""
+    vocabulary: TokenVocabulary | None = None
+    """What its text encoder reads, if that is a `TokenTextEncoder`."""
+    pixel_space: bool = False
+    """Whether the model denoises pixels rather than a VAE's latents."""
+
+
+class Family(ABC):
+    """One family of flow-matching transformers. Every sign and scale that differs between families
+    is hidden here: outside, sigma runs from 1 (noise) to 0, and v = eps - x0.
+    """
+
+    name: ClassVar[str]
+    pipeline: ClassVar[str]
+    """Class of its pipeline in diffusers; adapters are exported for it."""
+    transformer: ClassVar[str]
+    """Class of its transformer in diffusers: by this a checkpoint is known to be of the family."""
+    vae: ClassVar[str]
+    """Class of its autoencoder in diffusers."""
+    schedulers: ClassVar[tuple[str, ...]] = ("FlowMatchEulerDiscreteScheduler",)
+    """Classes of schedulers in diffusers whose sigmas can be used."""
+    text_encoders: ClassVar[Mapping[str, str]]
+    """Class in transformers of each text encoder, by its part."""
+    tokenizers: ClassVar[tuple[str, ...]]
+    """Parts that hold the tokenizers."""
+    in_pixel_space: ClassVar[bool] = False
+    """Whether a checkpoint may do without VAE, and with a `TokenTextEncoder`."""
+    lora_targets: ClassVar[tuple[str, ...]]
+    """Modules that get an adapter unless the job names others."""
+    untrained: ClassVar[frozenset[str]] = frozenset()
+    """Tensors among the transformer's weights that are no parameters."""
+    own_spacing: ClassVar[bool] = False
+    """Whether the scheduler spaces the sigmas itself; else they are spaced evenly from 1 to 1 / n.
+    """
+    most_tokens: ClassVar[int]
+    """Tokens of the longest prompt that its text encoders read."""
+    attention: ClassVar[Mapping[str, tuple[str, ...]]]
+    """Of which token sequences the queries, keys and values of a module are made, for sequence
+    parallelism. None at all: its keys are whole on every member."""
+    cuts: ClassVar[Mapping[str, Mapping[str, int]] | None] = None
+    """Which arguments of a module are cut, along which dimension; None for diffusers' own plan."""
+    gathers: ClassVar[Mapping[str, int]] = {}
+    """Modules whose output becomes whole again, along which dimension; with `cuts` only."""
+
+    def targets(self, lora: LoraSpec) -> tuple[str, ...]:
+        """The modules that get an adapter."""
+        return lora.targets or self.lora_targets
+
+    @abstractmethod
+    def inspect(self, folder: CheckpointFolder) -> Facts:
+        """What a checkpoint says of itself; raises `CheckpointError` naming the file in which parts
+        do not fit each other.
+        """
+
+    @abstractmethod
+    def too_long(self, folder: Path, prompts: Sequence[str]) -> dict[int, int]:
+        """Tokens of each prompt that has more than `most_tokens`, by its place in the list.
+
+        Raises `CheckpointError` naming the file that is wrong, and `MissingDependency`.
+        """
+
+    @abstractmethod
+    def encode(self, parts: Mapping[str, Any], prompt: str) -> dict[str, Tensor]:
+        """The conditioning of one prompt, as its pipeline makes it, by name and without a batch.
+
+        `parts` are its tokenizers and text encoders. A tensor is float32, or a mask, and has the
+        same shape for every prompt. Raises `JobError` for a prompt that is too long.
+        """
+
+    @abstractmethod
+    def velocity(
+        self,
+        transformer: Any,
+        latents: Tensor,
+        sigmas: Tensor,
+        conditioning: Mapping[str, Tensor],
+        grid: Grid,
+        guidance: float,
+    ) -> Tensor:
+        """One forward pass: v [B, T, C] in the transformer's dtype, from packed latents [B, T, C]
+        and sigmas [B], both float32. `guidance` is for transformers that embed it.
+        """
+
+    def told(self, scheduler: Any, sigmas: Tensor) -> Tensor:
+        """The sigmas that the transformer is told, of those at which the latents are."""
+        return sigmas
+
+    def embeds_guidance(self, transformer: Any) -> bool:
+        """Whether the transformer takes the guidance scale as an input, and needs one pass only."""
+        return False
+
+    def guide(self, positive: Tensor, negative: Tensor, scale: float) -> Tensor:
+        """Classifier-free guidance, as its pipeline combines the two velocities."""
+        return negative + scale * (positive - negative)
+
+    @abstractmethod
+    def decode(self, vae: Any, latents: Tensor) -> Tensor:
+        """Frames [1, 3, F, H, W] in [-1, 1] of the unpacked latents [1, C, f, h, w] of one
+        sample, in the VAE's dtype.
+        """
+
+
+def require_equal(path: Path, field: str, value: int, other: str, wanted: int) -> None:
+    """Raise the `CheckpointError` of a configuration at `path` that does not fit another part."""
+    if value != wanted:
+        raise wrong(path, f"has {field} {value}, but {other} is {wanted}; they must be equal")

@@ -1,0 +1,120 @@
+"""Prompts as CLIP and T5 encoders read them, which several families have.
+
+The encoders of Stable Diffusion 3, FLUX and Wan read prompts of one length: shorter ones are
+padded. CLIP cuts off what is behind its 77 tokens, as in every pipeline that has a T5 encoder
+beside it; what T5 cannot read is refused.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from spotlight.diffusion.checkpoint_files import wrong
+from spotlight.diffusion.families.base import Size
+from spotlight.errors import JobError, MissingDependency, UnreadableFile
+from spotlight.files import MEBIBYTE, read_bytes
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+CLIP_TOKENS = 77
+"""Tokens that CLIP reads, its two marks included."""
+_MARKS = 2
+"""Tokens that T5 may add: one before the text, one behind it."""
+_LARGEST_TOKENIZER = 64 * MEBIBYTE
+
+
+class Clip(msgspec.Struct, frozen=True):
+    """config.json of a CLIP text encoder; defaults are those of transformers."""
+
+    hidden_size: Size = 512
+    projection_dim: Size = 512
+
+
+class T5(msgspec.Struct, frozen=True):
+    """config.json of a T5 or UMT5 encoder; defaults are those of transformers."""
+
+    d_model: Size = 512
+
+
+def read_clip(parts: Mapping[str, Any], number: str, prompt: str) -> Any:
+    """The output of the CLIP encoder `text_encoder{number}`, with all hidden states."""
+    encoder, tokenizer = parts[f"text_encoder{number}"], parts[f"tokenizer{number}"]
+    tokens = tokenizer(
+        [prompt],
+        padding="max_length",
+        max_length=CLIP_TOKENS,
+        truncation=True,
+        return_tensors="pt",
+    )
+    return encoder(tokens.input_ids.to(encoder.device), output_hidden_states=True)
+
+
+def read_t5(
+    parts: Mapping[str, Any], number: str, prompt: str, length: int, *, masked: bool = False
+) -> Tensor:
+    """Embeddings [length, D] float32 of the T5 encoder `text_encoder{number}`.
+
+    `masked` hides the padding from the encoder, and makes its embeddings zero. Raises `JobError`
+    for a prompt of more than `length` tokens.
+    """
+    encoder, tokenizer = parts[f"text_encoder{number}"], parts[f"tokenizer{number}"]
+    tokens = tokenizer([prompt], padding="max_length", max_length=length, return_tensors="pt")
+    ids = tokens.input_ids.to(encoder.device)
+    refuse_too_long(prompt, ids.shape[1], length)
+    if not masked:
+        plain: Tensor = encoder(ids)[0][0].float()
+        return plain
+    mask = tokens.attention_mask.to(encoder.device)
+    embeds: Tensor = encoder(ids, mask).last_hidden_state[0].float()
+    embeds[int(mask.sum()) :] = 0
+    return embeds
+
+
+def refuse_too_long(prompt: str, tokens: int, most: int) -> None:
+    """Raise the `JobError` of a prompt that has more tokens than are read."""
+    if tokens > most:
+        raise JobError(
+            "prompts",
+            f"prompt {prompt!r} has {tokens} tokens, but at most {most} are read; shorten it",
+        )
+
+
+def too_long_for_t5(folder: Path, prompts: Sequence[str], most: int) -> dict[int, int]:
+    """Tokens of each prompt that has more than `most`, by its place in the list.
+
+    `folder` holds the tokenizer. A token covers a character at least, so that only long prompts are
+    tokenised. Raises `CheckpointError` naming the file that is wrong, and `MissingDependency`.
+    """
+    doubtful = [index for index, prompt in enumerate(prompts) if _characters(prompt) > most]
+    if not doubtful:
+        return {}
+    if find_spec("tokenizers") is None:
+        raise MissingDependency(
+            f"prompts: {len(doubtful)} are so long that only the tokenizer in {folder} can tell"
+            " whether they fit, but the package that reads it is not installed here: pip install"
+            " tokenizers"
+        )
+    from tokenizers import Tokenizer
+
+    path = folder / "tokenizer.json"
+    try:
+        tokenizer = Tokenizer.from_buffer(read_bytes(path, most=_LARGEST_TOKENIZER))
+    except UnreadableFile as error:
+        raise wrong(path, f"{error.problem}; copy the whole checkpoint") from error
+    except Exception as error:  # the tokenizers package raises nothing more exact
+        raise wrong(path, "is no tokenizer that can be read; copy it again") from error
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    counts = {index: len(tokenizer.encode(prompts[index])) for index in doubtful}
+    return {index: count for index, count in counts.items() if count > most}
+
+
+def _characters(prompt: str) -> int:
+    return len(unicodedata.normalize("NFKC", prompt)) + _MARKS

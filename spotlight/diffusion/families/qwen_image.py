@@ -1,0 +1,265 @@
+"""Qwen-Image: one stream of text from Qwen2.5-VL, guidance that keeps the norm of every token.
+
+A tiny checkpoint may have no VAE, which means pixel space, and a `TokenTextEncoder`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+
+from spotlight.diffusion.checkpoint_files import Shape, wrong
+from spotlight.diffusion.families import qwen_tokens
+from spotlight.diffusion.families.base import (
+    GREATEST,
+    TOKEN_ENCODER,
+    CheckpointFolder,
+    Facts,
+    Family,
+    Size,
+)
+from spotlight.diffusion.families.prompts import refuse_too_long
+from spotlight.diffusion.families.qwen_tokens import (
+    QWEN_TEMPLATE,
+    QWEN_TEMPLATE_TOKENS,
+    QWEN_TEXT_LENGTH,
+)
+from spotlight.diffusion.geometry import Geometry, Grid
+from spotlight.diffusion.vocabulary import TokenVocabulary
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class _Transformer(msgspec.Struct, frozen=True):
+    """transformer/config.json; defaults are those of diffusers."""
+
+    patch_size: int = 2
+    in_channels: int = 64
+    out_channels: int | None = 16
+    num_layers: int = 60
+    attention_head_dim: int = 128
+    num_attention_heads: int = 24
+    joint_attention_dim: int = 3584
+    axes_dims_rope: tuple[int, int, int] = (16, 56, 56)
+
+
+class _TextEncoder(msgspec.Struct, frozen=True):
+    """text_encoder/config.json of a `TokenTextEncoder`."""
+
+    dim: Size
+    length: Size
+    words: tuple[str, ...]
+    characters: str
+
+
+class _Vae(msgspec.Struct, frozen=True):
+    """vae/config.json; defaults are those of diffusers."""
+
+    z_dim: Size = 16
+    temperal_downsample: Annotated[tuple[bool, ...], msgspec.Meta(max_length=8)] = (
+        False,
+        True,
+        True,
+    )
+
+
+class QwenImage(Family):
+    """See `Family`."""
+
+    name = "qwen-image"
+    pipeline = "QwenImagePipeline"
+    transformer = "QwenImageTransformer2DModel"
+    vae = "AutoencoderKLQwenImage"
+    text_encoders: Mapping[str, str] = {"text_encoder": "Qwen2_5_VLForConditionalGeneration"}
+    tokenizers = ("tokenizer",)
+    in_pixel_space = True
+    lora_targets = (
+        "to_q",
+        "to_k",
+        "to_v",
+        "to_out.0",
+        "add_q_proj",
+        "add_k_proj",
+        "add_v_proj",
+        "to_add_out",
+        "img_mlp.net.0.proj",
+        "img_mlp.net.2",
+        "txt_mlp.net.0.proj",
+        "txt_mlp.net.2",
+    )
+    """Flow-GRPO's list."""
+    most_tokens = QWEN_TEXT_LENGTH
+    attention: Mapping[str, tuple[str, ...]] = {
+        "transformer_blocks.*.attn": ("hidden_states", "encoder_hidden_states")
+    }
+
+    def inspect(self, folder: CheckpointFolder) -> Facts:
+        """See `Family`."""
+        path = folder.config_path("transformer")
+        config = folder.config("transformer", _Transformer)
+        _check_sizes(path, config)
+        _check_fit(path, config, folder.shapes("transformer"))
+        geometry = _geometry(folder, config)
+        if config.in_channels != geometry.channels:
+            raise wrong(
+                path,
+                f"in_channels is {config.in_channels}, but tokens have {geometry.channels}"
+                " channels",
+            )
+        vocabulary = None
+        if folder.parts["text_encoder"] == TOKEN_ENCODER:
+            vocabulary = _vocabulary(folder, config)
+        return Facts(
+            geometry,
+            config.num_attention_heads,
+            vocabulary.length if vocabulary else None,
+            config,
+            vocabulary,
+            pixel_space="vae" not in folder.parts,
+        )
+
+    def too_long(self, folder: Path, prompts: Sequence[str]) -> dict[int, int]:
+        """See `Family`."""
+        return qwen_tokens.too_long(folder / "tokenizer", prompts)
+
+    def encode(self, parts: Mapping[str, Any], prompt: str) -> dict[str, Tensor]:
+        """The last hidden states of the filled template without the template's own leading tokens,
+        zero where padded, and a mask.
+        """
+        encoder = parts["text_encoder"]
+        filled = parts["tokenizer"]([QWEN_TEMPLATE.format(prompt)], return_tensors="pt")
+        filled = filled.to(encoder.device)
+        output = encoder(
+            input_ids=filled.input_ids,
+            attention_mask=filled.attention_mask,
+            output_hidden_states=True,
+        )
+        hidden = output.hidden_states[-1][0, QWEN_TEMPLATE_TOKENS:].float()
+        refuse_too_long(prompt, len(hidden), QWEN_TEXT_LENGTH)
+        embeds = hidden.new_zeros(QWEN_TEXT_LENGTH, hidden.shape[1])
+        embeds[: len(hidden)] = hidden
+        mask = filled.attention_mask.new_zeros(QWEN_TEXT_LENGTH).bool()
+        mask[: len(hidden)] = True
+        return {"embeds": embeds, "mask": mask}
+
+    def velocity(
+        self,
+        transformer: Any,
+        latents: Tensor,
+        sigmas: Tensor,
+        conditioning: Mapping[str, Tensor],
+        grid: Grid,
+        guidance: float,
+    ) -> Tensor:
+        """See `Family`."""
+        dtype = transformer.dtype
+        velocity: Tensor = transformer(
+            hidden_states=latents.to(dtype),
+            timestep=sigmas.to(dtype),
+            encoder_hidden_states=conditioning["embeds"].to(dtype),
+            # Whether a mask is given must not depend on the batch: attention uses another kernel
+            # with one.
+            encoder_hidden_states_mask=conditioning.get("mask"),
+            img_shapes=[[(1, grid.rows, grid.columns)]] * len(latents),
+            return_dict=False,
+        )[0]
+        return velocity
+
+    def guide(self, positive: Tensor, negative: Tensor, scale: float) -> Tensor:
+        """Every token is rescaled to the norm of the positive one."""
+        combined = super().guide(positive, negative, scale)
+        norms = [velocity.norm(dim=-1, keepdim=True) for velocity in (positive, combined)]
+        return combined * (norms[0] / norms[1])
+
+    def decode(self, vae: Any, latents: Tensor) -> Tensor:
+        """See `Family`."""
+        statistics = latents.new_tensor([vae.config.latents_mean, vae.config.latents_std])
+        mean, std = statistics.view(2, 1, -1, 1, 1, 1)
+        images: Tensor = vae.decode(latents / (1.0 / std) + mean, return_dict=False)[0]
+        return images[:, :, :1]
+
+
+def _check_sizes(path: Path, config: _Transformer) -> None:
+    for field in (
+        "patch_size",
+        "in_channels",
+        "num_layers",
+        "attention_head_dim",
+        "num_attention_heads",
+        "joint_attention_dim",
+    ):
+        size = getattr(config, field)
+        if not 1 <= size <= GREATEST:
+            raise wrong(path, f"has {field} {size}; it must be at least 1 and at most {GREATEST:,}")
+    axes = config.axes_dims_rope
+    if sum(axes) != config.attention_head_dim:
+        raise wrong(
+            path,
+            f"has attention_head_dim {config.attention_head_dim}, but its axes_dims_rope "
+            f"{list(axes)} add up to {sum(axes)}; they must be equal",
+        )
+    if any(axis < 2 or axis % 2 for axis in axes):
+        raise wrong(path, f"has axes_dims_rope {list(axes)}; each must be even and positive")
+    produced = config.patch_size**2 * (config.out_channels or config.in_channels)
+    if produced != config.in_channels:
+        raise wrong(
+            path,
+            f"makes {produced} channels of patch_size {config.patch_size} and out_channels "
+            f"{config.out_channels}, but has in_channels {config.in_channels}; they must be equal",
+        )
+
+
+def _check_fit(path: Path, config: _Transformer, shapes: dict[str, Shape]) -> None:
+    width = config.num_attention_heads * config.attention_head_dim
+    expected = {
+        "img_in.weight": (width, config.in_channels),
+        "txt_in.weight": (width, config.joint_attention_dim),
+    }
+    for name, shape in expected.items():
+        if name in shapes and shapes[name] != shape:
+            raise wrong(
+                path,
+                f"asks for {name} of shape {list(shape)}, but the weights have "
+                f"{list(shapes[name])}",
+            )
+
+
+_LONGEST_EDGE = 4096
+"""Tokens: the transformer has a table of positions of this length."""
+
+
+def _geometry(folder: CheckpointFolder, config: _Transformer) -> Geometry:
+    if "vae" not in folder.parts:
+        colours = config.out_channels or config.in_channels
+        edge = config.patch_size
+        return Geometry(edge, edge, colours * edge**2, longest_edge=_LONGEST_EDGE)
+    vae = folder.config("vae", _Vae)
+    edge = 2 * 2 ** len(vae.temperal_downsample)
+    return Geometry(2, edge, 4 * vae.z_dim, longest_edge=_LONGEST_EDGE)
+
+
+def _vocabulary(folder: CheckpointFolder, config: _Transformer) -> TokenVocabulary:
+    """What a `TokenTextEncoder` reads, after a check that it fits."""
+    path, shapes = folder.config_path("text_encoder"), folder.shapes("text_encoder")
+    encoder = folder.config("text_encoder", _TextEncoder)
+    if encoder.dim != config.joint_attention_dim:
+        raise wrong(
+            path,
+            f"has dim {encoder.dim}, but the transformer's joint_attention_dim is "
+            f"{config.joint_attention_dim}; they must be equal",
+        )
+    vocabulary = TokenVocabulary(encoder.words, encoder.characters, encoder.length, encoder.dim)
+    expected = {
+        "table": (vocabulary.size, vocabulary.dim),
+        "positions": (vocabulary.length, vocabulary.dim),
+    }
+    for name, shape in expected.items():
+        if shapes.get(name) != shape:
+            raise wrong(
+                path, f"asks for a tensor `{name}` of shape {list(shape)}, which the weights lack"
+            )
+    return vocabulary

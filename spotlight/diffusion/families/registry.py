@@ -1,0 +1,83 @@
+"""Which families there are, and of which one a checkpoint is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from spotlight.diffusion.checkpoint_files import read_json, wrong
+from spotlight.diffusion.families.base import TOKEN_ENCODER, CheckpointFolder, Family
+from spotlight.diffusion.families.flux import Flux
+from spotlight.diffusion.families.qwen_image import QwenImage
+from spotlight.diffusion.families.sd3 import StableDiffusion3
+from spotlight.diffusion.families.wan import Wan
+
+_INDEX = "model_index.json"
+
+FAMILIES: Mapping[str, Family] = {
+    family.transformer: family for family in (QwenImage(), StableDiffusion3(), Flux(), Wan())
+}
+"""By the class of their transformer in diffusers."""
+
+
+_FIRST_ENCODER = "text_encoder"
+
+
+def family_of(path: Path) -> Family:
+    """The family of a checkpoint, by the class of its transformer in model_index.json; raises
+    `CheckpointError` naming the file.
+    """
+    return _family(path / _INDEX, _classes(_read_index(path)))
+
+
+def open_checkpoint(path: Path) -> tuple[Family, CheckpointFolder]:
+    """The family of a checkpoint and its parts, by the classes that model_index.json names.
+
+    Raises `CheckpointError` naming the file, and the part whose class is another.
+    """
+    index, entries = path / _INDEX, _read_index(path)
+    classes = _classes(entries)
+    family = _family(index, classes)
+    if entries.get("_class_name", family.pipeline) != family.pipeline:
+        raise wrong(index, f"is of another pipeline than {family.pipeline}; give one for it")
+    if "transformer_2" in classes:
+        raise wrong(index, "names two transformers, of which only one could be trained")
+    parts = {"transformer": family.transformer}
+    for part, known in _expected(family).items():
+        if part in classes and classes[part] in known:
+            parts[part] = classes[part]
+        elif part in classes or not (part == "vae" and family.in_pixel_space):
+            raise wrong(index, f"names no {part} that is known here; known: {', '.join(known)}")
+    if parts[_FIRST_ENCODER] != TOKEN_ENCODER:
+        parts |= {part: classes.get(part, "") for part in family.tokenizers}
+    return family, CheckpointFolder(path, parts)
+
+
+def _read_index(path: Path) -> dict[str, Any]:
+    return read_json(path / _INDEX, dict[str, Any])
+
+
+def _classes(entries: Mapping[str, Any]) -> dict[str, str]:
+    """The class of each part: an entry is `[library, class]`, or `[null, null]` for none."""
+    return {
+        part: entry[1]
+        for part, entry in entries.items()
+        if isinstance(entry, list) and len(entry) == 2 and isinstance(entry[1], str)
+    }
+
+
+def _family(index: Path, classes: Mapping[str, str]) -> Family:
+    family = FAMILIES.get(classes.get("transformer", ""))
+    if family is None:
+        raise wrong(
+            index, f"names no transformer that is known here; known: {', '.join(sorted(FAMILIES))}"
+        )
+    return family
+
+
+def _expected(family: Family) -> dict[str, tuple[str, ...]]:
+    """The classes that each part may have."""
+    ours = (TOKEN_ENCODER,) if family.in_pixel_space else ()
+    encoders = {part: (*ours, known) for part, known in family.text_encoders.items()}
+    return {"scheduler": family.schedulers, **encoders, "vae": (family.vae,)}

@@ -1,0 +1,147 @@
+"""Wan 2.x text-to-video, of one transformer: frames, and text that is attended to from the video.
+
+A time of its own for every token (Wan 2.2 5B) is the same for all of them without a given picture,
+so that one time for each sample is the same model.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from spotlight.diffusion.checkpoint_files import read_json, wrong
+from spotlight.diffusion.families.base import CheckpointFolder, Facts, Family, Size, require_equal
+from spotlight.diffusion.families.prompts import T5, read_t5, too_long_for_t5
+from spotlight.diffusion.geometry import Geometry, Grid, pack, unpack
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_T5_TOKENS = 512
+
+
+class _Transformer(msgspec.Struct, frozen=True):
+    """transformer/config.json; defaults are those of diffusers."""
+
+    patch_size: tuple[Size, Size, Size] = (1, 2, 2)
+    num_attention_heads: Size = 40
+    attention_head_dim: Size = 128
+    in_channels: Size = 16
+    out_channels: Size | None = 16
+    text_dim: Size = 4096
+    ffn_dim: Size = 13824
+    num_layers: Size = 40
+    rope_max_seq_len: Size = 1024
+    image_dim: int | None = None
+
+
+class _Vae(msgspec.Struct, frozen=True):
+    """vae/config.json; defaults are those of diffusers."""
+
+    z_dim: Size = 16
+    scale_factor_temporal: Size = 4
+    scale_factor_spatial: Size = 8
+
+
+class _Scheduler(msgspec.Struct, frozen=True):
+    """scheduler/scheduler_config.json; defaults are those of diffusers."""
+
+    use_flow_sigmas: bool = False
+
+
+class Wan(Family):
+    """See `Family`."""
+
+    name = "wan"
+    pipeline = "WanPipeline"
+    transformer = "WanTransformer3DModel"
+    vae = "AutoencoderKLWan"
+    schedulers = ("UniPCMultistepScheduler", "FlowMatchEulerDiscreteScheduler")
+    text_encoders: Mapping[str, str] = {"text_encoder": "UMT5EncoderModel"}
+    tokenizers = ("tokenizer",)
+    lora_targets = ("to_q", "to_k", "to_v", "to_out.0", "ffn.net.0.proj", "ffn.net.2")
+    own_spacing = True
+    most_tokens = _T5_TOKENS
+    attention: Mapping[str, tuple[str, ...]] = {
+        "blocks.*.attn1": ("hidden_states",),
+        "blocks.*.attn2": (),
+    }
+
+    def inspect(self, folder: CheckpointFolder) -> Facts:
+        """See `Family`."""
+        path = folder.config_path("transformer")
+        config = folder.config("transformer", _Transformer)
+        vae, t5 = folder.config("vae", _Vae), folder.config("text_encoder", T5)
+        if folder.parts["scheduler"] == self.schedulers[0]:
+            scheduler = folder.path / "scheduler" / "scheduler_config.json"
+            if not read_json(scheduler, _Scheduler).use_flow_sigmas:
+                raise wrong(scheduler, "has no use_flow_sigmas; give one for flow matching")
+        if config.image_dim is not None:
+            raise wrong(path, "asks for a picture to begin with; give a text-to-video checkpoint")
+        frames, edge, width = config.patch_size
+        if frames != 1 or edge != width:
+            raise wrong(path, f"has patch_size {list(config.patch_size)}; it must be [1, n, n]")
+        require_equal(path, "in_channels", config.in_channels, "z_dim of the VAE", vae.z_dim)
+        produced = config.out_channels or config.in_channels
+        require_equal(path, "out_channels", produced, "in_channels", config.in_channels)
+        require_equal(path, "text_dim", config.text_dim, "d_model of text_encoder", t5.d_model)
+        geometry = Geometry(
+            edge,
+            edge * vae.scale_factor_spatial,
+            config.in_channels * edge**2,
+            frames_per_token=vae.scale_factor_temporal,
+            longest_edge=config.rope_max_seq_len,
+        )
+        return Facts(geometry, config.num_attention_heads, None, config)
+
+    def too_long(self, folder: Path, prompts: Sequence[str]) -> dict[int, int]:
+        """See `Family`."""
+        cleaned = [_cleaned(prompt) for prompt in prompts]
+        return too_long_for_t5(folder / "tokenizer", cleaned, _T5_TOKENS)
+
+    def encode(self, parts: Mapping[str, Any], prompt: str) -> dict[str, Tensor]:
+        """The hidden states of UMT5, zero where padded."""
+        return {"embeds": read_t5(parts, "", _cleaned(prompt), _T5_TOKENS, masked=True)}
+
+    def velocity(
+        self,
+        transformer: Any,
+        latents: Tensor,
+        sigmas: Tensor,
+        conditioning: Mapping[str, Tensor],
+        grid: Grid,
+        guidance: float,
+    ) -> Tensor:
+        """See `Family`; the transformer takes and gives frames of latents."""
+        dtype, patch = transformer.dtype, transformer.config.patch_size[1]
+        velocity: Tensor = transformer(
+            hidden_states=unpack(latents, grid, patch).to(dtype),
+            timestep=sigmas * 1000,
+            encoder_hidden_states=conditioning["embeds"].to(dtype),
+            return_dict=False,
+        )[0]
+        return pack(velocity, patch)
+
+    def told(self, scheduler: Any, sigmas: Tensor) -> Tensor:
+        """UniPC tells whole thousandths, cut off; a float32 just below one is meant to be it."""
+        if "flow_shift" not in scheduler.config:
+            return sigmas
+        return (sigmas * 1000 + 1e-3).floor() / 1000
+
+    def decode(self, vae: Any, latents: Tensor) -> Tensor:
+        """See `Family`."""
+        statistics = latents.new_tensor([vae.config.latents_mean, vae.config.latents_std])
+        mean, std = statistics.view(2, 1, -1, 1, 1, 1)
+        frames: Tensor = vae.decode(latents / (1.0 / std) + mean, return_dict=False)[0]
+        return frames
+
+
+def _cleaned(prompt: str) -> str:
+    """As the pipeline cleans prompts, without the package ftfy, whose version, or absence, would
+    change what a prompt means.
+    """
+    return " ".join(html.unescape(html.unescape(prompt)).split())

@@ -1,0 +1,143 @@
+"""The model of any family behind the `DiffusionModel` seam.
+
+What is particular to a family is in its file under `families/`. Text encoder and image codec are
+exchangeable, so that the same class runs a whole checkpoint and tiny pixel-space ones. On CPU every
+forward pass is float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spotlight.diffusion.families.base import Family
+from spotlight.diffusion.images import ImageCodec, to_uint8
+from spotlight.diffusion.model import Conditioning
+from spotlight.diffusion.schedule import Scheduler, flow_sigmas
+from spotlight.diffusion.text import TextEncoder
+from spotlight.errors import CheckpointError
+
+CACHED_PROMPTS = 256
+"""So many embeddings are kept."""
+
+
+class FlowModel:
+    """A transformer of a family with its text encoders, schedule and image codec."""
+
+    def __init__(
+        self,
+        family: Family,
+        transformer: Any,
+        scheduler: Scheduler,
+        text_encoder: TextEncoder,
+        codec: ImageCodec,
+        negative_prompt: str = " ",
+    ) -> None:
+        self.transformer: Any = transformer
+        self._family = family
+        self._scheduler = scheduler
+        self._text_encoder = text_encoder
+        self._codec = codec
+        self._negative_prompt = negative_prompt
+        self._encoded: dict[str, dict[str, Tensor]] = {}
+
+    @property
+    def device(self) -> torch.device:
+        """Where forward passes run."""
+        device: torch.device = next(self.transformer.parameters()).device
+        return device
+
+    def latent_shape(self, height: int, width: int, frames: int = 1) -> tuple[int, int]:
+        """(tokens, channels) of packed latents; raises `JobError` naming the size that does not
+        fit.
+        """
+        geometry = self._codec.geometry
+        return geometry.grid(height, width, frames).tokens, geometry.channels
+
+    def encode_prompts(self, prompts: Sequence[str]) -> Conditioning:
+        """Embeddings at the fixed length; each prompt is encoded by itself, and kept a while."""
+        encoded = [self._encode(prompt) for prompt in prompts]
+        return Conditioning(
+            {
+                name: torch.stack([each[name] for each in encoded]).to(self.device)
+                for name in encoded[0]
+            }
+        )
+
+    def velocity(
+        self,
+        latents: Tensor,
+        sigmas: Tensor,
+        conditioning: Conditioning,
+        *,
+        height: int,
+        width: int,
+        frames: int = 1,
+        guidance: float = 1.0,
+    ) -> Tensor:
+        """v = eps - x0, [B, T, C] float32."""
+        grid = self._codec.geometry.grid(height, width, frames)
+        told = self._family.told(self._scheduler, sigmas)
+
+        def predict(of: Conditioning) -> Tensor:
+            return self._family.velocity(
+                self.transformer, latents, told, of.tensors, grid, guidance
+            ).float()
+
+        positive = predict(conditioning)
+        if guidance == 1.0 or self._family.embeds_guidance(self.transformer):
+            return positive
+        unconditional = self.encode_prompts([self._negative_prompt]).select([0] * len(latents))
+        return self._family.guide(positive, predict(unconditional), guidance)
+
+    def decode(self, latents: Tensor, height: int, width: int, frames: int = 1) -> np.ndarray:
+        """Images, uint8 [B, H, W, 3], or videos [B, F, H, W, 3]."""
+        grid = self._codec.geometry.grid(height, width, frames)
+        return to_uint8(self._codec.decode(latents.to(self.device), grid))
+
+    def sigmas(
+        self, steps: int, height: int, width: int, shift: float | None, frames: int = 1
+    ) -> Tensor:
+        """The schedule [steps + 1], float32 on the CPU."""
+        tokens, _ = self.latent_shape(height, width, frames)
+        return flow_sigmas(
+            self._scheduler, steps, tokens, shift, own_spacing=self._family.own_spacing
+        )
+
+    def trainable_state(self) -> dict[str, Tensor]:
+        """The parameters that require gradients, by name; they share memory with the model."""
+        return {
+            name: parameter.detach()
+            for name, parameter in self.transformer.named_parameters()
+            if parameter.requires_grad
+        }
+
+    @torch.no_grad()
+    def load_trainable_state(self, state: Mapping[str, Tensor]) -> None:
+        """Copy in place; raises `CheckpointError` for another set of names or another shape."""
+        own = self.trainable_state()
+        if own.keys() != state.keys():
+            odd = sorted(own.keys() ^ state.keys())
+            raise CheckpointError(
+                f"weights: {len(odd)} names do not match this model (first: {odd[0]}); they"
+                f" are of another job"
+            )
+        for name, tensor in own.items():
+            if tensor.shape != state[name].shape:
+                raise CheckpointError(
+                    f"weights: {name} has shape {tuple(state[name].shape)}, but this model"
+                    f" needs {tuple(tensor.shape)}"
+                )
+            tensor.copy_(state[name])
+
+    def _encode(self, prompt: str) -> dict[str, Tensor]:
+        encoded = self._encoded.pop(prompt, None) or self._text_encoder.encode(prompt)
+        self._encoded[prompt] = encoded
+        if len(self._encoded) > CACHED_PROMPTS:
+            # Used least recently; a thread that was left behind may be at it too.
+            self._encoded.pop(next(iter(self._encoded)), None)
+        return encoded

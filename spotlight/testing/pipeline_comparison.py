@@ -1,0 +1,106 @@
+"""Our sampler beside the pipelines of diffusers, on the same latents."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import diffusers
+import torch
+
+from spotlight.diffusion.checkpoints import load_model
+from spotlight.diffusion.families.registry import open_checkpoint
+from spotlight.diffusion.geometry import pack, unpack
+from spotlight.diffusion.noise import initial_noise
+from spotlight.diffusion.samplers import SamplerSettings, sample
+from spotlight.jobs import ModelSpec
+
+PROMPTS = ("a cat", 'a sign that says "open" &amp; shut')
+SEEDS = (1, 2)
+NEGATIVE_PROMPT = "a grey picture"
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is drawn by both."""
+
+    height: int
+    width: int
+    frames: int = 1
+    guidance: float = 1.0
+    steps: int = 3
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far both are from each other."""
+
+    latents: float
+    """Largest difference of a clean latent."""
+    pixels: float
+    """Largest difference of a pixel's colour, of 255."""
+
+
+def compare(folder: Path, case: Case, **scheduler: Any) -> Difference:
+    """Draw two samples by the pipeline of a checkpoint and by our sampler, in float32.
+
+    `scheduler` replaces fields of the pipeline's scheduler, in both.
+    """
+    family, checkpoint = open_checkpoint(folder)
+    facts = family.inspect(checkpoint)
+    geometry, grid = facts.geometry, facts.geometry.grid(case.height, case.width, case.frames)
+    pipeline = getattr(diffusers, family.pipeline).from_pretrained(folder)
+    pipeline.set_progress_bar_config(disable=True)
+    model: Any = load_model(
+        ModelSpec(checkpoint=str(folder), negative_prompt=NEGATIVE_PROMPT), device="cpu"
+    )
+    for owner, name in ((pipeline, "scheduler"), (model, "_scheduler")):
+        own = getattr(owner, name)
+        setattr(owner, name, type(own).from_config(own.config, **scheduler))
+    noise = initial_noise(SEEDS, (grid.tokens, geometry.channels))
+    theirs = noise
+    if family.name in ("sd3", "wan"):  # whose latents are no tokens
+        theirs = unpack(noise, grid, geometry.patch)
+        theirs = theirs if family.name == "wan" else theirs[:, :, 0]
+    options = _guidance(family.name, pipeline, case) | {
+        "prompt": list(PROMPTS),
+        "height": case.height,
+        "width": case.width,
+        "num_inference_steps": case.steps,
+    }
+    if case.frames > 1:
+        options["num_frames"] = case.frames
+    expected = pipeline(latents=theirs.clone(), output_type="latent", **options)[0]
+    drawn = torch.as_tensor(pipeline(latents=theirs.clone(), output_type="np", **options)[0])
+    if expected.dim() > 3:
+        whole = expected if expected.dim() == 5 else expected.unsqueeze(2)
+        expected = pack(whole, geometry.patch)
+    settings = SamplerSettings(
+        "ode",
+        case.steps,
+        case.height,
+        case.width,
+        guidance=case.guidance,
+        micro_batch=len(SEEDS),
+        frames=case.frames,
+    )
+    ours = sample(model, PROMPTS, SEEDS, settings).latents
+    pixels = torch.as_tensor(model.decode(ours, case.height, case.width, case.frames))
+    return Difference(
+        float((ours - expected).abs().max()),
+        float((pixels.float().reshape(drawn.shape) - drawn * 255).abs().max()),
+    )
+
+
+def _guidance(family: str, pipeline: Any, case: Case) -> dict[str, Any]:
+    """How the pipeline is told the scale; some of them cannot do without guidance by default."""
+    scale = case.guidance
+    if family in ("sd3", "wan"):
+        guided = {"guidance_scale": scale}
+    elif family == "flux" and pipeline.transformer.config.guidance_embeds:
+        return {"guidance_scale": scale}
+    else:
+        guided = {"true_cfg_scale": scale}
+    negative = {"negative_prompt": [NEGATIVE_PROMPT] * len(PROMPTS)} if scale > 1 else {}
+    return guided | negative

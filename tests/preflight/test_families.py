@@ -1,0 +1,211 @@
+"""Checkpoints of every family, and what is wrong with them, told without loading them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotlight.errors import CheckpointError, JobError, UserError
+from spotlight.jobs import JobSpec, job_from_data
+from spotlight.preflight.checks import check
+from spotlight.testing.tiny_families import make_tiny_checkpoint
+
+NAMES = ("qwen-image", "sd3", "flux", "wan")
+
+MakeJob = Callable[..., JobSpec]
+
+
+@pytest.fixture(scope="session")
+def originals(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny checkpoint of each family; nobody may change it."""
+    folder = tmp_path_factory.mktemp("families")
+    for name in NAMES:
+        make_tiny_checkpoint(name, folder / name)
+    return folder
+
+
+@pytest.fixture
+def folder(originals: Path, tmp_path: Path) -> Path:
+    """Copies of them, to be damaged."""
+    shutil.copytree(originals, tmp_path / "families")
+    return tmp_path / "families"
+
+
+@pytest.fixture
+def make_job(folder: Path, tmp_path: Path) -> MakeJob:
+    """Builds jobs on a checkpoint; `words` make the last training prompt."""
+
+    def make(name: str, words: str = "cat", **changes: Any) -> JobSpec:
+        train, validation = tmp_path / "train.txt", tmp_path / "validation.txt"
+        lines = [*(f'picture "{number}"' for number in range(10)), f'"{words}"']
+        train.write_text("\n".join(lines))
+        validation.write_text('a "dog"\n')
+        data: dict[str, Any] = {
+            "name": "job",
+            "model": {"checkpoint": str(folder / name), **changes.pop("model", {})},
+            "prompts": {"train": str(train), "validation": str(validation)},
+            "sampler": {"height": 32, "width": 48, **changes.pop("sampler", {})},
+        }
+        return job_from_data({**data, **changes})
+
+    return make
+
+
+def edit_json(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def refusal(job: JobSpec) -> str:
+    with pytest.raises(UserError) as caught:
+        check(job)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_sound_job_passes(make_job: MakeJob, name: str) -> None:
+    info = check(make_job(name)).checkpoint
+    assert info.family.name == name
+    assert info.needs_transformers
+    positions = 24 * 24 * 32 if name == "sd3" else 0
+    assert info.trainable == info.parameters - positions
+    lora = {"tuning": "lora", "lora": {"rank": 1}}
+    assert 0 < check(make_job(name, model=lora)).checkpoint.trainable < info.trainable
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_shard_that_is_missing_is_named(make_job: MakeJob, folder: Path, name: str) -> None:
+    index = {"weight_map": {"any.weight": "model-00002-of-00002.safetensors"}}
+    for part in ("transformer", "text_encoder", "vae"):
+        path = folder / name / part / "model.safetensors.index.json"
+        path.write_text(json.dumps(index))
+        problem = refusal(make_job(name))
+        assert f"{part}/model-00002-of-00002.safetensors is missing" in problem
+        path.unlink()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("part", ["transformer", "scheduler", "text_encoder", "tokenizer", "vae"])
+def test_a_part_that_is_missing_is_named(
+    make_job: MakeJob, folder: Path, name: str, part: str
+) -> None:
+    shutil.rmtree(folder / name / part)
+    assert f"{name}/{part} is missing" in refusal(make_job(name))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("part", ["transformer", "scheduler", "text_encoder", "vae"])
+def test_another_class_of_a_part_is_named(
+    make_job: MakeJob, folder: Path, name: str, part: str
+) -> None:
+    edit_json(folder / name / "model_index.json", **{part: ["diffusers", "Secret"]})
+    problem = refusal(make_job(name))
+    assert f"model_index.json names no {part} that is known here; known: " in problem
+    assert "Secret" not in problem
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_another_pipeline_of_the_same_transformer_is_refused(
+    make_job: MakeJob, folder: Path, name: str
+) -> None:
+    edit_json(folder / name / "model_index.json", _class_name="SecretPipeline")
+    assert "is of another pipeline than" in refusal(make_job(name))
+
+
+@pytest.mark.parametrize(
+    ("name", "other"), [("sd3", "wan"), ("flux", "qwen-image"), ("wan", "sd3")]
+)
+def test_a_vae_of_another_family_is_named(
+    make_job: MakeJob, folder: Path, name: str, other: str
+) -> None:
+    shutil.rmtree(folder / name / "vae")
+    shutil.copytree(folder / other / "vae", folder / name / "vae")
+    assert f"{name}/vae/config.json is not of a AutoencoderKL" in refusal(make_job(name))
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "change", "problem"),
+    [
+        ("sd3", "vae", {"latent_channels": 8}, "has in_channels 4, but the VAE's is 8"),
+        ("sd3", "text_encoder_3", {"d_model": 48}, "has joint_attention_dim 32, but d_model"),
+        ("sd3", "text_encoder_2", {"projection_dim": 8}, "has pooled_projection_dim 32, but"),
+        ("flux", "vae", {"latent_channels": 8}, "has in_channels 16, but four times .* is 32"),
+        ("flux", "text_encoder", {"hidden_size": 8}, "has pooled_projection_dim 16, but"),
+        ("flux", "text_encoder_2", {"d_model": 48}, "has joint_attention_dim 32, but d_model"),
+        ("flux", "transformer", {"axes_dims_rope": [4, 4, 4]}, "do not add up"),
+        ("wan", "vae", {"z_dim": 8}, "has in_channels 4, but z_dim of the VAE is 8"),
+        ("wan", "text_encoder", {"d_model": 48}, "has text_dim 32, but d_model"),
+        ("wan", "transformer", {"patch_size": [2, 2, 2]}, "it must be"),
+        ("wan", "transformer", {"image_dim": 1280}, "give a text-to-video checkpoint"),
+    ],
+)
+def test_parts_that_do_not_fit_each_other_are_named(
+    make_job: MakeJob, folder: Path, name: str, part: str, change: dict[str, Any], problem: str
+) -> None:
+    edit_json(folder / name / part / "config.json", **change)
+    with pytest.raises(CheckpointError, match=problem):
+        check(make_job(name))
+
+
+def test_a_scheduler_that_is_not_for_flow_matching_is_refused(
+    make_job: MakeJob, folder: Path
+) -> None:
+    edit_json(folder / "wan" / "scheduler" / "scheduler_config.json", use_flow_sigmas=False)
+    assert "scheduler_config.json has no use_flow_sigmas" in refusal(make_job("wan"))
+
+
+def test_two_transformers_are_refused(make_job: MakeJob, folder: Path) -> None:
+    two = ["diffusers", "WanTransformer3DModel"]
+    edit_json(folder / "wan" / "model_index.json", transformer_2=two)
+    assert "names two transformers" in refusal(make_job("wan"))
+
+
+@pytest.mark.parametrize(
+    ("name", "sampler", "problem"),
+    [
+        ("sd3", {"height": 34}, "sampler.height: 34 pixels cannot be cut into patches of 4"),
+        ("sd3", {"width": 100}, "sampler.width: 100 pixels are more than the model has positions"),
+        ("flux", {"width": 46}, "sampler.width: 46 pixels cannot be cut into patches of 4"),
+        ("wan", {"height": 40}, "sampler.height: 40 pixels cannot be cut into patches of 16"),
+        ("wan", {"frames": 6}, "sampler.frames: 6 frames cannot be cut into .* use 5 or 9"),
+        ("wan", {"frames": 129}, "sampler.frames: 129 frames are more than .* at most 125"),
+        ("qwen-image", {"frames": 5}, "sampler.frames: 5 frames .* draws images; leave it out"),
+        ("sd3", {"frames": 5}, "sampler.frames: 5 frames .* draws images; leave it out"),
+        ("flux", {"frames": 5}, "sampler.frames: 5 frames .* draws images; leave it out"),
+        ("wan", {"degree": 16}, "sampler.degree: 6 image tokens leave some of 16 members"),
+    ],
+)
+def test_a_size_that_the_model_cannot_do_is_named(
+    make_job: MakeJob, name: str, sampler: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(JobError, match=problem):
+        check(make_job(name, sampler=sampler))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_adapter_for_a_module_that_is_not_there_is_named(make_job: MakeJob, name: str) -> None:
+    model = {"tuning": "lora", "lora": {"targets": ["to_q", "to_nothing"]}}
+    problem = refusal(make_job(name, model=model))
+    assert "model.lora.targets: no linear module `to_nothing`" in problem
+
+
+@pytest.mark.parametrize(("name", "most"), [("sd3", 256), ("flux", 512), ("wan", 512)])
+def test_a_prompt_that_the_encoder_cannot_read_is_named_by_its_line(
+    make_job: MakeJob, name: str, most: int
+) -> None:
+    others = len('""') + 1  # and a mark for the end
+    check(make_job(name, words="x" * (most - others)))
+    with pytest.raises(JobError, match=rf"line 11: .* {most + 1} tokens, .* reads at most {most}"):
+        check(make_job(name, words="x" * (most - others + 1)))
+
+
+@pytest.mark.parametrize(("name", "part"), [("sd3", "tokenizer_3"), ("wan", "tokenizer")])
+def test_a_tokenizer_that_cannot_be_read_is_named(
+    make_job: MakeJob, folder: Path, name: str, part: str
+) -> None:
+    (folder / name / part / "tokenizer.json").write_text("{")
+    assert f"{part}/tokenizer.json is no tokenizer" in refusal(make_job(name, words="x" * 600))
