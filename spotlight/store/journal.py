@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
+import tempfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
@@ -137,6 +138,21 @@ class Journal:
                 for key, body, _ in _records(self.path, self._connection, prefix.encode())
             ]
 
+    @property
+    def owner(self) -> str:
+        """Whose it is."""
+        return self._state.owner
+
+    def image(self) -> bytes:
+        """The journal as it is now, as the bytes of a file that `open` takes.
+
+        Raises `JournalError` if it cannot be read, or takes no more.
+        """
+        if self._refusal:
+            raise JournalError(self._refusal)
+        with _explaining(self.path):
+            return self._connection.serialize()
+
     def close(self) -> None:
         """Release the file; a second call does nothing."""
         self._refusal = self._refusal or f"{self.path} is closed; open it again to write"
@@ -192,6 +208,23 @@ class Journal:
         (busy, _, _) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         if busy:
             raise OSError(None, "the log could not be moved into the database", str(self.path))
+
+
+def packed(image: bytes, owner: str, without: Iterable[str]) -> bytes:
+    """The image of the same journal without the records that begin so, and without the room that
+    they took. Raises `JournalError`, or `OSError` where there is no room for temporary files.
+    """
+    with tempfile.TemporaryDirectory(prefix="spotlight-") as folder:
+        path = Path(folder) / "journal.sqlite"
+        path.write_bytes(image)
+        journal = Journal.open(path, owner)
+        try:
+            journal.write({}, drop=without)
+            with _explaining(path):
+                journal._connection.execute("VACUUM")
+        finally:
+            journal.close()
+        return path.read_bytes()
 
 
 def _change(key: bytes, body: bytes | None) -> _Change:

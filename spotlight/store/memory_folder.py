@@ -1,5 +1,5 @@
 """A node's folder in memory: where its copy of the weights is, so that workers of the machine read
-it at memory speed.
+it at memory speed. A user may name a folder of a disk instead, where memory is short.
 
 Its owner holds a lock on the folder for as long as it lives, however it ends; the kernel lets go of
 it then. One that nobody holds was left behind, and is removed when the next node starts. Process
@@ -14,24 +14,26 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from spotlight.errors import UserError
+
 _PREFIX = "spotlight-"
 SHARED_MEMORY = Path("/dev/shm")
 
 
 class MemoryFolder:
-    """A new folder of this process, in shared memory where the system has it.
+    """A new folder of this process.
 
     Args:
-        base: the folder of shared memory; where there is none, that of temporary files is used.
+        base: the folder that it is made in; by default shared memory, and where the system has none
+            the folder of temporary files.
     """
 
-    def __init__(self, base: Path = SHARED_MEMORY) -> None:
+    def __init__(self, base: Path | None = None) -> None:
+        base = base or default_base()
         remove_leftovers(base)
         lock = None
         while lock is None:  # another process may take it for a leftover before it is locked
-            self.path = Path(
-                tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=_existing(base))
-            )
+            self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=base))
             lock = _lock(self.path)
         self._lock = lock
 
@@ -41,14 +43,33 @@ class MemoryFolder:
         os.close(self._lock)
 
 
-def remove_leftovers(base: Path = SHARED_MEMORY) -> None:
+def remove_leftovers(base: Path | None = None) -> None:
     """Remove the folders whose owners are gone."""
-    for folder in _existing(base).glob(f"{_PREFIX}*-*"):
+    for folder in (base or default_base()).glob(f"{_PREFIX}*-*"):
         pid = folder.name.removeprefix(_PREFIX).partition("-")[0]
         lock = _lock(folder) if pid.isdigit() else None
         if lock is not None:
             shutil.rmtree(folder, ignore_errors=True)
             os.close(lock)
+
+
+def usable_base(option: str, folder: Path | None) -> Path | None:
+    """The absolute path of a folder that a user named for stores; None for None.
+
+    Raises `UserError` that names the option, unless a folder can be made there.
+    """
+    if folder is None:
+        return None
+    try:
+        base = folder.resolve(strict=True)
+        Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base)).rmdir()
+    except (OSError, ValueError, RuntimeError) as error:
+        problem = getattr(error, "strerror", None) or str(error)
+        raise UserError(
+            f"{option} {folder}: {problem}; name a folder of this machine that is there and can be"
+            " written"
+        ) from error
+    return base
 
 
 def _lock(folder: Path) -> int | None:
@@ -69,5 +90,6 @@ def _lock(folder: Path) -> int | None:
     return None
 
 
-def _existing(base: Path) -> Path:
-    return base if base.is_dir() else Path(tempfile.gettempdir())
+def default_base() -> Path:
+    """Where a store is made unless a user names a folder."""
+    return SHARED_MEMORY if SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir())

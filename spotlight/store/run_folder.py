@@ -18,7 +18,7 @@ import shutil
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, BinaryIO
 
 import msgspec
 
@@ -180,6 +180,12 @@ class RunFolder:
         with _explaining(self.path):
             return saved_iterations(self.path)
 
+    def open_checkpoint(self, number: int) -> BinaryIO:
+        """The checkpoint after so many iterations, to be read."""
+        path = self.path / checkpoint_path(number)
+        with _explaining(path):
+            return open(path, "rb")
+
     def keep_checkpoints(self, kept: Collection[int]) -> None:
         """Delete all checkpoints but these, and what a trainer that was killed left of them."""
         with _explaining(self.path):
@@ -190,6 +196,22 @@ class RunFolder:
             for part in (self.path / "checkpoints").glob(".iteration-*.partial"):
                 if part.name[1 : 1 + len(newest)] <= newest:
                     part.unlink(missing_ok=True)
+
+    @contextmanager
+    def new_export(self) -> Iterator[Path]:
+        """A new folder, which takes the place of `export/` when the context ends well; else it is
+        gone, and what was there stays."""
+        part, export = self.path / ".export.partial", self.path / "export"
+        with _explaining(self.path):
+            shutil.rmtree(part, ignore_errors=True)
+            part.mkdir()
+        try:
+            yield part
+            with _explaining(self.path):
+                shutil.rmtree(export, ignore_errors=True)
+                part.replace(export)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
 
     def close(self) -> None:
         """Release the folder."""

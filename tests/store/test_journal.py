@@ -18,7 +18,7 @@ from journal_kit import OWNER, contents, copied, log_of, opened
 from spotlight import failpoints
 from spotlight.errors import JournalError, RunFolderError
 from spotlight.store import journal as journal_module
-from spotlight.store.journal import Journal
+from spotlight.store.journal import Journal, packed
 
 
 @pytest.fixture
@@ -454,3 +454,46 @@ def test_a_database_of_something_else_is_refused(path):
     connection.close()
     with pytest.raises(JournalError, match="its tables are not a journal's"):
         Journal.open(path, OWNER)
+
+
+# ------------------------------------------------------------------------------------------ images
+
+
+def test_an_image_is_the_journal_as_it_was_and_the_journal_goes_on(path, tmp_path):
+    with opened(path) as journal:
+        journal.write({"progress/1": b"far", "request/1": b"a"})
+        image = journal.image()
+        journal.write({"progress/1": b"further"})
+        term = journal.term
+    (tmp_path / "copy").write_bytes(image)
+    with opened(tmp_path / "copy") as copy:
+        assert dict(copy.items()) == {"progress/1": b"far", "request/1": b"a"}
+        assert copy.term > term, "no lease of the first journal can be granted again"
+    assert contents(path)["progress/1"] == b"further"
+
+
+def test_a_packed_image_lacks_what_is_left_out_and_its_room(path, tmp_path):
+    with opened(path) as journal:
+        journal.write({f"request/{number}": bytes(1000) for number in range(200)})
+        journal.write({"progress/1": b"far"})
+        image = journal.image()
+    small = packed(image, OWNER, ("request/", "published/"))
+    assert len(small) < len(image) / 10
+    (tmp_path / "copy").write_bytes(small)
+    assert contents(tmp_path / "copy") == {"progress/1": b"far"}
+
+
+def test_an_image_that_is_damaged_is_not_packed(path):
+    with opened(path) as journal:
+        image = journal.image()
+    with pytest.raises(JournalError):
+        packed(image[: len(image) // 2], OWNER, ())
+    with pytest.raises(JournalError, match="belongs to the job"):
+        packed(image, "another", ())
+
+
+def test_a_closed_journal_has_no_image(path):
+    with opened(path) as journal:
+        pass
+    with pytest.raises(JournalError, match="is closed"):
+        journal.image()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from spotlight.store.memory_folder import MemoryFolder, remove_leftovers
+from spotlight.errors import UserError
+from spotlight.store import memory_folder
+from spotlight.store.memory_folder import MemoryFolder, remove_leftovers, usable_base
 
 
 @pytest.fixture
@@ -108,6 +111,38 @@ def test_without_shared_memory_the_temporary_folder_is_used(
     base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(base))
-    made = MemoryFolder(base / "missing")
+    monkeypatch.setattr(memory_folder, "SHARED_MEMORY", base / "missing")
+    made = MemoryFolder()
     assert made.path.parent == base
     made.remove()
+
+
+def test_a_folder_that_a_user_names_takes_stores_and_is_left_as_it_was(base: Path) -> None:
+    (base / "link").symlink_to(base)
+    assert usable_base("--store", base / "link") == base.resolve()
+    assert usable_base("--store", None) is None
+    assert {path.name for path in base.iterdir()} == {"link"}
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [("missing", "No such file"), ("file", "Not a directory"), ("a\0b", "null byte")],
+)
+def test_a_folder_that_takes_no_stores_is_one_line_that_names_the_option(
+    base: Path, name: str, problem: str
+) -> None:
+    (base / "file").write_bytes(b"")
+    with pytest.raises(UserError, match=rf"^--store .*{problem}.*; name a folder") as error:
+        usable_base("--store", base / name)
+    assert "\n" not in str(error.value)
+
+
+def test_a_folder_that_cannot_be_written_is_refused(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> str:  # root may write everywhere
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("tempfile.mkdtemp", refuse)
+    with pytest.raises(UserError, match=r"^--store .*: Permission denied"):
+        usable_base("--store", base)

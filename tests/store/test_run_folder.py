@@ -486,9 +486,9 @@ def test_checkpoints_that_are_not_kept_are_deleted(path, folder):
     assert {"notes.txt", "iteration-best.safetensors"} <= others
 
 
-def test_what_trainers_left_that_were_killed_while_they_saved_is_deleted(path, folder):
+def test_what_a_kill_left_of_checkpoints_is_deleted(path, folder):
     (path / "checkpoints").mkdir()
-    parts = [f".iteration-{number:06d}.safetensors.17.partial" for number in (5, 10, 15)]
+    parts = [f".iteration-{number:06d}.safetensors.partial" for number in (5, 10, 15)]
     for name in parts:
         (path / "checkpoints" / name).write_bytes(b"")
     folder.keep_checkpoints({5, 10})
@@ -530,6 +530,44 @@ def test_a_folder_that_is_gone_while_it_is_open_is_named(path, folder, how):
 def test_without_checkpoints_there_is_nothing_to_delete(folder):
     folder.keep_checkpoints({5})
     assert folder.checkpoints() == []
+
+
+# --- the exported model ---
+
+
+def test_a_new_export_takes_the_place_of_the_earlier_one_as_a_whole(path, folder):
+    for name in ("first", "second"):
+        with folder.new_export() as export:
+            (export / name).write_text(name)
+        assert [file.name for file in (path / "export").iterdir()] == [name]
+    assert list(path.glob(".export*")) == []
+
+
+def test_an_earlier_export_stays_when_a_new_one_fails(path, folder):
+    with folder.new_export() as export:
+        (export / "model").write_text("first")
+    with pytest.raises(ValueError, match="half"), folder.new_export() as export:
+        (export / "model").write_text("second")
+        raise ValueError("half of it")
+    assert (path / "export" / "model").read_text() == "first"
+    assert list(path.glob(".export*")) == []
+
+
+def test_what_a_kill_left_of_an_export_is_not_in_the_next_one(path, folder):
+    (path / ".export.partial").mkdir()
+    (path / ".export.partial" / "left").write_text("")
+    with folder.new_export() as export:
+        (export / "model").write_text("model")
+    assert [file.name for file in (path / "export").iterdir()] == ["model"]
+
+
+def test_an_export_that_cannot_be_begun_names_the_folder(path, folder):
+    (path / ".export.partial").write_text("in the way")
+    with (
+        pytest.raises(RunFolderError, match=r"\.export\.partial: File exists"),
+        folder.new_export(),
+    ):
+        pytest.fail("there is no folder")
 
 
 # --- pictures ---

@@ -67,7 +67,7 @@ def test_listening_on_all_interfaces_asks_for_the_address_that_others_use(listen
 @pytest.mark.parametrize(
     ("listen", "advertise", "problem"),
     [
-        ("10.0.0.1", "", "--listen '10.0.0.1': must be HOST:PORT"),
+        ("10.0.0.1", "", "--listen '10.0.0.1': names no port"),
         ("", "", "--listen '': names no host"),
         (":7070", "", "--listen ':7070': names no host"),
         ("10.0.0.1:70700", "", "a number from 0 to 65535"),

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import mmap
 import secrets
 import select
+from http import HTTPStatus
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from typing import Any
@@ -16,15 +18,17 @@ from typing import Any
 from isal.isal_zlib import crc32
 from msgspec import structs
 
-from spotlight.errors import TransferFailed
+from spotlight.errors import TransferFailed, TransferRefused
 from spotlight.timings import TransferTimings
 from spotlight.transport.control.bad_input import clipped
+from spotlight.transport.tensors import ucx
 from spotlight.transport.tensors.connections import exchange
 from spotlight.transport.tensors.folder import Folder
 from spotlight.transport.tensors.incoming import Incoming, in_thread
 from spotlight.transport.tensors.keys import checked
 from spotlight.transport.tensors.offers import (
     CHECKSUM,
+    UCX,
     WRITTEN,
     is_intact,
     machine_identity,
@@ -50,14 +54,14 @@ async def fetch(offer: BundleOffer, timings: TransferTimings = TransferTimings()
         return data
 
     def receive(connection: HTTPConnection) -> bytes:
-        with _ask(connection, offer, first=0) as response:
+        with _ask(connection, offer, 0) as response:
             # Before reading: a bundle of another size is not the one that was offered.
             data = response.read() if response.length == offer.nbytes else b""
         if not is_intact(data, offer):
             raise _damaged(offer)
         return data
 
-    limit_s = _limit_s(offer.nbytes, timings)
+    limit_s = limit_s_of(offer.nbytes, timings)
     return await exchange(offer.store, f"get {offer.key}", receive, timings, limit_s)
 
 
@@ -69,27 +73,31 @@ async def upload(
 
     Raises `TransferFailed` if the store does not take it in time.
     """
-    checked(key)
-    limit_s = _limit_s(len(data), timings)
     folder = Folder(Path(store.root), prefix=f"{secrets.token_hex(8)}-")
     try:
         if await in_thread(lambda: _write(folder, store, data)):
             with contextlib.suppress(TransferFailed):  # perhaps its folder is another one
-                return await _put(store, key, data, timings, limit_s, written=f"{folder.prefix}0")
+                return await put(store, key, data, timings, written=f"{folder.prefix}0")
     finally:
         folder.abandon(f"{folder.prefix}0")
-    return await _put(store, key, data, timings, limit_s)
+    return await put(store, key, data, timings)
 
 
-async def _put(
+async def put(
     store: StoreEndpoint,
     key: str,
-    data: bytes,
+    data: bytes | mmap.mmap,
     timings: TransferTimings,
-    limit_s: float,
     *,
     written: str = "",
 ) -> BundleOffer:
+    """Send a bundle to a store; or only its checksum, if it is `written` under that name among what
+    is not finished in the store's folder.
+
+    Raises `TransferFailed` if the store does not take it in time.
+    """
+    checked(key)
+
     def send(connection: HTTPConnection) -> BundleOffer:
         checksum = crc32(data)
         connection.putrequest("PUT", f"/{key}", skip_accept_encoding=True)
@@ -105,7 +113,7 @@ async def _put(
             token = response.read(_LONGEST_TOKEN).decode("latin-1")
         return BundleOffer(key, len(data), checksum, structs.replace(store, token=token))
 
-    return await exchange(store, f"put {key}", send, timings, limit_s)
+    return await exchange(store, f"put {key}", send, timings, limit_s_of(len(data), timings))
 
 
 async def download(
@@ -118,31 +126,56 @@ async def download(
     """
 
     def receive(connection: HTTPConnection) -> None:
-        with _ask(connection, offer, first=incoming.nbytes) as response:
-            if response.length != offer.nbytes - incoming.nbytes:
-                raise _damaged(offer)
-            buffer = memoryview(bytearray(min(_CHUNK, response.length)))
-            while count := response.readinto(buffer):
-                incoming.write([buffer[:count]])
+        with _ask(connection, offer, incoming.nbytes) as response:
+            take(response)
+
+    def take(response: HTTPResponse) -> None:
+        if response.length != offer.nbytes - incoming.nbytes:
+            raise _damaged(offer)
+        buffer = memoryview(bytearray(min(_CHUNK, response.length)))
+        while count := response.readinto(buffer):
+            incoming.write([buffer[:count]])
         if incoming.nbytes < offer.nbytes:
             raise TransferFailed("the connection closed in the middle of a bundle")
 
+    def receive_by_ucx(connection: HTTPConnection) -> None:
+        if not ucx.is_installed():
+            return receive(connection)
+        asked = connection.sock  # the answer takes it over
+        left = offer.nbytes - incoming.nbytes
+        with (
+            ucx.receiver() as receiver,
+            _ask(connection, offer, incoming.nbytes, receiver.target) as response,
+        ):
+            if UCX not in response.headers:  # the store sends by UCX no longer
+                return take(response)
+            if response.headers[UCX] != str(left):
+                raise _damaged(offer)
+            for part in receiver.chunks(left, asked, timings.idle_limit_s):
+                incoming.write([part])
+
+    way = receive_by_ucx if offer.store.ucx else receive
     if incoming.nbytes < offer.nbytes or not offer.nbytes:
-        await exchange(offer.store, f"get {offer.key}", receive, timings, limit_s)
+        await exchange(offer.store, f"get {offer.key}", way, timings, limit_s)
     if incoming.checksum != offer.checksum:
         raise _damaged(offer)
 
 
-def _limit_s(nbytes: int, timings: TransferTimings) -> float:
+def limit_s_of(nbytes: int, timings: TransferTimings) -> float:
+    """How long a transfer of so many bytes may take."""
     return timings.transfer_limit_s + nbytes / _SLOWEST_BYTES_PER_S
 
 
-def _ask(connection: HTTPConnection, offer: BundleOffer, *, first: int) -> Any:
+def _ask(
+    connection: HTTPConnection, offer: BundleOffer, first: int, target: ucx.Target | None = None
+) -> Any:
     """The answer to a request for a bundle from its byte `first` on, with its body still to be
-    read; raises `TransferFailed` if it is a refusal."""
+    read; by UCX if that has a target. Raises `TransferFailed` if it is a refusal."""
     headers = {"Authorization": f"Bearer {_sendable(offer.store.token)}"}
     if first:
         headers["Range"] = f"bytes={first}-"
+    if target is not None:
+        headers[UCX] = str(target)
     connection.request("GET", f"/{checked(offer.key)}", headers=headers)
     return _answered(connection, 206 if first else 200)
 
@@ -167,8 +200,10 @@ def _write(folder: Folder, store: StoreEndpoint, data: bytes) -> bool:
 
 def _send_body(connection: HTTPConnection, data: memoryview) -> None:
     """Until all is sent, or the store has answered already: it takes no more."""
+    events = select.poll()  # `select.select` takes no descriptor above 1,023
+    events.register(connection.sock, select.POLLIN)
     for start in range(0, len(data), _CHUNK):
-        if select.select([connection.sock], [], [], 0)[0]:
+        if events.poll(0):
             return
         try:
             connection.send(data[start : start + _CHUNK])
@@ -182,14 +217,15 @@ def _answered(connection: HTTPConnection, status: int = 200) -> HTTPResponse:
         return response
     with response:
         problem = response.read(_LONGEST_PROBLEM).decode("utf-8", "replace")
-    raise TransferFailed(f"refused: {clipped(problem or f'{response.status} {response.reason}')}")
+    problem = problem or f"{response.status} {response.reason}"
+    raise TransferRefused(response.status, f"refused: {clipped(problem)}")
 
 
 def _sendable(token: str) -> str:
     """The token, which may be anything that a peer says; raises `TransferFailed` for what cannot be
     one, and could not be sent."""
     if not (token.isascii() and token.isprintable()):
-        raise TransferFailed("refused: wrong token")
+        raise TransferRefused(HTTPStatus.UNAUTHORIZED, "refused: wrong token")
     return token
 
 

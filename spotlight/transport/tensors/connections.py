@@ -15,8 +15,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from spotlight.errors import TransferFailed
+from spotlight.errors import TransferFailed, TransferRefused, WrongCertificate
 from spotlight.timings import TransferTimings
+from spotlight.transport.tensors.certificates import secured, shake_hands
 from spotlight.types import StoreEndpoint
 
 T = TypeVar("T")
@@ -34,7 +35,8 @@ async def exchange(
     Args:
         what: for messages.
 
-    Raises `TransferFailed` for whatever goes wrong on the way, and when the time is up.
+    Raises `TransferFailed` for whatever goes wrong on the way, and when the time is up;
+    `TransferRefused` when the store refuses, `WrongCertificate` when it is not the store.
     """
     where = f"{what} at {store.host}:{store.port}"
     line = _Line(store, timings)
@@ -54,7 +56,7 @@ async def exchange(
     except TimeoutError as error:
         raise TransferFailed(f"{where} took longer than {round(limit_s, 2):g} s") from error
     except (OSError, http.client.HTTPException, TransferFailed) as error:
-        raise TransferFailed(f"{where} failed: {_in_words(error)}") from error
+        raise _explained(error, where) from error
     finally:
         thread.shutdown()  # it has nothing left to do
 
@@ -70,17 +72,23 @@ class _Line:
         self._is_cut = False
 
     def use(self, talk: Callable[[http.client.HTTPConnection], T]) -> T:
-        """Connect, and `talk`; raises `TransferFailed`, `OSError` or `HTTPException`."""
+        """Connect to the store, and to no other if its certificate is known, and `talk`; raises
+        `TransferFailed`, `OSError` or `HTTPException`."""
         idle_s = self._timings.idle_limit_s
-        with contextlib.closing(self._connect()) as connected:
+        with contextlib.ExitStack() as stack:
+            connected = stack.enter_context(self._connect())
             connected.settimeout(idle_s)
-            connection = http.client.HTTPConnection(self._store.host, self._store.port)
-            connection.sock = connected
-            with contextlib.closing(connection):
-                try:
-                    return talk(connection)
-                except TimeoutError as error:
-                    raise TransferFailed(f"the store was silent for {idle_s:g} s") from error
+            try:
+                if self._store.fingerprint:
+                    connected = stack.enter_context(secured(connected))
+                    self._adopt(connected)
+                    shake_hands(connected, self._store.fingerprint)
+                connection = http.client.HTTPConnection(self._store.host, self._store.port)
+                connection.sock = connected
+                stack.callback(connection.close)
+                return talk(connection)
+            except TimeoutError as error:
+                raise TransferFailed(f"the store was silent for {idle_s:g} s") from error
 
     def cut(self) -> None:
         """End whatever the thread waits for."""
@@ -88,7 +96,8 @@ class _Line:
             self._is_cut = True
             if self._socket is not None:
                 with contextlib.suppress(OSError):
-                    self._socket.shutdown(socket.SHUT_RDWR)
+                    # That of a socket with TLS would take the TLS off first.
+                    socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def _connect(self) -> socket.socket:
         host, limit_s = self._store.host, self._timings.connect_limit_s
@@ -116,6 +125,13 @@ class _Line:
             if self._is_cut:
                 raise OSError("the transfer was given up")
             self._socket = connecting
+
+
+def _explained(error: Exception, where: str) -> TransferFailed:
+    message = f"{where} failed: {_in_words(error)}"
+    if isinstance(error, TransferRefused):
+        return TransferRefused(error.status, message)
+    return (WrongCertificate if isinstance(error, WrongCertificate) else TransferFailed)(message)
 
 
 def _in_words(error: Exception) -> str:

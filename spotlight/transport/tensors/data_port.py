@@ -2,9 +2,9 @@
 
 It runs on a thread and an event loop of its own, so that no transfer keeps the process's loop from
 turning. The token of a request says which store is meant, and who asks. A connection carries one
-request. It is a stranger's until the request's head has come and is allowed; strangers are few and
-have little time, and when others come the oldest goes. A transfer may take its time as long as it
-goes on.
+request, with TLS if the port has a certificate. It is a stranger's until the request's head has
+come and is allowed; strangers are few and have little time, and when others come the oldest goes. A
+transfer may take its time as long as it goes on. What is refused is counted.
 """
 
 from __future__ import annotations
@@ -12,19 +12,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import ssl
 import threading
+from asyncio.sslproto import SSLProtocol
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from http import HTTPStatus
 from typing import Any, Protocol, Self
 
+import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler
 
-from spotlight.errors import TransferFailed
+from spotlight.errors import TransferFailed, TransferRefused
 from spotlight.timings import TransferTimings
 from spotlight.transport import descriptors
+from spotlight.transport.tensors.certificates import Certificate
 from spotlight.transport.tensors.serving import (
     READ_AHEAD,
     ConnectionBroken,
@@ -33,7 +38,9 @@ from spotlight.transport.tensors.serving import (
 )
 
 _BACKLOG = 1024
+_MOST_BROKEN_BY_UCX = 8
 _log = logging.getLogger(__name__)
+_events = structlog.get_logger(__name__)
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
@@ -70,6 +77,8 @@ class DataPort:
         port: to bind; 0 for a free one.
         advertise: the host by which others reach it; `host` unless given.
         advertise_port: the port by which others reach it; the bound one unless given.
+        certificate: with which it speaks TLS, and nothing else.
+        ucx: send by UCX to whoever asks for that.
         timings: how long it waits for a client.
     """
 
@@ -80,12 +89,22 @@ class DataPort:
         *,
         advertise: str = "",
         advertise_port: int = 0,
+        certificate: Certificate | None = None,
+        ucx: bool = False,
         timings: TransferTimings = TransferTimings(),
     ) -> None:
         self.host = advertise or host
         """By which others reach it."""
         self.port = advertise_port
         """By which others reach it; only after `start`."""
+        self.fingerprint = "" if certificate is None else certificate.fingerprint
+        """By which others know it; empty if it speaks no TLS."""
+        self.ucx = ucx
+        """Whether it sends by UCX to whoever asks for that; else they get HTTP."""
+        self._broken_by_ucx = 0
+        self.refusals: Counter[int] = Counter()
+        """Requests that were refused, by status of HTTP."""
+        self._certificate = certificate
         self._bind = (host, port)
         self._timings = timings
         self._limit = connection_limit()
@@ -125,6 +144,15 @@ class DataPort:
         """Serve it no longer; what is under way goes on."""
         self._stores = [each for each in self._stores if each is not store]
 
+    def broke_by_ucx(self) -> None:
+        """A transfer by UCX was broken off. UCXX keeps a dozen descriptors of each for ever, so
+        after some of them there is only HTTP.
+        """
+        self._broken_by_ucx += 1
+        if self._broken_by_ucx >= _MOST_BROKEN_BY_UCX and self.ucx:
+            self.ucx = False
+            _events.warning("ucx_no_longer_used", broken_transfers=self._broken_by_ucx)
+
     async def aclose(self) -> None:
         """End all connections. Idempotent."""
         thread, self._thread = self._thread, None
@@ -134,6 +162,8 @@ class DataPort:
             with contextlib.suppress(RuntimeError):  # it has ended by itself
                 self._loop.call_soon_threadsafe(self._server.closing.set)
         await asyncio.to_thread(thread.join)
+        if self.refusals:
+            _events.info("data_port_refused", requests=dict(self.refusals))
 
     # --- on the port's thread ---
 
@@ -146,7 +176,8 @@ class DataPort:
         loop = asyncio.get_running_loop()
         server = _Server(self._handle, self._timings.header_limit_s, self._limit)
         try:
-            listener = await loop.create_server(server, *self._bind, backlog=_BACKLOG)
+            connected = self._secured(server, loop) if self._certificate else server
+            listener = await loop.create_server(connected, *self._bind, backlog=_BACKLOG)
         except OSError as error:
             bound.set_exception(error)
             return
@@ -158,11 +189,17 @@ class DataPort:
             loop.remove_reader(each)
         for task in self._answering:  # a connection that is aborted in a sendfile is an error
             task.cancel()
+        server.abort()
         while others := asyncio.all_tasks() - {asyncio.current_task()}:
-            server.abort()
             await asyncio.wait(others)
+            server.abort()
         await asyncio.sleep(0)  # what was aborted last closes its socket
         listener.close()
+
+    def _secured(self, server: _Server, loop: asyncio.AbstractEventLoop) -> Callable[[], _Secured]:
+        assert self._certificate is not None
+        context = self._certificate.context
+        return lambda: _Secured(server, loop, context, self._timings.header_limit_s)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         task = asyncio.current_task()
@@ -171,7 +208,8 @@ class DataPort:
         try:
             response = await self._answer(request)
         except TransferFailed as error:
-            response = refusal(str(error))
+            response = refusal(error)
+            self.refusals[response.status] += 1
         except ConnectionBroken:
             assert request.transport is not None
             request.transport.abort()
@@ -188,7 +226,7 @@ class DataPort:
             if owner is not None:
                 with self._transfer(request, owner):
                     return await store.answer(owner, request)
-        raise TransferFailed("wrong token")
+        raise TransferRefused(HTTPStatus.UNAUTHORIZED, "wrong token")
 
     @contextlib.contextmanager
     def _transfer(self, request: web.BaseRequest, owner: str) -> Iterator[None]:
@@ -204,6 +242,9 @@ class DataPort:
             self._transfers[owner] -= 1
             if not self._transfers[owner]:
                 del self._transfers[owner]
+
+
+Abort = Callable[[], None]
 
 
 class _Server(web.Server):
@@ -226,21 +267,27 @@ class _Server(web.Server):
         self.closing = asyncio.Event()
         self._header_limit_s = header_limit_s
         self._limit = limit
-        self._strangers: dict[RequestHandler, asyncio.TimerHandle] = {}
-        """In the order in which they came."""
+        self._strangers: dict[RequestHandler, tuple[asyncio.TimerHandle, Abort]] = {}
+        """In the order in which they came: what ends each in time, or now."""
 
     def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
         super().connection_made(handler, transport)
+        self.is_stranger(handler, transport.abort)
+
+    def is_stranger(self, handler: RequestHandler, abort: Abort) -> None:
+        """Somebody is connected, or was, and has agreed on TLS since."""
         if self.closing.is_set():
-            transport.abort()
+            abort()
+            return
+        if handler in self._strangers:
             return
         later = asyncio.get_running_loop().call_later
-        self._strangers[handler] = later(self._header_limit_s, transport.abort)
+        self._strangers[handler] = later(self._header_limit_s, abort), abort
         if len(self._strangers) > self._limit:
             oldest = next(iter(self._strangers))
+            _, abort_oldest = self._strangers[oldest]
             self.is_known(oldest)
-            if oldest.transport is not None:
-                oldest.transport.abort()
+            abort_oldest()
 
     def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
         self.is_known(handler)
@@ -248,12 +295,48 @@ class _Server(web.Server):
 
     def is_known(self, handler: RequestHandler) -> None:
         """One is no stranger any more."""
-        timer = self._strangers.pop(handler, None)
+        timer, _ = self._strangers.pop(handler, (None, None))
         if timer is not None:
             timer.cancel()
 
     def abort(self) -> None:
         """End all connections."""
+        for _, abort in list(self._strangers.values()):
+            abort()
         for handler in self.connections:
             if handler.transport is not None:
                 handler.transport.abort()
+
+
+class _Secured(SSLProtocol):
+    """A connection with TLS. Who does not agree on it is a stranger, as well: the loop's own way
+    to listen with TLS says nothing of a connection before that.
+    """
+
+    def __init__(
+        self,
+        server: _Server,
+        loop: asyncio.AbstractEventLoop,
+        context: ssl.SSLContext,
+        limit_s: float,
+    ) -> None:
+        self._server = server
+        self._handler = server()
+        super().__init__(
+            loop,
+            self._handler,
+            context,
+            None,  # type: ignore[arg-type]  # nobody waits for it
+            server_side=True,
+            ssl_handshake_timeout=limit_s,  # type: ignore[arg-type]
+            ssl_shutdown_timeout=limit_s,
+        )
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._server.is_stranger(self._handler, transport.abort)
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._server.is_known(self._handler)
+        super().connection_lost(exc)

@@ -22,6 +22,8 @@ _UNFINISHED = ".unfinished"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 """What is behind a symbolic link is not here."""
+_NO_LINK = (errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EMLINK)
+"""Another disk, or one that gives no file a second name."""
 
 
 class Folder:
@@ -79,6 +81,47 @@ class Folder:
             if error.errno not in _ABSENT:
                 raise
 
+    def hand_out(self, key: str, path: Path) -> None:
+        """Have a file outside of the folder be this file as well, or a copy where the disk gives no
+        second name: at once, and on the disk when this returns. What was there stays when it fails.
+        """
+        part = path.with_name(f".{path.name}.partial")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.unlink(missing_ok=True)
+        try:
+            with self._parent(checked(key)) as (there, name), self.open(key) as file:
+                try:
+                    os.link(name, part, src_dir_fd=there, follow_symlinks=False)
+                except OSError as error:
+                    _require_unlinkable(error)
+                    with part.open("xb") as copy:
+                        shutil.copyfileobj(file, copy)
+            _sync(part)
+            part.replace(path)
+        except OSError:
+            part.unlink(missing_ok=True)
+            raise
+        _sync(path.parent)
+
+    def take_in(self, path: Path, key: str) -> None:
+        """Have a file be one of outside as well, or a copy where the disk gives no second name."""
+        self.delete(key)
+        try:
+            with self._parent(checked(key), create=True) as (there, name):
+                os.link(path, name, dst_dir_fd=there)
+        except OSError as error:
+            _require_unlinkable(error)
+            self._copy_in(path, key)
+
+    def _copy_in(self, path: Path, key: str) -> None:
+        name, file = self.begin()
+        file.close()
+        try:
+            shutil.copyfile(path, self.path_of(name))
+            self.finish(name, key, durable=False)
+        finally:
+            self.abandon(name)
+
     # --- what is not finished ---
 
     def begin(self) -> tuple[str, BinaryIO]:
@@ -102,6 +145,10 @@ class Folder:
         except OSError:
             self.abandon(ours)
             raise
+
+    def path_of(self, name: str) -> Path:
+        """Where it is, for a library that opens files itself."""
+        return self.root / _UNFINISHED / name
 
     def begun(self, name: str) -> BinaryIO:
         """What another process has begun here, to be read."""
@@ -157,3 +204,17 @@ class Folder:
             yield descriptor, name
         finally:
             os.close(descriptor)
+
+
+def _require_unlinkable(error: OSError) -> None:
+    """Else what went wrong is worth knowing."""
+    if error.errno not in _NO_LINK:
+        raise error
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -7,13 +7,14 @@ import contextlib
 import errno
 import os
 from collections.abc import Callable, Iterable, Iterator
+from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
 from isal.isal_zlib import crc32
 
-from spotlight.errors import TransferFailed
+from spotlight.errors import TransferFailed, TransferRefused
 from spotlight.transport.tensors.folder import Folder
 from spotlight.transport.tensors.offers import is_intact_file, nbytes_of
 from spotlight.types import BundleOffer
@@ -49,6 +50,11 @@ class Incoming:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+    @property
+    def path(self) -> Path:
+        """The file, until it is kept."""
+        return self._folder.path_of(self._name)
 
     def write(self, parts: Iterable[bytes | memoryview]) -> None:
         """Append."""
@@ -105,11 +111,13 @@ class Incoming:
         try:
             yield
         except OSError as error:
-            advice = "; free some space there" if error.errno in _FULL else ""
-            raise TransferFailed(
-                f"cannot be kept in {self._folder.root}: {error.strerror}{advice}"
-                f" (bundle {self._key})"
-            ) from error
+            problem = f"cannot be kept in {self._folder.root}: {error.strerror}"
+            if error.errno in _FULL:
+                raise TransferRefused(
+                    HTTPStatus.INSUFFICIENT_STORAGE,
+                    f"{problem}; free some space, or name a larger --store (bundle {self._key})",
+                ) from error
+            raise TransferFailed(f"{problem} (bundle {self._key})") from error
 
 
 async def in_thread(work: Callable[[], Result]) -> Result:

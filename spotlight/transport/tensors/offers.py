@@ -18,6 +18,9 @@ CHECKSUM = "X-Checksum"
 WRITTEN = "X-Written"
 """The header of an upload without a body, from the store's own machine: the name that it has among
 what is not finished in the store's folder."""
+UCX = "X-UCX"
+"""The header of a request that says where UCX is to send a bundle to, and of its answer, which says
+how many bytes come."""
 _CHUNK = 1024 * 1024
 
 
@@ -58,9 +61,15 @@ def is_intact(data: bytes, offer: BundleOffer) -> bool:
 
 def is_intact_file(file: BinaryIO, nbytes: int, checksum: int) -> bool:
     """Whether a file holds the bytes that were offered; raises `OSError`."""
-    found = found_checksum = 0
+    return measured(file) == (nbytes, checksum)
+
+
+def measured(file: BinaryIO) -> tuple[int, int]:
+    """The size and the checksum of what is left to read of a file, which may be larger than the
+    memory; raises `OSError`."""
+    nbytes = checksum = 0
     buffer = memoryview(bytearray(_CHUNK))
     while count := file.readinto(buffer):  # type: ignore[attr-defined]
-        found += count
-        found_checksum = crc32(buffer[:count], found_checksum)
-    return (found, found_checksum) == (nbytes, checksum)
+        nbytes += count
+        checksum = crc32(buffer[:count], checksum)
+    return nbytes, checksum

@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from http import HTTPStatus
 
-from spotlight.errors import TransferFailed
+from spotlight.errors import TransferRefused
 
 _SHARE = 2
 
@@ -43,7 +44,7 @@ class Quota:
     def under_way(self, owner: str, nbytes: int, *, alone: bool) -> Iterator[None]:
         """A bundle of so many bytes is coming; `alone`: nobody else may leave anything.
 
-        Raises `TransferFailed` when there is no room for it.
+        Raises `TransferRefused` when there is no room for it.
         """
         with self._lock:
             self._announce(owner, nbytes, alone=alone)
@@ -57,14 +58,16 @@ class Quota:
         used = sum(self._used.values())
         own = self._used.get(owner, 0)
         if used + nbytes > room:
-            raise TransferFailed(
+            raise TransferRefused(
+                HTTPStatus.INSUFFICIENT_STORAGE,
                 f"{nbytes} bytes do not fit: {used} of {room} usable bytes are taken;"
-                " free some space there"
+                " free some space there, or name a larger folder (--store of a node)",
             )
         if not alone and own + nbytes > room // _SHARE:
-            raise TransferFailed(
+            raise TransferRefused(
+                HTTPStatus.INSUFFICIENT_STORAGE,
                 f"{nbytes} bytes do not fit: {owner} already uses {own} of the"
-                f" {room // _SHARE} that one node may use; free some space there"
+                f" {room // _SHARE} that one node may use; free some space there",
             )
         self._add(owner, nbytes)
 

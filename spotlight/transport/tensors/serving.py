@@ -1,6 +1,6 @@
 """Bundles over HTTP, on the serving side: a body that is sent from a file, and one that is read.
 
-GET /KEY    Authorization: Bearer TOKEN    [Range: bytes=FIRST-]
+GET /KEY    Authorization: Bearer TOKEN    [Range: bytes=FIRST-]    [X-UCX: TAG ADDRESS]
 PUT /KEY    Authorization: Bearer TOKEN    Content-Length: BYTES    X-Checksum: CRC-32
             [X-Written: NAME, of a file on the same machine in place of a body]
 """
@@ -8,19 +8,28 @@ PUT /KEY    Authorization: Bearer TOKEN    Content-Length: BYTES    X-Checksum: 
 from __future__ import annotations
 
 import asyncio
+import os
 import re
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
 from typing import BinaryIO
 
 from aiohttp import ClientError, web
+from aiohttp.abc import AbstractStreamWriter
 
-from spotlight.errors import TransferFailed
-from spotlight.transport.tensors.offers import CHECKSUM, WRITTEN, nbytes_of
+from spotlight.errors import TransferFailed, TransferRefused
+from spotlight.transport.tensors import ucx
+from spotlight.transport.tensors.offers import CHECKSUM, UCX, WRITTEN, nbytes_of
 
 READ_AHEAD = 1024 * 1024
 _WRITTEN = re.compile("[0-9a-f]{16}-[0-9]+")
 _CHUNK = 8 * 1024 * 1024
 """The other side must take so much within the idle limit."""
+_ENCRYPTED_CHUNK = 256 * 1024
+"""Encrypting it keeps others on the port waiting."""
+_FROM = re.compile("bytes=([0-9]{1,20})-")
 _SLOWEST_BYTES_PER_S = 1e6
 
 
@@ -64,45 +73,116 @@ def written_name(request: web.BaseRequest) -> str:
     return name
 
 
-def refusal(problem: str) -> web.Response:
+def refusal(error: TransferFailed) -> web.Response:
     """An answer that says why not."""
-    return web.Response(status=409, text=problem)
+    status = error.status if isinstance(error, TransferRefused) else HTTPStatus.CONFLICT
+    return web.Response(status=status, text=str(error))
+
+
+def first_byte(request: web.BaseRequest, nbytes: int) -> int:
+    """Of a bundle of so many bytes, where the client wants it from; raises `TransferRefused` for a
+    range that it does not have, or that is not a whole rest of it.
+    """
+    wanted = request.headers.getall("Range", ())
+    if not wanted:
+        return 0
+    found = _FROM.fullmatch(wanted[0])
+    if len(wanted) > 1 or found is None:
+        raise TransferRefused(
+            HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, "range: must be one `bytes=FIRST-`"
+        )
+    first = int(found[1])
+    if first and first >= nbytes:
+        raise TransferRefused(
+            HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,
+            f"range: the bundle has {nbytes} bytes, and no byte {first}",
+        )
+    return first
 
 
 async def send_file(request: web.BaseRequest, file: BinaryIO, idle_s: float) -> web.StreamResponse:
     """Answer with a file's bytes, or with those from where the client asks for them.
 
     Raises `ConnectionBroken` when the other side leaves, or takes nothing for `idle_s`, and
-    `TransferFailed` for a range that the file does not have.
+    `TransferRefused` for a range that the file does not have.
     """
-    loop, nbytes = asyncio.get_running_loop(), nbytes_of(file)
-    try:
-        first = request.http_range.start or 0
-    except ValueError as error:
-        raise TransferFailed(f"range: {error}") from error
-    if not 0 <= first <= nbytes:
-        raise TransferFailed(f"range: the bundle has {nbytes} bytes, and no byte {first}")
+    nbytes = nbytes_of(file)
+    first = first_byte(request, nbytes)
     response = web.StreamResponse(status=206 if first else 200)
     response.content_length = nbytes - first
-    response.force_close()
     if first:
         response.headers["Content-Range"] = f"bytes {first}-{nbytes - 1}/{nbytes}"
-    writer = await response.prepare(request)
-    assert writer is not None
-    writer.send_headers()
+    writer = await _begin(request, response)
     try:
         while first < nbytes:
             transport = request.transport
             if transport is None:
                 raise ConnectionBroken
             async with asyncio.timeout(idle_s):
-                sent = await loop.sendfile(transport, file, first, min(_CHUNK, nbytes - first))
+                sent = await _send(transport, writer, file, first, nbytes - first)
             if not sent:
                 raise ConnectionBroken  # somebody has cut the file
             first += sent
     except (OSError, RuntimeError) as error:  # a closed transport is a RuntimeError
         raise ConnectionBroken from error
     return response
+
+
+async def send_by_ucx(
+    request: web.BaseRequest, file: BinaryIO, idle_s: float, broke: Callable[[], None]
+) -> web.StreamResponse:
+    """The same by UCX, to where the client says. The answer's head says how many bytes come, and
+    its body, which is empty, lasts until the client has them all and leaves. `broke` is called when
+    it leaves earlier, or stands still.
+    """
+    nbytes = nbytes_of(file)
+    first = first_byte(request, nbytes)
+    target = ucx.Target.parse(request.headers[UCX])
+    response = web.StreamResponse(status=206 if first else 200, headers={UCX: str(nbytes - first)})
+    await _begin(request, response)
+    gone, thread = threading.Event(), ThreadPoolExecutor(1, thread_name_prefix="ucx")
+    work = asyncio.get_running_loop().run_in_executor(
+        thread, ucx.send, target, file, first, nbytes - first, idle_s, gone
+    )
+    try:
+        await asyncio.shield(work)
+    except asyncio.CancelledError:
+        gone.set()
+        await asyncio.wait((work,))  # it works on the file
+        if work.exception() is not None:
+            broke()
+        raise
+    except TransferFailed as error:
+        broke()
+        raise ConnectionBroken from error
+    finally:
+        thread.shutdown()  # it has nothing left to do
+    return response
+
+
+async def _begin(request: web.BaseRequest, response: web.StreamResponse) -> AbstractStreamWriter:
+    response.force_close()
+    writer = await response.prepare(request)
+    assert writer is not None
+    writer.send_headers()
+    return writer
+
+
+async def _send(
+    transport: asyncio.Transport,
+    writer: AbstractStreamWriter,
+    file: BinaryIO,
+    first: int,
+    nbytes: int,
+) -> int:
+    """How many of these bytes were sent."""
+    if transport.get_extra_info("ssl_object") is None:
+        loop = asyncio.get_running_loop()
+        return await loop.sendfile(transport, file, first, min(_CHUNK, nbytes))
+    # The system cannot encrypt for us: asyncio would read 16 KiB at a time, each in a thread.
+    part = os.pread(file.fileno(), min(_ENCRYPTED_CHUNK, nbytes), first)
+    await writer.write(part)
+    return len(part)
 
 
 async def body_of(request: web.BaseRequest, nbytes: int, idle_s: float) -> AsyncIterator[bytes]:

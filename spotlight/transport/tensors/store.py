@@ -16,6 +16,8 @@ import asyncio
 import hashlib
 import hmac
 import itertools
+from collections.abc import Callable
+from http import HTTPStatus
 from pathlib import Path
 from typing import Protocol
 
@@ -23,20 +25,21 @@ from aiohttp import web
 from isal.isal_zlib import crc32
 from msgspec import structs
 
-from spotlight.errors import TransferFailed
+from spotlight.errors import TransferFailed, TransferRefused
 from spotlight.timings import TransferTimings
 from spotlight.transport.tensors.client import download
 from spotlight.transport.tensors.data_port import DataPort
 from spotlight.transport.tensors.folder import Folder
 from spotlight.transport.tensors.incoming import Incoming, in_thread
 from spotlight.transport.tensors.keys import checked
-from spotlight.transport.tensors.offers import machine_identity, nbytes_of
+from spotlight.transport.tensors.offers import UCX, machine_identity, measured, nbytes_of
 from spotlight.transport.tensors.quota import Quota
 from spotlight.transport.tensors.serving import (
     announced_checksum,
     announced_nbytes,
     body_of,
     key_of,
+    send_by_ucx,
     send_file,
     token_of,
     written_name,
@@ -73,6 +76,15 @@ class ArtifactStore(Protocol):
 
     async def offer(self, key: str) -> BundleOffer:
         """A bundle that somebody has left here, to be fetched. Raises `TransferFailed`."""
+        ...
+
+    async def hand_out(self, key: str, path: Path) -> None:
+        """Have a file be the bundle as well, on the disk when this returns. Raises
+        `TransferFailed`."""
+        ...
+
+    async def take_in(self, path: Path, key: str) -> BundleOffer:
+        """Have a bundle be a file as well. Raises `TransferFailed`."""
         ...
 
     def delete(self, prefix: str) -> None:
@@ -140,7 +152,13 @@ class BundleStore:
         token = self._derive("read")
         self._owners[_digest(token)] = _READERS
         self._endpoint = StoreEndpoint(
-            self._port.host, self._port.port, token, machine_identity(), str(self._folder.root)
+            self._port.host,
+            self._port.port,
+            token,
+            machine_identity(),
+            str(self._folder.root),
+            self._port.fingerprint,
+            self._port.ucx,
         )
         self._port.attach(self)
         return self._endpoint
@@ -182,14 +200,14 @@ class BundleStore:
         none.
         """
         try:
-            data = await in_thread(lambda: self._read(key))
+            nbytes, checksum = await in_thread(lambda: self._measure(key))
         except OSError as error:
             raise TransferFailed(f"no bundle {key}: {error.strerror}") from error
-        return BundleOffer(key, len(data), crc32(data), self.endpoint)
+        return BundleOffer(key, nbytes, checksum, self.endpoint)
 
-    def _read(self, key: str) -> bytes:
+    def _measure(self, key: str) -> tuple[int, int]:
         with self._folder.open(key) as file:
-            return file.read()
+            return measured(file)
 
     async def copy(
         self, offer: BundleOffer, key: str, *, limit_s: float | None = None
@@ -227,6 +245,26 @@ class BundleStore:
         self._quota.forget(key)
         return BundleOffer(key, offer.nbytes, offer.checksum, self.endpoint)
 
+    async def hand_out(self, key: str, path: Path) -> None:
+        """Have a file be the bundle as well, on the disk when this returns; on another disk it is a
+        copy.
+
+        Raises `TransferFailed` when the file system refuses; what was there before then stays.
+        """
+        await self._doing(key, lambda: self._folder.hand_out(key, path))
+
+    async def take_in(self, path: Path, key: str) -> BundleOffer:
+        """Have a bundle be a file as well. Raises `TransferFailed`."""
+        await self._doing(key, lambda: self._folder.take_in(path, key))
+        return await self.offer(key)
+
+    async def _doing(self, what: str, work: Callable[[], None]) -> None:
+        try:
+            await in_thread(work)
+        except OSError as error:
+            where = error.filename or self._folder.root
+            raise TransferFailed(f"{what}: {where}: {error.strerror}") from error
+
     def delete(self, prefix: str) -> None:
         """Drop a bundle or a folder of bundles; nothing happens if it is not there."""
         self._folder.delete(prefix)
@@ -255,7 +293,7 @@ class BundleStore:
         if request.method == "PUT" and owner != _READERS:
             return await self._receive(owner, request)
         if request.method in ("GET", "PUT"):
-            raise TransferFailed("wrong token")
+            raise TransferRefused(HTTPStatus.UNAUTHORIZED, "wrong token")
         raise TransferFailed("bundles are read with GET and left with PUT")
 
     async def _receive(self, owner: str, request: web.BaseRequest) -> web.Response:
@@ -264,7 +302,10 @@ class BundleStore:
             written = written_name(request)
             nbytes = self._written_nbytes(written) if written else announced_nbytes(request)
             if nbytes > self._max_nbytes:
-                raise TransferFailed(f"{nbytes} bytes are more than {self._max_nbytes}")
+                raise TransferRefused(
+                    HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                    f"{nbytes} bytes are more than {self._max_nbytes}",
+                )
             announcing = self._quota.under_way(owner, nbytes, alone=len(self._tokens) == 1)
             with announcing, self._incoming(key) as incoming:
                 if written:
@@ -284,7 +325,7 @@ class BundleStore:
         token = token_of(request)
         async for part in body_of(request, nbytes, self._timings.idle_limit_s):
             if self.owner_of(token) is None:  # it was revoked meanwhile
-                raise TransferFailed("wrong token")
+                raise TransferRefused(HTTPStatus.UNAUTHORIZED, "wrong token")
             await in_thread(lambda part=part: incoming.write([part]))  # type: ignore[misc]
 
     def _written_nbytes(self, name: str) -> int:
@@ -298,8 +339,11 @@ class BundleStore:
         try:
             file = self._folder.open(key_of(request))
         except OSError as error:
-            raise TransferFailed("no such bundle") from error
+            raise TransferRefused(HTTPStatus.NOT_FOUND, "no such bundle") from error
         with file:
+            if self._port.ucx and UCX in request.headers:
+                idle_s, broke = self._timings.idle_limit_s, self._port.broke_by_ucx
+                return await send_by_ucx(request, file, idle_s, broke)
             return await send_file(request, file, self._timings.idle_limit_s)
 
     # --- on any thread ---

@@ -84,7 +84,9 @@ def test_without_a_limit_there_is_as_much_room_as_the_disk_has() -> None:
 def test_a_refusal_says_how_much_there_is() -> None:
     table = quota()
     table.keep("a", "x", 400)
-    with pytest.raises(TransferFailed, match=r"601 bytes do not fit: 400 of 1000 .* are taken"):
+    with pytest.raises(
+        TransferFailed, match=r"601 bytes do not fit: 400 of 1000 .* are taken.*--store"
+    ):
         table.under_way("a", 601, alone=True).__enter__()
     with pytest.raises(
         TransferFailed, match=r"101 bytes do not fit: a already uses 400 of the 500 that one"

@@ -1,0 +1,227 @@
+"""What a store refuses: tokens, keys and bundles that are wrong."""
+
+import asyncio
+import os
+import zlib
+from pathlib import Path
+
+import msgspec
+import pytest
+import structlog
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from raw_requests import READER, head, put, say
+from tensor_kit import BIG, TOKEN, elsewhere, files, remote, until
+
+from spotlight.errors import TransferFailed, TransferRefused
+from spotlight.transport.tensors import BundleStore, fetch, upload
+from spotlight.transport.tensors.keys import checked
+from spotlight.types import BundleOffer
+
+
+@pytest.mark.parametrize("token", ["", "a secre", "a secret ", "ä secret", "\ud7ff"])
+async def test_a_wrong_token_gets_nothing_and_leaves_nothing(store, token):
+    offer = store.put("a", b"data")
+    stranger = remote(store.endpoint, token=token)
+    with pytest.raises(TransferFailed, match="refused: wrong token"):
+        await fetch(msgspec.structs.replace(offer, store=stranger))
+    with pytest.raises(TransferFailed, match="refused: wrong token"):
+        await upload(stranger, "b", BIG)
+    assert files(Path(store.endpoint.root)) == {"a"}
+
+
+async def test_who_may_read_may_not_leave_anything(store):
+    offer = store.put("a", b"data")
+    with pytest.raises(TransferFailed, match="refused: wrong token"):
+        await upload(offer.store, "a", b"overwritten")
+    assert await fetch(elsewhere(offer)) == b"data"
+
+
+async def test_who_may_leave_something_may_not_read(store):
+    offer = store.put("a", b"data")
+    writer = remote(store.writable_by("w"))
+    with pytest.raises(TransferFailed, match="refused: wrong token"):
+        await fetch(msgspec.structs.replace(offer, store=writer))
+
+
+async def test_the_offer_of_an_upload_only_lets_its_holders_read(store):
+    offer = await upload(store.writable_by("w"), "a", b"data")
+    assert offer.store == store.endpoint
+    assert offer.store.place == store.writable_by("w").place
+
+
+async def test_everybody_who_may_leave_something_has_a_token_of_his_own(store):
+    sinks = [store.writable_by(name) for name in ("a", "b", "a")]
+    assert sinks[0] == sinks[2]
+    assert len({sink.token for sink in (*sinks, store.endpoint)}) == 3
+    assert all(TOKEN not in sink.token for sink in (*sinks, store.endpoint))
+
+
+async def test_a_token_that_is_revoked_is_of_no_use_and_others_are(store):
+    gone, other = store.writable_by("gone"), store.writable_by("other")
+    kept = await upload(gone, "a", b"data")
+    store.revoke("gone")
+    store.revoke("nobody")
+    with pytest.raises(TransferFailed, match="refused: wrong token"):
+        await upload(gone, "b", b"data")
+    await upload(other, "c", b"data")
+    assert await fetch(elsewhere(kept)) == b"data"
+    back = store.writable_by("gone")
+    assert back.token != gone.token
+    await upload(back, "b", b"data")
+    with pytest.raises(TransferFailed, match="refused: wrong token"):
+        await upload(gone, "b", b"data")
+
+
+async def test_an_upload_ends_when_its_token_is_revoked(store):
+    gone = store.writable_by("w")
+    reader, writer = await asyncio.open_connection(gone.host, gone.port)
+    writer.write(put(4, b"data"))
+    await until(lambda: files(Path(gone.root)))
+    store.revoke("w")
+    writer.write(b"data")
+    assert b"wrong token" in await asyncio.wait_for(reader.read(), 10)
+    writer.close()
+    await writer.wait_closed()
+    assert files(Path(gone.root)) == set()
+
+
+async def test_a_bundle_that_is_not_there_is_refused(store):
+    offer = elsewhere(store.put("a", b"data"), key="b")
+    with pytest.raises(TransferFailed, match=r"get b at .*no such bundle"):
+        await fetch(offer)
+
+
+async def test_a_bundle_that_is_too_large_is_refused_before_it_is_sent(tmp_path):
+    store = BundleStore(tmp_path / "store", token=TOKEN, max_nbytes=1000)
+    await store.start()
+    endpoint = store.writable_by("w")
+    await upload(endpoint, "fits", bytes(1000))
+    with pytest.raises(TransferFailed, match=f"{len(BIG)} bytes are more than 1000"):
+        await upload(endpoint, "a", BIG)
+    assert files(tmp_path / "store") == {"fits"}
+    await store.aclose()
+
+
+BAD_KEYS = [
+    "",
+    ".",
+    "..",
+    "../a",
+    "a/../../b",
+    "a/..",
+    "/etc/passwd",
+    "a//b",
+    "a/",
+    ".hidden",
+    "a/.b",
+    "a\\..\\b",
+    "a\0b",
+    "a\n",
+    "~/a",
+    "a b",
+    "ä",
+    "a/\u2024\u2024/b",
+]
+
+
+@pytest.mark.parametrize("key", BAD_KEYS, ids=repr)
+async def test_a_key_that_could_leave_the_folder_is_refused_everywhere(store, tmp_path, key):
+    (tmp_path / "a").write_bytes(b"outside")
+    offer = BundleOffer(key, 7, zlib.crc32(b"outside"), store.endpoint)
+    attempts = [
+        lambda: fetch(offer),
+        lambda: fetch(elsewhere(offer)),
+        lambda: upload(store.writable_by("w"), key, b"overwritten"),
+    ]
+    for attempt in attempts:
+        with pytest.raises(TransferFailed, match="not a bundle key"):
+            await attempt()
+    for attempt in (lambda: store.put(key, b"x"), lambda: store.delete(key)):
+        with pytest.raises(TransferFailed, match="not a bundle key"):
+            attempt()
+    assert files(tmp_path) == {"a"}
+    assert (tmp_path / "a").read_bytes() == b"outside"
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    key=st.one_of(
+        st.text(max_size=30),
+        st.text(alphabet="./ab-_~\\\0\n", max_size=12),
+        st.lists(st.sampled_from(["..", ".", "a", "b.c", "", "..a", "-"]), max_size=5).map(
+            "/".join
+        ),
+    )
+)
+def test_no_key_leads_out_of_the_folder(key):
+    root = Path("/some/where/store")
+    try:
+        path = root / checked(key)
+    except TransferFailed:
+        return
+    resolved = Path(os.path.normpath(path))
+    assert resolved.is_relative_to(root) and resolved != root
+    assert resolved == path
+
+
+async def test_a_key_longer_than_the_file_system_allows_is_refused(store):
+    with pytest.raises(TransferFailed, match="File name too long"):
+        await upload(store.writable_by("w"), "a" * 300, b"data")
+    offer = BundleOffer("a" * 300, 0, 0, remote(store.endpoint))
+    with pytest.raises(TransferFailed, match="no such bundle"):
+        await fetch(offer)
+
+
+# --- the reason, as a status of HTTP ---
+
+REFUSED = {
+    "token": (head(token="a guess"), 401, b"wrong token"),
+    "no token": (b"GET /a HTTP/1.1\r\nHost: store\r\n\r\n", 401, b"wrong token"),
+    "token of a reader": (put(5, token=READER) + b"whole", 401, b"wrong token"),
+    "no bundle": (head(key="b"), 404, b"no such bundle"),
+    "too many bytes": (put(1001) + bytes(1001), 413, b"1001 bytes are more than 1000"),
+    "range behind the end": (head(Range="bytes=1000-"), 416, b"6 bytes, and no byte 1000"),
+    "range at the end": (head(Range="bytes=6-"), 416, b"6 bytes, and no byte 6"),
+    "range of huge numbers": (head(Range=f"bytes={9**99}-"), 416, b"must be one"),
+    "range that ends": (head(Range="bytes=0-3"), 416, b"must be one"),
+    "range from the end": (head(Range="bytes=-3"), 416, b"must be one"),
+    "ranges that overlap": (head(Range="bytes=0-3,2-5"), 416, b"must be one"),
+    "range that is none": (head(Range="bytes=x-y"), 416, b"must be one"),
+    "full": (put(995) + bytes(995), 507, b"995 bytes do not fit: 6 of 1000"),
+    "key that leaves the folder": (head(key="../a"), 409, b"is not a bundle key"),
+    "no checksum": (head("PUT", Content_Length=3) + b"abc", 409, b"says its X-Checksum"),
+    "bad checksum": (put(5, b"whole") + b"whule", 409, b"checksum differs"),
+}
+
+
+@pytest.mark.parametrize(("request_", "status", "problem"), REFUSED.values(), ids=REFUSED)
+async def test_a_refusal_says_why_and_is_counted(tmp_path, port, request_, status, problem):
+    store = BundleStore(
+        tmp_path / "store", token=TOKEN, port=port, max_nbytes=1000, quota_nbytes=1000
+    )
+    await store.start()
+    await upload(store.writable_by("w"), "a", b"served")
+    answer = await say(store.endpoint, request_)
+    assert answer.startswith(b"HTTP/1.1 %d " % status) and problem in answer
+    assert port.refusals == {status: 1}
+    assert files(tmp_path / "store") == {"a"}
+    await store.aclose()
+
+
+async def test_the_receiver_knows_the_status_of_a_refusal(store):
+    offer = elsewhere(store.put("a", b"data"), key="b")
+    with pytest.raises(TransferRefused, match=r"get b at .* refused: no such bundle") as refused:
+        await fetch(offer)
+    assert refused.value.status == 404
+    with pytest.raises(TransferRefused, match="refused: wrong token") as refused:
+        await upload(remote(store.endpoint), "b", b"data")
+    assert refused.value.status == 401
+
+
+async def test_a_port_says_what_it_refused_when_it_closes(store, port):
+    await say(store.endpoint, head(token="a guess"))
+    await say(store.endpoint, head(key="b"))
+    with structlog.testing.capture_logs() as logs:
+        await port.aclose()
+    assert [log["requests"] for log in logs] == [{401: 1, 404: 1}]
