@@ -34,7 +34,7 @@ import psutil
 
 from benchmarks.control_plane_farm import Config, offer
 from benchmarks.report import arguments, finish, quantile
-from spotlight.actors.coordinator.job_journal import JobJournal, Publication
+from spotlight.actors.coordinator.job_journal import JobJournal
 from spotlight.actors.coordinator.publications import Publications
 from spotlight.actors.coordinator.roster import Roster
 from spotlight.actors.protocol import NodeReport, WeightsOffer
@@ -240,14 +240,14 @@ def _publication_cpu_s(nodes: int) -> float:
     publications = Publications({}, roster, WeightsTimings())
     weights = offer("weights")
     began = time.process_time()
-    publications.add(1, Publication(weights, None), (1,))
+    publications.add(WeightsOffer(1, (weights,)), (1,))
     told, now = publications.directions(0.0), 0.0
     held = 0
     while told:
         now += 1.0
         for name, offered in told:
             copy = msgspec.structs.replace(weights, store=roster.nodes[name].store)
-            copies = (WeightsOffer(offered.version, copy),)
+            copies = (WeightsOffer(offered.version, (copy,)),)
             report = msgspec.structs.replace(roster.nodes[name], weights=copies)
             publications.note(report, now, has_tried=True)
             held += 1

@@ -71,7 +71,8 @@ def offer(key: str) -> BundleOffer:
 
 def _copy(offer: WeightsOffer) -> WeightsOffer:
     """As it lies in the farm's own store."""
-    return WeightsOffer(offer.version, msgspec.structs.replace(offer.rollout, store=_STORE))
+    (part,) = offer.rollout
+    return WeightsOffer(offer.version, (msgspec.structs.replace(part, store=_STORE),))
 
 
 class Farm:
@@ -273,7 +274,7 @@ class Node(Actor):
         weights = offer(f"weights/{message.version:06d}-rollout")
         evaluation = offer(f"weights/{message.version:06d}-evaluation")
         published = WeightsOffer(
-            message.version, weights, evaluation if message.evaluation else None
+            message.version, (weights,), (evaluation,) if message.evaluation else ()
         )
         self.tell(self.sender, TrainerReport(rank=0, published=published))
 

@@ -141,6 +141,7 @@ async def _measure(count: int, rounds: int) -> dict[str, Any]:
             discard=lambda bundle: store.delete(bundle.key),
             record=lambda event, **fields: None,
             backlog_changed=lambda: None,
+            end_worker=lambda end: None,
         )
         dispatcher_ref = await system.spawn(lambda: dispatcher, "dispatcher")
         argv = [sys.executable, "-m", "benchmarks.unscored_worker", "--name", "worker"]
@@ -155,7 +156,8 @@ async def _measure(count: int, rounds: int) -> dict[str, Any]:
             refs = await asyncio.wait_for(up, 300)
             membership = Membership(submitter_ref, dispatcher_ref, store.writable_by("node"))
             dispatcher.queue.add_workers("node", "spot", (refs,))
-            weights = WeightsOffer(0, store.put("weights/0", pack(model.trainable_state())))
+            bundle = store.put("weights/0", pack(model.trainable_state()))
+            weights = WeightsOffer(0, (bundle,))
             plan = WorkerPlan(1, JobPlan("job", membership, (weights,), (0,), spec=job.work))
             await system.ask(refs.leader, plan, timeout_s=300)
             for number in range(rounds + 1):

@@ -114,7 +114,7 @@ class _Coordinator(Actor):
             self.plans.answer(message)
             self.plans.prepare(name, "job", site.job.work, site.membership)
             self.plans.keep((0,))
-            self.plans.hold(name, WeightsOffer(0, site.weights))
+            self.plans.hold(name, WeightsOffer(0, (site.weights,)))
         if before.keys() != after.keys():
             site.joined(name)
         return self.plans.answer(message)
@@ -171,6 +171,7 @@ class Site:
             discard=lambda bundle: self.store.delete(bundle.key),
             record=lambda event, **fields: None,
             backlog_changed=lambda: None,
+            end_worker=lambda end: None,
         )
         dispatcher_ref = await self.system.spawn(lambda: dispatcher, "dispatcher")
         self.requests = dispatcher.queue

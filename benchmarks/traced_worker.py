@@ -26,8 +26,8 @@ from spotlight.actors.worker import process, torch_collective
 from spotlight.actors.worker.engine import Origin
 from spotlight.actors.worker.step_group import GroupSteps, SoloSteps
 from spotlight.actors.worker.torch_engine import TorchEngine
+from spotlight.diffusion.flow_model import FlowModel
 from spotlight.diffusion.progress import Progress
-from spotlight.diffusion.qwen_image import QwenImageModel
 from spotlight.diffusion.samplers import Denoising
 from spotlight.transport.collectives import Group
 from spotlight.types import Request
@@ -131,14 +131,14 @@ def _trace_groups(note: _Note) -> _Epochs:
 
 def _trace_weights(note: _Note) -> None:
     def traced(load: Callable[..., None]) -> Callable[..., None]:
-        def traced_load(model: QwenImageModel, state: Mapping[str, Tensor]) -> None:
+        def traced_load(model: FlowModel, state: Mapping[str, Tensor]) -> None:
             began = time.monotonic()
             load(model, state)
             note(loaded_s=time.monotonic() - began)
 
         return traced_load
 
-    change(QwenImageModel, "load_trainable_state", traced)
+    change(FlowModel, "load_trainable_state", traced)
 
 
 def change(owner: object, name: str, change: Callable[[Any], Any]) -> None:

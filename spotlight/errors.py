@@ -10,6 +10,7 @@ SpotlightError
 │   ├── AddressInUse          a port that was asked for is taken
 │   ├── RunFolderError        the run folder belongs to another job, is full, or not writable
 │   │   └── JournalError      the journal is damaged, of another job, or could not be written
+│   ├── MirrorError           a copy of a run in object storage cannot be written, or is damaged
 │   ├── WeightsRefused        a publication does not fit the model, or an earlier publication
 │   ├── VersionGone           a requested weights version is no longer kept
 │   └── RequestRefused        the coordinator refuses, with the reason
@@ -23,6 +24,8 @@ SpotlightError
 ├── TransportError            bytes did not arrive
 │   ├── FrameRejected         a frame that is malformed, too large, or of an unknown type
 │   └── TransferFailed        a tensor bundle could not be sent or fetched
+│       ├── TransferRefused   the store refuses; carries the status of HTTP
+│       └── WrongCertificate  who answers is not the process that made the offer
 ├── WrongWeights              a worker does not hold the weights version that was asked for
 ├── CommitRefused             saved progress does not belong to the request it came with
 ├── NotFinite                 samples are NaN or infinite; carries their places in the batch
@@ -101,6 +104,12 @@ class JournalError(RunFolderError):
     written."""
 
 
+class MirrorError(UserError):
+    """A copy of a run in object storage cannot be written or read, is damaged, or is another
+    run's; the message names the file.
+    """
+
+
 class RequestRefused(UserError):
     """The coordinator refuses; the message gives its reason."""
 
@@ -157,6 +166,20 @@ class FrameRejected(TransportError):
 
 class TransferFailed(TransportError):
     """A tensor bundle could not be sent or fetched."""
+
+
+class TransferRefused(TransferFailed):
+    """A store refuses to send or to take a bundle."""
+
+    def __init__(self, status: int, problem: str) -> None:
+        super().__init__(problem)
+        self.status = status
+        """Of HTTP: 401 for a wrong token, 404 for a bundle that is not there, 413 for too many
+        bytes, 416 for a range that it does not have, 507 for a store that is full, 409 else."""
+
+
+class WrongCertificate(TransferFailed):
+    """Who answers at a store's address has another certificate than the offer names."""
 
 
 class WrongWeights(SpotlightError):

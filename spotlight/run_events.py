@@ -10,25 +10,12 @@ from typing import Any, Union
 
 import msgspec
 
+from spotlight.run_event_base import RunEvent as RunEvent
+from spotlight.trainer_events import TrainerOutOfReach as TrainerOutOfReach
+from spotlight.trainer_events import TrainersBuilt as TrainersBuilt
+from spotlight.trainer_events import TrainersFound as TrainersFound
+from spotlight.trainer_events import TrainersLost as TrainersLost
 from spotlight.types import WorkerState
-
-
-class RunEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
-    """Something that happened in a run."""
-
-    time_s: float = 0.0
-    """Seconds of run time when it happened; filled in when the line is written."""
-
-    @property
-    def name(self) -> str:
-        """The name of the event in its line."""
-        return str(self.__struct_config__.tag)
-
-    def fields(self) -> dict[str, Any]:
-        """What the event says, without its name and its time, as data for JSON."""
-        said: dict[str, Any] = msgspec.to_builtins(self)
-        return {key: value for key, value in said.items() if key not in ("event", "time_s")}
-
 
 # --- the job ---
 
@@ -81,6 +68,32 @@ class CheckpointSaved(RunEvent, frozen=True, kw_only=True, tag="checkpoint_saved
     """Number of completed iterations in the checkpoint."""
     path: str
     """Path of the checkpoint."""
+
+
+class RunMirrored(RunEvent, frozen=True, kw_only=True, tag="run_mirrored"):
+    """The copy of the run in object storage is up to date."""
+
+    iteration: int
+    """Number of completed iterations in the checkpoint that a restored run continues from."""
+    files: int
+    """Number of files that were copied; those that were there already do not count."""
+    nbytes: int
+    """Bytes of these files."""
+    seconds: float
+    """How long it took to copy them."""
+
+
+class MirrorFailed(RunEvent, frozen=True, kw_only=True, tag="mirror_failed"):
+    """The run could not be copied to object storage; the job was not affected."""
+
+    iteration: int
+    """Number of completed iterations in the checkpoint that was to be copied."""
+    failures: int
+    """How often a copy has failed since the coordinator began with the run."""
+    retry_s: float
+    """Seconds until the next attempt."""
+    reason: str
+    """What went wrong."""
 
 
 class ModelExported(RunEvent, frozen=True, kw_only=True, tag="model_exported"):
@@ -213,6 +226,17 @@ class NoticeWithdrawn(RunEvent, frozen=True, kw_only=True, tag="notice_withdrawn
     """Name of the node."""
 
 
+class WeightsNotFetched(RunEvent, frozen=True, kw_only=True, tag="weights_not_fetched"):
+    """A node could not get weights from where it was told to, and will get them elsewhere."""
+
+    node: str
+    """Name of the node."""
+    version: int
+    """The weights version."""
+    source: str
+    """Address of the store that did not give them; the node's log says why."""
+
+
 class WorkerJoined(RunEvent, frozen=True, kw_only=True, tag="worker_joined"):
     """A worker has joined with its node."""
 
@@ -240,12 +264,37 @@ class WorkerStateBegan(RunEvent, frozen=True, kw_only=True, omit_defaults=True, 
 
 
 class WorkerCannotServe(RunEvent, frozen=True, kw_only=True, tag="worker_cannot_serve"):
-    """A worker cannot load the model of the job, so it takes no work."""
+    """A worker cannot load the model of the job, or has lost its accelerator, so it takes no
+    work."""
 
     worker: str
     """Name of the worker."""
     reason: str
     """Why it cannot."""
+
+
+class WorkerFailed(RunEvent, frozen=True, kw_only=True, tag="worker_failed"):
+    """A worker's process has ended badly: by itself, before it was ready, or as sick. Another one
+    is started after a pause, unless the worker is given up."""
+
+    worker: str
+    """Name of the worker."""
+    reason: str
+    """Why the process ended."""
+    tries: int
+    """Number of its processes that have ended badly in a row, including this one."""
+    given_up: bool
+    """Whether no other process is started."""
+
+
+class WorkerQuarantined(RunEvent, frozen=True, kw_only=True, tag="worker_quarantined"):
+    """A worker fails what others can do, so it gets nothing more, and its process is ended. Its
+    failures count against no request."""
+
+    worker: str
+    """Name of the worker."""
+    reason: str
+    """Its most frequent error."""
 
 
 class WorkerLost(RunEvent, frozen=True, kw_only=True, tag="worker_lost"):
@@ -259,7 +308,7 @@ class WorkerLost(RunEvent, frozen=True, kw_only=True, tag="worker_lost"):
     """The pool of its node: reserved or spot."""
     reason: str = ""
     """Why the worker is gone."""
-    requests_reissued: dict[str, int] = {}
+    requests_reissued: dict[str, int] = msgspec.field(default_factory=dict)
     """How many requests of the worker wait again, by their kind."""
 
 
@@ -313,41 +362,9 @@ class ScorerFailed(RunEvent, frozen=True, kw_only=True, tag="scorer_failed"):
     """What went wrong."""
 
 
-# --- trainers ---
-
-
-class TrainersFound(RunEvent, frozen=True, kw_only=True, tag="trainers_found"):
-    """The trainers of an earlier coordinator are still there, with their weights."""
-
-    iteration: int
-    """Number of iterations that they have trained."""
-
-
-class TrainerOutOfReach(RunEvent, frozen=True, kw_only=True, tag="trainer_out_of_reach"):
-    """The node of a trainer rank is unreachable; the rank itself may still run."""
-
-    worker: str
-    """Name of the worker that trains."""
-    reason: str
-    """Why its node is unreachable."""
-    patience_s: float
-    """Seconds after which other workers take over."""
-
-
-class TrainersLost(RunEvent, frozen=True, kw_only=True, tag="trainers_lost"):
-    """Trainers are lost, so the job starts again from its last checkpoint."""
-
-    reason: str
-    """Which rank is lost, and why."""
-    recovery: int
-    """How often the job has started again from this checkpoint, including this time."""
-    goes_on_from: int
-    """Number of completed iterations in the checkpoint."""
-
-
-EVENTS: dict[str, type[RunEvent]] = {
-    str(kind.__struct_config__.tag): kind for kind in RunEvent.__subclasses__()
-}
+_KINDS = sorted(RunEvent.__subclasses__(), key=lambda kind: kind.__module__ != __name__)
+"""In the order in which people read of them; those of trainers come last."""
+EVENTS: dict[str, type[RunEvent]] = {str(kind.__struct_config__.tag): kind for kind in _KINDS}
 """The types by the names of their events."""
 _DECODER: msgspec.json.Decoder[RunEvent] = msgspec.json.Decoder(Union[tuple(EVENTS.values())])  # noqa: UP007
 

@@ -72,8 +72,7 @@ class ConnectionTimings(_Ordered):
     longest_redial_s: float = 5.0
     """A peer that was never reached is dialled again at least this often."""
     reconnect_s: float = 0.1
-    """A connection that broke before anybody was told is made again after this time by libzmq; each
-    further try waits twice as long, until it is `longest_reconnect_s`."""
+    """libzmq makes a connection that broke again after this time; each further try waits longer."""
     longest_reconnect_s: float = 1.0
     """libzmq never waits longer."""
     retry_s: float = 0.02
@@ -143,8 +142,8 @@ class DeliveryTimings(_Ordered):
 class TransferTimings(_Ordered):
     """How long a bundle may take from or to a store."""
 
-    connect_limit_s: float = 10.0
-    """A store must be reached by then."""
+    connect_limit_s: float = 4.0
+    """A store must be reached by then; the system tries again after 1 and 3 s."""
     header_limit_s: float = 10.0
     """Who connects to a store says what is wanted by then."""
     idle_limit_s: float = 60.0
@@ -175,6 +174,8 @@ class DispatchTimings(_Ordered):
     """Whether a lease has become too slow is looked at so often."""
     avoid_s: float = 10.0
     """A request is kept for so long from a worker where it failed."""
+    hold_back_s: float = 120.0
+    """A worker that fails one lease after the other gets nothing for so long: others may try."""
 
     ORDER: ClassVar[dict[str, str]] = {
         "lease_s > tick_s": "Its end would be noticed only with a later one.",
@@ -186,8 +187,7 @@ class DepartureTimings(_Ordered):
     """How a node leaves after a notice."""
 
     unknown_lead_s: float = 25.0
-    """So much is taken to be left when a notice does not say: clouds give 30 s, and some of it has
-    passed."""
+    """So much is taken to be left when a notice does not say: clouds give 30 s, some of it past."""
     longest_margin_s: float = 5.0
     """Denoising stops at most so long before the deadline, so that commits are delivered."""
     outlived_after_s: float = 60.0
@@ -227,6 +227,8 @@ class WorkerTimings(_Ordered):
     """A member must have loaded a model, or weights, by then."""
     repeat_s: float = 1.0
     """What a member has told its group is told again so often, as it may be lost."""
+    farewell_s: float = 1.0
+    """A worker that ends by itself has so long to say why."""
     introduction_limit_s: float = 5.0
     """Members that have not introduced themselves for so long are reported as absent."""
     leave_limit_s: float = 60.0
@@ -273,10 +275,10 @@ class NodeTimings(_Ordered):
     start_limit_s: float = 300.0
     """A worker's process must be up by then."""
     restart_pause_s: float = 0.5
-    """A worker that ended is started again after this pause: the others regroup first, and a start
-    keeps the node's loop, and then a processor, busy."""
+    """The pause before a worker that ended is started again, longer each time that it ended badly:
+    the others regroup first, and a start keeps the node's loop, and then a processor, busy."""
     restart_window_s: float = 60.0
-    """A worker that ends too often within this time is given up."""
+    """A worker that is killed too often within this time is given up."""
     join_limit_s: float = 5.0
     """The coordinator answers a node that joins within this time, or is asked again."""
     join_pause_s: float = 0.5
@@ -315,8 +317,7 @@ class CoordinatorTimings(_Ordered):
     """How long the coordinator's actors wait."""
 
     read_limit_s: float = 45.0
-    """The files of a job must be read by then: prompts of 64 MiB take a few seconds, but a disk of
-    the network may be slow."""
+    """The files of a job must be read by then, also from a slow disk of the network."""
     submit_answer_s: float = 60.0
     """A user waits so long for the answer to a submission."""
     status_period_s: float = 0.2
@@ -324,15 +325,16 @@ class CoordinatorTimings(_Ordered):
     remind_s: float = 1.0
     """The job runner looks so often at what is late."""
     listen_s: float = 3.0
-    """A runner that came back listens so long before anything is granted: what nodes still work on
-    must not be given to those that are faster."""
+    """A runner that came back listens so long before it grants what nodes may still work on."""
+    takeover_s: float = 0.5
+    """One that takes another's place in the same coordinator, whose nodes are there."""
     lost_rank_pause_s: float = 2.0
     """When ranks have lost each other, most often one of them has ended: its node says so within
     this time."""
     ask_rank_limit_s: float = 5.0
     """A trainer rank answers a question within this time."""
     trackers_close_s: float = 60.0
-    """When a job ends its trackers may send what they hold for so long."""
+    """When a job ends its trackers, and then its mirror, may send what they hold for so long."""
     trackers_stop_s: float = 1.0
     """When its runner is stopped in the middle, so long."""
     session_away_s: float = 60.0
@@ -342,6 +344,7 @@ class CoordinatorTimings(_Ordered):
 
     ORDER: ClassVar[dict[str, str]] = {
         "submit_answer_s > read_limit_s": "A user hears why the files of a job could not be read.",
+        "listen_s > takeover_s": "Nodes that have to find the coordinator first take longer.",
         "remind_s > status_period_s": "What a reminder changes is in the next status.",
     }
 

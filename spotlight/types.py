@@ -88,6 +88,7 @@ class SamplingSettings(Record, frozen=True):
     width: int
     micro_batch: int
     solver: Solver = "euler"
+    frames: int = 1
 
 
 class Request(Record, frozen=True):
@@ -122,6 +123,10 @@ class StoreEndpoint(msgspec.Struct, frozen=True):
     machine: Annotated[str, msgspec.Meta(max_length=400, pattern=_VISIBLE)]
     """Identity of the machine: receivers with the same one read the files themselves."""
     root: Annotated[str, msgspec.Meta(max_length=4096, pattern=_NO_CONTROLS)]
+    fingerprint: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?\Z")] = ""
+    """SHA-256 of its certificate, in hexadecimal digits; empty where it speaks no TLS."""
+    ucx: bool = False
+    """Whether it sends by UCX to whoever asks for that."""
 
     @property
     def place(self) -> tuple[str, int, str, str]:

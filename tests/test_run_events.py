@@ -17,7 +17,7 @@ from spotlight.run_events import (
     encode_event,
 )
 
-SAMPLES: dict[Any, Any] = {str: "x", int: 3, float: 0.5, tuple[str, ...]: ("a", "b")}
+SAMPLES: dict[Any, Any] = {str: "x", bool: True, int: 3, float: 0.5, tuple[str, ...]: ("a", "b")}
 
 
 def sample(kind: type[RunEvent]) -> RunEvent:

@@ -15,7 +15,8 @@ import msgspec
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "metrics.md"
-SOURCES = [ROOT / "spotlight" / name for name in ("run_metrics.py", "run_events.py")]
+RECORDS = ("run_metrics.py", "run_events.py", "trainer_events.py")
+SOURCES = [ROOT / "spotlight" / name for name in RECORDS]
 
 sys.path.insert(0, str(ROOT))
 
@@ -26,8 +27,8 @@ from spotlight.run_metrics import IterationMetrics, ValidationMetrics  # noqa: E
 INTRODUCTION = """\
 # Metrics and events of a run
 
-<!-- Written by tools/make_metrics_glossary.py from spotlight/run_metrics.py and run_events.py; edit
-the docstrings there. -->
+<!-- Written by tools/make_metrics_glossary.py from spotlight/run_metrics.py, run_events.py and
+trainer_events.py; edit the docstrings there. -->
 
 The lines of `metrics.jsonl` have a `kind`, `iteration` or `validation`; those of `events.jsonl`
 have an `event`, their name. Callbacks ([trackers](trackers.md)) get the same as typed records.

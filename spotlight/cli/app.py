@@ -19,12 +19,13 @@ import typer
 
 from spotlight.actors.runtime.logs import log_as_json_lines
 from spotlight.cli.lines import one_line
+from spotlight.cli.options import MirrorOption, StoreOption
 from spotlight.cli.serve_reward import serve_reward
 from spotlight.cli.study import study
 from spotlight.errors import ActorError, UserError
 from spotlight.files import path_problem
 from spotlight.policies.departure import LONGEST_NOTICE_S
-from spotlight.transport.control_address import control_address
+from spotlight.transport.addresses import known_address
 from spotlight.types import ExportedWeights, ExportFormat
 
 app = typer.Typer(
@@ -44,7 +45,7 @@ CoordinatorOption = Annotated[
         "--coordinator",
         "-c",
         help="Control address of the coordinator, HOST:PORT.",
-        callback=lambda text: control_address("--coordinator", text),
+        callback=lambda text: known_address("--coordinator", text),
     ),
 ]
 
@@ -80,12 +81,36 @@ def run(
         typer.Option("--run-folder", help="Where the run's files go; default runs/NAME-NNN."),
     ] = None,
     changes: SetOption = None,
+    store: StoreOption = None,
+    mirror: MirrorOption = "",
 ) -> None:
     """Run a job on this machine: starts a coordinator and local nodes, and submits to them."""
-    from spotlight.cli.local import run_locally
+    from spotlight.cli.local import local_places, run_locally
 
     _check_choice(job, resume, run_folder, changes)
-    raise typer.Exit(run_locally(job, resume, run_folder, changes or ()))
+    places = local_places(store, mirror)
+    raise typer.Exit(run_locally(job, resume, run_folder, changes or (), places))
+
+
+@app.command()
+def restore(
+    url: Annotated[str, typer.Argument(help="The --mirror of the run, and its name: URL/RUN.")],
+    run: Annotated[Path, typer.Argument(help="Run folder to make; new or empty.")],
+) -> None:
+    """Bring a run back from object storage, to go on with it on this machine."""
+    from spotlight.store.object_store import open_store
+    from spotlight.store.restore import restore
+
+    problem = path_problem(os.path.abspath(run))
+    if problem is not None:
+        raise UserError(f"the run folder {problem}")
+    manifest = restore(open_store("URL", url), run.resolve())
+    nbytes = sum(file.nbytes for file in manifest.files)
+    typer.echo(
+        f"{run.resolve()}: the run after {manifest.completed} iterations"
+        f" ({len(manifest.files)} files, {nbytes:,} bytes)"
+    )
+    typer.echo(f"continue with: spotlight run --resume {run.resolve()}")
 
 
 @app.command()

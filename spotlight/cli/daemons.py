@@ -26,15 +26,17 @@ from spotlight.actors.runtime.launcher import die_with_parent
 from spotlight.actors.runtime.logs import log_as_json_lines
 from spotlight.actors.runtime.loop import ending_signals, run, until_told
 from spotlight.cli.lines import one_line
+from spotlight.cli.options import MirrorOption, StoreOption
 from spotlight.errors import ActorDied, UserError
+from spotlight.store.object_store import ObjectStore, open_store
 from spotlight.transport import descriptors
-from spotlight.transport.control_address import control_address
+from spotlight.transport.addresses import known_address, require_known
 from spotlight.transport.listening import Listening, data_listening, listening
 
 if TYPE_CHECKING:
     from spotlight.actors.node.node import NodeSettings
+    from spotlight.actors.runtime import ActorSystem
     from spotlight.policies.notices import Notice
-    from spotlight.timings import TransferTimings
     from spotlight.transport.tensors import DataPort
 
 ParentOption = Annotated[
@@ -46,6 +48,13 @@ DataListenOption = Annotated[
     str,
     typer.Option(
         help="HOST:PORT to serve samples and weights on, if not on a free port of the same host."
+    ),
+]
+
+DataTlsOption = Annotated[
+    bool,
+    typer.Option(
+        "--data-tls", help="Encrypt samples and weights, with a certificate that offers vouch for."
     ),
 ]
 
@@ -86,7 +95,9 @@ def _coordinator(
         ),
     ] = "",
     data_listen: DataListenOption = "",
+    data_tls: DataTlsOption = False,
     runs: Annotated[Path, typer.Option(help="Folder for run folders.")] = Path("runs"),
+    mirror: MirrorOption = "",
     address_file: Annotated[
         Path | None, typer.Option(help="Write the control address here once reachable.")
     ] = None,
@@ -94,11 +105,15 @@ def _coordinator(
 ) -> None:
     place = listening("--listen", listen, advertise, takes_port=True)
     data = data_listening(data_listen, place)
+    if advertise:
+        require_known("--advertise", place.advertised_host)
+    copies = open_store("--mirror", mirror) if mirror else None
     _make_folder("--runs", runs)
     if parent:
         die_with_parent(parent)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    run(_serve_coordinator(place, data, runs, address_file))
+    port = _data_port(data, tls=data_tls)
+    run(_serve_coordinator(place, data, port, runs, copies, address_file))
 
 
 def _make_folder(option: str, folder: Path) -> None:
@@ -112,10 +127,16 @@ def _make_folder(option: str, folder: Path) -> None:
 
 
 async def _serve_coordinator(
-    place: Listening, data: Listening, runs: Path, address_file: Path | None
+    place: Listening,
+    data: Listening,
+    port: DataPort,
+    runs: Path,
+    copies: ObjectStore | None,
+    address_file: Path | None,
 ) -> None:
     from spotlight import failpoints
     from spotlight.actors.coordinator.coordinator import MAILBOX, Coordinator
+    from spotlight.actors.coordinator.mirroring import MirrorPlace
     from spotlight.actors.runtime import ActorSystem
     from spotlight.store.run_folder import replace_file
     from spotlight.timings import Timings
@@ -124,19 +145,19 @@ async def _serve_coordinator(
 
     failpoints.from_environment()
     rng, timings = random.Random(secrets.randbits(64)), Timings()
-    port = _data_port(data, timings.transfers)
     settings = ZeroMQSettings(timings.connections)
     transport = ZeroMQTransport(place.bind, advertise=place.advertise, settings=settings)
     system = ActorSystem(transport, rng=rng, timings=timings.runtime)
-    await system.start()
+    mirror = MirrorPlace(copies, rng) if copies is not None else None
+    await _bind(system, "--listen")
 
-    def open_store(folder: Path, token: str) -> BundleStore:
+    def open_artifacts(folder: Path, token: str) -> BundleStore:
         return BundleStore(folder, token=token, port=port, durable=True, timings=timings.transfers)
 
     try:
         await _start(port, data)
         await system.spawn(
-            lambda: Coordinator(runs, rng, open_store, timings=timings),
+            lambda: Coordinator(runs, rng, open_artifacts, timings=timings, mirror=mirror),
             "coordinator",
             linked=True,
             mailbox=MAILBOX,
@@ -154,12 +175,35 @@ async def _serve_coordinator(
     finally:
         await system.aclose()
         await port.aclose()
+        if mirror is not None:
+            mirror.close()
 
 
-def _data_port(data: Listening, timings: TransferTimings) -> DataPort:
+async def _bind(system: ActorSystem, option: str) -> None:
+    try:
+        await system.start()
+    except UserError as error:
+        raise type(error)(f"{option}: {error}") from error
+
+
+def _data_port(data: Listening, *, tls: bool, ucx: bool = False) -> DataPort:
+    from spotlight.preflight.checks import require_packages
+    from spotlight.timings import Timings
     from spotlight.transport.tensors import DataPort
+    from spotlight.transport.tensors.certificates import new_certificate
 
-    return DataPort(data.host, data.port, advertise=data.advertised_host, timings=timings)
+    if tls and ucx:
+        raise UserError("--data-tls and --data-ucx: UCX does not encrypt; leave one of them out")
+    if ucx:
+        require_packages(("ucxx",), "ucx", "--data-ucx needs")
+    return DataPort(
+        data.host,
+        data.port,
+        advertise=data.advertised_host,
+        certificate=new_certificate() if tls else None,
+        ucx=ucx,
+        timings=Timings().transfers,
+    )
 
 
 async def _start(port: DataPort, data: Listening) -> None:
@@ -187,6 +231,14 @@ def _node(
         typer.Option(help="HOST for others to reach it, if it binds another; 0.0.0.0 needs it."),
     ] = "",
     data_listen: DataListenOption = "",
+    store: StoreOption = None,
+    data_tls: DataTlsOption = False,
+    data_ucx: Annotated[
+        bool,
+        typer.Option(
+            "--data-ucx", help="Offer weights by UCX as well, on a network that only you can reach."
+        ),
+    ] = False,
     logs: Annotated[Path | None, typer.Option(help="Folder for the workers' logs.")] = None,
     notice_file: Annotated[
         Path | None, typer.Option(help="File in which the launcher gives notice.")
@@ -197,7 +249,10 @@ def _node(
         raise UserError(f"--pool: must be `reserved` or `spot`, not `{pool}`")
     place = listening("--host", host, advertise, takes_port=False)
     data = data_listening(data_listen, place)
-    coordinator = control_address("--coordinator", coordinator)
+    if advertise:
+        require_known("--advertise", place.advertised_host)
+    port = _data_port(data, tls=data_tls, ucx=data_ucx)
+    coordinator = known_address("--coordinator", coordinator)
     if parent:
         die_with_parent(parent)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
@@ -206,7 +261,7 @@ def _node(
     from spotlight.actors.node.node import NodeSettings
     from spotlight.jobs import MOST_WORKERS_OF_NODE
     from spotlight.preflight.checks import WORKER_MODULES, require_packages
-    from spotlight.store.memory_folder import MemoryFolder
+    from spotlight.store.memory_folder import MemoryFolder, usable_base
     from spotlight.types import NAME_OF_NODE
 
     if not re.fullmatch(NAME_OF_NODE, name):
@@ -218,7 +273,7 @@ def _node(
     require_packages(WORKER_MODULES, "worker", "the workers of a node need")
     if logs is not None:
         _make_folder("--logs", logs)
-    memory = MemoryFolder()
+    memory = MemoryFolder(usable_base("--store", store))
     settings = NodeSettings(
         name,
         kind,
@@ -235,6 +290,7 @@ def _node(
                 settings,
                 place,
                 data,
+                port,
                 memory.path,
                 watched=not parent,
                 notice_file=notice_file,
@@ -248,6 +304,7 @@ async def _serve_node(
     settings: NodeSettings,
     place: Listening,
     data: Listening,
+    port: DataPort,
     root: Path,
     *,
     watched: bool,
@@ -262,7 +319,6 @@ async def _serve_node(
 
     timings = Timings()
     launcher = ForkLauncher("spotlight.actors.worker.preload", timings.runtime)
-    port = _data_port(data, timings.transfers)
     store = BundleStore(root, token=secrets.token_hex(16), port=port, timings=timings.transfers)
     transport = ZeroMQTransport(
         place.bind, advertise=place.advertise, settings=ZeroMQSettings(timings.connections)
@@ -278,7 +334,7 @@ async def _serve_node(
         stop.set()
 
     try:
-        await system.start()  # says what is wrong with the address
+        await _bind(system, "--host")
         await _start(port, data)
         await store.start()
         async with _notices(stop, watched=watched, file=notice_file) as notices:

@@ -20,7 +20,7 @@ from rich.text import Text
 from spotlight.report.formatting import count, duration, natural_order, number, percent, times
 
 if TYPE_CHECKING:
-    from spotlight.actors.protocol import JobStatus, WorkerStatus
+    from spotlight.actors.protocol import JobStatus, MirrorStatus, WorkerStatus
 
 _STATE_STYLES = {
     "rollout": "blue",
@@ -42,6 +42,7 @@ _PHASE_WORDS = {
 }
 _OUTCOME_STYLES = {"finished": "bold green", "cancelled": "bold yellow", "failed": "bold red"}
 _SHOWN_WORKERS = 12
+_SHOWN_TROUBLES = 4
 _SPARKS = "▁▂▃▄▅▆▇█"
 
 
@@ -51,7 +52,7 @@ def render(status: JobStatus) -> RenderableType:
         said = f"no job is running: {status.reason}" if status.reason else "no job is running"
         return Group(Text(said), Padding(_workers(status.workers), (1, 0, 0, 0)))
     reason = [Text(status.reason, style="red")] if status.reason else []
-    note = [Text(status.note, style="yellow")] if status.note else []
+    note = [Text(said, style="yellow") for said in _notes(status)]
     return Group(
         _headline(status),
         *reason,
@@ -75,9 +76,15 @@ def plain_line(status: JobStatus) -> str:
         parts.append(f"{status.reissued} re-issued")
     if status.quarantined:
         parts.append(f"{len(status.quarantined)} quarantined")
-    if status.note:
-        parts.append(status.note)
-    return "  ".join(parts)
+    return "  ".join((*parts, *_notes(status)))
+
+
+def _notes(status: JobStatus) -> list[str]:
+    """What the job waits for, and what is wrong: of workers only the first of many."""
+    more = len(status.troubles) - _SHOWN_TROUBLES
+    rest = f"and {more} more workers have trouble" if more > 0 else ""
+    troubles = status.troubles[:_SHOWN_TROUBLES]
+    return [said for said in (status.note, mirror_trouble(status), *troubles, rest) if said]
 
 
 def summary_table(summary: dict[str, Any]) -> RenderableType:
@@ -190,7 +197,26 @@ def _figures(status: JobStatus) -> Table:
     elif pace:
         table.add_row("rollout", pace)
     table.add_row("weights", f"version {status.weights_version}")
+    if status.mirror is not None:
+        table.add_row("mirror", _mirrored(status.mirror))
     return table
+
+
+def _mirrored(mirror: MirrorStatus) -> str:
+    if mirror.completed is None:
+        said = "nothing is copied yet"
+    else:
+        said = f"the run after {count(mirror.completed, 'iteration')}"
+    if mirror.completed is not None and mirror.completed < mirror.committed:
+        said += f", of {mirror.committed} that are committed"
+    return f"{said}; {count(mirror.failures, 'failed attempt')}" if mirror.failures else said
+
+
+def mirror_trouble(status: JobStatus) -> str:
+    """Why the latest copy to object storage failed; empty if it did not."""
+    if status.mirror is None or not status.mirror.problem:
+        return ""
+    return f"the run is not copied: {status.mirror.problem}"
 
 
 class _Scores:

@@ -12,27 +12,34 @@ from rich.live import Live
 
 from spotlight.actors.protocol import JobStatus
 from spotlight.actors.runtime.loop import ending_signals, run
-from spotlight.cli.live import plain_line, render, summary_table
+from spotlight.cli.live import mirror_trouble, plain_line, render, summary_table
 from spotlight.cli.plan import plan_lines
 from spotlight.errors import RunFolderError, UserError
 from spotlight.files import path_problem
 from spotlight.jobs import JobSpec, load_job
-from spotlight.preflight.checks import check
+from spotlight.preflight.checks import check, check_store
 from spotlight.report.metrics import read_run, summarise
 from spotlight.report.rendering import write_report
+from spotlight.running.local_cluster import LocalPlaces
 from spotlight.running.local_run import (
     StopWish,
     check_new_folder,
     make_log_folder,
     run_local_job,
 )
+from spotlight.store.memory_folder import usable_base
+from spotlight.store.object_store import open_store
 from spotlight.store.run_folder import next_run_folder, read_config
 
 _EXIT_CODES = {"finished": 0, "cancelled": 130, "failed": 1}
 
 
 def run_locally(
-    job_path: Path | None, resume: Path | None, run_folder: Path | None, changes: Sequence[str]
+    job_path: Path | None,
+    resume: Path | None,
+    run_folder: Path | None,
+    changes: Sequence[str],
+    places: LocalPlaces,
 ) -> int:
     """Run or resume a job here; returns the exit code."""
     console = Console()
@@ -44,10 +51,19 @@ def run_locally(
         job = load_job(job_path, changes)
         folder = new_run_folder(job, run_folder)
         check_new_folder(folder)
-    plan = plan_lines(job, check(job, run_folder=folder), folder)
+    files = check(job, run_folder=folder)
+    check_store(files, places.store)
+    plan = plan_lines(job, files, folder)
     make_log_folder(folder / "logs")
     console.print(plan)
-    return run(_run(job, folder, resume is not None, console))
+    return run(_run(job, folder, places, resume is not None, console))
+
+
+def local_places(store: Path | None, mirror: str) -> LocalPlaces:
+    """What `--store` and `--mirror` say; raises `UserError` that names the option."""
+    if mirror:
+        open_store("--mirror", mirror)
+    return LocalPlaces(usable_base("--store", store), mirror)
 
 
 def new_run_folder(job: JobSpec, wanted: Path | None) -> Path:
@@ -59,12 +75,15 @@ def new_run_folder(job: JobSpec, wanted: Path | None) -> Path:
     return folder
 
 
-async def _run(job: JobSpec, folder: Path, resume: bool, console: Console) -> int:
+async def _run(
+    job: JobSpec, folder: Path, places: LocalPlaces, resume: bool, console: Console
+) -> int:
     stop = StopWish()
     for number in {signal.SIGINT, *ending_signals()}:  # shells let background commands ignore it
         asyncio.get_running_loop().add_signal_handler(number, stop.wish)
     with Live(console=console, auto_refresh=False, transient=True) as live:
-        last = await run_local_job(job, folder, _View(console, live), stop, resume=resume)
+        view = _View(console, live)
+        last = await run_local_job(job, folder, view, stop, places=places, resume=resume)
     if last is None:
         last = _broken_off(folder, console)
     _say_how_it_ended(last, folder, console)
@@ -103,6 +122,8 @@ def _broken_off(folder: Path, console: Console) -> JobStatus:
 
 
 def _say_how_it_ended(status: JobStatus, folder: Path, console: Console) -> None:
+    if trouble := mirror_trouble(status):
+        console.print(trouble, soft_wrap=True, markup=False)
     if status.outcome == "finished":
         console.print(summary_table(summarise(read_run(folder))))
         console.print(f"report: {folder / 'report.html'}", soft_wrap=True)

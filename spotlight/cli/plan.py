@@ -46,23 +46,32 @@ def _lines(job: JobSpec, files: JobFiles, run_folder: Path) -> list[tuple[str, s
 
 
 def _model(job: JobSpec, checkpoint: CheckpointInfo) -> str:
-    size = amount(checkpoint.parameters)
+    size, frozen = amount(checkpoint.parameters), amount(checkpoint.frozen_parameters)
     trained = (
         "all trained"
         if job.model.tuning == "full"
         else f"{amount(checkpoint.trainable)} trained in adapters of rank {job.model.lora.rank}"
     )
-    return f"{checkpoint.family} from {job.model.checkpoint}, {size} parameters, {trained}"
+    return (
+        f"{checkpoint.family.name} from {job.model.checkpoint}, {size} parameters, {trained};"
+        f" {frozen} in text encoders and VAE"
+    )
 
 
 def _images(job: JobSpec, checkpoint: CheckpointInfo) -> str:
     height, width = job.sampler.height, job.sampler.width
-    edge = checkpoint.pixels_per_token
+    edge = checkpoint.geometry.pixels_per_token
+    frames = f" and {count(job.sampler.frames, 'frame')}" if job.sampler.frames > 1 else ""
     space = "pixels" if checkpoint.pixel_space else "pixels of a VAE"
     return (
-        f"{width} x {height} pixels (width x height), "
-        f"{count(checkpoint.tokens(height, width), 'token')} of {edge} x {edge} {space}"
+        f"{width} x {height} pixels (width x height){frames}, "
+        f"{count(_tokens(job, checkpoint), 'token')} of {edge} x {edge} {space}"
     )
+
+
+def _tokens(job: JobSpec, checkpoint: CheckpointInfo) -> int:
+    sampler = job.sampler
+    return checkpoint.tokens(sampler.height, sampler.width, sampler.frames)
 
 
 def _sampler(job: JobSpec, checkpoint: CheckpointInfo) -> str:
@@ -86,7 +95,7 @@ def _sampler(job: JobSpec, checkpoint: CheckpointInfo) -> str:
 def _largest_degree(job: JobSpec, checkpoint: CheckpointInfo) -> int:
     """That an SP group on this machine may have."""
     workers = max(pool.workers for pool in (job.pools.reserved, job.pools.spot) if pool.nodes)
-    return checkpoint.degrees(workers, job.sampler.height, job.sampler.width)[-1]
+    return checkpoint.degrees(workers, _tokens(job, checkpoint))[-1]
 
 
 def _prompts(files: JobFiles) -> str:

@@ -12,6 +12,8 @@ MOST_STEPS = 1000
 """Denoising steps: the schedules of flow-matching models are trained with so many."""
 MOST_PIXELS = 4096 * 4096
 """Of an image."""
+MOST_FRAMES = 4097
+"""Of a video: four minutes at 16 a second, which is far more than models make."""
 MOST_IN_BATCH = 4096
 """Images in one forward pass."""
 MOST_SAMPLES = 16_384

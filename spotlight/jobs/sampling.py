@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Literal
 
 from spotlight.jobs.fields import (
+    MOST_FRAMES,
     MOST_IN_BATCH,
     MOST_ITERATIONS,
     MOST_PIXELS,
@@ -60,6 +61,9 @@ class SamplerSpec(Section, frozen=True, kw_only=True):
     """Height of the images. [pixels]"""
     width: int
     """Width of the images. [pixels]"""
+    frames: int = 1
+    """Length of the videos, for a checkpoint that makes some; 1 for images. A reward is the mean of
+    those of the frames. [frames]"""
     kind: SamplerKind = "ode"
     """`ode` adds no noise. The others add noise inside the window, for losses that replay it:
     `flow_sde` (Flow-GRPO), `dance_sde` (DanceGRPO) and `cps` (FlowCPS)."""
@@ -73,7 +77,8 @@ class SamplerSpec(Section, frozen=True, kw_only=True):
     shift: float | None = None
     """Schedule shift; the checkpoint's scheduler decides when absent."""
     guidance: float = 1.0
-    """True classifier-free guidance scale; 1 means none."""
+    """Classifier-free guidance scale; 1 means none. A FLUX transformer that embeds guidance takes
+    it as an input instead, without a second pass."""
     noise_level: float = 0.7
     """How much new noise a step draws: `a` of Flow-SDE and CPS, `eta` of DanceGRPO. With `cps` at
     most 1, which is all of it; unused by `ode`."""
@@ -112,6 +117,8 @@ class SamplerSpec(Section, frozen=True, kw_only=True):
             "degree",
             f"must be `auto` or at least 1, not {self.degree}",
         )
+        require(self.frames >= 1, "frames", "must be at least 1")
+        require_at_most(self, MOST_FRAMES, "frames")
         require(
             self.height * self.width <= MOST_PIXELS,
             "height" if self.height >= self.width else "width",

@@ -33,29 +33,18 @@ class LoraSpec(Section, frozen=True, kw_only=True):
     """Rank of each adapter."""
     alpha: int = 32
     """Scale: the adapter's output is multiplied by `alpha / rank`."""
-    targets: tuple[str, ...] = (
-        "to_q",
-        "to_k",
-        "to_v",
-        "to_out.0",
-        "add_q_proj",
-        "add_k_proj",
-        "add_v_proj",
-        "to_add_out",
-        "img_mlp.net.0.proj",
-        "img_mlp.net.2",
-        "txt_mlp.net.0.proj",
-        "txt_mlp.net.2",
-    )
-    """Module names that get an adapter; the default is Flow-GRPO's list for Qwen-Image."""
+    targets: tuple[str, ...] | None = None
+    """Module names that get an adapter; the list of the checkpoint's family when absent, which is
+    Flow-GRPO's where it has one."""
 
     def __post_init__(self) -> None:
         require(self.rank >= 1, "rank", f"must be at least 1, not {self.rank}")
         require(self.alpha >= 1, "alpha", f"must be at least 1, not {self.alpha}")
-        require(bool(self.targets), "targets", "name at least one module")
+        targets = self.targets or ()
+        require(self.targets != (), "targets", "name at least one module")
         require_at_most(self, GREATEST_RANK, "rank", "alpha")
-        require(len(self.targets) <= MOST_TARGETS, "targets", f"name at most {MOST_TARGETS:,}")
-        for target in self.targets:
+        require(len(targets) <= MOST_TARGETS, "targets", f"name at most {MOST_TARGETS:,}")
+        for target in targets:
             require(
                 re.fullmatch(r"[A-Za-z0-9_.]{1,200}", target) is not None,
                 "targets",

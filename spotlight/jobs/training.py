@@ -74,8 +74,8 @@ class TrainingSpec(Section, frozen=True, kw_only=True):
     kl: float = 0.0
     """Weight of the distance to the initial weights; 0 keeps no reference model."""
     patience_s: float = 60.0
-    """How long a trainer rank may be unreachable before others take over from the last checkpoint.
-    A rank whose process has ended is replaced at once. [seconds]"""
+    """How long a trainer rank may be unreachable before others take over from the state that it
+    left. A rank whose process has ended is replaced at once. [seconds]"""
 
     def __post_init__(self) -> None:
         problem = name_problem(self.loss)

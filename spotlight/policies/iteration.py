@@ -95,7 +95,15 @@ class RecordIteration:
 
 @dataclass(frozen=True)
 class SaveProgress:
-    """Write a checkpoint after so many completed iterations."""
+    """Write a checkpoint after so many completed iterations; other trainers can go on from it."""
+
+    completed: int
+
+
+@dataclass(frozen=True)
+class KeepState:
+    """Have other trainers be able to go on after so many completed iterations, if these are lost;
+    without a checkpoint."""
 
     completed: int
 
@@ -126,6 +134,7 @@ Instruction = (
     | BeginValidation
     | RecordIteration
     | SaveProgress
+    | KeepState
     | CommitProgress
     | ExportWeights
     | Finish
@@ -232,10 +241,9 @@ class IterationMachine:
         return self.schedule.validates(version) and version not in self.validated
 
     def _after_iteration(self) -> list[Instruction]:
-        instructions: list[Instruction] = [RecordIteration(self.completed - 1)]
-        if self.schedule.saves(self.completed):
-            instructions.append(SaveProgress(self.completed))
-        return instructions
+        saves = self.schedule.saves(self.completed)
+        save = SaveProgress(self.completed) if saves else KeepState(self.completed)
+        return [RecordIteration(self.completed - 1), save]
 
     def _commit(self) -> list[Instruction]:
         """The newest checkpoint that may be committed, if any; older ones are then pointless."""

@@ -40,11 +40,13 @@ class StepKey(NamedTuple):
     """Members that denoise a micro-batch together."""
     micro_batch: int
     """Samples that are denoised together."""
+    frames: int = 1
+    """Of a video."""
 
     @property
     def pixels(self) -> int:
         """Of the whole micro-batch."""
-        return self.height * self.width * self.micro_batch
+        return self.height * self.width * self.frames * self.micro_batch
 
 
 class StepTimes:
@@ -152,6 +154,7 @@ def _key(where: str, entry: Mapping[Any, object]) -> StepKey:
         width=_positive_int(where, entry, "width"),
         degree=_positive_int(where, entry, "degree"),
         micro_batch=_positive_int(where, entry, "micro_batch"),
+        frames=_positive_int(where, {"frames": 1, **entry}, "frames"),
     )
 
 

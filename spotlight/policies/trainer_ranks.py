@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 MOST_RECOVERIES = 3
-"""So often in a row trainers are replaced without a new checkpoint: a job whose training ends every
-process that does it must end, too."""
+"""So often in a row trainers are replaced without a trained iteration: a job whose training ends
+every process that does it must end, too."""
 
 
 class RankWatch:
@@ -54,12 +54,12 @@ class RankWatch:
 
 
 def next_recovery(last: tuple[int, int] | None, completed: int) -> tuple[int, int] | None:
-    """The number of a recovery, from 1, with the checkpoint that it goes on from; None if there
+    """The number of a recovery, from 1, with the iterations that it goes on from; None if there
     were too many.
 
     Args:
         last: what this returned for the recovery before; None for the first.
-        completed: iterations in the checkpoint that there is now.
+        completed: iterations that the next trainers go on after.
     """
     count = last[0] + 1 if last is not None and last[1] == completed else 1
     return (count, completed) if count <= MOST_RECOVERIES else None

@@ -15,7 +15,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections import Counter, deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from spotlight.timings import WeightsTimings
@@ -162,9 +162,17 @@ class WeightDistribution:
     Args:
         origin: where its trainer's node is. It holds the version for as long as it is needed.
         patience_s: a node that was not heard of for so long is not being fed any more.
+        failures: of sources with earlier versions, since they fed somebody: one that nobody can
+            reach is asked after the others.
     """
 
-    def __init__(self, origin: Place, patience_s: float, timings: WeightsTimings) -> None:
+    def __init__(
+        self,
+        origin: Place,
+        patience_s: float,
+        timings: WeightsTimings,
+        failures: Mapping[str, int] = {},
+    ) -> None:
         self._rests_s = timings.rests_s
         self._patience_s = patience_s
         self._needs: dict[str, _Need] = {}
@@ -174,7 +182,7 @@ class WeightDistribution:
         """The same, by machine."""
         self._sources = _Sources()
         self._sources.add(_Source(ORIGIN, origin))
-        self._failures: Counter[str] = Counter()
+        self._failures: Counter[str] = Counter(failures)
         """By source, of all nodes, whether or not it is one now."""
         self._look_at: dict[str, None] = {}
         """Those who wait and may find a source now, wherever they are in the line."""

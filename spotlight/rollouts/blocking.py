@@ -10,6 +10,7 @@ import asyncio
 import threading
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from spotlight.rollouts.exploration import Exploration
@@ -74,6 +75,7 @@ class BlockingRollouts:
         threads: int = 1,
         tensors: bool = True,
         host: str = "",
+        store: Path | str | None = None,
     ) -> Iterator[BlockingRollouts]:
         """See `Rollouts.connect`."""
         opened = Rollouts.connect(
@@ -84,6 +86,7 @@ class BlockingRollouts:
             threads=threads,
             tensors=tensors,
             host=host,
+            store=store,
         )
         with _in_thread(opened) as rollouts:
             yield rollouts
@@ -99,6 +102,7 @@ class BlockingRollouts:
         rewards: Rewards = (),
         threads: int = 1,
         tensors: bool = True,
+        store: Path | str | None = None,
     ) -> Iterator[BlockingRollouts]:
         """See `Rollouts.local`."""
         opened = Rollouts.local(
@@ -108,6 +112,7 @@ class BlockingRollouts:
             rewards=rewards,
             threads=threads,
             tensors=tensors,
+            store=store,
         )
         with _in_thread(opened) as rollouts:
             yield rollouts

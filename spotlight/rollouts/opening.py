@@ -28,10 +28,10 @@ from spotlight.jobs import (
     work_from_data,
 )
 from spotlight.rollouts.publication import Publications
-from spotlight.store.memory_folder import MemoryFolder
+from spotlight.store.memory_folder import MemoryFolder, usable_base
 from spotlight.timings import Timings
+from spotlight.transport.addresses import control_address, host_of
 from spotlight.transport.control import ZeroMQSettings, ZeroMQTransport
-from spotlight.transport.control_address import control_address
 from spotlight.transport.tensors import BundleStore, DataPort, fetch
 from spotlight.types import BundleOffer
 
@@ -81,20 +81,22 @@ class Connection:
 
 
 @asynccontextmanager
-async def connected(address: str, work: WorkSpec, *, host: str) -> AsyncIterator[Connection]:
+async def connected(
+    address: str, work: WorkSpec, *, host: str, store: Path | str | None
+) -> AsyncIterator[Connection]:
     """A connection to the coordinator at an address; see `Rollouts.connect`."""
     log_to_the_program()
     timings = Timings()
     address = control_address("address", address)
     host = host or await asyncio.to_thread(_own_address, address)
-    memory = MemoryFolder()
+    memory = MemoryFolder(_store_base(store))
     async with AsyncExitStack() as stack:
         stack.callback(memory.remove)
         token = secrets.token_hex(16)
         port = await stack.enter_async_context(DataPort(host, timings=timings.transfers))
-        store = BundleStore(memory.path, token=token, port=port, timings=timings.transfers)
-        await store.start()
-        stack.push_async_callback(store.aclose)
+        bundles = BundleStore(memory.path, token=token, port=port, timings=timings.transfers)
+        await bundles.start()
+        stack.push_async_callback(bundles.aclose)
         settings = ZeroMQSettings(timings.connections)
         system = ActorSystem(
             ZeroMQTransport(f"tcp://{host}:0", settings=settings),
@@ -106,7 +108,7 @@ async def connected(address: str, work: WorkSpec, *, host: str) -> AsyncIterator
         yield Connection(
             system,
             system.well_known(address, "coordinator"),
-            Publications(store, work.model.tuning),
+            Publications(bundles, work.model.tuning),
             lambda offer: fetch(offer, timings.transfers),
             _unpack,
             timings,
@@ -114,20 +116,26 @@ async def connected(address: str, work: WorkSpec, *, host: str) -> AsyncIterator
 
 
 @asynccontextmanager
-async def connected_locally(workers: int, work: WorkSpec) -> AsyncIterator[Connection]:
+async def connected_locally(
+    workers: int, work: WorkSpec, *, store: Path | str | None
+) -> AsyncIterator[Connection]:
     """The same to daemons of this machine, which end with it; see `Rollouts.local`."""
-    from spotlight.running.local_cluster import local_cluster
+    from spotlight.running.local_cluster import LocalPlaces, local_cluster
 
-    pools = _one_node(workers)
+    pools, places = _one_node(workers), LocalPlaces(store=_store_base(store))
     folder = MemoryFolder(Path(tempfile.gettempdir()))
     try:
         async with (
-            local_cluster(pools, folder.path) as cluster,
-            connected(cluster.address, work, host="127.0.0.1") as connection,
+            local_cluster(pools, folder.path, places) as cluster,
+            connected(cluster.address, work, host="127.0.0.1", store=store) as connection,
         ):
             yield connection
     finally:
         folder.remove()
+
+
+def _store_base(store: Path | str | None) -> Path | None:
+    return usable_base("store", Path(store) if store is not None else None)
 
 
 def _unpack(data: bytes) -> Mapping[str, Tensor]:
@@ -147,10 +155,11 @@ def _one_node(workers: int) -> PoolsSpec:
 
 def _own_address(address: str) -> str:
     """By which this machine reaches the coordinator, and so, most often, is reached."""
-    host, _, port = address.removeprefix("tcp://").rpartition(":")
-    host = host.strip("[]")
+    port = int(address.rpartition(":")[2])
     try:
-        family, kind, *_, place = socket.getaddrinfo(host, int(port), type=socket.SOCK_DGRAM)[0]
+        family, kind, *_, place = socket.getaddrinfo(
+            host_of(address), port, type=socket.SOCK_DGRAM
+        )[0]
         with socket.socket(family, kind) as probe:
             probe.connect(place)  # sends nothing
             found: str = probe.getsockname()[0]

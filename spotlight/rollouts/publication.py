@@ -63,13 +63,18 @@ class Publications:
                 raise WeightsRefused(
                     f"weights: {name} is {named[name].dtype}, which is not a float type"
                 )
+            if not bool(named[name].isfinite().all()):
+                raise WeightsRefused(
+                    f"weights: {name} has values that are NaN or infinite; nobody shall denoise"
+                    " with them"
+                )
         return {name: named[name] for name in self.shapes}
 
     def pack(self, version: int, weights: dict[str, Tensor]) -> WeightsOffer:
         """In a thread: serve these to nodes."""
         from spotlight.transport.tensors.bundles import pack
 
-        return WeightsOffer(version, self._store.put(_key(version), pack(weights)))
+        return WeightsOffer(version, (self._store.put(_key(version), pack(weights)),))
 
     def keep(self, versions: Collection[int]) -> None:
         """Drop all others."""

@@ -16,6 +16,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from spotlight.actors.protocol import DoneGroup, Fleet, GroupOrder
@@ -85,6 +86,7 @@ class Rollouts:
         threads: int = 1,
         tensors: bool = True,
         host: str = "",
+        store: Path | str | None = None,
     ) -> AsyncIterator[Rollouts]:
         """Use the nodes of a coordinator for as long as the context lasts.
 
@@ -97,13 +99,14 @@ class Rollouts:
             tensors: whether samples come with latents and trajectories.
             host: address of this machine that nodes reach it by, to pull weights; found out unless
                 given.
+            store: folder for the weights that are published, instead of shared memory.
 
         Raises `JobError` or `CheckpointError` for what cannot be done, `RequestRefused` if the
         coordinator runs something else, and `ActorError` if it does not answer.
         """
         work = work_of(model, sampler, rewards, threads)
         async with (
-            connected(address, work, host=host) as connection,
+            connected(address, work, host=host, store=store) as connection,
             cls._begun(connection, work, tensors=tensors) as rollouts,
         ):
             yield rollouts
@@ -119,15 +122,17 @@ class Rollouts:
         rewards: Rewards = (),
         threads: int = 1,
         tensors: bool = True,
+        store: Path | str | None = None,
     ) -> AsyncIterator[Rollouts]:
         """The same with a coordinator and a node on this machine, which end with the context.
 
         Args:
             workers: processes that denoise: one per accelerator or CPU core.
+            store: folder for the weights, those of the node included, instead of shared memory.
         """
         work = work_of(model, sampler, rewards, threads)
         async with (
-            connected_locally(workers, work) as connection,
+            connected_locally(workers, work, store=store) as connection,
             cls._begun(connection, work, tensors=tensors) as rollouts,
         ):
             yield rollouts
@@ -173,11 +178,14 @@ class Rollouts:
             version: above all that were published.
             kind: the tuning that the session's model names.
 
-        Raises `WeightsRefused` for other names, shapes or versions.
+        Raises `WeightsRefused` for other names, shapes or versions, and for values that are not
+        finite.
         """
         async with self._publishing:
-            state = self._publications.require(version, kind, weights)
-            offer = await asyncio.to_thread(self._publications.pack, version, state)
+            publications = self._publications
+            offer = await asyncio.to_thread(
+                lambda: publications.pack(version, publications.require(version, kind, weights))
+            )
             before = self._publications.newest
             keep = {version, *({before} - {-1}), *self._link.versions_in_use}
             self._publications.keep(keep)

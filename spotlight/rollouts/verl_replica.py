@@ -253,7 +253,8 @@ class WeightSender:
 
 def _require_same(wanted: Mapping[str, Any], sampler: SamplerSpec) -> None:
     """Raises `JobError` naming what the session's sampler does otherwise."""
-    ours: dict[str, Any] = {"height": sampler.height, "width": sampler.width, "num_frames": 1}
+    ours: dict[str, Any] = {"height": sampler.height, "width": sampler.width}
+    ours["num_frames"] = sampler.frames
     ours["true_cfg_scale"] = sampler.guidance
     if wanted.get("logprobs"):
         if sampler.kind == "ode":

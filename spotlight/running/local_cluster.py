@@ -26,6 +26,16 @@ _RESTARTS = 5
 _ANY_PORT = "127.0.0.1:0"
 
 
+@dataclass(frozen=True)
+class LocalPlaces:
+    """Where daemons of this machine keep things, besides the run folder."""
+
+    store: Path | None = None
+    """The folder in which nodes make their stores; None for shared memory."""
+    mirror: str = ""
+    """The URL of object storage that the run is copied to; empty for none."""
+
+
 @dataclass
 class Daemon:
     """One that runs, and how it is started again."""
@@ -73,15 +83,19 @@ class LocalCluster:
 
 
 @asynccontextmanager
-async def local_cluster(pools: PoolsSpec, logs: Path) -> AsyncIterator[LocalCluster]:
+async def local_cluster(
+    pools: PoolsSpec, logs: Path, places: LocalPlaces
+) -> AsyncIterator[LocalCluster]:
     """A coordinator and the nodes of these pools. Ends them all at the end."""
     cluster = LocalCluster(LocalLauncher(), logs)
+    store = ["--store", str(places.store)] if places.store is not None else []
     address_file = logs / "coordinator.address"
     address_file.unlink(missing_ok=True)
     (logs / ".running").unlink(missing_ok=True)
     keepers: list[asyncio.Task[None]] = []
     try:
-        arguments = ["--runs", str(logs), "--address-file", str(address_file), "--listen"]
+        mirror = ["--mirror", places.mirror] if places.mirror else []
+        arguments = [*mirror, "--runs", str(logs), "--address-file", str(address_file), "--listen"]
         first = await cluster.start("coordinator", "coordinator", [*arguments, _ANY_PORT])
         cluster.address = await _read_address(address_file, first.process, logs)
         first.arguments = [*arguments, cluster.address.removeprefix("tcp://")]
@@ -90,7 +104,7 @@ async def local_cluster(pools: PoolsSpec, logs: Path) -> AsyncIterator[LocalClus
             for index in range(spec.nodes):
                 name = f"{pool}-{index}"
                 arguments = ["--coordinator", cluster.address, "--name", name, "--pool", pool]
-                arguments += ["--workers", str(spec.workers), "--logs", str(logs)]
+                arguments += ["--workers", str(spec.workers), "--logs", str(logs), *store]
                 daemon = await cluster.start(name, "node", arguments)
                 keepers.append(asyncio.create_task(cluster.keep(daemon)))
         yield cluster
@@ -100,7 +114,7 @@ async def local_cluster(pools: PoolsSpec, logs: Path) -> AsyncIterator[LocalClus
             keeper.cancel()
         await asyncio.gather(*keepers, return_exceptions=True)
         await _stop([daemon.process for daemon in cluster.daemons])
-        remove_leftovers()  # of nodes that were killed
+        remove_leftovers(places.store)  # of nodes that were killed
 
 
 async def _start(

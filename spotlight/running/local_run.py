@@ -13,7 +13,7 @@ from spotlight.actors.protocol import JobStatus
 from spotlight.errors import ActorError, RunFolderError, UserError
 from spotlight.jobs import JobSpec
 from spotlight.running.client import CoordinatorClient, connect
-from spotlight.running.local_cluster import LocalCluster, local_cluster
+from spotlight.running.local_cluster import LocalCluster, LocalPlaces, local_cluster
 
 _CALL_LIMIT_S = 1.0
 _POLL_S = 0.1
@@ -66,7 +66,13 @@ def make_log_folder(logs: Path) -> None:
 
 
 async def run_local_job(
-    job: JobSpec, folder: Path, observer: Observer, stop: StopWish, *, resume: bool
+    job: JobSpec,
+    folder: Path,
+    observer: Observer,
+    stop: StopWish,
+    *,
+    places: LocalPlaces,
+    resume: bool,
 ) -> JobStatus | None:
     """Run a job that was checked, in a folder whose `logs` are there, to its end.
 
@@ -75,7 +81,7 @@ async def run_local_job(
     it is cancelled the job is cancelled, and can be resumed; in each case all daemons end.
     """
     async with (
-        local_cluster(job.pools, folder / "logs") as cluster,
+        local_cluster(job.pools, folder / "logs", places) as cluster,
         connect(cluster.address) as client,
     ):
         try:

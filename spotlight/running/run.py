@@ -15,9 +15,10 @@ from spotlight.actors.protocol import JobStatus, Outcome
 from spotlight.actors.runtime.logs import log_to_the_program
 from spotlight.errors import UserError
 from spotlight.jobs import JobSpec, job_from_data, load_job
-from spotlight.preflight.checks import check
+from spotlight.preflight.checks import check, check_store
 from spotlight.report.metrics import read_run, summarise
 from spotlight.run_events import CallbackTrouble
+from spotlight.running.local_cluster import LocalPlaces
 from spotlight.running.local_run import (
     StopWish,
     check_new_folder,
@@ -25,6 +26,8 @@ from spotlight.running.local_run import (
     run_local_job,
 )
 from spotlight.running.record_follower import RecordFollower
+from spotlight.store.memory_folder import usable_base
+from spotlight.store.object_store import open_store
 from spotlight.store.run_folder import next_run_folder, read_config
 from spotlight.trackers import Callback, CallbackThread, NamedCallback
 
@@ -77,6 +80,8 @@ async def run(
     *,
     resume: AnyPath | None = None,
     run_folder: AnyPath | None = None,
+    store: AnyPath | None = None,
+    mirror: str = "",
     callbacks: Sequence[Callback] = (),
 ) -> RunSummary:
     """Run a job on this machine to its end, as the command `spotlight run` does.
@@ -89,6 +94,8 @@ async def run(
             a job file.
         resume: instead of a job, the folder of a run to go on with.
         run_folder: where a new run goes; `runs/NAME-NNN` by default.
+        store: the folder in which nodes keep their copies of the weights, instead of shared memory.
+        mirror: copies the run to this URL of object storage, as the option `--mirror` does.
         callbacks: told of the run in a thread of their own (`spotlight.Callback`). One that raises
             is logged, counted and named in the summary; only `StopJob` ends the job.
 
@@ -97,7 +104,10 @@ async def run(
     error: the summary says why.
     """
     log_to_the_program()
-    spec, folder = await asyncio.to_thread(_prepare, job, resume, run_folder)
+    if mirror:
+        open_store("mirror", mirror)
+    places = LocalPlaces(usable_base("store", Path(store) if store is not None else None), mirror)
+    spec, folder = await asyncio.to_thread(_prepare, job, resume, run_folder, places.store)
     stop = StopWish()
     named = [NamedCallback(_name(one), lambda one=one: one) for one in callbacks]  # type: ignore[misc]
     thread = CallbackThread(
@@ -108,7 +118,9 @@ async def run(
     follower = await asyncio.to_thread(RecordFollower, folder, thread.put)
     observer = _Follow(follower, thread)
     try:
-        last = await run_local_job(spec, folder, observer, stop, resume=resume is not None)
+        last = await run_local_job(
+            spec, folder, observer, stop, places=places, resume=resume is not None
+        )
     finally:
         with suppress(TimeoutError):  # what is left is counted as dropped
             async with asyncio.timeout(_CLOSE_LIMIT_S):
@@ -122,10 +134,21 @@ def run_blocking(
     *,
     resume: AnyPath | None = None,
     run_folder: AnyPath | None = None,
+    store: AnyPath | None = None,
+    mirror: str = "",
     callbacks: Sequence[Callback] = (),
 ) -> RunSummary:
     """`run` for programs without an event loop: it returns when the job has ended."""
-    return asyncio.run(run(job, resume=resume, run_folder=run_folder, callbacks=callbacks))
+    return asyncio.run(
+        run(
+            job,
+            resume=resume,
+            run_folder=run_folder,
+            store=store,
+            mirror=mirror,
+            callbacks=callbacks,
+        )
+    )
 
 
 class _Follow:
@@ -154,6 +177,7 @@ def _prepare(
     job: JobSpec | Mapping[str, Any] | AnyPath | None,
     resume: AnyPath | None,
     run_folder: AnyPath | None,
+    store: Path | None,
 ) -> tuple[JobSpec, Path]:
     """The job, checked, and its folder, which is there."""
     if (job is None) == (resume is None) or (resume is not None and run_folder is not None):
@@ -171,7 +195,7 @@ def _prepare(
         wanted = Path(run_folder) if run_folder else next_run_folder(Path("runs"), spec.name)
         folder = wanted.resolve()
         check_new_folder(folder)
-    check(spec, run_folder=folder)
+    check_store(check(spec, run_folder=folder), store)
     make_log_folder(folder / "logs")
     return spec, folder
 

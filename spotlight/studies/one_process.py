@@ -77,7 +77,7 @@ class OneProcess:
         Raises `ScoringError` and `NotFinite`.
         """
         self._model.load_trainable_state(weights)
-        shape = self._model.latent_shape(settings.height, settings.width)
+        shape = self._model.latent_shape(settings.height, settings.width, settings.frames)
         sampler = SamplerSettings(**msgspec.structs.asdict(settings))
         for first in range(0, len(pairs), settings.micro_batch):
             part = pairs[first : first + settings.micro_batch]
@@ -89,7 +89,8 @@ class OneProcess:
             while not denoising.done:
                 denoising.step()
             samples = denoising.result()
-            images = self._model.decode(samples.latents, settings.height, settings.width)
+            size = settings.height, settings.width, settings.frames
+            images = self._model.decode(samples.latents, *size)
             rewards = self._rewards(images, prompts)
             weights = self._job.reward_weights
             yield ScoredSamples(

@@ -82,8 +82,9 @@ def scenario(seed: int, folder: Path, kinds: Sequence[FaultKind] = KINDS) -> Sce
     workers = rng.choice([1, 1, 1, 2, 3, 4])
     spot = {1: rng.randint(2, 4), 4: 1}.get(workers, rng.randint(1, 2))
     ranks = rng.choice([1, 1, 2])
+    reserved = _reserved_nodes(rng.choice(["together", "apart", "spare"]), ranks)
     nodes = (
-        NodeSpec("reserved", "reserved", ranks),
+        *reserved,
         *(NodeSpec(f"spot-{number}", "spot", workers) for number in range(1, spot + 1)),
     )
     budget = rng.choice(["fixed", "window"])
@@ -97,13 +98,21 @@ def scenario(seed: int, folder: Path, kinds: Sequence[FaultKind] = KINDS) -> Sce
     )
     faults = draw_faults(
         seed,
-        reserved=["reserved"],
-        spot=[node.name for node in nodes[1:]],
+        reserved=[node.name for node in reserved],
+        spot=[node.name for node in nodes[len(reserved) :]],
         kinds=[kind for kind in kinds if kind not in SESSION_KINDS],
     )
     # Another plan after a rewind is told from the same one by its weights.
     exact = budget == "fixed" and rng.random() < 0.5
     return Scenario(job, nodes, faults, exact)
+
+
+def _reserved_nodes(layout: str, ranks: int) -> tuple[NodeSpec, ...]:
+    """Trainers on one node, each on a node of its own, or with a worker to spare on another."""
+    if layout == "apart":
+        return tuple(NodeSpec(f"reserved-{rank}", "reserved", 1) for rank in range(ranks))
+    spare = (NodeSpec("spare", "reserved", 1),) if layout == "spare" else ()
+    return (NodeSpec("reserved", "reserved", ranks), *spare)
 
 
 def chaos_job(

@@ -71,6 +71,7 @@ class FakeDenoising:
     def computed(self, members: int) -> State:
         """What this rank's part of the next step gives, after the time that it takes."""
         model = self._model
+        model.hardware.compute(model.worker)
         sleep(model.hardware.step_s(model.node, members))
         at = self.state
         latents = tuple(fingerprints.denoised(each, at.step) for each in at.latents)

@@ -3,6 +3,7 @@ of tensors."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import cast
 
@@ -16,11 +17,13 @@ from spotlight.jobs import ModelSpec, RewardSpec
 from spotlight.testing import fingerprints
 from spotlight.testing.fake_collective import FakeMeeting
 from spotlight.testing.fake_denoising import FakeModel, State, encode_commit
-from spotlight.testing.fake_hardware import FakeHardware
+from spotlight.testing.fake_hardware import AcceleratorFailed, FakeHardware
 from spotlight.testing.fake_trainer import FakeListener, FakeTrainer
 from spotlight.testing.fingerprints import Row
 from spotlight.testing.virtual_threads import sleep
 from spotlight.types import BundleOffer, Prompt, Request, StoreEndpoint
+
+_PART = fingerprints.Weights
 
 
 class FakeEngine:
@@ -32,6 +35,13 @@ class FakeEngine:
 
     def limit_threads(self, threads: int) -> None:
         """See `engine.Engine`."""
+
+    def fault_of(self, error: BaseException) -> engine.Fault:
+        """See `engine.Engine`."""
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, AcceleratorFailed):
+            cause = cause.__cause__ or cause.__context__
+        return cause.fault if cause is not None else ""
 
     def load(self, spec: ModelSpec) -> FakeModel:
         """See `engine.Engine`."""
@@ -69,10 +79,19 @@ class FakeEngine:
         """See `engine.Engine`."""
         return b"picture"
 
-    async def fetch_weights(self, offer: BundleOffer) -> str:
+    async def save_weights(
+        self, store: StoreEndpoint, key: str, weights: fingerprints.Weights
+    ) -> BundleOffer:
         """See `engine.Engine`."""
-        data = await self.fetch(offer)
-        return msgspec.msgpack.decode(data, type=fingerprints.Weights).weights
+        return await self.upload(store, key, msgspec.msgpack.encode(weights))
+
+    async def fetch_weights(self, parts: Sequence[BundleOffer]) -> str:
+        """See `engine.Engine`; all parts must be of the same weights."""
+        fetched = await asyncio.gather(*map(self.fetch, parts))
+        found = {msgspec.msgpack.decode(data, type=_PART) for data in fetched}
+        if len(found) > 1:
+            self._hardware.history.violation(f"a version of different weights: {found}")
+        return found.pop().weights
 
     async def fetch(self, offer: BundleOffer) -> bytes:
         """See `engine.Engine`."""
@@ -82,15 +101,39 @@ class FakeEngine:
         """See `engine.Engine`."""
         return await self._hardware.stores.upload(store, key, data)
 
+    async def save_state(
+        self,
+        store: StoreEndpoint,
+        key: str,
+        state: fingerprints.Weights,
+        metadata: dict[str, str],
+    ) -> BundleOffer:
+        """See `engine.Engine`."""
+        return await self.upload(store, key, msgspec.msgpack.encode(state))
+
+    async def fetch_state(self, offer: BundleOffer) -> fingerprints.Weights:
+        """See `engine.Engine`."""
+        return msgspec.msgpack.decode(await self.fetch(offer), type=fingerprints.Weights)
+
+    async def export(
+        self, model: ModelSpec, checkpoint: BundleOffer, store: StoreEndpoint
+    ) -> tuple[BundleOffer, ...]:
+        """See `engine.Engine`."""
+        return (await self.upload(store, "export/weights", await self.fetch(checkpoint)),)
+
     def listen(self) -> FakeListener:
         """See `engine.Engine`."""
         return FakeListener(self._hardware.next_address())
 
     def build_trainer(
-        self, order: StartTrainer, rendezvous: str, listener: engine.Listener | None
+        self,
+        order: StartTrainer,
+        state: fingerprints.Weights | None,
+        rendezvous: str,
+        listener: engine.Listener | None,
     ) -> FakeTrainer:
         """See `engine.Engine`."""
-        return FakeTrainer(self._hardware, self._worker, order, rendezvous)
+        return FakeTrainer(self._hardware, self._worker, order, state, rendezvous)
 
 
 class FakeScorer:

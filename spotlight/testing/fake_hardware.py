@@ -4,10 +4,12 @@ them."""
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from spotlight.actors.worker.engine import Fault
 from spotlight.testing.fake_groups import FakeGroups
 from spotlight.testing.history import History
 from spotlight.testing.memory_store import Stores
@@ -19,10 +21,20 @@ from spotlight.types import Request
 if TYPE_CHECKING:
     from spotlight.testing.fake_denoising import FakeDenoising
 
+LOST, UNCLEAR = "the accelerator has failed (simulated)", "something has failed (simulated)"
+"""The errors of a sick worker: one says that its accelerator is lost, the other does not."""
 _SERIAL_SHARE = 0.1
 """Of a step, so much is not shared out in a group."""
 _POISON_DOSES = 5
 """Poison is used up after so many processes: who resumes a job often enough gets it done."""
+
+
+class AcceleratorFailed(RuntimeError):
+    """What a sick worker raises; `fault` is what that says of the accelerator."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(LOST if fault else UNCLEAR)
+        self.fault = fault
 
 
 @dataclass
@@ -76,6 +88,10 @@ class FakeHardware:
     """So many of the batches that begin next hold a request that will be poison."""
     poisoned: int = 0
     """Processes that poison ended."""
+    sick: dict[str, Fault] = field(default_factory=dict)
+    """Workers that fail whatever they compute, and what the errors say of the accelerator."""
+    sick_batches: Counter[str] = field(default_factory=Counter)
+    """Work that they have failed."""
     scorer_fails: Callable[[Request], bool] = lambda request: False
     at_work: dict[str, FakeDenoising] = field(default_factory=dict)
     """What every worker denoises, or has denoised last."""
@@ -98,6 +114,13 @@ class FakeHardware:
         """Its process is gone; perhaps the others of its groups see that."""
         self.sp_groups.lose(worker, seen=seen)
         self.trainer_groups.lose(worker, seen=seen)
+
+    def compute(self, worker: str) -> None:
+        """In work of the worker: it uses the accelerator. Raises `AcceleratorFailed`."""
+        fault = self.sick.get(worker)
+        if fault is not None:
+            self.sick_batches[worker] += 1
+            raise AcceleratorFailed(fault)
 
     def step_taken(self, worker: str, denoising: FakeDenoising) -> None:
         """In work of the worker, which decides for its group: a batch is one step further. Some die

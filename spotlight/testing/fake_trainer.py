@@ -5,14 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
-
-import msgspec
 
 from spotlight.actors.protocol import StartTrainer, Train
 from spotlight.errors import SpotlightError
-from spotlight.store.run_folder import checkpoint_path
 from spotlight.testing import fingerprints
 from spotlight.testing.fake_denoising import decode_commit
 from spotlight.testing.fake_hardware import FakeHardware
@@ -36,7 +32,12 @@ class FakeTrainer:
     """See `engine.Trainer`. Built in the accelerator's thread."""
 
     def __init__(
-        self, hardware: FakeHardware, worker: str, order: StartTrainer, rendezvous: str
+        self,
+        hardware: FakeHardware,
+        worker: str,
+        order: StartTrainer,
+        state: fingerprints.Weights | None,
+        rendezvous: str,
     ) -> None:
         self._hardware = hardware
         self._worker = worker
@@ -48,11 +49,10 @@ class FakeTrainer:
         self._group = hardware.trainer_groups.join(name, order.world, order.rank, worker)
         self._gather(None)  # all have come
         sleep(hardware.times.load_s)
-        if order.completed:
-            saved = _read(Path(order.run_folder) / checkpoint_path(order.completed))
-            self._weights = saved.weights
-            if saved.version != order.completed:
-                raise SpotlightError(f"the checkpoint holds {saved.version} iterations")
+        if state is not None:
+            self._weights = state.weights
+            if state.version != order.completed:
+                raise SpotlightError(f"the checkpoint holds {state.version} iterations")
         if order.rank == 0:
             hardware.history.add(
                 "trainer",
@@ -75,6 +75,8 @@ class FakeTrainer:
             row: opened[message.samples[row].bundle.key][message.samples[row].row]
             for row in self._own_rows(message)
         }
+        if hardware.sick.get(self._worker) == "accelerator":  # any other error ends the job
+            hardware.compute(self._worker)
         sleep(hardware.times.training_s(message.iteration, len(message.samples)))
         rows = {row: sample for part in self._gather(own) for row, sample in part.items()}
         samples = [(rows[row], sample.advantage) for row, sample in enumerate(message.samples)]
@@ -86,26 +88,18 @@ class FakeTrainer:
             self._note(message.iteration, before, update, samples)
         return update.metrics
 
-    def pack_weights(self, role: Literal["rollout", "evaluation"]) -> bytes:
+    def weights(self, role: Literal["rollout", "evaluation"]) -> fingerprints.Weights:
         """See `engine.Trainer`."""
         weights = self._weights
         if role == "rollout":
             sleep(self._hardware.times.publish_s)
         else:
             weights = fingerprints.evaluation_weights(weights)
-        return msgspec.msgpack.encode(fingerprints.Weights(self._completed, weights))
+        return fingerprints.Weights(self._completed, weights)
 
-    def save(self, path: Path, metadata: dict[str, str]) -> None:
+    def state(self) -> fingerprints.Weights:
         """See `engine.Trainer`."""
-        path.parent.mkdir(exist_ok=True)
-        part = path.with_name(f"{path.name}.part")
-        saved = fingerprints.Weights(self._completed, self._weights)
-        part.write_bytes(msgspec.msgpack.encode(saved))
-        part.replace(path)
-
-    def export(self, checkpoint: Path, folder: Path) -> None:
-        """See `engine.Trainer`. Writes nothing, but the checkpoint must be there."""
-        _read(checkpoint)
+        return fingerprints.Weights(self._completed, self._weights)
 
     def close(self) -> None:
         """See `engine.Trainer`."""
@@ -137,7 +131,3 @@ class FakeTrainer:
             ),
             expected=tuple(fingerprints.sample(row.weights, row.request) for row in rows),
         )
-
-
-def _read(checkpoint: Path) -> fingerprints.Weights:
-    return msgspec.msgpack.decode(checkpoint.read_bytes(), type=fingerprints.Weights)

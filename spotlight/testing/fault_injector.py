@@ -84,6 +84,8 @@ class FaultInjector:
                 await self._slow(fault)
             case "flapping_node":
                 await self._flap(fault)
+            case "sick_accelerator":
+                await self._sicken(fault)
             case "poison":
                 await self._poison(fault)
             case "scorer_error":
@@ -161,6 +163,17 @@ class FaultInjector:
         await asyncio.sleep(fault.lasts_s)
         hardware.slow.pop(fault.node, None)
         if hardware.slow_steps > before:
+            self._effect(fault)
+
+    async def _sicken(self, fault: Fault) -> None:
+        """One worker fails every batch for a while, whichever of its processes begins it; every
+        second time with errors that do not say that its accelerator is lost."""
+        hardware, worker = self._cluster.hardware, self._worker(fault)
+        before = hardware.sick_batches[worker]
+        hardware.sick[worker] = "" if fault.amount >= 4 else "accelerator"
+        await asyncio.sleep(fault.lasts_s)
+        hardware.sick.pop(worker, None)
+        if hardware.sick_batches[worker] > before:
             self._effect(fault)
 
     def _cluster_processes(self, node: str) -> tuple[str, ...]:

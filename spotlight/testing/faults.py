@@ -28,6 +28,7 @@ FaultKind = Literal[
     "disk_error",
     "pool_loss",
     "pause_worker",
+    "sick_accelerator",
     "kill_program",
     "pause_program",
     "cut_program",
@@ -64,6 +65,7 @@ _ON_A_NODE = (
     "slow_node",
     "flapping_node",
     "pause_worker",
+    "sick_accelerator",
 )
 _MEAN: dict[FaultKind, float] = {
     "kill_node": 1.0,
@@ -168,6 +170,8 @@ def _draw(rng: random.Random, kind: FaultKind, node: str, until_s: float) -> Fau
             return Fault(at_s, kind, lasts_s=between(2.0, 30.0))
         case "pause_worker":
             return Fault(at_s, kind, node, lasts_s=between(2.0, 14.0), amount=rng.randrange(4))
+        case "sick_accelerator":
+            return Fault(at_s, kind, node, lasts_s=between(5.0, 40.0), amount=rng.randrange(8))
         case "kill_program" | "cancel_session":
             return Fault(at_s, kind)
         case "pause_program" | "cut_program":

@@ -21,6 +21,7 @@ from spotlight.run_events import (
 )
 from spotlight.run_metrics import IterationMetrics, ValidationMetrics, decode_metrics
 from spotlight.testing import fingerprints
+from spotlight.testing.fake_hardware import LOST, UNCLEAR
 from spotlight.testing.faults import FaultKind
 from spotlight.testing.history import History
 
@@ -29,10 +30,11 @@ if TYPE_CHECKING:
     from spotlight.testing.memory_cluster import Cluster
 
 _MAY_END_A_JOB = (
-    "recoveries without a new checkpoint",
+    "recoveries without progress",
     "No space left on device",
     "every prompt group of the iteration failed",
     "could be scored",
+    "no reserved worker can work",
 )
 """Reasons for which a job may end unfinished: somebody has to resume it."""
 
@@ -193,6 +195,23 @@ def faults_change_nothing(run: Run) -> Iterable[str]:
             yield f"iteration {train['iteration']} leaves other weights than without faults"
 
 
+def sickness_costs_no_group(run: Run) -> Iterable[str]:
+    """What a sick worker has failed, others do."""
+    for event in _events(run):
+        if isinstance(event, GroupDropped) and is_of_sickness(run, event.reason):
+            yield f"a group of iteration {event.iteration} was dropped: {event.reason}"
+
+
+def is_of_sickness(run: HasHistory, reason: str) -> bool:
+    """Whether that must not be why a sample failed. Other faults may leave nobody but the sick
+    worker for a while: then only an error that says that its accelerator is lost is none of the
+    request's."""
+    others = any(
+        count for kind, count in run.history.effective.items() if kind != "sick_accelerator"
+    )
+    return LOST in reason or (UNCLEAR in reason and not others)
+
+
 def jobs_end(run: Run) -> Iterable[str]:
     """A job is finished in the end, and stops before it only for a reason that it may stop for."""
     for outcome, reason in run.outcomes:
@@ -290,6 +309,7 @@ INVARIANTS: tuple[Callable[[Run], Iterable[str]], ...] = (
     plans_outlive_the_coordinator,
     weights_follow_from_the_samples,
     faults_change_nothing,
+    sickness_costs_no_group,
     jobs_end,
     records_are_complete,
     nothing_finished_is_discarded,

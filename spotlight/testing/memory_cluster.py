@@ -26,7 +26,7 @@ from spotlight.actors.runtime import Actor, ActorRef, ActorSystem
 from spotlight.actors.worker.group_leader import GroupLeader
 from spotlight.actors.worker.member import Member
 from spotlight.actors.worker.trainer_rank import TrainerRank
-from spotlight.actors.worker.worker_state import WorkerContext
+from spotlight.actors.worker.worker_state import EXIT_CODE, WorkerContext
 from spotlight.errors import SpotlightError
 from spotlight.testing.actor_logs import ActorLogs
 from spotlight.testing.addresses import address_of, is_spared
@@ -201,10 +201,11 @@ class Cluster:
         async def boot() -> None:
             await asyncio.sleep(rng.uniform(*self.times.boot_s))
             node_address = address_of(node.name)
+            engine, epoch = FakeEngine(self.hardware, name), rng.getrandbits(48)
+            threads = VirtualThreads()
             context = process.context = WorkerContext(
-                name, rng.getrandbits(48), node_address, threads=VirtualThreads()
+                name, epoch, node_address, threads=threads, fault_of=engine.fault_of
             )
-            engine = FakeEngine(self.hardware, name)
             system = await self._start_system(process, heartbeats=False)
 
             def spawn(factory: Callable[[], Actor], actor: str) -> Coroutine[Any, Any, ActorRef]:
@@ -215,6 +216,9 @@ class Cluster:
             leader = await spawn(lambda: GroupLeader(context, member, trainer), "leader")
             refs = WorkerRefs(name, context.epoch, leader, member, trainer)
             system.tell(system.well_known(node_address, "node"), WorkerUp(refs, key))
+            await context.ends.wait()
+            await asyncio.sleep(context.timings.worker.farewell_s)
+            self.loop.call_soon(self._kill, process, EXIT_CODE, context=self._context)
 
         booting = self.loop.create_task(boot(), context=context_of(process.identity))
         process.ended.add_done_callback(lambda _: booting.cancel(), context=self._context)
@@ -271,7 +275,7 @@ class Cluster:
         """For work of that process itself."""
         self.loop.call_soon(self.kill_process, name, context=self._context)
 
-    def _kill(self, process: Process) -> None:
+    def _kill(self, process: Process, code: int = -9) -> None:
         if process.ended.done():
             return
         self.history.add("killed", process=process.name)
@@ -280,7 +284,7 @@ class Cluster:
         if process.context is not None:
             process.context.close()
         system = process.system
-        self._end(process, -9)
+        self._end(process, code)
         if system is not None:
             system.post.transport.abort()
             saved = self._journal_files() if process.name == COORDINATOR else {}

@@ -11,6 +11,7 @@ import random
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from msgspec import structs
 
@@ -171,10 +172,24 @@ class SimulatedStore:
 
     async def offer(self, key: str) -> BundleOffer:
         """A bundle that somebody has left here, to be fetched."""
-        data = self.disk.bundles.get(key)
-        if data is None:
-            raise TransferFailed(f"no bundle {key}")
+        data = self._read(key)
         return BundleOffer(key, len(data), zlib.crc32(data), self.endpoint)
+
+    async def hand_out(self, key: str, path: Path) -> None:
+        """Have a file be the bundle as well."""
+        path.parent.mkdir(exist_ok=True)
+        part = path.with_name(f".{path.name}.partial")
+        part.write_bytes(self._read(key))
+        part.replace(path)
+
+    async def take_in(self, path: Path, key: str) -> BundleOffer:
+        """Have a bundle be a file as well."""
+        return self.put(key, _content(path))
+
+    def _read(self, key: str) -> bytes:
+        if key not in self.disk.bundles:
+            raise TransferFailed(f"no bundle {key}")
+        return self.disk.bundles[key]
 
     def delete(self, prefix: str) -> None:
         """Drop a bundle or a folder of bundles; nothing happens if it is not there."""
@@ -187,3 +202,10 @@ class SimulatedStore:
         """Stop serving; the bundles stay."""
         if self._endpoint is not None:
             self._stores.closed(self._endpoint)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise TransferFailed(f"{path}: {error.strerror}") from error

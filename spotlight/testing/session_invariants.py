@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from spotlight.testing import fingerprints
+from spotlight.testing.fake_hardware import UNCLEAR
 from spotlight.testing.faults import FaultKind
 from spotlight.testing.history import Happening
-from spotlight.testing.invariants import little_is_denoised_again
+from spotlight.testing.invariants import is_of_sickness, little_is_denoised_again
 from spotlight.testing.loop_program import KEEP
 from spotlight.timings import Timings
 
@@ -111,6 +112,8 @@ def failures_have_a_reason(run: SessionRun) -> Iterable[str]:
     quarantined = run.cluster.logs.given_up
     for group, request in _groups(run):
         for seed, reason in group["failed"]:
+            if UNCLEAR in reason and not is_of_sickness(run, reason):
+                continue
             suspected = any(each.endswith(f"/{seed}") for each in quarantined)
             if not suspected and not any(run.history.effective[kind] for kind in _COSTS_SAMPLES):
                 yield f"seed {seed} of {request[0]} failed: {reason}"

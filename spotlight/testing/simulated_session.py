@@ -41,7 +41,8 @@ class FakePublications:
     def pack(self, version: int, weights: str) -> WeightsOffer:
         """See `Publications`."""
         named = fingerprints.Weights(version, weights)
-        return WeightsOffer(version, self._store.put(_key(version), msgspec.msgpack.encode(named)))
+        packed = msgspec.msgpack.encode(named)
+        return WeightsOffer(version, (self._store.put(_key(version), packed),))
 
     def keep(self, versions: Collection[int]) -> None:
         """See `Publications`."""

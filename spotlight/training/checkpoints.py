@@ -1,14 +1,12 @@
 """Training checkpoints: one safetensors file with the tensors, and the metadata in its header.
 
-A checkpoint is either complete or absent: it is written under another name, flushed to the disk and
-renamed. Reading one cannot run code.
+Who writes one hands it over whole: a store takes it when all of it is there, and from there it gets
+its name in the run folder at once. Reading one cannot run code.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -29,27 +27,19 @@ Role = Literal["ema", "weights"]
 
 
 def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Write `tensors` and `metadata` (iteration, job hash, ...) atomically to `path`.
+    """Write `tensors` and `metadata` (iteration, job, ...) to a file that nobody reads yet.
 
-    Raises `CheckpointError` when the disk refuses; a checkpoint that was there before then stays.
+    Raises `CheckpointError` when the disk refuses.
     """
     header = {"format": FORMAT, "version": VERSION, "metadata": dict(metadata)}
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
-        save_file(contiguous, partial, {_HEADER: json.dumps(header, sort_keys=True)})
-        _flush(partial)
-        partial.replace(path)
-        _flush(path.parent)
+        save_file(contiguous, path, {_HEADER: json.dumps(header, sort_keys=True)})
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
             f"{path}: the checkpoint cannot be written ({error}); free space or choose another"
             " folder"
         ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink()
 
 
 def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -103,12 +93,3 @@ def _read_header(path: Path, text: str | None) -> dict[str, str]:
             f"{path}: format version {version} is newer than {VERSION}; use a newer Spotlight"
         )
     return metadata
-
-
-def _flush(path: Path) -> None:
-    """Wait until the file (or the folder's list of names) is on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -2,8 +2,8 @@
 
 | job trains | format | folder for |
 |---|---|---|
-| all weights | `diffusers` | `QwenImageTransformer2DModel.from_pretrained` |
-| adapters | `diffusers` | `QwenImagePipeline.load_lora_weights` |
+| all weights | `diffusers` | `from_pretrained` of the transformer's class |
+| adapters | `diffusers` | `load_lora_weights` of the family's pipeline |
 | adapters | `peft` | `PeftModel.from_pretrained` |
 
 All hold safetensors only. Nothing is computed and no model is loaded: the weights go from one file
@@ -17,14 +17,15 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+import diffusers
 import torch
-from diffusers import QwenImageTransformer2DModel
-from diffusers.loaders import QwenImageLoraLoaderMixin
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from spotlight.assets import resolve_checkpoint
+from spotlight.diffusion.families.base import Family
+from spotlight.diffusion.families.registry import family_of
 from spotlight.errors import CheckpointError, MissingDependency
 from spotlight.jobs import LoraSpec, ModelSpec
 from spotlight.training.checkpoints import Role, load_role
@@ -62,17 +63,19 @@ def export_checkpoint(
             f"{checkpoint}: the job trains all weights, but peft reads only adapters; export it for"
             " diffusers"
         )
+    source = resolve_checkpoint(model.checkpoint)
+    family = family_of(source)
     weights = load_role(checkpoint, role)
     partial = folder.with_name(f".{folder.name}.partial")
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         if model.tuning == "full":
-            _save_transformer(model, weights, partial)
+            _save_transformer(family, source / "transformer", weights, partial)
         elif format == "diffusers":
-            _save_for_pipelines(model.lora, weights, partial)
+            _save_for_pipelines(family, model.lora, weights, partial)
         else:
-            _save_for_peft(model, weights, partial)
+            _save_for_peft(family, model.lora, weights, partial)
         shutil.rmtree(folder, ignore_errors=True)
         partial.replace(folder)
     except (OSError, SafetensorError) as error:
@@ -81,14 +84,14 @@ def export_checkpoint(
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _save_transformer(model: ModelSpec, weights: Mapping[str, Tensor], folder: Path) -> None:
-    source = resolve_checkpoint(model.checkpoint) / "transformer"
+def _save_transformer(
+    family: Family, source: Path, weights: Mapping[str, Tensor], folder: Path
+) -> None:
+    kind = getattr(diffusers, family.transformer)
     with torch.device("meta"):
-        transformer = QwenImageTransformer2DModel.from_config(
-            QwenImageTransformer2DModel.load_config(source)
-        )
+        transformer = kind.from_config(kind.load_config(source))
     try:
-        transformer.load_state_dict(dict(weights), assign=True)
+        transformer.load_state_dict({**_untrained(family, source), **weights}, assign=True)
     except RuntimeError as error:
         raise CheckpointError(
             f"model.checkpoint: {source} is not the model that was trained ({error})"
@@ -96,20 +99,34 @@ def _save_transformer(model: ModelSpec, weights: Mapping[str, Tensor], folder: P
     transformer.save_pretrained(folder, safe_serialization=True)
 
 
-def _save_for_pipelines(lora: LoraSpec, weights: Mapping[str, Tensor], folder: Path) -> None:
+def _untrained(family: Family, source: Path) -> dict[str, Tensor]:
+    """What the transformer has besides its parameters, as it is in the job's checkpoint."""
+    found: dict[str, Tensor] = {}
+    for path in sorted(source.glob("*.safetensors")) if family.untrained else ():
+        with safe_open(path, "pt") as file:
+            names = family.untrained.intersection(file.keys())
+            found |= {name: file.get_tensor(name).float() for name in names}
+    return found
+
+
+def _save_for_pipelines(
+    family: Family, lora: LoraSpec, weights: Mapping[str, Tensor], folder: Path
+) -> None:
     """The metadata hold the scale: without them a reader takes alpha to be the rank."""
-    QwenImageLoraLoaderMixin.save_lora_weights(
+    getattr(diffusers, family.pipeline).save_lora_weights(
         folder,
         transformer_lora_layers=dict(_file_names(weights)),
         transformer_lora_adapter_metadata={
             "r": lora.rank,
             "lora_alpha": lora.alpha,
-            "target_modules": sorted(lora.targets),
+            "target_modules": sorted(family.targets(lora)),
         },
     )
 
 
-def _save_for_peft(model: ModelSpec, weights: Mapping[str, Tensor], folder: Path) -> None:
+def _save_for_peft(
+    family: Family, lora: LoraSpec, weights: Mapping[str, Tensor], folder: Path
+) -> None:
     try:
         from peft import LoraConfig
     except ImportError as error:
@@ -117,9 +134,9 @@ def _save_for_peft(model: ModelSpec, weights: Mapping[str, Tensor], folder: Path
             "an export for peft needs peft: pip install spotlight-rl[worker]"
         ) from error
     LoraConfig(
-        r=model.lora.rank,
-        lora_alpha=model.lora.alpha,
-        target_modules=sorted(model.lora.targets),
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        target_modules=sorted(family.targets(lora)),
         inference_mode=True,
     ).save_pretrained(str(folder))
     named = {f"base_model.model.{name}": it for name, it in _file_names(weights).items()}

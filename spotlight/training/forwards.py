@@ -44,7 +44,7 @@ class Forwards:
         self._fixed = fixed
         distinct = list(dict.fromkeys(prompts))
         position = {prompt: row for row, prompt in enumerate(distinct)}
-        self._embeddings = model.encode_prompts(distinct)
+        self._conditioning = model.encode_prompts(distinct)
         self._prompt_rows = torch.tensor([position[prompt] for prompt in prompts])
 
     def micro_batches(self, terms: Terms) -> Iterator[MicroBatch]:
@@ -65,9 +65,10 @@ class Forwards:
         velocity = self._model.velocity(
             terms.latents[padded],
             terms.sigmas[padded],
-            self._embeddings.select(prompts),
+            self._conditioning.select(prompts),
             height=self._sampler.height,
             width=self._sampler.width,
+            frames=self._sampler.frames,
             guidance=self._sampler.guidance,
         )
         return velocity[:rows]

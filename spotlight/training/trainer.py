@@ -150,11 +150,19 @@ class Trainer:
 
         Copies on the CPU in the model's own dtypes, named as in its `trainable_state`.
         """
-        return self._weights.published(self._weights.values if self._old is None else self._old)
+        return self._weights.published(self._rollout_values)
 
     def evaluation_state(self) -> dict[str, Tensor]:
         """The averaged weights that validation uses, as `rollout_state`."""
         return self._weights.published(self._ema.average)
+
+    def rollout_part(self) -> dict[str, Tensor]:
+        """Of `rollout_state` what this rank publishes; together the ranks publish all of it."""
+        return self._weights.published(self._rollout_values, part=self._rank, parts=self._world)
+
+    def evaluation_part(self) -> dict[str, Tensor]:
+        """The same of `evaluation_state`."""
+        return self._weights.published(self._ema.average, part=self._rank, parts=self._world)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Everything that training needs to go on with the same bits; copies on the CPU."""
@@ -196,6 +204,10 @@ class Trainer:
         for role, values in loaded.items():
             roles[role].copy_(values)
         self._weights.install(self._weights.values)
+
+    @property
+    def _rollout_values(self) -> Tensor:
+        return self._weights.values if self._old is None else self._old
 
     def _roles(self) -> dict[str, Tensor]:
         """All vectors that decide the future, by the name they have in a checkpoint."""

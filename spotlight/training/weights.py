@@ -7,13 +7,15 @@ a bfloat16 model still learns steps that are too small for bfloat16.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from spotlight.diffusion.model import DiffusionModel
-from spotlight.errors import CheckpointError
+from spotlight.errors import CheckpointError, TrainingDiverged
 
 
 class FlatWeights:
@@ -59,13 +61,19 @@ class FlatWeights:
         views = zip(self.names, self._views(values), strict=True)
         return {name: view.detach().to("cpu", copy=True) for name, view in views}
 
-    def published(self, values: Tensor) -> dict[str, Tensor]:
+    def published(self, values: Tensor, *, part: int = 0, parts: int = 1) -> dict[str, Tensor]:
         """A copy of `values` [P] as named tensors on the CPU, in the dtypes that the model computes
-        in: what a bfloat16 model would round anyhow need not travel."""
-        views = zip(self.names, self._parameters, self._views(values), strict=True)
+        in: what a bfloat16 model would round anyhow need not travel. Of several `parts`, which are
+        about as large as each other, one. Raises `TrainingDiverged` if any value is not finite."""
+        if not bool(values.isfinite().all()):
+            raise TrainingDiverged(
+                "the weights are not finite, and nobody shall denoise with them; resume from the"
+                " last checkpoint with a lower training.learning_rate"
+            )
+        views = list(zip(self.names, self._parameters, self._views(values), strict=True))
         return {
             name: view.detach().to("cpu", parameter.dtype, copy=True)
-            for name, parameter, view in views
+            for name, parameter, view in views[_share(self._sizes, part, parts)]
         }
 
     def join(self, state: Mapping[str, Tensor]) -> Tensor:
@@ -83,3 +91,11 @@ class FlatWeights:
     def _views(self, values: Tensor) -> list[Tensor]:
         parts = torch.split(values, self._sizes)
         return [part.view(p.shape) for part, p in zip(parts, self._parameters, strict=True)]
+
+
+def _share(sizes: Sequence[int], part: int, parts: int) -> slice:
+    """Which of a row of tensors are in a part: those whose middle is in its share of all."""
+    ends = list(accumulate(sizes))
+    middles = [end - size / 2 for end, size in zip(ends, sizes, strict=True)]
+    first, last = (bisect_left(middles, ends[-1] * edge / parts) for edge in (part, part + 1))
+    return slice(first, last)

@@ -26,7 +26,7 @@ from spotlight.actors.protocol import (
 )
 from spotlight.actors.runtime import Message
 from spotlight.errors import JournalError
-from spotlight.policies.dispatch.instructions import RequestsFinished
+from spotlight.policies.dispatch.instructions import EndWorker, RequestsFinished
 from spotlight.policies.dispatch.matching import Backlog
 from spotlight.policies.dispatch.pace import Pace
 from spotlight.policies.dispatch.table import RequestTable
@@ -70,6 +70,7 @@ class Desk:
         self.profile = StepProfile("model", StepTimes())
         self.backlogs: list[tuple[Backlog, ...]] = []
         """What waited whenever the dispatcher said that it changed."""
+        self.ended_workers: list[EndWorker] = []
         self.ended: list[Ended] = []
         """What was told to whoever submits, of the latest life."""
         self.lives = 0
@@ -97,6 +98,7 @@ class Desk:
             discard=self.discarded.append,
             record=self.events.append,
             backlog_changed=lambda: self.backlogs.append(self.table.backlog()),
+            end_worker=self.ended_workers.append,
         )
         self.queue: RequestQueue = dispatcher.queue
         name = f"dispatcher-{self.lives}"

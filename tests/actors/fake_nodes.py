@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,6 +13,7 @@ from job_kit import STORE, World, offer
 from spotlight.actors.protocol import (
     CommitSteps,
     Completed,
+    ExportedModel,
     ExportModel,
     GetTrainer,
     Grant,
@@ -29,7 +29,8 @@ from spotlight.actors.protocol import (
     Recall,
     ReturnLease,
     Revoke,
-    SaveCheckpoint,
+    SavedState,
+    SaveState,
     StartTrainer,
     Train,
     TrainedIteration,
@@ -38,11 +39,11 @@ from spotlight.actors.protocol import (
     WorkerPlan,
     WorkerRefs,
     WorkerReport,
+    state_key,
 )
 from spotlight.actors.protocol.delivery import insist, try_tell
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, Down, Message, handles
 from spotlight.errors import ActorError
-from spotlight.store.run_folder import checkpoint_path
 from spotlight.timings import DeliveryTimings
 from spotlight.types import BundleOffer
 
@@ -55,7 +56,7 @@ class FakeTrainer:
     completed: int
     running: Train | None = None
     trained: TrainedIteration | None = None
-    saved: int | None = None
+    saved: SavedState | None = None
     asker: ActorRef | None = None
 
     def report(self, **answer: Any) -> TrainerReport:
@@ -103,7 +104,7 @@ class FakeWorker(Actor):
                 self.tell(self.job.membership.runner, self.report())
             weights = self.job.weights
             self.versions[False] = {each.version for each in weights}
-            self.versions[True] = {each.version for each in weights if each.evaluation is not None}
+            self.versions[True] = {each.version for each in weights if each.evaluation}
         self.draining = message.stop_in_s is not None
         if self.draining and self.world.drains:
             # What is committed is given back; the rest too.
@@ -245,8 +246,12 @@ class FakeWorker(Actor):
     async def on_start(self, message: StartTrainer) -> None:
         assert self.sender is not None
         if self.trainer is None or self.trainer.start != message:
-            self.world.started.append(message)
             self.trainer = FakeTrainer(message, message.completed)
+            if message.completed and not self.world.has_state(message):
+                gone = "TransferFailed: nobody has the state"
+                lost = self.trainer.report(error=gone, lost_others=True, lost_state=True)
+                return self.tell(self.sender, msgspec.structs.replace(lost, completed=-1))
+            self.world.started.append(message)
         self.tell(self.sender, self.trainer.report())
 
     @handles(Train)
@@ -278,21 +283,25 @@ class FakeWorker(Actor):
         assert message.version == self.trainer.completed, (message.version, self.trainer)
         self.trainer.asker = self.sender
         self.world.published.append(message.version)
-        weights = offer(f"weights/{message.version:06d}-rollout")
-        evaluation = offer(f"weights/{message.version:06d}-evaluation")
-        offered = WeightsOffer(message.version, weights, evaluation if message.evaluation else None)
+        version, rank = f"weights/{message.version:06d}", self.trainer.start.rank
+        weights = offer(f"{version}-rollout-{rank}", message.store)
+        evaluation = offer(f"{version}-evaluation-{rank}", message.store)
+        offered = WeightsOffer(
+            message.version, (weights,), (evaluation,) if message.evaluation else ()
+        )
         report = self.trainer.report(published=offered)
         self.run_task(self._answer_in(self.world.publish_s, report))
 
-    @handles(SaveCheckpoint)
-    async def on_save(self, message: SaveCheckpoint) -> None:
+    @handles(SaveState)
+    async def on_save(self, message: SaveState) -> None:
         trainer = self.trainer
         assert trainer is not None
         trainer.asker = self.sender
-        if trainer.saved != message.iteration:
+        if trainer.saved is None or trainer.saved.iteration != message.iteration:
             assert message.iteration == trainer.completed
-            _write(Path(trainer.start.run_folder) / checkpoint_path(message.iteration))
-            trainer.saved = message.iteration
+        key = state_key(message.iteration)
+        offers = [self.world.leave(store, key, message.iteration) for store in message.stores]
+        trainer.saved = SavedState(message.iteration, tuple(offers))
         report = trainer.report(saved=trainer.saved)
         self.run_task(self._answer_in(self.world.save_s, report))
 
@@ -301,10 +310,11 @@ class FakeWorker(Actor):
         trainer = self.trainer
         assert trainer is not None
         trainer.asker = self.sender
-        folder = Path(trainer.start.run_folder)
-        assert (folder / checkpoint_path(message.checkpoint)).exists()
+        assert self.world.holds(message.state, message.checkpoint)
         self.world.exported.append(message.checkpoint)
-        self.run_task(self._answer_in(0.0, trainer.report(exported=message.checkpoint)))
+        file = self.world.leave(message.store, "export/weights", message.checkpoint)
+        exported = ExportedModel(message.checkpoint, (file,))
+        self.run_task(self._answer_in(0.0, trainer.report(exported=exported)))
 
     async def _answer_in(self, seconds: float, message: TrainerReport) -> None:
         await asyncio.sleep(seconds)
@@ -343,15 +353,24 @@ class FakeNode(Actor):
         self.left = False
         self._patient = patient
         self._apart = apart
+        self.store = STORE
+        self._held: set[WeightsOffer] = set()
 
     async def started(self) -> None:
         name, epoch = f"{self.name}/0", self.system.rng.getrandbits(40)
         spawn = self._apart.spawn if self._apart is not None else self.spawn
         self.worker = await spawn(lambda: FakeWorker(name, epoch, self.world), "worker")
         self.refs = (WorkerRefs(name, epoch, *[self.worker] * 3),)
+        # Another process has another one, without what was in the last.
+        self.store = msgspec.structs.replace(STORE, machine=self.name, port=epoch % 60_000 + 1)
         await self._begin()
 
+    def aborted(self) -> None:
+        """What its store had is gone."""
+        self.world.there.discard(self.store.place)
+
     async def _begin(self) -> None:
+        self.world.there.add(self.store.place)
         if self._patient:
             self.run_task(self._keep_reporting())
         else:
@@ -372,7 +391,7 @@ class FakeNode(Actor):
             self.pool,
             self.ref,
             self.refs,
-            STORE,
+            self.store,
             self.notice,
             self.left,
             followed.coordinator if followed is not None else None,
@@ -415,7 +434,12 @@ class FakeNode(Actor):
         told = known.notice.number if known is not None and known.notice is not None else 0
         self.followed, job = plan, plan.job
         if job is not None:
-            weights = tuple(self._own(offer) for offer in job.weights)
+            weights = tuple(
+                self._own(offer)
+                for offer in job.weights
+                if offer.store.place in self.world.there or self._own(offer) in self._held
+            )
+            self._held |= set(weights)
             job = msgspec.structs.replace(job, weights=weights)
         elif not plan.over:
             job = self.plan.job
@@ -433,11 +457,10 @@ class FakeNode(Actor):
         """Its store has it at once."""
 
         def own(bundle: BundleOffer) -> BundleOffer:
-            return msgspec.structs.replace(bundle, store=STORE)
+            return msgspec.structs.replace(bundle, store=self.store)
 
-        return WeightsOffer(
-            offer.version, own(offer.rollout), offer.evaluation and own(offer.evaluation)
-        )
+        rollout, evaluation = (tuple(map(own, it)) for it in (offer.rollout, offer.evaluation))
+        return WeightsOffer(offer.version, rollout, evaluation)
 
     @handles(WorkerReport)
     async def on_report(self, message: WorkerReport) -> None:
@@ -453,8 +476,3 @@ def _batch(message: Train) -> list[tuple[str, int, float]]:
 
 def _ids(grant: Grant) -> tuple[str, ...]:
     return tuple(wanted.id for wanted in grant.requests)
-
-
-def _write(checkpoint: Path) -> None:
-    checkpoint.parent.mkdir(exist_ok=True)
-    checkpoint.write_bytes(b"checkpoint")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 from spotlight.actors.protocol import GetStatus, JobStatus, StartTrainer, Train
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, Message, handles
 from spotlight.jobs import JobSpec, job_from_data
 from spotlight.policies.exploration.planners import derived_seed
+from spotlight.transport.tensors import BundleStore
 from spotlight.types import BundleOffer, Request, RequestId, SamplingSettings, StoreEndpoint
 
 MessageT = TypeVar("MessageT", bound=Message)
@@ -42,9 +44,9 @@ def job(**changes: Any) -> JobSpec:
     return job_from_data(data)
 
 
-def offer(key: str = "samples/a") -> BundleOffer:
+def offer(key: str = "samples/a", store: StoreEndpoint = STORE) -> BundleOffer:
     """A bundle that nobody fetches."""
-    return BundleOffer(key, 1, 0, STORE)
+    return BundleOffer(key, 1, 0, store)
 
 
 def request(
@@ -120,6 +122,30 @@ class World:
         self.exported: list[int] = []
         self.freed: list[str] = []
         """Workers whose job was ended."""
+        self.run_store: BundleStore | None = None
+        """The coordinator's; those of nodes are only told apart."""
+        self.there: set[Any] = set()
+        """Places of the stores of nodes that are there."""
+        self.left: dict[tuple[Any, str], int] = {}
+        """Iterations in the states that trainers left in the stores of nodes."""
+
+    def leave(self, store: StoreEndpoint, key: str, iteration: int) -> BundleOffer:
+        """A trainer's state after so many iterations, or what is made of it, in a store."""
+        if self.run_store is not None and store.root == self.run_store.endpoint.root:
+            return self.run_store.put(key, _content(iteration))
+        self.left[store.place, key] = iteration
+        return BundleOffer(key, 1, iteration, store)
+
+    def holds(self, offered: BundleOffer, iteration: int) -> bool:
+        """Whether that state is there."""
+        file = Path(offered.store.root) / offered.key
+        if file.exists():
+            return file.read_bytes() == _content(iteration)
+        return self.left.get((offered.store.place, offered.key)) == iteration
+
+    def has_state(self, order: StartTrainer) -> bool:
+        """Whether a trainer can have the state that it is to begin from."""
+        return any(self.holds(offered, order.completed) for offered in order.state)
 
     @staticmethod
     def reward(wanted: Request) -> float:
@@ -129,6 +155,10 @@ class World:
     def by(self, worker: str, kind: str) -> list[Request]:
         """What a worker was granted of one kind."""
         return [r for name, r in self.granted if name == worker and r.kind == kind]
+
+
+def _content(iteration: int) -> bytes:
+    return f"state {iteration}".encode()
 
 
 async def status(system: ActorSystem, coordinator: ActorRef) -> JobStatus:

@@ -75,7 +75,7 @@ def report_of(
         plan=plan.number,
         job_id=plan.job.job_id if plan.job is not None else "",
         rollout=tuple(each.version for each in weights),
-        evaluation=tuple(each.version for each in weights if each.evaluation is not None),
+        evaluation=tuple(each.version for each in weights if each.evaluation),
         cannot_serve=problem,
         group=epoch,
         formed=formed,

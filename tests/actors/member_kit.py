@@ -77,8 +77,9 @@ class Worker:
     async def open(self, cluster: Cluster, name: str, weights: Tensors, timings: Timings) -> None:
         self.system = await cluster.system(name)
         self.leader = await reported_to(self.system)
-        self.context = WorkerContext(name, 1, "", timings=timings)
-        self.member = await self.system.spawn(lambda: Member(self.context, TorchEngine()), "member")
+        engine = TorchEngine()
+        self.context = WorkerContext(name, 1, "", timings=timings, fault_of=engine.fault_of)
+        self.member = await self.system.spawn(lambda: Member(self.context, engine), "member")
         await self.prepare(self.store)
         await self.hold(weights)
 

@@ -31,6 +31,10 @@ class FakeProcess:
     async def wait(self) -> int:
         return await asyncio.shield(self._code)
 
+    @property
+    def has_ended(self) -> bool:
+        return self._code.done()
+
     def terminate(self) -> None:
         self.kill()
 

@@ -66,7 +66,7 @@ class Planner:
         assert known is not None
         versions = keep or (version,)
         offers = {each.version: each for each in known.weights if each.version in versions}
-        offers[version] = WeightsOffer(version, rollout, evaluation)
+        offers[version] = WeightsOffer(version, (rollout,), (evaluation,) if evaluation else ())
         weights = tuple(offers[number] for number in sorted(offers))
         return self.next(job=replace(known, weights=weights, versions=versions))
 

@@ -15,6 +15,7 @@ from job_kit import World, job, recorder, rng, status
 from runtime_kit import Cluster
 
 from spotlight.actors.coordinator.coordinator import Coordinator
+from spotlight.actors.coordinator.mirroring import MirrorPlace
 from spotlight.actors.protocol import (
     JobAccepted,
     JobStatus,
@@ -34,6 +35,8 @@ class Town:
         self.cluster = cluster
         self.runs = runs
         self.world = World()
+        self.mirror: MirrorPlace | None = None
+        """Where the coordinator copies runs to."""
         self.nodes: dict[str, ActorSystem] = {}
         self.workers: dict[str, ActorSystem] = {}
         self._folders: list[RunFolder] = []
@@ -57,7 +60,7 @@ class Town:
         """A coordinator in that process."""
 
         def coordinator() -> Coordinator:
-            return Coordinator(self.runs, rng(), self._open_store)
+            return Coordinator(self.runs, rng(), self._open_store, mirror=self.mirror)
 
         return await system.spawn(coordinator, "coordinator")
 
@@ -70,8 +73,9 @@ class Town:
             await store.aclose()
 
     def _open_store(self, folder: Path, token: str) -> ArtifactStore:
-        self._stores.append(BundleStore(folder, token=token))
-        return self._stores[-1]
+        store = self.world.run_store = BundleStore(folder, token=token)
+        self._stores.append(store)
+        return store
 
     async def join(self, name: str, pool: str, process: str = "", *, apart: bool = False) -> None:
         """A node with one worker, which lives `apart` in a process of its own, or in the node's."""

@@ -93,12 +93,43 @@ def test_a_folder_of_which_no_run_folder_can_be_made_is_named(
     "command", [("submit", "job.yaml"), ("status",), ("cancel",), ("preempt", "node")]
 )
 def test_every_command_refuses_what_is_no_address(refusal: Any, command: tuple[str, ...]) -> None:
-    assert "--coordinator: `nowhere` is not an address" in refusal(*command, "-c", "nowhere")
+    assert "--coordinator 'nowhere': names no port" in refusal(*command, "-c", "nowhere")
 
 
-def test_a_node_does_not_dial_for_ever_what_is_no_address(refusal: Any) -> None:
-    line = refusal("--coordinator", "10.0.0.1", entry=daemons.node)
-    assert "--coordinator: `10.0.0.1` is not an address" in line
+def test_a_host_that_nobody_knows_is_not_dialled(refusal: Any) -> None:
+    line = refusal("status", "-c", "no.invalid:7070")
+    assert "--coordinator: the host `no.invalid` cannot be found" in line
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "problem"),
+    [
+        ("--coordinator", "10.0.0.1", "--coordinator '10.0.0.1': names no port"),
+        ("--coordinator", "no.invalid:7070", "--coordinator: the host `no.invalid` cannot be"),
+        ("--advertise", "no.invalid", "--advertise: the host `no.invalid` cannot be"),
+        ("--data-listen", "127.0.0.1:x", "--data-listen '127.0.0.1:x': the port"),
+        ("--host", "a b", "--host 'a b': names no host"),
+    ],
+)
+def test_a_node_does_not_dial_for_ever_what_is_no_address(
+    refusal: Any, option: str, value: str, problem: str
+) -> None:
+    assert problem in refusal(option, value, entry=daemons.node)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "problem"),
+    [
+        ("--listen", "127.0.0.1", "--listen '127.0.0.1': names no port"),
+        ("--advertise", "no.invalid:80", "--advertise: the host `no.invalid` cannot be"),
+        ("--advertise", "127.0.0.1:0", "--advertise '127.0.0.1:0': the port"),
+        ("--data-listen", "http://127.0.0.1:1", "--data-listen 'http://127.0.0.1:1': names no"),
+    ],
+)
+def test_a_coordinator_refuses_what_is_no_address(
+    refusal: Any, option: str, value: str, problem: str
+) -> None:
+    assert problem in refusal(option, value, entry=daemons.coordinator)
 
 
 @pytest.mark.parametrize(
@@ -181,3 +212,20 @@ def test_a_coordinator_that_does_not_answer_a_submission_is_one_line(
     line = refusal("run", tmp_path / "job.yaml", "--run-folder", tmp_path / "run", plan=True)
     assert "did not accept the job (it did not answer within 60 s); see " in line
     assert str(tmp_path / "run" / "logs" / "coordinator.log") in line
+
+
+@pytest.mark.parametrize("entry", [main, daemons.coordinator])
+def test_a_mirror_that_cannot_be_is_refused_before_anything_starts(
+    refusal: Any, entry: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "job.yaml").write_text(job_to_yaml(small_job()))
+    words = ["run", tmp_path / "job.yaml"] if entry is main else []
+    problem = refusal(*words, "--mirror", "http://host/runs", entry=entry)
+    assert "--mirror 'http://host/runs'" in problem and "s3://" in problem
+
+
+def test_a_place_without_a_run_is_not_restored(refusal: Any, tmp_path: Path) -> None:
+    problem = refusal("restore", f"file://{tmp_path}/runs", tmp_path / "run")
+    assert f"file://{tmp_path}/runs holds no run" in problem
+    assert "URL 'runs'" in refusal("restore", "runs", tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from spotlight.actors.protocol import MirrorStatus
 from spotlight.cli.live import plain_line, render, sparkline, summary_table
 
 
@@ -53,6 +54,8 @@ def _status(**changes: Any) -> Any:
         "reason": "",
         "run_folder": "/runs/first-001",
         "note": "",
+        "troubles": (),
+        "mirror": None,
     }
     return SimpleNamespace(**{**status, **changes})
 
@@ -154,6 +157,26 @@ def test_what_the_job_waits_for_is_said() -> None:
     waiting = _status(note="reserved-0/0 trains and is unreachable")
     assert "reserved-0/0 trains and is unreachable" in _drawn(render(waiting))
     assert plain_line(waiting).endswith("reserved-0/0 trains and is unreachable")
+
+
+def test_how_far_the_copy_of_a_run_is_is_said() -> None:
+    behind = _status(mirror=MirrorStatus(completed=9, committed=11, failures=2, problem="it hangs"))
+    view = " ".join(_drawn(render(behind)).split())
+    assert "mirror the run after 9 iterations, of 11 that are committed; 2 failed attempts" in view
+    assert "the run is not copied: it hangs" in view
+    assert plain_line(behind).endswith("the run is not copied: it hangs")
+    begun = _status(mirror=MirrorStatus(committed=1))
+    assert "mirror nothing is copied yet" in " ".join(_drawn(render(begun)).split())
+    assert plain_line(begun) == plain_line(_status())
+
+
+def test_what_is_wrong_with_workers_is_said_of_the_first_of_many() -> None:
+    given_up = "spot-0/0 is given up after 5 tries: the accelerator is lost"
+    status = _status(troubles=(given_up, *(f"spot-0/{n}: no memory" for n in range(1, 9))))
+    view = " ".join(_drawn(render(status)).split())
+    assert given_up in view and "spot-0/3: no memory" in view
+    assert "spot-0/4" not in view and "and 5 more workers have trouble" in view
+    assert given_up in plain_line(status)
 
 
 def test_a_failure_says_its_reason() -> None:

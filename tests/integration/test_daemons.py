@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 from pathlib import Path
 
 import pytest
@@ -36,10 +37,11 @@ def _status(workplace: Workplace, address: str) -> dict[str, object]:
 
 
 def test_a_job_submitted_by_hand_runs_on_nodes_that_join_at_any_time(workplace: Workplace) -> None:
-    """They listen on all interfaces, and others reach them by the address that they advertise."""
+    """They listen on all interfaces, and others reach them by the address that they advertise. Some
+    of them encrypt what they serve."""
     advertise = ("--advertise", "127.0.0.1")
     data_port = free_port()
-    data = ("--data-listen", f"0.0.0.0:{data_port}")
+    data = ("--data-listen", f"0.0.0.0:{data_port}", "--data-tls")
     address = _coordinator(workplace, "0.0.0.0:0", *advertise, *data)
     assert address.startswith("tcp://127.0.0.1:")
     submitted = workplace.spotlight("submit", workplace.job(), "-c", address)
@@ -47,10 +49,15 @@ def test_a_job_submitted_by_hand_runs_on_nodes_that_join_at_any_time(workplace: 
     assert _status(workplace, address)["phase"] == "preparing"
 
     _node(workplace, address.removeprefix("tcp://"), "first", "reserved")
-    _node(workplace, address, "second", "spot", "--host", "0.0.0.0", *advertise)
+    store = workplace.folder / "store"
+    store.mkdir()
+    options = ("--host", "0.0.0.0", *advertise, "--store", str(store), "--data-tls")
+    _node(workplace, address, "second", "spot", *options)
 
     run = Path(str(_status(workplace, address)["run_folder"]))
     wait_until(lambda: is_open(data_port), "the data port")
+    assert ssl.get_server_certificate(("127.0.0.1", data_port))
+    wait_until(lambda: any(store.glob("spotlight-*/weights/*")), "its copy of the weights")
     wait_until(lambda: bool(events(run, "run_finished")), "the end of the job")
     assert len(metrics(run, "iteration")) == 2
     assert {event["node"] for event in events(run, "node_joined")} == {"first", "second"}
@@ -77,6 +84,26 @@ def test_a_data_port_that_is_taken_is_one_clear_line(workplace: Workplace, daemo
     assert started.returncode == 2
     assert f"--data-listen {place}" in output.splitlines()[-1]
     assert "in use" in output.splitlines()[-1]
+    assert "Traceback" not in output
+
+
+def test_a_store_that_cannot_be_used_is_one_clear_line(workplace: Workplace) -> None:
+    missing = workplace.folder / "missing"
+    node = workplace.daemon("node", "--store", missing)
+    output = node.communicate(timeout=120)[0]
+    assert (node.returncode, output.count("\n")) == (2, 1)
+    assert f"--store {missing}: No such file or directory" in output
+    run = workplace.spotlight("run", workplace.job(), "--store", missing)
+    assert (run.code, run.errors.count("\n")) == (2, 1)
+    assert f"--store {missing}: No such file or directory" in run.errors
+    assert not (workplace.folder / "runs").exists()
+
+
+def test_a_node_that_is_to_encrypt_does_not_offer_ucx(workplace: Workplace) -> None:
+    started = workplace.daemon("node", "--data-tls", "--data-ucx")
+    output = started.communicate(timeout=120)[0]
+    assert started.returncode == 2
+    assert "--data-tls and --data-ucx: UCX does not encrypt" in output.splitlines()[-1]
     assert "Traceback" not in output
 
 
@@ -114,13 +141,26 @@ def test_a_refused_submission_is_one_line_and_leaves_nothing(workplace: Workplac
     assert workplace.spotlight("submit", workplace.job(), "-c", address).code == 0
 
 
-def test_a_node_that_is_to_dial_no_address_ends_with_one_line(workplace: Workplace) -> None:
-    node = workplace.daemon("node", "--coordinator", "10.0.0.1")
-    output = node.communicate(timeout=120)[0]
+@pytest.mark.parametrize(
+    ("daemon", "option", "value", "problem"),
+    [
+        ("node", "--coordinator", "10.0.0.1", " '10.0.0.1': names no port"),
+        ("node", "--coordinator", "no.invalid:7070", ": the host `no.invalid` cannot be found"),
+        ("node", "--host", "no.invalid", ": cannot bind tcp://no.invalid:0"),
+        ("coordinator", "--listen", "no.invalid:0", ": cannot bind tcp://no.invalid:0"),
+        ("coordinator", "--data-listen", "no.invalid:0", " no.invalid:0: Name or service not"),
+    ],
+)
+def test_an_address_that_leads_nowhere_is_one_line_that_names_its_option(
+    workplace: Workplace, daemon: str, option: str, value: str, problem: str
+) -> None:
+    listen = () if daemon == "node" or option == "--listen" else ("--listen", "127.0.0.1:0")
+    started = workplace.daemon(daemon, option, value, *listen)
+    output = started.communicate(timeout=120)[0]
 
-    assert node.returncode == 2
-    (line,) = output.splitlines()
-    assert "--coordinator: `10.0.0.1` is not an address" in line
+    assert started.returncode == 2
+    assert f"{option}{problem}" in output.splitlines()[-1]
+    assert "Traceback" not in output
 
 
 def test_a_port_in_use_is_one_clear_line(workplace: Workplace) -> None:
@@ -132,7 +172,7 @@ def test_a_port_in_use_is_one_clear_line(workplace: Workplace) -> None:
         output = daemon.communicate(timeout=120)[0]
 
     assert daemon.returncode == 2
-    assert f"127.0.0.1:{port} is in use" in output
+    assert f"--listen: tcp://127.0.0.1:{port} is in use" in output
     assert "Traceback" not in output
 
 

@@ -105,7 +105,7 @@ class _Coordinator(Actor):
             self.plans.answer(message)
             self.plans.prepare(message.node, "job", self._job.work, self._membership)
             self.plans.keep((0,))
-            self.plans.hold(message.node, WeightsOffer(0, self._weights))
+            self.plans.hold(message.node, WeightsOffer(0, (self._weights,)))
         return self.plans.answer(message)
 
     def note(self, ended: Ended) -> None:
@@ -225,6 +225,7 @@ async def _site(folder: Path) -> AsyncIterator[_Site]:
             discard=lambda bundle: sink_store.delete(bundle.key),
             record=lambda event, **fields: None,
             backlog_changed=lambda: None,
+            end_worker=lambda end: None,
         )
         dispatcher_ref = await site.system.spawn(lambda: dispatcher, "dispatcher")
         runner = await site.system.spawn(_Runner, "runner")

@@ -122,28 +122,40 @@ def test_a_killed_spot_node_costs_no_sample_and_is_reported(workplace: Workplace
 
 
 def test_every_process_of_a_run_may_be_killed(workplace: Workplace) -> None:
-    """One after another, each an iteration later: workers, nodes and the coordinator."""
+    """One after another, each an iteration later: workers, the processes that they are forked
+    from, nodes and the coordinator."""
     job = workplace.job(
-        iterations=8, group_size=8, sampler={"steps": 8}, prompts={"per_iteration": 4}
+        iterations=10, group_size=8, sampler={"steps": 8}, prompts={"per_iteration": 4}
     )
     whole, broken = workplace.folder / "whole", workplace.folder / "broken"
     assert workplace.spotlight("run", job, "--run-folder", whole).code == 0
     process = workplace.start(*SPOTLIGHT, "run", job, "--run-folder", broken)
-    victims = ("reserved-0/0", "spot-0/0", "spot-0", "reserved-0", "coordinator")
+    workers, nodes = ("reserved-0/0", "spot-0/0"), ("spot-0", "reserved-0")
+    victims = (*workers, *(f"template of {worker}" for worker in workers), *nodes, "coordinator")
+    struck = set[int]()
 
     for iteration, name in enumerate(victims, start=1):
         wait_for_phase(broken, "rollout", iteration)
-        _process(process.pid, name).kill()
+        if iteration == 1:
+            kinds = {_kind(child, process.pid) for child in descendants(process.pid)}
+            assert kinds == {"coordinator", "node", "template", "worker"}, "there are no others"
+        worker = name.removeprefix("template of ")
+        wait_until(lambda worker=worker: _is_there(process.pid, worker), f"{worker} to be there")
+        victim = _process(process.pid, worker)
+        victim = victim.parent() or victim if worker != name else victim
+        struck.add(victim.pid)
+        victim.kill()
     output = process.communicate(timeout=240)[0]
 
     assert process.returncode == 0, output
-    assert [line["iteration"] for line in metrics(broken, "iteration")] == list(range(8))
+    assert len(struck) == len(victims)
+    assert [line["iteration"] for line in metrics(broken, "iteration")] == list(range(10))
     assert _figures(broken) == _figures(whole)
     expected = _final_weights(whole)
     for name, tensor in _final_weights(broken).items():
         assert torch.equal(tensor, expected[name]), name
     lost = [event["reason"] for event in events(broken, "trainers_lost")]
-    assert len(lost) == 2, "the trainer's worker, and its node"
+    assert len(lost) == 3, "the trainer's worker, what it was forked from, and its node"
     assert all("reserved-0/0 is lost" in reason for reason in lost)
 
 
@@ -223,6 +235,23 @@ def _process(run: int, name: str) -> psutil.Process:
         or (not is_daemon and name in process.cmdline())
     ]
     return found
+
+
+def _is_there(run: int, name: str) -> bool:
+    try:
+        _process(run, name)
+    except (ValueError, psutil.NoSuchProcess):
+        return False
+    return True
+
+
+def _kind(process: psutil.Process, run: int) -> str:
+    """Daemons are the run's own children; below a node are what workers are forked from, and
+    they."""
+    parents = [parent.pid for parent in process.parents()]
+    depth = parents.index(run)
+    is_coordinator = any("import coordinator" in word for word in process.cmdline())
+    return ("coordinator" if is_coordinator else "node", "template", "worker")[depth]
 
 
 def _runs(process: psutil.Process) -> bool:

@@ -29,6 +29,7 @@ MAIN_LINE = (
     step.EndExploration,
     step.RecordIteration,
     step.SaveProgress,
+    step.KeepState,
 )
 """Instructions that come in the same order whatever validations and checkpoints do."""
 
@@ -193,6 +194,11 @@ def check_whole_run(run: Run) -> None:
             for completed in range(first + 1, schedule.iterations + 1)
             if schedule.saves(completed)
         ),
+        *(
+            step.KeepState(completed)
+            for completed in range(first + 1, schedule.iterations + 1)
+            if not schedule.saves(completed)
+        ),
         step.ExportWeights(),
         step.Finish(),
     ]
@@ -214,7 +220,12 @@ def main_line(run: Run, completed: int) -> list[Instruction]:
     later = [
         entry
         for entry in line[begin:]
-        if entry not in (step.RecordIteration(completed - 1), step.SaveProgress(completed))
+        if entry
+        not in (
+            step.RecordIteration(completed - 1),
+            step.SaveProgress(completed),
+            step.KeepState(completed),
+        )
     ]
     return [entry.version if isinstance(entry, step.PublishWeights) else entry for entry in later]
 
@@ -396,6 +407,7 @@ def test_the_order_of_a_run_without_exploration():
         step.BeginTraining(0),
         step.PublishWeights(1, False),
         step.RecordIteration(0),
+        step.KeepState(1),
         step.BeginRollout(1),
         step.BeginTraining(1),
         step.PublishWeights(2, True),
@@ -419,6 +431,7 @@ def test_the_order_of_a_run_with_exploration():
         step.EndExploration(1),
         step.PublishWeights(1, False),
         step.RecordIteration(0),
+        step.KeepState(1),
         step.BeginRollout(1),
         step.BeginTraining(1),
         step.PublishWeights(2, True),
@@ -504,6 +517,7 @@ def test_the_order_of_a_run_that_explores_with_fresh_weights():
         step.BeginTraining(0),
         step.PublishWeights(1, False),
         step.RecordIteration(0),
+        step.KeepState(1),
         step.BeginExploration(1),
         step.EndExploration(1),
         step.BeginRollout(1),
@@ -537,3 +551,16 @@ def test_the_last_and_every_nth_iteration_are_saved(every, expected):
 def test_what_is_validated_is_saved_so_that_it_can_be_exported():
     schedule = Schedule(9, validate_every=4, checkpoint_every=3, explores="never")
     assert [done for done in range(1, 10) if schedule.saves(done)] == [3, 4, 6, 8, 9]
+
+
+def test_the_state_is_kept_after_every_iteration_and_nothing_waits_for_it():
+    run = complete(Run(Schedule(5, validate_every=9, checkpoint_every=3, explores="never")))
+    kept = [e for e in run.log if isinstance(e, step.SaveProgress | step.KeepState)]
+    assert kept == [
+        step.KeepState(1),
+        step.KeepState(2),
+        step.SaveProgress(3),
+        step.KeepState(4),
+        step.SaveProgress(5),
+    ]
+    assert run.commits == [3, 5]

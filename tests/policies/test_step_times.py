@@ -17,6 +17,7 @@ KEYS = st.builds(
     width=st.sampled_from([256, 512]),
     degree=st.integers(1, 8),
     micro_batch=st.sampled_from([1, 4]),
+    frames=st.sampled_from([1, 9]),
 )
 MEASUREMENTS = st.lists(st.tuples(KEYS, SECONDS), max_size=40)
 

@@ -240,6 +240,17 @@ def test_a_larger_bundle_may_take_longer(first, second):
     assert 10.0 <= transfer_limit_s(smaller, TIMINGS) <= transfer_limit_s(larger, TIMINGS)
 
 
+def test_one_that_failed_others_with_earlier_versions_is_asked_after_the_trainers_node() -> None:
+    where = places(3)
+    it = WeightDistribution(TRAINER, PATIENCE_S, TIMINGS, {"n00": 1})
+    for name in ("n00", "n01"):
+        it.holds(name, where[name], feeds=True)
+    it.needs("n02", where["n02"], 0.0)
+    assert it.plan(0.0) == {"n02": "n01"}
+    it.holds("n01", where["n01"], feeds=False)
+    assert it.plan(1.0) == {"n02": ORIGIN}
+
+
 # --- what it costs ---
 
 

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from spotlight.diffusion.families import qwen_tokens
+from spotlight.diffusion.geometry import Geometry
 from spotlight.errors import (
     CheckpointError,
     JobError,
@@ -120,9 +122,9 @@ def test_a_sound_job_gets_a_description_of_its_checkpoint(
     make_job: MakeJob, checkpoint: Path
 ) -> None:
     info = preflight.check(make_job()).checkpoint
-    assert (info.folder, info.family) == (checkpoint, "qwen-image")
+    assert (info.folder, info.family.name) == (checkpoint, "qwen-image")
     assert info.parameters == info.trainable == 64 * 16 + 64 * 32 + 64 * 64 + 64
-    assert (info.pixels_per_token, info.channels, info.pixel_space) == (4, 16, True)
+    assert (info.geometry, info.pixel_space) == (Geometry(4, 4, 16, longest_edge=4096), True)
     assert info.tokens(32, 64) == 8 * 16
 
 
@@ -197,9 +199,9 @@ def test_a_file_that_is_not_json_is_named(make_job: MakeJob, checkpoint: Path) -
 def test_an_unknown_family_is_refused_with_those_that_are_known(
     make_job: MakeJob, checkpoint: Path
 ) -> None:
-    edit_json(checkpoint / "model_index.json", transformer=["diffusers", "FluxTransformer2DModel"])
+    edit_json(checkpoint / "model_index.json", transformer=["diffusers", "UNet2DModel"])
     with pytest.raises(
-        CheckpointError, match=r"no transformer that is known .*: QwenImageTransformer2DModel$"
+        CheckpointError, match=r"no transformer that is known .*: Flux.*, QwenImage.*, SD3.*, Wan"
     ):
         preflight.check(make_job())
 
@@ -429,14 +431,14 @@ def test_every_member_needs_a_token_of_the_text(make_job: MakeJob, checkpoint: P
 def test_a_degree_that_can_be_passes(make_job: MakeJob, degree: int | str) -> None:
     sampler = {"height": 32, "width": 64, "degree": degree}
     info = preflight.check(make_job(sampler=sampler)).checkpoint
-    assert (info.heads, info.text_tokens, info.degrees(8, 32, 64)) == (2, 8, (1, 2))
+    assert (info.heads, info.text_tokens, info.degrees(8, 128)) == (2, 8, (1, 2))
 
 
 def test_a_degree_that_needs_a_ring_is_only_planned_if_it_is_wished(make_job: MakeJob) -> None:
     info = preflight.check(make_job(sampler={"height": 32, "width": 64, "degree": 3})).checkpoint
-    assert info.degrees(8, 32, 64, wished=3) == (1, 2, 3)
-    assert info.degrees(2, 32, 64, wished=3) == (1, 2), "a node with two workers cannot"
-    assert info.degrees(16, 32, 64, wished=9) == (1, 2), "a text of 8 tokens cannot"
+    assert info.degrees(8, 128, wished=3) == (1, 2, 3)
+    assert info.degrees(2, 128, wished=3) == (1, 2), "a node with two workers cannot"
+    assert info.degrees(16, 128, wished=9) == (1, 2), "a text of 8 tokens cannot"
 
 
 def test_the_fingerprint_is_that_of_the_shape_of_the_model(
@@ -456,7 +458,7 @@ def test_with_a_vae_a_token_is_sixteen_pixels_wide(make_job: MakeJob, checkpoint
     vae = {"z_dim": 4, "temperal_downsample": [False, True, True]}
     (checkpoint / "vae" / "config.json").write_text(json.dumps(vae))
     info = preflight.check(make_job()).checkpoint
-    assert (info.pixels_per_token, info.pixel_space) == (16, False)
+    assert (info.geometry.pixels_per_token, info.pixel_space) == (16, False)
     with pytest.raises(JobError, match=r"sampler\.height: 40 pixels .* patches of 16"):
         preflight.check(make_job(sampler={"height": 40, "width": 64}))
 
@@ -570,7 +572,7 @@ def test_a_prompt_that_qwen_cannot_read_is_named_by_its_line(
         assert folder == checkpoint / "tokenizer"
         return {n: 300 for n, prompt in enumerate(prompts) if '"11"' in prompt}
 
-    monkeypatch.setattr(preflight.qwen_tokens, "too_long", too_long)
+    monkeypatch.setattr(qwen_tokens, "too_long", too_long)
     with pytest.raises(JobError, match=r"^prompts\.validation: .*, line 2: .* 300 tokens, .* 256;"):
         preflight.check(make_job())
 
@@ -711,6 +713,22 @@ def test_a_full_disk_is_said_with_how_much_is_needed(
     folder = tmp_path / "not" / "there" / "yet"
     with pytest.raises(RunFolderError, match=r"yet: the run needs about .* GB, but only 0\.0 GB"):
         preflight.check(make_job(), run_folder=folder)
+
+
+def test_a_store_without_room_for_the_weights_is_said_with_its_option(
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    files = preflight.check(make_job(), run_folder=tmp_path)
+    # Two versions in the smallest dtype, and two states of training: weights, average, two moments.
+    needed = 36 * files.checkpoint.trainable
+    monkeypatch.setattr(preflight.shutil, "disk_usage", lambda _: SimpleNamespace(free=needed))
+    preflight.check_store(files, tmp_path)
+    monkeypatch.setattr(preflight.shutil, "disk_usage", lambda _: SimpleNamespace(free=needed - 1))
+    with pytest.raises(UserError, match=r"need at least .* MB, but only .* MB .* --store") as said:
+        preflight.check_store(files, tmp_path)
+    assert str(said.value).startswith(f"{tmp_path}: ")
+    with pytest.raises(UserError, match=r"^/dev/shm: |^/tmp"):
+        preflight.check_store(files, None)
 
 
 def test_a_run_folder_that_cannot_be_looked_at_is_named(

@@ -34,7 +34,7 @@ from spotlight.diffusion.checkpoints import load_model
 from spotlight.errors import ActorError
 from spotlight.jobs import PoolSpec, PoolsSpec
 from spotlight.rollouts.ray_actor import RolloutActor
-from spotlight.running.local_cluster import local_cluster
+from spotlight.running.local_cluster import LocalPlaces, local_cluster
 from spotlight.store.memory_folder import SHARED_MEMORY
 from tests.rollouts import verl_shape
 from tests.rollouts.scene_processes import MARK, processes
@@ -133,7 +133,7 @@ def killed() -> None:
     async def on_a_cluster_that_stays() -> None:
         pools = PoolsSpec(reserved=PoolSpec(workers=1), spot=PoolSpec(nodes=0))
         with tempfile.TemporaryDirectory() as folder:
-            async with local_cluster(pools, Path(folder)) as cluster:
+            async with local_cluster(pools, Path(folder), LocalPlaces()) as cluster:
                 connect = partial(Rollouts.connect, cluster.address, **OPTIONS)
                 await asyncio.to_thread(kill_in_the_middle, actor(connect))
                 async with asyncio.timeout(LIMIT_S):

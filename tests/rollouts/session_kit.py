@@ -104,7 +104,7 @@ class Program:
         """Fingerprints stand for the weights; all versions are kept."""
         named = fingerprints.Weights(version, weights or f"weights {version}")
         data = self.store.put(f"weights/{version}", msgspec.msgpack.encode(named))
-        offer = WeightsOffer(version, data)
+        offer = WeightsOffer(version, (data,))
         await self.link.offer(offer, {version, *self.offers})
         self.offers[version] = offer
 

@@ -179,7 +179,7 @@ async def test_a_coordinator_that_is_not_there_is_said() -> None:
 
 
 async def test_an_address_that_is_none_is_said() -> None:
-    with pytest.raises(UserError, match="address: `nowhere` is not an address"):
+    with pytest.raises(UserError, match="address 'nowhere': names no port"):
         async with Rollouts.connect("nowhere", model=SPEC, sampler=SAMPLER):
             pass
 
@@ -198,5 +198,14 @@ async def test_what_cannot_be_done_is_said_before_any_process_starts(
 ) -> None:
     with pytest.raises(JobError, match=problem):
         async with Rollouts.local(**{"model": SPEC, "sampler": SAMPLER, **wrong}):  # type: ignore[arg-type]
+            pass
+    assert workers() == []
+
+
+async def test_a_store_that_is_not_there_is_refused_before_any_process_starts(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(UserError, match=r"^store .*missing: No such file"):
+        async with Rollouts.local(model=SPEC, sampler=SAMPLER, store=tmp_path / "missing"):
             pass
     assert workers() == []

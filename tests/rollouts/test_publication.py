@@ -48,8 +48,8 @@ async def test_a_models_own_state_dict_can_be_published(store: BundleStore) -> N
     model = load_model(FULL)
     published = publications(store, FULL)
     offer = published.pack(0, published.require(0, "full", model.transformer.state_dict()))
-    assert (offer.version, offer.evaluation) == (0, None)
-    found = unpack(await fetch(offer.rollout))
+    assert (offer.version, offer.evaluation) == (0, ())
+    found = unpack(await fetch(*offer.rollout))
     model.load_trainable_state(found)  # raises unless it is exactly what workers want
 
 
@@ -84,6 +84,10 @@ def state_dict() -> State:
         (
             lambda state: state.update({"img_in.bias": state["img_in.bias"].long()}),
             "img_in.bias is torch.int64, which is not a float type",
+        ),
+        (
+            lambda state: state["img_in.bias"].fill_(torch.nan),
+            "img_in.bias has values that are NaN or infinite",
         ),
     ],
 )

@@ -132,6 +132,7 @@ def test_training_goes_on_from_the_newest_checkpoint(
     whole = study(plan(lags="1,2"))
     halfway = StalenessStudy(plan(lags="1"), lambda line: None)
     halfway.carry_out()  # which trains one iteration
+    (run / "checkpoints").mkdir()
     for completed in (0, 1):
         save_checkpoint(
             run / "checkpoints" / f"iteration-{completed:06d}.safetensors",
@@ -153,6 +154,7 @@ def test_a_checkpoint_that_does_not_say_its_iterations_is_refused(
     job = small_job()
     trainer = Trainer(load_model(job.model), job.training, job.sampler, seed=0)
     path = run / "checkpoints" / "iteration-000001.safetensors"
+    path.parent.mkdir()
     save_checkpoint(path, trainer.state_dict(), {})
     with pytest.raises(CheckpointError, match="how many iterations"):
         study(plan())

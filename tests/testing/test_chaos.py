@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from spotlight.cli.app import app
-from spotlight.testing.chaos import chaos_job, run_seed, run_seeds, total_effects
+from spotlight.testing.chaos import chaos_job, run_seed, run_seeds, scenario, total_effects
 from spotlight.testing.faults import KINDS, SESSION_KINDS, FaultKind
 
 _DIGEST = """
@@ -108,3 +108,24 @@ def test_the_command_says_which_seed_replays_a_violation(monkeypatch: pytest.Mon
     assert result.exit_code == 1
     assert "seed 40: nothing is as it should be" in result.output
     assert "spotlight chaos --seed 40" in result.output
+
+
+def test_trainers_are_together_apart_or_have_somebody_to_spare(tmp_path: Path) -> None:
+    layouts = set()
+    for seed in range(40):
+        made = scenario(seed, tmp_path)
+        reserved = [node for node in made.nodes if node.pool == "reserved"]
+        ranks = made.job.training.ranks
+        layouts.add((ranks, *(node.workers for node in reserved)))
+        assert sum(node.workers for node in reserved) >= ranks
+        assert all(node.pool == "spot" for node in made.nodes[len(reserved) :])
+    assert layouts == {(1, 1), (1, 1, 1), (2, 2), (2, 1, 1), (2, 2, 1)}
+
+
+def test_any_reserved_node_may_be_struck(tmp_path: Path) -> None:
+    for seed in range(200):
+        made = scenario(seed, tmp_path)
+        last = [node.name for node in made.nodes if node.pool == "reserved"][1:]
+        if any(fault.node in last for fault in made.faults):
+            return
+    pytest.fail("faults meet the first one only")

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import json
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from spotlight.actors.worker.sp_group_view import SPGroupView, Versions
 from spotlight.policies.dispatch.rows import Row, SavedRow
 from spotlight.testing import fake_denoising, invariants
 from spotlight.testing.chaos import Run, scenario, silence, simulate
+from spotlight.testing.fake_hardware import LOST, UNCLEAR
 from spotlight.testing.freezing import FreezableLoop
 from spotlight.types import BundleOffer, Commit
 
@@ -132,6 +134,25 @@ def test_weights_that_do_not_follow_from_those_before_are_noticed(run: Run) -> N
 def test_a_job_that_ends_for_no_good_reason_is_noticed(run: Run) -> None:
     run.outcomes.insert(0, ("failed", "the job runner crashed"))
     assert violations(invariants.jobs_end, run)
+
+
+@pytest.mark.parametrize(
+    ("error", "other_fault", "is_violation"),
+    [
+        (LOST, "", True),
+        (LOST, "kill_node", True),
+        (UNCLEAR, "", True),
+        (UNCLEAR, "kill_node", False),
+    ],
+)
+def test_a_prompt_group_that_a_sick_worker_costs_is_noticed(
+    run: Run, error: str, other_fault: str, is_violation: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless it may have been the only worker, and its error did not say that it is sick."""
+    effective = Counter(["sick_accelerator", *filter(None, [other_fault])])
+    monkeypatch.setattr(run.history, "effective", effective)
+    record(run, {"event": "group_dropped", "iteration": 0, "prompt": "p", "reason": error})
+    assert bool(violations(invariants.sickness_costs_no_group, run)) == is_violation
 
 
 def test_an_iteration_that_is_not_on_record_is_noticed(run: Run) -> None:

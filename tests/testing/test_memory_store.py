@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+from pathlib import Path
 
 import pytest
 
@@ -105,3 +107,32 @@ async def test_who_may_read_may_not_leave_anything_and_a_revoked_token_is_of_no_
             await way.stores.upload(endpoint, "samples/b", b"data")
     assert await way.stores.fetch(offer) == b"data"
     await way.stores.upload(store.writable_by("gone"), "samples/b", b"data")
+
+
+async def test_a_bundle_becomes_a_file_that_stays(tmp_path: Path) -> None:
+    store = Way().stores.open("holder", "folder")
+    await store.start()
+    for data in (b"first", b"second"):
+        store.put("state/1", data)
+        await store.hand_out("state/1", tmp_path / "checkpoints" / "one")
+        assert (tmp_path / "checkpoints" / "one").read_bytes() == data
+    store.delete("state")
+    assert os.listdir(tmp_path / "checkpoints") == ["one"]
+
+
+async def test_a_file_becomes_a_bundle(tmp_path: Path) -> None:
+    way = Way()
+    store = way.stores.open("holder", "folder")
+    await store.start()
+    (tmp_path / "file").write_bytes(b"data")
+    assert await way.stores.fetch(await store.take_in(tmp_path / "file", "state/x")) == b"data"
+
+
+async def test_what_is_not_there_is_neither_handed_out_nor_taken_in(tmp_path: Path) -> None:
+    store = Way().stores.open("holder", "folder")
+    await store.start()
+    with pytest.raises(TransferFailed, match="state/1"):
+        await store.hand_out("state/1", tmp_path / "file")
+    with pytest.raises(TransferFailed, match="absent: No such file"):
+        await store.take_in(tmp_path / "absent", "state/1")
+    assert os.listdir(tmp_path) == []

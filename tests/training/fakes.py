@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from spotlight.diffusion.model import PromptEmbeddings
+from spotlight.diffusion.model import Conditioning
 from spotlight.diffusion.samplers import SamplerSettings, sample
 from spotlight.errors import CheckpointError
 from spotlight.jobs import SamplerSpec, TrainingSpec, WindowSpec
@@ -49,33 +49,36 @@ class FakeModel:
     def device(self) -> torch.device:
         return torch.device("cpu")
 
-    def latent_shape(self, height: int, width: int) -> tuple[int, int]:
+    def latent_shape(self, height: int, width: int, frames: int = 1) -> tuple[int, int]:
         return TOKENS, CHANNELS
 
-    def encode_prompts(self, prompts: Sequence[str]) -> PromptEmbeddings:
+    def encode_prompts(self, prompts: Sequence[str]) -> Conditioning:
         rows = [np.random.default_rng(len(p)).standard_normal((2, EMBEDDING)) for p in prompts]
         embeds = torch.tensor(np.stack(rows), dtype=torch.float32)
-        return PromptEmbeddings(embeds, torch.ones(len(prompts), 2, dtype=torch.bool))
+        return Conditioning({"embeds": embeds})
 
     def velocity(
         self,
         latents: Tensor,
         sigmas: Tensor,
-        embeddings: PromptEmbeddings,
+        conditioning: Conditioning,
         *,
         height: int,
         width: int,
+        frames: int = 1,
         guidance: float = 1.0,
     ) -> Tensor:
         self.batch_sizes.append(len(latents))
         dtype = self.transformer.first.weight.dtype
-        prompts = embeddings.embeds.mean(dim=1)
+        prompts = conditioning.tensors["embeds"].mean(dim=1)
         return self.transformer(latents.to(dtype), sigmas.to(dtype), prompts.to(dtype)).float()
 
-    def decode(self, latents: Tensor, height: int, width: int) -> np.ndarray:
+    def decode(self, latents: Tensor, height: int, width: int, frames: int = 1) -> np.ndarray:
         raise NotImplementedError
 
-    def sigmas(self, steps: int, height: int, width: int, shift: float | None) -> Tensor:
+    def sigmas(
+        self, steps: int, height: int, width: int, shift: float | None, frames: int = 1
+    ) -> Tensor:
         return torch.linspace(1, 0, steps + 1)
 
     def trainable_state(self) -> dict[str, Tensor]:

@@ -15,7 +15,7 @@ METADATA = {"job": "ab12", "iteration": "3"}
 
 
 def test_tensors_and_metadata_come_back_to_the_bit(tmp_path):
-    path = tmp_path / "new" / "3.safetensors"
+    path = tmp_path / "3.safetensors"
     save_checkpoint(path, TENSORS, METADATA)
     tensors, metadata = load_checkpoint(path)
     assert same_bits(tensors, TENSORS)

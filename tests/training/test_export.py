@@ -13,6 +13,7 @@ from peft import PeftModel
 from safetensors.torch import load_file, save_file
 
 from spotlight.diffusion.checkpoints import add_adapters
+from spotlight.diffusion.families.qwen_image import QwenImage
 from spotlight.errors import CheckpointError
 from spotlight.jobs import LoraSpec, ModelSpec
 from spotlight.training.checkpoints import save_checkpoint
@@ -42,12 +43,14 @@ class Trained:
     def __init__(self, folder: Path, *, lora: bool = False) -> None:
         self.base = folder / "base"
         bare_transformer().save_pretrained(self.base / "transformer")
-        (self.base / "model_index.json").write_text("{}")
+        (self.base / "model_index.json").write_text(
+            '{"transformer": ["diffusers", "QwenImageTransformer2DModel"]}'
+        )
         tuning = "lora" if lora else "full"
         self.spec = ModelSpec(checkpoint=str(self.base), tuning=tuning, lora=LORA)
         self.model = tiny_model()
         if lora:
-            add_adapters(self.model.transformer, LORA)
+            add_adapters(self.model.transformer, LORA, QwenImage.lora_targets)
         self.ema, self.newest = self._weights(2), self._weights(3)
         self.checkpoint = folder / "checkpoint.safetensors"
         roles = {"ema": self.ema, "weights": self.newest, "adam_mean": self._weights(4)}

@@ -139,8 +139,8 @@ class BacklogShares:
         )
 
     def _step_s(self, settings: SamplingSettings, workers: int) -> dict[int, float]:
-        size = settings.height, settings.width
-        degrees = self._checkpoint.degrees(workers, *size, wished=self._wished())
+        tokens = self._checkpoint.tokens(settings.height, settings.width, settings.frames)
+        degrees = self._checkpoint.degrees(workers, tokens, wished=self._wished())
         return self._profile.by_degree(settings, degrees)
 
     def _wished(self) -> int | None:

@@ -27,6 +27,7 @@ import structlog
 
 from spotlight.actors.coordinator.job_journal import identify
 from spotlight.actors.coordinator.job_runner import JobRunner
+from spotlight.actors.coordinator.mirroring import MirrorPlace
 from spotlight.actors.coordinator.node_plans import NodePlans
 from spotlight.actors.coordinator.runner_starts import (
     RunnerStart,
@@ -88,6 +89,7 @@ class Coordinator(Actor):
         rng: source of job ids and tokens.
         open_store: makes the artifact store of a run from its folder and token.
         timings: how long it and its actors wait.
+        mirror: where it copies runs to, if anywhere.
     """
 
     def __init__(
@@ -96,8 +98,10 @@ class Coordinator(Actor):
         rng: random.Random,
         open_store: Callable[[Path, str], ArtifactStore],
         timings: Timings = Timings(),
+        mirror: MirrorPlace | None = None,
     ) -> None:
         self._runs = runs
+        self._mirror = mirror
         self._rng = rng
         self._timings = timings
         self._open_store = open_store
@@ -300,10 +304,8 @@ class Coordinator(Actor):
     async def _begin(
         self, folder: RunFolder, submission: Submission, *, came_back: bool
     ) -> JobAccepted:
-        name, identity = (
-            submission.job.name,
-            identify(folder.journal, submission.job.name, self._rng),
-        )
+        name = submission.job.name
+        identity = identify(folder.journal, name, self._rng)
         start = RunnerStart(name, f"job-{identity.job_id}", folder.path, identity.token)
         make = partial(make_job_runner, folder, submission, identity.job_id, came_back=came_back)
         await self._install(start, folder.close, make)
@@ -341,6 +343,7 @@ class Coordinator(Actor):
                 self.ref,
                 tuple(nodes.values()),
                 self._timings,
+                self._mirror,
                 on_status=lambda status: self._note_status(runner, status),
                 on_end=lambda status: self.call_in_turn(partial(self._end_job, runner, status)),
                 on_loss=lambda: self.call_in_turn(partial(self._run_again, runner)),

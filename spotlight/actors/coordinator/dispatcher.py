@@ -29,6 +29,7 @@ from spotlight.actors.protocol import (
     ReturnLease,
 )
 from spotlight.actors.runtime import Actor, handles
+from spotlight.policies.dispatch.instructions import EndWorker
 from spotlight.policies.dispatch.table import RequestTable
 from spotlight.run_events import RunEvent
 from spotlight.timings import DispatchTimings
@@ -52,6 +53,7 @@ class Dispatcher(Actor):
         discard: Callable[[BundleOffer], None],
         record: Callable[[RunEvent], None],
         backlog_changed: Callable[[], None],
+        end_worker: Callable[[EndWorker], None],
         metadata: Mapping[str, str] = {},
         timings: DispatchTimings = DispatchTimings(),
     ) -> None:
@@ -67,6 +69,7 @@ class Dispatcher(Actor):
             discard=discard,
             record=record,
             backlog_changed=backlog_changed,
+            end_worker=end_worker,
             lease_s=timings.lease_s,
         )
 

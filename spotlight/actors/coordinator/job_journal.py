@@ -11,7 +11,7 @@ with the number of prompts that are known.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TypeVar
 
 import msgspec
@@ -19,6 +19,7 @@ import structlog
 
 from spotlight.actors.coordinator.exploration import Explored
 from spotlight.actors.coordinator.roster import Rank
+from spotlight.actors.protocol import WeightsOffer
 from spotlight.errors import JournalError
 from spotlight.policies.dispatch.rows import SavedRow
 from spotlight.policies.exploration.fidelity import Agreement, Gain
@@ -35,6 +36,8 @@ RecordT = TypeVar("RecordT", bound=msgspec.Struct | Evidence | Population)
 TERM_BITS = 32
 """A lease's number holds the term of the coordinator that granted it above these bits."""
 _REQUESTS = "request/"
+MADE_AGAIN = (_REQUESTS, "published/")
+"""Beginnings of the records that mean nothing without the stores that they lead to."""
 _OF_PROMPT, _OF_CATEGORY = "known/prompt/", "known/category/"
 
 
@@ -60,13 +63,6 @@ class SavedProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """So many iterations in a row, up to this one, had nothing but equal rewards."""
 
 
-class Publication(msgspec.Struct, frozen=True):
-    """Where nodes pull a weights version from."""
-
-    rollout: BundleOffer
-    evaluation: BundleOffer | None
-
-
 class Checkpoint(msgspec.Struct, frozen=True):
     """The durable checkpoint from which lost trainers begin again."""
 
@@ -75,12 +71,22 @@ class Checkpoint(msgspec.Struct, frozen=True):
     """Inside the run folder."""
 
 
+class TrainingState(msgspec.Struct, frozen=True):
+    """The state of training that the trainers left in stores last."""
+
+    completed: int
+    """Iterations that it holds."""
+    at_nodes: tuple[BundleOffer, ...]
+    here: BundleOffer | None = None
+    """In the run folder's store."""
+
+
 class Trainers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The processes that train, in the order of their ranks."""
 
     ranks: tuple[Rank, ...] = ()
     last_recovery: tuple[int, int] | None = None
-    """Its number, and the iterations of the checkpoint that it went on from."""
+    """Its number, and the iterations that it went on from."""
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -172,7 +178,7 @@ class JobJournal:
         known = msgspec.structs.replace(self.trainers(), last_recovery=None)
         again = {key: None for key, row in self.requests().items() if row.given_up}
         self.save_requests(again)
-        self._write({"trainers": _encode(known)}, drop=("published/",))
+        self._write({"trainers": _encode(known), "state": None}, drop=("published/",))
 
     # --- progress ---
 
@@ -199,16 +205,30 @@ class JobJournal:
         """A coordinator that comes back looks for these."""
         self._write({"trainers": _encode(trainers)})
 
-    def publications(self) -> dict[int, Publication]:
-        """Weights versions that nodes may still need."""
-        return {int(key): record for key, record in self._all("published/", Publication)}
+    def state(self) -> TrainingState | None:
+        """The newest that was left in stores; they may be gone."""
+        found = self._one("state", TrainingState)
+        if found is None or found.here is None:
+            return found
+        return msgspec.structs.replace(found, here=self.in_this_store(found.here))
+
+    def save_state(self, state: TrainingState | None) -> None:
+        """Lost trainers go on from here; None: from the checkpoint."""
+        self._write({"state": None if state is None else _encode(state)})
+
+    def bundles(self, kind: RequestKind, iteration: int) -> set[BundleOffer]:
+        """What the requests of a kind and iteration have left in the run folder's store."""
+        self.commit_staged()
+        rows = self._all(_REQUESTS + RequestId.prefix(kind, iteration), SavedRow)
+        return {row.commit.bundle for _, row in rows if row.commit is not None}
+
+    def publications(self) -> dict[int, WeightsOffer]:
+        """Where nodes pull the weights versions from that they may still need."""
+        return {int(key): record for key, record in self._all("published/", WeightsOffer)}
 
     def save_progress(self, progress: SavedProgress) -> None:
-        """An iteration begins; the samples of the one before are not needed again."""
-        self._write(
-            {f"progress/{progress.completed:06d}": _encode(progress)},
-            drop=(_REQUESTS + RequestId.prefix("rollout", progress.completed - 1),),
-        )
+        """An iteration begins."""
+        self._write({f"progress/{progress.completed:06d}": _encode(progress)})
 
     def save_checkpoint(self, checkpoint: Checkpoint, validated: tuple[int, ...]) -> None:
         """Lost trainers begin again here, with these versions on record; earlier progress is not
@@ -227,15 +247,15 @@ class JobJournal:
         changes |= {_OF_CATEGORY + key: _encode(each) for key, each in taught.categories.items()}
         self._write({**changes, "checkpoint": _encode(checkpoint)})
 
-    def save_publication(self, version: int, where: Publication, keep: set[int]) -> None:
+    def save_publication(self, offer: WeightsOffer, keep: set[int]) -> None:
         """A version is there; those not in `keep` are gone."""
         gone = [key for key in self.publications() if key not in keep]
         changes: dict[str, bytes | None] = dict.fromkeys(f"published/{key:06d}" for key in gone)
-        self._write({**changes, f"published/{version:06d}": _encode(where)})
+        self._write({**changes, f"published/{offer.version:06d}": _encode(offer)})
 
-    def rewind(self, completed: int) -> None:
-        """Trainers begin again after `completed` iterations: drop later progress, all publications,
-        and the samples of later weights.
+    def rewind(self, completed: int, published: Collection[int] = ()) -> None:
+        """Trainers begin again after `completed` iterations: drop later progress, all publications
+        but these, and the samples of later weights.
         """
         log.debug("journal_goes_back")
         changes: dict[str, bytes | None] = dict.fromkeys(
@@ -246,7 +266,8 @@ class JobJournal:
             request = RequestId.parse(key.removeprefix(_REQUESTS))
             if request is None or request.weights_version > completed:
                 changes[key] = None
-        self._write(changes, drop=("published/",))
+        gone = [version for version in self.publications() if version not in published]
+        self._write(changes | dict.fromkeys(f"published/{version:06d}" for version in gone))
 
     # --- inside ---
 

@@ -19,6 +19,7 @@ from spotlight.actors.coordinator.job_progress import JobProgress
 from spotlight.actors.coordinator.job_record import JobRecord
 from spotlight.actors.coordinator.ledger import Ledger
 from spotlight.actors.coordinator.membership import NodeMembership
+from spotlight.actors.coordinator.mirroring import Mirroring, MirrorPlace
 from spotlight.actors.coordinator.node_briefing import NodeBriefing
 from spotlight.actors.coordinator.node_plans import NodePlans
 from spotlight.actors.coordinator.publications import Publications
@@ -31,13 +32,16 @@ from spotlight.actors.coordinator.trainer_recovery import TrainerRecovery
 from spotlight.actors.coordinator.trainer_team import TrainerTeam
 from spotlight.actors.coordinator.trainer_watch import TrainerWatch
 from spotlight.actors.coordinator.training_phase import TrainingPhase
+from spotlight.actors.coordinator.training_state import TrainingStates
 from spotlight.actors.coordinator.validations import Validations
 from spotlight.actors.coordinator.weights_publisher import WeightsPublisher
+from spotlight.actors.coordinator.worker_troubles import WorkerTroubles
 from spotlight.actors.runtime import Actor
 from spotlight.jobs import JobSpec
 from spotlight.policies.dispatch.pace import Pace
 from spotlight.policies.dispatch.table import RequestTable
 from spotlight.preflight.checks import JobFiles
+from spotlight.run_events import WeightsNotFetched
 from spotlight.store.run_folder import RunFolder
 from spotlight.timings import Timings
 from spotlight.trackers import CallbackThread
@@ -63,6 +67,10 @@ class Callbacks:
     """With the iteration whose seeds are chosen."""
     validated: Callable[[int], None]
     """With the weights version whose score is on record."""
+    saved: Callable[[int], None]
+    """With the iterations in a checkpoint that is durable."""
+    exported: Callable[[], None]
+    """The best weights are in the run folder."""
     replace: Callable[[], None]
     """Another job runner is to begin again."""
     fail: Callable[[str], None]
@@ -85,7 +93,11 @@ class JobSetup:
     came_back: bool
     """An earlier runner was ended in the middle of this job, with its coordinator or because
     trainers were lost, and its nodes may be there."""
+    listen_s: float
+    """What nodes still do is told by then; until then nothing is granted."""
     timings: Timings
+    mirror: MirrorPlace | None
+    """Where the run is copied to."""
 
 
 class JobParts:
@@ -111,13 +123,38 @@ class JobParts:
         self.record = JobRecord(run, on.fail)
         event = self.record.event
         self.journal = JobJournal(folder.journal, store.endpoint, self.record.stop_for)
-        self.progress = JobProgress(job, files.categories, journal=self.journal, record=self.record)
+        self.mirroring = Mirroring(
+            actor,
+            setup.mirror,
+            folder,
+            job_id,
+            event=event,
+            close_limit_s=timings.coordinator.trackers_close_s,
+        )
+        self.progress = JobProgress(
+            job,
+            files.categories,
+            journal=self.journal,
+            record=self.record,
+            settled=self.mirroring.take,
+        )
         self.roster = Roster()
         published = self.journal.publications() if came_back else {}
-        self.publications = Publications(published, self.roster, timings.weights)
+        self.publications = Publications(
+            published,
+            self.roster,
+            timings.weights,
+            missed=lambda node, missed: event(
+                WeightsNotFetched(
+                    node=node,
+                    version=missed.version,
+                    source=f"{missed.store.host}:{missed.store.port}",
+                )
+            ),
+        )
 
         self.profile = StepProfile(files.checkpoint.fingerprint, run.step_times())
-        listen_s = timings.coordinator.listen_s if came_back else 0.0
+        listens_until = asyncio.get_running_loop().time() + setup.listen_s
         self.table = RequestTable(
             pace=Pace(self.profile),
             first_lease=self.journal.first_lease,
@@ -126,7 +163,7 @@ class JobParts:
                 kind: tuple(reward.limits for reward in job.rewards_of(kind))
                 for kind in get_args(RequestKind)
             },
-            grants_from=asyncio.get_running_loop().time() + listen_s,
+            grants_from=listens_until,
             timings=timings.dispatch,
         )
         self.ledger = Ledger(event, self.table.counters.pop_scoring_s)
@@ -138,6 +175,7 @@ class JobParts:
             discard=lambda bundle: store.delete(bundle.key),
             record=event,
             backlog_changed=lambda: self.briefing.share_backlog(),
+            end_worker=plans.end_worker,
             timings=timings.dispatch,
         )
         self.requests = self.dispatcher.queue
@@ -162,7 +200,6 @@ class JobParts:
             actor,
             job,
             job_id,
-            str(folder.path),
             self.journal.term,
             timings.coordinator.ask_rank_limit_s,
         )
@@ -175,14 +212,28 @@ class JobParts:
             event=event,
             lost=lambda rank, reason: self.recovery.lost(rank, reason),
         )
+        self.states = TrainingStates(
+            actor,
+            self.progress.schedule,
+            team=self.team,
+            roster=self.roster,
+            store=store,
+            journal=self.journal,
+            record=self.record,
+            used=lambda iteration: self.rollouts.release(iteration),
+            checkpointed=on.saved,
+            exported=on.exported,
+        )
         self.recovery = TrainerRecovery(
             self.team,
             self.watch,
+            self.states,
             phase=self.phase,
             progress=self.progress,
             publications=self.publications,
             journal=self.journal,
             record=self.record,
+            listens_until=listens_until,
             replace=on.replace,
             fail=on.fail,
         )
@@ -225,6 +276,7 @@ class JobParts:
             done=on.validated,
             fail=on.fail,
         )
+        self.troubles = WorkerTroubles(self.roster, self.ledger, event, plans.agrees)
         self.briefing = NodeBriefing(
             plans,
             actor,

@@ -5,7 +5,7 @@ What a kill must not undo is in the journal when a call returns.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
@@ -26,6 +26,8 @@ class JobProgress:
 
     Args:
         categories: of training prompts.
+        settled: called with the iterations of the checkpoint, when the run can be gone on with from
+            there.
     """
 
     def __init__(
@@ -35,11 +37,16 @@ class JobProgress:
         *,
         journal: JobJournal,
         record: JobRecord,
+        settled: Callable[[int], None],
     ) -> None:
+        self._settled = settled
         self._job = job
         self._categories = categories
         self._journal = journal
         self._record = record
+        self.schedule = step.Schedule(
+            job.iterations, job.validation.every, job.checkpoint_every, explores=_explores(job)
+        )
         self.training: dict[str, float] = {}
         """Metrics of the last update."""
         self.begin_at(max(journal.progress(), default=0))
@@ -57,6 +64,19 @@ class JobProgress:
         self.flat_iterations = self.saved.flat_iterations
         """So many in a row had nothing but equal rewards, with the latest rollout."""
 
+    def rewind_to(self, completed: int) -> None:
+        """The same for trainers that go on from a state, so nothing is validated again."""
+        validated = tuple(v for v in self.saved.validated if v <= completed)
+        self.begin_at(completed)
+        self.saved = msgspec.structs.replace(self.saved, validated=validated)
+
+    @property
+    def unvalidated(self) -> tuple[int, ...]:
+        """Versions so far that are to be validated, and have no score."""
+        versions = range(self.saved.completed + 1)
+        due = filter(self.schedule.validates, versions)
+        return tuple(version for version in due if version not in self.saved.validated)
+
     @property
     def committed(self) -> int:
         """Iterations in the checkpoint that lost trainers begin again from."""
@@ -65,12 +85,9 @@ class JobProgress:
 
     def machine(self, published: Collection[int]) -> step.IterationMachine:
         """The iteration machine from here on; these weights versions can be pulled."""
-        job, completed = self._job, self.saved.completed
-        validated = frozenset(self.saved.validated)
+        completed, validated = self.saved.completed, frozenset(self.saved.validated)
         return step.IterationMachine(
-            step.Schedule(
-                job.iterations, job.validation.every, job.checkpoint_every, explores=_explores(job)
-            ),
+            self.schedule,
             completed=completed,
             committed=self.committed,
             validated=validated,
@@ -82,6 +99,7 @@ class JobProgress:
         completed, validated = self.saved.completed, self.saved.validated
         self._record.write(lambda: self._record.run.rewind(completed, validated))
         self._save()
+        self._settled(self.committed)
 
     def open_metrics(self, iteration: int) -> IterationMetrics:
         """The metrics of that iteration, which are new ones for a new iteration."""
@@ -137,6 +155,7 @@ class JobProgress:
         self._record.write(lambda: self._journal.save_checkpoint(checkpoint, validated))
         last = self._job.keep_checkpoints
         self._record.write(lambda: self._record.run.keep_checkpoints(completed, last=last))
+        self._settled(completed)
 
     def _save(self) -> None:
         self._record.write(lambda: self._journal.save_progress(self.saved))

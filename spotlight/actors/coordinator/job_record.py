@@ -49,4 +49,5 @@ class JobRecord:
 
     def close(self) -> None:
         """Release the run folder."""
+        self._unwritable = True
         self.run.close()

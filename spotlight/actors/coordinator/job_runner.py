@@ -9,8 +9,8 @@ It is the only one that ends an iteration. It decides nothing itself: `Iteration
 follows, and the parts of the job do it. What it needs to go on after a kill is in the journal
 before it acts on it; a runner that comes back finds the trainers and nodes as they are and submits
 the same requests again. When trainers are lost another runner takes this one's place, as after a
-kill, and begins again from the checkpoint. Whatever else goes wrong ends the job with a reason,
-resumable.
+kill, and other trainers go on from the state that they left. Whatever else goes wrong ends the job
+with a reason, resumable.
 """
 
 from __future__ import annotations
@@ -37,9 +37,7 @@ from spotlight.actors.protocol import (
 )
 from spotlight.actors.runtime import Actor, ActorRef, Message, from_this_process, handles
 from spotlight.policies import iteration as step
-from spotlight.policies.checkpoint_retention import scores_of
 from spotlight.policies.dispatch.instructions import RequestsFinished
-from spotlight.store.run_folder import checkpoint_path
 from spotlight.types import Request
 
 log = structlog.get_logger(__name__)
@@ -60,7 +58,7 @@ class JobRunner(Actor):
         on_status: called with the job's status, now and then.
         on_end: called once with the last status; the runner is to be stopped then.
         on_loss: called once when the trainers are lost: the runner is to be stopped, and the job to
-            be run again from its last checkpoint, with whoever is there.
+            be run again from what they left, with whoever is there.
     """
 
     def __init__(
@@ -82,7 +80,6 @@ class JobRunner(Actor):
         self.ended: JobStatus | None = None
         """Its last status."""
         self._on_status = on_status
-        self._on_end = on_end
         self._on_loss = on_loss
         callbacks = Callbacks(
             requests_ended=lambda ended: self.call_in_turn(partial(self._end_requests, ended)),
@@ -91,16 +88,20 @@ class JobRunner(Actor):
             published=lambda version: self._carry_out(self._machine.weights_published(version)),
             explored=lambda iteration: self._carry_out(self._machine.explored(iteration)),
             validated=lambda version: self._carry_out(self._machine.validation_done(version)),
+            saved=lambda completed: self._carry_out(self._machine.progress_saved(completed)),
+            exported=lambda: self._carry_out(self._machine.exported()),
             replace=self._replace,
             fail=partial(self._end, "failed"),
             stop=self._stop_for,
         )
         self._parts = parts = JobParts(self, setup, plans, callbacks)
+        self._on_end = partial(parts.mirroring.end, then=on_end)
         self._phase, self._progress, self._journal = parts.phase, parts.progress, parts.journal
         self._record, self._roster, self._team = parts.record, parts.roster, parts.team
         self._machine = parts.progress.machine(parts.publications.versions)
         self._to_do: deque[step.Instruction] = deque()
         """What the machine said; the first is being done."""
+        self._has_begun = False
         self._reminders = 0
 
     # --- who may say what ---
@@ -139,7 +140,7 @@ class JobRunner(Actor):
             outcome: Outcome = "cancelled" if reason == "stopped" else "failed"
             self._end(outcome, f"the job runner {reason}")
             if self._phase.outcome == "finished":
-                for leftovers in ("samples", "commits"):
+                for leftovers in ("samples", "commits", "state", "export"):
                     self._setup.store.delete(leftovers)
             await self._setup.store.aclose()
             await self._parts.callbacks.aclose(self._timings.trackers_stop_s)
@@ -204,6 +205,8 @@ class JobRunner(Actor):
         self._reminders += 1
         self._record.write(self._record.run.require_there)
         self._parts.watch.check()
+        if why := self._parts.troubles.why_nobody_can_train(self._job.training.ranks):
+            return self._end("failed", why)
         await self._assemble()
         again = self._reminders % _REPEAT_EVERY == 0
         if again:
@@ -219,6 +222,7 @@ class JobRunner(Actor):
         if self._phase.over or not parts.membership.may_join(message):
             return
         has_changed = parts.membership.join(message)
+        parts.troubles.note(message)
         if has_changed:
             parts.watch.joined(message)
         parts.briefing.note(message, has_changed=has_changed)
@@ -247,19 +251,31 @@ class JobRunner(Actor):
     # --- trainers ---
 
     async def _assemble(self) -> None:
-        """Begin as soon as those are there who train."""
-        trainers = await self._parts.recovery.assemble()
-        if trainers is None:
+        """Begin as soon as those are there who train, or go on without them for a while."""
+        parts, team = self._parts, self._team
+        appointed = await parts.recovery.assemble()
+        if appointed is None:
             return
-        self._machine = machine = self._progress.machine(self._parts.publications.versions)
-        if not trainers.warm:
-            self._team.build(machine.completed)
-            return self._parts.briefing.replace_trainers(self._team.term)
-        self._record.event(run_events.TrainersFound(iteration=machine.completed))
-        due = machine.schedule.saves(machine.completed) and machine.committed < machine.completed
-        if trainers.can_save and due:  # since before a kill
-            self._save(machine.completed)
-        self._carry_out(machine.start())
+        at = appointed.at
+        if at.origin == "trainers":
+            self._record.event(run_events.TrainersFound(iteration=at.completed))
+        elif team.ranks:
+            team.build(at.completed, appointed.offers)
+            parts.briefing.replace_trainers(team.term)
+        if not appointed.begins:
+            return
+        self._machine = self._progress.machine(parts.publications.versions)
+        if at.origin == "trainers" or at.completed in parts.publications:
+            self._begin(can_save=appointed.standing == at.completed)
+
+    def _begin(self, *, can_save: bool = False) -> None:
+        """Once: with trainers that are ready, or weights that carry the job until they are."""
+        if not self._has_begun:
+            self._has_begun = True
+            machine = self._machine
+            at, committed = machine.completed, machine.committed
+            self._carry_out(machine.start())
+            self._parts.states.go_on(at, committed, can_save=can_save)
 
     @handles(TrainerReport, only=_from_its_rank)
     async def on_trainer_report(self, message: TrainerReport) -> None:
@@ -275,15 +291,18 @@ class JobRunner(Actor):
         elif message.published is not None:
             self._parts.publisher.rank_published(rank, message.published)
         elif message.saved is not None:
-            self._note_checkpoint(rank, message.saved)
+            self._parts.states.rank_saved(rank, message.saved)
         elif message.exported is not None:
-            self._note_export(rank, message.exported)
+            await self._parts.states.rank_exported(rank, message.exported)
         elif message.completed >= 0 and team.answered("start", message.term, rank):
-            self._carry_out(self._machine.start())
+            self._record.event(self._parts.recovery.built())
+            self._begin()
 
     def _fail_training(self, report: TrainerReport) -> None:
         """Training cannot go on, or not with these ranks."""
         problem = f"trainer rank {report.rank}: {report.error}"
+        if report.lost_state:
+            self._parts.states.forget()
         if report.lost_others:
             self.run_task(self._recover_later(problem))
         else:
@@ -293,19 +312,6 @@ class JobRunner(Actor):
         """Which rank was lost is worth knowing: its worker is not to be appointed again."""
         await asyncio.sleep(self._timings.lost_rank_pause_s)
         self._parts.recovery.recover(problem)
-
-    def _note_checkpoint(self, rank: int, completed: int) -> None:
-        """It is durable; whether a resumed run may start there is decided by the machine."""
-        if self._team.answered("save", completed, rank):
-            path = str(self._record.run.path / checkpoint_path(completed))
-            self._record.event(run_events.CheckpointSaved(iteration=completed, path=path))
-            self._carry_out(self._machine.progress_saved(completed))
-
-    def _note_export(self, rank: int, version: int) -> None:
-        if self._team.answered("export", version, rank):
-            score = scores_of(self._record.run.validations).get(version)
-            self._record.event(run_events.ModelExported(iteration=version, score=score))
-            self._carry_out(self._machine.exported())
 
     # --- requests ---
 
@@ -351,12 +357,12 @@ class JobRunner(Actor):
                     evaluation += self._parts.validations.start(version)
                 case step.RecordIteration(iteration):
                     self._record_iteration(iteration)
-                case step.SaveProgress(completed):
-                    self._save(completed)
+                case step.SaveProgress(completed) | step.KeepState(completed):
+                    self._parts.states.save(completed)
                 case step.CommitProgress(completed):
                     self._progress.commit(completed)
                 case step.ExportWeights():
-                    self._record.write(self._export)
+                    self.run_task(self._parts.states.export(self._machine.completed))
                 case step.Finish():
                     self._end("finished", "")
             self._to_do.popleft()
@@ -378,15 +384,8 @@ class JobRunner(Actor):
         counters = self._parts.table.counters
         scoring_s, counters.scoring_s = counters.scoring_s, 0.0
         self._progress.end_iteration(iteration, scoring_s, self._parts.profile.times)
-        if not self._phase.over:  # otherwise nothing is settled: the samples are still needed
-            self._parts.rollouts.release(iteration)
+        if not self._phase.over:  # otherwise nothing is settled
             self._parts.exploration.release()
-
-    def _save(self, completed: int) -> None:
-        self._team.save(completed)
-
-    def _export(self) -> None:
-        self._team.export(self._machine.completed, self._record.run.best_checkpoint())
 
     def _enter(self, phase: str) -> None:
         self._phase.enter(phase)

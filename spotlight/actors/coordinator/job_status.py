@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from spotlight.actors.coordinator.job_parts import JobParts
+from spotlight.actors.coordinator.worker_troubles import describe
 from spotlight.actors.protocol import JobStatus
 
 _STATUS_LINES_PER_S = 2000
@@ -39,6 +40,8 @@ def status_of(parts: JobParts, completed: int, dead_letters: int) -> JobStatus:
         reason=phase.reason,
         run_folder=str(parts.record.run.path),
         note=parts.watch.note(),
+        mirror=parts.mirroring.status,
+        troubles=tuple(map(describe, parts.troubles.all)),
     )
 
 

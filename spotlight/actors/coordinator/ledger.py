@@ -36,6 +36,8 @@ class Ledger:
         self._leaders: dict[str, ActorRef] = {}
         self._problems: dict[str, str] = {}
         """Why workers cannot serve; empty if nothing is known against one."""
+        self._ending: set[str] = set()
+        """Workers whose processes end for that reason."""
 
     def __len__(self) -> int:
         return len(self._statuses)
@@ -57,6 +59,7 @@ class Ledger:
         for name in workers:
             self._leaders.pop(name, None)
             self._problems.pop(name, None)
+            self._ending.discard(name)
             known = self._statuses.pop(name, None)
             if known is not None:
                 self._write(msgspec.structs.replace(known, state="gone"))
@@ -72,6 +75,14 @@ class Ledger:
             log.error(problem.name, **problem.fields())
             self._record(problem)
         self._problems[report.worker] = report.cannot_serve
+        if report.ends:
+            self._ending.add(report.worker)
+
+    @property
+    def cannot_serve(self) -> dict[str, str]:
+        """Why workers that are there, and stay, cannot serve."""
+        problems = self._problems.items()
+        return {name: why for name, why in problems if why and name not in self._ending}
 
     def statuses(self, group_of: Callable[[str], tuple[str, int]]) -> tuple[WorkerStatus, ...]:
         """What every worker does, by name; `group_of` says who leads its group and how many are

@@ -20,12 +20,14 @@ from spotlight.actors.protocol import (
     Membership,
     NodePlan,
     NodeReport,
+    SickWorker,
     UserNotice,
     WeightsOffer,
 )
 from spotlight.actors.protocol.delivery import try_tell
 from spotlight.actors.runtime import Actor, ActorRef
 from spotlight.jobs import WorkSpec
+from spotlight.policies.dispatch.instructions import EndWorker
 
 
 @dataclass
@@ -48,6 +50,7 @@ class _Node:
     weights: dict[int, WeightsOffer] = field(default_factory=dict)
     demand: Demand | None = None
     notice: _Notice | None = None
+    sick: tuple[SickWorker, ...] = ()
 
 
 class NodePlans:
@@ -74,6 +77,8 @@ class NodePlans:
         if node is None or node.scheduler != report.scheduler:
             node = self._nodes[report.node] = _Node(report.scheduler, next(self._numbers))
         node.has_spec_of = report.job_id
+        epochs = {worker.epoch for worker in report.workers}
+        node.sick = tuple(worker for worker in node.sick if worker.epoch in epochs)
         knows_job = self._over or node.job is None or node.job.job_id == report.job_id
         if report.coordinator == self._actor.ref and report.plan == node.number and knows_job:
             return Acknowledged()
@@ -147,6 +152,14 @@ class NodePlans:
             self._trainers_term = term
             self._changed |= dict.fromkeys(n for n, node in self._nodes.items() if node.job)
 
+    def end_worker(self, end: EndWorker) -> None:
+        """Have the process of a worker ended that fails what others can do."""
+        node = self._nodes.get(end.node)
+        if node is not None:
+            node.sick += (SickWorker(end.worker, end.epoch, end.reason),)
+            self._changed[end.node] = None
+            self.send()
+
     def demand(self, name: str, demand: Demand) -> None:
         """What a node's SP groups should be good for."""
         node = self._nodes.get(name)
@@ -177,7 +190,7 @@ class NodePlans:
         if node.notice is not None:
             left_s = max(0.0, node.notice.deadline - asyncio.get_running_loop().time())
             notice = UserNotice(node.notice.number, round(left_s, 3), node.notice.cancel)
-        return NodePlan(node.number, self._actor.ref, job, demand, self._over, notice)
+        return NodePlan(node.number, self._actor.ref, job, demand, self._over, notice, node.sick)
 
 
 def _in_order(offers: Collection[WeightsOffer]) -> tuple[WeightsOffer, ...]:

@@ -7,10 +7,9 @@ or duplicated, the current plan says where a node pulls from.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 
-from spotlight.actors.coordinator.job_journal import Publication
 from spotlight.actors.coordinator.roster import Roster
 from spotlight.actors.protocol import MissedWeights, NodeReport, WeightsOffer
 from spotlight.policies.weight_distribution import (
@@ -20,7 +19,7 @@ from spotlight.policies.weight_distribution import (
     transfer_limit_s,
 )
 from spotlight.timings import WeightsTimings
-from spotlight.types import BundleOffer, StoreEndpoint
+from spotlight.types import StoreEndpoint
 
 
 class Publications:
@@ -29,14 +28,20 @@ class Publications:
     Args:
         known: versions that nodes can pull.
         roster: the job's nodes. Whoever changes it says so with `node_changed`.
+        missed: told, once for each time, which node could not get a version from where.
     """
 
     def __init__(
-        self, known: Mapping[int, Publication], roster: Roster, timings: WeightsTimings
+        self,
+        known: Mapping[int, WeightsOffer],
+        roster: Roster,
+        timings: WeightsTimings,
+        missed: Callable[[str, MissedWeights], None] = lambda node, missed: None,
     ) -> None:
+        self._missed = missed
         self._roster = roster
         self._timings = timings
-        self._known = {v: _Version(v, where, roster, timings) for v, where in sorted(known.items())}
+        self._known = {v: _Version(offer, roster, timings) for v, offer in sorted(known.items())}
 
     def __contains__(self, version: int) -> bool:
         return version in self._known
@@ -51,14 +56,20 @@ class Publications:
         """0 before the first."""
         return max(self._known, default=0)
 
-    def add(self, version: int, where: Publication, keep: Collection[int]) -> None:
+    def add(self, offer: WeightsOffer, keep: Collection[int]) -> None:
         """A new version is there; of the others only those in `keep` are still needed."""
         self._known = {v: kept for v, kept in self._known.items() if v in keep}
-        self._known[version] = _Version(version, where, self._roster, self._timings)
+        self._known[offer.version] = _Version(offer, self._roster, self._timings)
 
-    def drop_all(self) -> None:
-        """Nobody needs any of them: they are trained again."""
-        self._known = {}
+    @property
+    def held(self) -> frozenset[int]:
+        """Those that a node holds that is there, so that others can have them whatever happened to
+        the trainers."""
+        return frozenset(version for version, known in self._known.items() if known.is_held)
+
+    def keep(self, versions: Collection[int]) -> None:
+        """Nobody needs the others: they are trained again."""
+        self._known = {v: known for v, known in self._known.items() if v in versions}
 
     def node_changed(self, name: str) -> None:
         """A node came, went, will be taken or is another process by now."""
@@ -76,8 +87,10 @@ class Publications:
             if offer.version in self._known:
                 news |= self._known[offer.version].copied(report.node, offer)
         for missed in report.missed if has_tried else ():
-            if missed.version in self._known:
-                news |= self._known[missed.version].missed(report.node, missed, now)
+            version = self._known.get(missed.version)
+            if version is not None and version.missed(report.node, missed, now):
+                news = True
+                self._missed(report.node, missed)
         return news
 
     def directions(self, now: float, again: Iterable[str] = ()) -> list[tuple[str, WeightsOffer]]:
@@ -93,42 +106,48 @@ class Publications:
 class _Version:
     """One version: where its trainer left it, which nodes hold it, and who pulls it from whom."""
 
-    def __init__(
-        self, version: int, where: Publication, roster: Roster, timings: WeightsTimings
-    ) -> None:
-        self._version = version
+    def __init__(self, where: WeightsOffer, roster: Roster, timings: WeightsTimings) -> None:
         self._where = where
         self._roster = roster
-        nbytes = [offer.nbytes for offer in (where.rollout, where.evaluation) if offer is not None]
         # A node says itself what it could not get in time; this is for words that are lost.
-        patience_s = sum(2 * transfer_limit_s(each, timings) for each in nbytes)
-        self._spread = WeightDistribution(_place(where.rollout.store), patience_s, timings)
+        patience_s = sum(2 * transfer_limit_s(part.nbytes, timings) for part in where.parts)
+        place, failures = _place(where.store), roster.failed_sources
+        self._spread = WeightDistribution(place, patience_s, timings, failures)
         self._copies: dict[str, WeightsOffer] = {}
         self._told: dict[str, WeightsOffer] = {}
         """The latest, by node; nothing of those that wait."""
         self._news: dict[str, None] = dict.fromkeys(roster.nodes)
         """Nodes that something is new of since the latest directions."""
 
+    @property
+    def is_held(self) -> bool:
+        places = {node.store.place for node in self._roster.nodes.values()}
+        return any(
+            all(part.store.place in places for part in offer.parts)
+            for offer in (self._where, *self._copies.values())
+        )
+
     def node_changed(self, name: str) -> None:
         self._news[name] = None
 
     def copied(self, node: str, copy: WeightsOffer) -> bool:
-        where = self._where
-        if not _same(copy.rollout, where.rollout):
+        if not copy.has_bytes_of(self._where):
             return False  # it was trained again since
-        if not _same(copy.evaluation, where.evaluation):
-            return False
         known, self._copies[node] = self._copies.get(node), copy
         if known == copy:
             return False
+        source = self._spread.source_of(node)
+        if source is not None:
+            self._roster.failed_sources.pop(source, None)
         self._news |= dict.fromkeys((node, *self._spread.fed_by(node)))
         return True
 
     def missed(self, node: str, missed: MissedWeights, now: float) -> bool:
         source = self._spread.source_of(node)
-        if source is None or self._at(source).rollout.store != missed.store:
+        if source is None or self._at(source).store != missed.store:
             return False
         self._spread.failed(node, source, now)
+        self._roster.failed_sources[source] += 1
         return True
 
     def directions(self, now: float, again: dict[str, None]) -> Iterator[tuple[str, WeightsOffer]]:
@@ -151,13 +170,12 @@ class _Version:
             return None  # it waits, or is gone
         if source is None and last is not None:  # it holds what it was told to pull
             return last
-        where = self._where if source is None else self._at(source)
-        return WeightsOffer(self._version, where.rollout, where.evaluation)
+        return self._where if source is None else self._at(source)
 
     def _update_plan(self, name: str, now: float) -> None:
         """Tell the plan what is so now."""
         node, copy = self._roster.nodes.get(name), self._copies.get(name)
-        if copy is not None and (node is None or node.store.place != copy.rollout.store.place):
+        if copy is not None and (node is None or node.store.place != copy.store.place):
             # It is another process by now, with a store of its own.
             del self._copies[name]
             copy = None
@@ -166,18 +184,12 @@ class _Version:
         elif copy is None:
             self._spread.needs(name, _place(node.store), now)
         else:
-            is_origins = node.store.place == self._where.rollout.store.place
+            is_origins = node.store.place == self._where.store.place
             feeds = name not in self._roster.leaving and not is_origins
             self._spread.holds(name, _place(node.store), feeds=feeds)
 
-    def _at(self, source: str) -> Publication | WeightsOffer:
+    def _at(self, source: str) -> WeightsOffer:
         return self._where if source == ORIGIN else self._copies[source]
-
-
-def _same(copy: BundleOffer | None, offer: BundleOffer | None) -> bool:
-    if copy is None or offer is None:
-        return copy is offer
-    return (copy.nbytes, copy.checksum) == (offer.nbytes, offer.checksum)
 
 
 @lru_cache(maxsize=4096)

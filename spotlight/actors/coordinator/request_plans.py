@@ -174,4 +174,5 @@ def sampling_settings(sampler: SamplerSpec, steps: int, noisy_from: int | None) 
         width=sampler.width,
         micro_batch=sampler.micro_batch,
         solver=sampler.solver,
+        frames=sampler.frames,
     )

@@ -27,6 +27,7 @@ from spotlight.errors import JournalError
 from spotlight.policies.dispatch.instructions import (
     Answer,
     DeleteBundle,
+    EndWorker,
     GrantLease,
     Instruction,
     Persist,
@@ -64,6 +65,7 @@ class RequestQueue:
         discard: deletes a bundle from the coordinator's store.
         record: writes an event to the run folder.
         backlog_changed: called when another kind of work waits, or little of it.
+        end_worker: has the process of a worker ended.
         lease_s: a lease ends so long after its holder was heard.
     """
 
@@ -78,6 +80,7 @@ class RequestQueue:
         discard: Callable[[BundleOffer], None],
         record: Callable[[RunEvent], None],
         backlog_changed: Callable[[], None],
+        end_worker: Callable[[EndWorker], None],
         lease_s: float,
     ) -> None:
         self._table = table
@@ -88,6 +91,7 @@ class RequestQueue:
         self._discard = discard
         self._record = record
         self._backlog_changed = backlog_changed
+        self._end_worker = end_worker
         self._lease_s = lease_s
         self._outline: Hashable = ()
         """Of the backlog, when it was told last."""
@@ -248,6 +252,8 @@ class RequestQueue:
                 self._tell(worker, Revoke(leases))
             case RecallLeases(worker, leases):
                 self._tell(worker, Recall(leases))
+            case EndWorker() as end:
+                self._end_worker(end)
             case RequestsFinished() | RequestsGivenUp() as ended:
                 self._ended(ended)
             case DeleteBundle(bundle):

@@ -108,9 +108,10 @@ class RolloutPhase:
         self.discarded += self.rollout.count_outdated(versions)
 
     def release(self, iteration: int) -> None:
-        """Training has used the samples up."""
+        """Nobody will train on the samples again."""
+        bundles = self._journal.bundles("rollout", iteration)
         self._requests.forget("rollout", iteration)
-        for bundle in self.rollout.bundles():
+        for bundle in bundles:
             self._store.delete(bundle.key)
 
     def _must_stop(self, samples: Sequence[Result]) -> bool:

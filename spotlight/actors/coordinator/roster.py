@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from spotlight.actors.protocol import NodeReport, WorkerRefs
 from spotlight.types import Record, StoreEndpoint
 
@@ -24,6 +26,8 @@ class Roster:
         """Workers that train."""
         self.leaving: set[str] = set()
         """Nodes with notice."""
+        self.failed_sources: Counter[str] = Counter()
+        """How often nodes could not pull weights from another one, by its name, since one could."""
 
     def join(self, node: NodeReport) -> tuple[list[WorkerRefs], list[WorkerRefs]]:
         """Take a node's latest word; returns the workers that came and those that went."""
@@ -38,14 +42,22 @@ class Roster:
     def leave(self, name: str) -> NodeReport | None:
         """A node is gone; returns what it was."""
         self.leaving.discard(name)
+        self.failed_sources.pop(name, None)
         return self.nodes.pop(name, None)
+
+    def reserved_nodes(self) -> list[NodeReport]:
+        """Nodes whose workers can train."""
+        return [
+            node
+            for node in self.nodes.values()
+            if node.pool == "reserved" and node.node not in self.leaving
+        ]
 
     def reserved(self) -> tuple[Rank, ...]:
         """Workers that can train, by name."""
         ranks = (
             Rank(worker, node.node, node.store)
-            for node in self.nodes.values()
-            if node.pool == "reserved" and node.node not in self.leaving
+            for node in self.reserved_nodes()
             for worker in node.workers
         )
         return tuple(sorted(ranks, key=lambda rank: rank.worker.worker))

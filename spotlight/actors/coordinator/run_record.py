@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,10 @@ class RunRecord:
         ways = (scores_of(self.validations), checks_of(self.validations))
         kept = (kept_checkpoints(saved, committed, by, last) for by in ways)
         self._folder.keep_checkpoints(frozenset().union(*kept))
+
+    def new_export(self) -> AbstractContextManager[Path]:
+        """A new folder, which takes the place of `export/` when the context ends well."""
+        return self._folder.new_export()
 
     def best_checkpoint(self) -> int:
         """The one with the best validation, of those that there are. Raises `RunFolderError` if

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from spotlight.actors.coordinator.job_parts import JobSetup
 from spotlight.actors.coordinator.job_runner import JobRunner
+from spotlight.actors.coordinator.mirroring import MirrorPlace
 from spotlight.actors.coordinator.node_plans import NodePlans
 from spotlight.actors.coordinator.session_folder import SessionFolder
 from spotlight.actors.coordinator.session_parts import SessionSetup
@@ -44,6 +45,7 @@ class RunnerSurroundings:
     nodes: tuple[NodeReport, ...]
     """Who is there already."""
     timings: Timings
+    mirror: MirrorPlace | None
     on_status: Callable[[JobStatus], None]
     on_end: Callable[[JobStatus], None]
     on_loss: Callable[[], None]
@@ -58,9 +60,22 @@ def make_job_runner(
     came_back: bool,
 ) -> JobRunner:
     """The runner of a job."""
-    job, files = submission.job, submission.files
+    job, files, timings = submission.job, submission.files, around.timings.coordinator
+    listen_s = 0.0
+    if came_back:
+        listen_s = timings.takeover_s if around.nodes else timings.listen_s
     return JobRunner(
-        JobSetup(job, job_id, folder, around.store, files, came_back, around.timings),
+        JobSetup(
+            job,
+            job_id,
+            folder,
+            around.store,
+            files,
+            came_back,
+            listen_s,
+            around.timings,
+            around.mirror,
+        ),
         around.plans,
         coordinator=around.coordinator,
         nodes=around.nodes,

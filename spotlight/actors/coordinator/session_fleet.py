@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from spotlight.actors.coordinator.session_parts import SessionParts
+from spotlight.actors.coordinator.worker_troubles import describe
 from spotlight.actors.protocol import Fleet, FleetNode, JobStatus, NodeReport, Outcome
 
 
@@ -57,6 +58,7 @@ def session_status(
         dead_letters=dead_letters,
         outcome=outcome,
         reason=reason,
+        troubles=tuple(map(describe, parts.troubles.all)),
     )
 
 

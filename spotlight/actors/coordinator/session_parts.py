@@ -26,6 +26,7 @@ from spotlight.actors.coordinator.session_groups import SessionGroups
 from spotlight.actors.coordinator.step_profile import StepProfile
 from spotlight.actors.coordinator.submissions import SessionFiles
 from spotlight.actors.coordinator.worker_times import RecentPace, WorkerTimes
+from spotlight.actors.coordinator.worker_troubles import WorkerTroubles
 from spotlight.actors.runtime import Actor
 from spotlight.errors import JournalError
 from spotlight.jobs import ScoringSpec
@@ -101,6 +102,7 @@ class SessionParts:
             discard=lambda bundle: store.delete(bundle.key),
             record=self._note,
             backlog_changed=lambda: self.briefing.share_backlog(),
+            end_worker=plans.end_worker,
             timings=timings.dispatch,
         )
         self.requests = self.dispatcher.queue
@@ -112,6 +114,7 @@ class SessionParts:
             event=self._note,
             timings=timings.rejoin,
         )
+        self.troubles = WorkerTroubles(self.roster, self.ledger, self._note, plans.agrees)
         self.briefing = NodeBriefing(
             plans,
             actor,

@@ -22,7 +22,6 @@ from typing import Any
 
 import structlog
 
-from spotlight.actors.coordinator.job_journal import Publication
 from spotlight.actors.coordinator.job_status import status_pause_s
 from spotlight.actors.coordinator.node_plans import NodePlans
 from spotlight.actors.coordinator.request_plans import sampling_settings
@@ -226,6 +225,7 @@ class SessionRunner(Actor):
         parts = self._parts
         if self.ended is None and parts.membership.may_join(message):
             has_changed = parts.membership.join(message)
+            parts.troubles.note(message)
             parts.briefing.note(message, has_changed=has_changed)
             if has_changed:
                 parts.briefing.share_backlog()
@@ -253,17 +253,16 @@ class SessionRunner(Actor):
         """Nodes pull a version from now on."""
         self._heard()
         offer, publications = message.offer, self._parts.publications
-        where = Publication(offer.rollout, offer.evaluation)
         known = self._parts.journal.publications().get(offer.version)
-        if known is not None and known != where:
+        if known is not None and known != offer:
             return SessionRefused(
                 f"weights version {offer.version} is already published with other weights"
             )
         if known is None:
             keep = {offer.version, *message.keep}
-            publications.add(offer.version, where, keep)
+            publications.add(offer, keep)
             with suppress(JournalError):  # ends the session
-                self._parts.journal.save_publication(offer.version, where, keep)
+                self._parts.journal.save_publication(offer, keep)
         self._parts.briefing.weights_published()
         return Acknowledged()
 

@@ -42,4 +42,5 @@ class StepProfile:
         return {degree: step_s for degree, step_s in estimates.items() if step_s is not None}
 
     def _key(self, settings: SamplingSettings, members: int) -> StepKey:
-        return StepKey(self._model, settings.height, settings.width, members, settings.micro_batch)
+        size = settings.height, settings.width
+        return StepKey(self._model, *size, members, settings.micro_batch, settings.frames)

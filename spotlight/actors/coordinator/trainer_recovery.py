@@ -1,10 +1,11 @@
 """Who trains, over the losses of a job: trainers are found again or appointed, and when some are
-lost the job begins again from its last checkpoint.
+lost others go on from the state that they left, or else from the last checkpoint.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import msgspec
@@ -19,21 +20,27 @@ from spotlight.actors.coordinator.publications import Publications
 from spotlight.actors.coordinator.roster import Rank
 from spotlight.actors.coordinator.trainer_team import TrainerTeam
 from spotlight.actors.coordinator.trainer_watch import TrainerWatch
+from spotlight.actors.coordinator.training_state import TrainingStates
+from spotlight.errors import TransferFailed
 from spotlight.policies.resume import ResumePoint, resume_point
 from spotlight.policies.trainer_ranks import MOST_RECOVERIES, next_recovery
-from spotlight.run_events import TrainersLost
+from spotlight.run_events import TrainersBuilt, TrainersLost
+from spotlight.types import BundleOffer
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
-class Trainers:
-    """The trainers of a job that can begin."""
+class Appointment:
+    """Who trains, and from where the job goes on if that is settled only now."""
 
-    warm: bool
-    """They are there as they were; otherwise they are to be built from the checkpoint."""
-    can_save: bool
-    """Rank 0 can write a checkpoint after the iterations that are completed."""
+    at: ResumePoint
+    begins: bool
+    """Nothing of the job has begun yet."""
+    offers: tuple[BundleOffer, ...] = ()
+    """Where the trainers can have their state, unless they are there with it."""
+    standing: int = -1
+    """Iterations that trainers who are there have trained."""
 
 
 class TrainerRecovery:
@@ -41,7 +48,10 @@ class TrainerRecovery:
 
     Args:
         watch: knows who is there.
+        states: what trainers have left for others.
         publications: what trainers that go on have published.
+        came_back: this is not the first runner of the job.
+        listens_until: nodes that are there have said so by then, on the loop's clock.
         replace: called when another job runner is to begin again.
         fail: ends the job with a reason.
     """
@@ -50,74 +60,148 @@ class TrainerRecovery:
         self,
         team: TrainerTeam,
         watch: TrainerWatch,
+        states: TrainingStates,
         *,
         phase: JobPhase,
         progress: JobProgress,
         publications: Publications,
         journal: JobJournal,
         record: JobRecord,
+        listens_until: float,
         replace: Callable[[], None],
         fail: Callable[[str], None],
     ) -> None:
         self._team = team
         self._watch = watch
+        self._states = states
         self._phase = phase
         self._progress = progress
         self._publications = publications
         self._journal = journal
         self._record = record
+        self._listens_until = listens_until
         self._replace = replace
         self._fail = fail
+        self._at: ResumePoint | None = None
+        """From where the job goes on; None until that is settled."""
 
-    async def assemble(self) -> Trainers | None:
+    async def assemble(self) -> Appointment | None:
         """Find the trainers again, or appoint them as soon as there are enough reserved workers,
-        and have the progress be where they go on; what was recorded later is made again. None while
-        there is nothing to begin.
+        and have the progress be where they go on; what was recorded later is made again. While
+        there are too few, the job goes on without them as far as the published weights carry it.
+        None while there is nothing to begin.
         """
-        ranks = () if self._team.ranks or self._phase.over else self._watch.candidates()
-        if not ranks:
+        if self._team.ranks or self._phase.over:
             return None
-        self._team.ranks = ranks
+        ranks = self._watch.candidates()
+        if self._at is None:
+            return await self._begin(ranks)
+        return await self._appoint(ranks, self._at) if ranks else None
+
+    async def _begin(self, ranks: tuple[Rank, ...]) -> Appointment | None:
+        if not ranks and self._watch.former:
+            return None  # they may be there in a moment
+        self._team.ranks = ranks if self._watch.former else ()
         standing = await self._team.standing() if self._watch.former else []
         if self._phase.over:
             return None
-        done, committed = self._progress.saved.completed, self._progress.committed
-        at = resume_point(done, committed, standing, self._publications.versions)
-        self._save(msgspec.structs.replace(self._journal.trainers(), ranks=ranks))
-        self._record.write(lambda: self._begin_at(at))
-        return Trainers(at.warm, at.warm and standing[0] == at.completed)
+        progress, held = self._progress, self._publications.held
+        kept, offers = self._states.kept
+        at = resume_point(
+            progress.saved.completed,
+            progress.committed,
+            standing,
+            self._publications.versions,
+            state=kept if offers else None,
+            held=held,
+            unvalidated=progress.unvalidated,
+        )
+        if at.origin == "checkpoint" and kept and self._now() < self._listens_until:
+            self._team.ranks = ()
+            return None  # who has the state may still come
+        if not ranks and (at.origin != "state" or at.completed not in held):
+            return None
+        self._at = at
+        self._record.write(lambda: self._begin_at(at, held))
+        if at.origin == "trainers":
+            self._save(ranks)
+            return Appointment(at, begins=True, standing=standing[0])
+        self._team.ranks = ()
+        return await self._appoint(ranks, at, begins=True) if ranks else Appointment(at, True)
+
+    async def _appoint(
+        self, ranks: tuple[Rank, ...], at: ResumePoint, *, begins: bool = False
+    ) -> Appointment | None:
+        try:
+            _, offers = self._states.kept
+            if at.origin == "checkpoint":
+                offers = await self._states.checkpoint(at.completed)
+        except TransferFailed as error:
+            self._fail(f"the checkpoint cannot be read: {error}")
+            return None
+        if self._phase.over or self._team.ranks:
+            return None
+        self._save(ranks)
+        self._team.ranks = ranks
+        return Appointment(at, begins, offers)
+
+    def built(self) -> TrainersBuilt:
+        """Those that were appointed are ready."""
+        at = self._at
+        assert at is not None and at.origin != "trainers", "they were told where to begin"
+        source = at.origin if at.completed else "model"
+        workers = tuple(rank.worker.worker for rank in self._team.ranks)
+        return TrainersBuilt(iteration=at.completed, workers=workers, source=source)
 
     def lost(self, rank: Rank, reason: str) -> None:
         """One of them is lost."""
         self.recover(f"trainer rank on {rank.worker.worker} is lost ({reason})")
 
     def recover(self, problem: str) -> None:
-        """Without these trainers the job begins again from its last checkpoint, with others or with
-        the same, unless that was tried too often.
+        """Without these trainers the job goes on from the state that they left, or from its last
+        checkpoint, with others or with the same, unless that was tried too often.
         """
         if self._phase.over:
             return
-        recovery = next_recovery(self._journal.trainers().last_recovery, self._progress.committed)
+        kept, offers = self._states.kept
+        goes_on_from = max(kept if offers else 0, self._progress.committed)
+        recovery = next_recovery(self._journal.trainers().last_recovery, goes_on_from)
         if recovery is None:
             return self._fail(
-                f"{problem}; after {MOST_RECOVERIES} recoveries without a new checkpoint the job"
-                " does not try again by itself; fix the cause, then resume the run",
+                f"{problem}; after {MOST_RECOVERIES} recoveries without progress the job does not"
+                " try again by itself; fix the cause, then resume the run",
             )
         number, completed = recovery
         lost = TrainersLost(reason=problem, recovery=number, goes_on_from=completed)
         log.warning(lost.name, **lost.fields())
         self._record.event(lost)
-        self._save(SavedTrainers(last_recovery=recovery))
+        self._write(SavedTrainers(last_recovery=recovery))
         self._watch.former = ()
         if self._team.ranks and not self._phase.over:
             self._replace()
 
-    def _begin_at(self, at: ResumePoint) -> None:
-        if not at.warm:
-            self._journal.rewind(at.completed)
-            self._publications.drop_all()
-        self._progress.begin_at(at.completed)
+    def _begin_at(self, at: ResumePoint, held: Collection[int]) -> None:
+        match at.origin:
+            case "trainers":
+                self._progress.begin_at(at.completed)
+            case "state":
+                kept = [version for version in held if version <= at.completed]
+                self._journal.rewind(at.completed, kept)
+                self._publications.keep(kept)
+                self._progress.rewind_to(at.completed)
+            case "checkpoint":
+                self._journal.save_state(None)  # what is trained again may differ from it
+                self._journal.rewind(at.completed)
+                self._publications.keep(())
+                self._progress.begin_at(at.completed)
         self._progress.keep()
 
-    def _save(self, trainers: SavedTrainers) -> None:
+    def _save(self, ranks: tuple[Rank, ...]) -> None:
+        self._write(msgspec.structs.replace(self._journal.trainers(), ranks=ranks))
+
+    def _write(self, trainers: SavedTrainers) -> None:
         self._record.write(lambda: self._journal.save_trainers(trainers))
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()

@@ -2,7 +2,8 @@
 until they have done it.
 
 Any message may be lost, so an order is repeated until it is answered; trainer ranks run none twice.
-Of several ranks the first is built first: the others need to know where it listens.
+Of several ranks the first is built first: the others need to know where it listens. What is ordered
+while there are no ranks, or they are built, waits for them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from spotlight.actors.protocol import (
     ExportModel,
     GetTrainer,
     Publish,
-    SaveCheckpoint,
+    SaveState,
     StartTrainer,
     Train,
     TrainerReport,
@@ -25,8 +26,10 @@ from spotlight.actors.protocol.delivery import try_tell
 from spotlight.actors.runtime import Actor, ActorRef, Message
 from spotlight.errors import ActorError
 from spotlight.jobs import JobSpec
+from spotlight.types import BundleOffer, StoreEndpoint
 
 Order = Literal["start", "train", "publish", "save", "export"]
+Stores = tuple[StoreEndpoint, ...]
 
 
 class TrainerTeam:
@@ -44,14 +47,12 @@ class TrainerTeam:
         actor: Actor,
         job: JobSpec,
         job_id: str,
-        run_folder: str,
         term: int,
         answer_limit_s: float,
     ) -> None:
         self._actor = actor
         self._job = job
         self._job_id = job_id
-        self._run_folder = run_folder
         self.term = term
         """Of its orders to build ranks."""
         self._answer_limit_s = answer_limit_s
@@ -63,7 +64,9 @@ class TrainerTeam:
         self._asked: set[int] = set()
         """Ranks, by epoch, whose answer is awaited."""
         self._train_waits = False
-        """For the checkpoint before it."""
+        """For the state before it to be saved."""
+        self._later: list[Callable[[], None]] = []
+        """Orders for when there are ranks."""
         self.ranks: tuple[Rank, ...] = ()
 
     @property
@@ -91,22 +94,15 @@ class TrainerTeam:
             self._asked.add(epoch)
             self._actor.run_task(self._inquire(rank, on_answer))
 
-    def build(self, completed: int) -> None:
-        """Have every rank built from the run's checkpoint, which holds so many iterations (0: from
-        the job's model).
+    def build(self, completed: int, state: tuple[BundleOffer, ...]) -> None:
+        """Have every rank built from a state of training after so many iterations (0: from the
+        job's model), which can be had from any of these offers.
         """
         world = len(self.ranks)
 
         def order(rank: int, rendezvous: str) -> StartTrainer:
             return StartTrainer(
-                self._job_id,
-                self._job,
-                rank,
-                world,
-                rendezvous,
-                self._run_folder,
-                completed,
-                self.term,
+                self._job_id, self._job, rank, world, rendezvous, completed, state, self.term
             )
 
         def start_others(rendezvous: str) -> None:
@@ -127,24 +123,51 @@ class TrainerTeam:
     def train(self, iteration: int, window_start: int, samples: tuple[TrainingSample, ...]) -> None:
         """Have every rank take the optimizer steps of an iteration."""
         message = Train(iteration, window_start, samples)
-        self._order("train", iteration, dict.fromkeys(range(len(self.ranks)), message))
+        self._order_soon("train", iteration, lambda: dict.fromkeys(range(len(self.ranks)), message))
 
     def publish(self, version: int, *, evaluation: bool) -> None:
-        """Have rank 0 put the weights into its node's store, where nodes can pull them."""
-        self._order("publish", version, {0: Publish(version, evaluation, self.ranks[0].store)})
+        """Have every rank put its part of the weights into its node's store, where nodes can pull
+        them."""
 
-    def save(self, completed: int) -> None:
-        """Have rank 0 write a checkpoint."""
-        self._order("save", completed, {0: SaveCheckpoint(completed)})
+        def messages() -> Mapping[int, Message]:
+            ranks = enumerate(self.ranks)
+            return {number: Publish(version, evaluation, rank.store) for number, rank in ranks}
 
-    def export(self, completed: int, checkpoint: int) -> None:
-        """Have rank 0, which has trained so many iterations, write the weights of a checkpoint."""
-        self._order("export", checkpoint, {0: ExportModel(completed, checkpoint)})
+        self._order_soon("publish", version, messages)
+
+    def save(self, completed: int, stores: Callable[[], Mapping[int, Stores]]) -> None:
+        """Have ranks leave the state of training in stores, each in its own."""
+        self._order_soon(
+            "save",
+            completed,
+            lambda: {rank: SaveState(completed, each) for rank, each in stores().items()},
+        )
+
+    def export(
+        self,
+        completed: int,
+        checkpoint: int,
+        state: BundleOffer,
+        store: Callable[[str], StoreEndpoint],
+    ) -> None:
+        """Have rank 0, which has trained so many iterations, leave the weights of a checkpoint in
+        the store that its node may write to."""
+
+        def messages() -> Mapping[int, Message]:
+            to = store(self.ranks[0].node)
+            return {0: ExportModel(completed, checkpoint, state, to)}
+
+        self._order_soon("export", checkpoint, messages)
 
     def remind(self) -> None:
         """Repeat what is not answered."""
         for order in list(self._open):
             self._tell(order)
+
+    def awaits(self, order: Order, number: int, rank: int) -> bool:
+        """Whether that is an answer that is still to come."""
+        open_number, waiting = self._open.get(order, (number, {}))
+        return number == open_number and rank in waiting
 
     def answered(self, order: Order, number: int, rank: int) -> bool:
         """A rank has done what it was told, for the iteration, version or (to start) term of that
@@ -158,15 +181,33 @@ class TrainerTeam:
         del self._open[order]
         if order == "save" and self._train_waits:
             self._tell("train")
+        if order == "start":
+            self._give_later()
         return True
+
+    def _order_soon(
+        self, order: Order, number: int, messages: Callable[[], Mapping[int, Message]]
+    ) -> None:
+        def give() -> None:
+            self._order(order, number, messages())
+
+        if self.ranks and "start" not in self._open and not self._later:
+            give()
+        else:
+            self._later.append(give)
+
+    def _give_later(self) -> None:
+        later, self._later = self._later, []
+        for give in later:
+            give()
 
     def _order(self, order: Order, number: int, messages: Mapping[int, Message]) -> None:
         self._open[order] = (number, dict(messages))
         self._tell(order)
 
     def _tell(self, order: Order) -> None:
-        """Unless it must wait: a checkpoint that is asked for again, as the first word was lost,
-        must not come to a trainer that is further."""
+        """Unless it must wait: if the word to save was lost, a trainer that is further could not
+        obey it any more."""
         if order == "train":
             self._train_waits = "save" in self._open
             if self._train_waits:

@@ -1,10 +1,10 @@
-"""A new weights version, from the trainer's word on where it is until nodes are told."""
+"""A new weights version, from the trainers' word on where it is until nodes are told."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from spotlight.actors.coordinator.job_journal import JobJournal, Publication
+from spotlight.actors.coordinator.job_journal import JobJournal
 from spotlight.actors.coordinator.job_record import JobRecord
 from spotlight.actors.coordinator.node_briefing import NodeBriefing
 from spotlight.actors.coordinator.publications import Publications
@@ -43,23 +43,36 @@ class WeightsPublisher:
         self._journal = journal
         self._record = record
         self._published = published
+        self._parts: dict[int, WeightsOffer] = {}
+        """By rank, of the version that is being published."""
 
     def publish(self, version: int, *, validated: bool) -> None:
-        """Have the trainer publish, unless it did for an earlier coordinator of this run."""
+        """Have the trainers publish, unless it did for an earlier coordinator of this run."""
         if version in self._publications:
             self._release(version)
         else:
+            self._parts = {}
             self._team.publish(version, evaluation=validated)
 
-    def rank_published(self, rank: int, offer: WeightsOffer) -> None:
-        """Every node pulls; members serve the version once they have acknowledged it."""
-        if not self._team.answered("publish", offer.version, rank):
+    def rank_published(self, rank: int, part: WeightsOffer) -> None:
+        """When all parts are there every node pulls; members serve the version once they have
+        acknowledged it."""
+        if not self._team.awaits("publish", part.version, rank):
             return
-        version, where = offer.version, Publication(offer.rollout, offer.evaluation)
+        self._parts[rank] = part
+        if not self._team.answered("publish", part.version, rank):
+            return
+        parts = [self._parts[each] for each in sorted(self._parts)]
+        offer = WeightsOffer(
+            part.version,
+            tuple(one for each in parts for one in each.rollout),
+            tuple(one for each in parts for one in each.evaluation),
+        )
+        version = offer.version
         keep = {version, version - 1, *self._validations.versions}
         self._rollouts.count_outdated(keep)
-        self._publications.add(version, where, keep)
-        self._record.write(lambda: self._journal.save_publication(version, where, keep))
+        self._publications.add(offer, keep)
+        self._record.write(lambda: self._journal.save_publication(offer, keep))
         self._record.event(WeightsPublished(version=version))
         self._release(version)
 

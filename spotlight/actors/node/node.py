@@ -6,7 +6,8 @@ Messages out: NodeReport (coordinator); WorkerPlan (workers).
 
 Workers outlive jobs and coordinators: a node whose coordinator is gone keeps its workers warm and
 joins again; after five minutes it ends their job. A worker process that ends or hangs is started
-again, a few times at most. Each weights version is fetched once for the node; its workers read that
+again, a few times at most (`worker_lives`), and so is one that the plan names as sick. Each weights
+version is fetched once for the node; its workers read that
 copy. A worker that ends or falls silent leaves its SP group at once, and the others form new ones.
 
 After a preemption notice the node has its workers commit and give back what they hold, and leaves.
@@ -19,7 +20,6 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +34,7 @@ from spotlight.actors.node.leaving import Leaving
 from spotlight.actors.node.liveness import until_silent
 from spotlight.actors.node.regrouping import Grouping
 from spotlight.actors.node.weights_copies import WeightsCopies
+from spotlight.actors.node.worker_lives import WorkerLives
 from spotlight.actors.node.worker_plans import WorkerPlans
 from spotlight.actors.protocol import (
     JobPlan,
@@ -50,8 +51,6 @@ from spotlight.timings import Timings
 from spotlight.transport.tensors import BundleStore
 
 log = structlog.get_logger(__name__)
-
-_RESTARTS = 3
 
 
 @dataclass(frozen=True)
@@ -96,10 +95,10 @@ class NodeScheduler(Actor):
         self._launcher = launcher
         self._notices = notices
         self._workers: dict[str, WorkerRefs] = {}
-        self._processes: dict[str, ProcessHandle] = {}
+        self._processes: list[ProcessHandle] = []
         self._keys: dict[str, str] = {}
         """Of the latest process of each name."""
-        self._restarts: dict[str, deque[float]] = {}
+        self._lives = WorkerLives(self._names(), timings.node)
         self._liveness: dict[str, asyncio.Task[None]] = {}
         self._job: JobPlan | None = None
         """That of the latest plan, with its spec."""
@@ -108,7 +107,6 @@ class NodeScheduler(Actor):
             self, settings.name, lambda worker: self._plans.change(worker), timings.node
         )
         self._plans = WorkerPlans(self, lambda worker: self._grouping.plan_of(worker))
-        self._given_up = 0
         self._link = CoordinatorLink(
             self,
             settings.coordinator,
@@ -136,9 +134,9 @@ class NodeScheduler(Actor):
 
     async def stopping(self, reason: str) -> None:
         """Workers end with their node, at once: they keep nothing that must be saved."""
-        for process in self._processes.values():
+        for process in self._processes:
             process.kill()
-        for process in self._processes.values():
+        for process in self._processes:
             await process.wait()
 
     # --- who may say what ---
@@ -186,6 +184,7 @@ class NodeScheduler(Actor):
             self._end_job()
         if self._job is not None and plan.demand is not None:
             self._grouping.set_demand(plan.demand)
+        self._lives.end_sick(plan.sick, self._workers.values())
 
     def _follow_job(self, job: JobPlan) -> None:
         known = self._job
@@ -198,6 +197,7 @@ class NodeScheduler(Actor):
         elif job.spec is None:
             job = msgspec.structs.replace(job, spec=known.spec)
         self._job = job
+        self._lives.follow_job(job)
         self._weights.follow(job.weights, job.versions)
         self._tell_workers_job()
 
@@ -223,12 +223,15 @@ class NodeScheduler(Actor):
             log.debug("job_forgotten", actor="node")
             self._grouping.end_job()  # before any of a group has forgotten the model
             self._job = None
+            self._lives.follow_job(None)
             self._tell_workers_job()
             self._weights.begin("")
 
     def _note(self, report: WorkerReport) -> None:
         self._plans.note(report)
         self._grouping.note(report)
+        if self._lives.note(report):
+            self._link.report()
         if self._plans.is_drained(report):
             self._leaving.drained(report.worker)
 
@@ -240,8 +243,13 @@ class NodeScheduler(Actor):
         self._link.lost(message.reason)
 
     def _report_if_all_up(self) -> None:
-        if len(self._workers) + self._given_up == self._settings.workers:
+        if self._all_up():
             self._link.open()
+
+    def _all_up(self) -> bool:
+        """Whether every worker is up, or known to have trouble."""
+        absent = (name for name in self._names() if name not in self._workers)
+        return not any(map(self._lives.is_awaited, absent))
 
     def _report(self, number: int, coordinator: ActorRef | None, plan: int) -> NodeReport:
         return NodeReport(
@@ -258,6 +266,8 @@ class NodeScheduler(Actor):
             job_id=self._job.job_id if self._job is not None else "",
             weights=self._weights.held,
             missed=self._weights.missed,
+            size=self._settings.workers,
+            troubles=self._lives.troubles,
         )
 
     def _names(self) -> list[str]:
@@ -268,30 +278,34 @@ class NodeScheduler(Actor):
         while True:
             log.info("worker_starting", worker=name)
             process = await self._start_worker(name, index)
-            self._processes[name] = process
-            starting = self.run_task(self._end_if_not_up(name, process))
+            self._processes.append(process)
+            self._lives.begin(name, process)
+            starting = self.run_task(self._end_if_not_up(name))
             code = await process.wait()
+            self._processes.remove(process)
             self._grouping.remove(name)  # before all else: others wait for it
             starting.cancel()
-            log.warning("worker_ended", worker=name, exit_code=code)
+            pause_s = self._lives.end(name, code)
             self._leaving.restarted(name)
             self._plans.remove(name)
-            if self._workers.pop(name, None) is not None:
-                self._liveness.pop(name).cancel()
+            was_up = self._workers.pop(name, None) is not None
+            if self._all_up():
+                self._link.open()
+            else:
                 self._link.report()
+            if was_up:
+                self._liveness.pop(name).cancel()
                 self._leaving.look()
-            if not self._may_restart(name):
-                log.error("worker_given_up", worker=name, restarts=_RESTARTS)
-                self._given_up += 1
-                self._report_if_all_up()
-                return
-            await asyncio.sleep(self._times.restart_pause_s)
+            if pause_s is None:
+                await self._lives.wait_forgiven(name)
+            else:
+                await asyncio.sleep(pause_s)
 
-    async def _end_if_not_up(self, name: str, process: ProcessHandle) -> None:
+    async def _end_if_not_up(self, name: str) -> None:
         await asyncio.sleep(self._times.start_limit_s)
         if name not in self._workers:
             log.error("worker_hangs_as_it_starts", worker=name)
-            process.kill()
+            self._lives.kill(name, f"it was not up after {self._times.start_limit_s:g} s")
 
     async def _end_if_silent(self, refs: WorkerRefs) -> None:
         name, times, grouping = refs.worker, self._times, self._grouping
@@ -311,7 +325,7 @@ class NodeScheduler(Actor):
             suspect=lambda: grouping.lose_sight(name),
         )
         log.error("worker_hangs", worker=refs.worker)
-        self._processes[refs.worker].kill()
+        self._lives.kill(refs.worker, f"it did not answer for {times.silent_s:g} s")
 
     async def _start_worker(self, name: str, index: int) -> ProcessHandle:
         settings = self._settings
@@ -329,11 +343,3 @@ class NodeScheduler(Actor):
             name=name,
             log_path=log_path,
         )
-
-    def _may_restart(self, name: str) -> bool:
-        now = asyncio.get_running_loop().time()
-        recent = self._restarts.setdefault(name, deque())
-        while recent and recent[0] < now - self._times.restart_window_s:
-            recent.popleft()
-        recent.append(now)
-        return len(recent) <= _RESTARTS

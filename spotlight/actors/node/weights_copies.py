@@ -41,8 +41,8 @@ class WeightsCopies:
         self._job_id = ""
         self._offers: dict[int, WeightsOffer] = {}
         """Those of the latest plan."""
-        self._copies: dict[tuple[int, str], BundleOffer] = {}
-        """By version and role."""
+        self._copies: dict[int, dict[str, BundleOffer]] = {}
+        """By version, and by what the trainers called the bundle."""
         self._missed: dict[int, MissedWeights] = {}
         self._transfers: dict[int, tuple[WeightsOffer, asyncio.Task[None]]] = {}
         """What is fetched now, by version, and the task that does."""
@@ -63,7 +63,8 @@ class WeightsCopies:
         if job_id == self._job_id:
             return
         if self._job_id:  # else the trainer may have published before the node heard of the job
-            self._store.delete("weights")
+            for of_the_job in ("weights", "state"):
+                self._store.delete(of_the_job)
         self._job_id = job_id
         self._copies.clear()
         self.follow((), ())
@@ -78,8 +79,9 @@ class WeightsCopies:
             if self._offers.get(version) != offer:  # it is to be had elsewhere, or not wanted
                 task.cancel()
                 del self._transfers[version]
-        for key in [key for key in self._copies if versions and key[0] not in versions]:
-            self._drop(self._copies.pop(key))
+        for version in [each for each in self._copies if versions and each not in versions]:
+            for copy in self._copies.pop(version).values():
+                self._drop(copy)
         for version, offer in self._offers.items():
             if version not in self._transfers and self._copy_of(offer) is None:
                 task = self._actor.run_task(self._fetch(offer))
@@ -88,37 +90,41 @@ class WeightsCopies:
     async def _fetch(self, offer: WeightsOffer) -> None:
         version = offer.version
         try:
-            await self._copy(version, "rollout", offer.rollout)
-            if offer.evaluation is not None:
-                await self._copy(version, "evaluation", offer.evaluation)
+            copying = [self._copy(version, part) for part in offer.parts]
+            for error in await asyncio.gather(*copying, return_exceptions=True):
+                if isinstance(error, BaseException):
+                    raise error  # when all have ended: none works on beside the next attempt
         except TransferFailed as error:
             # Until it can be had elsewhere, the workers are granted nothing of this version.
             log.warning("weights_not_fetched", version=version, reason=str(error))
-            self._missed[version] = MissedWeights(version, offer.rollout.store)
+            self._missed[version] = MissedWeights(version, offer.store)
         del self._transfers[version]
         self._changed()
 
-    async def _copy(self, version: int, role: str, offer: BundleOffer) -> None:
-        held = self._copies.get((version, role))
+    async def _copy(self, version: int, offer: BundleOffer) -> None:
+        copies, original = self._copies.setdefault(version, {}), _original(offer.key)
+        held = copies.get(original)
         if held is not None and _same(held, offer):
             return
         copy = await self._store.copy(
             offer,
-            content_key(_original(offer.key), offer.checksum),
+            content_key(original, offer.checksum),
             limit_s=transfer_limit_s(offer.nbytes, self._timings),
         )
         if held is not None:  # before the version was trained again
             self._store.delete(held.key)
-        self._copies[version, role] = copy
+        copies[original] = copy
 
     def _copy_of(self, offer: WeightsOffer) -> WeightsOffer | None:
-        rollout = self._copies.get((offer.version, "rollout"))
-        evaluation = self._copies.get((offer.version, "evaluation"))
-        if rollout is None or not _same(rollout, offer.rollout):
-            return None
-        if offer.evaluation is None:
-            return WeightsOffer(offer.version, rollout)
-        if evaluation is None or not _same(evaluation, offer.evaluation):
+        """If all of it is here."""
+        copies = self._copies.get(offer.version, {})
+
+        def here(parts: Sequence[BundleOffer]) -> tuple[BundleOffer, ...]:
+            found = ((part, copies.get(_original(part.key))) for part in parts)
+            return tuple(copy for part, copy in found if copy is not None and _same(copy, part))
+
+        rollout, evaluation = here(offer.rollout), here(offer.evaluation)
+        if len(rollout) + len(evaluation) < len(offer.parts):
             return None
         return WeightsOffer(offer.version, rollout, evaluation)
 

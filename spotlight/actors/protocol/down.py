@@ -39,11 +39,37 @@ class Membership(Record, frozen=True):
 
 
 class WeightsOffer(Record, frozen=True):
-    """A weights version, and where its bundles can be read."""
+    """A weights version, and where its bundles can be read: of each role one per trainer rank,
+    which together hold all weights.
+    """
 
     version: int
-    rollout: BundleOffer
-    evaluation: BundleOffer | None = None
+    rollout: tuple[BundleOffer, ...]
+    evaluation: tuple[BundleOffer, ...] = ()
+    """The average that is validated; empty if this version is not."""
+
+    def __post_init__(self) -> None:
+        if not self.rollout:
+            raise ValueError("rollout: a weights version has at least one bundle")
+        for parts in (self.rollout, self.evaluation):
+            if len({part.key for part in parts}) < len(parts):
+                raise ValueError("rollout, evaluation: a bundle is named twice")
+
+    @property
+    def parts(self) -> tuple[BundleOffer, ...]:
+        """All of both roles."""
+        return (*self.rollout, *self.evaluation)
+
+    @property
+    def store(self) -> StoreEndpoint:
+        """Where the first part is; with a copy, all of them."""
+        return self.rollout[0].store
+
+    def has_bytes_of(self, other: WeightsOffer) -> bool:
+        """Whether these are the same weights, wherever they are."""
+        return [(part.nbytes, part.checksum) for part in self.parts] == [
+            (part.nbytes, part.checksum) for part in other.parts
+        ]
 
 
 class JobPlan(Record, frozen=True):
@@ -141,6 +167,15 @@ class UserNotice(Record, frozen=True):
     cancel: bool
 
 
+class SickWorker(Record, frozen=True):
+    """A worker's process that fails what others can do: its node ends it."""
+
+    worker: WorkerName
+    epoch: int
+    """Of the process; a later one of the name is another."""
+    reason: str
+
+
 class NodePlan(Message, frozen=True):
     """Coordinator to node: its whole task. Sent whenever it changes, and in answer to a report that
     does not agree with it.
@@ -161,6 +196,8 @@ class NodePlan(Message, frozen=True):
     none for this node yet, so it leaves everything as it is."""
     notice: UserNotice | None = None
     """The latest; None if a user never gave one."""
+    sick: tuple[SickWorker, ...] = ()
+    """Those of its workers that are still there."""
 
 
 class NodeRefused(Message, frozen=True):

@@ -12,6 +12,13 @@ from spotlight.transport.control import Message
 from spotlight.types import BundleOffer, Record, StoreEndpoint
 
 
+def state_key(iteration: int) -> str:
+    """Where a store has the state of training after so many iterations. The newest is there at any
+    time, and the one before it until the next takes its place.
+    """
+    return f"state/{iteration % 2}"
+
+
 class StartTrainer(Message, frozen=True):
     """Become one trainer rank."""
 
@@ -21,10 +28,11 @@ class StartTrainer(Message, frozen=True):
     world: int
     rendezvous: str
     """host:port where the other ranks meet rank 0, which chooses it; empty for rank 0."""
-    run_folder: str
-    """Whatever this rank writes is below it."""
     completed: int
-    """Iterations that the run's checkpoint holds; 0: begin with the job's model."""
+    """Iterations that the state holds; 0: begin with the job's model."""
+    state: tuple[BundleOffer, ...]
+    """Where the state of training after these iterations can be had, any of them; empty to begin
+    with the job's model."""
     term: int
     """Differs for every decision to build the ranks anew; the same one again builds nothing."""
 
@@ -55,28 +63,35 @@ class Train(Message, frozen=True):
 
 
 class Publish(Message, frozen=True):
-    """Coordinator to rank 0: put the weights of this version into your node's store."""
+    """Coordinator to a rank: put your part of this version's weights into your node's store."""
 
     version: int
     evaluation: bool
     store: StoreEndpoint
 
 
-class SaveCheckpoint(Message, frozen=True):
-    """Coordinator to rank 0: leave a checkpoint in the run folder."""
+class SaveState(Message, frozen=True):
+    """Coordinator to a rank: leave the state of training in these stores, for ranks that go on
+    after a loss and for the checkpoint.
+    """
 
     iteration: int
+    """Iterations trained."""
+    stores: tuple[StoreEndpoint, ...]
 
 
 class ExportModel(Message, frozen=True):
-    """Coordinator to rank 0, when all is trained: write the averaged weights of a checkpoint into
-    the run folder's `export/`.
+    """Coordinator to rank 0, when all is trained: leave the averaged weights of a checkpoint in a
+    store, as files below `export/` that other libraries load.
     """
 
     iteration: int
     """Iterations trained."""
     checkpoint: int
     """Iterations that the checkpoint holds."""
+    state: BundleOffer
+    """The checkpoint."""
+    store: StoreEndpoint
 
 
 class TrainedIteration(Record, frozen=True):
@@ -85,6 +100,23 @@ class TrainedIteration(Record, frozen=True):
     iteration: int
     metrics: dict[str, float]
     seconds: float
+
+
+class SavedState(Record, frozen=True):
+    """The state of training after some iterations, and where it can be had: in the order of the
+    stores of the order to save it.
+    """
+
+    iteration: int
+    offers: tuple[BundleOffer, ...]
+
+
+class ExportedModel(Record, frozen=True):
+    """The files that were written of a checkpoint's weights."""
+
+    checkpoint: int
+    """Iterations that the checkpoint holds."""
+    files: tuple[BundleOffer, ...]
 
 
 class TrainerReport(Message, frozen=True):
@@ -104,12 +136,14 @@ class TrainerReport(Message, frozen=True):
     trained: TrainedIteration | None = None
     """The answer to `Train`."""
     published: WeightsOffer | None = None
-    """The answer to `Publish`: where nodes pull the version from."""
-    saved: int | None = None
-    """The answer to `SaveCheckpoint`: iterations that the checkpoint holds, which is durable."""
-    exported: int | None = None
-    """The answer to `ExportModel`: iterations that the checkpoint holds whose weights it wrote."""
+    """The answer to `Publish`: where nodes pull this rank's part of the version from."""
+    saved: SavedState | None = None
+    """The answer to `SaveState`."""
+    exported: ExportedModel | None = None
+    """The answer to `ExportModel`."""
     error: str = ""
     """Why the latest order cannot be carried out; empty if nothing is wrong."""
     lost_others: bool = False
     """The error is that others were out of reach: new ranks may be able to."""
+    lost_state: bool = False
+    """The error is that the state it was to begin from cannot be had any more."""

@@ -56,7 +56,10 @@ class WorkerReport(Message, frozen=True):
     evaluation: tuple[int, ...] = ()
     """The same for evaluations."""
     cannot_serve: str = ""
-    """Why the job's model cannot be loaded here; empty if nothing is known against it."""
+    """Why the worker can do nothing for the job: its model cannot be loaded here, or the
+    accelerator is lost; empty if nothing is known against it."""
+    ends: bool = False
+    """Whether the process ends for that reason, so that its node may start another."""
     group: int = 0
     """Epoch of the SP group that it is in, or tries to form; 0 before the first."""
     formed: bool = True
@@ -96,6 +99,17 @@ class MissedWeights(Record, frozen=True):
     store: StoreEndpoint
 
 
+class WorkerTrouble(Record, frozen=True):
+    """What is wrong with a worker."""
+
+    worker: WorkerName
+    reason: str
+    tries: int = 0
+    """Processes in a row that ended badly; 0 for one that is still there."""
+    given_up: bool = False
+    """No other process is started; another runner of a job has that tried again."""
+
+
 class NodeReport(Message, frozen=True):
     """Node to coordinator, which passes it on to the running job: what it is, and what it has.
     Answered with the `NodePlan` if the report does not agree with that, else with `Acknowledged`,
@@ -125,6 +139,12 @@ class NodeReport(Message, frozen=True):
     """Its copies, from which others may pull."""
     missed: tuple[MissedWeights, ...] = ()
     """What it could not get; it tries again with the next plan."""
+    size: int = 0
+    """Workers that it should have."""
+    troubles: Annotated[
+        tuple[WorkerTrouble, ...], msgspec.Meta(max_length=MOST_WORKERS_OF_NODE)
+    ] = ()
+    """Workers whose processes end badly, until one of them is ready."""
 
 
 class HeldLease(Record, frozen=True):

@@ -57,6 +57,19 @@ class WorkerStatus(Record, frozen=True):
     """Of that group."""
 
 
+class MirrorStatus(Record, frozen=True):
+    """How far the copy of a run in object storage is."""
+
+    completed: int | None = None
+    """Iterations in the checkpoint that it holds; None if nothing was copied yet."""
+    committed: int = 0
+    """Iterations in the checkpoint that it should hold."""
+    failures: int = 0
+    """Copies that failed."""
+    problem: str = ""
+    """Why the latest one failed; empty if it did not."""
+
+
 class JobStatus(Message, frozen=True):
     """Progress of the job, for people; without arguments it says that there is no job."""
 
@@ -86,6 +99,10 @@ class JobStatus(Message, frozen=True):
     run_folder: str = ""
     note: str = ""
     """What the job waits for, if that is not what a job of its phase does."""
+    mirror: MirrorStatus | None = None
+    """None if the run is not copied to object storage."""
+    troubles: tuple[str, ...] = ()
+    """What is wrong with workers: each names one, and says why it does not work."""
 
 
 class PreemptNode(Message, frozen=True):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal, Protocol, Self
 
 import msgspec
@@ -21,8 +20,14 @@ from spotlight.types import BundleOffer, Commit, Prompt, Request, StoreEndpoint
 
 Images = Any
 """What a model decodes to: of torch's, an array of pixels uint8 [B, H, W, 3]."""
+State = Any
+"""The state of training as `Trainer.state` gave it, or `Engine.fetch_state`."""
 Weights = Any
-"""A weights version as `Engine.fetch_weights` gave it: nobody else looks inside."""
+"""A weights version, or a part of it, as `Engine.fetch_weights` or `Trainer.weights` gave it:
+nobody else looks inside."""
+Fault = Literal["", "accelerator", "memory"]
+"""What an error says of the accelerator: nothing; that it is lost, so all later work of this
+process on it will fail as well; or that its memory did not suffice this time."""
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -203,18 +208,13 @@ class Trainer(Protocol):
         """
         ...
 
-    def pack_weights(self, role: Literal["rollout", "evaluation"]) -> bytes:
-        """The weights as a bundle: for rollouts, or the average that is validated."""
+    def weights(self, role: Literal["rollout", "evaluation"]) -> Weights:
+        """A copy of this rank's part of the weights: for rollouts, or the average that is
+        validated."""
         ...
 
-    def save(self, path: Path, metadata: dict[str, str]) -> None:
-        """Write a checkpoint, all of it or nothing. Raises `OSError`."""
-        ...
-
-    def export(self, checkpoint: Path, folder: Path) -> None:
-        """Write the averaged weights of a checkpoint into a folder, in place of what is there, for
-        others to load. Raises `SpotlightError` or `OSError`.
-        """
+    def state(self) -> State:
+        """A copy of all that a rank needs to go on from here with the same bits."""
         ...
 
     def close(self) -> None:
@@ -227,6 +227,10 @@ class Engine(Protocol):
 
     def limit_threads(self, threads: int) -> None:
         """Have the calling thread compute with so many CPU threads."""
+        ...
+
+    def fault_of(self, error: BaseException) -> Fault:
+        """What an error, or what it was raised from, says of the accelerator."""
         ...
 
     def load(self, spec: ModelSpec) -> Model:
@@ -266,7 +270,11 @@ class Engine(Protocol):
         """In the packer's thread: one of a model's images as a PNG file."""
         ...
 
-    async def fetch_weights(self, offer: BundleOffer) -> Weights:
+    async def save_weights(self, store: StoreEndpoint, key: str, weights: Weights) -> BundleOffer:
+        """Leave a part of a weights version in a store. Raises `TransferFailed`."""
+        ...
+
+    async def fetch_weights(self, parts: Sequence[BundleOffer]) -> Weights:
         """A weights version from the node's store. Raises `TransferFailed`."""
         ...
 
@@ -278,14 +286,38 @@ class Engine(Protocol):
         """Leave a bundle in a store. Raises `TransferFailed`."""
         ...
 
+    async def save_state(
+        self, store: StoreEndpoint, key: str, state: State, metadata: dict[str, str]
+    ) -> BundleOffer:
+        """Leave the state of training in a store, as a checkpoint with this metadata. Raises
+        `TransferFailed` or `CheckpointError`.
+        """
+        ...
+
+    async def fetch_state(self, offer: BundleOffer) -> State:
+        """The state that a checkpoint holds. Raises `TransferFailed` or `CheckpointError`."""
+        ...
+
+    async def export(
+        self, model: ModelSpec, checkpoint: BundleOffer, store: StoreEndpoint
+    ) -> tuple[BundleOffer, ...]:
+        """Leave the averaged weights of a checkpoint in a store, in files below `export/` that
+        other libraries load. Raises `SpotlightError` or `OSError`.
+        """
+        ...
+
     def listen(self) -> Listener:
         """On the loop: where the other trainer ranks can come."""
         ...
 
     def build_trainer(
-        self, order: StartTrainer, rendezvous: str, listener: Listener | None
+        self,
+        order: StartTrainer,
+        state: State | None,
+        rendezvous: str,
+        listener: Listener | None,
     ) -> Trainer:
-        """A trainer rank, from the run's checkpoint if the order names one; with several ranks,
+        """A trainer rank, from a state of training or from the job's model; with several ranks,
         once all have come to the `rendezvous`, at which rank 0 has its `listener`. Raises
         `SpotlightError`, `OSError`, `ValueError` or `RuntimeError`.
         """

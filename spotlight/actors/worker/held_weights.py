@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Collection
+import zlib
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from spotlight.actors.worker.engine import Engine, Model, Weights
@@ -21,8 +22,14 @@ class HeldVersion:
     """Weights as the engine fetched them."""
 
     checksum: int
-    """Of their bundle: a version that is trained again may differ."""
+    """See `checksum_of`: a version that is trained again may differ."""
     weights: Weights
+
+
+def checksum_of(parts: Sequence[BundleOffer]) -> int:
+    """CRC-32 of the checksums of the bundles that hold a version, so one that says which weights
+    these are."""
+    return zlib.crc32(b"".join(part.checksum.to_bytes(4, "big") for part in parts))
 
 
 class HeldWeights:
@@ -37,12 +44,12 @@ class HeldWeights:
         self._loaded: weakref.ref[HeldVersion] | None = None
         """The version that is in the model, even when it is not held any more."""
 
-    async def hold(self, version: Version, offer: BundleOffer) -> None:
+    async def hold(self, version: Version, parts: Sequence[BundleOffer]) -> None:
         """Fetch a version, unless it is there. Raises `TransferFailed`."""
-        held = self._held.get(version)
-        if held is None or held.checksum != offer.checksum:
-            weights = await self._engine.fetch_weights(offer)
-            self._held[version] = HeldVersion(offer.checksum, weights)
+        held, checksum = self._held.get(version), checksum_of(parts)
+        if held is None or held.checksum != checksum:
+            weights = await self._engine.fetch_weights(parts)
+            self._held[version] = HeldVersion(checksum, weights)
 
     def has(self, version: Version, checksum: int) -> bool:
         """Whether a version is held, and with this checksum."""

@@ -4,20 +4,23 @@ Invariants:
 - Whatever is loaded is loaded in one task, one thing after the other; no handler waits for it.
 - A version is held only with the checksum that the plan names: one that was trained again is
   another.
-- What cannot be had is tried again while the plan names it; a model that cannot be loaded is not,
-  until another runner has the job.
+- What cannot be had is tried again while the plan names it; a model that a user must do something
+  about is not, until another runner has the job.
+- Whatever else is wrong as a model is loaded ends the process: another one may have more luck, and
+  its node counts how often.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import structlog
 
 from spotlight.actors.protocol import JobPlan
 from spotlight.actors.runtime import Actor
-from spotlight.actors.worker.held_weights import HeldWeights, Version
+from spotlight.actors.worker.held_weights import HeldWeights, Version, checksum_of
+from spotlight.errors import UserError
 from spotlight.jobs import WorkSpec
 from spotlight.timings import WorkerTimings
 from spotlight.types import BundleOffer
@@ -35,6 +38,7 @@ class JobHoldings:
         begin: called once the model is loaded, and with every later plan of the same job.
         end: called when the job is over.
         changed: called when something was loaded, or could not be.
+        give_up: called with the reason when another process had better try.
     """
 
     def __init__(
@@ -46,6 +50,7 @@ class JobHoldings:
         begin: Callable[[JobPlan, WorkSpec], None],
         end: Callable[[], None],
         changed: Callable[[], None],
+        give_up: Callable[[str], None],
         timings: WorkerTimings,
     ) -> None:
         self._actor = actor
@@ -54,6 +59,7 @@ class JobHoldings:
         self._begin = begin
         self._end = end
         self._changed = changed
+        self._give_up = give_up
         self._timings = timings
         self._job: JobPlan | None = None
         self._spec: WorkSpec | None = None
@@ -113,9 +119,11 @@ class JobHoldings:
         try:
             async with asyncio.timeout(self._timings.load_limit_s):
                 await self._load_model(spec)
-        except Exception as error:  # whatever is wrong with a model, this worker only takes nothing
+        except Exception as error:  # whatever is wrong with a model, this worker takes nothing
             log.error("model_not_loaded", reason=str(error), exc_info=error)
-            problem = f"{type(error).__name__}: {error}"
+            problem = f"the model cannot be loaded: {type(error).__name__}: {error}"
+            if not isinstance(error, UserError):
+                self._give_up(problem)
         if self._job is None or self._job.job_id != job.job_id:
             return  # it was loaded for a job that is over
         self.problem, self._has_model = problem, not problem
@@ -123,9 +131,11 @@ class JobHoldings:
             self._begin(self._job, spec)
         self._changed()
 
-    async def _have_weights(self, job: JobPlan, version: Version, offer: BundleOffer) -> bool:
+    async def _have_weights(
+        self, job: JobPlan, version: Version, parts: Sequence[BundleOffer]
+    ) -> bool:
         try:
-            await self._weights.hold(version, offer)
+            await self._weights.hold(version, parts)
         except Exception as error:  # not served until it can be had
             log.error("weights_not_held", version=version[0], reason=str(error))
             return False
@@ -142,15 +152,15 @@ class JobHoldings:
         if job.versions:
             self._weights.keep(job.versions)
 
-    def _is_held(self, version: Version, offers: dict[Version, BundleOffer]) -> bool:
-        return self._weights.has(version, offers[version].checksum)
+    def _is_held(self, version: Version, offers: Mapping[Version, Sequence[BundleOffer]]) -> bool:
+        return self._weights.has(version, checksum_of(offers[version]))
 
 
-def _offers(job: JobPlan) -> dict[Version, BundleOffer]:
+def _offers(job: JobPlan) -> dict[Version, tuple[BundleOffer, ...]]:
     """Everything that the plan says to get."""
     roles = [
-        ((each.version, evaluation), offer)
+        ((each.version, evaluation), parts)
         for each in job.weights
-        for evaluation, offer in ((False, each.rollout), (True, each.evaluation))
+        for evaluation, parts in ((False, each.rollout), (True, each.evaluation))
     ]
-    return {version: offer for version, offer in roles if offer is not None}
+    return {version: parts for version, parts in roles if parts}

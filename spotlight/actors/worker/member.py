@@ -14,6 +14,10 @@ that come with it, and commits while it runs, and before it is given back.
 When its node must leave, batches that have not begun are given back at once, and those in work when
 the time is up. The member of rank 0 works on batches, the others follow it; one that loses rank 0
 gives back what it denoises, and scores what is denoised.
+
+When the process is to end because it can do nothing more, all batches are given back, as no request
+is to blame, and nothing more is taken: the accelerator is lost, or the model cannot be loaded,
+though another process might be able to.
 """
 
 from __future__ import annotations
@@ -78,9 +82,14 @@ class Member(Actor):
             begin=self._begin_job,
             end=self._end_job,
             changed=self._report,
+            give_up=context.end_process,
             timings=context.timings.worker,
         )
         self._work = BatchWork(self, context, engine, self._seat, self._batches, self._weights)
+
+    async def started(self) -> None:
+        """Be ready for the loss of the accelerator."""
+        self.run_task(self._give_all_back_at_the_end())
 
     # --- the plan ---
 
@@ -110,15 +119,16 @@ class Member(Actor):
         """Tell the leader what there is."""
         if self._leader is None:
             return
-        holdings, seat = self._holdings, self._seat
+        holdings, seat, ends = self._holdings, self._seat, self._context.ends_because
         report = WorkerReport(
             self._context.name,
             self._context.epoch,
             plan=self._plan.number,
             job_id=holdings.job_id,
-            rollout=holdings.versions(evaluation=False),
-            evaluation=holdings.versions(evaluation=True),
-            cannot_serve=holdings.problem,
+            rollout=() if ends else holdings.versions(evaluation=False),
+            evaluation=() if ends else holdings.versions(evaluation=True),
+            cannot_serve=ends or holdings.problem,
+            ends=bool(ends),
             group=seat.epoch,
             formed=seat.stands,
             failure=seat.failure,
@@ -232,7 +242,8 @@ class Member(Actor):
         if self._batches.is_revoked(message.lease):  # which may have come before it
             return
         batch = Batch(message, self.sender, self._job)
-        if self._batches.stop_at is not None or not self._seat.leads:
+        takes_nothing = self._batches.stop_at is not None or bool(self._context.ends_because)
+        if takes_nothing or not self._seat.leads:
             self.tell(self.sender, self._returned(batch))
             return
         self._batches.add(batch)
@@ -264,18 +275,33 @@ class Member(Actor):
         except Unwanted:
             return
         except (SpotlightError, ValueError, RuntimeError) as error:
+            if self._context.ends_because:
+                return  # it is given back with all others
             failed = self._failed(batch, error)
             if self._end(batch, failed):
                 log.warning("lease_failed", lease=failed.lease, what=failed.what, error=str(error))
 
+    async def _give_all_back_at_the_end(self) -> None:
+        """Once the process is to end: no request is to blame for that."""
+        await self._context.ends.wait()
+        for batch in self._batches:
+            self._end(batch, self._returned(batch))
+        self._report()
+
     def _failed(self, batch: Batch, error: Exception) -> LeaseFailed:
         requests = batch.message.requests
         rows = error.rows if isinstance(error, NotFinite) else ()
+        problem = f"{type(error).__name__}: {error}"
+        if self._engine.fault_of(error) == "memory":
+            problem = (
+                f"out of memory with a batch of {len(requests)}; set a smaller"
+                f" `sampler.micro_batch` ({problem})"
+            )
         return LeaseFailed(
             self._context.name,
             self._context.epoch,
             batch.message.lease,
-            f"{type(error).__name__}: {error}",
+            problem,
             _part_of(error),
             tuple(requests[row].id for row in rows),
         )

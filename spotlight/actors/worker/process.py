@@ -6,16 +6,22 @@ Run as `python -m spotlight.actors.worker.process`; the node passes the argument
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import random
 import secrets
 import signal
+import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
+
+import structlog
 
 from spotlight.actors.runtime.launcher import PARENT, WORKER_KEY, die_with_parent
 from spotlight.actors.runtime.logs import log_as_json_lines
 from spotlight.actors.runtime.loop import open_first_stream, run, until_told
+
+log = structlog.get_logger(__name__)
 
 
 def main() -> None:
@@ -38,7 +44,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
     from spotlight.actors.worker.threads import SystemThreads
     from spotlight.actors.worker.torch_engine import TorchEngine
     from spotlight.actors.worker.trainer_rank import TrainerRank
-    from spotlight.actors.worker.worker_state import WorkerContext
+    from spotlight.actors.worker.worker_state import EXIT_CODE, WorkerContext
     from spotlight.timings import Timings
     from spotlight.transport.control import ZeroMQSettings, ZeroMQTransport
     from spotlight.transport.listening import listening
@@ -53,7 +59,13 @@ async def _serve(arguments: argparse.Namespace) -> None:
     threads.begin()
     await open_first_stream()
     context = WorkerContext(
-        arguments.name, epoch, arguments.node, engine.limit_threads, threads, timings=timings
+        arguments.name,
+        epoch,
+        arguments.node,
+        engine.limit_threads,
+        threads,
+        timings=timings,
+        fault_of=engine.fault_of,
     )
     # Nobody watches a worker: its node asks it whether it is there, and its leases end.
     settings = ZeroMQSettings(timings.connections, heartbeats=False)
@@ -71,7 +83,14 @@ async def _serve(arguments: argparse.Namespace) -> None:
         refs = WorkerRefs(arguments.name, context.epoch, leader, member, trainer)
         key = os.environ.get(WORKER_KEY, "")
         system.tell(system.well_known(arguments.node, "node"), WorkerUp(refs, key))
-        await until_told(system)
+        await until_told(system, context.ends)
+        # It has a moment to say why. Then it ends at once: what a lost accelerator still has to do
+        # may never be done.
+        await asyncio.sleep(timings.worker.farewell_s)
+        log.error("worker_ends", worker=arguments.name, reason=context.ends_because)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(EXIT_CODE)
     finally:
         await system.aclose()
         context.close()

@@ -4,28 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import shutil
+import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 from typing import cast
 
 import numpy as np
 import torch
+from safetensors.torch import save_file
 
 from spotlight.actors.protocol import StartTrainer
 from spotlight.actors.worker import engine
 from spotlight.actors.worker.commit_bundles import pack_commit
 from spotlight.actors.worker.engine import Origin, Weights
 from spotlight.actors.worker.torch_collective import TorchMeeting
+from spotlight.actors.worker.torch_faults import fault_of
 from spotlight.actors.worker.torch_model import TorchModel, synchronize
 from spotlight.actors.worker.torch_trainer import TorchListener, TorchTrainer
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.png import to_png
 from spotlight.diffusion.progress import Progress
 from spotlight.diffusion.sequence_parallel import SequenceParallel
+from spotlight.errors import TransferFailed
 from spotlight.jobs import ModelSpec, RewardSpec
 from spotlight.rewards.base import Scorer, build_scorer
 from spotlight.timings import Timings
+from spotlight.training.checkpoints import load_checkpoint, save_checkpoint
+from spotlight.training.export import export_checkpoint
 from spotlight.transport.tensors import fetch, upload
 from spotlight.transport.tensors.bundles import map_copy, touch, unpack
+from spotlight.transport.tensors.files import deposit, fetched_file
 from spotlight.types import BundleOffer, Request, StoreEndpoint
 
 
@@ -42,6 +52,10 @@ class TorchEngine:
         """See `engine.Engine`."""
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
+
+    def fault_of(self, error: BaseException) -> engine.Fault:
+        """See `engine.Engine`."""
+        return fault_of(error)
 
     def load(self, spec: ModelSpec) -> TorchModel:
         """See `engine.Engine`."""
@@ -92,8 +106,20 @@ class TorchEngine:
         """See `engine.Engine`."""
         return to_png(image)
 
-    async def fetch_weights(self, offer: BundleOffer) -> Weights:
+    async def save_weights(self, store: StoreEndpoint, key: str, weights: Weights) -> BundleOffer:
+        """See `engine.Engine`."""
+        return await deposit(store, key, partial(save_file, weights), self._timings.transfers)
+
+    async def fetch_weights(self, parts: Sequence[BundleOffer]) -> Weights:
         """See `engine.Engine`; mapped from the node's store where that is on this machine."""
+        found: dict[str, torch.Tensor] = {}
+        for part in await asyncio.gather(*map(self._fetch_part, parts)):
+            if twice := found.keys() & part.keys():
+                raise TransferFailed(f"{min(twice)} is in several parts of a weights version")
+            found |= part
+        return found
+
+    async def _fetch_part(self, offer: BundleOffer) -> dict[str, torch.Tensor]:
         mapped = await asyncio.to_thread(map_copy, offer)
         if mapped is not None:
             touching = asyncio.ensure_future(asyncio.to_thread(touch, mapped))
@@ -111,14 +137,60 @@ class TorchEngine:
         """See `engine.Engine`."""
         return await upload(store, key, data, self._timings.transfers)
 
+    async def save_state(
+        self, store: StoreEndpoint, key: str, state: engine.State, metadata: dict[str, str]
+    ) -> BundleOffer:
+        """See `engine.Engine`."""
+        tensors = cast(dict[str, torch.Tensor], state)
+
+        def write(path: Path) -> None:
+            save_checkpoint(path, tensors, metadata)
+
+        return await deposit(store, key, write, self._timings.transfers)
+
+    async def fetch_state(self, offer: BundleOffer) -> engine.State:
+        """See `engine.Engine`."""
+        async with fetched_file(offer, self._timings.transfers) as path:
+            state, _ = await asyncio.to_thread(load_checkpoint, path)
+        return state
+
+    async def export(
+        self, model: ModelSpec, checkpoint: BundleOffer, store: StoreEndpoint
+    ) -> tuple[BundleOffer, ...]:
+        """See `engine.Engine`."""
+        with tempfile.TemporaryDirectory(prefix="spotlight-export-") as scratch:
+            folder = Path(scratch) / "export"
+            async with fetched_file(checkpoint, self._timings.transfers) as path:
+                await asyncio.to_thread(export_checkpoint, model, path, folder)
+            return tuple(
+                [
+                    await deposit(
+                        store,
+                        f"export/{file.relative_to(folder)}",
+                        partial(_copy, file),
+                        self._timings.transfers,
+                    )
+                    for file in sorted(folder.rglob("*"))
+                    if file.is_file()
+                ]
+            )
+
     def listen(self) -> TorchListener:
         """See `engine.Engine`."""
         return TorchListener(self._host)
 
     def build_trainer(
-        self, order: StartTrainer, rendezvous: str, listener: engine.Listener | None
+        self,
+        order: StartTrainer,
+        state: engine.State | None,
+        rendezvous: str,
+        listener: engine.Listener | None,
     ) -> TorchTrainer:
         """See `engine.Engine`."""
         waits_at = listener.socket if isinstance(listener, TorchListener) else None
         limit_s = self._timings.worker.trainer_collective_limit_s
-        return TorchTrainer(order, rendezvous, waits_at, limit_s)
+        return TorchTrainer(order, state, rendezvous, waits_at, limit_s)
+
+
+def _copy(file: Path, path: Path) -> None:
+    shutil.copyfile(file, path)

@@ -36,7 +36,8 @@ class TorchModel:
 
     def latent_shape(self, request: Request) -> tuple[int, int]:
         """(T, C) of one sample's latents."""
-        return self.model.latent_shape(request.settings.height, request.settings.width)
+        settings = request.settings
+        return self.model.latent_shape(settings.height, settings.width, settings.frames)
 
     def use(self, weights: engine.Weights) -> None:
         """See `engine.Model`."""
@@ -51,10 +52,10 @@ class TorchModel:
         return resume(self.model, prompts, seeds, settings, cast(Progress, progress))
 
     def decode(self, requests: Sequence[Request], progress: engine.Progress) -> np.ndarray:
-        """See `engine.Model`; uint8 [B, H, W, 3]."""
+        """See `engine.Model`; uint8 [B, H, W, 3], or [B, F, H, W, 3] of videos."""
         end, settings = cast(Progress, progress), requests[0].settings
         require_finite(end, [r.prompt for r in requests], [r.seed for r in requests])
-        return self.model.decode(end.latents, settings.height, settings.width)
+        return self.model.decode(end.latents, settings.height, settings.width, settings.frames)
 
     def unpack(
         self,

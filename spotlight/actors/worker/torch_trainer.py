@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Literal
 
 import torch
@@ -12,12 +11,9 @@ from torch import Tensor
 
 from spotlight.actors.protocol import StartTrainer, Train
 from spotlight.diffusion.checkpoints import load_model
-from spotlight.store.run_folder import checkpoint_path
-from spotlight.training.checkpoints import load_checkpoint, save_checkpoint
-from spotlight.training.export import export_checkpoint
 from spotlight.training.trainer import Trainer, TrainingBatch
 from spotlight.transport.collectives import init_group, listen
-from spotlight.transport.tensors.bundles import pack, unpack
+from spotlight.transport.tensors.bundles import unpack
 from spotlight.types import BundleOffer
 
 
@@ -39,6 +35,7 @@ class TorchTrainer:
     def __init__(
         self,
         order: StartTrainer,
+        state: Mapping[str, Tensor] | None,
         rendezvous: str,
         listener: socket.socket | None,
         collective_limit_s: float,
@@ -55,7 +52,6 @@ class TorchTrainer:
                 timeout_s=collective_limit_s,
                 listener=listener,
             )
-        self._job = job
         self._trainer = Trainer(
             load_model(job.model),
             job.training,
@@ -66,8 +62,7 @@ class TorchTrainer:
             world=order.world,
             group=self._group,
         )
-        if order.completed:
-            state, _ = load_checkpoint(Path(order.run_folder) / checkpoint_path(order.completed))
+        if state is not None:
             self._trainer.load_state_dict(state)
 
     def wants(self, message: Train) -> Sequence[BundleOffer]:
@@ -81,18 +76,14 @@ class TorchTrainer:
         batch = assemble(message, self._own_rows(message), tensors)
         return self._trainer.train(message.iteration, batch)
 
-    def pack_weights(self, role: Literal["rollout", "evaluation"]) -> bytes:
+    def weights(self, role: Literal["rollout", "evaluation"]) -> dict[str, Tensor]:
         """See `engine.Trainer`."""
         trainer = self._trainer
-        return pack(trainer.rollout_state() if role == "rollout" else trainer.evaluation_state())
+        return trainer.rollout_part() if role == "rollout" else trainer.evaluation_part()
 
-    def save(self, path: Path, metadata: dict[str, str]) -> None:
-        """See `engine.Trainer`; raises `CheckpointError`."""
-        save_checkpoint(path, self._trainer.state_dict(), metadata)
-
-    def export(self, checkpoint: Path, folder: Path) -> None:
-        """See `engine.Trainer`; raises `CheckpointError`."""
-        export_checkpoint(self._job.model, checkpoint, folder, replace=True)
+    def state(self) -> dict[str, Tensor]:
+        """See `engine.Trainer`."""
+        return self._trainer.state_dict()
 
     def close(self) -> None:
         """See `engine.Trainer`."""

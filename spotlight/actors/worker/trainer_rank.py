@@ -1,7 +1,7 @@
 """A trainer rank: optimizer steps on its accelerator, together with the other ranks.
 
-Messages in: WorkerPlan (its leader); StartTrainer, Train, Publish, SaveCheckpoint, ExportModel (the
-job runner that the plan names); GetTrainer. Message out: TrainerReport, to whoever asked.
+Messages in: WorkerPlan (its leader); StartTrainer, Train, Publish, SaveState, ExportModel (the job
+runner that the plan names); GetTrainer. Message out: TrainerReport, to whoever asked.
 
 Work runs in the accelerator's thread, one after the other. Every error goes into a report.
 
@@ -12,31 +12,33 @@ Invariants:
 - What is trained, published or saved next is named by how many iterations are trained; an order
   that names another number is refused.
 - Nothing that was begun for ranks that were given up since is ever answered.
-- It obeys nobody but the runner of its job, and writes nowhere but below the run folder.
+- It obeys nobody but the runner of its job, and leaves everything in stores.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Hashable
+from collections.abc import Callable, Coroutine, Hashable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 import structlog
 
 from spotlight.actors.protocol import (
+    ExportedModel,
     ExportModel,
     GetTrainer,
     Publish,
-    SaveCheckpoint,
+    SavedState,
+    SaveState,
     StartTrainer,
     Train,
     TrainedIteration,
     TrainerReport,
     WeightsOffer,
     WorkerPlan,
+    state_key,
 )
 from spotlight.actors.protocol.delivery import try_tell, until_transferred
 from spotlight.actors.runtime import (
@@ -47,11 +49,11 @@ from spotlight.actors.runtime import (
     from_this_process,
     handles,
 )
-from spotlight.actors.worker.engine import Engine, Listener, Trainer
+from spotlight.actors.worker.engine import Engine, Listener, State, Trainer, Weights
 from spotlight.actors.worker.worker_state import WorkerContext
-from spotlight.errors import SpotlightError, TransportError
-from spotlight.store.run_folder import checkpoint_path
-from spotlight.types import BundleOffer
+from spotlight.errors import SpotlightError, TransferFailed, TransportError
+from spotlight.jobs import JobSpec
+from spotlight.types import BundleOffer, StoreEndpoint
 
 log = structlog.get_logger(__name__)
 
@@ -67,11 +69,12 @@ class _Seat:
 
 @dataclass
 class _Training:
+    job: JobSpec
     job_id: str
+    rank: int
     trainer: Trainer
-    run_folder: Path
     completed: int
-    """Iterations trained, with those before the checkpoint that it began from."""
+    """Iterations trained, with those of the state that it began from."""
     given_up: bool = False
     """Others are the trainer ranks now."""
 
@@ -190,9 +193,9 @@ class TrainerRank(Actor):
             return self._log_unstarted(message)
         self._obey(("publish", message), lambda: self._publish(training, message))
 
-    @handles(SaveCheckpoint, only=_from_runner)
-    async def on_save(self, message: SaveCheckpoint) -> None:
-        """Write a checkpoint."""
+    @handles(SaveState, only=_from_runner)
+    async def on_save(self, message: SaveState) -> None:
+        """Leave the state of training in stores."""
         training = self._training
         if training is None:
             return self._log_unstarted(message)
@@ -200,7 +203,7 @@ class TrainerRank(Actor):
 
     @handles(ExportModel, only=_from_runner)
     async def on_export(self, message: ExportModel) -> None:
-        """Write the weights of a checkpoint for others to load."""
+        """Leave the weights of a checkpoint in a store, for others to load."""
         training = self._training
         if training is None:
             return self._log_unstarted(message)
@@ -239,10 +242,12 @@ class TrainerRank(Actor):
                 self._report(),
                 error=f"{type(error).__name__}: {error}",
                 lost_others=isinstance(error, TransportError),
+                lost_state=isinstance(error, TransferFailed) and key[0] == "start",
             )
-            log.exception("trainer_failed", rank=answer.rank, reason=str(error))
-        if self._orders.get(key) is not order:
-            return
+        if self._orders.get(key) is not order or self._context.ends_because:
+            return  # others train by now, or will
+        if answer.error:
+            log.error("trainer_failed", rank=answer.rank, reason=answer.error)
         del self._orders[key]
         if not answer.error:
             self._answers[key[0]] = (key, answer)
@@ -252,15 +257,38 @@ class TrainerRank(Actor):
         listener, self._listener = self._listener, None
         rendezvous = message.rendezvous or self._listens_at  # rank 0 is where the others come to
         with self._context.busy("loading", "trainer"):
+            state = await self._fetch_state(message.state, seat) if message.state else None
             trainer = await self._context.on_accelerator(
-                lambda: self._engine.build_trainer(message, rendezvous, listener)
+                lambda: self._engine.build_trainer(message, state, rendezvous, listener)
             )
         if self._seat == seat:
-            folder = Path(message.run_folder)
-            self._training = _Training(message.job_id, trainer, folder, message.completed)
+            self._training = _Training(
+                message.job, message.job_id, message.rank, trainer, message.completed
+            )
         else:
             trainer.close()
         return self._report()
+
+    async def _fetch_state(self, offers: Sequence[BundleOffer], seat: _Seat) -> State:
+        """From whoever has it. Raises `TransferFailed` when nobody has it any more."""
+
+        def require_wanted() -> None:
+            if self._seat != seat:
+                raise SpotlightError("given up before its state was there")
+
+        async def attempt() -> State:
+            for offer in offers[:-1]:
+                try:
+                    return await self._engine.fetch_state(offer)
+                except TransferFailed as error:
+                    log.info("state_elsewhere", key=offer.key, reason=str(error))
+            return await self._engine.fetch_state(offers[-1])
+
+        timings = self._context.timings.delivery
+        what = "the state of training"
+        return await until_transferred(
+            attempt, what, timings=timings, require_wanted=require_wanted
+        )
 
     async def _train(self, training: _Training, message: Train) -> TrainerReport:
         loop = asyncio.get_running_loop()
@@ -294,43 +322,54 @@ class TrainerRank(Actor):
         return await until_transferred(attempt, "samples", timings=timings)
 
     async def _publish(self, training: _Training, message: Publish) -> TrainerReport:
-        async def put(role: Literal["rollout", "evaluation"]) -> BundleOffer:
-            def packed() -> bytes:
+        async def put(role: Literal["rollout", "evaluation"]) -> tuple[BundleOffer, ...]:
+            def copy() -> Weights:
                 training.require_completed(message.version, "publish")
-                return training.trainer.pack_weights(role)
+                return training.trainer.weights(role)
 
-            data = await self._context.on_accelerator(packed)
-            key = f"weights/{message.version:06d}-{role}"
-            upload = self._engine.upload
+            weights = await self._context.on_accelerator(copy)
+            key = f"weights/{message.version:06d}-{role}-{training.rank}"
+            save = self._engine.save_weights
+            part = await until_transferred(
+                lambda: save(message.store, key, weights),
+                key,
+                timings=self._context.timings.delivery,
+            )
+            return (part,)
+
+        rollout = await put("rollout")
+        evaluation = await put("evaluation") if message.evaluation else ()
+        published = WeightsOffer(message.version, rollout, evaluation)
+        return msgspec.structs.replace(self._report(), published=published)
+
+    async def _save(self, training: _Training, message: SaveState) -> TrainerReport:
+        def copy() -> State:
+            training.require_completed(message.iteration, "save")
+            return training.trainer.state()
+
+        async def put(store: StoreEndpoint) -> BundleOffer:
+            save = self._engine.save_state
             return await until_transferred(
-                lambda: upload(message.store, key, data),
+                lambda: save(store, key, state, metadata),
                 key,
                 timings=self._context.timings.delivery,
             )
 
-        rollout = await put("rollout")
-        evaluation = await put("evaluation") if message.evaluation else None
-        published = WeightsOffer(message.version, rollout, evaluation)
-        return msgspec.structs.replace(self._report(), published=published)
-
-    async def _save(self, training: _Training, message: SaveCheckpoint) -> TrainerReport:
-        def save() -> None:
-            training.require_completed(message.iteration, "save")
-            path = training.run_folder / checkpoint_path(message.iteration)
-            metadata = {"job": training.job_id, "completed": str(message.iteration)}
-            training.trainer.save(path, metadata)
-
-        await self._context.on_accelerator(save)
-        return msgspec.structs.replace(self._report(), saved=message.iteration)
+        state = await self._context.on_accelerator(copy)
+        key = state_key(message.iteration)
+        metadata = {"job": training.job_id, "completed": str(message.iteration)}
+        offers = [await put(store) for store in message.stores]
+        saved = SavedState(message.iteration, tuple(offers))
+        return msgspec.structs.replace(self._report(), saved=saved)
 
     async def _export(self, training: _Training, message: ExportModel) -> TrainerReport:
-        def export() -> None:
-            training.require_completed(message.iteration, "export after")
-            checkpoint = training.run_folder / checkpoint_path(message.checkpoint)
-            training.trainer.export(checkpoint, training.run_folder / "export")
-
-        await self._context.on_accelerator(export)
-        return msgspec.structs.replace(self._report(), exported=message.checkpoint)
+        files = await until_transferred(
+            lambda: self._engine.export(training.job.model, message.state, message.store),
+            "the exported weights",
+            timings=self._context.timings.delivery,
+        )
+        exported = ExportedModel(message.checkpoint, files)
+        return msgspec.structs.replace(self._report(), exported=exported)
 
     def _log_unstarted(self, message: Message) -> None:
         """A job that has ended, or failed to start and said so, has nothing to train."""

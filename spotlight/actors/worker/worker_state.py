@@ -1,5 +1,5 @@
 """What a worker process shares between its actors: its name, its threads, whose turn it is at the
-accelerator, and the state it reports.
+accelerator, the state it reports, and whether it is to end because it can do nothing more.
 """
 
 from __future__ import annotations
@@ -8,15 +8,22 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import structlog
+
+from spotlight.actors.worker.engine import Fault
 from spotlight.actors.worker.threads import SystemThreads, WorkerThreads
 from spotlight.errors import TransportError
 from spotlight.timings import Timings
 from spotlight.types import WorkerState
 
+log = structlog.get_logger(__name__)
+
 ResultT = TypeVar("ResultT")
 
+EXIT_CODE = 70
+"""Of a process that ends because it can do nothing more."""
 _PRECEDENCE: tuple[WorkerState, ...] = (
     "train",
     "rollout",
@@ -59,6 +66,7 @@ class WorkerContext:
         limit_threads: has the thread that calls it compute with so many CPU threads; nothing by
             default.
         threads: in which it computes.
+        fault_of: what an error says of the accelerator; nothing by default.
     """
 
     def __init__(
@@ -70,6 +78,7 @@ class WorkerContext:
         threads: WorkerThreads | None = None,
         *,
         timings: Timings = Timings(),
+        fault_of: Callable[[BaseException], Fault] = lambda error: "",
     ) -> None:
         self.name = name
         self.epoch = epoch
@@ -77,6 +86,11 @@ class WorkerContext:
         self.timings = timings
         self._threads = threads or SystemThreads()
         self._limit_threads = limit_threads
+        self._fault_of = fault_of
+        self.ends = asyncio.Event()
+        """Set when the process is to end by itself, a moment later."""
+        self.ends_because = ""
+        """Why; empty while it goes on."""
         self._cpu_threads = 1
         self.seconds = self._threads.seconds
         """A clock for how long work takes; read in any thread."""
@@ -115,7 +129,7 @@ class WorkerContext:
             self._limit_threads(threads)  # each time, as it may be another thread by now
             return work()
 
-        return self._threads.on_accelerator(limited)
+        return self._watched(self._threads.on_accelerator(limited))
 
     def abandon_scorer(self) -> None:
         """Go on scoring in a new thread; what runs in the old one may take as long as it likes."""
@@ -132,11 +146,34 @@ class WorkerContext:
 
     async def on_packer(self, work: Callable[[], ResultT]) -> ResultT:
         """Turn tensors into bytes, or bytes into tensors, beside everything else."""
-        return await self._threads.on_packer(work)
+        return await self._watched(self._threads.on_packer(work))
 
     async def on_scorer(self, work: Callable[[], ResultT]) -> ResultT:
         """Run scoring in its own thread."""
-        return await self._threads.on_scorer(work)
+        return await self._watched(self._threads.on_scorer(work))
+
+    def end_process(self, reason: str) -> None:
+        """The process can do nothing more. It takes nothing from now on, gives back what it holds,
+        says why, and ends; whether another one is started in its place is for its node to say.
+        """
+        if not self.ends_because:
+            log.error("process_ends", worker=self.name, reason=reason)
+            self.ends_because = reason
+            self.ends.set()
+
+    def _watched(self, work: asyncio.Future[ResultT]) -> asyncio.Future[ResultT]:
+        """Look for the loss of the accelerator, before anybody else hears of the error: whoever
+        does must know then that no request is to blame."""
+        if work.done():
+            self._look_for_loss(work)
+        else:
+            work.add_done_callback(self._look_for_loss)
+        return work
+
+    def _look_for_loss(self, work: asyncio.Future[Any]) -> None:
+        error = None if work.cancelled() else work.exception()
+        if error is not None and self._fault_of(error) == "accelerator":
+            self.end_process(f"the accelerator is lost: {type(error).__name__}: {error}")
 
     @property
     def state(self) -> tuple[WorkerState, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from spotlight.policies.dispatch.rows import Lease, Row
 
@@ -28,15 +28,22 @@ class Blame:
         self._avoiding: deque[tuple[float, Row]] = deque()
         """Rows that failed somewhere, and until when they are kept from there."""
 
-    def failed(self, rows: Iterable[Row], worker: str, what: str, now: float) -> list[Row]:
-        """Denoising or scoring these failed there; returns those that failed too often."""
+    def failed(
+        self, rows: Iterable[Row], worker: str, what: str, now: float, suspects: Collection[str]
+    ) -> list[Row]:
+        """Denoising or scoring these failed there; returns those that failed too often, wherever
+        that was the fault of the requests: not at `suspects`.
+        """
         too_often = []
         for row in rows:
-            row.failures += what != "scoring"
-            row.score_failures += what == "scoring"
+            if what == "scoring":
+                row.score_failures += 1
+            else:
+                row.failures_at[worker] = row.failures_at.get(worker, 0) + 1
             row.failed_at |= {worker}
             self._avoiding.append((now + self._avoid_s, row))
-            if row.failures >= _MAX_FAILURES or row.score_failures >= self._score_attempts:
+            failures = sum(n for name, n in row.failures_at.items() if name not in suspects)
+            if failures >= _MAX_FAILURES or row.score_failures >= self._score_attempts:
                 too_often.append(row)
         return too_often
 

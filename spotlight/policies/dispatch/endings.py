@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from spotlight.policies.dispatch.accounts import Accounts, Counters
 from spotlight.policies.dispatch.blame import Blame
 from spotlight.policies.dispatch.events import FinishedBatch
-from spotlight.policies.dispatch.instructions import RecordEvent
+from spotlight.policies.dispatch.instructions import EndWorker, RecordEvent, RevokeLeases
 from spotlight.policies.dispatch.matching import Matching
-from spotlight.policies.dispatch.rows import Lease
+from spotlight.policies.dispatch.rows import Lease, Row
 from spotlight.policies.dispatch.takers import Taker
 from spotlight.run_events import (
     DenoiseFailed,
@@ -18,6 +18,7 @@ from spotlight.run_events import (
     RunEvent,
     ScorerFailed,
     WorkerLost,
+    WorkerQuarantined,
 )
 
 
@@ -53,7 +54,11 @@ class Endings:
                 row.note(now, f"{taker.name} is gone: {reason}")
             kinds.update(row.request.kind for row in kept)
             self._matching.queue(kept, ahead=True)
+        is_suspect = taker.name in self._matching.suspicion.suspects
+        failed = self._matching.suspicion.forget(taker.name)
         self._matching.remove(taker)
+        if is_suspect:  # it was lost before others could show that it was sick
+            self._absolve(failed, taker.name)
         if not taker.leaving:
             self._matching.pace.lost(taker.pool)
         self._counters.reissued += kinds.total()
@@ -80,6 +85,8 @@ class Endings:
         self._counters.scoring_s += done.scoring_s
         self._counters.scoring_s_of[taker.name] += done.scoring_s
         self._blame.forget(lease.ids)
+        for name, error in self._matching.suspicion.done(taker.name, lease.rows).items():
+            self._quarantine(self._matching.takers[name], error, now)
         if done.steps > 0:
             step_s = done.seconds / done.steps
             self._matching.pace.measure(taker, lease.request.settings, done.members, step_s)
@@ -114,7 +121,38 @@ class Endings:
         blamed = [row for row in lease.rows if row.request.id in failed] or list(lease.rows)
         for row in blamed:
             row.note(now, f"{what} failed at {taker.name}: {error}")
-        given_up = self._blame.failed(blamed, taker.name, what, now)
+        spared = self._note_failure(taker, blamed, error, now) if what == "denoising" else ()
+        given_up = self._blame.failed(blamed, taker.name, what, now, spared)
         self._matching.queue([row for row in lease.rows if row not in given_up], ahead=True)
         if given_up:
             self._accounts.give_up(given_up, error, now)
+
+    def _note_failure(
+        self, taker: Taker, rows: Collection[Row], error: str, now: float
+    ) -> frozenset[str]:
+        """A worker failed these; returns the suspects whose failures count against no request. One
+        that was held back in vain, and fails again, is none of them."""
+        suspicion, name = self._matching.suspicion, taker.name
+        waited = name in suspicion.suspects - self._matching.held_back(now)
+        suspicion.failed(name, rows, error, now)
+        return self._matching.held_back(now) - ({name} if waited else frozenset())
+
+    def _quarantine(self, taker: Taker, error: str, now: float) -> None:
+        """A worker fails what others can do: it gets nothing more, and its process is ended."""
+        name, reason = taker.name, f"it failed what others could do: {error}"
+        taker.is_sick = True
+        held = list(taker.leases.values())
+        for lease in held:
+            taker.revoked.add(lease.number)
+            self.take_back(lease, f"{name} is sick", now)
+        self._absolve(self._matching.suspicion.forget(name), name)
+        self._matching.refresh(name)
+        if held:
+            self._accounts.out.append(RevokeLeases(name, tuple(lease.number for lease in held)))
+        event = WorkerQuarantined(worker=name, reason=reason)
+        self._accounts.out.append(RecordEvent(event))
+        self._accounts.out.append(EndWorker(taker.node, name, taker.epoch, reason))
+
+    def _absolve(self, rows: Iterable[Row], worker: str) -> None:
+        for row in rows:
+            self._matching.absolve(row, worker)

@@ -46,6 +46,17 @@ class RecallLeases:
 
 
 @dataclass(frozen=True)
+class EndWorker:
+    """Have the process of a worker ended by its node, for this reason: it fails what others can
+    do."""
+
+    node: str
+    worker: str
+    epoch: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class RequestsFinished:
     """These requests are done; `restored` if an earlier coordinator of this run had them done."""
 
@@ -97,6 +108,7 @@ Instruction = (
     | GrantLease
     | RevokeLeases
     | RecallLeases
+    | EndWorker
     | RequestsFinished
     | RequestsGivenUp
     | DeleteBundle

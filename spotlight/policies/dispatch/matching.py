@@ -15,6 +15,7 @@ from spotlight.policies.dispatch.leases import Leases
 from spotlight.policies.dispatch.pace import Pace
 from spotlight.policies.dispatch.recalls import Recalls
 from spotlight.policies.dispatch.rows import Lease, RequestState, Row
+from spotlight.policies.dispatch.suspicion import Suspicion
 from spotlight.policies.dispatch.takers import Groups, ReadyTakers, Taker
 from spotlight.policies.dispatch.waiting import Batch, Waiting, WeightsKey
 from spotlight.timings import DispatchTimings
@@ -66,11 +67,15 @@ class Matching:
         self.leases = Leases(first_lease, timings.lease_s)
         self.waiting = Waiting(urgency)
         self.takers: dict[str, Taker] = {}
+        self.suspicion = Suspicion()
+        self._hold_back_s = timings.hold_back_s
         self._urgency = urgency
         self._grants_from = grants_from
         self._recalls = Recalls(timings.ask_again_s)
         self._ready = ReadyTakers()
         self._barred: frozenset[str] = frozenset()
+        self._held_back: frozenset[str] = frozenset()
+        """Suspects that get nothing for now."""
         self._pools: Counter[str] = Counter()
         self._leased: defaultdict[tuple[RequestKind, SamplingSettings], Counter[str]]
         self._leased = defaultdict(Counter)
@@ -103,8 +108,9 @@ class Matching:
             report is not None
             and taker.load < report.credits
             and len(taker.leases) < 2 * report.credits  # or scoring falls ever further behind
-            and not (taker.leaving or taker.silent or name in self._barred)
+            and not (taker.leaving or taker.silent or taker.is_sick or name in self._barred)
             and not self.groups.follows(name)
+            and name not in self._held_back
         ):
             self._ready.put(taker)
         else:
@@ -132,6 +138,23 @@ class Matching:
             else:
                 self._recalls.stays(lease)
         self.refresh(taker.name)
+
+    def held_back(self, now: float) -> frozenset[str]:
+        """Suspects that get nothing for a while after each failure, as somebody else is there."""
+        suspects = self.suspicion.suspects
+        if not suspects or not any(
+            name not in suspects
+            and not (taker.leaving or taker.is_sick or self.groups.follows(name))
+            for name, taker in self.takers.items()
+        ):
+            return frozenset()
+        since = now - self._hold_back_s
+        return frozenset(name for name in suspects if self.suspicion.failed_at(name) > since)
+
+    def _hold_back(self, now: float) -> None:
+        before, self._held_back = self._held_back, self.held_back(now)
+        for name in sorted(before ^ self._held_back):
+            self.refresh(name)
 
     def watch_pools(self, seconds: float) -> None:
         """So much time has passed without the loss of those that are there."""
@@ -182,11 +205,20 @@ class Matching:
 
     def pardon(self, row: Row) -> None:
         """No worker is kept from it any more."""
-        if self.waiting.holds(row):
+        self._change(row, lambda: setattr(row, "failed_at", frozenset()))
+
+    def absolve(self, row: Row, worker: str) -> None:
+        """What it failed there says nothing of it."""
+        self._change(row, lambda: row.failures_at.pop(worker, 0))
+
+    def _change(self, row: Row, change: Callable[[], object]) -> None:
+        """Change a row that may wait: it may share a lease with others then."""
+        waits = self.waiting.holds(row)
+        if waits:
             self.waiting.remove(row)
-            row.failed_at = frozenset()
+        change()
+        if waits:
             self.waiting.add(row, ahead=True)
-        row.failed_at = frozenset()
 
     def _count_denoised(self, lease: Lease, taker: Taker) -> None:
         key = lease.request.kind, lease.request.settings
@@ -203,6 +235,7 @@ class Matching:
         """Grant what can be granted, and ask back what others should go on with."""
         if now < self._grants_from:
             return []
+        self._hold_back(now)
         out: list[Instruction] = []
         while (grant := self._next_grant(now)) is not None:
             out.append(grant)

@@ -63,8 +63,8 @@ class Row:
     """Leases that it was in."""
     resumed_at: int = 0
     """Steps that it had when the latest lease began."""
-    failures: int = 0
-    """How often denoising it failed."""
+    failures_at: dict[str, int] = field(default_factory=dict)
+    """How often denoising it failed, by worker."""
     score_failures: int = 0
     failed_at: frozenset[str] = frozenset()
     """Workers at which it failed; others try it first."""
@@ -76,6 +76,11 @@ class Row:
     """Delivered without a lease. A table after this one may take them, so they stay until the
     request is forgotten."""
     events: list[tuple[float, str]] = field(default_factory=list)
+
+    @property
+    def failures(self) -> int:
+        """How often denoising it failed."""
+        return sum(self.failures_at.values())
 
     @property
     def steps_done(self) -> int:

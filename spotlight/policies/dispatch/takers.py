@@ -23,6 +23,8 @@ class Taker:
     """The latest; None until there is one, and after it could not be reached."""
     leaving: bool = False
     """Its node has notice: it gets nothing more."""
+    is_sick: bool = False
+    """It fails what others can do: it gets nothing until it is another process."""
     silent: bool = False
     """It let a lease expire and has not been heard since."""
     failures: int = 0

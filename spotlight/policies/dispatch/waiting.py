@@ -166,4 +166,4 @@ class Waiting:
 def _work(request: Request) -> int:
     settings = request.settings
     passes = 2 if settings.guidance > 1 else 1
-    return settings.steps * settings.height * settings.width * passes
+    return settings.steps * settings.height * settings.width * settings.frames * passes

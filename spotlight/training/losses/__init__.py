@@ -32,7 +32,8 @@ def build_loss(model: DiffusionModel, training: TrainingSpec, sampler: SamplerSp
     Raises `JobError` when its sampler has no schedule, and when a loss of the user's own cannot be
     loaded or does not fit the sampler.
     """
-    sigmas = model.sigmas(sampler.steps, sampler.height, sampler.width, sampler.shift)
+    size = sampler.height, sampler.width
+    sigmas = model.sigmas(sampler.steps, *size, sampler.shift, sampler.frames)
     setup = LossSetup(training, sampler, sigmas)
     name = training.loss
     target = loss_target(name)

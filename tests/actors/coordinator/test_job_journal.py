@@ -17,13 +17,13 @@ from spotlight.actors.coordinator.exploration import Explored
 from spotlight.actors.coordinator.job_journal import (
     Checkpoint,
     JobJournal,
-    Publication,
     SavedProgress,
     Trainers,
+    TrainingState,
     identify,
 )
 from spotlight.actors.coordinator.roster import Rank
-from spotlight.actors.protocol import WorkerRefs
+from spotlight.actors.protocol import WeightsOffer, WorkerRefs
 from spotlight.actors.runtime import ActorRef
 from spotlight.errors import JournalError
 from spotlight.policies.dispatch.rows import SavedRow
@@ -125,13 +125,13 @@ def test_everything_is_there_when_the_journal_is_opened_again(path: Path) -> Non
         journal.save_progress(progress(4))
         journal.save_checkpoint(Checkpoint(4, "checkpoints/x"), (0,))
         journal.save_trainers(TRAINERS)
-        journal.save_publication(4, Publication(offer("w"), None), {4})
+        journal.save_publication(WeightsOffer(4, (offer("w"),)), {4})
     with opened(path) as journal:
         assert journal.requests() == rows
         assert journal.progress() == {4: progress(4, validated=(0,))}
         assert journal.checkpoint() == Checkpoint(4, "checkpoints/x")
         assert journal.trainers() == TRAINERS
-        assert journal.publications() == {4: Publication(offer("w"), None)}
+        assert journal.publications() == {4: WeightsOffer(4, (offer("w"),))}
 
 
 def test_a_new_journal_is_empty(path: Path) -> None:
@@ -178,13 +178,61 @@ def test_a_job_that_begins_again_tries_what_was_given_up(path: Path) -> None:
         assert journal.requests() == done(two)
 
 
-def test_an_iteration_that_begins_takes_the_samples_of_the_one_before_with_it(path: Path) -> None:
-    before, evaluation = request(1, iteration=1), request(1, "evaluation", iteration=1)
+def test_the_samples_of_an_iteration_stay_when_the_next_one_begins(path: Path) -> None:
+    before = request(1, iteration=1)
     with opened(path) as journal:
-        journal.save_requests(done(before, evaluation))
+        journal.save_requests(done(before))
         journal.save_progress(progress(2))
-        assert list(journal.requests()) == [evaluation.id]
-        assert list(journal.progress()) == [2]
+        assert list(journal.requests()) == [before.id], "lost trainers may train on them again"
+
+
+def test_the_state_of_training_is_found_again_and_can_be_forgotten(path: Path) -> None:
+    state = TrainingState(4, (offer("state/0"),))
+    with opened(path) as journal:
+        assert journal.state() is None
+        journal.save_state(state)
+    with opened(path) as journal:
+        assert journal.state() == state
+        journal.save_state(None)
+    with opened(path) as journal:
+        assert journal.state() is None
+
+
+def test_a_state_in_the_run_folders_store_is_offered_where_that_is_now(path: Path) -> None:
+    at_nodes = (offer("state/0"),)
+    with opened(path) as journal:
+        journal.save_state(TrainingState(4, at_nodes, offer("state/0")))
+    moved = StoreEndpoint("127.0.0.1", 99, "token", "machine", "/elsewhere")
+    with opened(path, moved) as journal:
+        assert journal.state() == TrainingState(4, at_nodes, offer("state/0", moved))
+
+
+def test_the_bundles_of_a_kind_and_iteration_are_known_each_once(path: Path) -> None:
+    one, two, three = requests(3, iteration=1)
+    other, evaluation = request(1, iteration=10), request(1, "evaluation", iteration=1)
+    with opened(path) as journal:
+        journal.save_requests(done(one, two) | given_up(three))
+        journal.stage_requests(begun(three, step=5))
+        journal.save_requests(begun(other, step=6) | begun(evaluation, step=7))
+        assert journal.bundles("rollout", 1) == {offer(), offer("commits/2-5")}
+
+
+def test_a_way_back_to_a_state_keeps_the_given_publications(path: Path) -> None:
+    with opened(path) as journal:
+        for version in range(5):
+            where = WeightsOffer(version, (offer(f"w{version}"),))
+            journal.save_publication(where, set(range(5)))
+        journal.rewind(4, [2, 4])
+        assert sorted(journal.publications()) == [2, 4]
+        journal.rewind(4)
+        assert journal.publications() == {}
+
+
+def test_a_user_who_resumes_begins_from_the_checkpoint(path: Path) -> None:
+    with opened(path) as journal:
+        journal.save_state(TrainingState(4, (offer("state/0"),)))
+        journal.begin_again()
+        assert journal.state() is None
 
 
 def test_progress_is_kept_back_to_the_checkpoint(path: Path) -> None:
@@ -249,10 +297,10 @@ def test_what_an_iteration_writes_does_not_grow_with_what_is_known(
 
 
 def test_publications_that_are_not_kept_are_gone(path: Path) -> None:
-    where = Publication(offer("w"), offer("e"))
     with opened(path) as journal:
         for version in range(4):
-            journal.save_publication(version, where, {0, version - 1, version})
+            where = WeightsOffer(version, (offer("w"),), (offer("e"),))
+            journal.save_publication(where, {0, version - 1, version})
         assert list(journal.publications()) == [0, 2, 3]
 
 
@@ -270,7 +318,7 @@ def test_going_back_drops_what_was_made_with_later_weights(path: Path) -> None:
     with opened(path) as journal:
         for completed in (2, 3, 4):
             journal.save_progress(progress(completed))
-            journal.save_publication(completed, Publication(offer("w"), None), {2, 3, 4})
+            journal.save_publication(WeightsOffer(completed, (offer("w"),)), {2, 3, 4})
         journal.save_requests(done(*kept, *gone))
         journal.save_checkpoint(Checkpoint(2, "checkpoints/2"), ())
         journal.rewind(2)

@@ -18,8 +18,11 @@ from spotlight.actors.protocol import (
     Membership,
     NodePlan,
     NodeReport,
+    SickWorker,
     WeightsOffer,
+    WorkerRefs,
 )
+from spotlight.policies.dispatch.instructions import EndWorker
 
 pytestmark = pytest.mark.virtual_time
 
@@ -41,7 +44,8 @@ class Site:
 
     def reported(self, plan: NodePlan | None = None, **fields: Any) -> NodePlan | Acknowledged:
         """The node reports that it follows a plan, and is answered."""
-        report = NodeReport(1, "n", "spot", self.node.ref, (), STORE, **fields)
+        workers = fields.pop("workers", ())
+        report = NodeReport(1, "n", "spot", self.node.ref, workers, STORE, **fields)
         if plan is not None:
             report = msgspec.structs.replace(report, coordinator=plan.coordinator, plan=plan.number)
         return self.plans.answer(report)
@@ -104,11 +108,11 @@ async def test_what_changes_together_is_told_once(site: Site) -> None:
     site.latest()
     site.prepare()
     site.plans.keep((3,))
-    site.plans.hold("n", WeightsOffer(3, offer()))
+    site.plans.hold("n", WeightsOffer(3, (offer(),)))
     site.plans.demand("n", DEMAND)
     (told,) = await site.told()
     assert told.job is not None
-    assert (told.job.weights, told.job.versions) == ((WeightsOffer(3, offer()),), (3,))
+    assert (told.job.weights, told.job.versions) == ((WeightsOffer(3, (offer(),)),), (3,))
     assert (told.demand, told.over) == (DEMAND, False)
 
 
@@ -128,7 +132,7 @@ async def test_where_to_pull_is_told_anew_though_it_is_the_same_place(site: Site
     site.plans.keep((3,))
     numbers = []
     for _ in range(2):
-        site.plans.hold("n", WeightsOffer(3, offer()))
+        site.plans.hold("n", WeightsOffer(3, (offer(),)))
         numbers.append((await site.told())[-1].number)
     assert numbers[1] > numbers[0]
 
@@ -138,7 +142,7 @@ async def test_versions_that_are_not_needed_any_more_leave_the_plan(site: Site) 
     site.prepare()
     site.plans.keep((3, 4))
     for version in (3, 4):
-        site.plans.hold("n", WeightsOffer(version, offer()))
+        site.plans.hold("n", WeightsOffer(version, (offer(),)))
     await site.told()
     site.plans.keep((4, 5))
     last = (await site.told())[-1]
@@ -211,3 +215,15 @@ async def test_trainer_ranks_of_earlier_terms_are_told_that_others_train_instead
     again = (await site.told())[-1].job
     assert again is not None
     assert again.trainers_term == 0
+
+
+async def test_a_sick_process_is_named_until_it_is_gone(site: Site) -> None:
+    sick = WorkerRefs("n/0", 7, *[site.node.ref] * 3)
+    site.latest(workers=(sick,))
+    site.plans.end_worker(EndWorker("n", "n/0", 7, "it failed"))
+    site.plans.end_worker(EndWorker("elsewhere", "elsewhere/0", 8, "it failed"))
+    (told,) = await site.told()
+    assert told.sick == (SickWorker("n/0", 7, "it failed"),)
+    assert site.latest(workers=(sick,)) == told, "the word may be lost"
+    again = msgspec.structs.replace(sick, epoch=9)
+    assert site.latest(workers=(again,)).sick == ()

@@ -8,7 +8,6 @@ import msgspec
 import pytest
 from job_kit import STORE
 
-from spotlight.actors.coordinator.job_journal import Publication
 from spotlight.actors.coordinator.publications import Publications, _neighbourhood
 from spotlight.actors.coordinator.roster import Roster
 from spotlight.actors.protocol import MissedWeights, NodeReport, WeightsOffer
@@ -38,7 +37,14 @@ class Site:
     def __init__(self, *names: str) -> None:
         self.now = 0.0
         self.roster = Roster()
-        self.publications = Publications({}, self.roster, WeightsTimings())
+        self.told_of: list[tuple[str, str]] = []
+        """Who could not get a version, and from which machine."""
+        self.publications = Publications(
+            {},
+            self.roster,
+            WeightsTimings(),
+            missed=lambda node, missed: self.told_of.append((node, missed.store.machine)),
+        )
         self.origin = store("trainer")
         for name in names:
             self.join(name)
@@ -57,27 +63,25 @@ class Site:
         self.publications.node_changed(name)
 
     def publish(self, version: int, *keep: int, evaluation: bool = False) -> None:
-        where = Publication(
-            bundle(version, self.origin),
-            bundle(version, self.origin, "evaluation") if evaluation else None,
-        )
-        self.publications.add(version, where, keep)
+        validated = (bundle(version, self.origin, "evaluation"),) if evaluation else ()
+        offer = WeightsOffer(version, (bundle(version, self.origin),), validated)
+        self.publications.add(offer, keep)
 
     def told(self, *again: str) -> dict[tuple[str, int], str]:
         """Who is told to get which version where (the machine)."""
         directions = self.publications.directions(self.now, again)
-        return {(name, offer.version): offer.rollout.store.machine for name, offer in directions}
+        return {(name, offer.version): offer.store.machine for name, offer in directions}
 
     def copied(self, name: str, version: int = 0, **changes: Any) -> bool:
         name = changes.pop("node", name)
         where = self.roster.nodes[name].store if name in self.roster.nodes else store(name)
-        copy = WeightsOffer(version, bundle(version, where))
+        copy = WeightsOffer(version, (bundle(version, where),))
         copies = (msgspec.structs.replace(copy, **changes),)
         return self._note(report(name, where, weights=copies))
 
-    def missed(self, name: str, source: str, *, has_tried: bool = True) -> bool:
+    def missed(self, name: str, source: str, version: int = 0, *, has_tried: bool = True) -> bool:
         where = self.roster.nodes[source].store if source in self.roster.nodes else self.origin
-        missed = (MissedWeights(0, where),)
+        missed = (MissedWeights(version, where),)
         return self._note(report(name, store(name), missed=missed), has_tried=has_tried)
 
     def _note(self, said: NodeReport, *, has_tried: bool = True) -> bool:
@@ -151,10 +155,10 @@ def test_a_copy_that_is_said_twice_is_not_new() -> None:
     "changes",
     [
         {"version": 7},
-        {"rollout": bundle(1, store("a"))},
-        {"rollout": msgspec.structs.replace(bundle(0, store("a")), nbytes=99)},
-        {"evaluation": bundle(0, store("a"), "evaluation")},
-        {"rollout": bundle(0, store("a process before"))},
+        {"rollout": (bundle(1, store("a")),)},
+        {"rollout": (msgspec.structs.replace(bundle(0, store("a")), nbytes=99),)},
+        {"evaluation": (bundle(0, store("a"), "evaluation"),)},
+        {"rollout": (bundle(0, store("a process before")),)},
         {"node": "long gone"},
     ],
     ids=["version", "trained again", "size", "evaluation", "process", "node"],
@@ -173,7 +177,7 @@ def test_a_version_with_evaluation_weights_is_held_when_both_are() -> None:
     site.told()
     site.copied("a")
     assert site.told() == {}
-    site.copied("a", evaluation=bundle(0, store("a"), "evaluation"))
+    site.copied("a", evaluation=(bundle(0, store("a"), "evaluation"),))
     assert site.told() == {("c", 0): "a"}
 
 
@@ -184,7 +188,7 @@ def test_those_that_pull_from_a_copy_that_is_another_one_now_are_sent_there() ->
     site.copied("a")
     assert site.told() == {("c", 0): "a"}
     moved = msgspec.structs.replace(bundle(0, store("a")), key="weights/elsewhere")
-    assert site.copied("a", rollout=moved)
+    assert site.copied("a", rollout=(moved,))
     assert site.told() == {("c", 0): "a"}
 
 
@@ -209,7 +213,7 @@ def test_a_node_that_came_back_with_an_empty_store_pulls_again() -> None:
     assert site.told() == {}
     site.join("a", machine="rebooted")
     assert site.told("a") == {("a", 0): "trainer"}
-    site.copied("a", rollout=bundle(0, store("a")))
+    site.copied("a", rollout=(bundle(0, store("a")),))
     assert site.roster.nodes["a"].store != store("a")
     site.join("b")
     assert site.told() == {("b", 0): "trainer"}
@@ -229,6 +233,49 @@ def test_one_that_could_not_get_it_is_sent_elsewhere_or_there_again_later() -> N
     site.leave("b")
     site.now += 2.0
     assert site.told() == {("a", 0): "trainer"}
+
+
+def held_by_two(site: Site, version: int) -> None:
+    """Of the nodes, `a` and `b` hold the version, and nobody else is there."""
+    site.publish(version)
+    site.told()
+    for name in ("a", "b"):
+        site.copied(name, version)
+    site.told()
+
+
+def test_one_that_nobody_can_reach_is_asked_last_with_later_versions_too() -> None:
+    site = Site("a", "b")
+    held_by_two(site, 0)
+    site.join("c")
+    assert site.told() == {("c", 0): "a"}
+    assert site.missed("c", "a")
+    assert not site.missed("c", "a"), "it repeats itself"
+    assert site.told_of == [("c", "a")]
+    site.leave("c")
+    held_by_two(site, 1)
+    site.join("c")
+    assert site.told() == {("c", 1): "b"}
+
+
+def test_one_that_could_be_reached_again_is_asked_as_before() -> None:
+    site = Site("a", "b")
+    held_by_two(site, 0)
+    site.join("c")
+    site.told()
+    site.missed("c", "a")
+    site.leave("b")
+    site.now += 2.0
+    site.told()
+    site.missed("c", "trainer")
+    site.now += 4.0
+    assert site.told() == {("c", 0): "a"}
+    site.copied("c")
+    site.join("b")
+    held_by_two(site, 1)
+    site.leave("c")
+    site.join("d")
+    assert site.told()["d", 1] == "a"
 
 
 def test_one_that_says_nothing_for_long_makes_room() -> None:
@@ -266,7 +313,7 @@ def test_nodes_of_one_machine_or_subnet_pull_from_each_other() -> None:
 
 def test_what_an_earlier_coordinator_published_can_be_pulled() -> None:
     site = Site("a")
-    known = {v: Publication(bundle(v, STORE), None) for v in (4, 3)}
+    known = {v: WeightsOffer(v, (bundle(v, STORE),)) for v in (4, 3)}
     site.publications = Publications(known, site.roster, WeightsTimings())
     assert site.told() == {("a", 3): "machine", ("a", 4): "machine"}
     assert (site.publications.newest, site.publications.versions) == (4, {3, 4})
@@ -285,3 +332,33 @@ def test_what_an_earlier_coordinator_published_can_be_pulled() -> None:
 )
 def test_a_neighbourhood_is_a_subnet_or_a_domain(host: str, near: str) -> None:
     assert _neighbourhood(host) == near
+
+
+def test_a_version_is_held_while_a_node_that_is_there_has_it() -> None:
+    site = Site("trainer", "a", "b")
+    site.publish(3)
+    assert site.publications.held == {3}
+    site.leave("trainer")
+    assert site.publications.held == frozenset()
+    site.told()
+    site.copied("a", 3)
+    assert site.publications.held == {3}
+    site.leave("a")
+    assert site.publications.held == frozenset()
+
+
+def test_a_node_that_came_back_as_another_process_holds_nothing() -> None:
+    site = Site("trainer")
+    site.publish(3)
+    site.join("trainer", host="10.0.0.1")
+    assert site.publications.held == frozenset()
+
+
+def test_what_is_trained_again_is_published_no_more() -> None:
+    site = Site("trainer", "a")
+    site.publish(3)
+    site.publish(4, 3)
+    site.publications.keep([3])
+    assert site.publications.versions == site.publications.held == {3}
+    assert 4 not in site.publications
+    assert set(site.told()) <= {("a", 3), ("trainer", 3)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-from job_kit import STORE, Recorder, job, recorder, settle
+from job_kit import STORE, Recorder, job, offer, recorder, settle
 from msgspec import structs
 from runtime_kit import Cluster
 
@@ -14,18 +14,25 @@ from spotlight.actors.coordinator.trainer_team import TrainerTeam
 from spotlight.actors.protocol import (
     GetTrainer,
     Publish,
-    SaveCheckpoint,
+    SaveState,
     StartTrainer,
     Train,
     TrainerReport,
     WorkerRefs,
 )
 from spotlight.actors.runtime import Actor, Message
+from spotlight.types import StoreEndpoint
 
 pytestmark = pytest.mark.virtual_time
 
 LISTENS = TrainerReport(7, 0, listens_at="host:1234")
 """Rank 0, as it is built."""
+STATE = (offer("state/1"),)
+
+
+def first_saves() -> dict[int, tuple[StoreEndpoint, ...]]:
+    """The first rank leaves its state in its node's store."""
+    return {0: (STORE,)}
 
 
 class Runner(Actor):
@@ -44,7 +51,7 @@ class School:
         runner = Runner()
         system = await self.cluster.system("coordinator")
         await system.spawn(lambda: runner, "runner")
-        self.team = TrainerTeam(runner, job(), "job-1", "/run", 7, answer_limit_s=5.0)
+        self.team = TrainerTeam(runner, job(), "job-1", 7, answer_limit_s=5.0)
         self.systems = [await self.cluster.system(f"rank-{rank}") for rank in range(2)]
         for rank, system in enumerate(self.systems):
 
@@ -69,7 +76,7 @@ async def school() -> AsyncIterator[School]:
 
 
 async def test_the_other_ranks_are_built_at_the_rendezvous_of_the_first(school: School) -> None:
-    school.team.build(3)
+    school.team.build(3, STATE)
     await settle()
     assert school.ranks[1].inbox == [], "nobody knows yet where to come"
     school.team.start_others(LISTENS)
@@ -78,25 +85,25 @@ async def test_the_other_ranks_are_built_at_the_rendezvous_of_the_first(school: 
     for rank, trainer in enumerate(school.ranks):
         (start,) = trainer.all(StartTrainer)
         assert (start.rank, start.world, start.rendezvous) == (rank, 2, "host:1234" * rank)
-        assert (start.run_folder, start.completed, start.term) == ("/run", 3, 7)
+        assert (start.state, start.completed, start.term) == (STATE, 3, 7)
 
 
 async def test_a_rendezvous_of_another_term_calls_nobody(school: School) -> None:
-    school.team.build(3)
+    school.team.build(3, STATE)
     school.team.start_others(structs.replace(LISTENS, term=6))
     await settle()
     assert school.ranks[1].inbox == []
 
 
 async def test_only_the_first_rank_says_where_to_come(school: School) -> None:
-    school.team.build(3)
+    school.team.build(3, STATE)
     school.team.start_others(structs.replace(LISTENS, rank=1))
     await settle()
     assert school.ranks[1].inbox == []
 
 
 async def test_ranks_are_built_when_all_say_so(school: School) -> None:
-    school.team.build(3)
+    school.team.build(3, STATE)
     assert not school.team.answered("start", 7, 0)
     school.team.start_others(LISTENS)
     assert school.team.answered("start", 7, 1)
@@ -104,14 +111,14 @@ async def test_ranks_are_built_when_all_say_so(school: School) -> None:
 
 async def test_ranks_of_an_earlier_term_that_are_built_are_no_answer(school: School) -> None:
     school.team.ranks = school.team.ranks[:1]
-    school.team.build(3)
+    school.team.build(3, STATE)
     assert not school.team.answered("start", 6, 0)
     assert school.team.answered("start", 7, 0)
 
 
 async def test_a_single_rank_needs_no_rendezvous(school: School) -> None:
     school.team.ranks = school.team.ranks[:1]
-    school.team.build(0)
+    school.team.build(0, ())
     await settle()
     (start,) = school.ranks[0].inbox
     assert isinstance(start, StartTrainer)
@@ -149,8 +156,8 @@ async def test_an_order_is_done_when_the_last_rank_says_so(school: School) -> No
     assert school.team.answered("train", 3, 0)
 
 
-async def test_training_waits_until_the_checkpoint_before_it_is_written(school: School) -> None:
-    school.team.save(3)
+async def test_training_waits_until_the_state_before_it_is_saved(school: School) -> None:
+    school.team.save(3, first_saves)
     school.team.train(3, 0, ())
     school.team.remind()
     await settle()
@@ -169,8 +176,8 @@ async def test_an_answer_that_comes_twice_is_none(school: School) -> None:
 
 
 async def test_the_answer_to_an_earlier_order_is_none(school: School) -> None:
-    school.team.save(2)
-    school.team.save(3)
+    school.team.save(2, first_saves)
+    school.team.save(3, first_saves)
     assert not school.team.answered("save", 2, 0)
     assert school.team.answered("save", 3, 0)
 
@@ -178,22 +185,23 @@ async def test_the_answer_to_an_earlier_order_is_none(school: School) -> None:
 async def test_only_ranks_that_have_not_answered_are_reminded(school: School) -> None:
     school.team.train(3, 5, ())
     school.team.publish(3, evaluation=True)
-    school.team.save(3)
+    school.team.save(3, first_saves)
     school.team.answered("train", 3, 0)
+    school.team.answered("publish", 3, 1)
     school.team.answered("save", 3, 0)
     await settle()
     school.team.remind()
     await settle()
     first, second = school.ranks
-    assert [len(first.all(kind)) for kind in (Train, Publish, SaveCheckpoint)] == [1, 2, 1]
+    assert [len(first.all(kind)) for kind in (Train, Publish, SaveState)] == [1, 2, 1]
     assert second.all(Train) == [Train(3, 5, ())] * 2
-    assert second.all(Publish) == second.all(SaveCheckpoint) == []
+    assert (len(second.all(Publish)), second.all(SaveState)) == (1, [])
 
 
-async def test_weights_are_published_into_the_store_of_the_first_ranks_node(school: School) -> None:
+async def test_every_rank_publishes_into_the_store_of_its_node(school: School) -> None:
     school.team.publish(3, evaluation=True)
     await settle()
-    assert school.ranks[0].inbox == [Publish(3, True, STORE)]
+    assert [rank.inbox for rank in school.ranks] == [[Publish(3, True, STORE)]] * 2
 
 
 async def test_only_the_very_actor_that_was_appointed_is_a_rank(school: School) -> None:
@@ -205,3 +213,67 @@ async def test_only_the_very_actor_that_was_appointed_is_a_rank(school: School) 
     assert not school.team.is_rank(first, 2)
     assert not school.team.is_rank(None, 0)
     assert school.team.names == {"reserved/0", "reserved/1"}
+
+
+async def test_orders_wait_in_their_order_while_nobody_trains(school: School) -> None:
+    ranks, school.team.ranks = school.team.ranks, ()
+    school.team.publish(3, evaluation=True)
+    school.team.train(3, 0, ())
+    school.team.remind()
+    school.team.ranks = ranks[:1]
+    school.team.build(3, STATE)
+    await settle()
+    assert [type(message) for message in school.ranks[0].inbox] == [StartTrainer]
+    assert school.team.answered("start", 7, 0)
+    await settle()
+    assert school.ranks[0].inbox[1:] == [Publish(3, True, STORE), Train(3, 0, ())]
+
+
+async def test_orders_wait_until_the_last_rank_is_built(school: School) -> None:
+    school.team.build(3, STATE)
+    school.team.start_others(LISTENS)
+    school.team.train(3, 0, ())
+    assert not school.team.answered("start", 7, 0)
+    await settle()
+    assert not any(rank.all(Train) for rank in school.ranks)
+    assert school.team.answered("start", 7, 1)
+    await settle()
+    assert all(rank.all(Train) == [Train(3, 0, ())] for rank in school.ranks)
+
+
+async def test_who_saves_what_is_settled_when_the_ranks_are_there(school: School) -> None:
+    ranks, school.team.ranks = school.team.ranks, ()
+    school.team.save(3, lambda: {0: (school.team.ranks[0].store,)})
+    school.team.ranks = ranks
+    school.team.build(3, STATE)
+    school.team.start_others(LISTENS)
+    for rank in range(2):
+        school.team.answered("start", 7, rank)
+    await settle()
+    assert school.ranks[0].all(SaveState) == [SaveState(3, (STORE,))]
+    assert school.ranks[1].all(SaveState) == []
+
+
+async def test_training_that_waited_for_ranks_still_waits_for_the_state_before_it(
+    school: School,
+) -> None:
+    ranks, school.team.ranks = school.team.ranks, ()
+    school.team.save(3, first_saves)
+    school.team.train(3, 0, ())
+    school.team.ranks = ranks[:1]
+    school.team.build(3, STATE)
+    school.team.answered("start", 7, 0)
+    await settle()
+    assert not school.ranks[0].all(Train)
+    assert school.team.answered("save", 3, 0)
+    await settle()
+    assert len(school.ranks[0].all(Train)) == 1
+
+
+async def test_an_answer_is_awaited_once_of_those_that_have_the_order(school: School) -> None:
+    school.team.save(3, first_saves)
+    assert school.team.awaits("save", 3, 0)
+    assert not school.team.awaits("save", 3, 1), "it was told nothing"
+    assert not school.team.awaits("save", 2, 0)
+    school.team.answered("save", 3, 0)
+    assert not school.team.awaits("save", 3, 0)

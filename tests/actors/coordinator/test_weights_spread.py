@@ -13,11 +13,10 @@ import pytest
 from job_kit import Recorder, recorder
 from runtime_kit import Cluster
 
-from spotlight.actors.coordinator.job_journal import Publication
 from spotlight.actors.coordinator.publications import Publications
 from spotlight.actors.coordinator.roster import Roster
 from spotlight.actors.node.weights_copies import WeightsCopies
-from spotlight.actors.protocol import NodeReport
+from spotlight.actors.protocol import NodeReport, WeightsOffer
 from spotlight.actors.runtime import ActorRef
 from spotlight.policies.weight_distribution import FED_AT_ONCE
 from spotlight.timings import WeightsTimings
@@ -97,7 +96,7 @@ class Site:
     def publish(self) -> None:
         offer = self.stores["trainer"].put("weights/000000-rollout", WEIGHTS)
         self.key = content_key(offer.key, offer.checksum)
-        self.publications.add(0, Publication(offer, None), ())
+        self.publications.add(WeightsOffer(0, (offer,)), ())
 
     def holders(self) -> set[str]:
         return {name for name in self.stores if (self.folder / name / self.key).exists()}

@@ -23,6 +23,7 @@ from spotlight.actors.protocol import (
     MissedWeights,
     NodeNotice,
     NodePlan,
+    SickWorker,
     UserNotice,
     WeightsOffer,
     WorkerPlan,
@@ -33,6 +34,7 @@ from spotlight.actors.protocol import (
 from spotlight.actors.runtime import ActorSystem, Message
 from spotlight.errors import TransferFailed
 from spotlight.policies.notices import Notice
+from spotlight.policies.restarts import MOST_BAD_LIVES
 from spotlight.timings import NodeTimings, Timings
 from spotlight.transport.tensors import BundleStore
 from spotlight.types import BundleOffer
@@ -123,9 +125,9 @@ class Site:
         self.system.tell(self.node, WorkerUp(refs, self.launcher.keys.get(name, "")))
         await asyncio.sleep(wait_s)
 
-    async def end(self, name: str) -> None:
+    async def end(self, name: str, wait_s: float = 1.0) -> None:
         self.launcher.latest(name).kill()
-        await asyncio.sleep(1.0)  # it starts again after a pause
+        await asyncio.sleep(wait_s)  # it starts again after a pause
 
     async def prepare(self, job_id: str = "job", runner: Recorder | None = None) -> None:
         membership = Membership(*[(runner or self.worker).ref] * 2, STORE)
@@ -138,7 +140,7 @@ class Site:
         bundle = offer or self.store.put(f"weights/{version:06d}-rollout", b"weights")
         versions = keep or (version,)
         offers = {each.version: each for each in known.weights if each.version in versions}
-        offers[version] = WeightsOffer(version, bundle)
+        offers[version] = WeightsOffer(version, (bundle,))
         weights = tuple(offers[number] for number in sorted(offers))
         await self.plan(job=replace(known, weights=weights, versions=versions))
 
@@ -207,9 +209,9 @@ async def test_a_worker_that_keeps_ending_is_given_up_and_the_others_still_join(
     site: Site,
 ) -> None:
     await site.up("n/0")
-    for _ in range(4):
-        await site.end("n/1")
-    assert len(site.launcher.started) == 5
+    for _ in range(MOST_BAD_LIVES):
+        await site.end("n/1", 60.0)
+    assert len(site.launcher.started) == 1 + MOST_BAD_LIVES
     assert site.joined() == [[("n/0", 1)]]
     await site.end("n/0")
     await site.up("n/0")
@@ -299,7 +301,7 @@ async def test_weights_are_passed_on_and_old_ones_dropped(site: Site, tmp_path: 
     assert names == ["000001-rollout", copies[0], "000002-rollout", copies[1]]
     planned = site.worker.last(WorkerPlan).job
     assert planned is not None
-    assert planned.weights[-1].rollout.key == f"weights/{copies[1]}"
+    assert planned.weights[-1].rollout[0].key == f"weights/{copies[1]}"
     assert site.coordinator.report.weights == planned.weights, "others pull its copies"
     await site.plan(job=None, over=True)
     assert not (tmp_path / "weights").exists()
@@ -637,3 +639,31 @@ async def test_a_node_whose_earlier_self_is_found_gone_joins(site: Site) -> None
     assert not site.left.is_set()
     await site.prepare()
     assert site.worker.last(WorkerPlan).job is not None
+
+
+async def test_a_worker_that_the_plan_names_as_sick_is_ended_and_another_one_started(
+    site: Site,
+) -> None:
+    await site.up("n/0")
+    await site.up("n/1")
+    first = site.launcher.latest("n/1")
+    await site.plan(sick=(SickWorker("n/1", 2, "it failed what others could do"),))
+    assert first.has_ended
+    assert site.joined()[-1] == [("n/0", 1)]
+    (trouble,) = site.coordinator.report.troubles
+    assert (trouble.worker, trouble.reason) == ("n/1", "it failed what others could do")
+    await asyncio.sleep(1.0)
+    await site.up("n/1")
+    assert site.joined()[-1] == [("n/0", 1), ("n/1", 3)], "the plan names another process"
+
+
+async def test_a_worker_that_was_given_up_is_tried_again_for_another_runner(site: Site) -> None:
+    await site.up("n/0")
+    await site.up("n/1")
+    await site.prepare()
+    for _ in range(MOST_BAD_LIVES):
+        await site.end("n/1", 60.0)
+    assert [trouble.given_up for trouble in site.coordinator.report.troubles] == [True]
+    started = len(site.launcher.started)
+    await site.prepare("another")
+    assert len(site.launcher.started) == started + 1

@@ -38,7 +38,7 @@ class SlowStore(BundleStore):
         self, offer: BundleOffer, key: str, *, limit_s: float | None = None
     ) -> BundleOffer:
         self.begun.append(offer.store.port)
-        await asyncio.sleep(SECONDS)
+        await asyncio.sleep(SECONDS * (2 if "evaluation" in key else 1))
         if self.fails:
             raise TransferFailed("its holder is gone")
         self.done.append(key)
@@ -77,7 +77,8 @@ def offered(version: int, store=STORE, checksum: int = 5, role: str = "rollout")
 
 
 def hold(version: int, store=STORE, checksum: int = 5, evaluation=None) -> WeightsOffer:
-    return WeightsOffer(version, offered(version, store, checksum), evaluation)
+    rollout = (offered(version, store, checksum),)
+    return WeightsOffer(version, rollout, (evaluation,) if evaluation else ())
 
 
 @pytest.fixture
@@ -93,24 +94,31 @@ async def test_workers_read_the_nodes_own_copies(node: Node) -> None:
     evaluation = offered(3, checksum=6, role="evaluation")
     await node.has_told(hold(3, evaluation=evaluation), keep=(2,))
     (held,) = node.copies.held
-    assert held.evaluation is not None
-    assert [held.rollout.key, held.evaluation.key] == node.store.done
+    assert [part.key for part in held.parts] == node.store.done
     assert node.files() == {"000003-rollout.00000005", "000003-evaluation.00000006"}
-    assert held.rollout.store == held.evaluation.store == node.store.endpoint
+    assert all(part.store == node.store.endpoint for part in held.parts)
     assert node.changes == 1
 
 
 async def test_a_version_is_there_when_both_of_its_roles_are(node: Node) -> None:
     await node.told(hold(3, evaluation=offered(3, checksum=6, role="evaluation")))
     await asyncio.sleep(1.5 * SECONDS)
-    assert node.copies.held == ()
+    assert (node.copies.held, len(node.store.done)) == ((), 1)
     await asyncio.sleep(SECONDS)
     assert len(node.copies.held) == 1
 
 
+async def test_all_parts_of_a_version_are_fetched_at_the_same_time(node: Node) -> None:
+    parts = tuple(offered(3, checksum=rank, role=f"rollout-{rank}") for rank in range(4))
+    await node.told(WeightsOffer(3, parts))
+    await asyncio.sleep(1.5 * SECONDS)
+    (held,) = node.copies.held
+    assert [part.checksum for part in held.rollout] == [0, 1, 2, 3]
+
+
 async def test_a_copy_of_a_copy_has_the_same_name(node: Node) -> None:
     rollout = msgspec.structs.replace(offered(3, HOLDER), key="weights/000003-rollout.00000005")
-    await node.has_told(WeightsOffer(3, rollout))
+    await node.has_told(WeightsOffer(3, (rollout,)))
     assert node.files() == {"000003-rollout.00000005"}
 
 
@@ -163,7 +171,7 @@ async def test_a_version_that_was_trained_again_replaces_the_old_one(node: Node)
     await node.told(hold(3, checksum=6))
     assert node.copies.held == (), "it is another by now"
     await asyncio.sleep(2 * SECONDS)
-    assert [held.rollout.checksum for held in node.copies.held] == [6]
+    assert [held.rollout[0].checksum for held in node.copies.held] == [6]
     assert node.files() == {"000003-rollout.00000006"}
 
 
@@ -211,3 +219,19 @@ async def test_what_the_trainer_published_before_the_node_heard_of_the_job_stays
     node.store.put("weights/000000-rollout", b"weights")
     node.copies.begin("job")
     assert node.files() == {"000000-rollout"}
+
+
+async def test_the_state_of_training_is_dropped_with_its_job(node: Node) -> None:
+    state = Path(node.store.endpoint.root) / "state"
+    node.store.put("state/1", b"state")
+    node.copies.begin("job")
+    assert (state / "1").exists(), "it is of the job that goes on"
+    node.copies.begin("another")
+    assert not state.exists()
+
+
+async def test_a_state_that_is_left_before_the_node_heard_of_the_job_stays(node: Node) -> None:
+    node.copies.begin("")
+    node.store.put("state/1", b"state")
+    node.copies.begin("job")
+    assert (Path(node.store.endpoint.root) / "state" / "1").exists()

@@ -99,7 +99,7 @@ class Town:
         sink = self.store.writable_by("node")
         membership = Membership(*[self.dispatcher.ref] * 2, sink)
         offer = self.store.put("weights/0", pack(weights))
-        plan = JobPlan("job", membership, (WeightsOffer(0, offer),), (0,), spec=job().work)
+        plan = JobPlan("job", membership, (WeightsOffer(0, (offer,)),), (0,), spec=job().work)
         self.coordinator.tell(self.node, self.coordinator.change(job=plan))
         await until(lambda: len({pull.worker for pull in self._pulls(1)}) == len(models))
 

@@ -49,7 +49,7 @@ class Bench:
         return await self.store.copy(published, content_key(published.key, zlib.crc32(data)))
 
     async def hold(self, version: int, offer: BundleOffer, *keep: int) -> None:
-        await self.weights.hold((version, False), offer)
+        await self.weights.hold((version, False), (offer,))
         self.weights.keep(keep or (version,))
 
     async def maps(self, count: int) -> None:
@@ -136,4 +136,4 @@ async def test_what_is_no_copy_of_the_node_is_fetched(bench: Bench) -> None:
 async def test_a_malformed_copy_is_not_held(bench: Bench) -> None:
     offer = await bench.copied(1, b"\xff" * 64)
     with pytest.raises(TransferFailed, match="malformed"):
-        await bench.weights.hold((1, False), offer)
+        await bench.weights.hold((1, False), (offer,))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
+import torch
 from job_kit import STORE, Recorder, recorder, settle
 from msgspec.structs import replace
 from plan_kit import Planner
@@ -32,6 +33,9 @@ class Bench:
         self.events: list[str] = []
         self.reports: list[tuple[int, ...]] = []
         self.model_fails = self.weights_fail = False
+        self.error: Exception | None = None
+        """Raised as the model is loaded."""
+        self.given_up: list[str] = []
         self.planner = Planner()
         self.membership = Membership(actor.ref, actor.ref, STORE)
         engine: Any = self
@@ -42,6 +46,7 @@ class Bench:
             begin=lambda plan, spec: self.events.append(f"begin {plan.job_id}"),
             end=lambda: self.events.append("end"),
             changed=lambda: self.reports.append(self.holdings.versions(evaluation=False)),
+            give_up=self.given_up.append,
             timings=WorkerTimings(),
         )
 
@@ -49,13 +54,15 @@ class Bench:
         await asyncio.sleep(SECONDS)
         if self.model_fails:
             raise CheckpointError("no such file")
+        if self.error is not None:
+            raise self.error
         self.events.append("model")
 
-    async def fetch_weights(self, offer: BundleOffer) -> object:
+    async def fetch_weights(self, parts: Sequence[BundleOffer]) -> object:
         await asyncio.sleep(SECONDS)
         if self.weights_fail:
             raise TransferFailed("the store is away")
-        self.events.append(f"weights {offer.checksum}")
+        self.events.append(f"weights {parts[0].checksum}")
         return object()
 
     async def prepare(self, job_id: str = "job", **changes: Any) -> None:
@@ -153,13 +160,22 @@ async def test_a_model_that_cannot_be_loaded_is_tried_again_by_another_runner_on
     await bench.prepare()
     await bench.hold(1)
     await asyncio.sleep(10 * SECONDS)
-    assert bench.holdings.problem == "CheckpointError: no such file"
-    assert bench.events == []
+    assert bench.holdings.problem == "the model cannot be loaded: CheckpointError: no such file"
+    assert (bench.events, bench.given_up) == ([], [])
     bench.model_fails = False
     await bench.prepare(runner=replace(bench.membership.runner, incarnation=77))
     assert bench.holdings.problem == ""
     await asyncio.sleep(3 * SECONDS)
     assert bench.holdings.versions(evaluation=False) == (1,)
+
+
+async def test_a_model_that_another_process_might_load_ends_this_one(bench: Bench) -> None:
+    bench.error = torch.OutOfMemoryError("tried to allocate 41 GiB")
+    await bench.prepare()
+    await asyncio.sleep(2 * SECONDS)
+    (reason,) = bench.given_up
+    assert reason.startswith("the model cannot be loaded: OutOfMemoryError: tried to allocate")
+    assert bench.holdings.problem == reason
 
 
 async def test_a_job_that_is_over_before_its_model_is_loaded_never_begins(bench: Bench) -> None:

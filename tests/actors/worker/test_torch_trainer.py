@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping
 
 import pytest
 import torch
@@ -13,6 +13,7 @@ from spotlight.actors.protocol import StartTrainer, Train, TrainingSample
 from spotlight.actors.worker.torch_trainer import TorchTrainer, assemble
 from spotlight.diffusion.progress import Progress
 from spotlight.types import BundleOffer, StoreEndpoint
+from tests.training.fakes import same_bits
 
 STORE = StoreEndpoint("127.0.0.1", 1, "token", "m", "/r")
 A, B = (BundleOffer(key, 1, 1, STORE) for key in "ab")
@@ -21,6 +22,11 @@ MESSAGE = Train(
     0,
     tuple(TrainingSample(*row) for row in (("p", B, 1, 0.5), ("q", A, 0, -0.5), ("p", B, 0, 0.25))),
 )
+
+
+def build(state: Mapping[str, Tensor] | None = None) -> TorchTrainer:
+    """The only rank, from a state or from the job's model."""
+    return TorchTrainer(StartTrainer("job", job(), 0, 1, "", 0, (), 1), state, "", None, 30.0)
 
 
 def bundles(*, noisy: int = 0) -> dict[str, dict[str, Tensor]]:
@@ -62,11 +68,17 @@ def test_the_rows_of_other_ranks_need_not_be_there() -> None:
 
 
 @pytest.fixture(scope="module")
-def trainer(tmp_path_factory: pytest.TempPathFactory) -> TorchTrainer:
-    folder: Path = tmp_path_factory.mktemp("run")
-    order = StartTrainer("job", job(), 0, 1, "", str(folder), 0, 1)
-    return TorchTrainer(order, "", None, 30.0)
+def trainer() -> TorchTrainer:
+    return build()
 
 
 def test_the_only_rank_wants_all_samples(trainer: TorchTrainer) -> None:
     assert [offer.key for offer in trainer.wants(MESSAGE)] == ["a", "b"]
+
+
+def test_a_rank_that_begins_from_a_state_has_the_same_weights(trainer: TorchTrainer) -> None:
+    other = {name: it + 1 if it.is_floating_point() else it for name, it in trainer.state().items()}
+    assert not same_bits(build(other).weights("rollout"), trainer.weights("rollout"))
+    again = build(trainer.state())
+    assert same_bits(again.weights("rollout"), trainer.weights("rollout"))
+    assert same_bits(again.weights("evaluation"), trainer.weights("evaluation"))

@@ -9,17 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from job_kit import Recorder, job, recorder
 from msgspec import structs
 from plan_kit import Planner
 from runtime_kit import Cluster
 
 from spotlight.actors.protocol import (
+    ExportedModel,
     ExportModel,
     GetTrainer,
     Membership,
     Publish,
-    SaveCheckpoint,
+    SavedState,
+    SaveState,
     StartTrainer,
     Train,
     TrainedIteration,
@@ -33,6 +36,7 @@ from spotlight.actors.worker.torch_engine import TorchEngine
 from spotlight.actors.worker.trainer_rank import TrainerRank
 from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.errors import TrainingDiverged, TransferFailed, TransportError
+from spotlight.jobs import ModelSpec
 from spotlight.transport.tensors import BundleStore
 from spotlight.types import BundleOffer, StoreEndpoint
 
@@ -52,7 +56,7 @@ def published(runner: Recorder) -> list[WeightsOffer]:
     return [each.published for each in reports(runner) if each.published is not None]
 
 
-def saved(runner: Recorder) -> list[int]:
+def saved(runner: Recorder) -> list[SavedState]:
     return [each.saved for each in reports(runner) if each.saved is not None]
 
 
@@ -86,8 +90,7 @@ class FakeTrainer:
     def __init__(self) -> None:
         self.batches: list[tuple[int, dict[str, bytes]]] = []
         self.error: Exception | None = None
-        self.saved: list[Path] = []
-        self.exported: list[tuple[Path, Path]] = []
+        self.closed = False
 
     def wants(self, message: Train) -> Sequence[BundleOffer]:
         return sorted({sample.bundle for sample in message.samples}, key=lambda offer: offer.key)
@@ -98,17 +101,14 @@ class FakeTrainer:
         self.batches.append((message.iteration, dict(bundles)))
         return {"loss": 1.0 / (message.iteration + 1)}
 
-    def pack_weights(self, role: str) -> bytes:
+    def weights(self, role: str) -> bytes:
         return f"{role} {len(self.batches)}".encode()
 
-    def save(self, path: Path, metadata: dict[str, str]) -> None:
-        self.saved.append(path)
-
-    def export(self, checkpoint: Path, folder: Path) -> None:
-        self.exported.append((checkpoint, folder))
+    def state(self) -> bytes:
+        return f"state {len(self.batches)}".encode()
 
     def close(self) -> None:
-        pass
+        self.closed = True
 
 
 class GymEngine(TorchEngine):
@@ -121,9 +121,22 @@ class GymEngine(TorchEngine):
         self.built = 0
         self.rendezvous = ""
         self.uploads_to_fail = 0
+        self.begun_from: list[bytes | None] = []
+        """The states that trainers were built from."""
+        self.saved: list[tuple[StoreEndpoint, str, dict[str, str]]] = []
+        self.exported: list[BundleOffer] = []
+        self.states_asked_of: list[str] = []
+        """Machines of the stores that a state was to be had from."""
 
-    def build_trainer(self, order: StartTrainer, rendezvous: str, listener: Listener | None) -> Any:
+    def build_trainer(
+        self,
+        order: StartTrainer,
+        state: bytes | None,
+        rendezvous: str,
+        listener: Listener | None,
+    ) -> Any:
         self.built += 1
+        self.begun_from.append(state)
         self.rendezvous = rendezvous
         if listener is not None:
             listener.close()
@@ -140,6 +153,38 @@ class GymEngine(TorchEngine):
             raise TransferFailed("the store is away")
         return self.store.put(key, data)
 
+    async def save_weights(self, store: StoreEndpoint, key: str, weights: bytes) -> BundleOffer:
+        return await self.upload(store, key, weights)
+
+    async def save_state(
+        self, store: StoreEndpoint, key: str, state: bytes, metadata: dict[str, str]
+    ) -> BundleOffer:
+        offer = await self.upload(store, key, state)
+        self.saved.append((store, key, metadata))
+        return structs.replace(offer, store=structs.replace(offer.store, machine=store.machine))
+
+    async def fetch_state(self, offer: BundleOffer) -> bytes:
+        self.states_asked_of.append(offer.store.machine)
+        return await self.fetch(offer)
+
+    async def export(
+        self, model: ModelSpec, checkpoint: BundleOffer, store: StoreEndpoint
+    ) -> tuple[BundleOffer, ...]:
+        self.exported.append(checkpoint)
+        return (self.store.put("export/weights", b"weights"),)
+
+
+def start(
+    completed: int = 0,
+    term: int = 1,
+    *,
+    rank: int = 0,
+    world: int = 1,
+    rendezvous: str = "",
+    state: tuple[BundleOffer, ...] = (),
+) -> StartTrainer:
+    return StartTrainer("job", job(), rank, world, rendezvous, completed, state, term)
+
 
 class Gym:
     runner: Recorder
@@ -151,7 +196,6 @@ class Gym:
     system: ActorSystem
     store: BundleStore
     context: WorkerContext
-    run_folder: Path
     elsewhere: Callable[[str], Awaitable[ActorSystem]]
     """Another process."""
 
@@ -175,9 +219,16 @@ class Gym:
         self.leader.tell(self.rank, self.planner.end())
         await settle()
 
-    async def start(self, completed: int = 0, term: int = 1) -> None:
-        folder = str(self.run_folder)
-        await self.tell(StartTrainer("job", job(), 0, 1, "", folder, completed, term))
+    async def start(
+        self, completed: int = 0, term: int = 1, state: tuple[BundleOffer, ...] = ()
+    ) -> None:
+        await self.tell(start(completed, term, state=state))
+
+    def state(self, machine: str = "", token: str = "") -> BundleOffer:
+        """One that a store has; with the token `gone`, that it had."""
+        offer = self.store.put("state/1", b"a state")
+        changes = {"machine": machine or offer.store.machine, "token": token or offer.store.token}
+        return structs.replace(offer, store=structs.replace(offer.store, **changes))
 
     async def completed(self, job_id: str = "job") -> int:
         answer = await self.runner.ask(self.rank, GetTrainer(job_id), timeout_s=1.0)
@@ -198,7 +249,6 @@ class Gym:
 @pytest.fixture
 async def gym(tmp_path: Path) -> AsyncIterator[Gym]:
     gym = Gym()
-    gym.run_folder = tmp_path / "run"
     store = BundleStore(tmp_path / "store", token="token")
     await store.start()
     gym.engine = GymEngine(store)
@@ -210,7 +260,8 @@ async def gym(tmp_path: Path) -> AsyncIterator[Gym]:
         gym.runner = await recorder(elsewhere, "runner")
         gym.elsewhere = cluster.system
         gym.system = system
-        gym.context = WorkerContext("w", 1, gym.system.address)
+        fault_of = gym.engine.fault_of
+        gym.context = WorkerContext("w", 1, gym.system.address, fault_of=fault_of)
         gym.leader, gym.planner = await recorder(system, "leader"), Planner()
         gym.rank = await system.spawn(lambda: TrainerRank(gym.context, gym.engine), "trainer-rank")
         await gym.prepare(gym.runner)
@@ -382,35 +433,123 @@ async def test_weights_of_another_version_than_asked_for_are_never_published(gym
     assert "asked to publish iteration 0, but 1 are trained" in errors(gym.runner)[-1]
 
 
-async def test_a_checkpoint_is_saved_as_often_as_asked_for_but_only_of_what_is_trained(
+async def test_the_state_is_left_in_every_store_of_the_order(gym: Gym) -> None:
+    await gym.start()
+    await gym.tell(gym.batch(0))
+    stores = tuple(structs.replace(gym.store.endpoint, machine=name) for name in ("here", "there"))
+    await gym.tell(SaveState(1, stores))
+    metadata = {"job": "job", "completed": "1"}
+    assert gym.engine.saved == [(each, "state/1", metadata) for each in stores]
+    (answer,) = saved(gym.runner)
+    assert answer.iteration == 1
+    assert [offer.store.machine for offer in answer.offers] == ["here", "there"]
+    assert await gym.engine.fetch(answer.offers[0]) == b"state 1"
+
+
+async def test_the_state_is_left_once_however_often_it_is_asked_for(gym: Gym) -> None:
+    await gym.start()
+    order = SaveState(0, (gym.store.writable_by("node"),))
+    await gym.tell(order)
+    await gym.tell(order)
+    assert len(gym.engine.saved) == 1
+    first, second = saved(gym.runner)
+    assert first == second
+
+
+async def test_a_coordinator_that_came_back_is_left_the_state_where_its_store_is_now(
     gym: Gym,
 ) -> None:
     await gym.start()
+    await gym.tell(SaveState(0, (gym.store.writable_by("node"),)))
+    await gym.tell(SaveState(0, (gym.store.writable_by("node again"),)))
+    assert len(gym.engine.saved) == len(saved(gym.runner)) == 2
+
+
+async def test_only_the_state_of_what_is_trained_is_saved(gym: Gym) -> None:
+    await gym.start()
     await gym.tell(gym.batch(0))
-    await gym.tell(SaveCheckpoint(1))
-    await gym.tell(SaveCheckpoint(1))
-    assert saved(gym.runner) == [1, 1]
-    (path,) = gym.engine.trainer.saved
-    assert path == gym.run_folder / "checkpoints" / "iteration-000001.safetensors"
-    await gym.tell(SaveCheckpoint(2))
-    assert "1 are trained" in errors(gym.runner)[-1]
+    await gym.tell(SaveState(2, (gym.store.writable_by("node"),)))
+    assert (gym.engine.saved, saved(gym.runner)) == ([], [])
+    assert "asked to save iteration 2, but 1 are trained" in errors(gym.runner)[-1]
+
+
+async def test_the_state_is_left_when_the_store_is_back(gym: Gym) -> None:
+    """As it was when it was asked for, though training may have gone on since."""
+    await gym.start()
+    gym.engine.uploads_to_fail = 2
+    await gym.tell(SaveState(0, (gym.store.writable_by("node"),)))
+    await gym.tell(gym.batch(0))
+    await asyncio.sleep(10.0)
+    (answer,) = saved(gym.runner)
+    assert await gym.engine.fetch(answer.offers[0]) == b"state 0"
+    assert errors(gym.runner) == []
+
+
+async def test_it_begins_from_a_state_that_a_store_has(gym: Gym) -> None:
+    await gym.start(3, state=(gym.state(),))
+    assert gym.engine.begun_from == [b"a state"]
+    assert await gym.completed() == 3
+
+
+async def test_it_begins_with_the_jobs_model_where_there_is_no_state(gym: Gym) -> None:
+    await gym.start()
+    assert gym.engine.begun_from == [None]
+
+
+async def test_the_state_is_had_from_the_next_one_when_the_first_has_none(gym: Gym) -> None:
+    holders = gym.state("first", token="gone"), gym.state("second"), gym.state("third")
+    await gym.start(3, state=holders)
+    assert gym.engine.begun_from == [b"a state"]
+    assert gym.engine.states_asked_of == ["first", "second"]
+    assert errors(gym.runner) == []
+
+
+async def test_the_state_is_asked_for_again_for_a_while(gym: Gym) -> None:
+    away = gym.state(token="gone")
+    await gym.start(3, state=(away,))
+    await asyncio.sleep(5.0)
+    assert len(gym.engine.states_asked_of) > 1
+    assert (gym.engine.built, errors(gym.runner)) == (0, [])
+
+
+async def test_a_state_that_nobody_has_is_reported_as_lost(gym: Gym) -> None:
+    await gym.start(3, state=(gym.state("a", token="gone"), gym.state("b", token="gone")))
+    await asyncio.sleep(2 * gym.context.timings.delivery.away_limit_s)
+    report = gym.runner.last(TrainerReport)
+    assert "TransferFailed" in report.error
+    assert (report.lost_state, report.lost_others, report.completed) == (True, True, -1)
+    assert gym.engine.built == 0
+
+
+async def test_samples_that_nobody_has_are_no_lost_state(gym: Gym) -> None:
+    await gym.start()
+    order = gym.batch(0)
+    gone = gym.state(token="gone")
+    samples = tuple(structs.replace(sample, bundle=gone) for sample in order.samples)
+    await gym.tell(structs.replace(order, samples=samples))
+    await asyncio.sleep(2 * gym.context.timings.delivery.away_limit_s)
+    report = gym.runner.last(TrainerReport)
+    assert (report.lost_others, report.lost_state) == (True, False)
+
+
+async def test_one_that_is_given_up_while_it_fetches_asks_for_nothing_more(gym: Gym) -> None:
+    await gym.start(3, state=(gym.state("old", token="gone"),))
+    await gym.start(3, term=2, state=(gym.state("new"),))
+    asked = gym.engine.states_asked_of.copy()
+    await asyncio.sleep(2 * gym.context.timings.delivery.away_limit_s)
+    assert gym.engine.states_asked_of == asked, "only the new one's"
+    assert (gym.engine.built, errors(gym.runner)) == (1, [])
+    assert built(gym.runner) == [TrainerReport(2, 0, 3)]
 
 
 async def test_the_weights_of_a_checkpoint_are_exported_when_asked_for(gym: Gym) -> None:
     await gym.start()
     await gym.tell(gym.batch(0))
-    await gym.tell(ExportModel(1, 0))
-    checkpoint = gym.run_folder / "checkpoints" / "iteration-000000.safetensors"
-    assert gym.engine.trainer.exported == [(checkpoint, gym.run_folder / "export")]
-    assert gym.runner.last(TrainerReport).exported == 0
-
-
-async def test_nothing_is_exported_for_a_runner_that_knows_less(gym: Gym) -> None:
-    await gym.start()
-    await gym.tell(gym.batch(0))
-    await gym.tell(ExportModel(0, 0))
-    assert gym.engine.trainer.exported == []
-    assert "1 are trained" in errors(gym.runner)[-1]
+    checkpoint = gym.state()
+    await gym.tell(ExportModel(1, 0, checkpoint, gym.store.writable_by("node")))
+    assert gym.engine.exported == [checkpoint]
+    exported = gym.runner.last(TrainerReport).exported
+    assert exported == ExportedModel(0, (gym.store.put("export/weights", b"weights"),))
 
 
 async def test_an_error_of_the_trainer_becomes_a_message(gym: Gym) -> None:
@@ -435,7 +574,7 @@ async def test_work_for_a_job_that_has_ended_is_ignored(gym: Gym) -> None:
 async def test_an_order_of_nobody_ends_no_trainer(gym: Gym) -> None:
     """Whoever can reach the port may leave out who it is."""
     elsewhere = await gym.elsewhere("stranger")
-    elsewhere.tell(gym.rank, StartTrainer("job", job(), 0, 1, "", str(gym.run_folder), 0, 99))
+    elsewhere.tell(gym.rank, start(term=99))
     await settle()
     await gym.start()
     assert (gym.engine.built, await gym.completed()) == (1, 0)
@@ -449,16 +588,16 @@ async def test_a_strangers_orders_are_refused(gym: Gym) -> None:
     orders = [
         gym.batch(0),
         Publish(0, False, gym.store.writable_by("node")),
-        SaveCheckpoint(0),
-        ExportModel(0, 0),
-        StartTrainer("job", job(), 0, 1, "", str(gym.run_folder / "elsewhere"), 0, 99),
+        SaveState(0, (gym.store.writable_by("node"),)),
+        ExportModel(0, 0, gym.state(), gym.store.writable_by("node")),
+        start(term=99),
     ]
     for order in orders:
         stranger.tell(gym.rank, order)
     await settle()
     assert stranger.inbox == []
     assert gym.engine.trainer.batches == []
-    assert not gym.run_folder.exists()
+    assert (gym.engine.saved, gym.engine.exported) == ([], [])
     assert (gym.engine.built, await gym.completed()) == (1, 0)
     assert gym.system.dead_letters.counts["not_allowed"] == len(orders) - 1
 
@@ -467,14 +606,14 @@ async def test_only_the_node_says_whose_orders_count(gym: Gym) -> None:
     stranger = await recorder(await gym.elsewhere("stranger"), "stranger")
     membership = Membership(*[stranger.ref] * 2, gym.store.writable_by("node"))
     stranger.tell(gym.rank, Planner().prepare(membership))
-    stranger.tell(gym.rank, StartTrainer("job", job(), 0, 1, "", str(gym.run_folder), 0, 9))
+    stranger.tell(gym.rank, start(term=9))
     await settle()
     assert gym.engine.built == 0
 
 
 async def test_an_order_that_comes_before_its_runner_is_named_waits_for_that(gym: Gym) -> None:
     successor = await recorder(await gym.elsewhere("another"), "runner")
-    successor.tell(gym.rank, StartTrainer("job", job(), 0, 1, "", str(gym.run_folder), 0, 2))
+    successor.tell(gym.rank, start(term=2))
     await settle()
     assert gym.engine.built == 0
     await gym.prepare(successor)
@@ -483,7 +622,7 @@ async def test_an_order_that_comes_before_its_runner_is_named_waits_for_that(gym
 
 
 async def test_rank_0_of_several_says_where_it_listens_as_often_as_it_is_told(gym: Gym) -> None:
-    order = StartTrainer("job", job(), 0, 2, "", str(gym.run_folder), 0, 1)
+    order = start(world=2)
     async with gym.context.accelerator_turn():
         await gym.tell(order)
         await gym.tell(order)
@@ -498,7 +637,7 @@ async def test_rank_0_of_several_says_where_it_listens_as_often_as_it_is_told(gy
 
 
 async def test_the_ranks_behind_the_first_meet_it_where_they_are_told(gym: Gym) -> None:
-    await gym.tell(StartTrainer("job", job(), 1, 2, "somewhere:1", str(gym.run_folder), 0, 1))
+    await gym.tell(start(rank=1, world=2, rendezvous="somewhere:1"))
     await settle()
     assert gym.engine.rendezvous == "somewhere:1"
 
@@ -526,3 +665,13 @@ async def test_ranks_that_lost_each_other_say_so(gym: Gym) -> None:
     gym.engine.trainer.error = TransportError("all-reduce: rank 0 of 2 lost its peers")
     await gym.tell(gym.batch(0))
     assert gym.runner.last(TrainerReport).lost_others
+
+
+async def test_what_a_lost_accelerator_leaves_undone_is_not_answered(gym: Gym) -> None:
+    """Its process ends, and others train; the job has not failed."""
+    await gym.start()
+    gym.engine.trainer.error = torch.AcceleratorError("CUDA error: device-side assert triggered")
+    await gym.tell(gym.batch(0))
+    assert gym.context.ends_because.startswith("the accelerator is lost: AcceleratorError")
+    assert trained(gym.runner) == []
+    assert not any(answer.error for answer in gym.runner.all(TrainerReport))

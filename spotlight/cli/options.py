@@ -1,0 +1,27 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+StoreOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--store",
+        metavar="DIR",
+        help="Folder in which a node keeps its copies of the weights, instead of shared memory"
+        " (/dev/shm).",
+    ),
+]
+MirrorOption = Annotated[
+    str,
+    typer.Option(
+        "--mirror",
+        metavar="URL",
+        help="Copy each run to object storage as URL/RUN, so that it survives this machine:"
+        " file://, s3:// or gs://.",
+    ),
+]

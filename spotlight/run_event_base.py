@@ -1,0 +1,24 @@
+"""What all events of a run have in common; the events themselves are in `run_events`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class RunEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
+    """Something that happened in a run."""
+
+    time_s: float = 0.0
+    """Seconds of run time when it happened; filled in when the line is written."""
+
+    @property
+    def name(self) -> str:
+        """The name of the event in its line."""
+        return str(self.__struct_config__.tag)
+
+    def fields(self) -> dict[str, Any]:
+        """What the event says, without its name and its time, as data for JSON."""
+        said: dict[str, Any] = msgspec.to_builtins(self)
+        return {key: value for key, value in said.items() if key not in ("event", "time_s")}

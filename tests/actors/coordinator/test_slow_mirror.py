@@ -1,0 +1,122 @@
+"""Object storage that hangs: the job's loop and its end do not wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import AsyncIterator, Coroutine
+from pathlib import Path
+from typing import Any, cast
+
+import fsspec
+import pytest
+
+from spotlight.actors.coordinator.mirroring import Mirroring, MirrorPlace
+from spotlight.actors.protocol import JobStatus
+from spotlight.actors.runtime import Actor
+from spotlight.jobs import job_from_data
+from spotlight.run_events import RunEvent
+from spotlight.store.object_store import ObjectStore
+from spotlight.store.run_folder import RunFolder
+
+
+class Hanging(ObjectStore):
+    """Object storage in memory that answers only when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__(fsspec.filesystem("memory"), "/hanging", "memory://hanging")
+        self.asked, self.answers = threading.Event(), threading.Event()
+
+    def below(self, name: str) -> ObjectStore:
+        return self
+
+    def read(self, name: str, *, most: int) -> bytes | None:
+        self.asked.set()
+        assert self.answers.wait(30)
+        return super().read(name, most=most)
+
+
+class Tasks:
+    """Of an actor, all that a mirroring asks for."""
+
+    def __init__(self) -> None:
+        self.tasks: list[asyncio.Task[Any]] = []
+
+    def run_task(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        self.tasks.append(asyncio.create_task(coroutine))
+        return self.tasks[-1]
+
+
+class Scene:
+    def __init__(self, folder: RunFolder) -> None:
+        self.store = Hanging()
+        self.place = MirrorPlace(self.store, random.Random(0))
+        self.events: list[RunEvent] = []
+        self.tasks = Tasks()
+        self.mirroring = Mirroring(
+            cast(Actor, self.tasks),
+            self.place,
+            folder,
+            "run-1",
+            event=self.events.append,
+            close_limit_s=0.05,
+        )
+
+    async def hang(self) -> None:
+        """Until a copy has begun."""
+        self.mirroring.take(0)
+        await asyncio.to_thread(self.store.asked.wait, 30)
+
+
+@pytest.fixture
+async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
+    fsspec.filesystem("memory").store.clear()
+    job = job_from_data(
+        {
+            "name": "small",
+            "model": {"checkpoint": "builtin:ocr-tiny"},
+            "prompts": {"train": "builtin:train", "validation": "builtin:validation"},
+            "sampler": {"height": 32, "width": 64},
+        }
+    )
+    folder = RunFolder.create(tmp_path / "run", job)
+    scene = Scene(folder)
+    yield scene
+    scene.store.answers.set()
+    scene.place.close()
+    await asyncio.gather(*scene.tasks.tasks, return_exceptions=True)
+    folder.close()
+
+
+async def test_commits_do_not_wait_and_only_the_newest_is_copied(scene: Scene) -> None:
+    await scene.hang()
+    for completed in (1, 2, 3):
+        scene.mirroring.take(completed)
+    status = scene.mirroring.status
+    assert status is not None and (status.completed, status.committed) == (None, 3)
+    scene.store.answers.set()
+    await scene.tasks.tasks[0]
+    assert [getattr(event, "iteration", None) for event in scene.events] == [0, 3]
+
+
+async def test_the_end_of_a_job_waits_no_longer_than_it_may(scene: Scene) -> None:
+    await scene.hang()
+    ended: asyncio.Future[JobStatus] = asyncio.get_running_loop().create_future()
+    scene.mirroring.end(JobStatus(outcome="finished"), ended.set_result)
+    status = await asyncio.wait_for(ended, 30)
+    assert status.outcome == "finished"
+    assert status.mirror is not None
+    assert "was not copied within 0.05 s" in status.mirror.problem
+
+
+async def test_a_copy_that_waits_for_another_job_s_is_dropped_with_its_job(scene: Scene) -> None:
+    busy = scene.place.thread.submit(scene.store.answers.wait, 30)
+    scene.mirroring.take(1)
+    await asyncio.sleep(0)
+    scene.tasks.tasks[0].cancel()
+    await asyncio.wait(scene.tasks.tasks)
+    scene.store.answers.set()
+    await asyncio.wrap_future(busy)
+    assert not scene.store.asked.is_set()
+    assert scene.events == []
