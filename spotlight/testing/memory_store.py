@@ -166,7 +166,9 @@ class SimulatedStore:
         disk.peak = max(disk.peak, len(disk.bundles))
         return BundleOffer(key, len(data), zlib.crc32(data), self.endpoint)
 
-    async def copy(self, offer: BundleOffer, key: str, *, limit_s: float) -> BundleOffer:
+    async def copy(
+        self, offer: BundleOffer, key: str, *, limit_s: float, base: BundleOffer | None = None
+    ) -> BundleOffer:
         """Keep the bundle of another store under a key of ours."""
         return self.put(key, await self._stores.fetch(offer))
 

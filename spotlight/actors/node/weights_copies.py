@@ -43,6 +43,8 @@ class WeightsCopies:
         """Those of the latest plan."""
         self._copies: dict[int, dict[str, BundleOffer]] = {}
         """By version, and by what the trainers called the bundle."""
+        self._broken: dict[int, set[str]] = {}
+        """By version, what could not be copied; the next attempt takes it whole."""
         self._missed: dict[int, MissedWeights] = {}
         self._transfers: dict[int, tuple[WeightsOffer, asyncio.Task[None]]] = {}
         """What is fetched now, by version, and the task that does."""
@@ -67,6 +69,7 @@ class WeightsCopies:
                 self._store.delete(of_the_job)
         self._job_id = job_id
         self._copies.clear()
+        self._broken.clear()
         self.follow((), ())
 
     def follow(self, offers: Sequence[WeightsOffer], versions: Sequence[int]) -> None:
@@ -80,6 +83,7 @@ class WeightsCopies:
                 task.cancel()
                 del self._transfers[version]
         for version in [each for each in self._copies if versions and each not in versions]:
+            self._broken.pop(version, None)
             for copy in self._copies.pop(version).values():
                 self._drop(copy)
         for version, offer in self._offers.items():
@@ -106,14 +110,29 @@ class WeightsCopies:
         held = copies.get(original)
         if held is not None and _same(held, offer):
             return
-        copy = await self._store.copy(
-            offer,
-            content_key(original, offer.checksum),
-            limit_s=transfer_limit_s(offer.nbytes, self._timings),
-        )
+        try:
+            copy = await self._store.copy(
+                offer,
+                content_key(original, offer.checksum),
+                limit_s=transfer_limit_s(offer.nbytes, self._timings),
+                base=self._base_of(version, original),
+            )
+        except TransferFailed:
+            self._broken.setdefault(version, set()).add(original)
+            raise
         if held is not None:  # before the version was trained again
             self._store.delete(held.key)
         copies[original] = copy
+
+    def _base_of(self, version: int, original: str) -> BundleOffer | None:
+        """The same part of the newest version before, as far as it is here."""
+        if original in self._broken.get(version, ()):
+            return None
+        for earlier in sorted((v for v in self._copies if v < version), reverse=True):
+            for key, copy in self._copies[earlier].items():
+                if _part(key) == _part(original):
+                    return copy
+        return None
 
     def _copy_of(self, offer: WeightsOffer) -> WeightsOffer | None:
         """If all of it is here."""
@@ -135,6 +154,11 @@ class WeightsCopies:
 
 def _same(copy: BundleOffer, offer: BundleOffer) -> bool:
     return (copy.nbytes, copy.checksum) == (offer.nbytes, offer.checksum)
+
+
+def _part(original: str) -> str:
+    """The role and the trainer rank in the key of a bundle, which are the same in all versions."""
+    return original.partition("-")[2]
 
 
 def _original(key: str) -> str:

@@ -10,29 +10,34 @@ import contextlib
 import mmap
 import secrets
 import select
+from collections.abc import Mapping
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 from isal.isal_zlib import crc32
 from msgspec import structs
 
 from spotlight.errors import TransferFailed, TransferRefused
 from spotlight.timings import TransferTimings
 from spotlight.transport.control.bad_input import clipped
-from spotlight.transport.tensors import ucx
+from spotlight.transport.tensors import deltas, ucx
 from spotlight.transport.tensors.connections import exchange
 from spotlight.transport.tensors.folder import Folder
 from spotlight.transport.tensors.incoming import Incoming, in_thread
 from spotlight.transport.tensors.keys import checked
 from spotlight.transport.tensors.offers import (
+    BASE,
     CHECKSUM,
     UCX,
     WRITTEN,
     is_intact,
     machine_identity,
     nbytes_of,
+    own_file,
 )
 from spotlight.types import BundleOffer, StoreEndpoint
 
@@ -117,17 +122,40 @@ async def put(
 
 
 async def download(
-    offer: BundleOffer, incoming: Incoming, timings: TransferTimings, limit_s: float
+    offer: BundleOffer,
+    incoming: Incoming,
+    timings: TransferTimings,
+    limit_s: float,
+    base: BundleOffer | None = None,
 ) -> None:
-    """Write what is missing of an offered bundle as it arrives, within `limit_s`.
+    """Write what is missing of an offered bundle as it arrives, within `limit_s`; of one of which
+    there is a verified copy of a similar one, the `base`, perhaps only what differs.
 
     Raises `TransferFailed` if it cannot be had intact in time; what has come stays, and the next
     `download` goes on behind it.
     """
 
     def receive(connection: HTTPConnection) -> None:
-        with _ask(connection, offer, incoming.nbytes) as response:
-            take(response)
+        path = own_file(base) if base is not None and offer.nbytes else None
+        if base is None or path is None:
+            with _ask(connection, offer, incoming.nbytes) as response:
+                return take(response)
+        old = np.memmap(path, np.uint8, "r")
+        with _ask(connection, offer, incoming.nbytes, {BASE: base.key}) as response:
+            if BASE in response.headers and old.size == offer.nbytes:
+                return take_delta(old, response)
+            return take(response)
+
+    def take_delta(old: deltas.Bytes, response: HTTPResponse) -> None:
+        def read(count: int) -> bytes:
+            data = response.read(count)
+            if len(data) < count:
+                raise TransferFailed("the connection closed in the middle of a bundle")
+            return data
+
+        while incoming.nbytes < offer.nbytes:
+            chunk = old[incoming.nbytes : incoming.nbytes + deltas.CHUNK]
+            incoming.write([deltas.decoded(chunk, read).data])
 
     def take(response: HTTPResponse) -> None:
         if response.length != offer.nbytes - incoming.nbytes:
@@ -145,7 +173,7 @@ async def download(
         left = offer.nbytes - incoming.nbytes
         with (
             ucx.receiver() as receiver,
-            _ask(connection, offer, incoming.nbytes, receiver.target) as response,
+            _ask(connection, offer, incoming.nbytes, {UCX: str(receiver.target)}) as response,
         ):
             if UCX not in response.headers:  # the store sends by UCX no longer
                 return take(response)
@@ -167,15 +195,16 @@ def limit_s_of(nbytes: int, timings: TransferTimings) -> float:
 
 
 def _ask(
-    connection: HTTPConnection, offer: BundleOffer, first: int, target: ucx.Target | None = None
+    connection: HTTPConnection,
+    offer: BundleOffer,
+    first: int,
+    how: Mapping[str, str] = MappingProxyType({}),
 ) -> Any:
     """The answer to a request for a bundle from its byte `first` on, with its body still to be
-    read; by UCX if that has a target. Raises `TransferFailed` if it is a refusal."""
-    headers = {"Authorization": f"Bearer {_sendable(offer.store.token)}"}
+    read; with headers that say how it may come. Raises `TransferFailed` if it is a refusal."""
+    headers = {"Authorization": f"Bearer {_sendable(offer.store.token)}", **how}
     if first:
         headers["Range"] = f"bytes={first}-"
-    if target is not None:
-        headers[UCX] = str(target)
     connection.request("GET", f"/{checked(offer.key)}", headers=headers)
     return _answered(connection, 206 if first else 200)
 

@@ -21,6 +21,9 @@ what is not finished in the store's folder."""
 UCX = "X-UCX"
 """The header of a request that says where UCX is to send a bundle to, and of its answer, which says
 how many bytes come."""
+BASE = "X-Base"
+"""The header of a request that names a bundle that the receiver has, and of its answer if the body
+says what differs from that one (`deltas`)."""
 _CHUNK = 1024 * 1024
 
 

@@ -1,6 +1,7 @@
 """Bundles over HTTP, on the serving side: a body that is sent from a file, and one that is read.
 
 GET /KEY    Authorization: Bearer TOKEN    [Range: bytes=FIRST-]    [X-UCX: TAG ADDRESS]
+            [X-Base: KEY, of a bundle that the receiver has: the answer may be what differs]
 PUT /KEY    Authorization: Bearer TOKEN    Content-Length: BYTES    X-Checksum: CRC-32
             [X-Written: NAME, of a file on the same machine in place of a body]
 """
@@ -11,17 +12,20 @@ import asyncio
 import os
 import re
 import threading
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from typing import BinaryIO
 
+import numpy as np
 from aiohttp import ClientError, web
 from aiohttp.abc import AbstractStreamWriter
 
 from spotlight.errors import TransferFailed, TransferRefused
-from spotlight.transport.tensors import ucx
-from spotlight.transport.tensors.offers import CHECKSUM, UCX, WRITTEN, nbytes_of
+from spotlight.transport.tensors import deltas, ucx
+from spotlight.transport.tensors.folder import Folder
+from spotlight.transport.tensors.offers import BASE, CHECKSUM, UCX, WRITTEN, nbytes_of
 
 READ_AHEAD = 1024 * 1024
 _WRITTEN = re.compile("[0-9a-f]{16}-[0-9]+")
@@ -31,6 +35,10 @@ _ENCRYPTED_CHUNK = 256 * 1024
 """Encrypting it keeps others on the port waiting."""
 _FROM = re.compile("bytes=([0-9]{1,20})-")
 _SLOWEST_BYTES_PER_S = 1e6
+_LARGEST_DELTA = 0.5
+"""As a share of its bundle. One that is larger takes more work than it saves."""
+_ENCODED_AHEAD = 4
+"""Chunks of a delta that are made at once, while others are sent."""
 
 
 class ConnectionBroken(Exception):
@@ -126,6 +134,62 @@ async def send_file(request: web.BaseRequest, file: BinaryIO, idle_s: float) -> 
     except (OSError, RuntimeError) as error:  # a closed transport is a RuntimeError
         raise ConnectionBroken from error
     return response
+
+
+def alike(folder: Folder, base: str, file: BinaryIO) -> tuple[deltas.Bytes, deltas.Bytes] | None:
+    """The bundle of the key `base` and the one in the file, if what differs is worth sending."""
+    nbytes = nbytes_of(file)
+    try:
+        with folder.open(base) as other:
+            if not nbytes or nbytes_of(other) != nbytes:
+                return None
+            old, new = (np.memmap(each, np.uint8, "r") for each in (other, file))
+    except OSError:
+        return None  # not here, or not any more
+    return (old, new) if deltas.size_of_delta(old, new) < _LARGEST_DELTA else None
+
+
+def starts_a_chunk(request: web.BaseRequest, file: BinaryIO) -> bool:
+    """Whether a delta can begin where the client wants the bundle from."""
+    return first_byte(request, nbytes_of(file)) % deltas.CHUNK == 0
+
+
+async def send_delta(
+    request: web.BaseRequest, base: deltas.Bytes, bundle: deltas.Bytes, idle_s: float
+) -> web.StreamResponse:
+    """Answer with what differs between the base that the client has and the bundle, from the chunk
+    on that it asks for. Raises as `send_file`."""
+    first = first_byte(request, bundle.size)
+    response = web.StreamResponse(
+        status=206 if first else 200, headers={BASE: request.headers[BASE]}
+    )
+    writer = await _begin(request, response)
+    try:
+        async for chunk in _encoded(base, bundle, first):
+            for start in range(0, len(chunk), READ_AHEAD):
+                async with asyncio.timeout(idle_s):
+                    await writer.write(chunk[start : start + READ_AHEAD])
+    except (OSError, RuntimeError) as error:
+        raise ConnectionBroken from error
+    return response
+
+
+async def _encoded(base: deltas.Bytes, bundle: deltas.Bytes, first: int) -> AsyncIterator[bytes]:
+    """The delta's chunks, some of which are made in threads while others are used."""
+    starts = iter(range(first, bundle.size, deltas.CHUNK))
+    ahead: deque[asyncio.Task[bytes]] = deque()
+    try:
+        while True:
+            while len(ahead) < _ENCODED_AHEAD and (start := next(starts, None)) is not None:
+                chunk = slice(start, start + deltas.CHUNK)
+                work = asyncio.to_thread(deltas.encoded, base[chunk], bundle[chunk])
+                ahead.append(asyncio.create_task(work))
+            if not ahead:
+                return
+            yield await ahead.popleft()
+    finally:
+        for task in ahead:
+            task.cancel()
 
 
 async def send_by_ucx(

@@ -32,15 +32,18 @@ from spotlight.transport.tensors.data_port import DataPort
 from spotlight.transport.tensors.folder import Folder
 from spotlight.transport.tensors.incoming import Incoming, in_thread
 from spotlight.transport.tensors.keys import checked
-from spotlight.transport.tensors.offers import UCX, machine_identity, measured, nbytes_of
+from spotlight.transport.tensors.offers import BASE, UCX, machine_identity, measured, nbytes_of
 from spotlight.transport.tensors.quota import Quota
 from spotlight.transport.tensors.serving import (
+    alike,
     announced_checksum,
     announced_nbytes,
     body_of,
     key_of,
     send_by_ucx,
+    send_delta,
     send_file,
+    starts_a_chunk,
     token_of,
     written_name,
 )
@@ -50,6 +53,9 @@ _READERS = ""
 """Who fetches bundles is not told apart."""
 _OF_FREE_SPACE = 0.9
 """The rest is for whoever else writes to the disk."""
+_DELTA_BYTES_PER_S = 1e9
+"""So much of a bundle a store compares in a second: where whole bundles come faster, a delta is no
+help."""
 _MOST_BEGUN = 2
 """Copies that broke off and are kept to be gone on with."""
 
@@ -140,6 +146,8 @@ class BundleStore:
         others."""
         self._begun: dict[tuple[str, int, int], Incoming] = {}
         """Copies that broke off, by key, size and checksum."""
+        self._whole_bytes_per_s = float("inf")
+        """How fast the latest bundle came that came whole."""
         self._endpoint: StoreEndpoint | None = None
 
     async def start(self) -> StoreEndpoint:
@@ -210,12 +218,18 @@ class BundleStore:
             return measured(file)
 
     async def copy(
-        self, offer: BundleOffer, key: str, *, limit_s: float | None = None
+        self,
+        offer: BundleOffer,
+        key: str,
+        *,
+        limit_s: float | None = None,
+        base: BundleOffer | None = None,
     ) -> BundleOffer:
         """Keep the bundle of another store, verified, under a key of ours. On one machine the file
         becomes ours too, and its bytes are not copied. What has come of a copy that broke off, or
         was cancelled, does not come again with the next, whoever offers the rest. It may take as
-        long as any transfer, unless `limit_s` says how long.
+        long as any transfer, unless `limit_s` says how long. Where bundles come slowly, and a copy
+        of ours is the `base`, which the other store has too, only what differs comes.
 
         Raises `TransferFailed` if it cannot be had intact in time, or not be kept. When it is
         cancelled no bundle of that key is left.
@@ -227,7 +241,7 @@ class BundleStore:
             if not (beside and await in_thread(lambda: incoming.link(offer))):
                 with self._quota.under_way("", offer.nbytes, alone=True):
                     within_s = limit_s or self._timings.transfer_limit_s
-                    await download(offer, incoming, self._timings, within_s)
+                    await self._download(offer, incoming, within_s, base)
             try:
                 await in_thread(incoming.keep)
             except asyncio.CancelledError:
@@ -244,6 +258,17 @@ class BundleStore:
         incoming.close()
         self._quota.forget(key)
         return BundleOffer(key, offer.nbytes, offer.checksum, self.endpoint)
+
+    async def _download(
+        self, offer: BundleOffer, incoming: Incoming, within_s: float, base: BundleOffer | None
+    ) -> None:
+        if base is not None and self._whole_bytes_per_s < _DELTA_BYTES_PER_S:
+            return await download(offer, incoming, self._timings, within_s, base)
+        loop, had = asyncio.get_running_loop(), incoming.nbytes
+        began = loop.time()
+        await download(offer, incoming, self._timings, within_s)
+        if took_s := loop.time() - began:
+            self._whole_bytes_per_s = (offer.nbytes - had) / took_s
 
     async def hand_out(self, key: str, path: Path) -> None:
         """Have a file be the bundle as well, on the disk when this returns; on another disk it is a
@@ -344,6 +369,10 @@ class BundleStore:
             if self._port.ucx and UCX in request.headers:
                 idle_s, broke = self._timings.idle_limit_s, self._port.broke_by_ucx
                 return await send_by_ucx(request, file, idle_s, broke)
+            if base := request.headers.get(BASE):
+                pair = await in_thread(lambda: alike(self._folder, base, file))
+                if pair is not None and starts_a_chunk(request, file):
+                    return await send_delta(request, *pair, self._timings.idle_limit_s)
             return await send_file(request, file, self._timings.idle_limit_s)
 
     # --- on any thread ---

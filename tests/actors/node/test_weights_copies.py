@@ -32,11 +32,19 @@ class SlowStore(BundleStore):
         self.begun: list[int] = []
         """Ports of the stores that copies were begun from."""
         self.done: list[str] = []
+        self.bases: list[str] = []
+        """Keys of what is here and like what is copied; empty where nothing is."""
         self.fails = False
 
     async def copy(
-        self, offer: BundleOffer, key: str, *, limit_s: float | None = None
+        self,
+        offer: BundleOffer,
+        key: str,
+        *,
+        limit_s: float | None = None,
+        base: BundleOffer | None = None,
     ) -> BundleOffer:
+        self.bases.append(base.key if base is not None else "")
         self.begun.append(offer.store.port)
         await asyncio.sleep(SECONDS * (2 if "evaluation" in key else 1))
         if self.fails:
@@ -235,3 +243,36 @@ async def test_a_state_that_is_left_before_the_node_heard_of_the_job_stays(node:
     node.store.put("state/1", b"state")
     node.copies.begin("job")
     assert (Path(node.store.endpoint.root) / "state" / "1").exists()
+
+
+async def test_a_part_is_copied_as_a_change_of_the_same_part_of_the_version_before(
+    node: Node,
+) -> None:
+    def parts(version: int) -> WeightsOffer:
+        roles = ("rollout-0", "rollout-1")
+        return WeightsOffer(
+            version, tuple(offered(version, checksum=version, role=r) for r in roles)
+        )
+
+    for version in (1, 2, 4):
+        await node.has_told(parts(version), keep=(1, 2))
+    assert node.store.bases == [
+        *("", ""),
+        *("weights/000001-rollout-0.00000001", "weights/000001-rollout-1.00000001"),
+        *("weights/000002-rollout-0.00000002", "weights/000002-rollout-1.00000002"),
+    ]
+
+
+async def test_what_could_not_be_copied_as_a_change_is_copied_whole_next(node: Node) -> None:
+    await node.has_told(hold(3))
+    node.store.fails = True
+    await node.has_told(hold(4), keep=(3,))
+    node.store.fails = False
+    await node.has_told(hold(4), keep=(3,))
+    await node.has_told(hold(5), keep=(3, 4))
+    assert node.store.bases == [
+        "",
+        "weights/000003-rollout.00000005",
+        "",
+        "weights/000004-rollout.00000005",
+    ]
