@@ -8,11 +8,13 @@ forward pass is float32.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from spotlight.diffusion.families.base import Family
 from spotlight.diffusion.images import ImageCodec, to_uint8
@@ -21,6 +23,8 @@ from spotlight.diffusion.schedule import Scheduler, flow_sigmas
 from spotlight.diffusion.text import TextEncoder
 from spotlight.errors import CheckpointError
 
+_computed_twice = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+"""Nothing in a block is random, and reading the state of a generator would wait for the device."""
 CACHED_PROMPTS = 256
 """So many embeddings are kept."""
 
@@ -93,6 +97,13 @@ class FlowModel:
             return positive
         unconditional = self.encode_prompts([self._negative_prompt]).select([0] * len(latents))
         return self._family.guide(positive, predict(unconditional), guidance)
+
+    def checkpoint_activations(self, enabled: bool) -> None:
+        """By the transformer's own switch, block by block."""
+        if enabled:
+            self.transformer.enable_gradient_checkpointing(_computed_twice)
+        else:
+            self.transformer.disable_gradient_checkpointing()
 
     def decode(self, latents: Tensor, height: int, width: int, frames: int = 1) -> np.ndarray:
         """Images, uint8 [B, H, W, 3], or videos [B, F, H, W, 3]."""

@@ -81,6 +81,12 @@ class DiffusionModel(Protocol):
         """
         ...
 
+    def checkpoint_activations(self, enabled: bool) -> None:
+        """Whether backward passes compute every block a second time instead of keeping what the
+        forward pass made of it; passes without gradients stay as they are.
+        """
+        ...
+
     def decode(self, latents: Tensor, height: int, width: int, frames: int = 1) -> np.ndarray:
         """Images, uint8 [B, H, W, 3] RGB, of clean latents [B, T, C], or videos [B, F, H, W, 3] of
         more frames than one; raises `NotFinite` with those that are not.

@@ -30,6 +30,10 @@ class TrainingSpec(Section, frozen=True, kw_only=True):
     """Optimizer steps per iteration; the samples are divided among them. [steps]"""
     micro_batch: int = 32
     """Samples in one forward and backward pass. [samples]"""
+    activation_checkpointing: bool = False
+    """Whether a backward pass computes every block of the transformer a second time instead of
+    keeping all that its forward pass made: the same gradients to the bit in a fraction of the
+    memory, for the time of one more forward pass."""
     learning_rate: float = 3e-4
     """AdamW's step size, after the warm-up."""
     learning_rate_schedule: Literal["constant", "linear", "cosine"] = "constant"

@@ -71,6 +71,7 @@ class Trainer:
         self._world = world
         self._group = group if world > 1 else None
         self._loss = build_loss(model, training, sampler)
+        model.checkpoint_activations(training.activation_checkpointing)
         self._weights = FlatWeights(model)
         if self._group is not None:
             self._group.broadcast(self._weights.values)

@@ -73,6 +73,9 @@ class FakeModel:
         prompts = conditioning.tensors["embeds"].mean(dim=1)
         return self.transformer(latents.to(dtype), sigmas.to(dtype), prompts.to(dtype)).float()
 
+    def checkpoint_activations(self, enabled: bool) -> None:
+        """It has no blocks."""
+
     def decode(self, latents: Tensor, height: int, width: int, frames: int = 1) -> np.ndarray:
         raise NotImplementedError
 

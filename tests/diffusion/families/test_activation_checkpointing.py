@@ -1,0 +1,106 @@
+"""Training with activation checkpointing, on the tiny checkpoint of every family."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from torch import Tensor
+
+from spotlight.diffusion.checkpoints import load_model
+from spotlight.diffusion.families.registry import FAMILIES
+from spotlight.diffusion.model import DiffusionModel
+from spotlight.diffusion.samplers import SamplerSettings, sample
+from spotlight.jobs import LoraSpec, ModelSpec, SamplerSpec, TrainingSpec, WindowSpec
+from spotlight.training.trainer import Trainer, TrainingBatch
+
+NAMES = [family.name for family in FAMILIES.values()]
+NFT = TrainingSpec(micro_batch=2, nft_times=1, learning_rate=1e-2, kl=0.1)
+GRPO = msgspec.structs.replace(NFT, loss="flow_grpo")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def sampler_of(name: str) -> SamplerSpec:
+    return SamplerSpec(
+        height=32,
+        width=48,
+        frames=5 if name == "wan" else 1,
+        steps=4,
+        kind="flow_sde",
+        window=WindowSpec(length=2, earliest=1, latest=3),
+        guidance=2.0,
+        micro_batch=2,
+    )
+
+
+def batch_of(model: DiffusionModel, sampler: SamplerSpec) -> TrainingBatch:
+    prompts = ["a cat", "a dog"] * 2
+    settings = SamplerSettings.from_spec(sampler, window_start=1)
+    samples = sample(model, prompts, range(4), settings)
+    return TrainingBatch(
+        prompts=prompts,
+        latents=samples.latents,
+        advantages=torch.linspace(-2, 2, 4),
+        window_states=samples.window_states,
+        log_probs=samples.log_probs,
+        window_start=samples.window_start,
+    )
+
+
+def trained(
+    spec: ModelSpec, name: str, training: TrainingSpec
+) -> tuple[dict[str, Tensor], dict[str, float], int]:
+    """The state after two updates, the report, and how often the first block was computed."""
+    model, sampler, calls = load_model(spec, device="cpu"), sampler_of(name), 0
+
+    def count(*_: object) -> None:
+        nonlocal calls
+        calls += torch.is_grad_enabled()
+
+    blocks = next(m for m in model.transformer.modules() if isinstance(m, torch.nn.ModuleList))
+    blocks[0].register_forward_pre_hook(count)
+    trainer = Trainer(model, training, sampler, seed=0)
+    report = trainer.train(0, batch_of(model, sampler))
+    return trainer.state_dict(), report, calls
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("tuning", ["full", "lora"])
+@pytest.mark.parametrize("training", [NFT, GRPO], ids=["diffusion_nft", "flow_grpo"])
+def test_updates_have_the_same_bits_with_blocks_computed_twice(
+    checkpoint_of: Callable[[str], Path], name: str, tuning: str, training: TrainingSpec
+) -> None:
+    spec = ModelSpec(
+        checkpoint=str(checkpoint_of(name)),
+        tuning=tuning,  # type: ignore[arg-type]
+        lora=LoraSpec(rank=2),
+    )
+    kept, report, once = trained(spec, name, training)
+    checkpointing = msgspec.structs.replace(training, activation_checkpointing=True)
+    computed, other_report, twice = trained(spec, name, checkpointing)
+    assert report == other_report
+    assert report["grad_norm"] > 0
+    assert kept.keys() == computed.keys()
+    assert all(torch.equal(kept[key], computed[key]) for key in kept)
+    assert twice == 2 * once
+
+
+def test_a_trainer_that_keeps_activations_undoes_the_choice_of_one_before_it(
+    checkpoint_of: Callable[[str], Path],
+) -> None:
+    model = load_model(ModelSpec(checkpoint=str(checkpoint_of("sd3"))), device="cpu")
+    sampler = sampler_of("sd3")
+    for wanted in (True, False):
+        training = msgspec.structs.replace(NFT, activation_checkpointing=wanted)
+        Trainer(model, training, sampler, seed=0)
+        assert model.transformer.gradient_checkpointing is wanted
