@@ -5,7 +5,8 @@ family runs two whole jobs, one that trains all weights and one that trains adap
 reserved worker and an SP group of two spot workers, which get a notice in the middle of a rollout;
 once a commit of half-denoised samples is saved, every process is killed, and the run is resumed. A
 job is done if it finished with all its samples and validations, if the group was formed, and if
-what it exports loads in the family's pipeline and draws a picture other than before.
+what it exports loads in the family's pipeline and draws a picture other than before. Of the worker
+processes of all these jobs, the one that loaded most models is named.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -154,6 +156,16 @@ def run_job(checkpoint: Path, tuning: Tuning, folder: Path) -> None:
     _check(run, checkpoint, tuning)
 
 
+def models_per_process(runs: Iterable[Path]) -> int:
+    """The most that one worker process loaded, by the logs of runs."""
+    loads = Counter[int]()
+    for log in (log for run in runs for log in (run / "logs").glob("*.log")):
+        for line in log.read_text(encoding="utf-8").splitlines():
+            if '"model_loaded"' in line:
+                loads[json.loads(line)["process"]] += 1
+    return max(loads.values(), default=0)
+
+
 def _is_half_done(run: Path) -> bool:
     """Whether a commit is saved of a sample that is in the middle of its steps."""
     address = f"file:{run / 'journal.sqlite'}?mode=ro"
@@ -277,6 +289,7 @@ def main() -> None:
                 figures[f"job_s[{family} {tuning}]"] = round(time.monotonic() - began, 1)
         figures["families_done"] = len({one for one in done if done.count(one) == len(tunings)})
         figures["jobs_done"] = len(done)
+        figures["models_per_process"] = models_per_process(folder.glob("*/run"))
     for problem in problems:
         print(problem, file=sys.stderr)
     finish("families", figures, options.json)

@@ -7,23 +7,28 @@ encoder. Nothing in a checkpoint can run code: weights are safetensors only.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import diffusers
+import structlog
 import torch
 from safetensors import SafetensorError
+from torch import Tensor
 
 from spotlight.assets import resolve_checkpoint
 from spotlight.diffusion.families.base import TOKEN_ENCODER, CheckpointFolder, Facts, Family
 from spotlight.diffusion.families.registry import open_checkpoint
-from spotlight.diffusion.flow_model import FlowModel
+from spotlight.diffusion.flow_model import FlowModel, trainable_state
 from spotlight.diffusion.images import ImageCodec, PixelCodec, VaeCodec
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.text import FamilyTextEncoder, TextEncoder, TokenTextEncoder
 from spotlight.errors import CheckpointError, MissingDependency
 from spotlight.jobs import LoraSpec, ModelSpec
+
+log = structlog.get_logger(__name__)
 
 
 def load_model(spec: ModelSpec, *, device: torch.device | str | None = None) -> DiffusionModel:
@@ -34,14 +39,11 @@ def load_model(spec: ModelSpec, *, device: torch.device | str | None = None) -> 
     wrong, and `MissingDependency`.
     """
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
+    dtype = _dtype_on(device)
     path = resolve_checkpoint(spec.checkpoint)
     family, folder = open_checkpoint(path)
     facts = family.inspect(folder)
-    transformer = _load_weights(
-        getattr(diffusers, family.transformer), path, "transformer", torch_dtype=dtype
-    )
-    transformer.to(device).eval()
+    transformer = _load_transformer(spec, family, path, device, dtype)
     model = FlowModel(
         family,
         transformer,
@@ -50,9 +52,33 @@ def load_model(spec: ModelSpec, *, device: torch.device | str | None = None) -> 
         _load_codec(family, folder, facts, transformer, device, dtype),
         spec.negative_prompt,
     )
+    log.info("model_loaded", checkpoint=spec.checkpoint, process=os.getpid())
+    return model
+
+
+def untrained_state(spec: ModelSpec, device: torch.device) -> dict[str, Tensor]:
+    """What is trainable of a job's model on `device`, as it is before any training; on the CPU, and
+    without loading anything else. Raises as `load_model`.
+    """
+    family, folder = open_checkpoint(resolve_checkpoint(spec.checkpoint))
+    cpu, dtype = torch.device("cpu"), _dtype_on(device)
+    return trainable_state(_load_transformer(spec, family, folder.path, cpu, dtype))
+
+
+def _dtype_on(device: torch.device) -> torch.dtype:
+    return torch.float32 if device.type == "cpu" else torch.bfloat16
+
+
+def _load_transformer(
+    spec: ModelSpec, family: Family, path: Path, device: torch.device, dtype: torch.dtype
+) -> Any:
+    """With its adapters, if the job tunes adapters."""
+    kind = getattr(diffusers, family.transformer)
+    transformer = _load_weights(kind, path, "transformer", torch_dtype=dtype)
+    transformer.to(device).eval()
     if spec.tuning == "lora":
         add_adapters(transformer, spec.lora, family.targets(spec.lora))
-    return model
+    return transformer
 
 
 def add_adapters(transformer: Any, lora: LoraSpec, targets: Sequence[str]) -> None:

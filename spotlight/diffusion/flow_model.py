@@ -29,6 +29,15 @@ CACHED_PROMPTS = 256
 """So many embeddings are kept."""
 
 
+def trainable_state(transformer: torch.nn.Module) -> dict[str, Tensor]:
+    """See `DiffusionModel.trainable_state`."""
+    return {
+        name: parameter.detach()
+        for name, parameter in transformer.named_parameters()
+        if parameter.requires_grad
+    }
+
+
 class FlowModel:
     """A transformer of a family with its text encoders, schedule and image codec."""
 
@@ -121,11 +130,7 @@ class FlowModel:
 
     def trainable_state(self) -> dict[str, Tensor]:
         """The parameters that require gradients, by name; they share memory with the model."""
-        return {
-            name: parameter.detach()
-            for name, parameter in self.transformer.named_parameters()
-            if parameter.requires_grad
-        }
+        return trainable_state(self.transformer)
 
     @torch.no_grad()
     def load_trainable_state(self, state: Mapping[str, Tensor]) -> None:

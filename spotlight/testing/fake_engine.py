@@ -48,6 +48,11 @@ class FakeEngine:
         sleep(self._hardware.times.load_s)
         return FakeModel(self._hardware, self._worker)
 
+    def restore(self, model: engine.Model, spec: ModelSpec) -> None:
+        """See `engine.Engine`."""
+        sleep(self._hardware.times.load_s)
+        cast(FakeModel, model).weights = ""
+
     def step(self, denoising: engine.Denoising) -> None:
         """See `engine.Engine`."""
         denoising.step()
@@ -128,12 +133,15 @@ class FakeEngine:
     def build_trainer(
         self,
         order: StartTrainer,
+        model: engine.Model,
         state: fingerprints.Weights | None,
         rendezvous: str,
         listener: engine.Listener | None,
     ) -> FakeTrainer:
         """See `engine.Engine`."""
-        return FakeTrainer(self._hardware, self._worker, order, state, rendezvous)
+        return FakeTrainer(
+            self._hardware, self._worker, order, cast(FakeModel, model), state, rendezvous
+        )
 
 
 class FakeScorer:

@@ -10,7 +10,7 @@ from typing import Literal
 from spotlight.actors.protocol import StartTrainer, Train
 from spotlight.errors import SpotlightError
 from spotlight.testing import fingerprints
-from spotlight.testing.fake_denoising import decode_commit
+from spotlight.testing.fake_denoising import FakeModel, decode_commit
 from spotlight.testing.fake_hardware import FakeHardware
 from spotlight.testing.fingerprints import Row
 from spotlight.testing.numerics import Update
@@ -36,12 +36,14 @@ class FakeTrainer:
         hardware: FakeHardware,
         worker: str,
         order: StartTrainer,
+        model: FakeModel,
         state: fingerprints.Weights | None,
         rendezvous: str,
     ) -> None:
         self._hardware = hardware
         self._worker = worker
         self._order = order
+        self._model = model
         self._completed = order.completed
         self._weights = hardware.numerics.initial_weights(order.job)
         self._gatherings = 0
@@ -77,6 +79,7 @@ class FakeTrainer:
         }
         if hardware.sick.get(self._worker) == "accelerator":  # any other error ends the job
             hardware.compute(self._worker)
+        self._model.weights = ""  # whoever denoises with it has it hold those that he needs
         sleep(hardware.times.training_s(message.iteration, len(message.samples)))
         rows = {row: sample for part in self._gather(own) for row, sample in part.items()}
         samples = [(rows[row], sample.advantage) for row, sample in enumerate(message.samples)]

@@ -25,6 +25,7 @@ from spotlight.actors.protocol import WorkerRefs, WorkerUp
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem
 from spotlight.actors.worker.group_leader import GroupLeader
 from spotlight.actors.worker.member import Member
+from spotlight.actors.worker.shared_model import SharedModel
 from spotlight.actors.worker.trainer_rank import TrainerRank
 from spotlight.actors.worker.worker_state import EXIT_CODE, WorkerContext
 from spotlight.errors import SpotlightError
@@ -211,8 +212,9 @@ class Cluster:
             def spawn(factory: Callable[[], Actor], actor: str) -> Coroutine[Any, Any, ActorRef]:
                 return system.spawn(factory, actor, linked=True)
 
-            member = await spawn(lambda: Member(context, engine), "member")
-            trainer = await spawn(lambda: TrainerRank(context, engine), "trainer-rank")
+            shared = SharedModel(context, engine)
+            member = await spawn(lambda: Member(context, engine, shared), "member")
+            trainer = await spawn(lambda: TrainerRank(context, engine, shared), "trainer-rank")
             leader = await spawn(lambda: GroupLeader(context, member, trainer), "leader")
             refs = WorkerRefs(name, context.epoch, leader, member, trainer)
             system.tell(system.well_known(node_address, "node"), WorkerUp(refs, key))

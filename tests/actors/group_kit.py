@@ -36,6 +36,7 @@ from spotlight.actors.runtime import ActorRef, ActorSystem, Message
 from spotlight.actors.worker import torch_engine
 from spotlight.actors.worker.commit_bundles import settings_of
 from spotlight.actors.worker.member import Member
+from spotlight.actors.worker.shared_model import SharedModel
 from spotlight.actors.worker.step_group import SoloSteps
 from spotlight.actors.worker.torch_collective import TorchCollective
 from spotlight.actors.worker.torch_engine import TorchEngine
@@ -227,7 +228,9 @@ class GroupCrew:
             self._lose_on(worker.transport)
             worker.leader = await reported_to(worker.system)
             worker.context = WorkerContext(worker.name, 1, worker.system.address, timings=timings)
-            worker.actor = Member(worker.context, TorchEngine())
+            engine = TorchEngine()
+            shared = SharedModel(worker.context, engine)
+            worker.actor = Member(worker.context, engine, shared)
             worker.member = await worker.system.spawn(lambda made=worker.actor: made, "member")
             self.workers.append(worker)
             await self.prepare(worker)

@@ -29,6 +29,7 @@ from spotlight.actors.protocol import (
 from spotlight.actors.runtime import ActorRef, ActorSystem, Message
 from spotlight.actors.worker import torch_engine
 from spotlight.actors.worker.member import Member
+from spotlight.actors.worker.shared_model import SharedModel
 from spotlight.actors.worker.torch_engine import TorchEngine
 from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.diffusion.checkpoints import load_model
@@ -68,6 +69,7 @@ class Worker:
     leader: ReportedTo
     member: ActorRef
     context: WorkerContext
+    shared: SharedModel
 
     def __init__(self, store: BundleStore) -> None:
         self.store = store
@@ -79,7 +81,10 @@ class Worker:
         self.leader = await reported_to(self.system)
         engine = TorchEngine()
         self.context = WorkerContext(name, 1, "", timings=timings, fault_of=engine.fault_of)
-        self.member = await self.system.spawn(lambda: Member(self.context, engine), "member")
+        shared = self.shared = SharedModel(self.context, engine)
+        self.member = await self.system.spawn(
+            lambda: Member(self.context, engine, shared), "member"
+        )
         await self.prepare(self.store)
         await self.hold(weights)
 

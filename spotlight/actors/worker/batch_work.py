@@ -19,8 +19,9 @@ from spotlight.actors.protocol.delivery import until_transferred
 from spotlight.actors.runtime import Actor
 from spotlight.actors.worker.batches import Batch, Batches, MemberJob, Unwanted, returned
 from spotlight.actors.worker.engine import Denoising, Engine, Images, Origin, Progress
-from spotlight.actors.worker.held_weights import HeldVersion, HeldWeights
+from spotlight.actors.worker.held_weights import HeldWeights
 from spotlight.actors.worker.scoring import Scored, Scoring
+from spotlight.actors.worker.shared_model import HeldVersion, SharedModel
 from spotlight.actors.worker.sp_membership import SPMembership
 from spotlight.actors.worker.step_loop import StepLoop, Taken
 from spotlight.actors.worker.worker_state import Turn, WorkerContext
@@ -69,6 +70,7 @@ class BatchWork:
         seat: SPMembership,
         batches: Batches,
         weights: HeldWeights,
+        shared: SharedModel,
     ) -> None:
         self._actor = actor
         self._context = context
@@ -76,6 +78,7 @@ class BatchWork:
         self._seat = seat
         self._batches = batches
         self._weights = weights
+        self._shared = shared
         self.scoring = Scoring(context, engine)
 
     async def carry_out(self, batch: Batch) -> Completed | ReturnLease:
@@ -167,7 +170,7 @@ class BatchWork:
             self._context,
             turn,
             lead=lambda: self._seat.lead(requests, version.checksum),
-            prepare=lambda: self._weights.load(model, version),
+            prepare=lambda: self._shared.install(model, version),
             begin=begin,
             finish=lambda taken: _Finished(taken, model.decode(requests, taken.progress)),
             commit_every=batch.message.commit_every,

@@ -237,6 +237,12 @@ class Engine(Protocol):
         """Load a model in place of the last one. Raises `CheckpointError` or `JobError`."""
         ...
 
+    def restore(self, model: Model, spec: ModelSpec) -> None:
+        """Have a model that was trained, or denoised with other weights, have those of its
+        checkpoint again. Raises as `load`.
+        """
+        ...
+
     def step(self, denoising: Denoising) -> None:
         """Take one step alone, to its end."""
         ...
@@ -313,12 +319,15 @@ class Engine(Protocol):
     def build_trainer(
         self,
         order: StartTrainer,
+        model: Model,
         state: State | None,
         rendezvous: str,
         listener: Listener | None,
     ) -> Trainer:
-        """A trainer rank, from a state of training or from the job's model; with several ranks,
-        once all have come to the `rendezvous`, at which rank 0 has its `listener`. Raises
+        """A trainer rank, from a state of training or, without one, from the weights that are in
+        the job's `model`; with several ranks, once all have come to the `rendezvous`, at which rank
+        0 has its `listener`. Between its calls the model is used, and given other weights, by
+        others. Raises
         `SpotlightError`, `OSError`, `ValueError` or `RuntimeError`.
         """
         ...

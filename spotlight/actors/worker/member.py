@@ -49,11 +49,12 @@ from spotlight.actors.worker.engine import Engine, Model, same_model
 from spotlight.actors.worker.group_connector import GroupConnector
 from spotlight.actors.worker.held_weights import HeldWeights
 from spotlight.actors.worker.job_holdings import JobHoldings
+from spotlight.actors.worker.shared_model import SharedModel
 from spotlight.actors.worker.sp_membership import SPMembership
 from spotlight.actors.worker.step_group import GroupSteps, StepGroup
 from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.errors import CommitRefused, NotFinite, ScoringError, SpotlightError, WrongWeights
-from spotlight.jobs import ModelSpec, WorkSpec
+from spotlight.jobs import WorkSpec
 
 log = structlog.get_logger(__name__)
 
@@ -61,20 +62,22 @@ log = structlog.get_logger(__name__)
 class Member(Actor):
     """See the module's docstring."""
 
-    def __init__(self, context: WorkerContext, engine: Engine) -> None:
+    def __init__(self, context: WorkerContext, engine: Engine, shared: SharedModel) -> None:
         self._context = context
         self._engine = engine
+        self._shared = shared
         self._leader: ActorRef | None = None
         self._plan = WorkerPlan(0)
         """The latest."""
         self._job: MemberJob | None = None
-        self._warm: tuple[ModelSpec, Model] | None = None
+        self._model: Model | None = None
+        """The one that is loaded; it stays warm between jobs."""
         connector = GroupConnector(context, engine, self._loaded_model)
         self._seat: SPMembership = SPMembership(
             self, context.name, connector, self._report, context.timings.worker
         )
         self._batches = Batches()
-        self._weights = HeldWeights(context, engine)
+        self._weights = HeldWeights(engine)
         self._holdings = JobHoldings(
             self,
             self._weights,
@@ -85,7 +88,9 @@ class Member(Actor):
             give_up=context.end_process,
             timings=context.timings.worker,
         )
-        self._work = BatchWork(self, context, engine, self._seat, self._batches, self._weights)
+        self._work = BatchWork(
+            self, context, engine, self._seat, self._batches, self._weights, shared
+        )
 
     async def started(self) -> None:
         """Be ready for the loss of the accelerator."""
@@ -142,12 +147,11 @@ class Member(Actor):
     async def _load_model(self, spec: WorkSpec) -> None:
         """Unless it is warm already."""
         self._context.use_threads(spec.threads)
-        if self._warm is not None and self._warm[0] == spec.model:
+        self._model = self._shared.loaded(spec.model)
+        if self._model is not None:
             return
-        self._warm = None
         with self._context.busy("loading", "model"):
-            model = await self._context.on_accelerator(lambda: self._engine.load(spec.model))
-        self._warm = (spec.model, model)
+            self._model = await self._context.on_accelerator(lambda: self._shared.load(spec.model))
 
     def _begin_job(self, plan: JobPlan, spec: WorkSpec) -> None:
         """A new job, or another plan of the same, which may have another sink."""
@@ -155,11 +159,11 @@ class Member(Actor):
         if self._job is not None and self._job.id == plan.job_id:
             self._job.sink = sink
             return
-        assert self._warm is not None, "the model is loaded"
+        assert self._model is not None, "the model is loaded"
         fingerprint = same_model(plan.job_id, spec)
         self._job = MemberJob(
             plan.job_id,
-            self._warm[1],
+            self._model,
             spec.rewards,
             spec.measured_rewards,
             sink,
@@ -227,7 +231,7 @@ class Member(Actor):
                     message.run,
                     model,
                     message.requests,
-                    prepare=lambda: self._weights.load(model, version),
+                    prepare=lambda: self._shared.install(model, version),
                 )
             )
 

@@ -41,6 +41,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
     from spotlight.actors.runtime import Actor, ActorRef, ActorSystem
     from spotlight.actors.worker.group_leader import GroupLeader
     from spotlight.actors.worker.member import Member
+    from spotlight.actors.worker.shared_model import SharedModel
     from spotlight.actors.worker.threads import SystemThreads
     from spotlight.actors.worker.torch_engine import TorchEngine
     from spotlight.actors.worker.trainer_rank import TrainerRank
@@ -77,8 +78,9 @@ async def _serve(arguments: argparse.Namespace) -> None:
         def spawn(factory: Callable[[], Actor], name: str) -> Coroutine[Any, Any, ActorRef]:
             return system.spawn(factory, name, linked=True)  # a crash ends the process
 
-        member = await spawn(lambda: Member(context, engine), "member")
-        trainer = await spawn(lambda: TrainerRank(context, engine), "trainer-rank")
+        shared = SharedModel(context, engine)
+        member = await spawn(lambda: Member(context, engine, shared), "member")
+        trainer = await spawn(lambda: TrainerRank(context, engine, shared), "trainer-rank")
         leader = await spawn(lambda: GroupLeader(context, member, trainer), "leader")
         refs = WorkerRefs(arguments.name, context.epoch, leader, member, trainer)
         key = os.environ.get(WORKER_KEY, "")

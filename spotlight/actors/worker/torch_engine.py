@@ -23,7 +23,7 @@ from spotlight.actors.worker.torch_collective import TorchMeeting
 from spotlight.actors.worker.torch_faults import fault_of
 from spotlight.actors.worker.torch_model import TorchModel, synchronize
 from spotlight.actors.worker.torch_trainer import TorchListener, TorchTrainer
-from spotlight.diffusion.checkpoints import load_model
+from spotlight.diffusion.checkpoints import load_model, untrained_state
 from spotlight.diffusion.png import to_png
 from spotlight.diffusion.progress import Progress
 from spotlight.diffusion.sequence_parallel import SequenceParallel
@@ -62,6 +62,11 @@ class TorchEngine:
         self._parallel = None
         gc.collect()  # the old model holds on to itself by its hooks
         return TorchModel(load_model(spec))
+
+    def restore(self, model: engine.Model, spec: ModelSpec) -> None:
+        """See `engine.Engine`."""
+        loaded = cast(TorchModel, model).model
+        loaded.load_trainable_state(untrained_state(spec, loaded.device))
 
     def step(self, denoising: engine.Denoising) -> None:
         """See `engine.Engine`."""
@@ -182,6 +187,7 @@ class TorchEngine:
     def build_trainer(
         self,
         order: StartTrainer,
+        model: engine.Model,
         state: engine.State | None,
         rendezvous: str,
         listener: engine.Listener | None,
@@ -189,7 +195,8 @@ class TorchEngine:
         """See `engine.Engine`."""
         waits_at = listener.socket if isinstance(listener, TorchListener) else None
         limit_s = self._timings.worker.trainer_collective_limit_s
-        return TorchTrainer(order, state, rendezvous, waits_at, limit_s)
+        trained = cast(TorchModel, model).model
+        return TorchTrainer(order, trained, state, rendezvous, waits_at, limit_s)
 
 
 def _copy(file: Path, path: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from spotlight.actors.protocol import StartTrainer, Train
-from spotlight.diffusion.checkpoints import load_model
+from spotlight.diffusion.model import DiffusionModel
 from spotlight.training.trainer import Trainer, TrainingBatch
 from spotlight.transport.collectives import init_group, listen
 from spotlight.transport.tensors.bundles import unpack
@@ -35,12 +35,14 @@ class TorchTrainer:
     def __init__(
         self,
         order: StartTrainer,
+        model: DiffusionModel,
         state: Mapping[str, Tensor] | None,
         rendezvous: str,
         listener: socket.socket | None,
         collective_limit_s: float,
     ) -> None:
         job = order.job
+        self._model = model
         self._group = None
         if order.world > 1:
             host, _, port = rendezvous.rpartition(":")
@@ -53,7 +55,7 @@ class TorchTrainer:
                 listener=listener,
             )
         self._trainer = Trainer(
-            load_model(job.model),
+            model,
             job.training,
             job.sampler,
             seed=job.seed,
@@ -74,7 +76,11 @@ class TorchTrainer:
         """See `engine.Trainer`."""
         tensors = {key: unpack(data) for key, data in bundles.items()}
         batch = assemble(message, self._own_rows(message), tensors)
-        return self._trainer.train(message.iteration, batch)
+        try:
+            return self._trainer.train(message.iteration, batch)
+        finally:
+            # Whoever denoises next has no use for them, also where training failed half-way.
+            self._model.transformer.zero_grad()
 
     def weights(self, role: Literal["rollout", "evaluation"]) -> dict[str, Tensor]:
         """See `engine.Trainer`."""

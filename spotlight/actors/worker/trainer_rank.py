@@ -3,7 +3,8 @@
 Messages in: WorkerPlan (its leader); StartTrainer, Train, Publish, SaveState, ExportModel (the job
 runner that the plan names); GetTrainer. Message out: TrainerReport, to whoever asked.
 
-Work runs in the accelerator's thread, one after the other. Every error goes into a report.
+Work runs in the accelerator's thread, one after the other, on the model of the process, with which
+its member denoises in between. Every error goes into a report.
 
 Invariants:
 - An order is carried out once, however often it is given: while it is, it is only noted who asked
@@ -49,7 +50,8 @@ from spotlight.actors.runtime import (
     from_this_process,
     handles,
 )
-from spotlight.actors.worker.engine import Engine, Listener, State, Trainer, Weights
+from spotlight.actors.worker.engine import Engine, Listener, Model, State, Trainer, Weights
+from spotlight.actors.worker.shared_model import SharedModel
 from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.errors import SpotlightError, TransferFailed, TransportError
 from spotlight.jobs import JobSpec
@@ -72,6 +74,7 @@ class _Training:
     job: JobSpec
     job_id: str
     rank: int
+    model: Model
     trainer: Trainer
     completed: int
     """Iterations trained, with those of the state that it began from."""
@@ -101,9 +104,10 @@ _Key = tuple[str, Hashable]
 class TrainerRank(Actor):
     """See the module's docstring."""
 
-    def __init__(self, context: WorkerContext, engine: Engine) -> None:
+    def __init__(self, context: WorkerContext, engine: Engine, shared: SharedModel) -> None:
         self._context = context
         self._engine = engine
+        self._shared = shared
         self._runner: ActorRef | None = None
         self._early: tuple[ActorRef, StartTrainer] | None = None
         """The latest order of one that the node has not named yet; it may do so in a moment."""
@@ -256,14 +260,20 @@ class TrainerRank(Actor):
     async def _start(self, message: StartTrainer, seat: _Seat) -> TrainerReport:
         listener, self._listener = self._listener, None
         rendezvous = message.rendezvous or self._listens_at  # rank 0 is where the others come to
+
+        def build() -> tuple[Model, Trainer]:
+            shared, spec = self._shared, message.job.model
+            model = shared.load_untrained(spec) if state is None else shared.load(spec)
+            with shared.training(model):
+                build_trainer = self._engine.build_trainer
+                return model, build_trainer(message, model, state, rendezvous, listener)
+
         with self._context.busy("loading", "trainer"):
             state = await self._fetch_state(message.state, seat) if message.state else None
-            trainer = await self._context.on_accelerator(
-                lambda: self._engine.build_trainer(message, state, rendezvous, listener)
-            )
+            model, trainer = await self._context.on_accelerator(build)
         if self._seat == seat:
             self._training = _Training(
-                message.job, message.job_id, message.rank, trainer, message.completed
+                message.job, message.job_id, message.rank, model, trainer, message.completed
             )
         else:
             trainer.close()
@@ -296,7 +306,8 @@ class TrainerRank(Actor):
 
         def train(bundles: dict[str, bytes]) -> dict[str, float]:
             training.require_completed(message.iteration, "train after")
-            metrics = training.trainer.train(message, bundles)
+            with self._shared.training(training.model):
+                metrics = training.trainer.train(message, bundles)
             training.completed += 1
             return metrics
 

@@ -45,6 +45,7 @@ from spotlight.actors.runtime import ActorRef, Message
 from spotlight.actors.worker import torch_engine
 from spotlight.actors.worker.group_leader import GroupLeader
 from spotlight.actors.worker.member import Member
+from spotlight.actors.worker.shared_model import SharedModel
 from spotlight.actors.worker.torch_engine import TorchEngine
 from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.diffusion.model import DiffusionModel
@@ -111,7 +112,9 @@ class Town:
         self._lose_on(transport)
         context = WorkerContext(name, 1, self.node.address, timings=IMPATIENT)
         self.contexts.append(context)
-        member = await system.spawn(lambda: Member(context, TorchEngine()), "member")
+        engine = TorchEngine()
+        shared = SharedModel(context, engine)
+        member = await system.spawn(lambda: Member(context, engine, shared), "member")
         other = await recorder(system, "other")
         leader = await system.spawn(lambda: GroupLeader(context, member, other.ref), "leader")
         self.leaders[name] = leader

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import gc
 import zlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
+from spotlight.actors.worker.engine import Weights
 from spotlight.actors.worker.held_weights import HeldWeights
+from spotlight.actors.worker.shared_model import SharedModel
 from spotlight.actors.worker.torch_engine import TorchEngine
 from spotlight.actors.worker.torch_model import TorchModel
 from spotlight.actors.worker.worker_state import WorkerContext
@@ -23,15 +23,15 @@ from spotlight.transport.tensors.bundles import pack
 from spotlight.types import BundleOffer
 
 
-class Model:
+class Model(TorchModel):
     """Takes what is loaded, as a model does."""
 
     def __init__(self) -> None:
         self.parameter = torch.zeros(300_000)
         self.loads = 0
 
-    def load_trainable_state(self, state: Mapping[str, Tensor]) -> None:
-        self.parameter.copy_(state["a"])
+    def use(self, weights: Weights) -> None:
+        self.parameter.copy_(weights["a"])
         self.loads += 1
 
 
@@ -42,6 +42,7 @@ class Bench:
     context: WorkerContext
     engine: TorchEngine
     weights: HeldWeights
+    shared: SharedModel
 
     async def copied(self, version: int, data: bytes | None = None) -> BundleOffer:
         data = pack({"a": torch.full((300_000,), float(version))}) if data is None else data
@@ -63,9 +64,9 @@ class Bench:
         lines = Path("/proc/self/maps").read_text().splitlines()
         return len({line.split()[-1] for line in lines if self.store.endpoint.root in line})
 
-    async def load(self, model: Any, version: int) -> None:
+    async def load(self, model: Model, version: int) -> None:
         held = self.weights.of((version, False))
-        await self.context.on_accelerator(lambda: self.weights.load(TorchModel(model), held))
+        await self.context.on_accelerator(lambda: self.shared.install(model, held))
 
 
 @pytest.fixture
@@ -75,7 +76,8 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     await bench.store.start()
     bench.context = WorkerContext("w", 1, "")
     bench.engine = TorchEngine()
-    bench.weights = HeldWeights(bench.context, bench.engine)
+    bench.weights = HeldWeights(bench.engine)
+    bench.shared = SharedModel(bench.context, bench.engine)
     yield bench
     await bench.store.aclose()
     bench.context.close()

@@ -16,7 +16,6 @@ from runtime_kit import Cluster
 from spotlight.actors.protocol import Membership
 from spotlight.actors.worker.held_weights import HeldWeights
 from spotlight.actors.worker.job_holdings import JobHoldings
-from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.errors import CheckpointError, TransferFailed
 from spotlight.timings import WorkerTimings
 from spotlight.types import BundleOffer
@@ -41,7 +40,7 @@ class Bench:
         engine: Any = self
         self.holdings = JobHoldings(
             actor,
-            HeldWeights(WorkerContext("w", 1, ""), engine),
+            HeldWeights(engine),
             load_model=self._load_model,
             begin=lambda plan, spec: self.events.append(f"begin {plan.job_id}"),
             end=lambda: self.events.append("end"),

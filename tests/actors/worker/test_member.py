@@ -26,6 +26,7 @@ from spotlight.actors.protocol import (
 )
 from spotlight.actors.runtime import ActorSystem, Message
 from spotlight.actors.worker.member import Member
+from spotlight.actors.worker.shared_model import SharedModel
 from spotlight.actors.worker.torch_engine import TorchEngine
 from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.diffusion import samplers
@@ -118,8 +119,10 @@ async def bench(weights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asy
         bench.leader = await reported_to(bench.system)
         bench.planner = Planner()
         bench.context = WorkerContext("w", 1, bench.system.address)
+        engine = TorchEngine()
+        shared = SharedModel(bench.context, engine)
         bench.member = await bench.system.spawn(
-            lambda: Member(bench.context, TorchEngine()), "member"
+            lambda: Member(bench.context, engine, shared), "member"
         )
         bench.membership = Membership(*[bench.leader.ref] * 2, bench.store.writable_by("node"))
         await bench.prepare()

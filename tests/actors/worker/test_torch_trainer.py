@@ -11,6 +11,7 @@ from torch import Tensor
 
 from spotlight.actors.protocol import StartTrainer, Train, TrainingSample
 from spotlight.actors.worker.torch_trainer import TorchTrainer, assemble
+from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.progress import Progress
 from spotlight.types import BundleOffer, StoreEndpoint
 from tests.training.fakes import same_bits
@@ -26,7 +27,8 @@ MESSAGE = Train(
 
 def build(state: Mapping[str, Tensor] | None = None) -> TorchTrainer:
     """The only rank, from a state or from the job's model."""
-    return TorchTrainer(StartTrainer("job", job(), 0, 1, "", 0, (), 1), state, "", None, 30.0)
+    order = StartTrainer("job", job(), 0, 1, "", 0, (), 1)
+    return TorchTrainer(order, load_model(job().model), state, "", None, 30.0)
 
 
 def bundles(*, noisy: int = 0) -> dict[str, dict[str, Tensor]]:

@@ -32,6 +32,7 @@ from spotlight.actors.protocol import (
 )
 from spotlight.actors.runtime import ActorRef, ActorSystem
 from spotlight.actors.worker.engine import Listener
+from spotlight.actors.worker.shared_model import SharedModel
 from spotlight.actors.worker.torch_engine import TorchEngine
 from spotlight.actors.worker.trainer_rank import TrainerRank
 from spotlight.actors.worker.worker_state import WorkerContext
@@ -111,6 +112,10 @@ class FakeTrainer:
         self.closed = True
 
 
+class FakeModel:
+    """Nobody denoises with it."""
+
+
 class GymEngine(TorchEngine):
     """Builds fake trainers, and leaves bundles in a store without a connection."""
 
@@ -128,9 +133,16 @@ class GymEngine(TorchEngine):
         self.states_asked_of: list[str] = []
         """Machines of the stores that a state was to be had from."""
 
+    def load(self, spec: ModelSpec) -> Any:
+        return FakeModel()
+
+    def restore(self, model: Any, spec: ModelSpec) -> None:
+        """Nothing was in it."""
+
     def build_trainer(
         self,
         order: StartTrainer,
+        model: Any,
         state: bytes | None,
         rendezvous: str,
         listener: Listener | None,
@@ -263,7 +275,10 @@ async def gym(tmp_path: Path) -> AsyncIterator[Gym]:
         fault_of = gym.engine.fault_of
         gym.context = WorkerContext("w", 1, gym.system.address, fault_of=fault_of)
         gym.leader, gym.planner = await recorder(system, "leader"), Planner()
-        gym.rank = await system.spawn(lambda: TrainerRank(gym.context, gym.engine), "trainer-rank")
+        shared = SharedModel(gym.context, gym.engine)
+        gym.rank = await system.spawn(
+            lambda: TrainerRank(gym.context, gym.engine, shared), "trainer-rank"
+        )
         await gym.prepare(gym.runner)
         yield gym
     await store.aclose()
