@@ -42,26 +42,36 @@ class Difference:
     """Largest difference of a pixel's colour, of 255."""
 
 
-def compare(folder: Path, case: Case, **scheduler: Any) -> Difference:
-    """Draw two samples by the pipeline of a checkpoint and by our sampler, in float32.
+def compare(
+    folder: Path,
+    case: Case,
+    *,
+    device: str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    **scheduler: Any,
+) -> Difference:
+    """Draw two samples by the pipeline of a checkpoint and by our sampler, which computes in
+    float32 on the CPU and in bfloat16 elsewhere; `dtype` is that of the pipeline.
 
     `scheduler` replaces fields of the pipeline's scheduler, in both.
     """
     family, checkpoint = open_checkpoint(folder)
     facts = family.inspect(checkpoint)
     geometry, grid = facts.geometry, facts.geometry.grid(case.height, case.width, case.frames)
-    pipeline = getattr(diffusers, family.pipeline).from_pretrained(folder)
+    pipeline = (
+        getattr(diffusers, family.pipeline).from_pretrained(folder, torch_dtype=dtype).to(device)
+    )
     pipeline.set_progress_bar_config(disable=True)
     model: Any = load_model(
-        ModelSpec(checkpoint=str(folder), negative_prompt=NEGATIVE_PROMPT), device="cpu"
+        ModelSpec(checkpoint=str(folder), negative_prompt=NEGATIVE_PROMPT), device=device
     )
     for owner, name in ((pipeline, "scheduler"), (model, "_scheduler")):
         own = getattr(owner, name)
         setattr(owner, name, type(own).from_config(own.config, **scheduler))
     noise = initial_noise(SEEDS, (grid.tokens, geometry.channels))
-    theirs = noise
+    theirs = noise.to(device, dtype)
     if family.name in ("sd3", "wan"):  # whose latents are no tokens
-        theirs = unpack(noise, grid, geometry.patch)
+        theirs = unpack(theirs, grid, geometry.patch)
         theirs = theirs if family.name == "wan" else theirs[:, :, 0]
     options = _guidance(family.name, pipeline, case) | {
         "prompt": list(PROMPTS),
@@ -71,7 +81,7 @@ def compare(folder: Path, case: Case, **scheduler: Any) -> Difference:
     }
     if case.frames > 1:
         options["num_frames"] = case.frames
-    expected = pipeline(latents=theirs.clone(), output_type="latent", **options)[0]
+    expected = pipeline(latents=theirs.clone(), output_type="latent", **options)[0].float().cpu()
     drawn = torch.as_tensor(pipeline(latents=theirs.clone(), output_type="np", **options)[0])
     if expected.dim() > 3:
         whole = expected if expected.dim() == 5 else expected.unsqueeze(2)
