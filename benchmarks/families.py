@@ -83,7 +83,7 @@ def differences(checkpoints: Path) -> dict[str, Difference]:
     for name, cases in CASES.items():
         fixed = FIRST_ORDER if name == "wan" else {}
         all_of_it = [
-            compare(checkpoints / name, case, **fixed, **scheduler) for case, scheduler in cases
+            compare(checkpoints / name, case, fixed | scheduler) for case, scheduler in cases
         ]
         found[name] = Difference(
             max(one.latents for one in all_of_it), max(one.pixels for one in all_of_it)

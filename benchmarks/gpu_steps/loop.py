@@ -90,7 +90,8 @@ def _save_checkpoint(site: Site, folder: Path) -> None:
         torch.randn(vocabulary.length, dim, generator=generator),
     )
     encoder.save(folder / "text_encoder")
-    FlowMatchEulerDiscreteScheduler().save_pretrained(folder / "scheduler")
+    scheduler: Any = FlowMatchEulerDiscreteScheduler()
+    scheduler.save_pretrained(folder / "scheduler")
     index = {
         "_class_name": "QwenImagePipeline",
         "scheduler": ["diffusers", "FlowMatchEulerDiscreteScheduler"],

@@ -11,7 +11,7 @@ import torch
 from benchmarks.gpu_steps.site import Site
 from benchmarks.report import Figure
 from spotlight.errors import TransportError
-from spotlight.transport.collectives import Group, init_group
+from spotlight.transport.collectives import Backend, Group, init_group
 
 _TIMEOUT_S = 60.0
 _GROUPS = 20
@@ -42,7 +42,7 @@ def measure(site: Site) -> dict[str, Figure]:
 
 
 def _group(site: Site) -> Group:
-    backend = "nccl" if site.is_gpu else "gloo"
+    backend: Backend = "nccl" if site.is_gpu else "gloo"
     return init_group(0, 1, timeout_s=_TIMEOUT_S, backend=backend)
 
 

@@ -38,7 +38,7 @@ def random_transformer(site: Site, **config: Any) -> Any:
     torch.set_default_dtype(site.dtype)
     try:
         with site.device:
-            transformer = QwenImageTransformer2DModel(**config)
+            transformer: Any = QwenImageTransformer2DModel(**config)
     finally:
         torch.set_default_dtype(before)
     return transformer.eval().requires_grad_(False)

@@ -34,8 +34,9 @@ def measure(site: Site) -> dict[str, Figure]:
         for family, cases in CASES.items():
             case, _ = cases[0]
             fixed = FIRST_ORDER if family == "wan" else {}
-            place = {"device": str(site.device), "dtype": site.dtype}
-            difference = compare(folder / family, case, **place, **fixed)
+            difference = compare(
+                folder / family, case, fixed, device=str(site.device), dtype=site.dtype
+            )
             figures[f"latents_difference[{family}]"] = difference.latents
         model = load_model(ModelSpec(checkpoint=str(folder / "qwen-image")), device=site.device)
         figures["equal_bits"] = int(_bits_are_equal(model))

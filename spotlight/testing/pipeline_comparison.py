@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import diffusers
@@ -45,10 +47,10 @@ class Difference:
 def compare(
     folder: Path,
     case: Case,
+    scheduler: Mapping[str, Any] = MappingProxyType({}),
     *,
     device: str = "cpu",
     dtype: torch.dtype = torch.float32,
-    **scheduler: Any,
 ) -> Difference:
     """Draw two samples by the pipeline of a checkpoint and by our sampler, which computes in
     float32 on the CPU and in bfloat16 elsewhere; `dtype` is that of the pipeline.

@@ -23,7 +23,7 @@ def test_the_sampler_draws_what_the_pipeline_of_the_family_draws(
     checkpoint_of: Callable[[str], Path], name: str, case: Case, scheduler: dict[str, Any]
 ) -> None:
     fixed = FIRST_ORDER if name == "wan" else {}
-    difference = compare(checkpoint_of(name), case, **fixed, **scheduler)
+    difference = compare(checkpoint_of(name), case, fixed | scheduler)
     assert difference.latents <= TOLERANCE
     assert difference.pixels <= 0.51, "pixels are rounded to whole numbers"
 
@@ -36,5 +36,5 @@ def test_times_of_every_token_are_the_time_of_the_sample(
     shutil.copytree(checkpoint_of("wan"), folder)
     index = json.loads((folder / "model_index.json").read_text())
     (folder / "model_index.json").write_text(json.dumps(index | {"expand_timesteps": True}))
-    difference = compare(folder, Case(32, 48, frames=5, guidance=3.0), **FIRST_ORDER)
+    difference = compare(folder, Case(32, 48, frames=5, guidance=3.0), FIRST_ORDER)
     assert difference.latents <= TOLERANCE
