@@ -26,6 +26,10 @@ class TrainingSpec(Section, frozen=True, kw_only=True):
     `module:Class`."""
     ranks: int = 1
     """Trainer ranks, each a worker of the reserved pool; they share every batch. [workers]"""
+    sharded: bool = False
+    """Share out weights, gradients, optimizer and averages over the trainer ranks (FSDP2), for
+    models that one accelerator cannot train whole. Only with `model.tuning: full`; a single rank
+    has everything."""
     updates_per_iteration: int = 2
     """Optimizer steps per iteration; the samples are divided among them. [steps]"""
     micro_batch: int = 32

@@ -1,5 +1,10 @@
 """Training checkpoints: one safetensors file with the tensors, and the metadata in its header.
 
+A rank of a sharded model leaves a file with the rows that it holds of every tensor. Such a part is
+what `HuggingFaceStorageWriter` of torch.distributed.checkpoint writes for a rank: torch reads a
+folder of all parts, too. It is written here because that writer plans with all ranks at once and
+wants a file system that they share; a rank hands its part to stores by itself.
+
 Who writes one hands it over whole: a store takes it when all of it is there, and from there it gets
 its name in the run folder at once. Reading one cannot run code.
 """
@@ -9,32 +14,58 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from spotlight.errors import CheckpointError
+from spotlight.training.weights import Rows
 
 FORMAT = "spotlight-training"
 VERSION = 1
-_HEADER = "spotlight"
+HEADER = "spotlight"
 
 Role = Literal["ema", "weights"]
 """Weights in a checkpoint that others may load: the average that validation scores, or the newest.
 """
 
 
-def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Write `tensors` and `metadata` (iteration, job, ...) to a file that nobody reads yet.
+OFFSETS, _OFFSETS_VERSION = "DCP_SHARDING_INFO", "DCP_VERSION"
+"""As torch.distributed.checkpoint calls them: where in the whole tensors those of a file begin."""
+
+
+class State(NamedTuple):
+    """What a rank leaves for others: tensors named `role/weight`, and the rows of every weight that
+    they hold, or None if they hold all."""
+
+    tensors: Mapping[str, Tensor]
+    rows: Mapping[str, Rows] | None = None
+
+
+def save_checkpoint(
+    path: Path,
+    tensors: Mapping[str, Tensor],
+    metadata: Mapping[str, str],
+    rows: Mapping[str, Rows] | None = None,
+) -> None:
+    """Write `tensors` and `metadata` (iteration, job, ...) to a file that nobody reads yet. With
+    `rows`, the tensors `role/weight` are these rows of every weight.
 
     Raises `CheckpointError` when the disk refuses.
     """
     header = {"format": FORMAT, "version": VERSION, "metadata": dict(metadata)}
+    about = {HEADER: json.dumps(header, sort_keys=True)}
     contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    if rows is not None:
+        contiguous = {name: it for name, it in contiguous.items() if it.numel()}
+        offsets = {
+            name: {"saved_offsets": _begins(name, it, rows)} for name, it in contiguous.items()
+        }
+        about |= {OFFSETS: json.dumps(offsets), _OFFSETS_VERSION: "1.0"}
     try:
-        save_file(contiguous, path, {_HEADER: json.dumps(header, sort_keys=True)})
+        save_file(contiguous, path, about)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
             f"{path}: the checkpoint cannot be written ({error}); free space or choose another"
@@ -49,7 +80,7 @@ def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
-            metadata = _read_header(path, (file.metadata() or {}).get(_HEADER))
+            metadata = read_header(path, (file.metadata() or {}).get(HEADER))
             return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
@@ -65,7 +96,7 @@ def load_role(path: Path, role: Role) -> dict[str, Tensor]:
     """
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
-            _read_header(path, (file.metadata() or {}).get(_HEADER))
+            read_header(path, (file.metadata() or {}).get(HEADER))
             names = [name for name in file.keys() if name.startswith(f"{role}/")]  # noqa: SIM118
             found = {name.removeprefix(f"{role}/"): file.get_tensor(name) for name in names}
     except (OSError, SafetensorError) as error:
@@ -77,7 +108,12 @@ def load_role(path: Path, role: Role) -> dict[str, Tensor]:
     return found
 
 
-def _read_header(path: Path, text: str | None) -> dict[str, str]:
+def _begins(name: str, tensor: Tensor, rows: Mapping[str, Rows]) -> list[int]:
+    _, _, weight = name.partition("/")
+    return [rows[weight].first, *[0] * (tensor.dim() - 1)] if tensor.dim() else []
+
+
+def read_header(path: Path, text: str | None) -> dict[str, str]:
     try:
         header = json.loads(text or "")
         known, version = header["format"] == FORMAT, int(header["version"])

@@ -47,10 +47,13 @@ class Forwards:
         self._conditioning = model.encode_prompts(distinct)
         self._prompt_rows = torch.tensor([position[prompt] for prompt in prompts])
 
+    def passes(self, terms: Terms) -> int:
+        """Into how many micro-batches they are divided."""
+        return -(-len(terms) // self._micro_batch)
+
     def micro_batches(self, terms: Terms) -> Iterator[MicroBatch]:
         """All rows of `terms`, in order."""
-        count = len(terms)
-        passes = -(-count // self._micro_batch)
+        count, passes = len(terms), self.passes(terms)
         size = self._micro_batch if self._fixed or not count else -(-count // passes)
         for first in range(0, count, size):
             index = torch.arange(first, min(first + size, count))
@@ -72,3 +75,16 @@ class Forwards:
             guidance=self._sampler.guidance,
         )
         return velocity[:rows]
+
+    def idle(self, terms: Terms) -> Tensor:
+        """Velocities [1, T, C] of nobody's latents, for ranks that must keep step with others."""
+        nothing = terms.latents.new_zeros(1, *terms.latents.shape[1:], device=self._model.device)
+        return self._model.velocity(
+            nothing,
+            torch.full((1,), 0.5, device=self._model.device),
+            self._conditioning.select([0]),
+            height=self._sampler.height,
+            width=self._sampler.width,
+            frames=self._sampler.frames,
+            guidance=self._sampler.guidance,
+        )

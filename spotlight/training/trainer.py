@@ -3,8 +3,11 @@
 Invariants:
 - What an update computes depends on (weights, batch, job seed, iteration) alone. Every random
   choice belongs to a sample, so ranks see what one rank alone would see: N ranks make the same
-  update as one, up to the rounding of sums, and all ranks hold the same bits.
+  update as one, up to the rounding of sums, and all ranks hold the same bits, or of a sharded
+  model each its rows of them.
 - All ranks decide alike: losses and gradients are reduced before anything is judged or stepped.
+- Ranks of a sharded model run equally many forward and backward passes, as each gathers weights
+  from all: who has fewer micro-batches runs the rest for nothing.
 - A loss or gradient that is not finite stops training with `TrainingDiverged`; it changes nothing.
 - `state_dict` holds everything that a resumed job needs to go on with the same bits.
 """
@@ -28,7 +31,8 @@ from spotlight.training.ema import Ema
 from spotlight.training.forwards import Forwards
 from spotlight.training.learning_rates import learning_rates
 from spotlight.training.losses import Terms, Velocities, build_loss
-from spotlight.training.weights import FlatWeights
+from spotlight.training.sharded_weights import ShardedWeights
+from spotlight.training.weights import FlatWeights, Rows
 from spotlight.transport.collectives import Group
 
 __all__ = ["Trainer", "TrainingBatch", "TrainingDiverged"]
@@ -54,8 +58,9 @@ class Trainer:
         world: int = 1,
         group: Group | None = None,
     ) -> None:
-        """Starts from the model's weights (rank 0's, when there are several ranks). A learning rate
-        that falls does so over the `iterations` of the job; a constant one needs none.
+        """Starts from the model's weights (rank 0's, when there are several ranks); with
+        `training.sharded`, ranks that share a group shard the model. A learning rate that falls
+        does so over the `iterations` of the job; a constant one needs none.
 
         Raises `JobError` or `CheckpointError` when job and model do not fit, `ValueError` when
         there are several ranks without a group or a rate that falls without `iterations`, and
@@ -69,12 +74,11 @@ class Trainer:
         self._seed = seed
         self._rank = rank
         self._world = world
-        self._group = group if world > 1 else None
+        self._group = group
         self._loss = build_loss(model, training, sampler)
         model.checkpoint_activations(training.activation_checkpointing)
-        self._weights = FlatWeights(model)
-        if self._group is not None:
-            self._group.broadcast(self._weights.values)
+        is_sharded = training.sharded and group is not None
+        self._weights = (ShardedWeights if is_sharded else FlatWeights)(model, group)
         values = self._weights.values
         values.grad = self._weights.gradient
         self._optimizer = torch.optim.AdamW(
@@ -121,13 +125,18 @@ class Trainer:
         )
         hands = self._hands(iteration, len(batch))
         terms = [self._terms(iteration, update, batch, hand) for update, hand in enumerate(hands)]
-        old = self._old_velocities(forwards, terms)
-        reference = self._velocities(forwards, terms, self._reference)
+        passes = [forwards.passes(update) for update in terms]
+        most = self._weights.most_passes(passes)
+        idle = [all_of_them - own for all_of_them, own in zip(most, passes, strict=True)]
+        old = self._old_velocities(forwards, terms, idle)
+        reference = self._velocities(forwards, terms, idle, self._reference)
         weights.install(weights.values)
         reports = []
         for update, hand in enumerate(hands):
             share = len(hand[self._rank :: self._world]) / len(hand)
-            means = self._accumulate(forwards, terms[update], old[update], reference[update], share)
+            means = self._accumulate(
+                forwards, terms[update], old[update], reference[update], share, idle[update]
+            )
             reports.append(self._step(f"iteration {iteration}, update {update}", means))
         weights.drop_gradients()
         if self._old is not None:
@@ -149,7 +158,8 @@ class Trainer:
     def rollout_state(self) -> dict[str, Tensor]:
         """The weights that the next rollouts use (DiffusionNFT's old policy, else the newest).
 
-        Copies on the CPU in the model's own dtypes, named as in its `trainable_state`.
+        Copies on the CPU in the model's own dtypes, named as in its `trainable_state`. Ranks of a
+        sharded model must call it together; so with the three that follow.
         """
         return self._weights.published(self._rollout_values)
 
@@ -159,22 +169,29 @@ class Trainer:
 
     def rollout_part(self) -> dict[str, Tensor]:
         """Of `rollout_state` what this rank publishes; together the ranks publish all of it."""
-        return self._weights.published(self._rollout_values, part=self._rank, parts=self._world)
+        return self._weights.published_part(self._rollout_values)
 
     def evaluation_part(self) -> dict[str, Tensor]:
         """The same of `evaluation_state`."""
-        return self._weights.published(self._ema.average, part=self._rank, parts=self._world)
+        return self._weights.published_part(self._ema.average)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Everything that training needs to go on with the same bits; copies on the CPU."""
+        """Everything that training needs to go on with the same bits; copies on the CPU. Of a
+        sharded model, the `rows` that this rank holds."""
         state = {"updates": torch.tensor(self._updates)}
         for role, values in self._roles().items():
             named = self._weights.split(values)
             state |= {f"{role}/{name}": tensor for name, tensor in named.items()}
         return state
 
+    @property
+    def rows(self) -> dict[str, Rows]:
+        """What of every trained tensor this rank holds, by its name in the model."""
+        return self._weights.rows
+
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from `state_dict`; raises `CheckpointError` when it is of another model or job."""
+        """Go on from `state_dict`, of a sharded model from the `rows` of this rank; raises
+        `CheckpointError` when it is of another model or job."""
         roles = self._roles()
         found = {name.partition("/")[0] for name in state} - {"updates"}
         if "updates" not in state or found != roles.keys():
@@ -185,8 +202,8 @@ class Trainer:
         loaded = {
             role: self._weights.join(
                 {
-                    name.removeprefix(f"{role}/"): tensor
-                    for name, tensor in state.items()
+                    name.removeprefix(f"{role}/"): state[name]
+                    for name in state
                     if name.startswith(f"{role}/")
                 }
             )
@@ -238,7 +255,9 @@ class Trainer:
         keys = [key(self._seed, iteration, update, sample) for sample in samples]
         return self._loss.terms(batch, samples, keys)
 
-    def _old_velocities(self, forwards: Forwards, terms: Sequence[Terms]) -> list[Passes]:
+    def _old_velocities(
+        self, forwards: Forwards, terms: Sequence[Terms], idle: Sequence[int]
+    ) -> list[Passes]:
         """The sampling weights' velocities for every update, taken before the first one.
 
         While the sampling weights are the newest, the first update needs no pass of its own.
@@ -246,21 +265,27 @@ class Trainer:
         if not self._loss.uses_old_policy:
             return [None] * len(terms)
         if self._old is not None:
-            return self._velocities(forwards, terms, self._old)
-        return [None, *self._velocities(forwards, terms[1:], self._weights.values)]
+            return self._velocities(forwards, terms, idle, self._old)
+        return [None, *self._velocities(forwards, terms[1:], idle[1:], self._weights.values)]
 
     @torch.no_grad()
     def _velocities(
-        self, forwards: Forwards, terms: Sequence[Terms], values: Tensor | None
+        self,
+        forwards: Forwards,
+        terms: Sequence[Terms],
+        idle: Sequence[int],
+        values: Tensor | None,
     ) -> list[Passes]:
         """For every update, its micro-batches' velocities under the weights `values`, if any."""
         if values is None:
             return [None] * len(terms)
         self._weights.install(values)
-        return [
-            [forwards.velocity(batch).cpu() for batch in forwards.micro_batches(update)]
-            for update in terms
-        ]
+        found: list[Passes] = []
+        for update, others in zip(terms, idle, strict=True):
+            found.append([forwards.velocity(it).cpu() for it in forwards.micro_batches(update)])
+            for _ in range(others):
+                forwards.idle(update)
+        return found
 
     def _accumulate(
         self,
@@ -269,10 +294,12 @@ class Trainer:
         old: Passes,
         reference: Passes,
         share: float,
+        idle: int,
     ) -> Tensor:
         """This rank's part of an update's gradient, and of the means of loss and metrics.
 
-        `share` is this rank's part of the update's samples. Returns [1 + metrics], float64.
+        `share` is this rank's part of the update's samples; `idle` passes it runs only because
+        others have more. Returns [1 + metrics], float64.
         """
         device = self._model.device
         sums = torch.zeros(1 + len(self._loss.metrics), dtype=torch.float64, device=device)
@@ -289,16 +316,18 @@ class Trainer:
             self._weights.collect_gradients()
             columns = [losses.detach(), *(named[name] for name in self._loss.metrics)]
             sums += torch.stack(columns, dim=1).double().sum(dim=0)
+        for _ in range(idle):
+            torch.autograd.backward(forwards.idle(terms).sum() * 0)
+            self._weights.collect_gradients()
         return sums * (share / max(len(terms), 1))
 
     def _step(self, where: str, means: Tensor) -> dict[str, float]:
         """Reduce over the ranks, judge, clip, step; raises `TrainingDiverged` before any change."""
         gradient = self._weights.gradient
+        norm = self._weights.reduce_gradient()
         if self._group is not None:
-            self._group.all_reduce(gradient)
             self._group.all_reduce(means)
         loss, *metrics = means.tolist()
-        norm = torch.linalg.vector_norm(gradient).item()
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise TrainingDiverged(
                 f"{where}: loss {loss}, gradient norm {norm}; resume from the last checkpoint with"

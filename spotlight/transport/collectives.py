@@ -59,6 +59,18 @@ class Group:
         """
         self._run("all-gather", lambda group: group.allgather([outputs], [tensor]))
 
+    def all_gather_into(self, output: torch.Tensor, tensor: torch.Tensor) -> None:
+        """Overwrite the contiguous `output` with the tensors of all ranks, of one size, one behind
+        the other; raises `TransportError`.
+        """
+        self._run("all-gather", lambda group: group._allgather_base(output, tensor))
+
+    def reduce_scatter(self, output: torch.Tensor, tensor: torch.Tensor) -> None:
+        """Overwrite `output` with the sum over all ranks of this rank's part of `tensor`, which is
+        contiguous and as long as all parts; raises `TransportError`.
+        """
+        self._run("reduce-scatter", lambda group: group._reduce_scatter_base(output, tensor))
+
     def all_to_all(
         self,
         output: torch.Tensor,

@@ -1,0 +1,117 @@
+"""Shards a transformer over trainer ranks with FSDP2 of torch.
+
+Every rank holds some rows of every parameter, in float32. A block's parameters are gathered for its
+forward and for its backward pass, in the dtype that the model computes in, and dropped behind it;
+its gradients are summed in float32, and each rank keeps those of its rows.
+
+All ranks must run the same passes in the same order. What goes wrong between them is the
+`TransportError` of their group, in the time that the group allows, wherever in a pass it happens.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+import torch.distributed
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
+from spotlight.transport.collectives import Group
+
+_c10d: Any = torch.distributed.distributed_c10d
+"""What is used of it here has no complete type stubs."""
+
+
+@torch.no_grad()
+def shard(transformer: nn.Module, group: Group) -> None:
+    """Leave this rank its rows of every parameter, of rank 0's values; raises `TransportError`.
+
+    Blocks are the members of the transformer's lists of modules. One after the other is made
+    float32 and sharded, so that no more than one is whole in float32 at any time.
+    """
+    device = next(transformer.parameters()).device
+    mesh = _mesh(device.type, group.rank, group.world)
+    for block in _blocks(transformer):
+        _shard(block, group, mesh, casts_inputs=False)
+    _shard(transformer, group, mesh, casts_inputs=True)
+
+
+def _blocks(transformer: nn.Module) -> Iterator[nn.Module]:
+    for child in transformer.children():
+        if isinstance(child, nn.ModuleList):
+            yield from child
+
+
+def _shard(module: nn.Module, group: Group, mesh: DeviceMesh, *, casts_inputs: bool) -> None:
+    """Of a block, inputs keep their dtypes: its forward pass casts as it would on one rank."""
+    whole = [it for it in module.parameters() if not hasattr(it, "to_local")]
+    dtypes = Counter(parameter.dtype for parameter in whole)
+    for parameter in whole:
+        group.broadcast(parameter.data)
+        parameter.data = parameter.data.float()
+    fully_shard(
+        module,
+        mesh=mesh,
+        # Between passes other weights are installed, and a root that stays whole would miss them.
+        reshard_after_forward=True,
+        mp_policy=MixedPrecisionPolicy(
+            param_dtype=dtypes.most_common(1)[0][0] if dtypes else None,
+            reduce_dtype=torch.float32,
+            cast_forward_inputs=casts_inputs,
+        ),
+    )
+    assert isinstance(module, FSDPModule)
+    module.set_custom_all_gather(_AllGather(group))
+    module.set_custom_reduce_scatter(_ReduceScatter(group))
+    module.set_gradient_divide_factor(1.0)  # the losses of all ranks add up to their mean
+    module.set_force_sum_reduction_for_comms(True)
+
+
+@cache
+def _mesh(device: str, rank: int, world: int) -> DeviceMesh:
+    """Only says how many ranks there are and which this one is: its group moves nothing, so it
+    serves all groups of this size, one after the other.
+    """
+    name = f"spotlight-{device}-{rank}-of-{world}"
+    nobody = _c10d.ProcessGroup(torch.distributed.HashStore(), rank, world)
+    nobody._set_group_name(name)
+    _c10d._register_process_group(name, nobody)
+    mesh = DeviceMesh(device, torch.arange(world, dtype=torch.int), _init_backend=False, _rank=rank)
+    mesh._dim_group_names = [name]
+    mesh._pg_registry[name] = nobody  # which is remembered for as long as somebody holds it
+    return mesh
+
+
+class _Collective:
+    """One that FSDP2 is given in place of torch's own, which knows no groups but its own."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+
+    def allocate(self, size: Sequence[Any], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+
+class _AllGather(_Collective):
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: object, async_op: bool = False
+    ) -> None:
+        self._group.all_gather_into(output_tensor, input_tensor)
+
+
+class _ReduceScatter(_Collective):
+    def __call__(
+        self,
+        output_tensor: Tensor,
+        input_tensor: Tensor,
+        group: object,
+        op: object,
+        async_op: bool = False,
+    ) -> None:
+        """`op` is always the sum."""
+        self._group.reduce_scatter(output_tensor, input_tensor)
