@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 import msgspec
 
+from spotlight.diffusion.activations import Activations, Pass
 from spotlight.diffusion.checkpoint_files import Shape, read_json, read_weights, wrong
 from spotlight.diffusion.geometry import Geometry, Grid
 from spotlight.diffusion.vocabulary import TokenVocabulary
@@ -82,6 +83,9 @@ class Facts:
     """What its text encoder reads, if that is a `TokenTextEncoder`."""
     pixel_space: bool = False
     """Whether the model denoises pixels rather than a VAE's latents."""
+    decoded: int = 0
+    """Numbers that the VAE has in memory at once, for each pixel of a frame: measured on the meta
+    device."""
 
 
 class Family(ABC):
@@ -159,6 +163,10 @@ class Family(ABC):
         """One forward pass: v [B, T, C] in the transformer's dtype, from packed latents [B, T, C]
         and sigmas [B], both float32. `guidance` is for transformers that embed it.
         """
+
+    @abstractmethod
+    def activations(self, facts: Facts, step: Pass) -> Activations:
+        """The bytes of a forward pass of the transformer that `facts` describe."""
 
     def told(self, scheduler: Any, sigmas: Tensor) -> Tensor:
         """The sigmas that the transformer is told, of those at which the latents are."""

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
+from spotlight.diffusion.activations import Activations, Block, Pass
 from spotlight.diffusion.checkpoint_files import wrong
 from spotlight.diffusion.families.autoencoders import decode_kl, inspect_kl
 from spotlight.diffusion.families.base import CheckpointFolder, Facts, Family, Size, require_equal
+from spotlight.diffusion.families.joint_blocks import JointBlocks
 from spotlight.diffusion.families.prompts import T5, Clip, read_clip, read_t5, too_long_for_t5
 from spotlight.diffusion.geometry import Geometry, Grid
 
@@ -152,6 +154,27 @@ class Flux(Family):
     def embeds_guidance(self, transformer: Any) -> bool:
         """See `Family`."""
         return bool(transformer.config.guidance_embeds)
+
+    def activations(self, facts: Facts, step: Pass) -> Activations:
+        """See `Family`."""
+        config = cast(_Transformer, facts.config)
+        heads = config.num_attention_heads
+        width = heads * config.attention_head_dim
+        kind = JointBlocks(
+            step,
+            _T5_TOKENS,
+            width,
+            heads,
+            ("ff", "ff_context"),
+            native_norm=True,
+            copies_output=False,
+        )
+        blocks = [kind.block()] * config.num_layers
+        single = [kind.single_block()] * config.num_single_layers
+        outside = Block(step)
+        outside.linear(("x_embedder",), "latents", step.tokens, config.in_channels)
+        outside.linear(("context_embedder",), "text", _T5_TOKENS, config.joint_attention_dim)
+        return kind.activations([*blocks, *single], outside)
 
     def decode(self, vae: Any, latents: Tensor) -> Tensor:
         """See `Family`."""

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import msgspec
 
+from spotlight.diffusion.activations import Activations, Block, Pass
 from spotlight.diffusion.checkpoint_files import Shape, wrong
 from spotlight.diffusion.families import qwen_tokens
 from spotlight.diffusion.families.base import (
@@ -21,6 +22,7 @@ from spotlight.diffusion.families.base import (
     Family,
     Size,
 )
+from spotlight.diffusion.families.joint_blocks import JointBlocks
 from spotlight.diffusion.families.prompts import refuse_too_long
 from spotlight.diffusion.families.qwen_tokens import (
     QWEN_TEMPLATE,
@@ -168,6 +170,23 @@ class QwenImage(Family):
             return_dict=False,
         )[0]
         return velocity
+
+    def activations(self, facts: Facts, step: Pass) -> Activations:
+        """See `Family`."""
+        config = cast(_Transformer, facts.config)
+        text = facts.shared_text or QWEN_TEXT_LENGTH
+        width, heads = (
+            config.num_attention_heads * config.attention_head_dim,
+            config.num_attention_heads,
+        )
+        kind = JointBlocks(
+            step, text, width, heads, ("img_mlp", "txt_mlp"), native_norm=False, copies_output=False
+        )
+        outside = Block(step)
+        outside.linear(("img_in",), "latents", step.tokens, config.in_channels)
+        outside.factor("text, normed", text, config.joint_attention_dim)
+        outside.linear(("txt_in",), "text", text, config.joint_attention_dim)
+        return kind.activations([kind.block()] * config.num_layers, outside)
 
     def guide(self, positive: Tensor, negative: Tensor, scale: float) -> Tensor:
         """Every token is rescaled to the norm of the positive one."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
+from spotlight.diffusion.activations import Activations, Block, Pass
 from spotlight.diffusion.checkpoint_files import wrong
 from spotlight.diffusion.families.autoencoders import decode_kl, inspect_kl
 from spotlight.diffusion.families.base import CheckpointFolder, Facts, Family, Size, require_equal
+from spotlight.diffusion.families.joint_blocks import JointBlocks
 from spotlight.diffusion.families.prompts import (
     CLIP_TOKENS,
     T5,
@@ -148,6 +150,26 @@ class StableDiffusion3(Family):
             return_dict=False,
         )[0]
         return pack(velocity.unsqueeze(2), patch)
+
+    def activations(self, facts: Facts, step: Pass) -> Activations:
+        """See `Family`; in the last block text ends behind the attention."""
+        config = cast(_Transformer, facts.config)
+        text, heads = CLIP_TOKENS + _T5_TOKENS, config.num_attention_heads
+        width = heads * config.attention_head_dim
+        kind = JointBlocks(
+            step, text, width, heads, ("ff", "ff_context"), native_norm=False, copies_output=True
+        )
+        blocks = [
+            kind.block(
+                dual=number in config.dual_attention_layers,
+                ends_text=number == config.num_layers - 1,
+            )
+            for number in range(config.num_layers)
+        ]
+        outside = Block(step)
+        outside.linear((), "latents", step.tokens, config.in_channels * config.patch_size**2)
+        outside.linear(("context_embedder",), "text", text, config.joint_attention_dim)
+        return kind.activations(blocks, outside)
 
     def decode(self, vae: Any, latents: Tensor) -> Tensor:
         """See `Family`."""

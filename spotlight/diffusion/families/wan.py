@@ -9,10 +9,11 @@ from __future__ import annotations
 import html
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
+from spotlight.diffusion.activations import FLOAT32, Activations, Block, BlockBytes, Pass
 from spotlight.diffusion.checkpoint_files import read_json, wrong
 from spotlight.diffusion.families.base import CheckpointFolder, Facts, Family, Size, require_equal
 from spotlight.diffusion.families.prompts import T5, read_t5, too_long_for_t5
@@ -126,6 +127,52 @@ class Wan(Family):
         )[0]
         return pack(velocity, patch)
 
+    def activations(self, facts: Facts, step: Pass) -> Activations:
+        """See `Family`; norms and modulation compute in float32."""
+        config = cast(_Transformer, facts.config)
+        heads = config.num_attention_heads
+        width, tokens = heads * config.attention_head_dim, step.tokens
+        block = Block(step)
+        _modulated(block, "attn1", tokens, width)
+        layers = [f"attn1.{layer}" for layer in ("to_q", "to_k", "to_v")]
+        block.linear(layers, "attn1, modulated", tokens, width)
+        block.normed("attn1 query", tokens, width, native=True)
+        block.normed("attn1 key", tokens, width, native=True)
+        block.attention("attn1", tokens, width, heads, keys=tokens)
+        block.linear(("attn1.to_out.0",), "attn1 output", tokens, width)
+        block.factor("attn1, projected", tokens, width)
+        block.keep_float32("attn2", tokens, width)
+        block.linear(("attn2.to_q",), "attn2, normed", tokens, width)
+        block.linear(("attn2.to_k", "attn2.to_v"), "text", _T5_TOKENS, width)
+        block.forget("text")  # all blocks have the same
+        block.normed("attn2 query", tokens, width, native=True)
+        block.normed("attn2 key", _T5_TOKENS, width, native=True)
+        block.attention("attn2", tokens, width, heads, keys=_T5_TOKENS)
+        block.linear(("attn2.to_out.0",), "attn2 output", tokens, width)
+        _modulated(block, "ffn", tokens, width)
+        feed_forward = ("ffn.net.0.proj", "ffn.net.2")
+        block.linear(feed_forward[:1], "ffn, modulated", tokens, width)
+        block.mlp("ffn", feed_forward, tokens, config.ffn_dim)
+        block.factor("ffn, fed forward", tokens, width, nbytes=FLOAT32)
+        block.keep("modulation", 1, 8 * width, nbytes=FLOAT32)
+        outside = Block(step)
+        outside.linear(("proj_out",), "end, modulated", tokens, width)
+        _modulated(outside, "end", tokens, width)
+        outside.linear(
+            ("condition_embedder.text_embedder.linear_1",), "text", _T5_TOKENS, config.text_dim
+        )
+        for name in ("before the function", "after the function", "embedded"):
+            outside.factor(f"text {name}", _T5_TOKENS, width)
+        enters = step.rows * tokens * width * step.nbytes
+        return Activations.of(
+            step,
+            [BlockBytes(enters, block.nbytes)] * config.num_layers,
+            outside.nbytes,
+            stream=tokens * width,
+            widest=tokens * config.ffn_dim,
+            layer=feed_forward[0],
+        )
+
     def told(self, scheduler: Any, sigmas: Tensor) -> Tensor:
         """UniPC tells whole thousandths, cut off; a float32 just below one is meant to be it."""
         if "flow_shift" not in scheduler.config:
@@ -138,6 +185,12 @@ class Wan(Family):
         mean, std = statistics.view(2, 1, -1, 1, 1, 1)
         frames: Tensor = vae.decode(latents / (1.0 / std) + mean, return_dict=False)[0]
         return frames
+
+
+def _modulated(block: Block, name: str, tokens: int, width: int) -> None:
+    """A norm without weights, and a modulation behind it, both in float32."""
+    block.keep_float32(name, tokens, width)
+    block.factor(f"{name}, normed", tokens, width, nbytes=FLOAT32)
 
 
 def _cleaned(prompt: str) -> str:
