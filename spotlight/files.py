@@ -56,6 +56,12 @@ class Lines(NamedTuple, Generic[T]):
         return Lines(self.source, [function(item) for item in self.items], self.numbers)
 
 
+def cache_folder() -> Path:
+    """Where a machine keeps what it can make again, for all processes of this user."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(base) / "spotlight"
+
+
 def path_problem(text: str) -> str | None:
     """Why `text` cannot be a path, whatever there is on the disk; None if it can."""
     if not text:

@@ -89,6 +89,7 @@ class SamplingSettings(Record, frozen=True):
     micro_batch: int
     solver: Solver = "euler"
     frames: int = 1
+    text_tokens: int | None = None
 
 
 class Request(Record, frozen=True):

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from spotlight.assets import resolve_checkpoint
+from spotlight.diffusion.embedding_cache import EmbeddingCache
 from spotlight.diffusion.families.base import TOKEN_ENCODER, CheckpointFolder, Facts, Family
 from spotlight.diffusion.families.registry import open_checkpoint
 from spotlight.diffusion.flow_model import FlowModel, trainable_state
@@ -31,12 +34,18 @@ from spotlight.jobs import LoraSpec, ModelSpec
 log = structlog.get_logger(__name__)
 
 
-def load_model(spec: ModelSpec, *, device: torch.device | str | None = None) -> DiffusionModel:
+def load_model(
+    spec: ModelSpec,
+    *,
+    device: torch.device | str | None = None,
+    cache: EmbeddingCache | None = None,
+) -> DiffusionModel:
     """The model of a job, on `device` (CUDA when there is one), in evaluation mode.
 
     float32 on the CPU, bfloat16 elsewhere; adapters are float32 and start as the identity, with the
-    same values in every process. Raises `CheckpointError` naming the folder, file or field that is
-    wrong, and `MissingDependency`.
+    same values in every process. With a `cache` of embeddings the text encoders are loaded once a
+    prompt must be encoded. Raises `CheckpointError` naming the folder, file or field that is wrong,
+    and `MissingDependency`.
     """
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     dtype = _dtype_on(device)
@@ -48,7 +57,7 @@ def load_model(spec: ModelSpec, *, device: torch.device | str | None = None) -> 
         family,
         transformer,
         _load_part(getattr(diffusers, folder.parts["scheduler"]), path, "scheduler"),
-        _load_text_encoder(family, folder, device, dtype),
+        _load_text_encoder(family, folder, device, dtype, cache),
         _load_codec(family, folder, facts, transformer, device, dtype),
         spec.negative_prompt,
     )
@@ -143,20 +152,39 @@ def _load_part(cls: Any, folder: Path, part: str, **options: Any) -> Any:
 
 
 def _load_text_encoder(
-    family: Family, folder: CheckpointFolder, device: torch.device, dtype: torch.dtype
+    family: Family,
+    folder: CheckpointFolder,
+    device: torch.device,
+    dtype: torch.dtype,
+    cache: EmbeddingCache | None,
 ) -> TextEncoder:
     if TOKEN_ENCODER in folder.parts.values():
         return TokenTextEncoder.load(folder.path / "text_encoder")
+    load = partial(_load_encoders, family, folder, dtype)
+    if cache is None:
+        return FamilyTextEncoder(family, load, device)
+    for part in family.text_encoders:
+        folder.shapes(part)  # what is missing, or cut off, shows at once
+    parts = [folder.path / part for part in (*family.text_encoders, *family.tokenizers)]
+    versions = [f"{name} {version(name)}" for name in ("torch", "transformers", "tokenizers")]
+    where = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    made_by = (family.name, cache.checksum(parts), *versions, where, str(dtype))
+    return FamilyTextEncoder(family, load, device, (cache, " ".join(made_by)))
+
+
+def _load_encoders(family: Family, folder: CheckpointFolder, dtype: torch.dtype) -> dict[str, Any]:
+    """Text encoders and tokenizers by their part, on the CPU."""
     # It takes seconds to import, and tiny checkpoints do without it.
     import transformers
 
     parts = {}
     for part, name in family.text_encoders.items():
         encoder = _load_weights(getattr(transformers, name), folder.path, part, dtype=dtype)
-        parts[part] = encoder.to(device).eval().requires_grad_(False)
+        parts[part] = encoder.eval().requires_grad_(False)
     for part in family.tokenizers:
         parts[part] = _load_part(transformers.AutoTokenizer, folder.path, part)
-    return FamilyTextEncoder(family, parts)
+    log.info("text_encoders_loaded", parts=sorted(family.text_encoders), process=os.getpid())
+    return parts
 
 
 def _load_codec(

@@ -20,7 +20,7 @@ from spotlight.diffusion.families.base import Family
 from spotlight.diffusion.images import ImageCodec, to_uint8
 from spotlight.diffusion.model import Conditioning
 from spotlight.diffusion.schedule import Scheduler, flow_sigmas
-from spotlight.diffusion.text import TextEncoder
+from spotlight.diffusion.text import Encoded, TextEncoder
 from spotlight.errors import CheckpointError
 
 _computed_twice = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
@@ -56,7 +56,7 @@ class FlowModel:
         self._text_encoder = text_encoder
         self._codec = codec
         self._negative_prompt = negative_prompt
-        self._encoded: dict[str, dict[str, Tensor]] = {}
+        self._encoded: dict[str, Encoded] = {}
 
     @property
     def device(self) -> torch.device:
@@ -71,9 +71,10 @@ class FlowModel:
         geometry = self._codec.geometry
         return geometry.grid(height, width, frames).tokens, geometry.channels
 
-    def encode_prompts(self, prompts: Sequence[str]) -> Conditioning:
-        """Embeddings at the fixed length; each prompt is encoded by itself, and kept a while."""
-        encoded = [self._encode(prompt) for prompt in prompts]
+    def encode_prompts(self, prompts: Sequence[str], tokens: int | None = None) -> Conditioning:
+        """Embeddings of one length; each prompt is encoded by itself, and kept a while."""
+        known = self._encode(prompts)
+        encoded = [self._text_encoder.padded(known[prompt], tokens) for prompt in prompts]
         return Conditioning(
             {
                 name: torch.stack([each[name] for each in encoded]).to(self.device)
@@ -104,7 +105,9 @@ class FlowModel:
         positive = predict(conditioning)
         if guidance == 1.0 or self._family.embeds_guidance(self.transformer):
             return positive
-        unconditional = self.encode_prompts([self._negative_prompt]).select([0] * len(latents))
+        tokens = conditioning.tensors["embeds"].shape[1]
+        negative = self.encode_prompts([self._negative_prompt], tokens)
+        unconditional = negative.select([0] * len(latents))
         return self._family.guide(positive, predict(unconditional), guidance)
 
     def checkpoint_activations(self, enabled: bool) -> None:
@@ -150,10 +153,13 @@ class FlowModel:
                 )
             tensor.copy_(state[name])
 
-    def _encode(self, prompt: str) -> dict[str, Tensor]:
-        encoded = self._encoded.pop(prompt, None) or self._text_encoder.encode(prompt)
-        self._encoded[prompt] = encoded
-        if len(self._encoded) > CACHED_PROMPTS:
-            # Used least recently; a thread that was left behind may be at it too.
-            self._encoded.pop(next(iter(self._encoded)), None)
-        return encoded
+    def _encode(self, prompts: Sequence[str]) -> dict[str, Encoded]:
+        # A thread that was left behind may be at it too.
+        found = {prompt: self._encoded.pop(prompt, None) for prompt in prompts}
+        missing = [prompt for prompt, encoded in found.items() if encoded is None]
+        made = dict(zip(missing, self._text_encoder.encode(missing), strict=True))
+        known = {prompt: encoded or made[prompt] for prompt, encoded in found.items()}
+        self._encoded |= known
+        while len(self._encoded) > CACHED_PROMPTS:
+            self._encoded.pop(next(iter(self._encoded)), None)  # used least recently
+        return known

@@ -23,8 +23,8 @@ class Conditioning:
     """Encoded prompts: named tensors [B, ...], such as `embeds` [B, L, D] float32, `mask` [B, L]
     bool, true where a token is real, and `pooled` [B, D] float32.
 
-    L is one fixed length per model, so that neither the batch nor its order changes what a forward
-    pass computes.
+    L is one length for all requests with the same settings, so that neither the batch nor its order
+    changes what a forward pass computes.
     """
 
     tensors: Mapping[str, Tensor]
@@ -58,8 +58,11 @@ class DiffusionModel(Protocol):
         """
         ...
 
-    def encode_prompts(self, prompts: Sequence[str]) -> Conditioning:
-        """Encode prompts at the model's fixed length; those used last are cached by prompt."""
+    def encode_prompts(self, prompts: Sequence[str], tokens: int | None = None) -> Conditioning:
+        """Encode prompts, padded to so many `tokens` where the family has a choice, or to as many
+        as it can read; those used last are cached by prompt. Raises `JobError` for one that is
+        longer.
+        """
         ...
 
     def velocity(

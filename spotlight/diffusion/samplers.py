@@ -49,6 +49,8 @@ class SamplerSettings:
     micro_batch: int = 8
     solver: Solver = "euler"
     frames: int = 1
+    text_tokens: int | None = None
+    """Prompts are padded to so many; None: as many as the encoder reads."""
 
     @classmethod
     def from_spec(
@@ -72,6 +74,7 @@ class SamplerSettings:
             micro_batch=spec.micro_batch,
             solver=spec.solver,
             frames=spec.frames,
+            text_tokens=spec.text_tokens,
         )
 
     def in_window(self, step: int) -> bool:
@@ -144,7 +147,9 @@ class Denoising:
         # do.
         rows = [min(row, count - 1) for row in range(settings.micro_batch)]
         self._seeds = [seeds[row] for row in rows]
-        self._conditioning: Conditioning = model.encode_prompts([prompts[row] for row in rows])
+        self._conditioning: Conditioning = model.encode_prompts(
+            [prompts[row] for row in rows], settings.text_tokens
+        )
         self._sigmas = model.sigmas(settings.steps, *size, settings.shift, settings.frames)
         if progress is None:
             progress = Progress.begin(initial_noise(seeds, self._shape))

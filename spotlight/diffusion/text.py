@@ -1,15 +1,18 @@
 """Text encoders: from prompts to conditioning of one fixed length per checkpoint.
 
-`FamilyTextEncoder` is the text side of a family's pipeline. `TokenTextEncoder` is a table lookup
-for tiny checkpoints: whole words of a small vocabulary, otherwise single characters, plus a learned
-or fixed vector per position. Each prompt is encoded by itself, so its embedding never depends on
-the prompts beside it.
+`FamilyTextEncoder` is the text side of a family's pipeline. It is on the accelerator only while it
+encodes, and is not even loaded while the disk has the embeddings. `TokenTextEncoder` is a table
+lookup for tiny checkpoints: whole words of a small vocabulary, otherwise single characters, plus a
+learned or fixed vector per position. Each prompt is encoded by itself, so its embedding never
+depends on the prompts beside it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,17 +22,25 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from spotlight.diffusion.embedding_cache import EmbeddingCache
 from spotlight.diffusion.families.base import Family
 from spotlight.diffusion.vocabulary import TokenVocabulary
 from spotlight.errors import CheckpointError
 
+Encoded = dict[str, Tensor]
+"""Named tensors of one prompt, without a batch, on the CPU."""
+
 
 class TextEncoder(Protocol):
-    """Encodes one prompt."""
+    """Encodes prompts."""
 
-    def encode(self, prompt: str) -> dict[str, Tensor]:
-        """Named tensors without a batch, of the same shapes for every prompt; raises `JobError`
-        when the prompt is too long.
+    def encode(self, prompts: Sequence[str]) -> list[Encoded]:
+        """Each by itself; raises `JobError` when a prompt is too long."""
+        ...
+
+    def padded(self, encoded: Encoded, tokens: int | None) -> Encoded:
+        """Of the same shapes for every prompt, of so many `tokens` where there is a choice; None
+        for as many as it can read. Raises `JobError` when the prompt has more.
         """
         ...
 
@@ -96,21 +107,84 @@ class TokenTextEncoder:
             folder / "model.safetensors",
         )
 
-    def encode(self, prompt: str) -> dict[str, Tensor]:
+    def encode(self, prompts: Sequence[str]) -> list[Encoded]:
         """See `TextEncoder`; `embeds` [L, dim] float32."""
-        tokens = torch.tensor(self.vocabulary.tokens(prompt))
-        return {"embeds": self._table[tokens] + self._positions}
+        tokens = [torch.tensor(self.vocabulary.tokens(prompt)) for prompt in prompts]
+        return [{"embeds": self._table[each] + self._positions} for each in tokens]
+
+    def padded(self, encoded: Encoded, tokens: int | None) -> Encoded:
+        """See `TextEncoder`; there is one length."""
+        return encoded
 
 
 class FamilyTextEncoder:
-    """The tokenizers and text encoders of a checkpoint, read as its family reads them."""
+    """The tokenizers and text encoders of a checkpoint, read as its family reads them.
 
-    def __init__(self, family: Family, parts: Mapping[str, Any]) -> None:
-        """`parts` by their names in the checkpoint."""
+    Args:
+        load: loads them onto the CPU, by their names in the checkpoint.
+        cache: where embeddings are kept, and what says which encoder made them; None keeps none,
+            and loads the encoders at once.
+    """
+
+    def __init__(
+        self,
+        family: Family,
+        load: Callable[[], Mapping[str, Any]],
+        device: torch.device,
+        cache: tuple[EmbeddingCache, str] | None = None,
+    ) -> None:
         self._family = family
-        self._parts = parts
+        self._load = load
+        self._device = device
+        self._cache = cache
+        self._parts = None if cache is not None else load()
+        self._encoding = threading.Lock()
+        """A thread that was left behind may still encode."""
+
+    def encode(self, prompts: Sequence[str]) -> list[Encoded]:
+        """See `TextEncoder`."""
+        found = {prompt: self._read(prompt) for prompt in prompts}
+        missing = [prompt for prompt, encoded in found.items() if encoded is None]
+        made = dict(zip(missing, self._encode(missing), strict=True)) if missing else {}
+        return [found[prompt] or made[prompt] for prompt in prompts]
+
+    def padded(self, encoded: Encoded, tokens: int | None) -> Encoded:
+        """See `TextEncoder`."""
+        return self._family.padded(encoded, tokens or self._family.most_tokens)
+
+    def _read(self, prompt: str) -> Encoded | None:
+        if self._cache is None:
+            return None
+        cache, encoder = self._cache
+        return cache.read(self._made_by(encoder), prompt)
 
     @torch.no_grad()
-    def encode(self, prompt: str) -> dict[str, Tensor]:
-        """See `TextEncoder`."""
-        return self._family.encode(self._parts, prompt)
+    def _encode(self, prompts: Sequence[str]) -> list[Encoded]:
+        with self._encoding, self._on_device() as parts:
+            made = []
+            for prompt in prompts:
+                encoded = self._family.encode(parts, prompt)
+                made.append({name: tensor.cpu() for name, tensor in encoded.items()})
+        if self._cache is not None:
+            cache, encoder = self._cache
+            for prompt, encoded in zip(prompts, made, strict=True):
+                cache.write(self._made_by(encoder), prompt, encoded)
+        return made
+
+    def _made_by(self, encoder: str) -> str:
+        """On a CPU the number of threads decides bits, too."""
+        return f"{encoder} {torch.get_num_threads()}" if self._device.type == "cpu" else encoder
+
+    @contextmanager
+    def _on_device(self) -> Iterator[Mapping[str, Any]]:
+        """The encoders are on the accelerator within, and leave it to the model."""
+        if self._parts is None:
+            self._parts = self._load()
+        models = [part for part in self._parts.values() if isinstance(part, torch.nn.Module)]
+        for model in models:
+            model.to(self._device)
+        try:
+            yield self._parts
+        finally:
+            for model in models:
+                model.to("cpu")

@@ -76,6 +76,12 @@ class SamplerSpec(Section, frozen=True, kw_only=True):
     """Denoising steps of validation images; the rollout's when absent. [steps]"""
     shift: float | None = None
     """Schedule shift; the checkpoint's scheduler decides when absent."""
+    text_tokens: int | None = None
+    """Prompts are padded to so many tokens, the same for all requests, so that neither the batch
+    nor its order changes what a forward pass computes. Only for checkpoints that can hide padding:
+    Qwen-Image with 64, 128 or 256. When absent, a job takes the least of them that holds all of
+    its prompts, if the package `tokenizers` is there to count them, and otherwise the most.
+    [tokens]"""
     guidance: float = 1.0
     """Classifier-free guidance scale; 1 means none. A FLUX transformer that embeds guidance takes
     it as an input instead, without a second pass."""
@@ -103,6 +109,11 @@ class SamplerSpec(Section, frozen=True, kw_only=True):
             "must be at least 1",
         )
         require(self.shift is None or self.shift > 0, "shift", "must be positive")
+        require(
+            self.text_tokens is None or self.text_tokens >= 1,
+            "text_tokens",
+            "must be at least 1",
+        )
         require(self.guidance >= 1, "guidance", "must be at least 1 (1 means no guidance)")
         require(self.noise_level >= 0, "noise_level", "must not be negative")
         require(

@@ -14,6 +14,7 @@ import math
 import os
 import stat
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
@@ -65,13 +66,27 @@ class CheckpointInfo(msgspec.Struct, frozen=True, kw_only=True):
         """Tokens of the longest prompt that it reads."""
         return self.vocabulary.length if self.vocabulary else self.family.most_tokens
 
-    def too_long(self, prompts: Sequence[str]) -> dict[int, int]:
-        """Tokens of each prompt that has more, by its place in the list; raises `CheckpointError`
-        and `MissingDependency`.
+    @property
+    def text_lengths(self) -> tuple[int, ...]:
+        """Tokens that prompts can be padded to, rising; none where there is no choice."""
+        return () if self.vocabulary else self.family.text_lengths
+
+    def too_long(self, prompts: Sequence[str], most: int | None = None) -> dict[int, int]:
+        """Tokens of each prompt that has more than `most`, one of the `text_lengths`, or than it
+        reads, by its place in the list; raises `CheckpointError` and `MissingDependency`.
         """
         if self.vocabulary is not None:
             return self.vocabulary.too_long(prompts)
-        return self.family.too_long(self.folder, prompts)
+        return self.family.too_long(self.folder, prompts, most or self.most_tokens)
+
+    def least_length(self, prompts: Sequence[str]) -> int | None:
+        """The least of the `text_lengths` that holds all these prompts. None where there is no
+        choice, or where nobody can count tokens. Raises `CheckpointError`.
+        """
+        if not self.text_lengths or find_spec("tokenizers") is None:
+            return None
+        *lesser, most = self.text_lengths
+        return next((each for each in lesser if not self.too_long(prompts, each)), most)
 
     def tokens(self, height: int, width: int, frames: int = 1) -> int:
         """Tokens of an image or video of that size; raises `JobError` naming the field that does

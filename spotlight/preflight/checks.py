@@ -90,13 +90,26 @@ def check(job: JobSpec, *, run_folder: Path | None = None, local_workers: bool =
     files = read_job_files(job)
     _check_size_and_degree(job.sampler, files.checkpoint)
     _check_prompts(job, files)
-    _check_negative_prompt(job.model.negative_prompt, files.checkpoint)
+    _check_negative_prompt(job, files.checkpoint)
     check_trackers(job.trackers)
     if local_workers:
         _check_pools(job)
         check_packages(job, files.checkpoint)
     _check_disk(job, files, run_folder or Path.cwd())
     return files
+
+
+def settled(job: JobSpec, files: JobFiles) -> JobSpec:
+    """The job with what is left to its files: how many tokens its prompts are padded to. So all its
+    workers do the same, also when it is resumed. Raises `CheckpointError`.
+    """
+    if job.sampler.text_tokens is not None:
+        return job
+    prompts = [*files.train.items, *files.validation.items]
+    texts = [job.model.negative_prompt, *map(_text, prompts)]
+    tokens = files.checkpoint.least_length(texts)
+    sampler = msgspec.structs.replace(job.sampler, text_tokens=tokens)
+    return msgspec.structs.replace(job, sampler=sampler)
 
 
 def check_work(work: WorkSpec) -> CheckpointInfo:
@@ -128,6 +141,13 @@ def disk_nbytes(job: JobSpec, files: JobFiles) -> int:
 
 def _check_size_and_degree(sampler: SamplerSpec, checkpoint: CheckpointInfo) -> None:
     tokens = checkpoint.tokens(sampler.height, sampler.width, sampler.frames)
+    if sampler.text_tokens is not None and sampler.text_tokens not in checkpoint.text_lengths:
+        possible = ", ".join(map(str, checkpoint.text_lengths))
+        raise JobError(
+            "sampler.text_tokens",
+            f"prompts of this checkpoint cannot be padded to {sampler.text_tokens} tokens; "
+            + (f"use one of {possible}" if possible else "leave it out: they have one length"),
+        )
     if sampler.degree == "auto":
         return
     reason = checkpoint.refusal(sampler.degree, tokens)
@@ -189,8 +209,9 @@ def _check_prompts(job: JobSpec, files: JobFiles) -> None:
         _check_scorable("prompts.train", files.train, reward)
     for reward in job.measured_rewards:
         _check_scorable("prompts.validation", files.validation, reward)
-    _check_lengths("prompts.train", files.train.map(_text), files.checkpoint)
-    _check_lengths("prompts.validation", validated, files.checkpoint)
+    most = job.sampler.text_tokens
+    _check_lengths("prompts.train", files.train.map(_text), files.checkpoint, most)
+    _check_lengths("prompts.validation", validated, files.checkpoint, most)
 
 
 def _text(prompt: Prompt) -> str:
@@ -217,25 +238,33 @@ def _check_scorable(field: str, lines: Lines[Prompt], reward: RewardSpec) -> Non
                 raise JobError(field, f"{lines.place(index)}: {error}") from error
 
 
-def _check_lengths(field: str, lines: Lines[str], checkpoint: CheckpointInfo) -> None:
-    """A prompt that the text encoder cannot read would lose its group in the middle of a run."""
-    too_long = checkpoint.too_long(lines.items)
+def _check_lengths(
+    field: str, lines: Lines[str], checkpoint: CheckpointInfo, most: int | None
+) -> None:
+    """A prompt that is longer than what is read would lose its group in the middle of a run."""
+    too_long = checkpoint.too_long(lines.items, most)
     if too_long:
         index, tokens = next(iter(too_long.items()))
         raise JobError(
             field,
-            f"{lines.place(index)}: this prompt has {tokens} tokens, but the checkpoint's text "
-            f"encoder reads at most {checkpoint.most_tokens}{_and_more(too_long)}; shorten it",
+            f"{lines.place(index)}: this prompt has {tokens} tokens, but"
+            f" {_reader(checkpoint, most)}{_and_more(too_long)}; shorten it",
         )
 
 
-def _check_negative_prompt(prompt: str, checkpoint: CheckpointInfo) -> None:
-    for tokens in checkpoint.too_long([prompt]).values():
+def _check_negative_prompt(job: JobSpec, checkpoint: CheckpointInfo) -> None:
+    most = job.sampler.text_tokens
+    for tokens in checkpoint.too_long([job.model.negative_prompt], most).values():
         raise JobError(
             "model.negative_prompt",
-            f"has {tokens} tokens, but the checkpoint's text encoder reads at most"
-            f" {checkpoint.most_tokens}; shorten it",
+            f"has {tokens} tokens, but {_reader(checkpoint, most)}; shorten it",
         )
+
+
+def _reader(checkpoint: CheckpointInfo, most: int | None) -> str:
+    if most is not None:
+        return f"`sampler.text_tokens` is {most}"
+    return f"the checkpoint's text encoder reads at most {checkpoint.most_tokens}"
 
 
 def _and_more(found: Sized) -> str:

@@ -44,7 +44,7 @@ class Forwards:
         self._fixed = fixed
         distinct = list(dict.fromkeys(prompts))
         position = {prompt: row for row, prompt in enumerate(distinct)}
-        self._conditioning = model.encode_prompts(distinct)
+        self._conditioning = model.encode_prompts(distinct, sampler.text_tokens)
         self._prompt_rows = torch.tensor([position[prompt] for prompt in prompts])
 
     def passes(self, terms: Terms) -> int:

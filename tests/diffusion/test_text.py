@@ -32,11 +32,11 @@ def test_a_prompt_that_is_too_long_is_refused_by_name() -> None:
 
 def test_every_prompt_has_the_same_length() -> None:
     for prompt in ("", '"1"', 'the number "1234"'):
-        assert encoder().encode(prompt)["embeds"].shape == (8, 24)
+        assert encoder().encode([prompt])[0]["embeds"].shape == (8, 24)
 
 
 def test_the_same_digit_differs_by_position() -> None:
-    embeds = encoder().encode("11")["embeds"]
+    embeds = encoder().encode(["11"])[0]["embeds"]
     assert not torch.equal(embeds[0], embeds[1])
 
 
@@ -44,8 +44,8 @@ def test_a_saved_encoder_encodes_the_same(tmp_path: Path) -> None:
     encoder().save(tmp_path)
     prompt = 'the number "4821"'
     assert torch.equal(
-        TokenTextEncoder.load(tmp_path).encode(prompt)["embeds"],
-        encoder().encode(prompt)["embeds"],
+        TokenTextEncoder.load(tmp_path).encode([prompt])[0]["embeds"],
+        encoder().encode([prompt])[0]["embeds"],
     )
 
 

@@ -169,6 +169,7 @@ def open_workplace(folder: Path) -> Iterator[Workplace]:
     place = Workplace(folder)
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("SPOTLIGHT_METADATA_URL", "http://127.0.0.1:9")
+        environment.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         yield place
     for process in reversed(place.started):
         process.terminate()

@@ -12,12 +12,15 @@ import pytest
 
 from spotlight.errors import CheckpointError, JobError, UserError
 from spotlight.jobs import JobSpec, job_from_data
-from spotlight.preflight.checks import check
+from spotlight.preflight import checkpoint_facts
+from spotlight.preflight.checks import check, settled
 from spotlight.testing.tiny_families import make_tiny_checkpoint
+from tests.diffusion.families.test_qwen_tokens import write_tokenizer
 
 NAMES = ("qwen-image", "sd3", "flux", "wan")
 
 MakeJob = Callable[..., JobSpec]
+PADDED = {"text_tokens": 64}
 
 
 @pytest.fixture(scope="session")
@@ -209,3 +212,70 @@ def test_a_tokenizer_that_cannot_be_read_is_named(
 ) -> None:
     (folder / name / part / "tokenizer.json").write_text("{")
     assert f"{part}/tokenizer.json is no tokenizer" in refusal(make_job(name, words="x" * 600))
+
+
+@pytest.fixture
+def qwen_tokenizer(folder: Path) -> None:
+    """The checkpoint of Qwen-Image has a tokenizer that knows the words of its template."""
+    shutil.rmtree(folder / "qwen-image" / "tokenizer")
+    write_tokenizer(folder / "qwen-image" / "tokenizer")
+
+
+@pytest.mark.usefixtures("qwen_tokenizer")
+@pytest.mark.parametrize(
+    ("letters", "tokens"), [(1, 64), (57, 64), (58, 128), (121, 128), (122, 256)]
+)
+def test_prompts_are_padded_to_the_least_length_that_holds_all_of_them(
+    make_job: MakeJob, letters: int, tokens: int
+) -> None:
+    job = make_job("qwen-image", "x" * letters)
+    chosen = settled(job, check(job))
+    assert chosen.sampler.text_tokens == tokens
+    assert settled(chosen, check(chosen)) == chosen
+
+
+@pytest.mark.usefixtures("qwen_tokenizer")
+def test_the_negative_prompt_must_fit_the_same_length(make_job: MakeJob) -> None:
+    job = make_job("qwen-image", model={"negative_prompt": "x" * 100})
+    assert settled(job, check(job)).sampler.text_tokens == 128
+    with pytest.raises(JobError, match=r"^model\.negative_prompt: has 105 tokens, .* is 64"):
+        check(make_job("qwen-image", "x", model={"negative_prompt": "x" * 100}, sampler=PADDED))
+
+
+@pytest.mark.usefixtures("qwen_tokenizer")
+def test_a_prompt_that_is_longer_than_the_jobs_padding_is_named_by_its_line(
+    make_job: MakeJob,
+) -> None:
+    check(make_job("qwen-image", "x" * 57, sampler=PADDED))
+    with pytest.raises(
+        JobError, match=r"^prompts\.train: .*, line 11: this prompt has 65 tokens, but `sampler\."
+    ):
+        check(make_job("qwen-image", "x" * 58, sampler=PADDED))
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens", "problem"),
+    [
+        ("qwen-image", 100, "cannot be padded to 100 tokens; use one of 64, 128, 256"),
+        ("sd3", 64, "cannot be padded to 64 tokens; leave it out"),
+    ],
+)
+def test_a_length_that_the_family_does_not_know_is_refused(
+    make_job: MakeJob, name: str, tokens: int, problem: str
+) -> None:
+    with pytest.raises(JobError, match=rf"^sampler\.text_tokens: .*{problem}"):
+        check(make_job(name, sampler={"text_tokens": tokens}))
+
+
+@pytest.mark.parametrize("name", ["sd3", "flux", "wan"])
+def test_where_padding_means_something_there_is_one_length(make_job: MakeJob, name: str) -> None:
+    job = make_job(name)
+    assert settled(job, check(job)) == job
+
+
+def test_where_nobody_counts_tokens_the_family_has_its_longest(
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint_facts, "find_spec", lambda name: None)
+    job = make_job("qwen-image")
+    assert settled(job, check(job)) == job

@@ -568,7 +568,7 @@ def test_a_prompt_that_qwen_cannot_read_is_named_by_its_line(
     (checkpoint / "tokenizer").mkdir()
     assert preflight.check(make_job()).checkpoint.needs_transformers
 
-    def too_long(folder: Path, prompts: list[str]) -> dict[int, int]:
+    def too_long(folder: Path, prompts: list[str], most: int) -> dict[int, int]:
         assert folder == checkpoint / "tokenizer"
         return {n: 300 for n, prompt in enumerate(prompts) if '"11"' in prompt}
 

@@ -52,7 +52,7 @@ class FakeModel:
     def latent_shape(self, height: int, width: int, frames: int = 1) -> tuple[int, int]:
         return TOKENS, CHANNELS
 
-    def encode_prompts(self, prompts: Sequence[str]) -> Conditioning:
+    def encode_prompts(self, prompts: Sequence[str], tokens: int | None = None) -> Conditioning:
         rows = [np.random.default_rng(len(p)).standard_normal((2, EMBEDDING)) for p in prompts]
         embeds = torch.tensor(np.stack(rows), dtype=torch.float32)
         return Conditioning({"embeds": embeds})

@@ -175,4 +175,5 @@ def sampling_settings(sampler: SamplerSpec, steps: int, noisy_from: int | None) 
         micro_batch=sampler.micro_batch,
         solver=sampler.solver,
         frames=sampler.frames,
+        text_tokens=sampler.text_tokens,
     )

@@ -15,7 +15,7 @@ from spotlight.errors import JobError, RequestRefused, RunFolderError
 from spotlight.files import path_problem
 from spotlight.jobs import JobSpec, WorkSpec, parse_job
 from spotlight.preflight.checkpoint_facts import CheckpointInfo
-from spotlight.preflight.checks import JobFiles, check, check_work, read_job_files
+from spotlight.preflight.checks import JobFiles, check, check_work, read_job_files, settled
 from spotlight.preflight.trainable import trainable_shapes
 from spotlight.store.run_folder import next_run_folder, read_config, read_config_text
 
@@ -59,7 +59,8 @@ def read_submission(message: SubmitJob, runs: Path) -> Submission:
         job = _saved_job(path)
     elif not message.run_folder:
         path = next_run_folder(runs, job.name)
-    return Submission(path, job, check(job, run_folder=path, local_workers=False))
+    files = check(job, run_folder=path, local_workers=False)
+    return Submission(path, job if message.resume else settled(job, files), files)
 
 
 def read_interrupted(path: Path) -> Submission:

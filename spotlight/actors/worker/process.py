@@ -46,6 +46,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
     from spotlight.actors.worker.torch_engine import TorchEngine
     from spotlight.actors.worker.trainer_rank import TrainerRank
     from spotlight.actors.worker.worker_state import EXIT_CODE, WorkerContext
+    from spotlight.files import cache_folder
     from spotlight.timings import Timings
     from spotlight.transport.control import ZeroMQSettings, ZeroMQTransport
     from spotlight.transport.listening import listening
@@ -53,7 +54,8 @@ async def _serve(arguments: argparse.Namespace) -> None:
     rng, timings = random.Random(secrets.randbits(64)), Timings()
     place = listening("--host", arguments.host, arguments.advertise, takes_port=False)
     # Ranks bind what their peers reach them by: a group has one address for both.
-    engine = TorchEngine(place.advertised_host or place.host, timings)
+    embeddings = cache_folder() / "embeddings"
+    engine = TorchEngine(place.advertised_host or place.host, timings, embeddings)
     epoch = secrets.randbits(48)
     # All that a worker holds is there from the start, and does not grow with what it does first.
     threads = SystemThreads()

@@ -24,6 +24,7 @@ from spotlight.actors.worker.torch_faults import fault_of
 from spotlight.actors.worker.torch_model import TorchModel, synchronize
 from spotlight.actors.worker.torch_trainer import TorchListener, TorchTrainer
 from spotlight.diffusion.checkpoints import load_model, untrained_state
+from spotlight.diffusion.embedding_cache import EmbeddingCache
 from spotlight.diffusion.png import to_png
 from spotlight.diffusion.progress import Progress
 from spotlight.diffusion.sequence_parallel import SequenceParallel
@@ -40,11 +41,18 @@ from spotlight.types import BundleOffer, Request, StoreEndpoint
 
 
 class TorchEngine:
-    """See `engine.Engine`. `host` is this machine's address for collectives."""
+    """See `engine.Engine`. `host` is this machine's address for collectives, `embeddings` the
+    folder in which the workers of the node keep encoded prompts, if they do."""
 
-    def __init__(self, host: str = "127.0.0.1", timings: Timings = Timings()) -> None:
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        timings: Timings = Timings(),
+        embeddings: Path | None = None,
+    ) -> None:
         self._host = host
         self._timings = timings
+        self._embeddings = EmbeddingCache(embeddings) if embeddings is not None else None
         self._parallel: SequenceParallel | None = None
         self._touching: set[asyncio.Future[None]] = set()
 
@@ -61,7 +69,7 @@ class TorchEngine:
         """See `engine.Engine`."""
         self._parallel = None
         gc.collect()  # the old model holds on to itself by its hooks
-        return TorchModel(load_model(spec))
+        return TorchModel(load_model(spec, cache=self._embeddings))
 
     def restore(self, model: engine.Model, spec: ModelSpec) -> None:
         """See `engine.Engine`."""

@@ -117,6 +117,9 @@ class Family(ABC):
     """
     most_tokens: ClassVar[int]
     """Tokens of the longest prompt that its text encoders read."""
+    text_lengths: ClassVar[tuple[int, ...]] = ()
+    """Tokens that its prompts can be padded to, rising, where padding is hidden from the
+    transformer; the last are `most_tokens`. None where padding means something to it."""
     attention: ClassVar[Mapping[str, tuple[str, ...]]]
     """Of which token sequences the queries, keys and values of a module are made, for sequence
     parallelism. None at all: its keys are whole on every member."""
@@ -136,8 +139,9 @@ class Family(ABC):
         """
 
     @abstractmethod
-    def too_long(self, folder: Path, prompts: Sequence[str]) -> dict[int, int]:
-        """Tokens of each prompt that has more than `most_tokens`, by its place in the list.
+    def too_long(self, folder: Path, prompts: Sequence[str], most: int) -> dict[int, int]:
+        """Tokens of each prompt that has more than `most`, which are `most_tokens` or one of the
+        `text_lengths`, by its place in the list.
 
         Raises `CheckpointError` naming the file that is wrong, and `MissingDependency`.
         """
@@ -146,9 +150,16 @@ class Family(ABC):
     def encode(self, parts: Mapping[str, Any], prompt: str) -> dict[str, Tensor]:
         """The conditioning of one prompt, as its pipeline makes it, by name and without a batch.
 
-        `parts` are its tokenizers and text encoders. A tensor is float32, or a mask, and has the
-        same shape for every prompt. Raises `JobError` for a prompt that is too long.
+        `parts` are its tokenizers and text encoders. A tensor is float32, and has the same shape
+        for every prompt unless `padded` makes it so. Raises `JobError` for a prompt that is too
+        long.
         """
+
+    def padded(self, encoded: dict[str, Tensor], tokens: int) -> dict[str, Tensor]:
+        """The conditioning of one prompt, of the same shapes for every prompt: padded to `tokens`,
+        if it has `text_lengths`. Raises `JobError` for a prompt that has more.
+        """
+        return encoded
 
     @abstractmethod
     def velocity(

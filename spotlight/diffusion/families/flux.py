@@ -115,9 +115,9 @@ class Flux(Family):
             config,
         )
 
-    def too_long(self, folder: Path, prompts: Sequence[str]) -> dict[int, int]:
+    def too_long(self, folder: Path, prompts: Sequence[str], most: int) -> dict[int, int]:
         """See `Family`."""
-        return too_long_for_t5(folder / "tokenizer_2", prompts, _T5_TOKENS)
+        return too_long_for_t5(folder / "tokenizer_2", prompts, most)
 
     def encode(self, parts: Mapping[str, Any], prompt: str) -> dict[str, Tensor]:
         """The hidden states of T5, and the pooled vector of CLIP."""

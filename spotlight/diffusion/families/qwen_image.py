@@ -31,6 +31,7 @@ from spotlight.diffusion.families.qwen_tokens import (
 )
 from spotlight.diffusion.geometry import Geometry, Grid
 from spotlight.diffusion.vocabulary import TokenVocabulary
+from spotlight.errors import JobError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -95,6 +96,7 @@ class QwenImage(Family):
     )
     """Flow-GRPO's list."""
     most_tokens = QWEN_TEXT_LENGTH
+    text_lengths = (64, 128, QWEN_TEXT_LENGTH)
     attention: Mapping[str, tuple[str, ...]] = {
         "transformer_blocks.*.attn": ("hidden_states", "encoder_hidden_states")
     }
@@ -124,13 +126,13 @@ class QwenImage(Family):
             pixel_space="vae" not in folder.parts,
         )
 
-    def too_long(self, folder: Path, prompts: Sequence[str]) -> dict[int, int]:
+    def too_long(self, folder: Path, prompts: Sequence[str], most: int) -> dict[int, int]:
         """See `Family`."""
-        return qwen_tokens.too_long(folder / "tokenizer", prompts)
+        return qwen_tokens.too_long(folder / "tokenizer", prompts, most)
 
     def encode(self, parts: Mapping[str, Any], prompt: str) -> dict[str, Tensor]:
-        """The last hidden states of the filled template without the template's own leading tokens,
-        zero where padded, and a mask.
+        """The last hidden states of the filled template without the template's own leading
+        tokens.
         """
         encoder = parts["text_encoder"]
         filled = parts["tokenizer"]([QWEN_TEMPLATE.format(prompt)], return_tensors="pt")
@@ -142,9 +144,20 @@ class QwenImage(Family):
         )
         hidden = output.hidden_states[-1][0, QWEN_TEMPLATE_TOKENS:].float()
         refuse_too_long(prompt, len(hidden), QWEN_TEXT_LENGTH)
-        embeds = hidden.new_zeros(QWEN_TEXT_LENGTH, hidden.shape[1])
+        return {"embeds": hidden}
+
+    def padded(self, encoded: dict[str, Tensor], tokens: int) -> dict[str, Tensor]:
+        """See `Family`; zeros, hidden by a mask."""
+        hidden = encoded["embeds"]
+        if len(hidden) > tokens:
+            raise JobError(
+                "sampler.text_tokens",
+                f"a prompt has {len(hidden)} tokens, but is padded to {tokens}; raise it"
+                " or shorten the prompt",
+            )
+        embeds = hidden.new_zeros(tokens, hidden.shape[1])
         embeds[: len(hidden)] = hidden
-        mask = filled.attention_mask.new_zeros(QWEN_TEXT_LENGTH).bool()
+        mask = hidden.new_zeros(tokens).bool()
         mask[: len(hidden)] = True
         return {"embeds": embeds, "mask": mask}
 

@@ -1,7 +1,7 @@
 """Which prompts Qwen-Image's text encoder can read, told without torch and transformers.
 
 Its tokenizer merges the bytes of a text, so no text has more tokens than bytes: only prompts of
-some 250 bytes and more are tokenised, with the tokenizers package.
+more bytes than tokens are allowed are tokenised, with the tokenizers package.
 """
 
 from __future__ import annotations
@@ -48,17 +48,18 @@ _AT_ONCE = 1000
 T = TypeVar("T")
 
 
-def too_long(folder: Path, prompts: Sequence[str]) -> dict[int, int]:
-    """Tokens of each prompt that has more than `QWEN_TEXT_LENGTH`, by its place in the list.
+def too_long(folder: Path, prompts: Sequence[str], most: int) -> dict[int, int]:
+    """Tokens of each prompt that has more than `most`, by its place in the list.
 
     `folder` holds the tokenizer. Raises `CheckpointError` naming the file that is wrong, and
     `MissingDependency` when a prompt must be tokenised and cannot be.
     """
-    room = QWEN_TEXT_LENGTH - _END_TOKENS
+    room = most - _END_TOKENS
     doubtful = [index for index, prompt in enumerate(prompts) if _nbytes(prompt) > room]
-    if not doubtful:
+    can_count = find_spec("tokenizers") is not None
+    if not doubtful and (most == QWEN_TEXT_LENGTH or not can_count):
         return {}
-    if find_spec("tokenizers") is None:
+    if not can_count:
         raise MissingDependency(
             f"prompts: {len(doubtful)} are so long that only the tokenizer in {folder} can tell"
             " whether they fit, but the package that reads it is not installed here: pip install"
@@ -66,12 +67,14 @@ def too_long(folder: Path, prompts: Sequence[str]) -> dict[int, int]:
         )
     tokenizer = _load(folder)
     around = len(tokenizer.encode(QWEN_TEMPLATE.format(""))) - QWEN_TEMPLATE_TOKENS
+    if around > _END_TOKENS:  # another vocabulary than Qwen's, which has words of the template
+        doubtful = list(range(len(prompts)))
     counts: dict[int, int] = {}
     for start in range(0, len(doubtful), _AT_ONCE):
         indices = doubtful[start : start + _AT_ONCE]
         encodings = tokenizer.encode_batch_fast([prompts[index] for index in indices])
         counts.update(zip(indices, (around + len(one) for one in encodings), strict=True))
-    return {index: count for index, count in counts.items() if count > QWEN_TEXT_LENGTH}
+    return {index: count for index, count in counts.items() if count > most}
 
 
 def _nbytes(prompt: str) -> int:

@@ -110,9 +110,9 @@ class StableDiffusion3(Family):
         )
         return Facts(geometry, config.num_attention_heads, CLIP_TOKENS + _T5_TOKENS, config)
 
-    def too_long(self, folder: Path, prompts: Sequence[str]) -> dict[int, int]:
+    def too_long(self, folder: Path, prompts: Sequence[str], most: int) -> dict[int, int]:
         """See `Family`."""
-        return too_long_for_t5(folder / "tokenizer_3", prompts, _T5_TOKENS)
+        return too_long_for_t5(folder / "tokenizer_3", prompts, most)
 
     def encode(self, parts: Mapping[str, Any], prompt: str) -> dict[str, Tensor]:
         """The hidden states of both CLIP encoders side by side, those of T5 behind them, and both

@@ -99,10 +99,10 @@ class Wan(Family):
         )
         return Facts(geometry, config.num_attention_heads, None, config)
 
-    def too_long(self, folder: Path, prompts: Sequence[str]) -> dict[int, int]:
+    def too_long(self, folder: Path, prompts: Sequence[str], most: int) -> dict[int, int]:
         """See `Family`."""
         cleaned = [_cleaned(prompt) for prompt in prompts]
-        return too_long_for_t5(folder / "tokenizer", cleaned, _T5_TOKENS)
+        return too_long_for_t5(folder / "tokenizer", cleaned, most)
 
     def encode(self, parts: Mapping[str, Any], prompt: str) -> dict[str, Tensor]:
         """The hidden states of UMT5, zero where padded."""

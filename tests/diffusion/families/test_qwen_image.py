@@ -194,9 +194,9 @@ def test_the_prompts_used_last_are_encoded_once_and_the_others_forgotten(
     model, encoded = tiny_model(), []
     encode = model._text_encoder.encode
 
-    def counting(prompt: str) -> dict[str, torch.Tensor]:
-        encoded.append(prompt)
-        return encode(prompt)
+    def counting(prompts: list[str]) -> list[dict[str, torch.Tensor]]:
+        encoded.extend(prompts)
+        return encode(prompts)
 
     monkeypatch.setattr(model._text_encoder, "encode", counting)
     for prompt in ("1", "2", "1", "3", "1", "2"):

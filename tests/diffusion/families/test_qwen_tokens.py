@@ -87,7 +87,7 @@ def test_a_prompt_is_as_long_as_its_tokenizer_says(folder: Path, tokenizer: Any)
     counts = [encoded(tokenizer, prompt) for prompt in prompts]
     wanted = {n: count for n, count in enumerate(counts) if count > QWEN_TEXT_LENGTH}
     assert 20 < len(wanted) < len(prompts) - 20
-    assert too_long(folder, prompts) == wanted
+    assert too_long(folder, prompts, QWEN_TEXT_LENGTH) == wanted
 
 
 def test_a_tokenizer_in_one_file_counts_alike(folder: Path, tokenizer: Any, tmp_path: Path) -> None:
@@ -95,12 +95,22 @@ def test_a_tokenizer_in_one_file_counts_alike(folder: Path, tokenizer: Any, tmp_
     (tmp_path / "vocab.json").unlink(missing_ok=True)
     assert (tmp_path / "tokenizer.json").exists()
     prompts = ["x" * n for n in range(245, 260)]
-    assert too_long(tmp_path, prompts) == too_long(folder, prompts) != {}
+    assert (
+        too_long(tmp_path, prompts, QWEN_TEXT_LENGTH)
+        == too_long(folder, prompts, QWEN_TEXT_LENGTH)
+        != {}
+    )
 
 
 def test_the_longest_prompt_that_fits_is_let_through(folder: Path) -> None:
     most = QWEN_TEXT_LENGTH - 5
-    assert too_long(folder, ["x" * most, "x" * (most + 1), "\u00fc" * (most // 2)]) == {1: 257}
+    prompts = ["x" * most, "x" * (most + 1), "\u00fc" * (most // 2)]
+    assert too_long(folder, prompts, QWEN_TEXT_LENGTH) == {1: 257}
+
+
+def test_tokens_are_counted_for_a_shorter_length_too(folder: Path) -> None:
+    prompts = ["a cat", "x" * 59, "x" * 60, "x" * 200]
+    assert too_long(folder, prompts, 64) == {2: 65, 3: 205}
 
 
 def without_tokenizers(name: str) -> ModuleSpec | None:
@@ -109,7 +119,7 @@ def without_tokenizers(name: str) -> ModuleSpec | None:
 
 def test_short_prompts_need_no_tokenizer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(qwen_tokens, "find_spec", without_tokenizers)
-    assert too_long(tmp_path / "absent", ["a cat", "\u4e2d" * 80] * 100) == {}
+    assert too_long(tmp_path / "absent", ["a cat", "\u4e2d" * 80] * 100, QWEN_TEXT_LENGTH) == {}
 
 
 def test_for_long_prompts_what_reads_the_tokenizer_is_asked_for(
@@ -117,7 +127,7 @@ def test_for_long_prompts_what_reads_the_tokenizer_is_asked_for(
 ) -> None:
     monkeypatch.setattr(qwen_tokens, "find_spec", without_tokenizers)
     with pytest.raises(MissingDependency, match=r"^prompts: 1 are so long .* pip install token"):
-        too_long(folder, ["a cat", "x" * 300])
+        too_long(folder, ["a cat", "x" * 300], QWEN_TEXT_LENGTH)
 
 
 @pytest.mark.parametrize(
@@ -142,5 +152,5 @@ def test_a_tokenizer_that_cannot_be_read_is_named_and_not_quoted(
     if content is not None:
         (tmp_path / "tokenizer" / name).write_text(content)
     with pytest.raises(CheckpointError, match=r"^model\.checkpoint: .*tokenizer") as caught:
-        too_long(tmp_path / "tokenizer", ["x" * 300])
+        too_long(tmp_path / "tokenizer", ["x" * 300], QWEN_TEXT_LENGTH)
     assert "secret" not in str(caught.value)
