@@ -139,7 +139,8 @@ class Flux(Family):
         dtype = transformer.dtype
         velocity: Tensor = transformer(
             hidden_states=latents.to(dtype),
-            timestep=sigmas.to(dtype),
+            # As the pipeline rounds it: in bfloat16 a time of 1000 sigma keeps other digits.
+            timestep=(sigmas * 1000).to(dtype) / 1000,
             guidance=latents.new_full((len(latents),), guidance)
             if self.embeds_guidance(transformer)
             else None,

@@ -174,7 +174,8 @@ class QwenImage(Family):
         dtype = transformer.dtype
         velocity: Tensor = transformer(
             hidden_states=latents.to(dtype),
-            timestep=sigmas.to(dtype),
+            # As the pipeline rounds it: in bfloat16 a time of 1000 sigma keeps other digits.
+            timestep=(sigmas * 1000).to(dtype) / 1000,
             encoder_hidden_states=conditioning["embeds"].to(dtype),
             # Whether a mask is given must not depend on the batch: attention uses another kernel
             # with one.
