@@ -7,6 +7,7 @@ encoder. Nothing in a checkpoint can run code: weights are safetensors only.
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Sequence
 from functools import partial
@@ -63,6 +64,16 @@ def load_model(
     )
     log.info("model_loaded", checkpoint=spec.checkpoint, process=os.getpid())
     return model
+
+
+def with_own_transformer(model: DiffusionModel, spec: ModelSpec) -> DiffusionModel:
+    """The same model but for a transformer of its own, on the same device and as it is before any
+    training. Raises as `load_model`.
+    """
+    family, folder = open_checkpoint(resolve_checkpoint(spec.checkpoint))
+    device, other = model.device, copy.copy(model)
+    other.transformer = _load_transformer(spec, family, folder.path, device, _dtype_on(device))
+    return other
 
 
 def untrained_state(spec: ModelSpec, device: torch.device) -> dict[str, Tensor]:

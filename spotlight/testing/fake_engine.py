@@ -134,7 +134,7 @@ class FakeEngine:
         self,
         order: StartTrainer,
         model: engine.Model,
-        state: fingerprints.Weights | None,
+        state: Sequence[fingerprints.Weights],
         rendezvous: str,
         listener: engine.Listener | None,
     ) -> FakeTrainer:

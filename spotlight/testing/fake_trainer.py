@@ -37,7 +37,7 @@ class FakeTrainer:
         worker: str,
         order: StartTrainer,
         model: FakeModel,
-        state: fingerprints.Weights | None,
+        state: Sequence[fingerprints.Weights],
         rendezvous: str,
     ) -> None:
         self._hardware = hardware
@@ -51,10 +51,10 @@ class FakeTrainer:
         self._group = hardware.trainer_groups.join(name, order.world, order.rank, worker)
         self._gather(None)  # all have come
         sleep(hardware.times.load_s)
-        if state is not None:
-            self._weights = state.weights
-            if state.version != order.completed:
-                raise SpotlightError(f"the checkpoint holds {state.version} iterations")
+        for part in state:
+            self._weights = part.weights
+            if part.version != order.completed:
+                raise SpotlightError(f"the checkpoint holds {part.version} iterations")
         if order.rank == 0:
             hardware.history.add(
                 "trainer",

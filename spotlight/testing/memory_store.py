@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -183,6 +183,13 @@ class SimulatedStore:
         part = path.with_name(f".{path.name}.partial")
         part.write_bytes(self._read(key))
         part.replace(path)
+
+    async def join(self, keys: Sequence[str], key: str) -> None:
+        """Have a bundle of all rows; in a simulation every part is the whole state."""
+        parts = {self._read(each) for each in keys}
+        if len(parts) > 1:
+            raise TransferFailed("the parts to be joined are of different states")
+        self.put(key, parts.pop())
 
     async def take_in(self, path: Path, key: str) -> BundleOffer:
         """Have a bundle be a file as well."""

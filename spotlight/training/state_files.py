@@ -20,46 +20,65 @@ from spotlight.errors import CheckpointError
 from spotlight.training.checkpoints import HEADER, OFFSETS, read_header
 from spotlight.training.weights import Rows
 
+_WHOLE = {"saved_offsets": [0]}
+
 
 class _Piece(NamedTuple):
     """Rows of a tensor in one file."""
 
     first: int
     end: int
+    row: tuple[int, ...]
+    """Shape of one."""
     file: Any
-    path: Path
+
+    def read(self, name: str, rows: slice | None) -> Tensor:
+        found: Tensor = (
+            self.file.get_tensor(name)
+            if rows is None
+            else self.file.get_slice(name)[rows.start : rows.stop]
+        )
+        return found
+
+
+def _piece(file: Any, name: str, begins: Sequence[int]) -> _Piece:
+    length, *row = file.get_slice(name).get_shape() or [1]
+    first = begins[0] if begins else 0
+    return _Piece(first, first + length, tuple(row), file)
+
+
+class StateFile:
+    """An open file. Raises `CheckpointError` naming it when it is truncated, foreign or too new."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            file = safe_open(path, framework="pt", device="cpu")
+            about = file.metadata() or {}
+            self.metadata = read_header(path, about.get(HEADER))
+            offsets = json.loads(about.get(OFFSETS, "{}"))
+            self.pieces = {
+                name: _piece(file, name, offsets.get(name, _WHOLE)["saved_offsets"])
+                for name in file.keys()  # noqa: SIM118
+            }
+        except (OSError, SafetensorError, ValueError, LookupError, TypeError) as error:
+            raise CheckpointError(
+                f"{path}: not a complete checkpoint, or part of one ({error}); resume from an"
+                " earlier one"
+            ) from error
 
 
 class StateFiles:
-    """Open files. Raises `CheckpointError` naming the one that is truncated, foreign or too new."""
+    """All files of a state. Raises `CheckpointError` when they are of different ones."""
 
-    def __init__(self, paths: Sequence[Path]) -> None:
+    def __init__(self, files: Sequence[StateFile]) -> None:
         self._pieces: dict[str, list[_Piece]] = defaultdict(list)
-        self._shapes: dict[str, tuple[int, ...]] = {}
-        self.metadata: dict[str, str] = {}
-        for path in paths:
-            try:
-                self._open(path)
-            except (OSError, SafetensorError, ValueError, LookupError, TypeError) as error:
+        for file in files:
+            if file.metadata != files[0].metadata:
                 raise CheckpointError(
-                    f"{path}: not a complete part of a checkpoint ({error}); resume from an earlier"
-                    " one"
-                ) from error
-
-    def _open(self, path: Path) -> None:
-        file = safe_open(path, framework="pt", device="cpu")
-        about = file.metadata() or {}
-        metadata = read_header(path, about.get(HEADER))
-        if self.metadata and metadata != self.metadata:
-            raise CheckpointError(f"{path}: a part of another checkpoint than the others; take its")
-        self.metadata = metadata
-        offsets = json.loads(about[OFFSETS]) if OFFSETS in about else None
-        for name in file.keys():  # noqa: SIM118
-            shape = tuple(file.get_slice(name).get_shape())
-            first = int(offsets[name]["saved_offsets"][0]) if offsets and shape else 0
-            rows = shape[0] if shape else 1
-            self._pieces[name].append(_Piece(first, first + rows, file, path))
-            self._shapes[name] = shape
+                    f"{file.metadata} is a part of another checkpoint than {files[0].metadata}"
+                )
+            for name, piece in file.pieces.items():
+                self._pieces[name].append(piece)
 
     def for_rank(self, rows: Mapping[str, Rows]) -> Mapping[str, Tensor]:
         """The tensors `role/weight`, of which a rank holds these `rows` of every weight. They are
@@ -77,34 +96,25 @@ class StateFiles:
         """These rows of a tensor; with None, all of one that every file has whole."""
         pieces = sorted(self._pieces[name], key=lambda piece: piece.first)
         if rows is None or not rows.shape:
-            return self._get(pieces[0], name, None)
-        whole = (max(piece.end for piece in pieces), *self._shapes[name][1:])
-        if whole != rows.shape:
+            return pieces[0].read(name, None)
+        odd = {piece.row for piece in pieces} - {rows.shape[1:]}
+        if odd or max(piece.end for piece in pieces) > rows.shape[0]:
             raise CheckpointError(
-                f"weights: {name} is {whole}, but this model has {rows.shape}; the checkpoint is of"
-                " another model, or a part of it is missing"
+                f"weights: rows of {name} are not those of this model, which is {rows.shape}; the"
+                " checkpoint is of another model"
             )
         at, end, found = rows.first, rows.first + rows.held[0], []
         for piece in pieces:
             if piece.first <= at < min(piece.end, end):
                 last = min(piece.end, end)
-                found.append(self._get(piece, name, slice(at - piece.first, last - piece.first)))
+                found.append(piece.read(name, slice(at - piece.first, last - piece.first)))
                 at = last
         if at < end:
-            raise CheckpointError(f"weights: no part has row {at} of {name}; name all parts")
-        return torch.cat(found) if found else torch.empty(rows.held)
-
-    @staticmethod
-    def _get(piece: _Piece, name: str, rows: slice | None) -> Tensor:
-        try:
-            found: Tensor = (
-                piece.file.get_tensor(name)
-                if rows is None
-                else piece.file.get_slice(name)[rows.start : rows.stop]
+            raise CheckpointError(
+                f"weights: nobody left row {at} of {name}, which is {rows.shape} in this model; the"
+                " checkpoint is of another model, or a part of it is missing"
             )
-        except SafetensorError as error:
-            raise CheckpointError(f"{piece.path}: {name} cannot be read ({error})") from error
-        return found
+        return torch.cat(found) if found else torch.empty(rows.held)
 
 
 class _OwnRows(Mapping[str, Tensor]):

@@ -299,7 +299,7 @@ class FakeWorker(Actor):
         trainer.asker = self.sender
         if trainer.saved is None or trainer.saved.iteration != message.iteration:
             assert message.iteration == trainer.completed
-        key = state_key(message.iteration)
+        key = state_key(message.iteration, message.part)
         offers = [self.world.leave(store, key, message.iteration) for store in message.stores]
         trainer.saved = SavedState(message.iteration, tuple(offers))
         report = trainer.report(saved=trainer.saved)

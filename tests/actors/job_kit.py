@@ -145,7 +145,9 @@ class World:
 
     def has_state(self, order: StartTrainer) -> bool:
         """Whether a trainer can have the state that it is to begin from."""
-        return any(self.holds(offered, order.completed) for offered in order.state)
+        return bool(order.state) and all(
+            any(self.holds(offered, order.completed) for offered in part) for part in order.state
+        )
 
     @staticmethod
     def reward(wanted: Request) -> float:

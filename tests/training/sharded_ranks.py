@@ -11,7 +11,7 @@ import torch
 from spotlight.jobs import TrainingSpec
 from spotlight.training.batches import TrainingBatch
 from spotlight.training.checkpoints import save_checkpoint
-from spotlight.training.state_files import StateFiles
+from spotlight.training.state_files import StateFile, StateFiles
 from spotlight.training.trainer import Trainer
 from spotlight.transport.collectives import init_group, listen
 
@@ -74,7 +74,7 @@ def resumed(name: str, folder: Path, *, sharded: bool = True, **ranks) -> Traine
     """A trainer that has loaded the parts in a folder."""
     kind, training, sampler, _ = case_of(name, sharded=sharded)
     trainer = Trainer(build_model(kind), training, sampler, seed=0, **ranks)
-    files = StateFiles(sorted(folder.glob(f"{name}-?.safetensors")))
+    files = StateFiles([StateFile(path) for path in sorted(folder.glob(f"{name}-?.safetensors"))])
     trainer.load_state_dict(files.for_rank(trainer.rows))
     return trainer
 

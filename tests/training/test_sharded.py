@@ -99,5 +99,5 @@ def test_a_missing_part_is_named(folder, tmp_path):
     for rank in (0, 1, 3):
         part = f"{name}-{rank}.safetensors"
         (tmp_path / part).write_bytes((folder / part).read_bytes())
-    with pytest.raises(CheckpointError, match=r"a part of it is missing|no part has row"):
+    with pytest.raises(CheckpointError, match="a part of it is missing"):
         resumed(name, tmp_path, sharded=False)

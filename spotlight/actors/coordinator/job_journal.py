@@ -19,7 +19,7 @@ import structlog
 
 from spotlight.actors.coordinator.exploration import Explored
 from spotlight.actors.coordinator.roster import Rank
-from spotlight.actors.protocol import WeightsOffer
+from spotlight.actors.protocol import StateParts, WeightsOffer
 from spotlight.errors import JournalError
 from spotlight.policies.dispatch.rows import SavedRow
 from spotlight.policies.exploration.fidelity import Agreement, Gain
@@ -76,9 +76,9 @@ class TrainingState(msgspec.Struct, frozen=True):
 
     completed: int
     """Iterations that it holds."""
-    at_nodes: tuple[BundleOffer, ...]
-    here: BundleOffer | None = None
-    """In the run folder's store."""
+    at_nodes: StateParts
+    here: tuple[BundleOffer, ...] = ()
+    """All parts in the run folder's store, if they are there."""
 
 
 class Trainers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -208,9 +208,10 @@ class JobJournal:
     def state(self) -> TrainingState | None:
         """The newest that was left in stores; they may be gone."""
         found = self._one("state", TrainingState)
-        if found is None or found.here is None:
-            return found
-        return msgspec.structs.replace(found, here=self.in_this_store(found.here))
+        if found is None:
+            return None
+        here = tuple(self.in_this_store(offer) for offer in found.here)
+        return msgspec.structs.replace(found, here=here)
 
     def save_state(self, state: TrainingState | None) -> None:
         """Lost trainers go on from here; None: from the checkpoint."""

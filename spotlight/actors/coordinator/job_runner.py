@@ -260,7 +260,7 @@ class JobRunner(Actor):
         if at.origin == "trainers":
             self._record.event(run_events.TrainersFound(iteration=at.completed))
         elif team.ranks:
-            team.build(at.completed, appointed.offers)
+            team.build(at.completed, appointed.state)
             parts.briefing.replace_trainers(team.term)
         if not appointed.begins:
             return

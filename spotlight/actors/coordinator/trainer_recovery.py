@@ -21,11 +21,11 @@ from spotlight.actors.coordinator.roster import Rank
 from spotlight.actors.coordinator.trainer_team import TrainerTeam
 from spotlight.actors.coordinator.trainer_watch import TrainerWatch
 from spotlight.actors.coordinator.training_state import TrainingStates
+from spotlight.actors.protocol import StateParts
 from spotlight.errors import TransferFailed
 from spotlight.policies.resume import ResumePoint, resume_point
 from spotlight.policies.trainer_ranks import MOST_RECOVERIES, next_recovery
 from spotlight.run_events import TrainersBuilt, TrainersLost
-from spotlight.types import BundleOffer
 
 log = structlog.get_logger(__name__)
 
@@ -37,7 +37,7 @@ class Appointment:
     at: ResumePoint
     begins: bool
     """Nothing of the job has begun yet."""
-    offers: tuple[BundleOffer, ...] = ()
+    state: StateParts = ()
     """Where the trainers can have their state, unless they are there with it."""
     standing: int = -1
     """Iterations that trainers who are there have trained."""
@@ -106,13 +106,13 @@ class TrainerRecovery:
         if self._phase.over:
             return None
         progress, held = self._progress, self._publications.held
-        kept, offers = self._states.kept
+        kept, state = self._states.kept
         at = resume_point(
             progress.saved.completed,
             progress.committed,
             standing,
             self._publications.versions,
-            state=kept if offers else None,
+            state=kept if state else None,
             held=held,
             unvalidated=progress.unvalidated,
         )
@@ -133,9 +133,9 @@ class TrainerRecovery:
         self, ranks: tuple[Rank, ...], at: ResumePoint, *, begins: bool = False
     ) -> Appointment | None:
         try:
-            _, offers = self._states.kept
+            _, state = self._states.kept
             if at.origin == "checkpoint":
-                offers = await self._states.checkpoint(at.completed)
+                state = await self._states.checkpoint(at.completed)
         except TransferFailed as error:
             self._fail(f"the checkpoint cannot be read: {error}")
             return None
@@ -143,7 +143,7 @@ class TrainerRecovery:
             return None
         self._save(ranks)
         self._team.ranks = ranks
-        return Appointment(at, begins, offers)
+        return Appointment(at, begins, state)
 
     def built(self) -> TrainersBuilt:
         """Those that were appointed are ready."""
@@ -163,8 +163,8 @@ class TrainerRecovery:
         """
         if self._phase.over:
             return
-        kept, offers = self._states.kept
-        goes_on_from = max(kept if offers else 0, self._progress.committed)
+        kept, state = self._states.kept
+        goes_on_from = max(kept if state else 0, self._progress.committed)
         recovery = next_recovery(self._journal.trainers().last_recovery, goes_on_from)
         if recovery is None:
             return self._fail(

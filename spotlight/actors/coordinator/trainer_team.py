@@ -18,6 +18,7 @@ from spotlight.actors.protocol import (
     Publish,
     SaveState,
     StartTrainer,
+    StateParts,
     Train,
     TrainerReport,
     TrainingSample,
@@ -74,6 +75,11 @@ class TrainerTeam:
         """The workers' names."""
         return frozenset(rank.worker.worker for rank in self.ranks)
 
+    @property
+    def is_sharded(self) -> bool:
+        """Whether every rank holds a part of the state; else all hold the same."""
+        return self._job.training.sharded
+
     def is_rank(self, sender: ActorRef | None, number: int) -> bool:
         """Whether that is who trains under this number."""
         return 0 <= number < len(self.ranks) and (sender == self.ranks[number].worker.trainer_rank)
@@ -94,9 +100,9 @@ class TrainerTeam:
             self._asked.add(epoch)
             self._actor.run_task(self._inquire(rank, on_answer))
 
-    def build(self, completed: int, state: tuple[BundleOffer, ...]) -> None:
+    def build(self, completed: int, state: StateParts) -> None:
         """Have every rank built from a state of training after so many iterations (0: from the
-        job's model), which can be had from any of these offers.
+        job's model).
         """
         world = len(self.ranks)
 
@@ -140,7 +146,10 @@ class TrainerTeam:
         self._order_soon(
             "save",
             completed,
-            lambda: {rank: SaveState(completed, each) for rank, each in stores().items()},
+            lambda: {
+                rank: SaveState(completed, each, rank if self.is_sharded else 0)
+                for rank, each in stores().items()
+            },
         )
 
     def export(
@@ -168,6 +177,10 @@ class TrainerTeam:
         """Whether that is an answer that is still to come."""
         open_number, waiting = self._open.get(order, (number, {}))
         return number == open_number and rank in waiting
+
+    def awaits_only(self, order: Order, number: int, rank: int) -> bool:
+        """Whether that is the last answer that is still to come."""
+        return self.awaits(order, number, rank) and len(self._open[order][1]) == 1
 
     def answered(self, order: Order, number: int, rank: int) -> bool:
         """A rank has done what it was told, for the iteration, version or (to start) term of that

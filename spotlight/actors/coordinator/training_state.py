@@ -1,8 +1,10 @@
 """The state of training outlives the trainers: after every iteration it is in stores of several
 machines, from which others go on; and now and then it becomes a checkpoint in the run folder.
 
-All ranks hold the same state, so one rank per node leaves it in its node's store. While only one
-node trains, the first rank leaves it in the run folder's store, too. Nothing needs a shared file
+Ranks that hold the same state leave it once per node, in the node's store. While only one node
+trains, the first rank leaves it in the run folder's store, too. Of a sharded model every rank
+leaves its part twice: in its node's store, and in that of another node that trains, or the run
+folder's if there is none; a checkpoint is made of all parts at once. Nothing needs a shared file
 system.
 """
 
@@ -14,7 +16,7 @@ from spotlight.actors.coordinator.job_journal import JobJournal, TrainingState
 from spotlight.actors.coordinator.job_record import JobRecord
 from spotlight.actors.coordinator.roster import Roster
 from spotlight.actors.coordinator.trainer_team import Stores, TrainerTeam
-from spotlight.actors.protocol import ExportedModel, SavedState, state_key
+from spotlight.actors.protocol import ExportedModel, SavedState, StateParts, state_key
 from spotlight.actors.runtime import Actor
 from spotlight.errors import RunFolderError, TransferFailed
 from spotlight.policies.checkpoint_retention import scores_of
@@ -23,10 +25,11 @@ from spotlight.run_events import CheckpointSaved, ModelExported
 from spotlight.store.run_folder import checkpoint_path
 from spotlight.transport.tensors import ArtifactStore
 from spotlight.transport.tensors.keys import checked
-from spotlight.types import BundleOffer
 
 _CHECKPOINT = "state/checkpoint"
 """The key of a checkpoint while trainers read it."""
+_JOINED = "state/joined"
+"""The key of a checkpoint while it is made of parts."""
 _EXPORT = "export/"
 """Before the names of exported files in their keys."""
 
@@ -79,35 +82,47 @@ class TrainingStates:
         self._team.save(completed, lambda: self._stores(completed))
 
     def _stores(self, completed: int) -> dict[int, Stores]:
+        """By rank; the run folder's is the last one."""
         ranks, nodes = self._team.ranks, dict[str, int]()
         for number, rank in enumerate(ranks):
             nodes.setdefault(rank.node, number)
-        stores: dict[int, Stores] = {each: (ranks[each].store,) for each in nodes.values()}
+        first_of_node = list(nodes.values())
+        stores: dict[int, Stores] = {each: (ranks[each].store,) for each in first_of_node}
+        if self._team.is_sharded:
+            following = dict(zip(nodes, [*first_of_node[1:], first_of_node[0]], strict=True))
+            for number, rank in enumerate(ranks):
+                peer = ranks[following[rank.node]].store
+                stores[number] = (rank.store, peer) if len(nodes) > 1 else (rank.store,)
         if len(nodes) == 1 or self._schedule.saves(completed):
-            stores[0] = (*stores[0], self._store.writable_by(ranks[0].node))
+            for number in stores if self._team.is_sharded else (0,):
+                here = self._store.writable_by(ranks[number].node)
+                stores[number] = (*stores[number], here)
         return stores
 
     def rank_saved(self, rank: int, saved: SavedState) -> None:
         """A rank has left its state; what is not of the open order changes nothing."""
-        is_checkpoint = len(saved.offers) > 1 and self._schedule.saves(saved.iteration)
-        if not self._team.awaits("save", saved.iteration, rank) or (
-            is_checkpoint and self._settling
-        ):
+        completed = saved.iteration
+        if self._settling or not self._team.awaits("save", completed, rank):
             return
         self._saved[rank] = saved
-        if is_checkpoint:
+        if self._schedule.saves(completed) and self._team.awaits_only("save", completed, rank):
             self._settling = True
-            self._actor.run_task(self._write_checkpoint(rank, saved.iteration))
-        elif self._team.answered("save", saved.iteration, rank):
-            self._keep(saved.iteration)
+            parts = len(self._team.ranks) if self._team.is_sharded else 1
+            self._actor.run_task(self._write_checkpoint(rank, completed, parts))
+        elif self._team.answered("save", completed, rank):
+            self._keep(completed)
 
-    async def _write_checkpoint(self, rank: int, completed: int) -> None:
+    async def _write_checkpoint(self, rank: int, completed: int, parts: int) -> None:
         """It is in the run folder before the next state may take its place in the store."""
         path, problem = self._record.run.path / checkpoint_path(completed), ""
+        keys = [state_key(completed, part) for part in range(parts)]
         try:
-            await self._store.hand_out(state_key(completed), path)
+            if parts > 1:
+                await self._store.join(keys, _JOINED)
+            await self._store.hand_out(_JOINED if parts > 1 else keys[0], path)
         except TransferFailed as error:
             problem = str(error)
+        self._store.delete(_JOINED)
 
         async def settle() -> None:
             self._settling = False
@@ -125,10 +140,15 @@ class TrainingStates:
 
     def _keep(self, completed: int) -> None:
         """Everybody has answered: lost trainers go on from here now."""
-        at_nodes = tuple(self._saved[rank].offers[0] for rank in sorted(self._saved))
-        first = self._saved.get(0)
-        here = first.offers[1] if first is not None and len(first.offers) > 1 else None
-        state = TrainingState(completed, at_nodes, here)
+        left = [self._saved[rank].offers for rank in sorted(self._saved)]
+        if not self._team.is_sharded:
+            left = [tuple(offer for offers in left for offer in offers)]
+        place = self._store.endpoint.place
+        here = [offer for offers in left for offer in offers if offer.store.place == place]
+        at_nodes = tuple(
+            tuple(offer for offer in offers if offer.store.place != place) for offers in left
+        )
+        state = TrainingState(completed, at_nodes, tuple(here))
         self._record.write(lambda: self._note(state))
         if self._schedule.saves(completed):
             path = str(self._record.run.path / checkpoint_path(completed))
@@ -163,23 +183,26 @@ class TrainingStates:
     # --- for trainers that begin ---
 
     @property
-    def kept(self) -> tuple[int, tuple[BundleOffer, ...]]:
-        """Iterations in the newest state that can be had, and from whom; nobody has it if there are
-        no offers."""
+    def kept(self) -> tuple[int, StateParts]:
+        """Iterations in the newest state that was left, and where its parts can be had; nobody has
+        it any more if there are none."""
         state = self._journal.state()
         if state is None:
             return 0, ()
         places = {node.store.place for node in self._roster.nodes.values()}
-        at_nodes = tuple(offer for offer in state.at_nodes if offer.store.place in places)
-        return state.completed, at_nodes if state.here is None else (*at_nodes, state.here)
+        parts = tuple(
+            (*(offer for offer in offers if offer.store.place in places), *state.here[part:][:1])
+            for part, offers in enumerate(state.at_nodes)
+        )
+        return state.completed, parts if all(parts) else ()
 
-    async def checkpoint(self, completed: int) -> tuple[BundleOffer, ...]:
+    async def checkpoint(self, completed: int) -> StateParts:
         """Where trainers can have the checkpoint; nowhere before the first one. Raises
         `TransferFailed` if it is not there."""
         if not completed:
             return ()
         path = self._record.run.path / checkpoint_path(completed)
-        return (await self._store.take_in(path, _CHECKPOINT),)
+        return ((await self._store.take_in(path, _CHECKPOINT),),)
 
     # --- for others ---
 
@@ -188,7 +211,7 @@ class TrainingStates:
         others to load."""
         try:
             best = self._record.run.best_checkpoint()
-            (state,) = await self.checkpoint(best)
+            ((state,),) = await self.checkpoint(best)
         except RunFolderError as error:
             self._record.stop_for(error)
         except TransferFailed as error:

@@ -12,11 +12,16 @@ from spotlight.transport.control import Message
 from spotlight.types import BundleOffer, Record, StoreEndpoint
 
 
-def state_key(iteration: int) -> str:
-    """Where a store has the state of training after so many iterations. The newest is there at any
-    time, and the one before it until the next takes its place.
+def state_key(iteration: int, part: int = 0) -> str:
+    """Where a store has a part of the state of training after so many iterations. The newest is
+    there at any time, and the one before it until the next takes its place.
     """
-    return f"state/{iteration % 2}"
+    return f"state/{iteration % 2}-{part}"
+
+
+StateParts = tuple[tuple[BundleOffer, ...], ...]
+"""Where each part of a state of training can be had, any of its offers: one part of ranks that hold
+the same, or one of every rank of a sharded model."""
 
 
 class StartTrainer(Message, frozen=True):
@@ -30,11 +35,19 @@ class StartTrainer(Message, frozen=True):
     """host:port where the other ranks meet rank 0, which chooses it; empty for rank 0."""
     completed: int
     """Iterations that the state holds; 0: begin with the job's model."""
-    state: tuple[BundleOffer, ...]
-    """Where the state of training after these iterations can be had, any of them; empty to begin
-    with the job's model."""
+    state: StateParts
+    """Where the state of training after these iterations can be had; empty to begin with the job's
+    model."""
     term: int
     """Differs for every decision to build the ranks anew; the same one again builds nothing."""
+
+    @property
+    def own_parts(self) -> StateParts:
+        """The parts of the state that this rank needs. Of as many ranks as left them each begins
+        from its own; of others, rows of every part may be its own."""
+        if self.job.training.sharded and len(self.state) == self.world:
+            return (self.state[self.rank],)
+        return self.state
 
 
 class GetTrainer(Message, frozen=True):
@@ -78,6 +91,8 @@ class SaveState(Message, frozen=True):
     iteration: int
     """Iterations trained."""
     stores: tuple[StoreEndpoint, ...]
+    part: int = 0
+    """Which one of the state it holds."""
 
 
 class ExportModel(Message, frozen=True):

@@ -21,7 +21,7 @@ from spotlight.types import BundleOffer, Commit, Prompt, Request, StoreEndpoint
 Images = Any
 """What a model decodes to: of torch's, an array of pixels uint8 [B, H, W, 3]."""
 State = Any
-"""The state of training as `Trainer.state` gave it, or `Engine.fetch_state`."""
+"""The state of training, or a part of it, as `Trainer.state` gave it, or `Engine.fetch_state`."""
 Weights = Any
 """A weights version, or a part of it, as `Engine.fetch_weights` or `Trainer.weights` gave it:
 nobody else looks inside."""
@@ -214,7 +214,8 @@ class Trainer(Protocol):
         ...
 
     def state(self) -> State:
-        """A copy of all that a rank needs to go on from here with the same bits."""
+        """A copy of all that a rank needs to go on from here with the same bits; of a sharded
+        model, of what this rank holds."""
         ...
 
     def close(self) -> None:
@@ -301,7 +302,9 @@ class Engine(Protocol):
         ...
 
     async def fetch_state(self, offer: BundleOffer) -> State:
-        """The state that a checkpoint holds. Raises `TransferFailed` or `CheckpointError`."""
+        """What a checkpoint, or a part of one, holds. Raises `TransferFailed` or
+        `CheckpointError`.
+        """
         ...
 
     async def export(
@@ -320,14 +323,14 @@ class Engine(Protocol):
         self,
         order: StartTrainer,
         model: Model,
-        state: State | None,
+        state: Sequence[State],
         rendezvous: str,
         listener: Listener | None,
     ) -> Trainer:
-        """A trainer rank, from a state of training or, without one, from the weights that are in
-        the job's `model`; with several ranks, once all have come to the `rendezvous`, at which rank
-        0 has its `listener`. Between its calls the model is used, and given other weights, by
-        others. Raises
+        """A trainer rank, from the parts of a state of training or, without any, from the weights
+        that are in the job's `model`; with several ranks, once all have come to the `rendezvous`,
+        at which rank 0 has its `listener`. Between its calls the model is used, and given other
+        weights, by others; a sharded rank has a transformer of its own. Raises
         `SpotlightError`, `OSError`, `ValueError` or `RuntimeError`.
         """
         ...

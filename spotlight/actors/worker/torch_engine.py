@@ -32,8 +32,9 @@ from spotlight.errors import TransferFailed
 from spotlight.jobs import ModelSpec, RewardSpec
 from spotlight.rewards.base import Scorer, build_scorer
 from spotlight.timings import Timings
-from spotlight.training.checkpoints import load_checkpoint, save_checkpoint
+from spotlight.training.checkpoints import State, save_checkpoint
 from spotlight.training.export import export_checkpoint
+from spotlight.training.state_files import StateFile
 from spotlight.transport.tensors import fetch, upload
 from spotlight.transport.tensors.bundles import map_copy, touch, unpack
 from spotlight.transport.tensors.files import deposit, fetched_file
@@ -154,18 +155,17 @@ class TorchEngine:
         self, store: StoreEndpoint, key: str, state: engine.State, metadata: dict[str, str]
     ) -> BundleOffer:
         """See `engine.Engine`."""
-        tensors = cast(dict[str, torch.Tensor], state)
+        tensors, rows = cast(State, state)
 
         def write(path: Path) -> None:
-            save_checkpoint(path, tensors, metadata)
+            save_checkpoint(path, tensors, metadata, rows)
 
         return await deposit(store, key, write, self._timings.transfers)
 
-    async def fetch_state(self, offer: BundleOffer) -> engine.State:
-        """See `engine.Engine`."""
+    async def fetch_state(self, offer: BundleOffer) -> StateFile:
+        """See `engine.Engine`. The file is mapped: its rows are read when they are needed."""
         async with fetched_file(offer, self._timings.transfers) as path:
-            state, _ = await asyncio.to_thread(load_checkpoint, path)
-        return state
+            return await asyncio.to_thread(StateFile, path)
 
     async def export(
         self, model: ModelSpec, checkpoint: BundleOffer, store: StoreEndpoint
@@ -196,7 +196,7 @@ class TorchEngine:
         self,
         order: StartTrainer,
         model: engine.Model,
-        state: engine.State | None,
+        state: Sequence[engine.State],
         rendezvous: str,
         listener: engine.Listener | None,
     ) -> TorchTrainer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -10,7 +11,10 @@ import torch
 from torch import Tensor
 
 from spotlight.actors.protocol import StartTrainer, Train
+from spotlight.diffusion.checkpoints import with_own_transformer
 from spotlight.diffusion.model import DiffusionModel
+from spotlight.training.checkpoints import State
+from spotlight.training.state_files import StateFile, StateFiles
 from spotlight.training.trainer import Trainer, TrainingBatch
 from spotlight.transport.collectives import init_group, listen
 from spotlight.transport.tensors.bundles import unpack
@@ -36,12 +40,16 @@ class TorchTrainer:
         self,
         order: StartTrainer,
         model: DiffusionModel,
-        state: Mapping[str, Tensor] | None,
+        state: Sequence[StateFile],
         rendezvous: str,
         listener: socket.socket | None,
         collective_limit_s: float,
     ) -> None:
         job = order.job
+        self._is_sharded = job.training.sharded and order.world > 1
+        if self._is_sharded:
+            gc.collect()  # an earlier one holds on to itself by its hooks
+            model = with_own_transformer(model, job.model)
         self._model = model
         self._group = None
         if order.world > 1:
@@ -64,8 +72,8 @@ class TorchTrainer:
             world=order.world,
             group=self._group,
         )
-        if state is not None:
-            self._trainer.load_state_dict(state)
+        if state:
+            self._trainer.load_state_dict(StateFiles(state).for_rank(self._trainer.rows))
 
     def wants(self, message: Train) -> Sequence[BundleOffer]:
         """See `engine.Trainer`."""
@@ -87,9 +95,10 @@ class TorchTrainer:
         trainer = self._trainer
         return trainer.rollout_part() if role == "rollout" else trainer.evaluation_part()
 
-    def state(self) -> dict[str, Tensor]:
+    def state(self) -> State:
         """See `engine.Trainer`."""
-        return self._trainer.state_dict()
+        trainer = self._trainer
+        return State(trainer.state_dict(), trainer.rows if self._is_sharded else None)
 
     def close(self) -> None:
         """See `engine.Trainer`."""

@@ -263,13 +263,14 @@ class TrainerRank(Actor):
 
         def build() -> tuple[Model, Trainer]:
             shared, spec = self._shared, message.job.model
-            model = shared.load_untrained(spec) if state is None else shared.load(spec)
+            own = bool(state) or message.job.training.sharded  # and not of what is in the model
+            model = shared.load(spec) if own else shared.load_untrained(spec)
             with shared.training(model):
                 build_trainer = self._engine.build_trainer
                 return model, build_trainer(message, model, state, rendezvous, listener)
 
         with self._context.busy("loading", "trainer"):
-            state = await self._fetch_state(message.state, seat) if message.state else None
+            state = [await self._fetch_state(part, seat) for part in message.own_parts]
             model, trainer = await self._context.on_accelerator(build)
         if self._seat == seat:
             self._training = _Training(
@@ -280,7 +281,7 @@ class TrainerRank(Actor):
         return self._report()
 
     async def _fetch_state(self, offers: Sequence[BundleOffer], seat: _Seat) -> State:
-        """From whoever has it. Raises `TransferFailed` when nobody has it any more."""
+        """A part, from whoever has it. Raises `TransferFailed` when nobody has it any more."""
 
         def require_wanted() -> None:
             if self._seat != seat:
@@ -367,7 +368,7 @@ class TrainerRank(Actor):
             )
 
         state = await self._context.on_accelerator(copy)
-        key = state_key(message.iteration)
+        key = state_key(message.iteration, message.part)
         metadata = {"job": training.job_id, "completed": str(message.iteration)}
         offers = [await put(store) for store in message.stores]
         saved = SavedState(message.iteration, tuple(offers))

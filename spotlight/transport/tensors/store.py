@@ -16,10 +16,9 @@ import asyncio
 import hashlib
 import hmac
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from pathlib import Path
-from typing import Protocol
 
 from aiohttp import web
 from isal.isal_zlib import crc32
@@ -31,6 +30,7 @@ from spotlight.transport.tensors.client import download
 from spotlight.transport.tensors.data_port import DataPort
 from spotlight.transport.tensors.folder import Folder
 from spotlight.transport.tensors.incoming import Incoming, in_thread
+from spotlight.transport.tensors.joining import join
 from spotlight.transport.tensors.keys import checked
 from spotlight.transport.tensors.offers import BASE, UCX, machine_identity, measured, nbytes_of
 from spotlight.transport.tensors.quota import Quota
@@ -58,48 +58,6 @@ _DELTA_BYTES_PER_S = 1e9
 help."""
 _MOST_BEGUN = 2
 """Copies that broke off and are kept to be gone on with."""
-
-
-class ArtifactStore(Protocol):
-    """Where the coordinator keeps what workers upload; a `BundleStore`, or one of a simulation."""
-
-    @property
-    def endpoint(self) -> StoreEndpoint:
-        """Where its bundles are read; only after `start`."""
-        ...
-
-    async def start(self) -> StoreEndpoint:
-        """Begin to serve."""
-        ...
-
-    def writable_by(self, owner: str) -> StoreEndpoint:
-        """Where somebody may leave bundles, with a token of his own; the same until `revoke`."""
-        ...
-
-    def revoke(self, owner: str) -> None:
-        """Take nothing more that comes with the token of this one."""
-        ...
-
-    async def offer(self, key: str) -> BundleOffer:
-        """A bundle that somebody has left here, to be fetched. Raises `TransferFailed`."""
-        ...
-
-    async def hand_out(self, key: str, path: Path) -> None:
-        """Have a file be the bundle as well, on the disk when this returns. Raises
-        `TransferFailed`."""
-        ...
-
-    async def take_in(self, path: Path, key: str) -> BundleOffer:
-        """Have a bundle be a file as well. Raises `TransferFailed`."""
-        ...
-
-    def delete(self, prefix: str) -> None:
-        """Drop a bundle or a folder of bundles; nothing happens if it is not there."""
-        ...
-
-    async def aclose(self) -> None:
-        """Stop serving; the bundles stay."""
-        ...
 
 
 class BundleStore:
@@ -277,6 +235,11 @@ class BundleStore:
         Raises `TransferFailed` when the file system refuses; what was there before then stays.
         """
         await self._doing(key, lambda: self._folder.hand_out(key, path))
+
+    async def join(self, keys: Sequence[str], key: str) -> None:
+        """Have a bundle of all rows of which these have a part each (see `joining`). Raises
+        `TransferFailed`."""
+        await self._doing(key, lambda: join(self._folder, keys, self._incoming(key)))
 
     async def take_in(self, path: Path, key: str) -> BundleOffer:
         """Have a bundle be a file as well. Raises `TransferFailed`."""

@@ -187,7 +187,7 @@ def test_the_samples_of_an_iteration_stay_when_the_next_one_begins(path: Path) -
 
 
 def test_the_state_of_training_is_found_again_and_can_be_forgotten(path: Path) -> None:
-    state = TrainingState(4, (offer("state/0"),))
+    state = TrainingState(4, ((offer("state/0"),),))
     with opened(path) as journal:
         assert journal.state() is None
         journal.save_state(state)
@@ -199,12 +199,12 @@ def test_the_state_of_training_is_found_again_and_can_be_forgotten(path: Path) -
 
 
 def test_a_state_in_the_run_folders_store_is_offered_where_that_is_now(path: Path) -> None:
-    at_nodes = (offer("state/0"),)
+    at_nodes = ((offer("state/0"),),)
     with opened(path) as journal:
-        journal.save_state(TrainingState(4, at_nodes, offer("state/0")))
+        journal.save_state(TrainingState(4, at_nodes, (offer("state/0"),)))
     moved = StoreEndpoint("127.0.0.1", 99, "token", "machine", "/elsewhere")
     with opened(path, moved) as journal:
-        assert journal.state() == TrainingState(4, at_nodes, offer("state/0", moved))
+        assert journal.state() == TrainingState(4, at_nodes, (offer("state/0", moved),))
 
 
 def test_the_bundles_of_a_kind_and_iteration_are_known_each_once(path: Path) -> None:
@@ -230,7 +230,7 @@ def test_a_way_back_to_a_state_keeps_the_given_publications(path: Path) -> None:
 
 def test_a_user_who_resumes_begins_from_the_checkpoint(path: Path) -> None:
     with opened(path) as journal:
-        journal.save_state(TrainingState(4, (offer("state/0"),)))
+        journal.save_state(TrainingState(4, ((offer("state/0"),),)))
         journal.begin_again()
         assert journal.state() is None
 

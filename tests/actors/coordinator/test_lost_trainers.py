@@ -303,7 +303,7 @@ async def test_others_train_from_the_state_in_a_store_of_a_node_that_is_there(to
     end = await finished_as_if_calm(town, reference, [0, 3])
     for order in town.world.started[2:]:
         assert order.completed == 1
-        (held,) = order.state
+        ((held,),) = order.state
         assert held.store.machine == "second"
     (lost,) = events(end.run_folder, "trainers_lost")
     assert lost["goes_on_from"] == 1

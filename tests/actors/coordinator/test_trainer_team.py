@@ -27,7 +27,7 @@ pytestmark = pytest.mark.virtual_time
 
 LISTENS = TrainerReport(7, 0, listens_at="host:1234")
 """Rank 0, as it is built."""
-STATE = (offer("state/1"),)
+STATE = ((offer("state/1"),),)
 
 
 def first_saves() -> dict[int, tuple[StoreEndpoint, ...]]:

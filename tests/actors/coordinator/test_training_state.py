@@ -206,7 +206,7 @@ async def test_lost_trainers_go_on_from_a_state_when_all_have_left_it(depot: Dep
     depot.states.rank_saved(1, depot.saved(told[1]))
     assert depot.journal.state() is None
     depot.states.rank_saved(0, depot.saved(told[0]))
-    at_nodes = (offer(state_key(1), node_store("a")), offer(state_key(1), node_store("b")))
+    at_nodes = ((offer(state_key(1), node_store("a")), offer(state_key(1), node_store("b"))),)
     assert depot.journal.state() == TrainingState(1, at_nodes)
     assert depot.states.kept == (1, at_nodes)
 
@@ -214,7 +214,7 @@ async def test_lost_trainers_go_on_from_a_state_when_all_have_left_it(depot: Dep
 async def test_the_copy_in_the_run_folders_store_is_the_last_to_be_asked_for(depot: Depot) -> None:
     await depot.train_on("a")
     await depot.save(1)
-    completed, (first, last) = depot.states.kept
+    completed, ((first, last),) = depot.states.kept
     assert (completed, first.store) == (1, node_store("a"))
     assert await fetch(last) == b"state 1"
 
@@ -314,7 +314,7 @@ async def test_a_state_that_cannot_be_noted_ends_the_job(
 async def test_trainers_can_have_a_checkpoint_from_the_run_folders_store(depot: Depot) -> None:
     await depot.train_on("a")
     await depot.save(3)
-    (checkpoint,) = await depot.states.checkpoint(3)
+    ((checkpoint,),) = await depot.states.checkpoint(3)
     assert await fetch(checkpoint) == b"state 3"
     assert await depot.states.checkpoint(0) == ()
 
@@ -331,7 +331,7 @@ async def test_a_state_whose_holder_is_gone_is_not_offered(depot: Depot) -> None
     await depot.train_on("a", "b")
     await depot.save(1)
     depot.roster.leave("a")
-    assert depot.states.kept == (1, (offer(state_key(1), node_store("b")),))
+    assert depot.states.kept == (1, ((offer(state_key(1), node_store("b")),),))
     depot.roster.leave("b")
     assert depot.states.kept == (1, ())
 
@@ -341,7 +341,7 @@ async def test_a_node_that_came_back_as_another_process_has_no_state(depot: Depo
     await depot.save(1)
     again = structs.replace(depot.roster.nodes["a"], store=structs.replace(STORE, port=77))
     depot.roster.join(again)
-    assert depot.states.kept == (1, (offer(state_key(1), node_store("b")),))
+    assert depot.states.kept == (1, ((offer(state_key(1), node_store("b")),),))
 
 
 async def test_a_state_that_is_lost_is_forgotten(depot: Depot) -> None:

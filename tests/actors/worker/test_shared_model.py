@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -37,6 +38,8 @@ from spotlight.diffusion.progress import Progress
 from spotlight.diffusion.sequence_parallel import SequenceParallel
 from spotlight.errors import TrainingDiverged, TransportError
 from spotlight.jobs import JobSpec
+from spotlight.training.checkpoints import save_checkpoint
+from spotlight.training.state_files import StateFile
 from spotlight.transport.tensors import BundleStore, fetch
 from spotlight.transport.tensors.bundles import unpack
 from spotlight.types import BundleOffer
@@ -63,9 +66,18 @@ def order(job: JobSpec) -> StartTrainer:
     return StartTrainer("job", job, 0, 1, "", 0, (), 1)
 
 
-def alone(job: JobSpec, state: Tensors | None = None) -> TorchTrainer:
+def files(state: Mapping[str, torch.Tensor] | None) -> list[StateFile]:
+    """A state as it comes from a store."""
+    if state is None:
+        return []
+    with tempfile.TemporaryDirectory() as folder:
+        save_checkpoint(Path(folder) / "state", state, {})
+        return [StateFile(Path(folder) / "state")]
+
+
+def alone(job: JobSpec, state: Mapping[str, torch.Tensor] | None = None) -> TorchTrainer:
     """A trainer with a model of its own."""
-    return TorchTrainer(order(job), load_model(job.model), state, "", None, 30.0)
+    return TorchTrainer(order(job), load_model(job.model), files(state), "", None, 30.0)
 
 
 def denoised(model: TorchModel) -> Progress:
@@ -94,11 +106,11 @@ class Shared:
         self.model = cast(TorchModel, self.shared.load(job.model))
         SequenceParallel(self.model.model.transformer)  # as in a worker that was in a group
 
-    def rank(self, state: Tensors | None = None) -> TorchTrainer:
+    def rank(self, state: Mapping[str, torch.Tensor] | None = None) -> TorchTrainer:
         spec = self.job.model
         model = self.shared.load(spec) if state else self.shared.load_untrained(spec)
         with self.shared.training(model):
-            return self.engine.build_trainer(order(self.job), model, state, "", None)
+            return self.engine.build_trainer(order(self.job), model, files(state), "", None)
 
     async def denoise(self, version: HeldVersion) -> Progress:
         def work() -> Progress:
@@ -143,7 +155,7 @@ async def test_a_rank_trains_as_if_nobody_denoised_in_between(process: Shared) -
     for iteration in range(2):
         await process.denoise(far)
         await process.train(rank, iteration, samples)
-    assert_same_bits(rank.state(), first.state())
+    assert_same_bits(rank.state().tensors, first.state().tensors)
 
 
 async def test_a_member_denoises_as_if_nobody_trained_in_between(process: Shared) -> None:
@@ -162,9 +174,9 @@ async def test_a_rank_without_a_state_begins_with_the_checkpoint_whatever_is_in_
 ) -> None:
     await process.denoise(other_weights(process.job, 0.5))
     rank = process.rank()
-    assert_same_bits(rank.state(), alone(process.job).state())
+    assert_same_bits(rank.state().tensors, alone(process.job).state().tensors)
     await process.train(rank, 0, await process.denoise(other_weights(process.job, 0.01)))
-    assert_same_bits(process.rank().state(), alone(process.job).state())
+    assert_same_bits(process.rank().state().tensors, alone(process.job).state().tensors)
 
 
 async def test_a_rank_that_goes_on_from_a_state_has_nothing_of_what_is_in_the_model(
@@ -173,14 +185,14 @@ async def test_a_rank_that_goes_on_from_a_state_has_nothing_of_what_is_in_the_mo
     rank = process.rank()
     samples = await process.denoise(other_weights(process.job, 0.01))
     await process.train(rank, 0, samples)
-    state = rank.state()
+    state = rank.state().tensors
     await process.denoise(other_weights(process.job, 0.5))
     again = process.rank(state)
-    assert_same_bits(again.state(), state)
+    assert_same_bits(again.state().tensors, state)
     await process.train(again, 1, samples)
     separate = alone(process.job, state)
     train(separate, 1, samples)
-    assert_same_bits(again.state(), separate.state())
+    assert_same_bits(again.state().tensors, separate.state().tensors)
 
 
 async def test_training_that_fails_half_way_leaves_nothing_behind(
@@ -236,7 +248,7 @@ async def test_a_thread_that_was_left_behind_installs_nothing_over_what_is_train
     separate = alone(FULL)
     train(separate, 0, samples)
     installed = process.model.model.trainable_state()
-    newest = {name: separate.state()[f"weights/{name}"] for name in installed}
+    newest = {name: separate.state().tensors[f"weights/{name}"] for name in installed}
     assert_same_bits(installed, newest)
     process.context.close()
 

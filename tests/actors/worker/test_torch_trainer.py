@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +14,8 @@ from spotlight.actors.protocol import StartTrainer, Train, TrainingSample
 from spotlight.actors.worker.torch_trainer import TorchTrainer, assemble
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.progress import Progress
+from spotlight.training.checkpoints import save_checkpoint
+from spotlight.training.state_files import StateFile
 from spotlight.types import BundleOffer, StoreEndpoint
 from tests.training.fakes import same_bits
 
@@ -25,10 +28,15 @@ MESSAGE = Train(
 )
 
 
-def build(state: Mapping[str, Tensor] | None = None) -> TorchTrainer:
+def build(*state: StateFile) -> TorchTrainer:
     """The only rank, from a state or from the job's model."""
     order = StartTrainer("job", job(), 0, 1, "", 0, (), 1)
     return TorchTrainer(order, load_model(job().model), state, "", None, 30.0)
+
+
+def left(state: Mapping[str, Tensor], path: Path) -> StateFile:
+    save_checkpoint(path, state, {})
+    return StateFile(path)
 
 
 def bundles(*, noisy: int = 0) -> dict[str, dict[str, Tensor]]:
@@ -78,9 +86,13 @@ def test_the_only_rank_wants_all_samples(trainer: TorchTrainer) -> None:
     assert [offer.key for offer in trainer.wants(MESSAGE)] == ["a", "b"]
 
 
-def test_a_rank_that_begins_from_a_state_has_the_same_weights(trainer: TorchTrainer) -> None:
-    other = {name: it + 1 if it.is_floating_point() else it for name, it in trainer.state().items()}
-    assert not same_bits(build(other).weights("rollout"), trainer.weights("rollout"))
-    again = build(trainer.state())
+def test_a_rank_that_begins_from_a_state_has_the_same_weights(
+    trainer: TorchTrainer, tmp_path: Path
+) -> None:
+    state = trainer.state().tensors
+    other = {name: it + 1 if it.is_floating_point() else it for name, it in state.items()}
+    elsewhere = build(left(other, tmp_path / "other"))
+    assert not same_bits(elsewhere.weights("rollout"), trainer.weights("rollout"))
+    again = build(left(state, tmp_path / "same"))
     assert same_bits(again.weights("rollout"), trainer.weights("rollout"))
     assert same_bits(again.weights("evaluation"), trainer.weights("evaluation"))

@@ -24,6 +24,7 @@ from spotlight.actors.protocol import (
     SavedState,
     SaveState,
     StartTrainer,
+    StateParts,
     Train,
     TrainedIteration,
     TrainerReport,
@@ -143,12 +144,12 @@ class GymEngine(TorchEngine):
         self,
         order: StartTrainer,
         model: Any,
-        state: bytes | None,
+        state: Sequence[bytes],
         rendezvous: str,
         listener: Listener | None,
     ) -> Any:
         self.built += 1
-        self.begun_from.append(state)
+        self.begun_from.append(*state or [None])
         self.rendezvous = rendezvous
         if listener is not None:
             listener.close()
@@ -193,7 +194,7 @@ def start(
     rank: int = 0,
     world: int = 1,
     rendezvous: str = "",
-    state: tuple[BundleOffer, ...] = (),
+    state: StateParts = (),
 ) -> StartTrainer:
     return StartTrainer("job", job(), rank, world, rendezvous, completed, state, term)
 
@@ -231,9 +232,7 @@ class Gym:
         self.leader.tell(self.rank, self.planner.end())
         await settle()
 
-    async def start(
-        self, completed: int = 0, term: int = 1, state: tuple[BundleOffer, ...] = ()
-    ) -> None:
+    async def start(self, completed: int = 0, term: int = 1, state: StateParts = ()) -> None:
         await self.tell(start(completed, term, state=state))
 
     def state(self, machine: str = "", token: str = "") -> BundleOffer:
@@ -454,7 +453,7 @@ async def test_the_state_is_left_in_every_store_of_the_order(gym: Gym) -> None:
     stores = tuple(structs.replace(gym.store.endpoint, machine=name) for name in ("here", "there"))
     await gym.tell(SaveState(1, stores))
     metadata = {"job": "job", "completed": "1"}
-    assert gym.engine.saved == [(each, "state/1", metadata) for each in stores]
+    assert gym.engine.saved == [(each, "state/1-0", metadata) for each in stores]
     (answer,) = saved(gym.runner)
     assert answer.iteration == 1
     assert [offer.store.machine for offer in answer.offers] == ["here", "there"]
@@ -501,7 +500,7 @@ async def test_the_state_is_left_when_the_store_is_back(gym: Gym) -> None:
 
 
 async def test_it_begins_from_a_state_that_a_store_has(gym: Gym) -> None:
-    await gym.start(3, state=(gym.state(),))
+    await gym.start(3, state=((gym.state(),),))
     assert gym.engine.begun_from == [b"a state"]
     assert await gym.completed() == 3
 
@@ -513,7 +512,7 @@ async def test_it_begins_with_the_jobs_model_where_there_is_no_state(gym: Gym) -
 
 async def test_the_state_is_had_from_the_next_one_when_the_first_has_none(gym: Gym) -> None:
     holders = gym.state("first", token="gone"), gym.state("second"), gym.state("third")
-    await gym.start(3, state=holders)
+    await gym.start(3, state=(holders,))
     assert gym.engine.begun_from == [b"a state"]
     assert gym.engine.states_asked_of == ["first", "second"]
     assert errors(gym.runner) == []
@@ -521,14 +520,14 @@ async def test_the_state_is_had_from_the_next_one_when_the_first_has_none(gym: G
 
 async def test_the_state_is_asked_for_again_for_a_while(gym: Gym) -> None:
     away = gym.state(token="gone")
-    await gym.start(3, state=(away,))
+    await gym.start(3, state=((away,),))
     await asyncio.sleep(5.0)
     assert len(gym.engine.states_asked_of) > 1
     assert (gym.engine.built, errors(gym.runner)) == (0, [])
 
 
 async def test_a_state_that_nobody_has_is_reported_as_lost(gym: Gym) -> None:
-    await gym.start(3, state=(gym.state("a", token="gone"), gym.state("b", token="gone")))
+    await gym.start(3, state=((gym.state("a", token="gone"), gym.state("b", token="gone")),))
     await asyncio.sleep(2 * gym.context.timings.delivery.away_limit_s)
     report = gym.runner.last(TrainerReport)
     assert "TransferFailed" in report.error
@@ -548,8 +547,8 @@ async def test_samples_that_nobody_has_are_no_lost_state(gym: Gym) -> None:
 
 
 async def test_one_that_is_given_up_while_it_fetches_asks_for_nothing_more(gym: Gym) -> None:
-    await gym.start(3, state=(gym.state("old", token="gone"),))
-    await gym.start(3, term=2, state=(gym.state("new"),))
+    await gym.start(3, state=((gym.state("old", token="gone"),),))
+    await gym.start(3, term=2, state=((gym.state("new"),),))
     asked = gym.engine.states_asked_of.copy()
     await asyncio.sleep(2 * gym.context.timings.delivery.away_limit_s)
     assert gym.engine.states_asked_of == asked, "only the new one's"

@@ -1,0 +1,55 @@
+"""What the coordinator asks of the store in which workers leave something for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from spotlight.types import BundleOffer, StoreEndpoint
+
+
+class ArtifactStore(Protocol):
+    """Where the coordinator keeps what workers upload; a `BundleStore`, or one of a simulation."""
+
+    @property
+    def endpoint(self) -> StoreEndpoint:
+        """Where its bundles are read; only after `start`."""
+        ...
+
+    async def start(self) -> StoreEndpoint:
+        """Begin to serve."""
+        ...
+
+    def writable_by(self, owner: str) -> StoreEndpoint:
+        """Where somebody may leave bundles, with a token of his own; the same until `revoke`."""
+        ...
+
+    def revoke(self, owner: str) -> None:
+        """Take nothing more that comes with the token of this one."""
+        ...
+
+    async def offer(self, key: str) -> BundleOffer:
+        """A bundle that somebody has left here, to be fetched. Raises `TransferFailed`."""
+        ...
+
+    async def hand_out(self, key: str, path: Path) -> None:
+        """Have a file be the bundle as well, on the disk when this returns. Raises
+        `TransferFailed`."""
+        ...
+
+    async def join(self, keys: Sequence[str], key: str) -> None:
+        """Have a bundle of all rows of which these have a part each. Raises `TransferFailed`."""
+        ...
+
+    async def take_in(self, path: Path, key: str) -> BundleOffer:
+        """Have a bundle be a file as well. Raises `TransferFailed`."""
+        ...
+
+    def delete(self, prefix: str) -> None:
+        """Drop a bundle or a folder of bundles; nothing happens if it is not there."""
+        ...
+
+    async def aclose(self) -> None:
+        """Stop serving; the bundles stay."""
+        ...
