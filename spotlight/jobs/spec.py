@@ -153,6 +153,11 @@ class JobSpec(Section, frozen=True, kw_only=True):
             f"{samples} samples cannot be divided evenly among "
             f"{self.training.updates_per_iteration} updates and {self.training.ranks} ranks",
         )
+        require(
+            not self.training.sharded or self.model.tuning == "full",
+            "training.sharded",
+            "needs `model.tuning: full`: adapters are small enough for every rank; leave it out",
+        )
         updates = self.iterations * self.training.updates_per_iteration
         require(
             self.training.warmup_updates < updates,

@@ -125,16 +125,17 @@ def disk_nbytes(job: JobSpec, files: JobFiles) -> int:
     """About how many bytes a run folder grows to.
 
     The checkpoints that are kept, the best and a new one (which is complete before an old one
-    goes), the published weights, the exported model, and the validation pictures. Training keeps
-    float32 weights, their average, two moments, and an old policy or a reference model where the
-    job has one.
+    goes), the parts that sharded ranks leave, the published weights, the exported model, and the
+    validation pictures. Training keeps float32 weights, their average, two moments, and an old
+    policy or a reference model where the job has one.
     """
     copies = 4 + (job.training.rollout_decay > 0) + (job.training.kl > 0)
     weights = 4 * files.checkpoint.trainable
     picture = 3 * job.sampler.height * job.sampler.width * job.sampler.frames
     pictures = 3 * picture * len(set(files.validation.map(_text).items))
     best = 1 + bool(job.validation.rewards)  # and the best by what nobody trains on
-    checkpoints = (job.keep_checkpoints + best + 1) * copies * weights
+    parts = 2 * job.training.sharded  # of which a checkpoint is made
+    checkpoints = (job.keep_checkpoints + best + 1 + parts) * copies * weights
     published, exported = 2 * weights, weights
     return checkpoints + published + exported + pictures
 

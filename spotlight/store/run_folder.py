@@ -290,6 +290,10 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def _fingerprint(job: JobSpec) -> str:
+    """Of all but by how many ranks it is trained, and whether they share out the state: a folder's
+    config.yaml may say that anew before it is resumed."""
+    training = msgspec.structs.replace(job.training, ranks=1, sharded=False)
+    job = msgspec.structs.replace(job, training=training)
     return hashlib.sha256(job_to_yaml(job).encode()).hexdigest()
 
 

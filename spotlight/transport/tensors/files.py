@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
-from spotlight.errors import TransferFailed
+from spotlight.errors import SpotlightError, TransferFailed
 from spotlight.timings import TransferTimings
 from spotlight.transport.tensors.client import download, limit_s_of, put
 from spotlight.transport.tensors.folder import Folder
@@ -34,7 +34,12 @@ async def deposit(
     Raises `TransferFailed` if the store does not take it in time, and what `write` raises.
     """
     async with _new_file(store) as (incoming, is_stores):
-        await in_thread(lambda: write(incoming.path))
+        try:
+            await in_thread(lambda: write(incoming.path))
+        except (OSError, SpotlightError) as error:
+            if is_stores and not incoming.path.exists():  # its process ended, and its folder went
+                raise TransferFailed(f"put {key}: {store.root} is gone") from error
+            raise
         with _mapped(incoming.path) as data:
             if is_stores:
                 with contextlib.suppress(TransferFailed):  # perhaps its folder is another one
