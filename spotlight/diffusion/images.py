@@ -68,5 +68,6 @@ def to_uint8(frames: Tensor) -> np.ndarray:
         )
     scaled = (frames.detach().float() / 2 + 0.5).clamp(0, 1) * 255
     rgb = scaled.round().to(torch.uint8).expand(-1, 3, -1, -1, -1)
-    pixels = np.ascontiguousarray(rgb.permute(0, 2, 3, 4, 1).cpu().numpy())
+    # In order before they leave the device: on the CPU that would hold its thread.
+    pixels: np.ndarray = rgb.permute(0, 2, 3, 4, 1).contiguous().cpu().numpy()
     return pixels[:, 0] if pixels.shape[1] == 1 else pixels
