@@ -5,6 +5,7 @@ SpotlightError
 │   ├── JobError              a field of the job is wrong; carries the field's path
 │   ├── UnreadableFile        a named file is missing or cannot be read; carries its path
 │   ├── CheckpointError       a model checkpoint is missing or does not fit the job
+│   │   └── HubUnreachable    a checkpoint of the hub could not be downloaded; it may later
 │   ├── CannotShard           a transformer cannot be divided over an SP group like this
 │   ├── MissingDependency     an optional package is not installed
 │   ├── AddressInUse          a port that was asked for is taken
@@ -81,6 +82,10 @@ class UnreadableFile(UserError):
 
 class CheckpointError(UserError):
     """A model checkpoint is missing or does not fit the job."""
+
+
+class HubUnreachable(CheckpointError):
+    """A checkpoint of the hub is not on this machine, and could not be downloaded this time."""
 
 
 class CannotShard(UserError):

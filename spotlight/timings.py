@@ -60,8 +60,7 @@ class ConnectionTimings(_Ordered):
     handshake_timeout_s: float = 2.0
     """The greeting of libzmq must be over by then."""
     connect_timeout_s: float = 3.0
-    """A peer that was not reached for so long is given up, and so is a connection that has not said
-    whose it is."""
+    """A peer that was not reached for so long is given up; so is a connection that is not named."""
     silence_s: float = 60.0
     """A stranger that has greeted and says nothing more for so long is ended."""
     quiet_s: float = 60.0
@@ -223,6 +222,8 @@ class WorkerTimings(_Ordered):
 
     pull_s: float = 4.0
     """A leader says so often what its group holds, which renews its leases."""
+    download_limit_s: float = 6 * 3600.0
+    """The files of a model must be on the machine by then."""
     load_limit_s: float = 600.0
     """A member must have loaded a model, or weights, by then."""
     repeat_s: float = 1.0
@@ -329,8 +330,7 @@ class CoordinatorTimings(_Ordered):
     takeover_s: float = 0.5
     """One that takes another's place in the same coordinator, whose nodes are there."""
     lost_rank_pause_s: float = 2.0
-    """When ranks have lost each other, most often one of them has ended: its node says so within
-    this time."""
+    """When ranks have lost each other, mostly one of them has ended; its node says so by then."""
     ask_rank_limit_s: float = 5.0
     """A trainer rank answers a question within this time."""
     trackers_close_s: float = 60.0

@@ -1,4 +1,4 @@
-"""Load a model from a checkpoint folder in diffusers layout (model_index.json).
+"""Load a model from a checkpoint in diffusers layout (model_index.json).
 
 A folder has transformer, scheduler, text encoders, tokenizers and VAE, as its family says. A tiny
 Qwen-Image checkpoint may have no vae, which means pixel space, and a `TokenTextEncoder` for a text
@@ -8,7 +8,6 @@ encoder. Nothing in a checkpoint can run code: weights are safetensors only.
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import version
@@ -16,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import diffusers
-import structlog
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from spotlight.assets import resolve_checkpoint
+from spotlight.diffusion.checkpoint_names import find_checkpoint
 from spotlight.diffusion.embedding_cache import EmbeddingCache
 from spotlight.diffusion.families.base import TOKEN_ENCODER, CheckpointFolder, Facts, Family
 from spotlight.diffusion.families.registry import open_checkpoint
@@ -31,8 +29,6 @@ from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.text import FamilyTextEncoder, TextEncoder, TokenTextEncoder
 from spotlight.errors import CheckpointError, MissingDependency
 from spotlight.jobs import LoraSpec, ModelSpec
-
-log = structlog.get_logger(__name__)
 
 
 def load_model(
@@ -50,7 +46,7 @@ def load_model(
     """
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     dtype = _dtype_on(device)
-    path = resolve_checkpoint(spec.checkpoint)
+    path = find_checkpoint(spec.checkpoint)
     family, folder = open_checkpoint(path)
     facts = family.inspect(folder)
     transformer = _load_transformer(spec, family, path, device, dtype)
@@ -62,7 +58,6 @@ def load_model(
         _load_codec(family, folder, facts, transformer, device, dtype),
         spec.negative_prompt,
     )
-    log.info("model_loaded", checkpoint=spec.checkpoint, process=os.getpid())
     return model
 
 
@@ -70,7 +65,7 @@ def with_own_transformer(model: DiffusionModel, spec: ModelSpec) -> DiffusionMod
     """The same model but for a transformer of its own, on the same device and as it is before any
     training. Raises as `load_model`.
     """
-    family, folder = open_checkpoint(resolve_checkpoint(spec.checkpoint))
+    family, folder = open_checkpoint(find_checkpoint(spec.checkpoint))
     device, other = model.device, copy.copy(model)
     other.transformer = _load_transformer(spec, family, folder.path, device, _dtype_on(device))
     return other
@@ -80,7 +75,7 @@ def untrained_state(spec: ModelSpec, device: torch.device) -> dict[str, Tensor]:
     """What is trainable of a job's model on `device`, as it is before any training; on the CPU, and
     without loading anything else. Raises as `load_model`.
     """
-    family, folder = open_checkpoint(resolve_checkpoint(spec.checkpoint))
+    family, folder = open_checkpoint(find_checkpoint(spec.checkpoint))
     cpu, dtype = torch.device("cpu"), _dtype_on(device)
     return trainable_state(_load_transformer(spec, family, folder.path, cpu, dtype))
 
@@ -194,7 +189,6 @@ def _load_encoders(family: Family, folder: CheckpointFolder, dtype: torch.dtype)
         parts[part] = encoder.eval().requires_grad_(False)
     for part in family.tokenizers:
         parts[part] = _load_part(transformers.AutoTokenizer, folder.path, part)
-    log.info("text_encoders_loaded", parts=sorted(family.text_encoders), process=os.getpid())
     return parts
 
 

@@ -10,6 +10,7 @@ depends on the prompts beside it.
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
+import structlog
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -26,6 +28,8 @@ from spotlight.diffusion.embedding_cache import EmbeddingCache
 from spotlight.diffusion.families.base import Family
 from spotlight.diffusion.vocabulary import TokenVocabulary
 from spotlight.errors import CheckpointError
+
+log = structlog.get_logger(__name__)
 
 Encoded = dict[str, Tensor]
 """Named tensors of one prompt, without a batch, on the CPU."""
@@ -180,6 +184,7 @@ class FamilyTextEncoder:
         """The encoders are on the accelerator within, and leave it to the model."""
         if self._parts is None:
             self._parts = self._load()
+            log.info("text_encoders_loaded", process=os.getpid())
         models = [part for part in self._parts.values() if isinstance(part, torch.nn.Module)]
         for model in models:
             model.to(self._device)

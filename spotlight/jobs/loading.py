@@ -16,6 +16,7 @@ import yaml
 from spotlight.errors import JobError, UnreadableFile
 from spotlight.files import MEBIBYTE, path_problem, read_text
 from spotlight.jobs.changes import changed
+from spotlight.jobs.hub_names import HUB
 from spotlight.jobs.plain_yaml import PlainYAMLError, read_yaml
 from spotlight.jobs.rewards import RewardSpec
 from spotlight.jobs.spec import JobSpec, WorkSpec
@@ -102,7 +103,7 @@ def job_to_yaml(job: JobSpec) -> str:
 
 def _resolve_paths(job: JobSpec, base: Path) -> JobSpec:
     def absolute(field: str, value: str) -> str:
-        if value.startswith("builtin:"):
+        if value.startswith(("builtin:", HUB)):
             return value
         try:
             path = str((base / Path(value).expanduser()).resolve())

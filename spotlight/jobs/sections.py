@@ -23,6 +23,7 @@ from spotlight.jobs.fields import (
     require_at_most,
     require_path,
 )
+from spotlight.jobs.hub_names import HUB, HubName
 from spotlight.jobs.rewards import RewardSpec
 
 
@@ -56,7 +57,9 @@ class ModelSpec(Section, frozen=True, kw_only=True):
     """The model to post-train."""
 
     checkpoint: str
-    """A folder in diffusers layout, or `builtin:NAME` for one that ships with Spotlight."""
+    """A folder in diffusers layout, `hf:ORGANISATION/NAME@REVISION` for one of the Hugging Face
+    hub, or `builtin:NAME` for one that ships with Spotlight. A revision is a branch, a tag or a
+    commit, `main` when absent; a run keeps to the commit that it meant when the job began."""
     tuning: Literal["full", "lora"] = "full"
     """Train all weights of the transformer, or only low-rank adapters."""
     lora: LoraSpec = LoraSpec()
@@ -69,6 +72,11 @@ class ModelSpec(Section, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         require_path("checkpoint", self.checkpoint)
+        require(
+            not self.checkpoint.startswith(HUB) or HubName.parse(self.checkpoint) is not None,
+            "checkpoint",
+            "is no name of the hub; write `hf:ORGANISATION/NAME`, perhaps with `@REVISION`",
+        )
         require(
             len(self.negative_prompt) <= LONGEST_PROMPT,
             "negative_prompt",

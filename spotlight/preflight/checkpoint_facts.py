@@ -19,8 +19,8 @@ from pathlib import Path
 
 import msgspec
 
-from spotlight.assets import resolve_checkpoint
 from spotlight.diffusion.checkpoint_files import Shape, wrong
+from spotlight.diffusion.checkpoint_names import find_description
 from spotlight.diffusion.families.base import CheckpointFolder, Family
 from spotlight.diffusion.families.registry import open_checkpoint
 from spotlight.diffusion.geometry import Geometry
@@ -129,7 +129,7 @@ class CheckpointInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 def inspect_checkpoint(model: ModelSpec) -> CheckpointInfo:
     """Describe a job's checkpoint; raises `CheckpointError` naming the file or the field."""
-    family, folder = open_checkpoint(resolve_checkpoint(model.checkpoint))
+    family, folder = open_checkpoint(find_description(model.checkpoint))
     for part in folder.parts:
         _check_files(folder.path / part)
     facts = family.inspect(folder)

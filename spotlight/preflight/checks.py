@@ -20,6 +20,7 @@ import msgspec
 
 from spotlight.assets import read_prompt_lines
 from spotlight.assets.prompt_lines import metadata_json
+from spotlight.diffusion.checkpoint_names import pinned
 from spotlight.errors import JobError, MissingDependency, RunFolderError, UserError
 from spotlight.files import Lines
 from spotlight.jobs import JobSpec, RewardSpec, SamplerSpec, WorkSpec
@@ -100,9 +101,12 @@ def check(job: JobSpec, *, run_folder: Path | None = None, local_workers: bool =
 
 
 def settled(job: JobSpec, files: JobFiles) -> JobSpec:
-    """The job with what is left to its files: how many tokens its prompts are padded to. So all its
-    workers do the same, also when it is resumed. Raises `CheckpointError`.
+    """The job with what is left to its files: the commit that a checkpoint of the hub means now,
+    and how many tokens its prompts are padded to. So all its workers do the same, also when it is
+    resumed. Raises `CheckpointError`.
     """
+    model = msgspec.structs.replace(job.model, checkpoint=pinned(job.model.checkpoint))
+    job = msgspec.structs.replace(job, model=model)
     if job.sampler.text_tokens is not None:
         return job
     prompts = [*files.train.items, *files.validation.items]
@@ -116,6 +120,13 @@ def check_work(work: WorkSpec) -> CheckpointInfo:
     """Raise what is wrong with work that another program's loop has done; otherwise return what its
     checkpoint says. Raises `CheckpointError` or `JobError`.
     """
+    name = work.model.checkpoint
+    if name != (kept := pinned(name)):
+        raise JobError(
+            "model.checkpoint",
+            f"`{name}` may mean another checkpoint tomorrow, or on another node; now it means"
+            f" `{kept}`: name that",
+        )
     checkpoint = inspect_checkpoint(work.model)
     _check_size_and_degree(work.sampler, checkpoint)
     return checkpoint

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from spotlight.assets import resolve_checkpoint
 from spotlight.diffusion.checkpoint_files import Shape, read_weights
+from spotlight.diffusion.checkpoint_names import find_description
 from spotlight.diffusion.families.registry import family_of
 from spotlight.jobs import ModelSpec
 
@@ -16,7 +16,7 @@ def trainable_shapes(model: ModelSpec) -> dict[str, Shape]:
     with `full`, with `lora` the two factors of every adapted layer, [rank, inputs] and [outputs,
     rank]. Raises `CheckpointError`.
     """
-    folder = resolve_checkpoint(model.checkpoint)
+    folder = find_description(model.checkpoint)
     family, shapes = family_of(folder), read_weights(folder / "transformer")
     if model.tuning == "full":
         return {name: shape for name, shape in shapes.items() if name not in family.untrained}

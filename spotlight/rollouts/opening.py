@@ -27,6 +27,7 @@ from spotlight.jobs import (
     WorkSpec,
     work_from_data,
 )
+from spotlight.jobs.hub_names import HUB
 from spotlight.rollouts.publication import Publications
 from spotlight.store.memory_folder import MemoryFolder, usable_base
 from spotlight.timings import Timings
@@ -48,7 +49,7 @@ def work_of(
     """What workers must know; raises `JobError` naming the field that is wrong."""
     named = {"checkpoint": model} if isinstance(model, str) else _data(model)
     checkpoint = named.get("checkpoint")
-    if isinstance(checkpoint, str) and not checkpoint.startswith("builtin:"):
+    if isinstance(checkpoint, str) and not checkpoint.startswith(("builtin:", HUB)):
         named["checkpoint"] = str(Path(checkpoint).expanduser().absolute())
     data = {
         "model": named,

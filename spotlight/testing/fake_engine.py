@@ -43,6 +43,9 @@ class FakeEngine:
             cause = cause.__cause__ or cause.__context__
         return cause.fault if cause is not None else ""
 
+    async def fetch_model(self, spec: ModelSpec) -> None:
+        """See `engine.Engine`."""
+
     def load(self, spec: ModelSpec) -> FakeModel:
         """See `engine.Engine`."""
         sleep(self._hardware.times.load_s)

@@ -23,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from spotlight.assets import resolve_checkpoint
+from spotlight.diffusion.checkpoint_names import find_checkpoint
 from spotlight.diffusion.families.base import Family
 from spotlight.diffusion.families.registry import family_of
 from spotlight.errors import CheckpointError, MissingDependency
@@ -63,7 +63,7 @@ def export_checkpoint(
             f"{checkpoint}: the job trains all weights, but peft reads only adapters; export it for"
             " diffusers"
         )
-    source = resolve_checkpoint(model.checkpoint)
+    source = find_checkpoint(model.checkpoint)
     family = family_of(source)
     weights = load_role(checkpoint, role)
     partial = folder.with_name(f".{folder.name}.partial")

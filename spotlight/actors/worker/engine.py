@@ -234,6 +234,12 @@ class Engine(Protocol):
         """What an error, or what it was raised from, says of the accelerator."""
         ...
 
+    async def fetch_model(self, spec: ModelSpec) -> None:
+        """Have the files of a model on this machine, which may take as long as their download.
+        Raises `CheckpointError` or `MissingDependency`.
+        """
+        ...
+
     def load(self, spec: ModelSpec) -> Model:
         """Load a model in place of the last one. Raises `CheckpointError` or `JobError`."""
         ...

@@ -20,7 +20,7 @@ import structlog
 from spotlight.actors.protocol import JobPlan
 from spotlight.actors.runtime import Actor
 from spotlight.actors.worker.held_weights import HeldWeights, Version, checksum_of
-from spotlight.errors import UserError
+from spotlight.errors import HubUnreachable, UserError
 from spotlight.jobs import WorkSpec
 from spotlight.timings import WorkerTimings
 from spotlight.types import BundleOffer
@@ -34,7 +34,7 @@ class JobHoldings:
     Args:
         actor: the member, whose tasks do the loading.
         weights: fetches and holds the versions.
-        load_model: loads the model of a job, unless it is loaded.
+        load_model: loads the model of a job, unless it is loaded; in bounded time.
         begin: called once the model is loaded, and with every later plan of the same job.
         end: called when the job is over.
         changed: called when something was loaded, or could not be.
@@ -117,12 +117,11 @@ class JobHoldings:
         spec, problem = self._spec, ""
         assert spec is not None, "there is a job"
         try:
-            async with asyncio.timeout(self._timings.load_limit_s):
-                await self._load_model(spec)
+            await self._load_model(spec)
         except Exception as error:  # whatever is wrong with a model, this worker takes nothing
             log.error("model_not_loaded", reason=str(error), exc_info=error)
             problem = f"the model cannot be loaded: {type(error).__name__}: {error}"
-            if not isinstance(error, UserError):
+            if not isinstance(error, UserError) or isinstance(error, HubUnreachable):
                 self._give_up(problem)
         if self._job is None or self._job.job_id != job.job_id:
             return  # it was loaded for a job that is over

@@ -151,7 +151,9 @@ class Member(Actor):
         if self._model is not None:
             return
         with self._context.busy("loading", "model"):
-            self._model = await self._context.on_accelerator(lambda: self._shared.load(spec.model))
+            await self._shared.fetch(spec.model)
+            load = self._context.on_accelerator(lambda: self._shared.load(spec.model))
+            self._model = await asyncio.wait_for(load, self._context.timings.worker.load_limit_s)
 
     def _begin_job(self, plan: JobPlan, spec: WorkSpec) -> None:
         """A new job, or another plan of the same, which may have another sink."""

@@ -13,6 +13,7 @@ Invariants:
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import weakref
 from collections.abc import Iterator
@@ -47,6 +48,13 @@ class SharedModel:
         """The version that is in a model, even when it is not held any more; None for any other
         weights. A model that is not named has those of its checkpoint. Work of a job that is over
         may still have another model than the one that is loaded."""
+
+    async def fetch(self, spec: ModelSpec) -> None:
+        """On the loop: have its files on this machine. Raises as `Engine.fetch_model`, and
+        `TimeoutError`.
+        """
+        async with asyncio.timeout(self._context.timings.worker.download_limit_s):
+            await self._engine.fetch_model(spec)
 
     def loaded(self, spec: ModelSpec) -> Model | None:
         """The model, if it is loaded; in any thread."""

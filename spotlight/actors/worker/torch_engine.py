@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
+import structlog
 import torch
 from safetensors.torch import save_file
 
@@ -23,6 +25,7 @@ from spotlight.actors.worker.torch_collective import TorchMeeting
 from spotlight.actors.worker.torch_faults import fault_of
 from spotlight.actors.worker.torch_model import TorchModel, synchronize
 from spotlight.actors.worker.torch_trainer import TorchListener, TorchTrainer
+from spotlight.diffusion.checkpoint_names import find_checkpoint
 from spotlight.diffusion.checkpoints import load_model, untrained_state
 from spotlight.diffusion.embedding_cache import EmbeddingCache
 from spotlight.diffusion.png import to_png
@@ -39,6 +42,8 @@ from spotlight.transport.tensors import fetch, upload
 from spotlight.transport.tensors.bundles import map_copy, touch, unpack
 from spotlight.transport.tensors.files import deposit, fetched_file
 from spotlight.types import BundleOffer, Request, StoreEndpoint
+
+log = structlog.get_logger(__name__)
 
 
 class TorchEngine:
@@ -66,11 +71,17 @@ class TorchEngine:
         """See `engine.Engine`."""
         return fault_of(error)
 
+    async def fetch_model(self, spec: ModelSpec) -> None:
+        """See `engine.Engine`."""
+        await asyncio.to_thread(find_checkpoint, spec.checkpoint)
+
     def load(self, spec: ModelSpec) -> TorchModel:
         """See `engine.Engine`."""
         self._parallel = None
         gc.collect()  # the old model holds on to itself by its hooks
-        return TorchModel(load_model(spec, cache=self._embeddings))
+        model = TorchModel(load_model(spec, cache=self._embeddings))
+        log.info("model_loaded", checkpoint=spec.checkpoint, process=os.getpid())
+        return model
 
     def restore(self, model: engine.Model, spec: ModelSpec) -> None:
         """See `engine.Engine`."""

@@ -271,6 +271,7 @@ class TrainerRank(Actor):
 
         with self._context.busy("loading", "trainer"):
             state = [await self._fetch_state(part, seat) for part in message.own_parts]
+            await self._shared.fetch(message.job.model)
             model, trainer = await self._context.on_accelerator(build)
         if self._seat == seat:
             self._training = _Training(
@@ -295,8 +296,7 @@ class TrainerRank(Actor):
                     log.info("state_elsewhere", key=offer.key, reason=str(error))
             return await self._engine.fetch_state(offers[-1])
 
-        timings = self._context.timings.delivery
-        what = "the state of training"
+        timings, what = self._context.timings.delivery, "the state of training"
         return await until_transferred(
             attempt, what, timings=timings, require_wanted=require_wanted
         )

@@ -16,7 +16,7 @@ from runtime_kit import Cluster
 from spotlight.actors.protocol import Membership
 from spotlight.actors.worker.held_weights import HeldWeights
 from spotlight.actors.worker.job_holdings import JobHoldings
-from spotlight.errors import CheckpointError, TransferFailed
+from spotlight.errors import CheckpointError, HubUnreachable, TransferFailed
 from spotlight.timings import WorkerTimings
 from spotlight.types import BundleOffer
 
@@ -166,6 +166,16 @@ async def test_a_model_that_cannot_be_loaded_is_tried_again_by_another_runner_on
     assert bench.holdings.problem == ""
     await asyncio.sleep(3 * SECONDS)
     assert bench.holdings.versions(evaluation=False) == (1,)
+
+
+@pytest.mark.parametrize("error", [HubUnreachable("nobody answers"), TimeoutError("too long")])
+async def test_a_model_that_may_be_downloaded_later_is_left_to_another_process(
+    bench: Bench, error: Exception
+) -> None:
+    bench.error = error
+    await bench.prepare()
+    await asyncio.sleep(2 * SECONDS)
+    assert len(bench.given_up) == 1
 
 
 async def test_a_model_that_another_process_might_load_ends_this_one(bench: Bench) -> None:

@@ -1,0 +1,201 @@
+"""Checkpoints of the Hugging Face hub, in the hub's own cache on this machine (`HF_HOME`).
+
+Invariants:
+- What is whole in the cache is used without asking anybody.
+- Only what a checkpoint in diffusers layout needs is downloaded.
+- To check a job nobody downloads weights: their headers are asked for, and kept in files that are
+  as long as the weights and take no room.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from spotlight.diffusion.checkpoint_files import read_json, read_weights
+from spotlight.errors import CheckpointError, HubUnreachable, MissingDependency
+from spotlight.files import cache_folder
+from spotlight.jobs.hub_names import HubName
+
+_INDEX = "model_index.json"
+_PARTS = ("transformer", "scheduler", "vae", "text_encoder*", "tokenizer*")
+_SMALL = (_INDEX, *(f"{part}/*.{end}" for part in _PARTS for end in ("json", "txt", "model")))
+_WEIGHTS = tuple(f"{part}/*.safetensors" for part in _PARTS)
+_NOT = ("*.fp16.*", "*.fp16-*", "*.bf16.*", "*.bf16-*")
+"""Copies of the weights in another precision."""
+
+
+def downloaded(name: HubName) -> Path:
+    """The folder of the whole checkpoint; what is not in the cache is downloaded, which may take
+    long.
+
+    Raises `CheckpointError`, or its `HubUnreachable` where another try may go better, and
+    `MissingDependency`.
+    """
+    name = pinned(name)
+    whole = _in_cache(name)
+    if whole is None and _is_offline():
+        raise _forbidden(name)
+    return whole or _snapshot(name, (*_SMALL, *_WEIGHTS))
+
+
+def described(name: HubName) -> Path:
+    """A folder that says of the checkpoint all but its weights. Raises as `downloaded`."""
+    name = pinned(name)
+    whole = _in_cache(name)
+    if whole is not None:
+        return whole
+    if _is_offline():
+        raise _forbidden(name)
+    small = _snapshot(name, _SMALL)
+    folder = cache_folder() / "checkpoints" / name.repository.replace("/", "--") / name.revision
+    if not folder.is_dir():
+        with _errors_of(name):
+            _describe(name, small, folder)
+    return folder
+
+
+def pinned(name: HubName) -> HubName:
+    """The commit that a name means now, as the hub says, or the cache where nobody can be asked.
+    Raises as `downloaded`.
+    """
+    if name.is_pinned:
+        return name
+    found = HubName(name.repository, _snapshot(name, (_INDEX,)).name)
+    assert found.is_pinned, "the hub's cache names a folder by its commit"
+    return found
+
+
+def _snapshot(name: HubName, wanted: tuple[str, ...], *, offline: bool = False) -> Path:
+    with _errors_of(name):
+        from huggingface_hub import snapshot_download
+
+        folder = snapshot_download(
+            name.repository,
+            revision=name.revision,
+            allow_patterns=list(wanted),
+            ignore_patterns=list(_NOT),
+            local_files_only=offline,
+        )
+    return Path(folder)
+
+
+def _in_cache(name: HubName) -> Path | None:
+    with suppress(CheckpointError):
+        folder = _snapshot(name, (*_SMALL, *_WEIGHTS), offline=True)
+        if _is_whole(folder):
+            return folder
+    return None
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether every part is there, with all of its weights: the cache keeps what an interrupted
+    download has left."""
+    try:
+        entries = read_json(folder / _INDEX, dict[str, Any])
+        for part, entry in entries.items():
+            if isinstance(entry, list) and entry and isinstance(entry[0], str):
+                if not (folder / part).is_dir():
+                    return False
+                if part == "transformer" or part == "vae" or part.startswith("text_encoder"):
+                    read_weights(folder / part)
+    except CheckpointError:
+        return False
+    return True
+
+
+def _describe(name: HubName, small: Path, folder: Path) -> None:
+    """Copy the small files, and make one for each file of weights that holds its header."""
+    from huggingface_hub import HfApi
+
+    api = HfApi()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        draft = Path(scratch) / "checkpoint"
+        shutil.copytree(small, draft, ignore=shutil.ignore_patterns("*.safetensors"))
+        parts = {path.name for path in draft.iterdir() if path.is_dir()}
+        for file in api.list_repo_files(name.repository, revision=name.revision):
+            part, _, rest = file.partition("/")
+            stale = any(f"{each}{end}" in rest for each in (".fp16", ".bf16") for end in ".-")
+            if part in parts and rest.endswith(".safetensors") and "/" not in rest and not stale:
+                found = api.parse_safetensors_file_metadata(
+                    name.repository, file, revision=name.revision
+                )
+                _write_header(draft / file, found)
+        with suppress(OSError):  # another process was first
+            os.rename(draft, folder)
+
+
+def _write_header(path: Path, metadata: Any) -> None:
+    tensors = {
+        name: {"dtype": info.dtype, "shape": info.shape, "data_offsets": info.data_offsets}
+        for name, info in metadata.tensors.items()
+    }
+    header = msgspec.json.encode(tensors)
+    end = max((info.data_offsets[1] for info in metadata.tensors.values()), default=0)
+    with open(path, "wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(8 + len(header) + end)
+
+
+def _forbidden(name: HubName) -> CheckpointError:
+    return CheckpointError(
+        f"model.checkpoint: `{name}` is not whole in the hub's cache of this machine, and"
+        " HF_HUB_OFFLINE forbids to download it; where it is allowed, run `hf download"
+        f" {name.repository} --revision {name.revision}`, or name a folder"
+    )
+
+
+def _is_offline() -> bool:
+    from huggingface_hub import constants
+
+    return bool(constants.HF_HUB_OFFLINE)
+
+
+@contextmanager
+def _errors_of(name: HubName) -> Iterator[None]:
+    """What the hub's library raises, as our errors."""
+    try:
+        from huggingface_hub import errors
+    except ImportError as error:
+        raise MissingDependency(
+            f"model.checkpoint: `{name}` is on the hub, but what reads it is not installed here:"
+            " pip install huggingface_hub"
+        ) from error
+    repository, revision = name
+    where = "https://huggingface.co/" + repository
+    # Their errors of connections are their HTTP library's, which changed between versions.
+    any_error = (OSError, *errors.HfHubHTTPError.__bases__, errors.EntryNotFoundError)
+    try:
+        yield
+    except errors.GatedRepoError as error:
+        raise CheckpointError(
+            f"model.checkpoint: `{repository}` is shown only to those who have agreed to its terms;"
+            f" do so at {where} and give a token, with `hf auth login` or HF_TOKEN"
+        ) from error
+    except errors.RepositoryNotFoundError as error:
+        raise CheckpointError(
+            f"model.checkpoint: the hub has no `{repository}`, or does not show it to you; correct"
+            " the name, or give a token with `hf auth login` or HF_TOKEN"
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise CheckpointError(
+            f"model.checkpoint: `{repository}` has no revision `{revision}`; name a branch, a tag"
+            f" or a commit that {where}/commits/main lists"
+        ) from error
+    except any_error as error:
+        if _is_offline():
+            raise _forbidden(name) from error
+        reason = str(error).partition("\n")[0]
+        raise HubUnreachable(
+            f"model.checkpoint: `{name}` is not whole in the hub's cache of this machine, and it"
+            f" could not be downloaded ({type(error).__name__}: {reason}); see to the connection"
+            " and the disk, or name a folder"
+        ) from error

@@ -1,0 +1,38 @@
+"""Checkpoints that a job names as on the Hugging Face hub: `hf:ORGANISATION/NAME@REVISION`."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+HUB = "hf:"
+MAIN = "main"
+"""The revision that is meant where none is named."""
+_WORD = r"[A-Za-z0-9][\w.-]{0,95}"
+_NAME = re.compile(rf"hf:({_WORD}/{_WORD})(?:@([\w./-]{{1,200}}))?", re.ASCII)
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+class HubName(NamedTuple):
+    """`str` gives it as jobs name it."""
+
+    repository: str
+    """ORGANISATION/NAME."""
+    revision: str
+    """A branch, a tag, or the hash of a commit."""
+
+    def __str__(self) -> str:
+        return f"{HUB}{self.repository}@{self.revision}"
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether it is the hash of a commit: what it names never changes."""
+        return _COMMIT.fullmatch(self.revision) is not None
+
+    @classmethod
+    def parse(cls, text: str) -> HubName | None:
+        """None for what is no such name."""
+        found = _NAME.fullmatch(text)
+        if found is None or ".." in text:
+            return None
+        return cls(found[1], found[2] or MAIN)
