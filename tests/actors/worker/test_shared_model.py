@@ -280,7 +280,7 @@ async def both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
         await store.start()
         worker = Both(store)
 
-        def counted(spec: Any) -> Any:
+        def counted(spec: Any, cache: Any) -> Any:
             worker.loads += 1
             return load_model(spec)
 
