@@ -140,6 +140,7 @@ class FakeEngine:
         state: Sequence[fingerprints.Weights],
         rendezvous: str,
         listener: engine.Listener | None,
+        require_wanted: Callable[[], None],
     ) -> FakeTrainer:
         """See `engine.Engine`."""
         return FakeTrainer(

@@ -13,10 +13,12 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from time import monotonic
 from typing import Any, Literal
 
 import torch
@@ -28,6 +30,8 @@ Backend = Literal["gloo", "nccl"]
 
 _c10d: Any = torch.distributed
 """What is used of it here has no complete type stubs."""
+_LOOK = timedelta(seconds=0.5)
+"""Whether a group is still wanted is looked at so often."""
 
 
 class Group:
@@ -182,27 +186,77 @@ def init_group(
     if rank == 0:
         listener = listener or listen(host, port)
         port = listener.getsockname()[1]
-    timeout = timedelta(seconds=timeout_s)
-    where = f"{host}:{port}"
+    else:
+        listener = None
+    store = (
+        serve_store(host, listener, timeout_s=timeout_s)
+        if listener is not None
+        else reach_store(host, port, timeout_s=timeout_s)
+    )
+    return meet(
+        rank,
+        world,
+        store,
+        f"{host}:{port}",
+        connect_s=timeout_s,
+        timeout_s=timeout_s,
+        host=host,
+        backend=backend,
+    )
+
+
+def serve_store(host: str, listener: socket.socket, *, timeout_s: float) -> Any:
+    """The store of a group to come, for rank 0, which takes over the `listener`: whoever comes is
+    answered from now on, until the store is dropped.
+    """
+    port = listener.getsockname()[1]
+    return _store(host, port, timeout_s, is_master=True, master_listen_fd=listener.detach())
+
+
+def reach_store(host: str, port: int, *, timeout_s: float) -> Any:
+    """Rank 0's store, for the other ranks; raises `TransportError` if it does not answer."""
     try:
-        store = _c10d.TCPStore(
-            host,
-            port,
-            world,
-            is_master=rank == 0,
-            timeout=timeout,
-            wait_for_workers=False,
-            master_listen_fd=listener.detach() if rank == 0 and listener else None,
-        )
-        group = _process_group(
-            backend, store, rank, world, timeout, timeout, _own_address(host, port)
-        )
+        return _store(host, port, timeout_s, is_master=False)
     except RuntimeError as error:
         raise TransportError(
-            f"rank {rank} of {world} could not join its group at {where} in {timeout_s:g} s"
-            f" ({error}); check that rank 0 runs there and that all ranks have started"
+            f"rank 0's store at {host}:{port} did not answer in {timeout_s:g} s ({error}); check"
+            " that rank 0 runs there and that this machine can reach it"
         ) from error
-    return Group(group, store, rank, world, where)
+
+
+def await_ranks(
+    store: Any, rank: int, world: int, *, limit_s: float, require_wanted: Callable[[], None]
+) -> None:
+    """Say that this rank is ready, and wait until all are.
+
+    Args:
+        require_wanted: called once in a while; what it raises ends the wait.
+
+    Raises `TransportError` if they are not within `limit_s`, or rank 0's store is gone.
+    """
+    names = [f"ready/{each}" for each in range(world)]
+    deadline = monotonic() + limit_s
+    try:
+        store.set(names[rank], "")
+        while not store.check(names):
+            require_wanted()
+            if monotonic() >= deadline:
+                missing = [each for each, name in enumerate(names) if not store.check([name])]
+                raise TransportError(
+                    f"rank {rank} of {world} was ready, but not ranks {missing} within"
+                    f" {limit_s:g} s; see their logs"
+                )
+            with contextlib.suppress(_c10d.DistStoreError):  # not yet
+                store.wait(names, _LOOK)
+    except RuntimeError as error:
+        raise TransportError(
+            f"rank {rank} of {world} lost the store of its group ({error}); have rank 0 begin again"
+        ) from error
+
+
+def _store(host: str, port: int, timeout_s: float, **how: Any) -> Any:
+    timeout = timedelta(seconds=timeout_s)
+    return _c10d.TCPStore(host, port, None, timeout=timeout, wait_for_workers=False, **how)
 
 
 def meet(

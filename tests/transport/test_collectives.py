@@ -2,14 +2,21 @@ import multiprocessing
 import os
 import signal
 import threading
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection
 
 import pytest
 import torch
 
 from spotlight.errors import AddressInUse, TransportError
-from spotlight.transport.collectives import Group, init_group, listen
+from spotlight.transport.collectives import (
+    Group,
+    await_ranks,
+    init_group,
+    listen,
+    reach_store,
+    serve_store,
+)
 
 TIMEOUT_S = 20.0
 
@@ -146,3 +153,60 @@ def test_a_taken_port_is_named():
 def test_a_rank_outside_the_group_is_refused():
     with pytest.raises(ValueError, match="rank 2"):
         init_group(2, 2, timeout_s=TIMEOUT_S)
+
+
+class NotWanted(Exception):
+    """Somebody else trains."""
+
+
+def store_at_rank_0() -> tuple[object, int]:
+    listener = listen("127.0.0.1")
+    port = listener.getsockname()[1]
+    return serve_store("127.0.0.1", listener, timeout_s=TIMEOUT_S), port
+
+
+def test_ranks_wait_until_the_slowest_is_ready():
+    store, port = store_at_rank_0()
+    other = reach_store("127.0.0.1", port, timeout_s=TIMEOUT_S)
+    looks: list[None] = []
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(
+            await_ranks, store, 0, 2, limit_s=TIMEOUT_S, require_wanted=lambda: looks.append(None)
+        )
+        while not looks:
+            assert not waiting.done()
+        await_ranks(other, 1, 2, limit_s=TIMEOUT_S, require_wanted=lambda: None)
+        waiting.result(TIMEOUT_S)
+
+
+def test_a_rank_that_is_not_wanted_any_more_waits_for_nobody():
+    store, _ = store_at_rank_0()
+    answers = iter([None])
+
+    def require_wanted() -> None:
+        if next(answers, NotWanted) is NotWanted:
+            raise NotWanted
+
+    with pytest.raises(NotWanted):
+        await_ranks(store, 0, 2, limit_s=1e6, require_wanted=require_wanted)
+
+
+def test_ranks_that_are_never_ready_are_named():
+    store, _ = store_at_rank_0()
+    with pytest.raises(TransportError, match=r"not ranks \[1, 2\] within 0.1 s"):
+        await_ranks(store, 0, 3, limit_s=0.1, require_wanted=lambda: None)
+
+
+def test_the_loss_of_rank_0_ends_the_wait():
+    store, port = store_at_rank_0()
+    other = reach_store("127.0.0.1", port, timeout_s=TIMEOUT_S)
+    del store
+    with pytest.raises(TransportError, match="lost the store"):
+        await_ranks(other, 1, 2, limit_s=TIMEOUT_S, require_wanted=lambda: None)
+
+
+def test_a_store_that_nobody_serves_is_named():
+    with listen("127.0.0.1") as silent:
+        port = silent.getsockname()[1]
+    with pytest.raises(TransportError, match=f"127.0.0.1:{port} did not answer"):
+        reach_store("127.0.0.1", port, timeout_s=0.5)

@@ -332,11 +332,13 @@ class Engine(Protocol):
         state: Sequence[State],
         rendezvous: str,
         listener: Listener | None,
+        require_wanted: Callable[[], None],
     ) -> Trainer:
         """A trainer rank, from the parts of a state of training or, without any, from the weights
         that are in the job's `model`; with several ranks, once all have come to the `rendezvous`,
-        at which rank 0 has its `listener`. Between its calls the model is used, and given other
-        weights, by others; a sharded rank has a transformer of its own. Raises
+        at which rank 0 has its `listener`. While it waits for them it calls `require_wanted`, which
+        raises `SpotlightError` once nobody needs it. Between its calls the model is used, and given
+        other weights, by others; a sharded rank has a transformer of its own. Raises
         `SpotlightError`, `OSError`, `ValueError` or `RuntimeError`.
         """
         ...

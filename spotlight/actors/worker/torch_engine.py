@@ -201,7 +201,7 @@ class TorchEngine:
 
     def listen(self) -> TorchListener:
         """See `engine.Engine`."""
-        return TorchListener(self._host)
+        return TorchListener(self._host, self._timings.worker.trainer_collective_limit_s)
 
     def build_trainer(
         self,
@@ -210,12 +210,18 @@ class TorchEngine:
         state: Sequence[engine.State],
         rendezvous: str,
         listener: engine.Listener | None,
+        require_wanted: Callable[[], None],
     ) -> TorchTrainer:
         """See `engine.Engine`."""
-        waits_at = listener.socket if isinstance(listener, TorchListener) else None
-        limit_s = self._timings.worker.trainer_collective_limit_s
-        trained = cast(TorchModel, model).model
-        return TorchTrainer(order, trained, state, rendezvous, waits_at, limit_s)
+        return TorchTrainer(
+            order,
+            cast(TorchModel, model).model,
+            state,
+            rendezvous,
+            listener if isinstance(listener, TorchListener) else None,
+            require_wanted,
+            self._timings.worker,
+        )
 
 
 def _copy(file: Path, path: Path) -> None:

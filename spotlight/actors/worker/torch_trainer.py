@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import gc
-import socket
-from collections.abc import Mapping, Sequence
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -13,10 +12,11 @@ from torch import Tensor
 from spotlight.actors.protocol import StartTrainer, Train
 from spotlight.diffusion.checkpoints import with_own_transformer
 from spotlight.diffusion.model import DiffusionModel
+from spotlight.timings import WorkerTimings
 from spotlight.training.checkpoints import State
 from spotlight.training.state_files import StateFile, StateFiles
 from spotlight.training.trainer import Trainer, TrainingBatch
-from spotlight.transport.collectives import init_group, listen
+from spotlight.transport.collectives import await_ranks, listen, meet, reach_store, serve_store
 from spotlight.transport.tensors.bundles import unpack
 from spotlight.types import BundleOffer
 
@@ -24,13 +24,19 @@ from spotlight.types import BundleOffer
 class TorchListener:
     """See `engine.Listener`. `host` is where other ranks reach this machine."""
 
-    def __init__(self, host: str) -> None:
-        self.socket = listen(host)
-        self.address = f"{host}:{self.socket.getsockname()[1]}"
+    def __init__(self, host: str, limit_s: float) -> None:
+        listener = listen(host)
+        self.address = f"{host}:{listener.getsockname()[1]}"
+        self._store: Any = serve_store(host, listener, timeout_s=limit_s)
+
+    def take_store(self) -> Any:
+        """The store where the ranks meet, which is the taker's from now on."""
+        store, self._store = self._store, None
+        return store
 
     def close(self) -> None:
         """See `engine.Listener`."""
-        self.socket.close()
+        self._store = None
 
 
 class TorchTrainer:
@@ -42,8 +48,9 @@ class TorchTrainer:
         model: DiffusionModel,
         state: Sequence[StateFile],
         rendezvous: str,
-        listener: socket.socket | None,
-        collective_limit_s: float,
+        listener: TorchListener | None,
+        require_wanted: Callable[[], None],
+        timings: WorkerTimings = WorkerTimings(),
     ) -> None:
         job = order.job
         self._is_sharded = job.training.sharded and order.world > 1
@@ -54,13 +61,29 @@ class TorchTrainer:
         self._group = None
         if order.world > 1:
             host, _, port = rendezvous.rpartition(":")
-            self._group = init_group(
+            limit_s = timings.trainer_collective_limit_s
+            store = (
+                listener.take_store()
+                if listener is not None
+                else reach_store(host, int(port), timeout_s=limit_s)
+            )
+            # A model is loaded by now, and others may take minutes longer to load theirs.
+            await_ranks(
+                store,
                 order.rank,
                 order.world,
-                host,
-                int(port),
-                timeout_s=collective_limit_s,
-                listener=listener,
+                limit_s=timings.load_limit_s,
+                require_wanted=require_wanted,
+            )
+            self._group = meet(
+                order.rank,
+                order.world,
+                store,
+                rendezvous,
+                connect_s=limit_s,
+                timeout_s=limit_s,
+                host=host,
+                backend="nccl" if model.device.type == "cuda" else "gloo",
             )
         self._trainer = Trainer(
             model,

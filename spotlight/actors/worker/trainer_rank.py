@@ -261,13 +261,19 @@ class TrainerRank(Actor):
         listener, self._listener = self._listener, None
         rendezvous = message.rendezvous or self._listens_at  # rank 0 is where the others come to
 
+        def require_wanted() -> None:
+            if self._seat != seat:
+                raise SpotlightError("given up before all ranks had come")
+
         def build() -> tuple[Model, Trainer]:
             shared, spec = self._shared, message.job.model
             own = bool(state) or message.job.training.sharded  # and not of what is in the model
             model = shared.load(spec) if own else shared.load_untrained(spec)
             with shared.training(model):
-                build_trainer = self._engine.build_trainer
-                return model, build_trainer(message, model, state, rendezvous, listener)
+                trainer = self._engine.build_trainer(
+                    message, model, state, rendezvous, listener, require_wanted
+                )
+            return model, trainer
 
         with self._context.busy("loading", "trainer"):
             state = [await self._fetch_state(part, seat) for part in message.own_parts]

@@ -77,7 +77,7 @@ def files(state: Mapping[str, torch.Tensor] | None) -> list[StateFile]:
 
 def alone(job: JobSpec, state: Mapping[str, torch.Tensor] | None = None) -> TorchTrainer:
     """A trainer with a model of its own."""
-    return TorchTrainer(order(job), load_model(job.model), files(state), "", None, 30.0)
+    return TorchTrainer(order(job), load_model(job.model), files(state), "", None, lambda: None)
 
 
 def denoised(model: TorchModel) -> Progress:
@@ -110,7 +110,9 @@ class Shared:
         spec = self.job.model
         model = self.shared.load(spec) if state else self.shared.load_untrained(spec)
         with self.shared.training(model):
-            return self.engine.build_trainer(order(self.job), model, files(state), "", None)
+            return self.engine.build_trainer(
+                order(self.job), model, files(state), "", None, lambda: None
+            )
 
     async def denoise(self, version: HeldVersion) -> Progress:
         def work() -> Progress:

@@ -31,7 +31,7 @@ MESSAGE = Train(
 def build(*state: StateFile) -> TorchTrainer:
     """The only rank, from a state or from the job's model."""
     order = StartTrainer("job", job(), 0, 1, "", 0, (), 1)
-    return TorchTrainer(order, load_model(job().model), state, "", None, 30.0)
+    return TorchTrainer(order, load_model(job().model), state, "", None, lambda: None)
 
 
 def left(state: Mapping[str, Tensor], path: Path) -> StateFile:

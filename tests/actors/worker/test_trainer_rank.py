@@ -147,6 +147,7 @@ class GymEngine(TorchEngine):
         state: Sequence[bytes],
         rendezvous: str,
         listener: Listener | None,
+        require_wanted: Callable[[], None],
     ) -> Any:
         self.built += 1
         self.begun_from.append(*state or [None])
