@@ -117,18 +117,35 @@ def restore(
 def plan(
     job: Annotated[Path, typer.Argument(help="Job file (YAML).")],
     changes: SetOption = None,
+    gpu: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Refuse what does not fit into such a GPU: h200-141g, h100-80g, a100-80g,"
+            " a100-40g, l40s-48g, rtx4090-24g, ... or a size, such as 24g.",
+        ),
+    ] = "",
+    store: StoreOption = None,
 ) -> None:
-    """Check a job for this machine and say what it would do, without starting anything."""
+    """Check a job for this machine and say what it would do, and how much memory it needs, without
+    starting anything."""
     from rich.console import Console
 
     from spotlight.cli.local import new_run_folder
+    from spotlight.cli.memory_plan import memory_table
     from spotlight.cli.plan import plan_lines
     from spotlight.jobs import load_job
-    from spotlight.preflight.checks import check
+    from spotlight.preflight.checks import check, check_store
+    from spotlight.store.memory_folder import usable_base
 
     spec = load_job(job, changes or ())
     folder = new_run_folder(spec, None)
-    Console().print(plan_lines(spec, check(spec, run_folder=folder), folder))
+    files = check(spec, run_folder=folder)
+    base = usable_base("--store", store)
+    memory = memory_table(spec, files.checkpoint, gpu, base)
+    check_store(spec, files, base)
+    console = Console()
+    console.print(plan_lines(spec, files, folder), "", memory, sep="\n")
 
 
 @app.command()

@@ -52,7 +52,7 @@ def run_locally(
         folder = new_run_folder(job, run_folder)
         check_new_folder(folder)
     files = check(job, run_folder=folder)
-    check_store(files, places.store)
+    check_store(job, files, places.store)
     plan = plan_lines(job, files, folder)
     make_log_folder(folder / "logs")
     console.print(plan)

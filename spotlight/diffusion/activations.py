@@ -14,12 +14,11 @@ from dataclasses import dataclass
 
 FLOAT32 = 4
 """Bytes of a number."""
-_WORKING, _WORKING_FULL = 3, 1.5
-"""Tensors as large as the widest that a backward pass has besides what is kept, with adapters and
-without: 2 to 3.4, and 0.9 to 2.2, in the families here (measured on the meta device)."""
+_WORKING = {"full": 2.5, "adapters": 7, "adapters in another dtype": 11}
+"""As many tensors of the width of the transformer a backward pass has besides what is kept: 0 to 7,
+5 to 11, and 9 to 15, in the families here (measured on CPUs and on the meta device)."""
 _SAMPLING = 15
-"""Tensors of the width of the transformer that a pass without gradients has at once: 13 to 17 in
-the families here (measured on the meta device)."""
+"""The same of a pass without gradients: 13 to 17."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +96,14 @@ class Block:
                 self.keep(f"{source} for {layer}", tokens, width, nbytes=adapters.nbytes)
             self.keep(f"product of {layer}", tokens, adapters.rank, nbytes=adapters.nbytes)
 
+    def given(self, layers: Sequence[str], name: str, tokens: int, width: int) -> None:
+        """Layers with an input that is given in float32: what they keep is a copy in their dtype,
+        where that is another.
+        """
+        self.linear(layers, name, tokens, width)
+        if self._step.nbytes == FLOAT32:
+            self.forget(name)
+
     def normed(self, name: str, tokens: int, width: int, *, native: bool) -> None:
         """The root mean square of queries or keys: that of torch (`native`) computes in float32
         throughout; that of diffusers squares in float32 and scales in the transformer's dtype.
@@ -169,16 +176,17 @@ class Activations:
             layer: the layer that makes them.
         """
         rows, adapters, adapted = step.rows, step.adapters, 0
+        casts = adapters is not None and adapters.nbytes != step.nbytes
         if adapters is not None and adapters.has(layer):
             # The adapter's output beside the layer's, and their sum where that is cast.
-            adapted = adapters.nbytes + (step.nbytes if adapters.nbytes != step.nbytes else 0)
+            adapted = adapters.nbytes + (step.nbytes if casts else 0)
+        kind = "full" if adapters is None else "adapters"
+        moving = rows * stream * step.nbytes
         return cls(
             tuple(blocks),
             outside,
-            working=round(
-                rows * widest * step.nbytes * (_WORKING_FULL if adapters is None else _WORKING)
-            ),
-            sampling=rows * (stream * step.nbytes * _SAMPLING + widest * adapted),
+            working=round(moving * _WORKING[f"{kind} in another dtype" if casts else kind]),
+            sampling=moving * _SAMPLING + rows * widest * adapted,
         )
 
     @property

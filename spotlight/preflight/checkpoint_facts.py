@@ -21,7 +21,7 @@ import msgspec
 
 from spotlight.diffusion.checkpoint_files import Shape, wrong
 from spotlight.diffusion.checkpoint_names import find_description
-from spotlight.diffusion.families.base import CheckpointFolder, Family
+from spotlight.diffusion.families.base import CheckpointFolder, Facts, Family
 from spotlight.diffusion.families.registry import open_checkpoint
 from spotlight.diffusion.geometry import Geometry
 from spotlight.diffusion.vocabulary import TokenVocabulary
@@ -36,10 +36,11 @@ class CheckpointInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     folder: Path
     family: Family
+    facts: Facts
     parameters: int
     """Of the transformer."""
-    frozen_parameters: int
-    """Of its text encoders and its VAE."""
+    frozen: dict[str, int]
+    """Parameters of each of its text encoders, and of its VAE."""
     trainable: int
     """Parameters that the job trains: all of them, or those of the adapters."""
     geometry: Geometry
@@ -55,6 +56,11 @@ class CheckpointInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Attention heads of the transformer."""
     fingerprint: str
     """The same for checkpoints whose denoising steps take the same time."""
+
+    @property
+    def frozen_parameters(self) -> int:
+        """Of its text encoders and its VAE."""
+        return sum(self.frozen.values())
 
     @property
     def needs_transformers(self) -> bool:
@@ -133,15 +139,14 @@ def inspect_checkpoint(model: ModelSpec) -> CheckpointInfo:
     for part in folder.parts:
         _check_files(folder.path / part)
     facts = family.inspect(folder)
-    weights = {part: folder.shapes(part) for part in ("transformer", *_frozen(family, folder))}
-    parameters = {part: _numbers(shapes) for part, shapes in weights.items()}
-    config = facts.config
+    shapes, config = folder.shapes("transformer"), facts.config
     return CheckpointInfo(
         folder=folder.path,
         family=family,
-        parameters=parameters["transformer"],
-        frozen_parameters=sum(parameters.values()) - parameters["transformer"],
-        trainable=_trainable(model, family, weights["transformer"]),
+        facts=facts,
+        parameters=_numbers(shapes),
+        frozen={part: _numbers(folder.shapes(part)) for part in _frozen(family, folder)},
+        trainable=_trainable(model, family, shapes),
         geometry=facts.geometry,
         pixel_space=facts.pixel_space,
         vocabulary=facts.vocabulary,

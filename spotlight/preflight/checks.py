@@ -20,6 +20,7 @@ import msgspec
 
 from spotlight.assets import read_prompt_lines
 from spotlight.assets.prompt_lines import metadata_json
+from spotlight.diffusion.activations import FLOAT32
 from spotlight.diffusion.checkpoint_names import pinned
 from spotlight.errors import JobError, MissingDependency, RunFolderError, UserError
 from spotlight.files import Lines
@@ -27,6 +28,7 @@ from spotlight.jobs import JobSpec, RewardSpec, SamplerSpec, WorkSpec
 from spotlight.jobs.losses import loss_target
 from spotlight.own_code import require_module
 from spotlight.preflight.checkpoint_facts import CheckpointInfo, inspect_checkpoint
+from spotlight.preflight.memory import least_store, saved_bytes
 from spotlight.rewards.authorization import read_authorization
 from spotlight.rewards.categories import categories
 from spotlight.rewards.plugins import check_plugin
@@ -46,9 +48,6 @@ SCORER_MODULES: dict[str, tuple[str, ...]] = {
 """What the extra `rewards` installs for a kind of reward."""
 _MOST_VALIDATION_IMAGES = 65_536
 """Of a validation: twice as many as the largest sets that models are compared on."""
-_LEAST_BYTES = 2 * 2 + 2 * 4 * 4
-"""That a node keeps of each number that is trained: two versions in a type of 2 bytes, and two
-states of training with the weights, their average and two moments in float32."""
 
 
 class JobFiles(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,16 +136,16 @@ def disk_nbytes(job: JobSpec, files: JobFiles) -> int:
 
     The checkpoints that are kept, the best and a new one (which is complete before an old one
     goes), the parts that sharded ranks leave, the published weights, the exported model, and the
-    validation pictures. Training keeps float32 weights, their average, two moments, and an old
-    policy or a reference model where the job has one.
+    validation pictures.
     """
-    copies = 4 + (job.training.rollout_decay > 0) + (job.training.kl > 0)
-    weights = 4 * files.checkpoint.trainable
+    trained = files.checkpoint.trainable
+    weights = FLOAT32 * trained
     picture = 3 * job.sampler.height * job.sampler.width * job.sampler.frames
     pictures = 3 * picture * len(set(files.validation.map(_text).items))
     best = 1 + bool(job.validation.rewards)  # and the best by what nobody trains on
     parts = 2 * job.training.sharded  # of which a checkpoint is made
-    checkpoints = (job.keep_checkpoints + best + 1 + parts) * copies * weights
+    kept = job.keep_checkpoints + best + 1 + parts
+    checkpoints = kept * saved_bytes(job.training) * trained
     published, exported = 2 * weights, weights
     return checkpoints + published + exported + pictures
 
@@ -337,13 +336,13 @@ def require_packages(modules: Sequence[str], extra: str, who: str) -> None:
         )
 
 
-def check_store(files: JobFiles, base: Path | None) -> None:
+def check_store(job: JobSpec, files: JobFiles, base: Path | None) -> None:
     """Raise `UserError` if a node of this machine has no room for weights and states of training in
     the folder of its store; None for the default. A trainer would wait for it.
     """
     folder = base or default_base()
     free = shutil.disk_usage(folder).free
-    needed = _LEAST_BYTES * files.checkpoint.trainable
+    needed = least_store(job, files.checkpoint)
     if needed > free:
         raise UserError(
             f"{folder}: the weights and states of training that nodes keep there need at least"

@@ -195,7 +195,7 @@ def _prepare(
         wanted = Path(run_folder) if run_folder else next_run_folder(Path("runs"), spec.name)
         folder = wanted.resolve()
         check_new_folder(folder)
-    check_store(check(spec, run_folder=folder), store)
+    check_store(spec, check(spec, run_folder=folder), store)
     make_log_folder(folder / "logs")
     return spec, folder
 

@@ -19,10 +19,13 @@ class _Vae(msgspec.Struct, frozen=True):
     block_out_channels: Annotated[tuple[int, ...], msgspec.Meta(min_length=1, max_length=8)] = (64,)
 
 
-def inspect_kl(folder: CheckpointFolder) -> tuple[int, int]:
-    """(channels of a latent pixel, pixels along its edge); raises `CheckpointError`."""
-    vae = folder.config("vae", _Vae)
-    return vae.latent_channels, 2 ** (len(vae.block_out_channels) - 1)
+def inspect_kl(folder: CheckpointFolder) -> tuple[int, int, int]:
+    """(channels of a latent pixel, pixels along its edge, `Facts.decoded`); raises
+    `CheckpointError`.
+    """
+    vae, widths = folder.config("vae", _Vae), 6
+    edge = 2 ** (len(vae.block_out_channels) - 1)
+    return vae.latent_channels, edge, widths * vae.block_out_channels[0]
 
 
 def decode_kl(vae: Any, latents: Tensor) -> Tensor:

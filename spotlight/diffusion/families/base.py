@@ -83,6 +83,10 @@ class Facts:
     """What its text encoder reads, if that is a `TokenTextEncoder`."""
     pixel_space: bool = False
     """Whether the model denoises pixels rather than a VAE's latents."""
+    embeds_guidance: bool = False
+    """Whether the transformer takes the guidance scale as an input, and needs one pass only."""
+    conditioning: int = 0
+    """Numbers of a prompt's conditioning, in float32."""
     decoded: int = 0
     """Numbers that the VAE has in memory at once, for each pixel of a frame: measured on the meta
     device."""

@@ -82,7 +82,7 @@ class Flux(Family):
         path = folder.config_path("transformer")
         config = folder.config("transformer", _Transformer)
         clip, t5 = folder.config("text_encoder", Clip), folder.config("text_encoder_2", T5)
-        latent_channels, scale = inspect_kl(folder)
+        latent_channels, scale, decoded = inspect_kl(folder)
         packed = latent_channels * _PACKED**2
         require_equal(path, "patch_size", config.patch_size, "that of known models", 1)
         require_equal(path, "in_channels", config.in_channels, "four times the VAE's", packed)
@@ -113,6 +113,9 @@ class Flux(Family):
             config.num_attention_heads,
             _T5_TOKENS,
             config,
+            embeds_guidance=config.guidance_embeds,
+            conditioning=_T5_TOKENS * t5.d_model + clip.hidden_size,
+            decoded=decoded,
         )
 
     def too_long(self, folder: Path, prompts: Sequence[str], most: int) -> dict[int, int]:
@@ -173,8 +176,8 @@ class Flux(Family):
         blocks = [kind.block()] * config.num_layers
         single = [kind.single_block()] * config.num_single_layers
         outside = Block(step)
-        outside.linear(("x_embedder",), "latents", step.tokens, config.in_channels)
-        outside.linear(("context_embedder",), "text", _T5_TOKENS, config.joint_attention_dim)
+        outside.given(("x_embedder",), "latents", step.tokens, config.in_channels)
+        outside.given(("context_embedder",), "text", _T5_TOKENS, config.joint_attention_dim)
         return kind.activations([*blocks, *single], outside)
 
     def decode(self, vae: Any, latents: Tensor) -> Tensor:

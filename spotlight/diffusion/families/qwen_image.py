@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+_DECODED = 18
+"""See `Facts.decoded`: in `base_dim`."""
+
+
 class _Transformer(msgspec.Struct, frozen=True):
     """transformer/config.json; defaults are those of diffusers."""
 
@@ -63,6 +67,7 @@ class _Vae(msgspec.Struct, frozen=True):
     """vae/config.json; defaults are those of diffusers."""
 
     z_dim: Size = 16
+    base_dim: Size = 96
     temperal_downsample: Annotated[tuple[bool, ...], msgspec.Meta(max_length=8)] = (
         False,
         True,
@@ -124,6 +129,9 @@ class QwenImage(Family):
             config,
             vocabulary,
             pixel_space="vae" not in folder.parts,
+            conditioning=(vocabulary.length if vocabulary else QWEN_TEXT_LENGTH)
+            * config.joint_attention_dim,
+            decoded=_DECODED * folder.config("vae", _Vae).base_dim if "vae" in folder.parts else 0,
         )
 
     def too_long(self, folder: Path, prompts: Sequence[str], most: int) -> dict[int, int]:
@@ -197,7 +205,7 @@ class QwenImage(Family):
             step, text, width, heads, ("img_mlp", "txt_mlp"), native_norm=False, copies_output=False
         )
         outside = Block(step)
-        outside.linear(("img_in",), "latents", step.tokens, config.in_channels)
+        outside.given(("img_in",), "latents", step.tokens, config.in_channels)
         outside.factor("text, normed", text, config.joint_attention_dim)
         outside.linear(("txt_in",), "text", text, config.joint_attention_dim)
         return kind.activations([kind.block()] * config.num_layers, outside)

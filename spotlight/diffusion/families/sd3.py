@@ -86,7 +86,7 @@ class StableDiffusion3(Family):
         config = folder.config("transformer", _Transformer)
         clips = [folder.config(part, Clip) for part in ("text_encoder", "text_encoder_2")]
         t5 = folder.config("text_encoder_3", T5)
-        latent_channels, scale = inspect_kl(folder)
+        latent_channels, scale, decoded = inspect_kl(folder)
         require_equal(path, "in_channels", config.in_channels, "the VAE's", latent_channels)
         produced = config.out_channels or config.in_channels
         require_equal(path, "out_channels", produced, "in_channels", config.in_channels)
@@ -108,7 +108,15 @@ class StableDiffusion3(Family):
             config.in_channels * config.patch_size**2,
             longest_edge=config.pos_embed_max_size,
         )
-        return Facts(geometry, config.num_attention_heads, CLIP_TOKENS + _T5_TOKENS, config)
+        text = CLIP_TOKENS + _T5_TOKENS
+        return Facts(
+            geometry,
+            config.num_attention_heads,
+            text,
+            config,
+            conditioning=text * width + pooled,
+            decoded=decoded,
+        )
 
     def too_long(self, folder: Path, prompts: Sequence[str], most: int) -> dict[int, int]:
         """See `Family`."""
@@ -167,8 +175,8 @@ class StableDiffusion3(Family):
             for number in range(config.num_layers)
         ]
         outside = Block(step)
-        outside.linear((), "latents", step.tokens, config.in_channels * config.patch_size**2)
-        outside.linear(("context_embedder",), "text", text, config.joint_attention_dim)
+        outside.given((), "latents", step.tokens, config.in_channels * config.patch_size**2)
+        outside.given(("context_embedder",), "text", text, config.joint_attention_dim)
         return kind.activations(blocks, outside)
 
     def decode(self, vae: Any, latents: Tensor) -> Tensor:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _T5_TOKENS = 512
+_DECODED = 55
+"""See `Facts.decoded`: in `base_dim`, with four frames at a time and what goes on to the next."""
 
 
 class _Transformer(msgspec.Struct, frozen=True):
@@ -44,6 +46,7 @@ class _Vae(msgspec.Struct, frozen=True):
     """vae/config.json; defaults are those of diffusers."""
 
     z_dim: Size = 16
+    base_dim: Size = 96
     scale_factor_temporal: Size = 4
     scale_factor_spatial: Size = 8
 
@@ -97,7 +100,14 @@ class Wan(Family):
             frames_per_token=vae.scale_factor_temporal,
             longest_edge=config.rope_max_seq_len,
         )
-        return Facts(geometry, config.num_attention_heads, None, config)
+        return Facts(
+            geometry,
+            config.num_attention_heads,
+            None,
+            config,
+            conditioning=_T5_TOKENS * t5.d_model,
+            decoded=_DECODED * vae.base_dim,
+        )
 
     def too_long(self, folder: Path, prompts: Sequence[str], most: int) -> dict[int, int]:
         """See `Family`."""
@@ -158,7 +168,7 @@ class Wan(Family):
         outside = Block(step)
         outside.linear(("proj_out",), "end, modulated", tokens, width)
         _modulated(outside, "end", tokens, width)
-        outside.linear(
+        outside.given(
             ("condition_embedder.text_embedder.linear_1",), "text", _T5_TOKENS, config.text_dim
         )
         for name in ("before the function", "after the function", "embedded"):

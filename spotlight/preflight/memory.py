@@ -1,0 +1,212 @@
+"""How much memory the processes of a job need, by part: from the headers of a checkpoint's files.
+
+Pure functions; nothing is loaded. Counted exactly: weights, what training keeps of every trained
+number, and what a training pass keeps for its backward pass. About: what denoising, decoding and a
+backward pass need for a moment. Assumed: what an accelerator's libraries and its allocator take.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from spotlight.diffusion.activations import FLOAT32, Activations, Adapters, Pass
+from spotlight.jobs import JobSpec, TrainingSpec
+from spotlight.preflight.checkpoint_facts import CheckpointInfo
+
+BFLOAT16 = 2
+"""Bytes of a number."""
+LIBRARIES = 2_000_000_000
+"""Bytes of an accelerator that are taken by its libraries, or lie waste; an assumption."""
+_CACHED_PROMPTS = 256
+"""Of the prompts that a model has encoded, so many stay with it."""
+_VERSIONS, _EVALUATIONS, _STATES = 2, 1, 2
+"""That a node's store holds at the same time: weights to denoise with, averaged ones to validate
+with, and states of training."""
+
+Phase = Literal["always", "training", "denoising", "decoding"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Something that takes memory."""
+
+    name: str
+    nbytes: int
+    phase: Phase = "always"
+    """When it is there; of the phases, one at a time."""
+
+
+@dataclass(frozen=True)
+class WorkerMemory:
+    """Of one worker, on its accelerator."""
+
+    parts: tuple[Part, ...]
+
+    def in_phase(self, phase: Phase) -> int:
+        """Bytes of what is there in a phase besides what always is."""
+        return sum(part.nbytes for part in self.parts if part.phase == phase)
+
+    @property
+    def most(self) -> int:
+        """Bytes at the worst time."""
+        phases: tuple[Phase, ...] = ("training", "denoising", "decoding")
+        return self.in_phase("always") + max(map(self.in_phase, phases))
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """What a job needs."""
+
+    trainer: WorkerMemory
+    """A worker that trains, and denoises when it does not."""
+    denoiser: WorkerMemory
+    """A worker that does not train, such as one of the spot pool."""
+    loading: int
+    """Bytes of host memory that a worker needs while it loads its largest part."""
+    saving: int
+    """Bytes of host memory that a worker needs while it saves the state of training."""
+    trainer_store: int
+    """Bytes in the store of a node with workers that train."""
+    denoiser_store: int
+    """Bytes in the store of any other node."""
+
+    @property
+    def most(self) -> int:
+        """Bytes of the accelerator that every worker of the job can do with."""
+        return max(self.trainer.most, self.denoiser.most)
+
+
+def memory_plan(
+    job: JobSpec, checkpoint: CheckpointInfo, *, nbytes: int = BFLOAT16, shards: int = 1
+) -> MemoryPlan:
+    """The plan of a job.
+
+    Args:
+        nbytes: of a number in the dtype that workers compute in: bfloat16 on an accelerator,
+            float32 on a CPU.
+        shards: trainer ranks that share out what training keeps; 1: each has all of it.
+
+    Raises `JobError` for a size that does not fit the checkpoint.
+    """
+    held = _held_parts(job, checkpoint, nbytes)
+    denoising = _denoising_parts(job, checkpoint, nbytes)
+    state = trained_bytes(job.training)
+    trained = checkpoint.trainable
+    kept = [Part(name, -(-size * trained // shards)) for name, size in state.items()]
+    training = _training_parts(job, checkpoint, nbytes)
+    saved = saved_bytes(job.training) * trained
+    published = _published_bytes(job, nbytes) * trained
+    copies = (_VERSIONS + _EVALUATIONS) * published
+    return MemoryPlan(
+        WorkerMemory((*held, *kept, *training, *denoising)),
+        WorkerMemory((*held, *denoising)),
+        loading=nbytes * max(checkpoint.parameters, *checkpoint.frozen.values(), 0),
+        saving=-(-saved // shards),
+        trainer_store=copies + _STATES * saved,
+        denoiser_store=copies,
+    )
+
+
+def trained_bytes(training: TrainingSpec) -> dict[str, int]:
+    """Bytes that a trainer keeps on its accelerator of every number that it trains, by what for;
+    all of them float32. What ranks share out of it is the same for each kind.
+    """
+    kept = {
+        "weights to train": FLOAT32,
+        "gradients": FLOAT32,
+        "Adam's moments": 2 * FLOAT32,
+        "averaged weights": FLOAT32,
+    }
+    if training.rollout_decay > 0:
+        kept["old policy"] = FLOAT32
+    if training.kl > 0:
+        kept["reference"] = FLOAT32
+    return kept
+
+
+def saved_bytes(training: TrainingSpec) -> int:
+    """Bytes of a state of training for every trained number: all but the gradient."""
+    kept = trained_bytes(training)
+    return sum(kept.values()) - kept["gradients"]
+
+
+def least_store(job: JobSpec, checkpoint: CheckpointInfo) -> int:
+    """Bytes that the store of a node with workers that train holds at least."""
+    published = _VERSIONS * _published_bytes(job, BFLOAT16)
+    return (published + _STATES * saved_bytes(job.training)) * checkpoint.trainable
+
+
+def adapters_of(job: JobSpec, checkpoint: CheckpointInfo) -> Adapters | None:
+    """Those that a job trains; None where it trains all weights."""
+    if job.model.tuning == "full":
+        return None
+    lora = job.model.lora
+    return Adapters(checkpoint.family.targets(lora), lora.rank)
+
+
+def activations_of(
+    job: JobSpec, checkpoint: CheckpointInfo, *, rows: int, nbytes: int
+) -> Activations:
+    """Of a forward pass with so many samples."""
+    sampler = job.sampler
+    tokens = checkpoint.tokens(sampler.height, sampler.width, sampler.frames)
+    step = Pass(rows, tokens, nbytes, adapters_of(job, checkpoint))
+    return checkpoint.family.activations(checkpoint.facts, step)
+
+
+def _held_parts(job: JobSpec, checkpoint: CheckpointInfo, nbytes: int) -> list[Part]:
+    frozen = dict(checkpoint.frozen)
+    vae = frozen.pop("vae", 0)
+    prompts = min(_CACHED_PROMPTS, job.explored_prompts) + job.prompts.per_iteration
+    parts = [
+        Part("transformer", nbytes * checkpoint.parameters),
+        Part("text encoders", nbytes * sum(frozen.values())),
+        Part("VAE", nbytes * vae),
+        Part("embeddings", FLOAT32 * checkpoint.facts.conditioning * prompts),
+    ]
+    if job.model.tuning == "lora":
+        parts.insert(1, Part("adapters", FLOAT32 * checkpoint.trainable))
+    if nbytes == BFLOAT16:
+        parts.append(Part("libraries (assumed)", LIBRARIES))
+    return parts
+
+
+def _training_parts(job: JobSpec, checkpoint: CheckpointInfo, nbytes: int) -> list[Part]:
+    training = job.training
+    of_pass = activations_of(job, checkpoint, rows=training.micro_batch, nbytes=nbytes)
+    peak = of_pass.peak(
+        checkpointing=training.activation_checkpointing, passes=_passes(job, checkpoint)
+    )
+    parts = [
+        Part("activations", peak - of_pass.working, "training"),
+        Part("backward pass (about)", of_pass.working, "training"),
+    ]
+    if job.model.tuning == "full" and nbytes < FLOAT32:
+        # They come as activations go: what is left of these is one block's.
+        left = of_pass.working + max(block.kept for block in of_pass.blocks)
+        gradients = max(0, nbytes * checkpoint.trainable - (peak - left))
+        parts.append(Part("gradients of a pass", gradients, "training"))
+    return parts
+
+
+def _denoising_parts(job: JobSpec, checkpoint: CheckpointInfo, nbytes: int) -> list[Part]:
+    sampler = job.sampler
+    of_pass = activations_of(job, checkpoint, rows=sampler.micro_batch, nbytes=nbytes)
+    decoded = checkpoint.facts.decoded * sampler.height * sampler.width
+    return [
+        Part("denoising (about)", of_pass.sampling, "denoising"),
+        Part("decoding (about)", nbytes * decoded, "decoding"),
+    ]
+
+
+def _passes(job: JobSpec, checkpoint: CheckpointInfo) -> int:
+    """Of one step: guidance takes another one, with gradients as well, unless it is an input."""
+    if job.sampler.guidance == 1 or checkpoint.facts.embeds_guidance:
+        return 1
+    return 2
+
+
+def _published_bytes(job: JobSpec, nbytes: int) -> int:
+    """Of each number: adapters are published as they compute, in float32."""
+    return FLOAT32 if job.model.tuning == "lora" else nbytes
