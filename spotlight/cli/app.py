@@ -135,14 +135,14 @@ def plan(
     from spotlight.cli.memory_plan import memory_table
     from spotlight.cli.plan import plan_lines
     from spotlight.jobs import load_job
-    from spotlight.preflight.checks import check, check_store
+    from spotlight.preflight.checks import check, check_store, settled
     from spotlight.store.memory_folder import usable_base
 
     spec = load_job(job, changes or ())
     folder = new_run_folder(spec, None)
     files = check(spec, run_folder=folder)
     base = usable_base("--store", store)
-    memory = memory_table(spec, files.checkpoint, gpu, base)
+    memory = memory_table(settled(spec, files), files.checkpoint, gpu, base)
     check_store(spec, files, base)
     console = Console()
     console.print(plan_lines(spec, files, folder), "", memory, sep="\n")

@@ -13,15 +13,8 @@ from spotlight.cli.plan import amount
 from spotlight.jobs import JobSpec
 from spotlight.preflight.checkpoint_facts import CheckpointInfo
 from spotlight.preflight.gpus import gpu_nbytes, require_fit
-from spotlight.preflight.memory import FLOAT32, MemoryPlan, Phase, memory_plan
+from spotlight.preflight.memory import FLOAT32, PHASES, MemoryPlan, memory_plan
 from spotlight.store.memory_folder import default_base
-
-_PHASES: dict[Phase, str] = {
-    "always": "",
-    "training": "while training: ",
-    "denoising": "while denoising: ",
-    "decoding": "while decoding: ",
-}
 
 
 def memory_table(
@@ -50,12 +43,14 @@ def memory_table(
 
 def _rows(plan: MemoryPlan, store: Path) -> Iterator[tuple[str, str, str]]:
     there = {part.name: part.nbytes for part in plan.denoiser.parts}
-    for phase, said in _PHASES.items():
+    for phase in PHASES:
+        said = "" if phase == "always" else f"while {phase}: "
         for part in plan.trainer.parts:
             if part.phase == phase and part.nbytes:
                 yield said + part.name, _said(part.nbytes), _said(there.get(part.name, 0))
     yield "most at one time", _said(plan.trainer.most), _said(plan.denoiser.most)
     yield "host memory while loading", _said(plan.loading), _said(plan.loading)
+    yield "host memory for encoders", _said(plan.resting), _said(plan.resting)
     yield "host memory while saving", _said(plan.saving), ""
     free = shutil.disk_usage(store).free
     said = f"the node's store ({store}: {_said(free)} free here)"

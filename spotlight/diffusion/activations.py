@@ -48,6 +48,8 @@ class Pass:
     """Of a number in the dtype that the transformer computes in."""
     adapters: Adapters | None = None
     """None: all weights are trained."""
+    text_tokens: int | None = None
+    """That prompts are padded to, where the family has a choice."""
 
 
 class Block:

@@ -71,6 +71,9 @@ class _Change:
 
     def of(self, job: JobSpec) -> JobSpec:
         """The job with it."""
+        if self.field == "model.tuning":  # adapters are not shared out
+            whole = msgspec.structs.replace(job.training, sharded=False)
+            job = msgspec.structs.replace(job, training=whole)
         section, _, field = self.field.partition(".")
         changed = msgspec.structs.replace(getattr(job, section), **{field: self.value})
         return msgspec.structs.replace(job, **{section: changed})
@@ -102,7 +105,7 @@ def _advice(job: JobSpec, checkpoint: CheckpointInfo, nbytes: int) -> tuple[str,
 
 def _changes(job: JobSpec) -> Iterator[_Change]:
     """What makes a job smaller, the cheapest first."""
-    training, sampler = job.training, job.sampler
+    training, sampler, ranks = job.training, job.sampler, job.training.ranks
     if not training.activation_checkpointing:
         yield _Change("training.activation_checkpointing", True)
     for rows in _halves(training.micro_batch, 1):
@@ -110,6 +113,11 @@ def _changes(job: JobSpec) -> Iterator[_Change]:
     for rows in _halves(sampler.micro_batch, 1):
         yield _Change("sampler.micro_batch", rows)
     if job.model.tuning == "full":
+        if training.ranks > 1 and not training.sharded:
+            yield _Change("training.sharded", True)
+        for more in (2, 4, 8):
+            if not job.samples_per_iteration % (training.updates_per_iteration * ranks * more):
+                yield _Change("training.ranks", ranks * more)
         yield _Change("model.tuning", "lora")
     for fours in _halves((sampler.frames - 1) // 4, 1):
         yield _Change("sampler.frames", 4 * fours + 1)

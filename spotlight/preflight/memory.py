@@ -8,7 +8,7 @@ backward pass need for a moment. Assumed: what an accelerator's libraries and it
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from spotlight.diffusion.activations import FLOAT32, Activations, Adapters, Pass
 from spotlight.jobs import JobSpec, TrainingSpec
@@ -18,13 +18,14 @@ BFLOAT16 = 2
 """Bytes of a number."""
 LIBRARIES = 2_000_000_000
 """Bytes of an accelerator that are taken by its libraries, or lie waste; an assumption."""
-_CACHED_PROMPTS = 256
-"""Of the prompts that a model has encoded, so many stay with it."""
+_WHOLE_BLOCKS = 2
+"""Of a sharded transformer: the block that computes, and the next one on its way."""
 _VERSIONS, _EVALUATIONS, _STATES = 2, 1, 2
 """That a node's store holds at the same time: weights to denoise with, averaged ones to validate
 with, and states of training."""
 
-Phase = Literal["always", "training", "denoising", "decoding"]
+Phase = Literal["always", "starting", "encoding", "training", "denoising", "decoding"]
+PHASES: tuple[Phase, ...] = get_args(Phase)
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,7 @@ class WorkerMemory:
     @property
     def most(self) -> int:
         """Bytes at the worst time."""
-        phases: tuple[Phase, ...] = ("training", "denoising", "decoding")
-        return self.in_phase("always") + max(map(self.in_phase, phases))
+        return self.in_phase("always") + max(map(self.in_phase, PHASES[1:]))
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,8 @@ class MemoryPlan:
     """A worker that does not train, such as one of the spot pool."""
     loading: int
     """Bytes of host memory that a worker needs while it loads its largest part."""
+    resting: int
+    """Bytes of host memory in which a worker's text encoders rest while nothing is encoded."""
     saving: int
     """Bytes of host memory that a worker needs while it saves the state of training."""
     trainer_store: int
@@ -77,33 +79,28 @@ class MemoryPlan:
         return max(self.trainer.most, self.denoiser.most)
 
 
-def memory_plan(
-    job: JobSpec, checkpoint: CheckpointInfo, *, nbytes: int = BFLOAT16, shards: int = 1
-) -> MemoryPlan:
-    """The plan of a job.
-
-    Args:
-        nbytes: of a number in the dtype that workers compute in: bfloat16 on an accelerator,
-            float32 on a CPU.
-        shards: trainer ranks that share out what training keeps; 1: each has all of it.
-
-    Raises `JobError` for a size that does not fit the checkpoint.
+def memory_plan(job: JobSpec, checkpoint: CheckpointInfo, *, nbytes: int = BFLOAT16) -> MemoryPlan:
+    """The plan of a job whose workers compute in a dtype of `nbytes` a number: bfloat16 on an
+    accelerator, float32 on a CPU. Raises `JobError` for a size that does not fit the checkpoint.
     """
     held = _held_parts(job, checkpoint, nbytes)
     denoising = _denoising_parts(job, checkpoint, nbytes)
-    state = trained_bytes(job.training)
-    trained = checkpoint.trainable
-    kept = [Part(name, -(-size * trained // shards)) for name, size in state.items()]
+    trained, shards = checkpoint.trainable, _shards(job)
+    kept = [
+        Part(name, -(-size * trained // shards))
+        for name, size in trained_bytes(job.training).items()
+    ]
     training = _training_parts(job, checkpoint, nbytes)
     saved = saved_bytes(job.training) * trained
-    published = _published_bytes(job, nbytes) * trained
-    copies = (_VERSIONS + _EVALUATIONS) * published
+    copies = (_VERSIONS + _EVALUATIONS) * _published_bytes(job, nbytes) * trained
+    on_accelerator = nbytes == BFLOAT16
     return MemoryPlan(
         WorkerMemory((*held, *kept, *training, *denoising)),
         WorkerMemory((*held, *denoising)),
         loading=nbytes * max(checkpoint.parameters, *checkpoint.frozen.values(), 0),
+        resting=nbytes * _encoders(checkpoint) if on_accelerator else 0,
         saving=-(-saved // shards),
-        trainer_store=copies + _STATES * saved,
+        trainer_store=copies + _STATES * -(-saved // shards),
         denoiser_store=copies,
     )
 
@@ -134,7 +131,8 @@ def saved_bytes(training: TrainingSpec) -> int:
 def least_store(job: JobSpec, checkpoint: CheckpointInfo) -> int:
     """Bytes that the store of a node with workers that train holds at least."""
     published = _VERSIONS * _published_bytes(job, BFLOAT16)
-    return (published + _STATES * saved_bytes(job.training)) * checkpoint.trainable
+    state = -(-saved_bytes(job.training) // _shards(job))
+    return (published + _STATES * state) * checkpoint.trainable
 
 
 def adapters_of(job: JobSpec, checkpoint: CheckpointInfo) -> Adapters | None:
@@ -151,25 +149,39 @@ def activations_of(
     """Of a forward pass with so many samples."""
     sampler = job.sampler
     tokens = checkpoint.tokens(sampler.height, sampler.width, sampler.frames)
-    step = Pass(rows, tokens, nbytes, adapters_of(job, checkpoint))
+    adapters = adapters_of(job, checkpoint)
+    step = Pass(rows, tokens, nbytes, adapters, text_tokens=sampler.text_tokens)
     return checkpoint.family.activations(checkpoint.facts, step)
 
 
 def _held_parts(job: JobSpec, checkpoint: CheckpointInfo, nbytes: int) -> list[Part]:
-    frozen = dict(checkpoint.frozen)
-    vae = frozen.pop("vae", 0)
-    prompts = min(_CACHED_PROMPTS, job.explored_prompts) + job.prompts.per_iteration
+    on_accelerator = nbytes == BFLOAT16
+    prompts = job.prompts.per_iteration
     parts = [
         Part("transformer", nbytes * checkpoint.parameters),
-        Part("text encoders", nbytes * sum(frozen.values())),
-        Part("VAE", nbytes * vae),
+        Part("VAE", nbytes * checkpoint.frozen.get("vae", 0)),
         Part("embeddings", FLOAT32 * checkpoint.facts.conditioning * prompts),
+        Part(
+            "text encoders",
+            nbytes * _encoders(checkpoint),
+            "encoding" if on_accelerator else "always",
+        ),
     ]
     if job.model.tuning == "lora":
         parts.insert(1, Part("adapters", FLOAT32 * checkpoint.trainable))
-    if nbytes == BFLOAT16:
+    if on_accelerator:
         parts.append(Part("libraries (assumed)", LIBRARIES))
     return parts
+
+
+def _encoders(checkpoint: CheckpointInfo) -> int:
+    """Numbers in all text encoders."""
+    return sum(numbers for part, numbers in checkpoint.frozen.items() if part != "vae")
+
+
+def _shards(job: JobSpec) -> int:
+    """Ranks that share out what training keeps."""
+    return job.training.ranks if job.training.sharded else 1
 
 
 def _training_parts(job: JobSpec, checkpoint: CheckpointInfo, nbytes: int) -> list[Part]:
@@ -182,6 +194,15 @@ def _training_parts(job: JobSpec, checkpoint: CheckpointInfo, nbytes: int) -> li
         Part("activations", peak - of_pass.working, "training"),
         Part("backward pass (about)", of_pass.working, "training"),
     ]
+    shards, whole = _shards(job), nbytes * checkpoint.parameters
+    if shards > 1:
+        blocks = _WHOLE_BLOCKS * whole // len(of_pass.blocks)
+        return [
+            *parts,
+            Part("rows of an own transformer", -(-FLOAT32 * checkpoint.parameters // shards)),
+            Part("blocks made whole (about)", blocks, "training"),
+            Part("the own transformer, whole", whole, "starting"),
+        ]
     if job.model.tuning == "full" and nbytes < FLOAT32:
         # They come as activations go: what is left of these is one block's.
         left = of_pass.working + max(block.kept for block in of_pass.blocks)

@@ -229,3 +229,29 @@ def test_a_place_without_a_run_is_not_restored(refusal: Any, tmp_path: Path) -> 
     assert f"file://{tmp_path}/runs holds no run" in problem
     assert "URL 'runs'" in refusal("restore", "runs", tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_plan_is_refused_where_the_gpu_is_too_small_or_unknown(refusal: Any) -> None:
+    job = Path(__file__).parents[2] / "examples" / "ocr-tiny.yaml"
+    assert "training.activation_checkpointing: " in refusal("plan", job, "--gpu", "2.02g")
+    assert "--gpu tpu: is not known" in refusal("plan", job, "--gpu", "tpu")
+
+
+def test_a_plan_says_what_every_part_takes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    job = Path(__file__).parents[2] / "examples" / "ocr-tiny.yaml"
+    words = ["spotlight", "plan", str(job), "--gpu", "h100-80g", "--store", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    said = capsys.readouterr().out
+    assert "Memory of h100-80g (85.5 GB)" in said
+    for part in (
+        "transformer",
+        "Adam's moments",
+        "while training: activations",
+        "most at one time",
+    ):
+        assert part in said

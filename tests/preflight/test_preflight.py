@@ -718,17 +718,18 @@ def test_a_full_disk_is_said_with_how_much_is_needed(
 def test_a_store_without_room_for_the_weights_is_said_with_its_option(
     make_job: MakeJob, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    files = preflight.check(make_job(), run_folder=tmp_path)
+    job = make_job()
+    files = preflight.check(job, run_folder=tmp_path)
     # Two versions in the smallest dtype, and two states of training: weights, average, two moments.
     needed = 36 * files.checkpoint.trainable
     monkeypatch.setattr(preflight.shutil, "disk_usage", lambda _: SimpleNamespace(free=needed))
-    preflight.check_store(files, tmp_path)
+    preflight.check_store(job, files, tmp_path)
     monkeypatch.setattr(preflight.shutil, "disk_usage", lambda _: SimpleNamespace(free=needed - 1))
     with pytest.raises(UserError, match=r"need at least .* MB, but only .* MB .* --store") as said:
-        preflight.check_store(files, tmp_path)
+        preflight.check_store(job, files, tmp_path)
     assert str(said.value).startswith(f"{tmp_path}: ")
     with pytest.raises(UserError, match=r"^/dev/shm: |^/tmp"):
-        preflight.check_store(files, None)
+        preflight.check_store(job, files, None)
 
 
 def test_a_run_folder_that_cannot_be_looked_at_is_named(

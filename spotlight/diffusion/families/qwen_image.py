@@ -196,7 +196,7 @@ class QwenImage(Family):
     def activations(self, facts: Facts, step: Pass) -> Activations:
         """See `Family`."""
         config = cast(_Transformer, facts.config)
-        text = facts.shared_text or QWEN_TEXT_LENGTH
+        text = step.text_tokens or facts.shared_text or QWEN_TEXT_LENGTH
         width, heads = (
             config.num_attention_heads * config.attention_head_dim,
             config.num_attention_heads,

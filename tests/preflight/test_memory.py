@@ -1,0 +1,216 @@
+"""The plan of a job's memory, from outlines of published checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from spotlight.diffusion.checkpoints import load_model
+from spotlight.errors import JobError, UserError
+from spotlight.jobs import JobSpec, LoraSpec, ModelSpec, SamplerSpec, TrainingSpec, job_from_data
+from spotlight.preflight.checkpoint_facts import CheckpointInfo, inspect_checkpoint
+from spotlight.preflight.gpus import GPUS, gpu_nbytes, require_fit
+from spotlight.preflight.memory import (
+    FLOAT32,
+    Part,
+    WorkerMemory,
+    least_store,
+    memory_plan,
+    saved_bytes,
+)
+from spotlight.testing.outlines import OUTLINES, write_outline
+from spotlight.testing.tiny_families import make_tiny_checkpoint
+from spotlight.training.trainer import Trainer, TrainingBatch
+
+GB = 1e9
+H200 = GPUS["h200-141g"]
+Inspect = Callable[[JobSpec], CheckpointInfo]
+
+
+@pytest.fixture(scope="session")
+def outlines(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An outline of every family's published checkpoint."""
+    folder = tmp_path_factory.mktemp("outlines")
+    for name in OUTLINES:
+        write_outline(name, folder / name)
+    return folder
+
+
+@pytest.fixture
+def make_job(outlines: Path) -> Callable[..., JobSpec]:
+    def make(name: str = "qwen-image", **sections: dict[str, Any]) -> JobSpec:
+        model = {"tuning": "lora", "lora": {"rank": 64}} | sections.pop("model", {})
+        return job_from_data(
+            {
+                "name": "job",
+                "model": {"checkpoint": str(outlines / name)} | model,
+                "prompts": {"train": "train.txt", "validation": "validation.txt"},
+                "sampler": {"height": 512, "width": 512} | sections.pop("sampler", {}),
+                **sections,
+            },
+            base=outlines,
+        )
+
+    return make
+
+
+def part(worker: WorkerMemory, name: str) -> Part:
+    (found,) = (each for each in worker.parts if each.name == name)
+    return found
+
+
+def test_replicated_full_fine_tuning_keeps_twenty_bytes_of_every_number(
+    make_job: Callable[..., JobSpec],
+) -> None:
+    job = make_job(model={"tuning": "full"})
+    checkpoint = inspect_checkpoint(job.model)
+    plan = memory_plan(job, checkpoint)
+    kept = ("weights to train", "gradients", "Adam's moments", "averaged weights")
+    state = sum(part(plan.trainer, name).nbytes for name in kept)
+    assert checkpoint.parameters == 20_430_401_088
+    assert state == 20 * checkpoint.parameters
+    assert part(plan.trainer, "transformer").nbytes == 2 * checkpoint.parameters
+
+
+def test_sharded_ranks_share_out_what_training_keeps(make_job: Callable[..., JobSpec]) -> None:
+    whole = make_job(model={"tuning": "full"}, training={"ranks": 4})
+    shared = make_job(model={"tuning": "full"}, training={"ranks": 4, "sharded": True})
+    checkpoint = inspect_checkpoint(whole.model)
+    one, quarter = (memory_plan(job, checkpoint).trainer for job in (whole, shared))
+    for name in ("weights to train", "gradients", "Adam's moments", "averaged weights"):
+        assert part(quarter, name).nbytes == part(one, name).nbytes / 4
+    assert least_store(shared, checkpoint) < least_store(whole, checkpoint)
+
+
+def test_guidance_keeps_the_activations_of_two_passes_unless_it_is_an_input(
+    make_job: Callable[..., JobSpec],
+) -> None:
+    def kept(name: str, guidance: float) -> int:
+        job = make_job(name, sampler={"guidance": guidance})
+        plan = memory_plan(job, inspect_checkpoint(job.model))
+        return part(plan.trainer, "activations").nbytes
+
+    assert kept("qwen-image", 4.0) == 2 * kept("qwen-image", 1.0)
+    assert kept("flux.1-dev", 4.0) == kept("flux.1-dev", 1.0)
+
+
+def test_a_sample_of_1280_pixels_needs_activation_checkpointing(
+    make_job: Callable[..., JobSpec],
+) -> None:
+    def kept(checkpointing: bool) -> float:
+        job = make_job(
+            sampler={"height": 1280, "width": 1280},
+            training={"micro_batch": 1, "activation_checkpointing": checkpointing},
+        )
+        plan = memory_plan(job, inspect_checkpoint(job.model))
+        return part(plan.trainer, "activations").nbytes / GB
+
+    assert kept(False) > 80
+    assert kept(True) < 5
+
+
+def test_text_that_is_padded_less_keeps_less(make_job: Callable[..., JobSpec]) -> None:
+    plans = []
+    for tokens in (64, 256):
+        job = make_job(sampler={"text_tokens": tokens})
+        plans.append(memory_plan(job, inspect_checkpoint(job.model)))
+    less, more = (part(plan.trainer, "activations").nbytes for plan in plans)
+    assert less < more
+
+
+def test_a_worker_that_only_denoises_has_nothing_of_training(
+    make_job: Callable[..., JobSpec],
+) -> None:
+    job = make_job()
+    plan = memory_plan(job, inspect_checkpoint(job.model))
+    assert plan.denoiser.in_phase("training") == 0
+    assert plan.denoiser.most < plan.trainer.most
+    assert plan.denoiser_store < plan.trainer_store
+
+
+@pytest.mark.parametrize("tuning", ["full", "lora"])
+def test_a_trainer_saves_as_many_bytes_as_the_plan_says(tmp_path: Path, tuning: str) -> None:
+    make_tiny_checkpoint("sd3", tmp_path)
+    spec = ModelSpec(
+        checkpoint=str(tmp_path),
+        tuning=tuning,  # type: ignore[arg-type]
+        lora=LoraSpec(rank=2),
+    )
+    training = TrainingSpec(micro_batch=2, nft_times=1, kl=0.1, rollout_decay=0.5)
+    model = load_model(spec, device="cpu")
+    trainer = Trainer(model, training, SamplerSpec(height=32, width=48), seed=0)
+    batch = TrainingBatch(
+        prompts=["a cat", "a dog"],
+        latents=torch.zeros(2, *model.latent_shape(32, 48)),
+        advantages=torch.tensor([-1.0, 1.0]),
+    )
+    trainer.train(0, batch)
+    saved = sum(tensor.nbytes for name, tensor in trainer.state_dict().items() if "/" in name)
+    assert saved == saved_bytes(training) * inspect_checkpoint(spec).trainable
+
+
+def test_a_gpu_is_named_or_given_by_its_size() -> None:
+    assert gpu_nbytes("H100-80g") == GPUS["h100-80g"]
+    assert gpu_nbytes("24g") == 24 * 10**9
+    with pytest.raises(UserError, match=r"--gpu tpu: .* h200-141g"):
+        gpu_nbytes("tpu")
+
+
+def test_what_does_not_fit_is_refused_with_the_change_that_is_enough(
+    make_job: Callable[..., JobSpec],
+) -> None:
+    job = make_job(sampler={"height": 1280, "width": 1280}, training={"micro_batch": 1})
+    with pytest.raises(JobError) as error:
+        require_fit(job, inspect_checkpoint(job.model), GPUS["h100-80g"])
+    assert error.value.path == "training.activation_checkpointing"
+    assert "the most for activations (84." in str(error.value)
+    assert "`training.activation_checkpointing: true` needs" in str(error.value)
+    better = make_job(
+        sampler={"height": 1280, "width": 1280},
+        training={"micro_batch": 1, "activation_checkpointing": True},
+    )
+    assert require_fit(better, inspect_checkpoint(better.model), GPUS["h100-80g"])
+
+
+def test_several_changes_are_named_where_one_is_not_enough(
+    make_job: Callable[..., JobSpec],
+) -> None:
+    job = make_job("sd3.5-medium", sampler={"height": 1024, "width": 1024, "micro_batch": 1})
+    with pytest.raises(JobError, match=r"activation_checkpointing: true`.* and `training.micro_b"):
+        require_fit(job, inspect_checkpoint(job.model), gpu_nbytes("18.2g"))
+
+
+def test_full_fine_tuning_is_told_to_share_out_or_to_train_adapters(
+    make_job: Callable[..., JobSpec],
+) -> None:
+    training = {"ranks": 4, "micro_batch": 1, "activation_checkpointing": True}
+    job = make_job(model={"tuning": "full"}, training=training)
+    with pytest.raises(JobError) as error:
+        require_fit(job, inspect_checkpoint(job.model), H200)
+    assert error.value.path == "training.sharded"
+    assert "`training.sharded: true` and `training.ranks: " in str(error.value)
+    wan = make_job("wan2.1-t2v-1.3b", model={"tuning": "full"}, training=training)
+    with pytest.raises(JobError) as error:
+        require_fit(wan, inspect_checkpoint(wan.model), gpu_nbytes("32g"))
+    assert error.value.path == "training.sharded"
+
+
+def test_no_gpu_is_advised_to_a_model_that_is_larger_than_any_change_helps(
+    make_job: Callable[..., JobSpec],
+) -> None:
+    job = make_job()
+    with pytest.raises(JobError, match="take a smaller model or a larger GPU"):
+        require_fit(job, inspect_checkpoint(job.model), GPUS["rtx4090-24g"])
+
+
+def test_workers_on_cpus_compute_in_float32(make_job: Callable[..., JobSpec]) -> None:
+    job = make_job()
+    checkpoint = inspect_checkpoint(job.model)
+    plan = memory_plan(job, checkpoint, nbytes=FLOAT32)
+    assert part(plan.trainer, "transformer").nbytes == 4 * checkpoint.parameters
+    assert part(plan.trainer, "text encoders").phase == "always"
+    assert plan.resting == 0
