@@ -28,13 +28,17 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     return made
 
 
-def arguments(description: str | None) -> argparse.Namespace:
-    """The options that this benchmark was called with, when it has only those."""
-    # Warnings go to stderr: on stdout, programs expect the figures.
+def warnings_on_stderr() -> None:
+    """Log warnings, there: on stdout, programs expect the figures."""
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
         logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
     )
+
+
+def arguments(description: str | None) -> argparse.Namespace:
+    """The options that this benchmark was called with, when it has only those."""
+    warnings_on_stderr()
     return parser(description).parse_args()
 
 

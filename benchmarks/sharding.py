@@ -2,8 +2,8 @@
 
 Real gloo processes train all weights of a tiny random checkpoint of every family: 1, 2 and 4 ranks
 that share everything out, a rank that does not, and a plain loop of torch with its own AdamW. Their
-updates are compared. The state that 4 ranks left is resumed by 2 and by 1, and by one that is not
-sharded, and compared bit by bit.
+weights are compared, and their gradients by the first moment. The state that 4 ranks left is
+resumed by 2 and by 1, and by one that is not sharded, and compared bit by bit.
 
 Then 4 ranks leave states over and over in a store, which makes checkpoints of them, and one of the
 processes is killed (SIGKILL) at a random moment: a rank while it writes its part, or the one that
@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import math
 import multiprocessing
 import random
 import statistics
@@ -27,11 +28,12 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from benchmarks.report import arguments, finish
+from benchmarks.report import arguments, finish, warnings_on_stderr
 from spotlight.actors.protocol import state_key
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.model import DiffusionModel
@@ -60,7 +62,7 @@ ITERATIONS = 3
 KILLS = 20
 LIMIT_S = 120.0
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["benchmarks.sharding"])
+CONTEXT.set_forkserver_preload(["spotlight.testing.tiny_families", "spotlight.training.trainer"])
 SAMPLER = SamplerSpec(height=32, width=32, steps=4, micro_batch=2)
 SHARDED = TrainingSpec(
     sharded=True,
@@ -135,7 +137,7 @@ def in_ranks(target: Callable[..., None], world: int, checkpoint: str, folder: P
     """Run it in so many new processes, to its end."""
     with listen("127.0.0.1") as listener:
         port = listener.getsockname()[1]
-    with ProcessPoolExecutor(world, mp_context=CONTEXT) as pool:
+    with ProcessPoolExecutor(world, CONTEXT, warnings_on_stderr) as pool:
         done = [pool.submit(target, r, world, port, checkpoint, folder) for r in range(world)]
         for each in done:
             each.result(2 * LIMIT_S)
@@ -194,10 +196,14 @@ def plain_loop(folder: str) -> dict[str, Tensor]:
     return {f"weights/{name}": parameter.detach() for name, parameter in named.items()}
 
 
-def distance(found: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
-    """Between all weights, as one vector."""
-    names = [name for name in other if name.startswith("weights/")]
-    return sum(float((found[n].double() - other[n].double()).square().sum()) for n in names) ** 0.5
+def distance(
+    found: Mapping[str, Tensor], other: Mapping[str, Tensor], role: str = "weights"
+) -> float:
+    """Between all weights, or their moments, as one vector."""
+    names = [name for name in other if name.startswith(f"{role}/")]
+    return math.sqrt(
+        sum(float((found[n].double() - other[n].double()).square().sum()) for n in names)
+    )
 
 
 def bits_difference(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> float:
@@ -219,19 +225,30 @@ def compare(checkpoint: str, folder: Path) -> dict[str, float]:
         in_ranks(train_rank, world, checkpoint, folder)
     states = {world: joined(folder, world) for world in RANKS}
     plain = plain_loop(checkpoint)
-    update, norm = distance(alone, start), distance(start, {n: t * 0 for n, t in start.items()})
+    update = distance(alone, start)
+    norms = {
+        role: distance(alone, {n: t * 0 for n, t in alone.items()}, role)
+        for role in ("weights", "adam_mean")
+    }
+    other = trained(checkpoint, msgspec.structs.replace(SHARDED, micro_batch=3)).state_dict()
     for world in (2, 1):
         in_ranks(resume_rank, world, checkpoint, folder)
     one = Trainer(model_of(checkpoint), SHARDED, SAMPLER, seed=0)
     one.load_state_dict(parts_of(folder, MOST_RANKS).for_rank(one.rows))
     resumed = [joined(folder / "resumed", world) for world in (2, 1)]
     return {
-        "fsdp_max_difference": max(distance(state, alone) for state in states.values()) / update,
+        "fsdp_max_difference": max(distance(s, alone) for s in states.values()) / norms["weights"],
         "plain_torch_max_difference": max(
             distance(joined(folder / "plain", world), plain) for world in RANKS
         )
-        / distance(plain, start),
-        "update_size": update / norm,
+        / norms["weights"],
+        "gradient_max_difference": max(
+            distance(state, alone, "adam_mean") for state in states.values()
+        )
+        / norms["adam_mean"],
+        "update_max_difference": max(distance(s, alone) for s in states.values()) / update,
+        "micro_batch_difference": distance(other, alone) / update,
+        "update_size": update / norms["weights"],
         "resharded_max_difference": max(
             bits_difference(state, states[MOST_RANKS]) for state in (*resumed, one.state_dict())
         ),
@@ -294,13 +311,16 @@ def killed_save(folder: Path, rng: random.Random) -> bool:
     checkpoint loads."""
     saved, goes_on = CONTEXT.Queue(), [CONTEXT.Semaphore(0) for _ in range(MOST_RANKS)]
     ours, theirs = CONTEXT.Pipe()
-    keeper = CONTEXT.Process(target=keeping, args=(folder, theirs, saved, goes_on))
-    processes: list[BaseProcess] = [keeper]
+    keeper: BaseProcess = CONTEXT.Process(target=keeping, args=(folder, theirs, saved, goes_on))
+    processes: list[BaseProcess] = []
     try:
         keeper.start()
+        processes.append(keeper)
         store = ours.recv()
         for rank in range(MOST_RANKS):
-            process = CONTEXT.Process(target=saving_rank, args=(rank, store, saved, goes_on))
+            process: BaseProcess = CONTEXT.Process(
+                target=saving_rank, args=(rank, store, saved, goes_on)
+            )
             process.start()
             processes.append(process)
         _until(lambda: len(_checkpoints(folder)) >= 2)

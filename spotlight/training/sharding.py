@@ -20,6 +20,7 @@ import torch.distributed
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
 
 from spotlight.transport.collectives import Group
 
@@ -36,9 +37,10 @@ def shard(transformer: nn.Module, group: Group) -> None:
     """
     device = next(transformer.parameters()).device
     mesh = _mesh(device.type, group.rank, group.world)
-    for block in _blocks(transformer):
-        _shard(block, group, mesh, casts_inputs=False)
-    _shard(transformer, group, mesh, casts_inputs=True)
+    dtype = Counter(it.dtype for it in transformer.parameters()).most_common(1)[0][0]
+    for module in (*_blocks(transformer), transformer):
+        _shard(module, group, mesh, dtype)
+    _tell_dtype(transformer, dtype)
 
 
 def _blocks(transformer: nn.Module) -> Iterator[nn.Module]:
@@ -47,10 +49,17 @@ def _blocks(transformer: nn.Module) -> Iterator[nn.Module]:
             yield from child
 
 
-def _shard(module: nn.Module, group: Group, mesh: DeviceMesh, *, casts_inputs: bool) -> None:
-    """Of a block, inputs keep their dtypes: its forward pass casts as it would on one rank."""
-    whole = [it for it in module.parameters() if not hasattr(it, "to_local")]
-    dtypes = Counter(parameter.dtype for parameter in whole)
+def _tell_dtype(transformer: nn.Module, dtype: torch.dtype) -> None:
+    """Who asks a transformer of diffusers for its dtype means what it computes in, and not what is
+    sharded."""
+    kind = type(transformer)
+    if hasattr(kind, "dtype"):
+        told = {"dtype": property(lambda _: dtype)}
+        transformer.__class__ = type(kind.__name__, (kind,), told)
+
+
+def _shard(module: nn.Module, group: Group, mesh: DeviceMesh, dtype: torch.dtype) -> None:
+    whole = [it for it in module.parameters() if not isinstance(it, DTensor)]
     for parameter in whole:
         group.broadcast(parameter.data)
         parameter.data = parameter.data.float()
@@ -60,9 +69,9 @@ def _shard(module: nn.Module, group: Group, mesh: DeviceMesh, *, casts_inputs: b
         # Between passes other weights are installed, and a root that stays whole would miss them.
         reshard_after_forward=True,
         mp_policy=MixedPrecisionPolicy(
-            param_dtype=dtypes.most_common(1)[0][0] if dtypes else None,
+            param_dtype=dtype,
             reduce_dtype=torch.float32,
-            cast_forward_inputs=casts_inputs,
+            cast_forward_inputs=False,  # a forward pass casts them itself, as on one rank
         ),
     )
     assert isinstance(module, FSDPModule)

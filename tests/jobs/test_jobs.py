@@ -389,6 +389,13 @@ def test_pools_do_not_limit_the_trainer_ranks_of_a_job_for_a_cluster() -> None:
     job_from_data(_with("training.ranks", 4))
 
 
+def test_only_all_weights_can_be_sharded() -> None:
+    data = _with("training.sharded", True)
+    assert job_from_data(data).training.sharded
+    error = _problem(_with("model.tuning", "lora", data))
+    assert error.path == "training.sharded" and "needs `model.tuning: full`" in error.problem
+
+
 def test_samples_are_dealt_out_evenly_over_updates() -> None:
     error = _problem(_with("training.updates_per_iteration", 3))
     assert error.path == "training.updates_per_iteration"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -35,6 +36,7 @@ from spotlight.actors.protocol import (
 )
 from spotlight.actors.runtime import Actor
 from spotlight.errors import JournalError, TransferFailed
+from spotlight.jobs import JobSpec
 from spotlight.policies.iteration import Schedule
 from spotlight.run_metrics import ValidationMetrics
 from spotlight.store.run_folder import RunFolder, checkpoint_path
@@ -64,10 +66,23 @@ class SlowStore(BundleStore):
         await super().hand_out(key, path)
 
 
+def part_of_state(completed: int, part: int) -> bytes:
+    """Two rows of a tensor, as a sharded rank leaves them."""
+    offsets = {"weights/a": {"saved_offsets": [2 * part]}}
+    metadata = {"completed": str(completed), "DCP_SHARDING_INFO": json.dumps(offsets)}
+    header = {
+        "__metadata__": metadata,
+        "weights/a": {"dtype": "U8", "shape": [2], "data_offsets": [0, 2]},
+    }
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + bytes([2 * part, 2 * part + 1])
+
+
 class Depot:
     """Trainer ranks on some nodes, a run folder with its store, and what is called."""
 
-    def __init__(self, cluster: Cluster, folder: RunFolder) -> None:
+    def __init__(self, cluster: Cluster, folder: RunFolder, spec: JobSpec) -> None:
+        self.spec = spec
         self.cluster = cluster
         self.folder = folder
         self.store = SlowStore(folder.path / "artifacts")
@@ -83,7 +98,7 @@ class Depot:
         self.runner = Actor()
         system = await self.cluster.system("coordinator")
         await system.spawn(lambda: self.runner, "runner")
-        self.team = TrainerTeam(self.runner, job(), "job-1", 7, answer_limit_s=5.0)
+        self.team = TrainerTeam(self.runner, self.spec, "job-1", 7, answer_limit_s=5.0)
         self.record = JobRecord(RunRecord(self.folder), self.failures.append)
         self.journal = JobJournal(
             self.folder.journal, self.store.endpoint, lambda error: self.record.stop_for(error)
@@ -138,10 +153,12 @@ class Depot:
         return SavedState(order.iteration, tuple(self._left(order, to) for to in order.stores))
 
     def _left(self, order: SaveState, to: StoreEndpoint) -> BundleOffer:
-        key = state_key(order.iteration)
-        if to.place == self.store.endpoint.place:
-            return self.store.put(key, f"state {order.iteration}".encode())
-        return offer(key, to)
+        key = state_key(order.iteration, order.part)
+        if to.place != self.store.endpoint.place:
+            return offer(key, to)
+        if self.spec.training.sharded:
+            return self.store.put(key, part_of_state(order.iteration, order.part))
+        return self.store.put(key, f"state {order.iteration}".encode())
 
     def checkpoint(self, completed: int) -> Path:
         return self.folder.path / checkpoint_path(completed)
@@ -151,14 +168,22 @@ class Depot:
 
 
 @pytest.fixture
-async def depot(tmp_path: Path) -> AsyncIterator[Depot]:
-    folder = RunFolder.create(tmp_path / "run", job())
+def spec() -> JobSpec:
+    return job()
+
+
+@pytest.fixture
+async def depot(tmp_path: Path, spec: JobSpec) -> AsyncIterator[Depot]:
+    folder = RunFolder.create(tmp_path / "run", spec)
     async with Cluster() as cluster:
-        depot = Depot(cluster, folder)
+        depot = Depot(cluster, folder, spec)
         await depot.open()
         yield depot
         await depot.store.aclose()
     folder.close()
+
+
+sharded = pytest.mark.parametrize("spec", [job(training={"sharded": True})], ids=["sharded"])
 
 
 # --- who leaves it where ---
@@ -194,6 +219,29 @@ async def test_the_run_folders_store_has_the_state_when_a_checkpoint_is_due(depo
 async def test_two_states_in_a_row_have_places_of_their_own(depot: Depot) -> None:
     assert state_key(4) != state_key(5)
     assert state_key(4) == state_key(6)
+
+
+@sharded
+async def test_every_sharded_rank_leaves_its_part_in_its_nodes_store_and_another_nodes(
+    depot: Depot,
+) -> None:
+    await depot.train_on("a", "a", "b", "c")
+    depot.states.save(1)
+    told = await depot.told()
+    stores = {number: [store.machine for store in order.stores] for number, order in told.items()}
+    assert stores == {0: ["a", "b"], 1: ["a", "b"], 2: ["b", "c"], 3: ["c", "a"]}
+    assert [order.part for order in told.values()] == [0, 1, 2, 3]
+
+
+@sharded
+async def test_while_only_one_node_trains_the_run_folders_store_has_every_part(
+    depot: Depot,
+) -> None:
+    await depot.train_on("a", "a")
+    depot.states.save(1)
+    told = await depot.told()
+    here = depot.store.writable_by("a")
+    assert [order.stores for order in told.values()] == [(node_store("a"), here)] * 2
 
 
 # --- when it is kept ---
@@ -251,6 +299,36 @@ async def test_without_a_checkpoint_due_nothing_is_written_into_the_run_folder(
 
 
 # --- checkpoints ---
+
+
+@sharded
+async def test_a_checkpoint_is_made_of_the_parts_of_all_ranks(depot: Depot) -> None:
+    await depot.train_on("a", "b")
+    depot.states.save(3)
+    told = await depot.told()
+    depot.states.rank_saved(1, depot.saved(told[1]))
+    await settle()
+    assert not depot.checkpoint(3).exists()
+    depot.states.rank_saved(0, depot.saved(told[0]))
+    await settle()
+    data = depot.checkpoint(3).read_bytes()
+    assert data.endswith(bytes([0, 1, 2, 3])) and b"DCP_SHARDING_INFO" not in data
+    assert depot.checkpointed == [3]
+    assert not (depot.folder.path / "artifacts" / "state" / "joined").exists()
+
+
+@sharded
+async def test_parts_that_do_not_fit_each_other_end_the_job(depot: Depot) -> None:
+    await depot.train_on("a", "b")
+    depot.states.save(3)
+    told = await depot.told()
+    answers = {number: depot.saved(order) for number, order in told.items()}
+    depot.store.put(state_key(3, 1), part_of_state(1, 1))
+    for number, answer in answers.items():
+        depot.states.rank_saved(number, answer)
+    await settle()
+    assert "different states" in depot.failures[0]
+    assert depot.checkpointed == []
 
 
 async def test_a_checkpoint_is_the_state_that_the_first_rank_left(depot: Depot) -> None:
@@ -332,6 +410,20 @@ async def test_a_state_whose_holder_is_gone_is_not_offered(depot: Depot) -> None
     await depot.save(1)
     depot.roster.leave("a")
     assert depot.states.kept == (1, ((offer(state_key(1), node_store("b")),),))
+    depot.roster.leave("b")
+    assert depot.states.kept == (1, ())
+
+
+@sharded
+async def test_a_sharded_state_can_be_had_while_somebody_has_every_part(depot: Depot) -> None:
+    await depot.train_on("a", "b", "c")
+    await depot.save(1)
+    depot.roster.leave("a")
+    completed, parts = depot.states.kept
+    assert (completed, [[it.store.machine for it in part] for part in parts]) == (
+        1,
+        [["b"], ["b", "c"], ["c"]],
+    )
     depot.roster.leave("b")
     assert depot.states.kept == (1, ())
 
