@@ -230,7 +230,7 @@ def compare(checkpoint: str, folder: Path) -> dict[str, float]:
         role: distance(alone, {n: t * 0 for n, t in alone.items()}, role)
         for role in ("weights", "adam_mean")
     }
-    other = trained(checkpoint, msgspec.structs.replace(SHARDED, micro_batch=3)).state_dict()
+    other = trained(checkpoint, msgspec.structs.replace(SHARDED, micro_batch=2)).state_dict()
     for world in (2, 1):
         in_ranks(resume_rank, world, checkpoint, folder)
     one = Trainer(model_of(checkpoint), SHARDED, SAMPLER, seed=0)

@@ -95,6 +95,7 @@ def scenario(seed: int, folder: Path, kinds: Sequence[FaultKind] = KINDS) -> Sce
         checkpoint_every=rng.choice([1, 2]),
         degree=rng.choice(degrees),
         ranks=ranks,
+        sharded=ranks > 1 and seed % 2 == 0,
     )
     faults = draw_faults(
         seed,
@@ -116,7 +117,12 @@ def _reserved_nodes(layout: str, ranks: int) -> tuple[NodeSpec, ...]:
 
 
 def chaos_job(
-    folder: Path, *, degree: int | str = "auto", ranks: int = 1, **changes: object
+    folder: Path,
+    *,
+    degree: int | str = "auto",
+    ranks: int = 1,
+    sharded: bool = False,
+    **changes: object,
 ) -> JobSpec:
     """A small job whose prompts are in the folder."""
     for name, first, count in (("train", 1000, 4), ("validation", 2000, 2)):
@@ -141,7 +147,12 @@ def chaos_job(
             "iterations": 3,
             "group_size": 4,
             "checkpoint_every": 1,
-            "training": {"updates_per_iteration": 1, "rollout_decay": 0.5, "ranks": ranks},
+            "training": {
+                "updates_per_iteration": 1,
+                "rollout_decay": 0.5,
+                "ranks": ranks,
+                "sharded": sharded,
+            },
             "pools": {"reserved": {"nodes": 1, "workers": ranks}},
             "exploration": {"candidates": 2, "budget": "fixed"},
             "validation": {"seeds": 2, "every": 2},
