@@ -1,14 +1,17 @@
 """Several real processes train a model that is sharded over them."""
 
+import multiprocessing
+import time
 from pathlib import Path
 
 import pytest
 import torch
 
-from spotlight.errors import CheckpointError
+from spotlight.errors import CheckpointError, TransportError
 from spotlight.training.checkpoints import load_checkpoint
+from spotlight.training.forwards import Forwards
 from spotlight.training.trainer import Trainer
-from spotlight.transport.collectives import init_group
+from spotlight.transport.collectives import init_group, listen
 
 from .fakes import same_bits
 from .sharded_ranks import CASES, TIMEOUT_S, resume_rank, resumed, run_ranks, train
@@ -92,6 +95,38 @@ def test_torchs_own_reader_reads_the_parts(folder):
     found = {tensor: torch.full_like(it, -1) for tensor, it in state.items()}
     load(found, storage_reader=HuggingFaceStorageReader(str(only)), no_dist=True)
     assert same_bits(found, state)
+
+
+HANGS = {"forward": (Forwards, "velocity"), "backward": (torch.autograd, "backward")}
+
+
+def hang(where: str, port: int, ready) -> None:
+    """Rank 1: it takes part until it never comes back from the first pass."""
+    torch.set_num_threads(1)
+    setattr(*HANGS[where], lambda *_: time.sleep(TIMEOUT_S))
+    ready.set()
+    with init_group(1, 2, port=port, timeout_s=TIMEOUT_S) as group:
+        train("flow grpo", sharded=True, rank=1, world=2, group=group)
+
+
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module:UserWarning")
+@pytest.mark.parametrize("where", HANGS)
+def test_a_rank_that_hangs_in_a_pass_is_an_error_after_the_timeout(where):
+    context = multiprocessing.get_context("spawn")
+    ready = context.Event()
+    with listen("127.0.0.1") as listener:
+        other = context.Process(target=hang, args=(where, listener.getsockname()[1], ready))
+        other.start()
+        try:
+            assert ready.wait(2 * TIMEOUT_S)
+            with (
+                init_group(0, 2, timeout_s=10.0, listener=listener) as group,
+                pytest.raises(TransportError, match=r"(all-gather|reduce-scatter): rank 0 of 2"),
+            ):
+                train("flow grpo", sharded=True, rank=0, world=2, group=group)
+        finally:
+            other.kill()
+            other.join()
 
 
 def test_a_missing_part_is_named(folder, tmp_path):
