@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from job_kit import STORE, Recorder, job, offer, recorder, settle
+from depot_kit import Depot, node_store, open_depot
+from job_kit import STORE, job, offer, settle
 from msgspec import structs
-from runtime_kit import Cluster
 
 from spotlight.actors.coordinator.exploration import Explored
 from spotlight.actors.coordinator.job_journal import (
@@ -19,171 +18,25 @@ from spotlight.actors.coordinator.job_journal import (
     SavedProgress,
     TrainingState,
 )
-from spotlight.actors.coordinator.job_record import JobRecord
-from spotlight.actors.coordinator.roster import Rank, Roster
-from spotlight.actors.coordinator.run_record import RunRecord
-from spotlight.actors.coordinator.trainer_team import TrainerTeam
-from spotlight.actors.coordinator.training_state import TrainingStates
 from spotlight.actors.protocol import (
     ExportedModel,
     ExportModel,
-    NodeReport,
-    SavedState,
     SaveState,
     Train,
-    WorkerRefs,
     state_key,
 )
-from spotlight.actors.runtime import Actor
 from spotlight.errors import JournalError, TransferFailed
-from spotlight.jobs import JobSpec
-from spotlight.policies.iteration import Schedule
 from spotlight.run_metrics import ValidationMetrics
-from spotlight.store.run_folder import RunFolder, checkpoint_path
-from spotlight.transport.tensors import BundleStore, fetch
-from spotlight.types import BundleOffer, StoreEndpoint
+from spotlight.store.run_folder import checkpoint_path
+from spotlight.transport.tensors import fetch
 
 pytestmark = pytest.mark.virtual_time
 
-SCHEDULE = Schedule(iterations=9, validate_every=9, checkpoint_every=3, explores="never")
-"""A checkpoint is due after 3, 6 and 9 iterations."""
-
-
-def node_store(name: str) -> StoreEndpoint:
-    return structs.replace(STORE, machine=name)
-
-
-class SlowStore(BundleStore):
-    """Hands out when it is told to."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(root, token="token")
-        self.may_hand_out = asyncio.Event()
-        self.may_hand_out.set()
-
-    async def hand_out(self, key: str, path: Path) -> None:
-        await self.may_hand_out.wait()
-        await super().hand_out(key, path)
-
-
-def part_of_state(completed: int, part: int) -> bytes:
-    """Two rows of a tensor, as a sharded rank leaves them."""
-    offsets = {"weights/a": {"saved_offsets": [2 * part]}}
-    metadata = {"completed": str(completed), "DCP_SHARDING_INFO": json.dumps(offsets)}
-    header = {
-        "__metadata__": metadata,
-        "weights/a": {"dtype": "U8", "shape": [2], "data_offsets": [0, 2]},
-    }
-    text = json.dumps(header).encode()
-    return len(text).to_bytes(8, "little") + text + bytes([2 * part, 2 * part + 1])
-
-
-class Depot:
-    """Trainer ranks on some nodes, a run folder with its store, and what is called."""
-
-    def __init__(self, cluster: Cluster, folder: RunFolder, spec: JobSpec) -> None:
-        self.spec = spec
-        self.cluster = cluster
-        self.folder = folder
-        self.store = SlowStore(folder.path / "artifacts")
-        self.roster = Roster()
-        self.used: list[int] = []
-        self.checkpointed: list[int] = []
-        self.exported = 0
-        self.failures: list[str] = []
-        self.ranks: list[Recorder] = []
-
-    async def open(self) -> None:
-        await self.store.start()
-        self.runner = Actor()
-        system = await self.cluster.system("coordinator")
-        await system.spawn(lambda: self.runner, "runner")
-        self.team = TrainerTeam(self.runner, self.spec, "job-1", 7, answer_limit_s=5.0)
-        self.record = JobRecord(RunRecord(self.folder), self.failures.append)
-        self.journal = JobJournal(
-            self.folder.journal, self.store.endpoint, lambda error: self.record.stop_for(error)
-        )
-        self.states = TrainingStates(
-            self.runner,
-            SCHEDULE,
-            team=self.team,
-            roster=self.roster,
-            store=self.store,
-            journal=self.journal,
-            record=self.record,
-            used=self.used.append,
-            checkpointed=self.checkpointed.append,
-            exported=self._count_export,
-        )
-
-    def _count_export(self) -> None:
-        self.exported += 1
-
-    async def train_on(self, *nodes: str) -> None:
-        """A rank on each of these nodes, which may be named more than once."""
-        appointed = []
-        for number, name in enumerate(nodes):
-            system = await self.cluster.system(f"{name}/{number}")
-            rank = await recorder(system, "trainer")
-            self.ranks.append(rank)
-            worker = WorkerRefs(f"{name}/{number}", 10 + number, *[rank.ref] * 3)
-            appointed.append(Rank(worker, name, node_store(name)))
-            self.roster.join(NodeReport(1, name, "reserved", rank.ref, (worker,), node_store(name)))
-        self.team.ranks = tuple(appointed)
-
-    async def told(self) -> dict[int, SaveState]:
-        """Which ranks are to save, by the latest order."""
-        await settle()
-        return {
-            number: rank.last(SaveState)
-            for number, rank in enumerate(self.ranks)
-            if rank.all(SaveState)
-        }
-
-    async def save(self, completed: int, *, answer: bool = True) -> None:
-        """The ranks leave their state, and say so in the order of their numbers."""
-        self.states.save(completed)
-        for number, order in (await self.told()).items():
-            if order.iteration == completed and answer:
-                self.states.rank_saved(number, self.saved(order))
-        await settle()
-
-    def saved(self, order: SaveState) -> SavedState:
-        """What a rank says that has carried the order out."""
-        return SavedState(order.iteration, tuple(self._left(order, to) for to in order.stores))
-
-    def _left(self, order: SaveState, to: StoreEndpoint) -> BundleOffer:
-        key = state_key(order.iteration, order.part)
-        if to.place != self.store.endpoint.place:
-            return offer(key, to)
-        if self.spec.training.sharded:
-            return self.store.put(key, part_of_state(order.iteration, order.part))
-        return self.store.put(key, f"state {order.iteration}".encode())
-
-    def checkpoint(self, completed: int) -> Path:
-        return self.folder.path / checkpoint_path(completed)
-
-    def events(self) -> str:
-        return (self.folder.path / "events.jsonl").read_text()
-
 
 @pytest.fixture
-def spec() -> JobSpec:
-    return job()
-
-
-@pytest.fixture
-async def depot(tmp_path: Path, spec: JobSpec) -> AsyncIterator[Depot]:
-    folder = RunFolder.create(tmp_path / "run", spec)
-    async with Cluster() as cluster:
-        depot = Depot(cluster, folder, spec)
-        await depot.open()
+async def depot(tmp_path: Path) -> AsyncIterator[Depot]:
+    async with open_depot(tmp_path / "run", job()) as depot:
         yield depot
-        await depot.store.aclose()
-    folder.close()
-
-
-sharded = pytest.mark.parametrize("spec", [job(training={"sharded": True})], ids=["sharded"])
 
 
 # --- who leaves it where ---
@@ -219,29 +72,6 @@ async def test_the_run_folders_store_has_the_state_when_a_checkpoint_is_due(depo
 async def test_two_states_in_a_row_have_places_of_their_own(depot: Depot) -> None:
     assert state_key(4) != state_key(5)
     assert state_key(4) == state_key(6)
-
-
-@sharded
-async def test_every_sharded_rank_leaves_its_part_in_its_nodes_store_and_another_nodes(
-    depot: Depot,
-) -> None:
-    await depot.train_on("a", "a", "b", "c")
-    depot.states.save(1)
-    told = await depot.told()
-    stores = {number: [store.machine for store in order.stores] for number, order in told.items()}
-    assert stores == {0: ["a", "b"], 1: ["a", "b"], 2: ["b", "c"], 3: ["c", "a"]}
-    assert [order.part for order in told.values()] == [0, 1, 2, 3]
-
-
-@sharded
-async def test_while_only_one_node_trains_the_run_folders_store_has_every_part(
-    depot: Depot,
-) -> None:
-    await depot.train_on("a", "a")
-    depot.states.save(1)
-    told = await depot.told()
-    here = depot.store.writable_by("a")
-    assert [order.stores for order in told.values()] == [(node_store("a"), here)] * 2
 
 
 # --- when it is kept ---
@@ -299,36 +129,6 @@ async def test_without_a_checkpoint_due_nothing_is_written_into_the_run_folder(
 
 
 # --- checkpoints ---
-
-
-@sharded
-async def test_a_checkpoint_is_made_of_the_parts_of_all_ranks(depot: Depot) -> None:
-    await depot.train_on("a", "b")
-    depot.states.save(3)
-    told = await depot.told()
-    depot.states.rank_saved(1, depot.saved(told[1]))
-    await settle()
-    assert not depot.checkpoint(3).exists()
-    depot.states.rank_saved(0, depot.saved(told[0]))
-    await settle()
-    data = depot.checkpoint(3).read_bytes()
-    assert data.endswith(bytes([0, 1, 2, 3])) and b"DCP_SHARDING_INFO" not in data
-    assert depot.checkpointed == [3]
-    assert not (depot.folder.path / "artifacts" / "state" / "joined").exists()
-
-
-@sharded
-async def test_parts_that_do_not_fit_each_other_end_the_job(depot: Depot) -> None:
-    await depot.train_on("a", "b")
-    depot.states.save(3)
-    told = await depot.told()
-    answers = {number: depot.saved(order) for number, order in told.items()}
-    depot.store.put(state_key(3, 1), part_of_state(1, 1))
-    for number, answer in answers.items():
-        depot.states.rank_saved(number, answer)
-    await settle()
-    assert "different states" in depot.failures[0]
-    assert depot.checkpointed == []
 
 
 async def test_a_checkpoint_is_the_state_that_the_first_rank_left(depot: Depot) -> None:
@@ -410,20 +210,6 @@ async def test_a_state_whose_holder_is_gone_is_not_offered(depot: Depot) -> None
     await depot.save(1)
     depot.roster.leave("a")
     assert depot.states.kept == (1, ((offer(state_key(1), node_store("b")),),))
-    depot.roster.leave("b")
-    assert depot.states.kept == (1, ())
-
-
-@sharded
-async def test_a_sharded_state_can_be_had_while_somebody_has_every_part(depot: Depot) -> None:
-    await depot.train_on("a", "b", "c")
-    await depot.save(1)
-    depot.roster.leave("a")
-    completed, parts = depot.states.kept
-    assert (completed, [[it.store.machine for it in part] for part in parts]) == (
-        1,
-        [["b"], ["b", "c"], ["c"]],
-    )
     depot.roster.leave("b")
     assert depot.states.kept == (1, ())
 
