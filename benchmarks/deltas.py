@@ -158,15 +158,17 @@ async def measure(nbytes: int, rate: float, rounds: int) -> dict[str, Figure]:
     return figures | {
         f"changed_share[{name}]": float(np.mean(words[0] != words[1])),
         f"sent_share[{name}]": delta[-1].sent / nbytes,
-        f"encoded_gb_per_s[{name}]": await asyncio.to_thread(_encoding_rate, before, after),
+        f"encoded_gb_per_s[{name}]": await asyncio.to_thread(
+            _encoding_rate, before.data, after.data
+        ),
     }
 
 
-def _encoding_rate(before: deltas.Bytes, after: deltas.Bytes) -> float:
+def _encoding_rate(before: memoryview, after: memoryview) -> float:
     began = perf_counter()
-    for start in range(0, before.size, deltas.CHUNK):
+    for start in range(0, len(before), deltas.CHUNK):
         deltas.encoded(before[start : start + deltas.CHUNK], after[start : start + deltas.CHUNK])
-    return before.size / 1e9 / (perf_counter() - began)
+    return len(before) / 1e9 / (perf_counter() - began)
 
 
 async def _measure(*, quick: bool) -> dict[str, Figure]:

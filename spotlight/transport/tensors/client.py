@@ -17,7 +17,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 from isal.isal_zlib import crc32
 from msgspec import structs
 
@@ -136,17 +135,17 @@ async def download(
     """
 
     def receive(connection: HTTPConnection) -> None:
-        path = own_file(base) if base is not None and offer.nbytes else None
-        if base is None or path is None:
+        path = own_file(base) if base is not None and deltas.are_possible() else None
+        if base is None or path is None or base.nbytes != offer.nbytes or not offer.nbytes:
             with _ask(connection, offer, incoming.nbytes) as response:
                 return take(response)
-        old = np.memmap(path, np.uint8, "r")
+        old = deltas.mapped_path(path)
         with _ask(connection, offer, incoming.nbytes, {BASE: base.key}) as response:
-            if BASE in response.headers and old.size == offer.nbytes:
+            if BASE in response.headers:
                 return take_delta(old, response)
             return take(response)
 
-    def take_delta(old: deltas.Bytes, response: HTTPResponse) -> None:
+    def take_delta(old: memoryview, response: HTTPResponse) -> None:
         def read(count: int) -> bytes:
             data = response.read(count)
             if len(data) < count:
@@ -155,7 +154,7 @@ async def download(
 
         while incoming.nbytes < offer.nbytes:
             chunk = old[incoming.nbytes : incoming.nbytes + deltas.CHUNK]
-            incoming.write([deltas.decoded(chunk, read).data])
+            incoming.write([deltas.decoded(chunk, read)])
 
     def take(response: HTTPResponse) -> None:
         if response.length != offer.nbytes - incoming.nbytes:

@@ -18,7 +18,6 @@ from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from typing import BinaryIO
 
-import numpy as np
 from aiohttp import ClientError, web
 from aiohttp.abc import AbstractStreamWriter
 
@@ -136,14 +135,14 @@ async def send_file(request: web.BaseRequest, file: BinaryIO, idle_s: float) -> 
     return response
 
 
-def alike(folder: Folder, base: str, file: BinaryIO) -> tuple[deltas.Bytes, deltas.Bytes] | None:
+def alike(folder: Folder, base: str, file: BinaryIO) -> tuple[memoryview, memoryview] | None:
     """The bundle of the key `base` and the one in the file, if what differs is worth sending."""
     nbytes = nbytes_of(file)
     try:
         with folder.open(base) as other:
-            if not nbytes or nbytes_of(other) != nbytes:
+            if not nbytes or nbytes_of(other) != nbytes or not deltas.are_possible():
                 return None
-            old, new = (np.memmap(each, np.uint8, "r") for each in (other, file))
+            old, new = deltas.mapped(other), deltas.mapped(file)
     except OSError:
         return None  # not here, or not any more
     return (old, new) if deltas.size_of_delta(old, new) < _LARGEST_DELTA else None
@@ -155,11 +154,11 @@ def starts_a_chunk(request: web.BaseRequest, file: BinaryIO) -> bool:
 
 
 async def send_delta(
-    request: web.BaseRequest, base: deltas.Bytes, bundle: deltas.Bytes, idle_s: float
+    request: web.BaseRequest, base: memoryview, bundle: memoryview, idle_s: float
 ) -> web.StreamResponse:
     """Answer with what differs between the base that the client has and the bundle, from the chunk
     on that it asks for. Raises as `send_file`."""
-    first = first_byte(request, bundle.size)
+    first = first_byte(request, len(bundle))
     response = web.StreamResponse(
         status=206 if first else 200, headers={BASE: request.headers[BASE]}
     )
@@ -174,9 +173,9 @@ async def send_delta(
     return response
 
 
-async def _encoded(base: deltas.Bytes, bundle: deltas.Bytes, first: int) -> AsyncIterator[bytes]:
+async def _encoded(base: memoryview, bundle: memoryview, first: int) -> AsyncIterator[bytes]:
     """The delta's chunks, some of which are made in threads while others are used."""
-    starts = iter(range(first, bundle.size, deltas.CHUNK))
+    starts = iter(range(first, len(bundle), deltas.CHUNK))
     ahead: deque[asyncio.Task[bytes]] = deque()
     try:
         while True:

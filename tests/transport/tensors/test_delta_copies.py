@@ -55,7 +55,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     made: list[int] = []
 
     def decode(base, read, real=deltas.decoded):
-        made.append(base.size)
+        made.append(len(base))
         return real(base, read)
 
     monkeypatch.setattr(deltas, "decoded", decode)
