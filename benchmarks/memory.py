@@ -179,7 +179,11 @@ def of_trainer(folder: Path, name: str, tuning: str) -> tuple[int, int]:
     )
     # What the model itself keeps, such as embeddings, is there when the second trainer comes.
     Trainer(model, training, sampler, seed=0).train(0, batch)
-    with LiveMemory() as live:
+    transformer = model.transformer
+    there = [*transformer.parameters(), *transformer.buffers(), batch.latents, batch.advantages]
+    for module in transformer.modules():  # tables of positions are no buffers
+        there += [value for value in vars(module).values() if isinstance(value, Tensor)]
+    with LiveMemory(there) as live:
         trainer = Trainer(model, training, sampler, seed=0)
         trainer.train(0, batch)
         gc.collect()

@@ -69,7 +69,7 @@ class MemoryPlan:
     saving: int
     """Bytes of host memory that a worker needs while it saves the state of training."""
     trainer_store: int
-    """Bytes in the store of a node with workers that train."""
+    """Bytes in the store of a node with all workers that train."""
     denoiser_store: int
     """Bytes in the store of any other node."""
 
@@ -100,7 +100,7 @@ def memory_plan(job: JobSpec, checkpoint: CheckpointInfo, *, nbytes: int = BFLOA
         loading=nbytes * max(checkpoint.parameters, *checkpoint.frozen.values(), 0),
         resting=nbytes * _encoders(checkpoint) if on_accelerator else 0,
         saving=-(-saved // shards),
-        trainer_store=copies + _STATES * -(-saved // shards),
+        trainer_store=copies + _STATES * saved,
         denoiser_store=copies,
     )
 
@@ -129,10 +129,9 @@ def saved_bytes(training: TrainingSpec) -> int:
 
 
 def least_store(job: JobSpec, checkpoint: CheckpointInfo) -> int:
-    """Bytes that the store of a node with workers that train holds at least."""
+    """Bytes that the store of a node with all workers that train holds at least."""
     published = _VERSIONS * _published_bytes(job, BFLOAT16)
-    state = -(-saved_bytes(job.training) // _shards(job))
-    return (published + _STATES * state) * checkpoint.trainable
+    return (published + _STATES * saved_bytes(job.training)) * checkpoint.trainable
 
 
 def adapters_of(job: JobSpec, checkpoint: CheckpointInfo) -> Adapters | None:

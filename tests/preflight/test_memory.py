@@ -18,7 +18,6 @@ from spotlight.preflight.memory import (
     FLOAT32,
     Part,
     WorkerMemory,
-    least_store,
     memory_plan,
     saved_bytes,
 )
@@ -83,7 +82,6 @@ def test_sharded_ranks_share_out_what_training_keeps(make_job: Callable[..., Job
     one, quarter = (memory_plan(job, checkpoint).trainer for job in (whole, shared))
     for name in ("weights to train", "gradients", "Adam's moments", "averaged weights"):
         assert part(quarter, name).nbytes == part(one, name).nbytes / 4
-    assert least_store(shared, checkpoint) < least_store(whole, checkpoint)
 
 
 def test_guidance_keeps_the_activations_of_two_passes_unless_it_is_an_input(
