@@ -85,6 +85,14 @@ def cases(folder: Path, *, narrow: bool) -> Iterator[Case]:
         yield Case(name, info.family, info.facts, grid, changes)
 
 
+def _tensors_of(transformer: Any) -> Iterator[Tensor]:
+    """All that it is made of; tables of positions are neither parameters nor buffers."""
+    yield from transformer.parameters()
+    yield from transformer.buffers()
+    for module in transformer.modules():
+        yield from (value for value in vars(module).values() if isinstance(value, Tensor))
+
+
 class Passes:
     """Both passes of one training step of one sample."""
 
@@ -109,9 +117,8 @@ class Passes:
     def there(self) -> list[Tensor]:
         """All tensors that are there before."""
         given = [self._latents, self._sigmas, *self._conditioning.values()]
-        parameters = list(self.transformer.parameters())
-        gradients = [one.grad for one in parameters if one.grad is not None]
-        return [*parameters, *gradients, *self.transformer.buffers(), *given]
+        gradients = [it.grad for it in self.transformer.parameters() if it.grad is not None]
+        return [*_tensors_of(self.transformer), *gradients, *given]
 
     def forward(self) -> Tensor:
         """The velocity."""
@@ -179,11 +186,7 @@ def of_trainer(folder: Path, name: str, tuning: str) -> tuple[int, int]:
     )
     # What the model itself keeps, such as embeddings, is there when the second trainer comes.
     Trainer(model, training, sampler, seed=0).train(0, batch)
-    transformer = model.transformer
-    there = [*transformer.parameters(), *transformer.buffers(), batch.latents, batch.advantages]
-    for module in transformer.modules():  # tables of positions are no buffers
-        there += [value for value in vars(module).values() if isinstance(value, Tensor)]
-    with LiveMemory(there) as live:
+    with LiveMemory([*_tensors_of(model.transformer), batch.latents, batch.advantages]) as live:
         trainer = Trainer(model, training, sampler, seed=0)
         trainer.train(0, batch)
         gc.collect()
