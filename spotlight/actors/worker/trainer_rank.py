@@ -263,7 +263,7 @@ class TrainerRank(Actor):
 
         def require_wanted() -> None:
             if self._seat != seat:
-                raise SpotlightError("given up before all ranks had come")
+                raise SpotlightError("given up before its state and all ranks were there")
 
         def build() -> tuple[Model, Trainer]:
             shared, spec = self._shared, message.job.model
@@ -276,7 +276,7 @@ class TrainerRank(Actor):
             return model, trainer
 
         with self._context.busy("loading", "trainer"):
-            state = [await self._fetch_state(part, seat) for part in message.own_parts]
+            state = [await self._fetch_part(part, require_wanted) for part in message.own_parts]
             await self._shared.fetch(message.job.model)
             model, trainer = await self._context.on_accelerator(build)
         if self._seat == seat:
@@ -287,12 +287,8 @@ class TrainerRank(Actor):
             trainer.close()
         return self._report()
 
-    async def _fetch_state(self, offers: Sequence[BundleOffer], seat: _Seat) -> State:
+    async def _fetch_part(self, offers: Sequence[BundleOffer], wanted: Callable[[], None]) -> State:
         """A part, from whoever has it. Raises `TransferFailed` when nobody has it any more."""
-
-        def require_wanted() -> None:
-            if self._seat != seat:
-                raise SpotlightError("given up before its state was there")
 
         async def attempt() -> State:
             for offer in offers[:-1]:
@@ -303,9 +299,7 @@ class TrainerRank(Actor):
             return await self._engine.fetch_state(offers[-1])
 
         timings, what = self._context.timings.delivery, "the state of training"
-        return await until_transferred(
-            attempt, what, timings=timings, require_wanted=require_wanted
-        )
+        return await until_transferred(attempt, what, timings=timings, require_wanted=wanted)
 
     async def _train(self, training: _Training, message: Train) -> TrainerReport:
         loop = asyncio.get_running_loop()
