@@ -14,13 +14,23 @@ from spotlight.preflight.checks import check
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("name", example_names())
+RECIPES = [name for name in example_names() if name.startswith("recipes/")]
+"""For checkpoints of the hub, which tests never ask; `tests/jobs/test_recipes.py` checks them."""
+
+
+@pytest.mark.parametrize("name", sorted({*example_names()} - {*RECIPES}))
 def test_every_example_passes_the_checks(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     file, *_ = write_job_file(tmp_path / "job.yaml", name)
     check(load_job(file), run_folder=tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_can_be_begun_with(name: str, tmp_path: Path) -> None:
+    (file,) = write_job_file(tmp_path / "job.yaml", name)
+    assert load_job(file).model.checkpoint.startswith("hf:")
 
 
 def test_an_example_in_a_folder_of_its_own_comes_with_what_lies_beside_it(tmp_path: Path) -> None:
