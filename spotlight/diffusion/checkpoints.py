@@ -93,7 +93,18 @@ def _load_transformer(
     transformer.to(device).eval()
     if spec.tuning == "lora":
         add_adapters(transformer, spec.lora, family.targets(spec.lora))
+    _choose_attention(transformer, spec.attention)
     return transformer
+
+
+def _choose_attention(transformer: Any, kernels: str) -> None:
+    """Raises `MissingDependency` where they are not installed, or not usable."""
+    if kernels == "native":
+        return
+    try:
+        transformer.set_attention_backend(kernels)
+    except (RuntimeError, ValueError, ImportError) as error:
+        raise MissingDependency(f"`model.attention: {kernels}` cannot be used: {error}") from error
 
 
 def add_adapters(transformer: Any, lora: LoraSpec, targets: Sequence[str]) -> None:

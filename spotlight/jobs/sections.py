@@ -64,6 +64,10 @@ class ModelSpec(Section, frozen=True, kw_only=True):
     """Train all weights of the transformer, or only low-rank adapters."""
     lora: LoraSpec = LoraSpec()
     """The adapters; unused by `full`."""
+    attention: Literal["native", "flash", "flash_varlen"] = "native"
+    """The attention kernels, in rollouts and in training alike: those that torch chooses, or those
+    of the package flash-attn, which only a GPU has. `flash` takes no mask, as Qwen-Image needs one;
+    `flash_varlen` does. With flash-attn every worker denoises alone (`sampler.degree` is 1)."""
     negative_prompt: str = " "
     """What guidance pushes away from, in rollouts, training and validation alike; Qwen-Image's
     authors recommend a single space. Unused where `sampler.guidance` and `validation.guidance` are

@@ -54,8 +54,10 @@ class CheckpointInfo(msgspec.Struct, frozen=True, kw_only=True):
     do not tell."""
     heads: int
     """Attention heads of the transformer."""
+    attention: str
+    """The kernels that the job asks for."""
     fingerprint: str
-    """The same for checkpoints whose denoising steps take the same time."""
+    """The same for checkpoints, and kernels, whose denoising steps take the same time."""
 
     @property
     def frozen_parameters(self) -> int:
@@ -104,6 +106,8 @@ class CheckpointInfo(msgspec.Struct, frozen=True, kw_only=True):
         """Why so many members cannot denoise an image of that many tokens together; None when they
         can.
         """
+        if degree > 1 and self.attention != "native":
+            return f"attention of `model.attention: {self.attention}` cannot be shared out"
         return refusal(
             degree,
             heads=self.heads,
@@ -120,6 +124,8 @@ class CheckpointInfo(msgspec.Struct, frozen=True, kw_only=True):
         Whether attention can go round in a ring depends on the device, which only a worker knows:
         a degree that needs one is only among them if it is `wished`.
         """
+        if self.attention != "native":
+            return (1,)
         most = min(most, image_tokens)
         plain = possible_degrees(
             min(most, self.heads),
@@ -152,7 +158,8 @@ def inspect_checkpoint(model: ModelSpec) -> CheckpointInfo:
         vocabulary=facts.vocabulary,
         text_tokens=facts.shared_text,
         heads=facts.heads,
-        fingerprint=hashlib.sha256(msgspec.json.encode(config)).hexdigest()[:16],
+        attention=model.attention,
+        fingerprint=hashlib.sha256(msgspec.json.encode((config, model.attention))).hexdigest()[:16],
     )
 
 

@@ -441,6 +441,17 @@ def test_a_degree_that_needs_a_ring_is_only_planned_if_it_is_wished(make_job: Ma
     assert info.degrees(16, 128, wished=9) == (1, 2), "a text of 8 tokens cannot"
 
 
+def test_attention_that_cannot_be_shared_out_is_denoised_alone(
+    make_job: MakeJob, checkpoint: Path
+) -> None:
+    flash = {"checkpoint": str(checkpoint), "attention": "flash_varlen"}
+    size = {"height": 32, "width": 64}
+    info = preflight.check(make_job(model=flash, sampler=size)).checkpoint
+    assert info.degrees(8, 128) == (1,)
+    with pytest.raises(JobError, match=r"sampler.degree: attention of `model.attention"):
+        preflight.check(make_job(model=flash, sampler=size | {"degree": 2}))
+
+
 def test_the_fingerprint_is_that_of_the_shape_of_the_model(
     make_job: MakeJob, checkpoint: Path
 ) -> None:
