@@ -20,16 +20,16 @@ from typing import Any
 import msgspec
 
 from spotlight.diffusion.checkpoint_files import read_json, read_weights
+from spotlight.diffusion.hub_cache import (
+    INDEX,
+    NOT,
+    SMALL,
+    WEIGHTS,
+    CheckpointFolder,
+)
 from spotlight.errors import CheckpointError, HubUnreachable, MissingDependency
 from spotlight.files import cache_folder
 from spotlight.jobs.hub_names import HubName
-
-_INDEX = "model_index.json"
-_PARTS = ("transformer", "scheduler", "vae", "text_encoder*", "tokenizer*")
-_SMALL = (_INDEX, *(f"{part}/*.{end}" for part in _PARTS for end in ("json", "txt", "model")))
-_WEIGHTS = tuple(f"{part}/*.safetensors" for part in _PARTS)
-_NOT = ("*.fp16.*", "*.fp16-*", "*.bf16.*", "*.bf16-*")
-"""Copies of the weights in another precision."""
 
 
 def downloaded(name: HubName) -> Path:
@@ -40,21 +40,46 @@ def downloaded(name: HubName) -> Path:
     `MissingDependency`.
     """
     name = pinned(name)
-    whole = _in_cache(name)
-    if whole is None and _is_offline():
+    whole = cached(name)
+    if whole is None and is_offline():
         raise _forbidden(name)
-    return whole or _snapshot(name, (*_SMALL, *_WEIGHTS))
+    return whole or _snapshot(name, (*SMALL, *WEIGHTS))
+
+
+def cached(name: HubName) -> Path | None:
+    """The folder of a checkpoint, named by its commit, that is whole in the cache; None if it is
+    not. Nobody is asked. Raises `MissingDependency`.
+    """
+    with suppress(CheckpointError):
+        folder = _snapshot(name, (*SMALL, *WEIGHTS), offline=True)
+        if _is_whole(folder):
+            return folder
+    return None
+
+
+def folder_of(name: HubName) -> CheckpointFolder:
+    """Where the files of a checkpoint go that come from other machines."""
+    from huggingface_hub import constants
+
+    return CheckpointFolder(Path(constants.HF_HUB_CACHE).expanduser().resolve(), name)
+
+
+def is_offline() -> bool:
+    """Whether nobody may be asked; where the hub's library is."""
+    from huggingface_hub import constants
+
+    return bool(constants.HF_HUB_OFFLINE)
 
 
 def described(name: HubName) -> Path:
     """A folder that says of the checkpoint all but its weights. Raises as `downloaded`."""
     name = pinned(name)
-    whole = _in_cache(name)
+    whole = cached(name)
     if whole is not None:
         return whole
-    if _is_offline():
+    if is_offline():
         raise _forbidden(name)
-    small = _snapshot(name, _SMALL)
+    small = _snapshot(name, SMALL)
     folder = cache_folder() / "checkpoints" / name.repository.replace("/", "--") / name.revision
     if not folder.is_dir():
         with _errors_of(name):
@@ -68,7 +93,7 @@ def pinned(name: HubName) -> HubName:
     """
     if name.is_pinned:
         return name
-    found = HubName(name.repository, _snapshot(name, (_INDEX,)).name)
+    found = HubName(name.repository, _snapshot(name, (INDEX,)).name)
     assert found.is_pinned, "the hub's cache names a folder by its commit"
     return found
 
@@ -81,25 +106,17 @@ def _snapshot(name: HubName, wanted: tuple[str, ...], *, offline: bool = False) 
             name.repository,
             revision=name.revision,
             allow_patterns=list(wanted),
-            ignore_patterns=list(_NOT),
+            ignore_patterns=list(NOT),
             local_files_only=offline,
         )
     return Path(folder)
-
-
-def _in_cache(name: HubName) -> Path | None:
-    with suppress(CheckpointError):
-        folder = _snapshot(name, (*_SMALL, *_WEIGHTS), offline=True)
-        if _is_whole(folder):
-            return folder
-    return None
 
 
 def _is_whole(folder: Path) -> bool:
     """Whether every part is there, with all of its weights: the cache keeps what an interrupted
     download has left."""
     try:
-        entries = read_json(folder / _INDEX, dict[str, Any])
+        entries = read_json(folder / INDEX, dict[str, Any])
         for part, entry in entries.items():
             if isinstance(entry, list) and entry and isinstance(entry[0], str):
                 if not (folder / part).is_dir():
@@ -153,12 +170,6 @@ def _forbidden(name: HubName) -> CheckpointError:
     )
 
 
-def _is_offline() -> bool:
-    from huggingface_hub import constants
-
-    return bool(constants.HF_HUB_OFFLINE)
-
-
 @contextmanager
 def _errors_of(name: HubName) -> Iterator[None]:
     """What the hub's library raises, as our errors."""
@@ -191,7 +202,7 @@ def _errors_of(name: HubName) -> Iterator[None]:
             f" or a commit that {where}/commits/main lists"
         ) from error
     except any_error as error:
-        if _is_offline():
+        if is_offline():
             raise _forbidden(name) from error
         reason = str(error).partition("\n")[0]
         raise HubUnreachable(

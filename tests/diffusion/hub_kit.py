@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,6 +37,13 @@ class Hub:
     def files(self) -> list[str]:
         found = (path.relative_to(self.folder) for path in self.folder.rglob("*") if path.is_file())
         return sorted(path.as_posix() for path in found)
+
+    def checksum(self, name: str) -> str:
+        """As the hub says it: git's of small files."""
+        data = self.read(name)
+        if name.endswith(".safetensors"):
+            return hashlib.sha256(data).hexdigest()
+        return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
 
     def nbytes_sent(self, ending: str) -> int:
         return sum(len(self.read(name.split()[0])) for name in self.sent if name.endswith(ending))
@@ -80,15 +89,14 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             self._send(200, data, {"Content-Type": "application/json"}, with_body)
 
         def _entry(self, name: str) -> dict[str, object]:
-            data = hub.read(name)
-            oid = hashlib.sha1(data).hexdigest()
-            return {"type": "file", "path": name, "size": len(data), "oid": oid}
+            size, oid = len(hub.read(name)), hub.checksum(name)
+            return {"type": "file", "path": name, "size": size, "oid": oid}
 
         def _file(self, name: str, commit: str, with_body: bool) -> None:
             if name not in hub.files():
                 return self._send(404, b"", {"X-Error-Code": "EntryNotFound"}, with_body)
             data, status = hub.read(name), 200
-            headers = {"ETag": f'"{hashlib.sha1(data).hexdigest()}"', "X-Repo-Commit": commit}
+            headers = {"ETag": f'"{hub.checksum(name)}"', "X-Repo-Commit": commit}
             wanted = self.headers.get("range", "")
             if wanted:
                 first, _, last = wanted.removeprefix("bytes=").partition("-")
@@ -112,24 +120,44 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
 
 
 @contextmanager
-def serving(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """The library asks this hub, and its cache is empty."""
+def listening(folder: Path) -> Iterator[tuple[Hub, str]]:
+    """A hub that has this folder, and where it listens."""
     hub = Hub(folder)
     server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(hub))
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     host, port = server.server_address[:2]
-    here = f"http://{host}:{port}"
-    template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, here)
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-    monkeypatch.setattr(constants, "ENDPOINT", here)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
-    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-    monkeypatch.setattr(constants, "HF_HUB_DISABLE_PROGRESS_BARS", True)
     try:
-        yield hub
+        yield hub, f"http://{host}:{port}"
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@contextmanager
+def serving(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """The library asks this hub, and its cache is empty."""
+    with listening(folder) as (hub, here):
+        template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, here)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "ENDPOINT", here)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_PROGRESS_BARS", True)
+        yield hub
+
+
+def fill_cache(folder: Path, cache: Path) -> Path:
+    """Have a cache with all files of a folder, as the library makes it; returns the folder of the
+    commit."""
+    hub, place = Hub(folder), cache / f"models--{REPOSITORY.replace('/', '--')}"
+    (place / "blobs").mkdir(parents=True)
+    snapshot = place / "snapshots" / COMMIT
+    for name in hub.files():
+        blob = shutil.copy(folder / name, place / "blobs" / hub.checksum(name))
+        link = snapshot / name
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(os.path.relpath(blob, link.parent))
+    return snapshot

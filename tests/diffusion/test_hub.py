@@ -22,7 +22,7 @@ from spotlight.preflight.checkpoint_facts import inspect_checkpoint
 from spotlight.preflight.checks import check, check_work, settled
 from spotlight.preflight.trainable import trainable_shapes
 from spotlight.testing.tiny_families import make_tiny_checkpoint
-from tests.diffusion.hub_kit import COMMIT, REPOSITORY, Hub, serving
+from tests.diffusion.hub_kit import COMMIT, REPOSITORY, Hub, fill_cache, serving
 
 NAME = HubName(REPOSITORY, "main")
 FIXED = HubName(REPOSITORY, COMMIT)
@@ -60,16 +60,9 @@ def cached(original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     """A cache that has it, with links as the library makes them, on a machine without a network."""
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    place = tmp_path / "cache" / f"models--{REPOSITORY.replace('/', '--')}"
-    snapshot = place / "snapshots" / COMMIT
-    (place / "refs").mkdir(parents=True)
-    (place / "blobs").mkdir()
-    (place / "refs" / "main").write_text(COMMIT)
-    for number, path in enumerate(path for path in original.rglob("*") if path.is_file()):
-        blob = shutil.copy(path, place / "blobs" / str(number))
-        link = snapshot / path.relative_to(original)
-        link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(blob)
+    snapshot = fill_cache(original, tmp_path / "cache")
+    (snapshot.parents[1] / "refs").mkdir()
+    (snapshot.parents[1] / "refs" / "main").write_text(COMMIT)
     return snapshot
 
 

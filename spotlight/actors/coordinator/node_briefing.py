@@ -1,5 +1,6 @@
-"""The job's part of the nodes' plans: the job, which weights to hold and where to pull them, and
-the waiting work. Plans are repeated until the nodes' reports agree.
+"""The job's part of the nodes' plans: the job, where to take its checkpoint from, which weights to
+hold and where to pull them, and the waiting work. Plans are repeated until the nodes' reports
+agree.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ import math
 from collections.abc import Callable
 
 from spotlight.actors.coordinator.backlog_shares import BacklogShares
+from spotlight.actors.coordinator.checkpoint_spread import CheckpointSpread
 from spotlight.actors.coordinator.node_plans import NodePlans
 from spotlight.actors.coordinator.publications import Publications
 from spotlight.actors.coordinator.roster import Roster
 from spotlight.actors.protocol import Membership, NodeReport
 from spotlight.actors.runtime import Actor
 from spotlight.jobs import WorkSpec
+from spotlight.timings import Timings
 from spotlight.transport.tensors import ArtifactStore
 
 _DEMANDS_PER_S = 2000
@@ -53,6 +56,7 @@ class NodeBriefing:
         is_over: Callable[[], bool],
         trainers: Callable[[], frozenset[str]] = frozenset,
         seconds_left: Callable[[], float | None] = lambda: None,
+        timings: Timings = Timings(),
     ) -> None:
         self._plans = plans
         self._runner = runner
@@ -66,12 +70,14 @@ class NodeBriefing:
         self._is_over = is_over
         self._trainers = trainers
         self._seconds_left = seconds_left
+        self._checkpoints = CheckpointSpread(work.model.checkpoint, roster, timings.checkpoints)
         self._shared_at = -math.inf
         """When nodes were told of the backlog last, on the loop's clock."""
         self._sharing: asyncio.Task[None] | None = None
 
     def repeat(self, *, everything: bool) -> None:
         """See what is new by now; `everything`: also what must be told again and again."""
+        self._spread_checkpoint()
         self._spread_weights()
         self.share_backlog(again=everything)
 
@@ -87,12 +93,16 @@ class NodeBriefing:
             membership = Membership(self._runner.ref, self._dispatcher.ref, sink)
             self._plans.prepare(node.node, self._job_id, self._work, membership)
         has_tried = self._plans.agrees(node)
+        if self._checkpoints.note(node, self._now(), has_tried=has_tried):
+            self._spread_checkpoint()
         if self._publications.note(node, self._now(), has_tried=has_tried) or has_changed:
             self._spread_weights(*([node.node] if has_changed else []))
 
     def node_gone(self, name: str) -> None:
         """Others may pull weights elsewhere."""
         self._publications.node_changed(name)
+        self._checkpoints.gone(name)
+        self._spread_checkpoint()
         self._spread_weights()
 
     def weights_published(self) -> None:
@@ -132,6 +142,14 @@ class NodeBriefing:
     def end_job(self) -> None:
         """Tell all nodes that the job is over."""
         self._plans.end_job()
+
+    def _spread_checkpoint(self) -> None:
+        """Tell nodes where they take the checkpoint from, if that is new."""
+        if self._is_over():
+            return
+        for name, source in self._checkpoints.directions(self._now()):
+            self._plans.take_checkpoint(name, source)
+        self._plans.send()
 
     def _spread_weights(self, *again: str) -> None:
         """Tell nodes where they pull weights from, if that is new, or `again`."""

@@ -15,6 +15,7 @@ import msgspec
 
 from spotlight.actors.protocol import (
     Acknowledged,
+    CheckpointSource,
     Demand,
     JobPlan,
     Membership,
@@ -46,8 +47,9 @@ class _Node:
     has_spec_of: str = ""
     """The job whose spec it has."""
     job: JobPlan | None = None
-    """With its spec, and without its weights."""
+    """With its spec, and without what is told beside it."""
     weights: dict[int, WeightsOffer] = field(default_factory=dict)
+    checkpoint: CheckpointSource | None = None
     demand: Demand | None = None
     notice: _Notice | None = None
     sick: tuple[SickWorker, ...] = ()
@@ -111,7 +113,7 @@ class NodePlans:
         self._versions = ()
         self._trainers_term = 0
         for node in self._nodes.values():
-            node.job = node.demand = None
+            node.job = node.demand = node.checkpoint = None
             node.weights.clear()
 
     def end_job(self) -> None:
@@ -135,6 +137,13 @@ class NodePlans:
         """Where a node pulls a weights version from now on; it tries again, if it failed."""
         if name in self._nodes:
             self._nodes[name].weights[offer.version] = offer
+            self._changed[name] = None
+
+    def take_checkpoint(self, name: str, source: CheckpointSource | None) -> None:
+        """Where a node takes the checkpoint of the job from."""
+        node = self._nodes.get(name)
+        if node is not None and node.checkpoint != source:
+            node.checkpoint = source
             self._changed[name] = None
 
     def keep(self, versions: Iterable[int]) -> None:
@@ -184,6 +193,7 @@ class NodePlans:
                 weights=_in_order(node.weights.values()),
                 versions=self._versions,
                 trainers_term=self._trainers_term,
+                checkpoint=node.checkpoint,
                 spec=None if node.has_spec_of == job.job_id else job.spec,
             )
         notice = None

@@ -1,5 +1,5 @@
 """The node scheduler: starts and watches the workers of one machine, plans their SP groups, and
-keeps the node's copy of the weights.
+keeps the node's copy of the weights and of the checkpoint.
 
 Messages in: WorkerUp, WorkerReport (workers); NodePlan (coordinator); Down (coordinator gone).
 Messages out: NodeReport (coordinator); WorkerPlan (workers).
@@ -29,6 +29,7 @@ import msgspec
 import structlog
 
 from spotlight.actors.node.accelerators import environment_of
+from spotlight.actors.node.checkpoint_files import CheckpointFiles
 from spotlight.actors.node.coordinator_link import CoordinatorLink
 from spotlight.actors.node.leaving import Leaving
 from spotlight.actors.node.liveness import until_silent
@@ -102,7 +103,8 @@ class NodeScheduler(Actor):
         self._liveness: dict[str, asyncio.Task[None]] = {}
         self._job: JobPlan | None = None
         """That of the latest plan, with its spec."""
-        self._weights = WeightsCopies(self, store, self._on_weights, timings.weights)
+        self._weights = WeightsCopies(self, store, self._on_files, timings.weights)
+        self._checkpoint = CheckpointFiles(self, store, self._on_files, timings)
         self._grouping = Grouping(
             self, settings.name, lambda worker: self._plans.change(worker), timings.node
         )
@@ -193,23 +195,25 @@ class NodeScheduler(Actor):
                 return  # it is told again with its spec
             self._grouping.end_job()
             self._weights.begin(job.job_id)
+            self._checkpoint.begin(job.spec.model.checkpoint)
             log.debug("job_begun", actor="node")
         elif job.spec is None:
             job = msgspec.structs.replace(job, spec=known.spec)
         self._job = job
         self._lives.follow_job(job)
         self._weights.follow(job.weights, job.versions)
+        self._checkpoint.follow(job.checkpoint)
         self._tell_workers_job()
 
-    def _on_weights(self) -> None:
-        """A version has come, or could not be had."""
+    def _on_files(self) -> None:
+        """A version, or the checkpoint, has come, or could not be had."""
         self._tell_workers_job()
         self._link.report()
 
     def _tell_workers_job(self) -> None:
-        job = self._job
+        job = self._job if self._checkpoint.may_begin else None
         if job is not None:
-            job = msgspec.structs.replace(job, weights=self._weights.held)
+            job = msgspec.structs.replace(job, weights=self._weights.held, checkpoint=None)
         self._plans.set_job(job)
 
     @handles(WorkerReport, only=_from_its_leader)
@@ -226,10 +230,12 @@ class NodeScheduler(Actor):
             self._lives.follow_job(None)
             self._tell_workers_job()
             self._weights.begin("")
+            self._checkpoint.begin("")
 
     def _note(self, report: WorkerReport) -> None:
         self._plans.note(report)
         self._grouping.note(report)
+        self._checkpoint.note(report)
         if self._lives.note(report):
             self._link.report()
         if self._plans.is_drained(report):
@@ -266,6 +272,7 @@ class NodeScheduler(Actor):
             job_id=self._job.job_id if self._job is not None else "",
             weights=self._weights.held,
             missed=self._weights.missed,
+            checkpoint=self._checkpoint.state,
             size=self._settings.workers,
             troubles=self._lives.troubles,
         )

@@ -10,7 +10,7 @@ import contextlib
 import mmap
 import secrets
 import select
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
@@ -186,6 +186,35 @@ async def download(
         await exchange(offer.store, f"get {offer.key}", way, timings, limit_s)
     if incoming.checksum != offer.checksum:
         raise _damaged(offer)
+
+
+async def stream(
+    offer: BundleOffer,
+    first: int,
+    write: Callable[[memoryview], None],
+    timings: TransferTimings = TransferTimings(),
+) -> None:
+    """Hand `write` the parts of an offered bundle from its byte `first` on, in a thread and as they
+    come; whoever writes them checks them.
+
+    Raises `TransferFailed` if not all come in time, and what `write` raises.
+    """
+
+    def receive(connection: HTTPConnection) -> None:
+        left = offer.nbytes - first
+        with _ask(connection, offer, first) as response:
+            if response.length != left:
+                raise _damaged(offer)
+            buffer = memoryview(bytearray(min(_CHUNK, left)))
+            while count := response.readinto(buffer):
+                write(buffer[:count])
+                left -= count
+        if left:
+            raise TransferFailed("the connection closed in the middle of a bundle")
+
+    if first < offer.nbytes:
+        limit_s = limit_s_of(offer.nbytes, timings)
+        await exchange(offer.store, f"get {offer.key}", receive, timings, limit_s)
 
 
 def limit_s_of(nbytes: int, timings: TransferTimings) -> float:

@@ -16,9 +16,10 @@ import asyncio
 import hashlib
 import hmac
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from pathlib import Path
+from typing import BinaryIO
 
 from aiohttp import web
 from isal.isal_zlib import crc32
@@ -102,6 +103,8 @@ class BundleStore:
         self._owners: dict[bytes, str] = {}
         """Whose a token is, by digests: how long it takes to look one up tells nothing about the
         others."""
+        self._lent: Mapping[str, Path] = {}
+        """Files outside of the folder, by key."""
         self._begun: dict[tuple[str, int, int], Incoming] = {}
         """Copies that broke off, by key, size and checksum."""
         self._whole_bytes_per_s = float("inf")
@@ -253,6 +256,11 @@ class BundleStore:
             where = error.filename or self._folder.root
             raise TransferFailed(f"{what}: {where}: {error.strerror}") from error
 
+    def lend(self, files: Mapping[str, Path]) -> None:
+        """Have readers get these files by their keys, too, wherever they lie; and none that were
+        lent before."""
+        self._lent = {checked(key): path for key, path in files.items()}
+
     def delete(self, prefix: str) -> None:
         """Drop a bundle or a folder of bundles; nothing happens if it is not there."""
         self._folder.delete(prefix)
@@ -325,7 +333,7 @@ class BundleStore:
 
     async def _send(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
-            file = self._folder.open(key_of(request))
+            file = self._open(key_of(request))
         except OSError as error:
             raise TransferRefused(HTTPStatus.NOT_FOUND, "no such bundle") from error
         with file:
@@ -337,6 +345,10 @@ class BundleStore:
                 if pair is not None and starts_a_chunk(request, file):
                     return await send_delta(request, *pair, self._timings.idle_limit_s)
             return await send_file(request, file, self._timings.idle_limit_s)
+
+    def _open(self, key: str) -> BinaryIO:
+        lent = self._lent.get(key)
+        return self._folder.open(key) if lent is None else lent.open("rb", buffering=0)
 
     # --- on any thread ---
 
