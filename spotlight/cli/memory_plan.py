@@ -51,6 +51,7 @@ def _rows(plan: MemoryPlan, store: Path) -> Iterator[tuple[str, str, str]]:
     yield "most at one time", _said(plan.trainer.most), _said(plan.denoiser.most)
     yield "host memory while loading", _said(plan.loading), _said(plan.loading)
     yield "host memory for encoders", _said(plan.resting), _said(plan.resting)
+    yield "host memory for training", _said(plan.training), ""
     yield "host memory while saving", _said(plan.saving), ""
     free = shutil.disk_usage(store).free
     said = f"the node's store ({store}: {_said(free)} free here)"

@@ -72,7 +72,7 @@ class _Change:
     def of(self, job: JobSpec) -> JobSpec:
         """The job with it."""
         if self.field == "model.tuning":  # adapters are not shared out
-            whole = msgspec.structs.replace(job.training, sharded=False)
+            whole = msgspec.structs.replace(job.training, sharded=False, cpu_offload=False)
             job = msgspec.structs.replace(job, training=whole)
         section, _, field = self.field.partition(".")
         changed = msgspec.structs.replace(getattr(job, section), **{field: self.value})
@@ -118,6 +118,8 @@ def _changes(job: JobSpec) -> Iterator[_Change]:
         for more in (2, 4, 8):
             if not job.samples_per_iteration % (training.updates_per_iteration * ranks * more):
                 yield _Change("training.ranks", ranks * more)
+        if not training.cpu_offload and (training.sharded or ranks == 1):
+            yield _Change("training.cpu_offload", True)
         yield _Change("model.tuning", "lora")
     for fours in _halves((sampler.frames - 1) // 4, 1):
         yield _Change("sampler.frames", 4 * fours + 1)

@@ -66,6 +66,8 @@ class MemoryPlan:
     """Bytes of host memory that a worker needs while it loads its largest part."""
     resting: int
     """Bytes of host memory in which a worker's text encoders rest while nothing is encoded."""
+    training: int
+    """Bytes of host memory in which a worker that trains keeps what is offloaded."""
     saving: int
     """Bytes of host memory that a worker needs while it saves the state of training."""
     trainer_store: int
@@ -90,15 +92,17 @@ def memory_plan(job: JobSpec, checkpoint: CheckpointInfo, *, nbytes: int = BFLOA
         Part(name, -(-size * trained // shards))
         for name, size in trained_bytes(job.training).items()
     ]
+    on_accelerator = nbytes == BFLOAT16
+    offloaded = kept if job.training.cpu_offload and on_accelerator else []
     training = _training_parts(job, checkpoint, nbytes)
     saved = saved_bytes(job.training) * trained
     copies = (_VERSIONS + _EVALUATIONS) * _published_bytes(job, nbytes) * trained
-    on_accelerator = nbytes == BFLOAT16
     return MemoryPlan(
-        WorkerMemory((*held, *kept, *training, *denoising)),
+        WorkerMemory((*held, *([] if offloaded else kept), *training, *denoising)),
         WorkerMemory((*held, *denoising)),
         loading=nbytes * max(checkpoint.parameters, *checkpoint.frozen.values(), 0),
         resting=nbytes * _encoders(checkpoint) if on_accelerator else 0,
+        training=sum(part.nbytes for part in offloaded),
         saving=-(-saved // shards),
         trainer_store=copies + _STATES * saved,
         denoiser_store=copies,
@@ -106,8 +110,9 @@ def memory_plan(job: JobSpec, checkpoint: CheckpointInfo, *, nbytes: int = BFLOA
 
 
 def trained_bytes(training: TrainingSpec) -> dict[str, int]:
-    """Bytes that a trainer keeps on its accelerator of every number that it trains, by what for;
-    all of them float32. What ranks share out of it is the same for each kind.
+    """Bytes that a trainer keeps of every number that it trains, by what for: on its accelerator,
+    or in host memory if it is offloaded; all of them float32. What ranks share out of it is the
+    same for each kind.
     """
     kept = {
         "weights to train": FLOAT32,
@@ -196,13 +201,16 @@ def _training_parts(job: JobSpec, checkpoint: CheckpointInfo, nbytes: int) -> li
     shards, whole = _shards(job), nbytes * checkpoint.parameters
     if shards > 1:
         blocks = _WHOLE_BLOCKS * whole // len(of_pass.blocks)
+        if training.cpu_offload:  # else they are added to the gradient where they arise
+            gradients = -(-FLOAT32 * checkpoint.trainable // shards)
+            parts.append(Part("gradients of a pass", gradients, "training"))
         return [
             *parts,
             Part("rows of an own transformer", -(-FLOAT32 * checkpoint.parameters // shards)),
             Part("blocks made whole (about)", blocks, "training"),
             Part("the own transformer, whole", whole, "starting"),
         ]
-    if job.model.tuning == "full" and nbytes < FLOAT32:
+    if job.model.tuning == "full" and (nbytes < FLOAT32 or training.cpu_offload):
         # They come as activations go: what is left of these is one block's.
         left = of_pass.working + max(block.kept for block in of_pass.blocks)
         gradients = max(0, nbytes * checkpoint.trainable - (peak - left))

@@ -24,9 +24,10 @@ class ShardedWeights(FlatWeights):
     the other. The vectors of all ranks together hold every value once.
     """
 
-    def __init__(self, model: DiffusionModel, group: Group) -> None:
+    def __init__(self, model: DiffusionModel, group: Group, *, offloaded: bool = False) -> None:
         """Shards the model's transformer, with rank 0's weights; raises as `FlatWeights`."""
         self._group: Group = group
+        self._offloaded = offloaded
         dtypes = [parameter.dtype for parameter in trainable(model).values()]
         shard(model.transformer, group)
         self._hold(trainable(model), dtypes)
@@ -45,13 +46,13 @@ class ShardedWeights(FlatWeights):
     def reduce_gradient(self) -> float:
         """The norm of the whole gradient; raises `TransportError`."""
         norm = torch.linalg.vector_norm(self.gradient, dtype=torch.float64)
-        square = norm.square().reshape(1)
+        square = norm.square().reshape(1).to(self._device)
         self._group.all_reduce(square)
         return math.sqrt(square.item())
 
     def most_passes(self, passes: Sequence[int]) -> list[int]:
         """The most that any rank has, of each number; raises `TransportError`."""
-        own = torch.tensor(passes, device=self.values.device)
+        own = torch.tensor(passes, device=self._device)
         every = [torch.empty_like(own) for _ in range(self._group.world)]
         self._group.all_gather(every, own)
         most: list[int] = torch.stack(every).amax(dim=0).tolist()
@@ -74,15 +75,15 @@ class ShardedWeights(FlatWeights):
 
     def _gathered(self, values: Tensor, turns: Iterable[Sequence[int | None]]) -> dict[str, Tensor]:
         """The parameters that this rank gets, where each rank gets one in every turn, or none."""
-        others = (~values.isfinite()).sum().reshape(1)
+        others = (~values.isfinite()).sum().reshape(1).to(self._device)
         self._group.all_reduce(others)
         require_finite(int(others))
         views, found = self._views(values.detach()), {}
         for turn in turns:
             sent = [
-                values.new_empty(0, dtype=torch.uint8)
+                torch.empty(0, dtype=torch.uint8, device=self._device)
                 if index is None
-                else views[index].to(self._dtypes[index]).flatten().view(torch.uint8)
+                else views[index].to(self._device, self._dtypes[index]).flatten().view(torch.uint8)
                 for index in turn
             ]
             wanted = turn[self._group.rank]

@@ -57,10 +57,13 @@ class Trainer:
         rank: int = 0,
         world: int = 1,
         group: Group | None = None,
+        measures_drift: bool = False,
     ) -> None:
         """Starts from the model's weights (rank 0's, when there are several ranks); with
         `training.sharded`, ranks that share a group shard the model. A learning rate that falls
-        does so over the `iterations` of the job; a constant one needs none.
+        does so over the `iterations` of the job; a constant one needs none. `measures_drift` adds
+        `drift` to the metrics, of a loss with an old policy: the mean squared change of the
+        velocity that the rollout weights give for a few rows, divided by its mean square.
 
         Raises `JobError` or `CheckpointError` when job and model do not fit, `ValueError` when
         there are several ranks without a group or a rate that falls without `iterations`, and
@@ -78,7 +81,8 @@ class Trainer:
         self._loss = build_loss(model, training, sampler)
         model.checkpoint_activations(training.activation_checkpointing)
         is_sharded = training.sharded and group is not None
-        self._weights = (ShardedWeights if is_sharded else FlatWeights)(model, group)
+        kind = ShardedWeights if is_sharded else FlatWeights
+        self._weights = kind(model, group, offloaded=training.cpu_offload)
         values = self._weights.values
         values.grad = self._weights.gradient
         self._optimizer = torch.optim.AdamW(
@@ -93,6 +97,7 @@ class Trainer:
         keeps_old = self._loss.uses_old_policy and training.rollout_decay > 0
         self._old = values.clone() if keeps_old else None
         self._reference = values.clone() if training.kl > 0 else None
+        self._measures_drift = measures_drift and self._loss.uses_old_policy
         self._updates = 0
         if iterations is None and training.learning_rate_schedule != "constant":
             raise ValueError(f"iterations: a {training.learning_rate_schedule} rate needs them")
@@ -130,6 +135,7 @@ class Trainer:
         idle = [all_of_them - own for all_of_them, own in zip(most, passes, strict=True)]
         old = self._old_velocities(forwards, terms, idle)
         reference = self._velocities(forwards, terms, idle, self._reference)
+        sampled = self._few_velocities(forwards, terms[0]) if self._measures_drift else None
         weights.install(weights.values)
         reports = []
         for update, hand in enumerate(hands):
@@ -148,7 +154,12 @@ class Trainer:
             )
             self._old.lerp_(weights.values, 1 - decay)
         report = {name: sum(r[name] for r in reports) / len(reports) for name in reports[0]}
-        return report | {f"first_{name}": reports[0][name] for name in self._loss.metrics}
+        report |= {f"first_{name}": reports[0][name] for name in self._loss.metrics}
+        if sampled is not None:
+            moved = self._few_velocities(forwards, terms[0])
+            report["drift"] = self._relative_change(sampled, moved)
+            weights.install(weights.values)
+        return report
 
     def own_samples(self, iteration: int, count: int) -> list[int]:
         """Which samples of an iteration's `count` this rank trains on, in canonical order."""
@@ -286,6 +297,24 @@ class Trainer:
             for _ in range(others):
                 forwards.idle(update)
         return found
+
+    def _few_velocities(self, forwards: Forwards, terms: Terms) -> Tensor:
+        """Those that the rollout weights give for the first of these rows, float64; none of a rank
+        that has no rows."""
+        rows = torch.arange(min(len(terms), self._training.micro_batch))
+        few, own = terms.select(rows, torch.device("cpu")), min(len(rows), 1)
+        (most,) = self._weights.most_passes([own])
+        (passes,) = self._velocities(forwards, [few], [most - own], self._rollout_values)
+        return torch.cat([torch.zeros(0), *(each.flatten() for each in passes or ())]).double()
+
+    def _relative_change(self, before: Tensor, after: Tensor) -> float:
+        """Mean square of the difference over the mean square of `before`, of all ranks' rows."""
+        sums = torch.stack([(after - before).square().sum(), before.square().sum()])
+        sums = sums.to(self._model.device)
+        if self._group is not None:
+            self._group.all_reduce(sums)
+        change, size = sums.tolist()
+        return change / size if size else math.inf
 
     def _accumulate(
         self,

@@ -33,15 +33,18 @@ class Rows:
 
 
 class FlatWeights:
-    """`values` [P] and `gradient` [P], float32, on the model's device, in the order of `names`; the
-    same on all ranks of a group.
+    """`values` [P] and `gradient` [P], float32, on the model's device or, `offloaded`, on the CPU,
+    in the order of `names`; the same on all ranks of a group.
     """
 
-    def __init__(self, model: DiffusionModel, group: Group | None = None) -> None:
+    def __init__(
+        self, model: DiffusionModel, group: Group | None = None, *, offloaded: bool = False
+    ) -> None:
         """Starts from the model's weights, of rank 0 if there is a group; raises `CheckpointError`
         when nothing is trainable, and `TransportError`.
         """
         self._group = group
+        self._offloaded = offloaded
         parameters = trainable(model)
         self._hold(parameters, [parameter.dtype for parameter in parameters.values()])
         if group is not None:
@@ -54,7 +57,10 @@ class FlatWeights:
         self._dtypes = dtypes
         self._held = [_held(parameter) for parameter in self._parameters]
         self._sizes = [held.numel() for held in self._held]
-        self.values = torch.cat([held.flatten().float() for held in self._held])
+        self._device = self._held[0].device
+        place = "cpu" if self._offloaded else self._device
+        self.values = torch.empty(sum(self._sizes), dtype=torch.float32, device=place)
+        torch._foreach_copy_(self._views(self.values), self._held)
         self.gradient = torch.zeros_like(self.values)
 
     @property
@@ -74,13 +80,13 @@ class FlatWeights:
         """Zero `gradient` and let backward passes add to it."""
         self.gradient.zero_()
         for parameter, view in zip(self._parameters, self._views(self.gradient), strict=True):
-            parameter.grad = _like(parameter, view) if parameter.dtype == torch.float32 else None
+            parameter.grad = _like(parameter, view) if self._adds_itself(parameter) else None
 
     def collect_gradients(self) -> None:
-        """Call after every backward pass: adds what autograd could not add in float32 itself."""
+        """Call after every backward pass: adds what autograd could not add to `gradient` itself."""
         for parameter, view in zip(self._parameters, self._views(self.gradient), strict=True):
-            if parameter.dtype != torch.float32 and parameter.grad is not None:
-                view.add_(parameter.grad)
+            if not self._adds_itself(parameter) and parameter.grad is not None:
+                view.add_(_held(parameter.grad).to(view.device))
                 parameter.grad = None
 
     def reduce_gradient(self) -> float:
@@ -135,6 +141,10 @@ class FlatWeights:
             name: view.detach().to("cpu", dtype, copy=True)
             for name, dtype, view in views[share(self._sizes, part, parts)]
         }
+
+    def _adds_itself(self, parameter: Tensor) -> bool:
+        """Whether autograd adds to the parameter's part of `gradient`."""
+        return parameter.dtype == torch.float32 and not self._offloaded
 
     def _views(self, values: Tensor) -> list[Tensor]:
         parts = torch.split(values, self._sizes)

@@ -37,11 +37,31 @@ def job(place: Workplace) -> Path:
 
 
 @pytest.fixture(scope="module")
+def offloaded(place: Workplace, job: Path) -> Path:
+    """The same, with what training keeps in host memory."""
+    data = yaml.safe_load(job.read_text())
+    data["training"]["cpu_offload"] = True
+    path = place.folder / "offloaded.yaml"
+    path.write_text(yaml.safe_dump(data))
+    return path
+
+
+@pytest.fixture(scope="module")
 def calm(place: Workplace, job: Path) -> Path:
     """A run that nothing happens to."""
     done = place.spotlight("run", job, "--run-folder", "calm")
     assert done.code == 0, done.errors + done.output
     return place.folder / "calm"
+
+
+def test_a_run_that_offloads_has_the_same_bits(
+    place: Workplace, offloaded: Path, calm: Path
+) -> None:
+    run = place.folder / "offloaded"
+    done = place.spotlight("run", offloaded, "--run-folder", run)
+    assert done.code == 0, done.errors + done.output
+    last = checkpoint_path(4)
+    assert same_bits(load_file(run / last), load_file(calm / last))
 
 
 @pytest.mark.parametrize("victim", ["a rank", "a node"])
@@ -77,7 +97,7 @@ def test_a_run_is_resumed_by_another_number_of_ranks(place: Workplace, job: Path
     process.terminate()
     process.wait(60)
     config = yaml.safe_load((run / "config.yaml").read_text())
-    config["training"] |= {"ranks": 1, "sharded": False}
+    config["training"] |= {"ranks": 1, "sharded": False, "cpu_offload": True}
     (run / "config.yaml").write_text(yaml.safe_dump(config))
     done = place.spotlight("run", "--resume", run)
     assert done.code == 0, done.errors + done.output

@@ -16,10 +16,12 @@ from spotlight.preflight.checkpoint_facts import CheckpointInfo, inspect_checkpo
 from spotlight.preflight.gpus import GPUS, gpu_nbytes, require_fit
 from spotlight.preflight.memory import (
     FLOAT32,
+    MemoryPlan,
     Part,
     WorkerMemory,
     memory_plan,
     saved_bytes,
+    trained_bytes,
 )
 from spotlight.testing.outlines import OUTLINES, write_outline
 from spotlight.testing.tiny_families import make_tiny_checkpoint
@@ -82,6 +84,55 @@ def test_sharded_ranks_share_out_what_training_keeps(make_job: Callable[..., Job
     one, quarter = (memory_plan(job, checkpoint).trainer for job in (whole, shared))
     for name in ("weights to train", "gradients", "Adam's moments", "averaged weights"):
         assert part(quarter, name).nbytes == part(one, name).nbytes / 4
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_what_is_offloaded_is_in_host_memory_and_gradients_of_a_pass_are_not(
+    make_job: Callable[..., JobSpec], ranks: int
+) -> None:
+    def plan(offloaded: bool) -> MemoryPlan:
+        training = {"ranks": ranks, "sharded": True, "cpu_offload": offloaded, "kl": 0.1}
+        job = make_job(model={"tuning": "full"}, training=training)
+        return memory_plan(job, inspect_checkpoint(job.model))
+
+    before, after = plan(False), plan(True)
+    assert before.training == 0
+    state = 24 * 20_430_401_088 // ranks
+    assert after.training == state
+    names = {each.name for each in after.trainer.parts}
+    assert {each.name for each in before.trainer.parts} - names == set(
+        trained_bytes(make_job(training={"kl": 0.1}).training)
+    )
+    saved = before.trainer.in_phase("always") - after.trainer.in_phase("always")
+    assert saved == state
+    if ranks > 1:
+        gradients = part(after.trainer, "gradients of a pass").nbytes
+        assert gradients == 4 * 20_430_401_088 // ranks
+    assert after.denoiser == before.denoiser
+
+
+def test_on_a_cpu_nothing_is_elsewhere_than_in_host_memory(
+    make_job: Callable[..., JobSpec],
+) -> None:
+    training = {"sharded": True, "cpu_offload": True}
+    job = make_job(model={"tuning": "full"}, training=training)
+    plan = memory_plan(job, inspect_checkpoint(job.model), nbytes=FLOAT32)
+    assert plan.training == 0
+    assert part(plan.trainer, "Adam's moments").nbytes == 8 * 20_430_401_088
+
+
+def test_a_single_rank_that_does_not_fit_is_told_to_offload(
+    make_job: Callable[..., JobSpec],
+) -> None:
+    training = {"micro_batch": 1, "activation_checkpointing": True}
+    job = make_job("wan2.1-t2v-1.3b", model={"tuning": "full"}, training=training)
+    with pytest.raises(JobError) as error:
+        require_fit(job, inspect_checkpoint(job.model), gpu_nbytes("32g"))
+    assert error.value.path == "training.cpu_offload"
+    job = make_job(
+        "wan2.1-t2v-1.3b", model={"tuning": "full"}, training=training | {"cpu_offload": True}
+    )
+    assert require_fit(job, inspect_checkpoint(job.model), gpu_nbytes("32g"))
 
 
 def test_guidance_keeps_the_activations_of_two_passes_unless_it_is_an_input(

@@ -25,6 +25,7 @@ CASES = {
     "old policy and reference": ("fake", {"rollout_decay": 0.5, "kl": 0.1}, NFT, SAMPLER, 8),
     "uneven shares": ("fake", {"micro_batch": 2}, NFT, SAMPLER, 7),
     "fewer samples than ranks": ("fake", {"rollout_decay": 0.5}, NFT, SAMPLER, 3),
+    "offloaded": ("fake", {"cpu_offload": True, "kl": 0.1, "micro_batch": 2}, NFT, SAMPLER, 7),
     "flow grpo": ("fake", {}, GRPO, NOISY, 7),
     "qwen-image with guidance": ("qwen", {"micro_batch": 4}, NFT, QWEN, 5),
 }

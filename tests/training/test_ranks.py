@@ -18,6 +18,7 @@ from .fakes import GRPO, NFT, NOISY, SAMPLER, FakeModel, make_batch, same_bits
 TIMEOUT_S = 30.0
 RULES = {
     "nft": (msgspec.structs.replace(NFT, rollout_decay=0.5, kl=0.1), SAMPLER),
+    "nft-noisiest": (msgspec.structs.replace(NFT, nft_times=5, nft_noisiest=0.5), SAMPLER),
     "grpo": (GRPO, NOISY),
 }
 

@@ -5,11 +5,13 @@ import pytest
 import torch
 from torch.distributed.fsdp import FSDPModule
 
+from spotlight.training.sharded_weights import ShardedWeights
 from spotlight.training.sharding import shard
 from spotlight.training.trainer import Trainer
+from spotlight.training.weights import FlatWeights
 from spotlight.transport.collectives import init_group
 
-from .fakes import GRPO, NFT, NOISY, SAMPLER, FakeModel, make_batch
+from .fakes import GRPO, NFT, NOISY, SAMPLER, FakeModel, make_batch, same_bits
 from .qwen import SIZE, tiny_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:FSDP2-wrapped module:UserWarning")
@@ -61,6 +63,43 @@ def test_activations_may_be_computed_twice(group):
         trainer.train(0, make_batch(tiny_model(), sampler, count=4))
         states.append(trainer.state_dict())
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_offloaded_weights_learn_the_same_bits(group, sharded, dtype):
+    sampler = msgspec.structs.replace(SAMPLER, **SIZE)
+    states, published = [], []
+    for offloaded in (False, True):
+        model = tiny_model()
+        batch = make_batch(model, sampler, count=4)
+        model.transformer.to(dtype)
+        spec = msgspec.structs.replace(
+            NFT, sharded=sharded, cpu_offload=offloaded, micro_batch=3, kl=0.1
+        )
+        trainer = Trainer(model, spec, sampler, seed=0, group=group if sharded else None)
+        trainer.train(0, batch)
+        trainer.train(1, batch)
+        states.append(trainer.state_dict())
+        published.append(trainer.rollout_state())
+    assert same_bits(*states)
+    assert same_bits(*published)
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_offloaded_gradients_are_taken_from_the_model_after_every_pass(group, sharded):
+    model = tiny_model()
+    kind = ShardedWeights if sharded else FlatWeights
+    weights = kind(model, group if sharded else None, offloaded=True)
+    parameters = list(model.transformer.parameters())
+    assert weights.values.device == weights.gradient.device == torch.device("cpu")
+    weights.start_gradients()
+    for count in (1, 2):
+        assert all(parameter.grad is None for parameter in parameters)
+        for parameter in parameters:
+            parameter.grad = torch.ones_like(parameter)
+        weights.collect_gradients()
+        assert torch.equal(weights.gradient, torch.full_like(weights.gradient, count))
 
 
 def test_a_rank_without_a_group_has_everything_whole():

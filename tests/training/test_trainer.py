@@ -26,6 +26,7 @@ RULES = [
         SAMPLER,
         id="nft-old-policy-that-grows",
     ),
+    pytest.param(msgspec.structs.replace(NFT, nft_noisiest=0.5), SAMPLER, id="nft-noisiest"),
     pytest.param(msgspec.structs.replace(NFT, loss="awm", kl=0.1), SAMPLER, id="awm"),
     pytest.param(
         msgspec.structs.replace(GRPO, loss="grpo_guard", clip_range=0.1), NOISY, id="grpo-guard"
@@ -209,6 +210,34 @@ def test_one_update_is_adamw_on_the_clipped_mean_gradient():
     torch.testing.assert_close(flat(trainer.rollout_state()), plain, rtol=1e-5, atol=1e-6)
 
 
+def test_an_update_on_the_noisiest_times_is_plain_torch_on_their_rows():
+    training = msgspec.structs.replace(NFT, nft_times=4, updates_per_iteration=1, gradient_clip=1e6)
+    model, batch = FakeModel(), make_batch(FakeModel())
+    (hand,) = deal(8, 1, key(0, 3))
+    terms = build(training)._terms(3, 0, batch, hand)
+    noisiest = terms.sigmas.view(8, 4).topk(2).indices + torch.arange(0, 32, 4)[:, None]
+    terms = terms.select(noisiest.flatten(), model.device)
+
+    prompts = model.encode_prompts([batch.prompts[row] for row in terms.samples])
+    velocity = model.velocity(terms.latents, terms.sigmas, prompts, height=8, width=8)
+    clean, s = batch.latents[terms.samples], terms.sigmas[:, None, None]
+    old, share = velocity.detach(), (batch.advantages[terms.samples] / 10 + 0.5).clamp(0, 1)
+    loss = torch.zeros(())
+    for weight, change in ((share, velocity - old), (1 - share, old - velocity)):
+        miss = terms.latents - s * (old + change) - clean  # with a strength of 1
+        scale = miss.detach().abs().mean(dim=(1, 2)).clamp(min=1e-5)
+        loss = loss + 5 * (weight * (miss**2).mean(dim=(1, 2)) / scale).mean()
+    loss.backward()
+    parameters = list(model.transformer.parameters())
+    torch.optim.AdamW(parameters, lr=1e-2, weight_decay=1e-4).step()
+
+    trainer = build(msgspec.structs.replace(training, nft_noisiest=0.5))
+    report = trainer.train(3, batch)
+    assert report["loss"] == pytest.approx(loss.item(), rel=1e-5)
+    plain = torch.cat([parameter.detach().flatten() for parameter in parameters])
+    torch.testing.assert_close(flat(trainer.rollout_state()), plain, rtol=1e-4, atol=1e-5)
+
+
 def test_the_optimizer_steps_by_the_rate_of_each_update():
     """In its first update Adam moves every weight by the learning rate."""
     training = msgspec.structs.replace(
@@ -248,6 +277,50 @@ def test_nft_makes_no_needless_forward_passes(decay):
     trainer = build(msgspec.structs.replace(NFT, rollout_decay=decay), model=model)
     trainer.train(0, make_batch(FakeModel()))
     assert model.batch_sizes == [8] * (3 if decay == 0 else 4)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.5])
+def test_the_drift_is_how_far_the_rollout_weights_move_the_velocity(decay):
+    """A plain PyTorch loop over the same rows says the same."""
+    training = msgspec.structs.replace(NFT, rollout_decay=decay, micro_batch=3)
+    batch, plain = make_batch(FakeModel()), FakeModel()
+    trainer = Trainer(FakeModel(), training, SAMPLER, seed=0, iterations=10, measures_drift=True)
+    (hand, _) = deal(8, 2, key(0, 5))
+    terms = trainer._terms(5, 0, batch, hand)
+    prompts = plain.encode_prompts([batch.prompts[row] for row in terms.samples[:3]])
+    velocities = []
+    for weights in (trainer.rollout_state(), None):
+        if weights is None:
+            drift = trainer.train(5, batch)["drift"]
+            newest, weights = trainer.state_dict(), trainer.rollout_state()
+        plain.load_trainable_state(weights)
+        with torch.no_grad():
+            velocities.append(
+                plain.velocity(terms.latents[:3], terms.sigmas[:3], prompts, height=8, width=8)
+            )
+    before, after = velocities
+    assert drift > 0
+    assert drift == pytest.approx(
+        ((after - before).square().mean() / before.square().mean()).item(), rel=1e-4
+    )
+    model = trainer._model.trainable_state()
+    assert all(
+        torch.equal(model[name.removeprefix("weights/")], tensor)
+        for name, tensor in newest.items()
+        if name.startswith("weights/")
+    ), "the model holds the newest weights again"
+
+
+def test_the_drift_is_measured_only_where_it_is_asked_for():
+    assert "drift" not in build().train(0, make_batch(FakeModel()))
+
+
+def test_half_of_the_flow_times_take_half_of_the_rows():
+    model = FakeModel()
+    build(msgspec.structs.replace(NFT, nft_noisiest=0.5), model=model).train(
+        0, make_batch(FakeModel())
+    )
+    assert model.batch_sizes == [4] * 3
 
 
 def test_grpo_replays_at_one_batch_size_and_starts_at_ratio_1():
