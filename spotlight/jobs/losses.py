@@ -98,6 +98,12 @@ def misfit(
         )
     if not replays(samplers):
         return None
+    if training.nft_noisiest < 1:
+        return (
+            "training.nft_noisiest",
+            f"must be 1 with {name}, which trains on the sampler's own noisy steps and draws no"
+            " flow times; leave it out, or choose the steps by `sampler.window`",
+        )
     if sampler.noise_level <= 0:
         return (
             "sampler.noise_level",

@@ -132,6 +132,10 @@ class ExplorationSpec(Section, frozen=True, kw_only=True):
     iteration's previews, and training takes the prompts whose kept seeds contrast most. [times]"""
     preview_steps: int | None = None
     """Denoising steps of a preview; the rollout's when absent. [steps]"""
+    reuse: bool = False
+    """Train on the chosen previews themselves, which are made with the weights of the iteration
+    before: nothing is denoised again, and training goes on at once. It needs DiffusionNFT, and
+    previews with the steps of a rollout."""
     probes: int = 4
     """Previewed seeds, drawn at random, that each iteration regenerates whether or not they were
     chosen, to see whether previews predict rewards; exploration shrinks, or stops, when they do
@@ -159,6 +163,17 @@ class ExplorationSpec(Section, frozen=True, kw_only=True):
             self.probes == 0 or self.probes >= 2,
             "probes",
             f"must be 0, or at least 2 to be compared, not {self.probes}",
+        )
+        require(
+            not self.reuse or (self.mode != "none" and self.weights == "previous"),
+            "reuse",
+            "needs previews that are made while training runs: another `mode` than `none`, and"
+            " `weights: previous`",
+        )
+        require(
+            not self.reuse or self.effort == "fixed",
+            "reuse",
+            "needs `effort: fixed`: only previews with the steps of a rollout can be trained on",
         )
         require(
             self.preview_steps is None or self.preview_steps >= 1,

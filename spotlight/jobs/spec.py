@@ -147,6 +147,7 @@ class JobSpec(Section, frozen=True, kw_only=True):
             f"must be at most `sampler.steps` ({self.sampler.steps}), not {preview_steps}: a"
             " preview should be cheap",
         )
+        self._require_reusable_previews()
         require(
             samples % (self.training.updates_per_iteration * self.training.ranks) == 0,
             "training.updates_per_iteration",
@@ -157,6 +158,18 @@ class JobSpec(Section, frozen=True, kw_only=True):
             not self.training.sharded or self.model.tuning == "full",
             "training.sharded",
             "needs `model.tuning: full`: adapters are small enough for every rank; leave it out",
+        )
+        require(
+            not self.training.cpu_offload or self.model.tuning == "full",
+            "training.cpu_offload",
+            "needs `model.tuning: full`: adapters are small enough for the accelerator; leave it"
+            " out",
+        )
+        require(
+            not self.training.cpu_offload or self.training.sharded or self.training.ranks == 1,
+            "training.cpu_offload",
+            f"needs `training.sharded: true` with {self.training.ranks} ranks: each would keep all"
+            " of it in host memory otherwise",
         )
         updates = self.iterations * self.training.updates_per_iteration
         require(
@@ -185,6 +198,23 @@ class JobSpec(Section, frozen=True, kw_only=True):
             problem = misfit(self.training.loss, facts.samplers, self.sampler, self.training)
             if problem is not None:
                 require(False, *problem)
+
+    def _require_reusable_previews(self) -> None:
+        if not self.exploration.reuse:
+            return
+        require(
+            self.training.loss == "diffusion_nft",
+            "exploration.reuse",
+            f"needs `training.loss: diffusion_nft`, not `{self.training.loss}`: only it can train"
+            " on samples of older weights as they are",
+        )
+        require(
+            self.exploration.preview_steps in (None, self.sampler.steps),
+            "exploration.preview_steps",
+            f"must be {self.sampler.steps} as `sampler.steps`, or absent, with"
+            f" `exploration.reuse`, not {self.exploration.preview_steps}: the previews are the"
+            " samples",
+        )
 
     def _require_rewards(self) -> None:
         require(bool(self.rewards), "rewards", "name at least one, such as `- kind: ocr`")
@@ -222,6 +252,11 @@ class JobSpec(Section, frozen=True, kw_only=True):
     def rewards_of(self, kind: RequestKind) -> tuple[RewardSpec, ...]:
         """What the images of a kind of request are scored by."""
         return self.measured_rewards if kind == "evaluation" else self.rewards
+
+    @property
+    def trained_on(self) -> tuple[RequestKind, ...]:
+        """The kinds of requests whose samples may be trained on."""
+        return ("rollout", "preview") if self.exploration.reuse else ("rollout",)
 
     @property
     def explored_prompts(self) -> int:

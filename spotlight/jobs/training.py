@@ -30,6 +30,10 @@ class TrainingSpec(Section, frozen=True, kw_only=True):
     """Share out weights, gradients, optimizer and averages over the trainer ranks (FSDP2), for
     models that one accelerator cannot train whole. Only with `model.tuning: full`; a single rank
     has everything."""
+    cpu_offload: bool = False
+    """Keep the float32 weights, their gradient, the optimizer, averages and references in host
+    memory, and step there: the accelerator has what computes. Slower; only with
+    `model.tuning: full`, and with `training.sharded` where there are several ranks."""
     updates_per_iteration: int = 2
     """Optimizer steps per iteration; the samples are divided among them. [steps]"""
     micro_batch: int = 32
@@ -74,6 +78,10 @@ class TrainingSpec(Section, frozen=True, kw_only=True):
     """`b` of DiffusionNFT."""
     nft_times: int = 4
     """Random flow times per sample and update of DiffusionNFT and AWM. [draws]"""
+    nft_noisiest: float = 1.0
+    """Share of these flow times that is trained on: the noisiest of every sample, rounded to whole
+    ones, halves up, and one at least. Training takes as much less time. Only with DiffusionNFT,
+    AWM, and losses of your own that noise samples anew (`Noised`)."""
     awm_kl: float = 1.0
     """AWM's weight of the distance to the old policy."""
     clip_range: float | None = None
@@ -103,6 +111,8 @@ class TrainingSpec(Section, frozen=True, kw_only=True):
         ):
             value = getattr(self, field)
             require(value is None or value > 0, field, f"must be positive, not {value}")
+        share = self.nft_noisiest
+        require(0 < share <= 1, "nft_noisiest", f"must be in (0, 1], not {share}")
         for field in ("ema_decay", "rollout_decay"):
             require(0 <= getattr(self, field) < 1, field, "must be in [0, 1)")
         require(
@@ -114,3 +124,8 @@ class TrainingSpec(Section, frozen=True, kw_only=True):
             require(getattr(self, field) >= 0, field, "must not be negative")
         require_at_most(self, MOST_IN_BATCH, "micro_batch")
         require_at_most(self, MOST_REPEATS, "nft_times")
+
+    @property
+    def trained_times(self) -> int:
+        """Flow times per sample and update that DiffusionNFT and AWM train on."""
+        return max(1, int(self.nft_noisiest * self.nft_times + 0.5))

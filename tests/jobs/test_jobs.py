@@ -193,6 +193,8 @@ def test_an_item_of_a_list_is_named_by_its_place() -> None:
         ("training.updates_per_iteration", 0),
         ("training.micro_batch", 0),
         ("training.nft_times", 0),
+        ("training.nft_noisiest", 0.0),
+        ("training.nft_noisiest", 1.01),
         ("training.learning_rate", 0.0),
         ("training.gradient_clip", 0.0),
         ("training.advantage_clip", -1.0),
@@ -234,6 +236,7 @@ def test_a_value_out_of_bounds_is_named(path: str, value: object) -> None:
         ("sampler.guidance", 1),
         ("sampler.window.latest", 2),
         ("training.ema_decay", 0.0),
+        ("training.nft_noisiest", 1e-9),
         ("training.warmup_updates", 79),
         ("pools.spot.nodes", 0),
     ],
@@ -385,6 +388,15 @@ def test_flow_grpo_needs_noise(kind: str) -> None:
     assert error.path == "sampler.noise_level" and "above 0 with flow_grpo" in error.problem
 
 
+@pytest.mark.parametrize("loss", ["flow_grpo", "grpo_guard"])
+def test_a_loss_that_draws_no_flow_times_cannot_train_on_the_noisiest(loss: str) -> None:
+    data = _with("training.loss", loss, _with("sampler.kind", "flow_sde"))
+    error = _problem(_with("training.nft_noisiest", 0.5, data))
+    assert error.path == "training.nft_noisiest" and f"must be 1 with {loss}" in error.problem
+    job_from_data(_with("training.nft_noisiest", 1, data))
+    job_from_data(_with("training.nft_noisiest", 0.5, _with("training.loss", "awm")))
+
+
 def test_pools_do_not_limit_the_trainer_ranks_of_a_job_for_a_cluster() -> None:
     job_from_data(_with("training.ranks", 4))
 
@@ -394,6 +406,16 @@ def test_only_all_weights_can_be_sharded() -> None:
     assert job_from_data(data).training.sharded
     error = _problem(_with("model.tuning", "lora", data))
     assert error.path == "training.sharded" and "needs `model.tuning: full`" in error.problem
+
+
+def test_only_all_weights_can_be_offloaded_and_only_once() -> None:
+    data = _with("training.cpu_offload", True)
+    assert job_from_data(data).training.cpu_offload
+    error = _problem(_with("model.tuning", "lora", data))
+    assert error.path == "training.cpu_offload" and "needs `model.tuning: full`" in error.problem
+    error = _problem(_with("training.ranks", 2, data))
+    assert error.path == "training.cpu_offload" and "`training.sharded: true`" in error.problem
+    assert job_from_data(_with("training.sharded", True, _with("training.ranks", 2, data)))
 
 
 def test_samples_are_dealt_out_evenly_over_updates() -> None:
@@ -534,6 +556,28 @@ def test_a_window_budget_needs_training_to_go_on_meanwhile() -> None:
     error = _problem(_with("exploration.weights", "fresh"))
     assert error.path == "exploration.budget"
     assert "`fixed` with fresh weights" in error.problem
+
+
+REUSE = {"exploration": {"mode": "uniform", "reuse": True}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "path"),
+    [
+        ({"training": {"loss": "awm"}}, "exploration.reuse"),
+        ({"exploration": {"reuse": True, "preview_steps": 2}}, "exploration.preview_steps"),
+        ({"exploration": {"reuse": True, "mode": "none"}}, "exploration.reuse"),
+        (
+            {"exploration": {"reuse": True, "weights": "fresh", "budget": "fixed"}},
+            "exploration.reuse",
+        ),
+        ({"exploration": {"reuse": True, "effort": "auto"}}, "exploration.reuse"),
+        ({"exploration": {"reuse": "yes"}}, "exploration.reuse"),
+    ],
+)
+def test_previews_that_cannot_be_trained_on_are_refused(changes: dict[str, Any], path: str) -> None:
+    job_from_data({**SMALLEST, **REUSE})
+    assert _problem({**SMALLEST, **REUSE, **changes}).path == path
 
 
 def test_prompts_of_a_random_choice_are_not_chosen_by_their_previews() -> None:

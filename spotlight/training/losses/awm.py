@@ -44,7 +44,7 @@ class AWM:
         self._noised = Noised(setup)
 
     def terms(self, batch: TrainingBatch, samples: Sequence[int], keys: Sequence[int]) -> Terms:
-        """`nft_times` rows per sample."""
+        """A row per sample and flow time that is trained on."""
         return self._noised.terms(batch, samples, keys)
 
     def evaluate(self, terms: Terms, velocities: Velocities) -> tuple[Tensor, dict[str, Tensor]]:

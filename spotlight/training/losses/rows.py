@@ -18,23 +18,29 @@ _TIMES_STREAM = 2**64 - 1
 
 
 class Noised:
-    """Clean samples with fresh noise, at `training.nft_times` random times of the schedule.
+    """Clean samples with fresh noise, at `training.nft_times` random times of the schedule, or only
+    at the noisiest of them.
 
     A sample's flow times are drawn without replacement until all are used: training happens exactly
     where sampling evaluates the model, as in DiffusionNFT's code, and they are spread rather than
-    clustered.
+    clustered. Those that `training.nft_noisiest` leaves out are drawn too, with their noise, so
+    that the rows which stay are the same as without it.
     """
 
     def __init__(self, setup: LossSetup) -> None:
         self._times = setup.training.nft_times
+        self._trained = setup.training.trained_times
         self._sigmas = setup.sigmas[:-1]
 
     def terms(self, batch: TrainingBatch, samples: Sequence[int], keys: Sequence[int]) -> Terms:
-        """As many rows per sample as there are times; `targets` are the velocities eps - x0."""
-        times = self._times
-        rows = torch.tensor(samples, dtype=torch.long).repeat_interleave(times)
-        noise = initial_noise(keys, (times, *batch.latents.shape[1:])).flatten(0, 1)
-        sigmas = self._sigmas[self._draw_times(keys)].flatten()
+        """As many rows per sample as there are times to train on, in the order drawn; `targets` are
+        the velocities eps - x0."""
+        rows = torch.tensor(samples, dtype=torch.long).repeat_interleave(self._trained)
+        drawn = self._sigmas[self._draw_times(keys)]
+        by_noise = drawn.argsort(dim=1, descending=True, stable=True)
+        own, trained = torch.arange(len(keys))[:, None], by_noise[:, : self._trained].sort().values
+        noise = initial_noise(keys, (self._times, *batch.latents.shape[1:]))
+        noise, sigmas = noise[own, trained].flatten(0, 1), drawn[own, trained].flatten()
         velocities = noise - batch.latents[rows]
         return Terms(
             samples=rows,

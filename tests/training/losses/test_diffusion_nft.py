@@ -70,6 +70,25 @@ def test_nft_times_repeat_only_when_all_are_used():
         assert len(set(row)) == 6
 
 
+@pytest.mark.parametrize(
+    ("times", "share", "kept"),
+    [(6, 1.0, 6), (6, 0.5, 3), (4, 0.25, 1), (5, 0.5, 3), (4, 0.01, 1), (6, 0.99, 6), (9, 0.5, 5)],
+)
+def test_the_noisiest_times_of_each_sample_are_trained_as_if_they_were_all(times, share, kept):
+    """Brute force: of the rows of every sample those with the greatest flow times, the one drawn
+    earlier of two that are equal, and nothing of them is changed."""
+    training = msgspec.structs.replace(NFT, nft_times=times)
+    _, everything = nft_terms(training)
+    _, terms = nft_terms(msgspec.structs.replace(training, nft_noisiest=share))
+    noisiest = []
+    for first in range(0, 8 * times, times):
+        rows = range(first, first + times)
+        by_noise = sorted(rows, key=lambda row: (-everything.sigmas[row].item(), row))
+        noisiest += sorted(by_noise[:kept])
+    for name, tensor in vars(everything).items():
+        assert torch.equal(getattr(terms, name), tensor[noisiest]), name
+
+
 def test_nft_noise_belongs_to_the_sample_not_to_its_place():
     loss, all_terms = nft_terms()
     batch = make_batch(FakeModel())
