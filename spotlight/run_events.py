@@ -174,6 +174,19 @@ class ExplorationReduced(RunEvent, frozen=True, kw_only=True, tag="exploration_r
     """Previews promise a gain in spread; the share of it that the samples had."""
 
 
+class SamplesRegenerated(RunEvent, frozen=True, kw_only=True, tag="samples_regenerated"):
+    """The weights have moved so far that previews are not trained on: their seeds are denoised
+    again."""
+
+    iteration: int
+    """The iteration whose samples are denoised again."""
+    drift: float | None
+    """Mean squared change of the velocity in the latest update, divided by its mean square; None if
+    it was not measured."""
+    most: float
+    """Up to which previews are trained on."""
+
+
 # --- nodes and workers ---
 
 

@@ -25,7 +25,7 @@ class IterationMetrics(RunMetrics, kw_only=True, tag="iteration"):
     iteration: int
     """Number of the iteration, from 0."""
     weights_version: int = 0
-    """Version of the weights that made the samples."""
+    """Version of the weights that made the samples, but for those that were previews."""
 
     publish_s: float | None = None
     """Time from the end of training to the first grant with the new weights."""
@@ -42,6 +42,8 @@ class IterationMetrics(RunMetrics, kw_only=True, tag="iteration"):
 
     samples: int = 0
     """Number of samples that were trained on."""
+    samples_reused: int = 0
+    """How many of these were previews, made with the weights of the iteration before."""
     samples_restored: int = 0
     """How many of these were made before a restart of the coordinator, and are not in
     `rollout_s`."""
@@ -63,9 +65,13 @@ class IterationMetrics(RunMetrics, kw_only=True, tag="iteration"):
     contrast: float | None = None
     """Root mean square over the prompt groups of the spread of their rewards."""
     contrast_at_random: float | None = None
-    """The same for as many random seeds, estimated from the rewards of probes."""
+    """The same for as many random seeds, estimated from the rewards of probes, or of all previews
+    where those are trained on."""
     loss: float | None = None
     """Mean loss of the update."""
+    drift: float | None = None
+    """With `exploration.reuse`: mean squared change of the velocity in the update, divided by its
+    mean square."""
     grad_norm: float | None = None
     """Norm of the gradient before it is clipped."""
     learning_rate: float | None = None
@@ -103,6 +109,11 @@ class IterationMetrics(RunMetrics, kw_only=True, tag="iteration"):
     exploration_share: float = 1.0
     """Share of the job's previews that exploration may make, for the next iteration; with fresh
     weights, for this one."""
+
+    @property
+    def rolled_out(self) -> int:
+        """Number of samples that were made in `rollout_s`."""
+        return self.samples - self.samples_restored - self.samples_reused
 
 
 class ValidationMetrics(RunMetrics, kw_only=True, tag="validation"):

@@ -162,6 +162,25 @@ class WeightsTimings(_Ordered):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CheckpointTimings(_Ordered):
+    """How long nodes wait for each other's files of a checkpoint of the hub."""
+
+    source_limit_s: float = 3600.0
+    """A node has the checkpoint by then from where it was sent, or others need not wait for it."""
+    unasked_s: float = 60.0
+    """One that may not ask the hub waits for so long for one to join that has the checkpoint, or
+    may ask."""
+    look_s: float = 2.0
+    """A node looks so often whether its workers have downloaded all of it."""
+    retry_pause_s: float = 1.0
+    """The pause before a transfer from another node goes on that broke off."""
+
+    ORDER: ClassVar[dict[str, str]] = {
+        "source_limit_s > unasked_s": "It is waited for longer, as it is under way.",
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
 class DispatchTimings(_Ordered):
     """When the table of requests takes something back."""
 
@@ -358,6 +377,7 @@ class Timings(_Ordered):
     delivery: DeliveryTimings = DeliveryTimings()
     transfers: TransferTimings = TransferTimings()
     weights: WeightsTimings = WeightsTimings()
+    checkpoints: CheckpointTimings = CheckpointTimings()
     dispatch: DispatchTimings = DispatchTimings()
     departure: DepartureTimings = DepartureTimings()
     rejoin: RejoinTimings = RejoinTimings()
@@ -393,6 +413,9 @@ class Timings(_Ordered):
         ),
         "coordinator.lost_rank_pause_s > connections.heartbeat_timeout_s": (
             "A process that is gone has been found gone by then."
+        ),
+        "worker.download_limit_s > checkpoints.source_limit_s": (
+            "Others wait for a download that may still end well, and not for longer."
         ),
         "runtime.start_limit_s > coordinator.read_limit_s": (
             "A coordinator that comes back reads the files of its job as it starts."

@@ -5,7 +5,12 @@
 
   start -> publish 0 -> explore 0 -> rollout 0 -> train 0 -> publish 1 -> ...   (with fresh weights)
 
-An iteration begins when its weights are published and its seeds are chosen. Validation runs beside
+  start -> publish 0 -> rollout 0 -> train 0 -> train 1 -> ... -> publish N     (with reuse)
+                                     explore 1  publish 1, then explore 2
+
+An iteration begins when its weights are published and its seeds are chosen. With reuse the previews
+are its samples, so it need not wait for its weights: only the exploration for the next iteration
+does. Training is never more than one publication ahead. Validation runs beside
 everything else. The state that a resumed run starts from is committed only when the checkpoint is
 durable and no older validation is still open, so that a resumed run reports exactly what an
 uninterrupted one does. The last commit waits for every validation; after it the best weights are
@@ -160,7 +165,13 @@ class IterationMachine:
     validating: frozenset[int] = frozenset()
     _published: int = -1
     _chosen: int = field(init=False)
+    _samples_are_there: bool = False
+    """Nothing of the chosen iteration must be denoised, so it needs no new weights."""
     _exploring: int | None = None
+    _to_explore: int | None = None
+    """An iteration whose exploration waits for the weights."""
+    _trained: int | None = None
+    """An iteration that is trained before its own weights were published."""
     _open_validations: set[int] = field(default_factory=set)
     _saved: set[int] = field(default_factory=set)
     _exporting: bool = False
@@ -185,6 +196,10 @@ class IterationMachine:
             instructions.append(BeginValidation(version))
         if self.schedule.explores == "fresh" and version < self.schedule.iterations:
             instructions += [BeginExploration(version), EndExploration(version)]
+        if self._to_explore is not None:
+            instructions.append(self._explore(self._to_explore))
+        if self._trained is not None:
+            instructions += self.trained(self._trained)
         return [*instructions, *self._commit(), *self._proceed()]
 
     def rolled_out(self, iteration: int) -> list[Instruction]:
@@ -192,15 +207,20 @@ class IterationMachine:
         instructions: list[Instruction] = [BeginTraining(iteration)]
         following = iteration + 1
         if following < self.schedule.iterations:
-            if self.schedule.explores == "ahead":
-                self._exploring = following
-                instructions.append(BeginExploration(following))
+            if self.schedule.explores == "ahead" and self._published == iteration:
+                instructions.append(self._explore(following))
+            elif self.schedule.explores == "ahead":
+                self._to_explore = following
             elif self.schedule.explores == "never":
                 self._chosen = following
         return instructions
 
     def trained(self, iteration: int) -> list[Instruction]:
         """All ranks have taken their optimizer steps."""
+        if self._published < iteration:
+            self._trained = iteration
+            return []
+        self._trained = None
         self.completed = iteration + 1
         instructions: list[Instruction] = []
         if self._exploring is not None:
@@ -210,9 +230,9 @@ class IterationMachine:
             instructions += self._after_iteration()
         return instructions
 
-    def explored(self, iteration: int) -> list[Instruction]:
-        """The seeds of the next iteration are chosen."""
-        self._chosen = iteration
+    def explored(self, iteration: int, samples_are_there: bool = False) -> list[Instruction]:
+        """The seeds of the next iteration are chosen; with reuse their samples may all be there."""
+        self._chosen, self._samples_are_there = iteration, samples_are_there
         instructions: list[Instruction] = []
         if self._exploring is not None:
             self._exploring = None
@@ -233,6 +253,10 @@ class IterationMachine:
     def exported(self) -> list[Instruction]:
         """The best weights are written."""
         return [Finish()]
+
+    def _explore(self, iteration: int) -> BeginExploration:
+        self._exploring, self._to_explore = iteration, None
+        return BeginExploration(iteration)
 
     def _publish(self) -> PublishWeights:
         return PublishWeights(self.completed, self._must_validate(self.completed))
@@ -268,7 +292,8 @@ class IterationMachine:
                 return []
             self._exporting = True
             return [ExportWeights()]
-        if self._published == self.completed == self._chosen:
-            self._chosen = -1
+        has_weights = self._published == self.completed or self._samples_are_there
+        if has_weights and self.completed == self._chosen:
+            self._chosen, self._samples_are_there = -1, False
             return [BeginRollout(self.completed)]
         return []

@@ -42,14 +42,16 @@ def resume_point(
         unvalidated: versions that are to be validated and have no score yet.
 
     Trainers may be one iteration ahead of the journal: their update ended while the coordinator was
-    away. Its samples were made with weights that must then still be published. So must those be
-    whose validation is still open, which is so only after the checkpoint. The state may be one
-    iteration behind, and then the samples of that iteration are still there.
+    away. Its samples were made with weights that must then still be published: those before it, or
+    where previews are trained on the ones before those; trainers then remember what they have
+    published since. So must those be whose validation is still open, which is so only after the
+    checkpoint. The state may be one iteration behind, or two where previews are trained on, and
+    then the samples of these iterations are still there.
     """
     standing = set(trainers)
     if standing == {newest} and (published or newest == checkpoint):
         return ResumePoint(newest, "trainers")
-    if standing == {newest + 1} and newest in published:
+    if standing == {newest + 1} and not {newest, newest - 1}.isdisjoint(published):
         return ResumePoint(newest, "trainers")
     if state is not None and state >= checkpoint:
         before = {version for version in unvalidated if version < state}

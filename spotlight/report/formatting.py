@@ -20,6 +20,7 @@ from spotlight.run_events import (
     RunEvent,
     RunFinished,
     RunStarted,
+    SamplesRegenerated,
     ScorerFailed,
     WorkerLost,
 )
@@ -116,6 +117,10 @@ def event_words(event: RunEvent) -> tuple[str, str, bool] | None:
         case ExplorationReduced(iteration=iteration, share=share, tau=tau):
             why = f"previews and rewards agree by {tau} (Kendall's tau)"
             return "Exploration reduced", f"to {share} for iteration {iteration}: {why}", False
+        case SamplesRegenerated(iteration=iteration, drift=drift, most=most):
+            how_far = NONE if drift is None else f"{drift:.3g}"
+            why = f"the velocity has moved by {how_far} of its square, at most {most:g} is allowed"
+            return "Samples denoised again", f"for iteration {iteration}: {why}", False
         case RewardsFlat(iteration=iteration, reward=reward, in_a_row=number, stops_after=most):
             what = f"all are {score(reward)} in iteration {iteration}"
             return "Rewards equal", f"{what}; {number} of {most} in a row", True

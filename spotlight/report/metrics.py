@@ -65,7 +65,7 @@ def summarise(run: RunHistory, workers: Sequence[Lane] | None = None) -> dict[st
     scores = [validation.score for validation in run.validations]
     rollout_s = sum(iteration.rollout_s or 0.0 for iteration in run.iterations)
     samples = sum(iteration.samples for iteration in run.iterations)
-    made = samples - sum(iteration.samples_restored for iteration in run.iterations)
+    made = sum(iteration.rolled_out for iteration in run.iterations)
     workers = lanes(run) if workers is None else workers
     how, why = outcome(run)
     gain = exploration_gain(run)
@@ -83,6 +83,7 @@ def summarise(run: RunHistory, workers: Sequence[Lane] | None = None) -> dict[st
         "reward_end": _reward(run, -1),
         "rewards": _each_reward(run),
         "samples": samples,
+        "samples_reused": sum(iteration.samples_reused for iteration in run.iterations),
         "images_per_s": made / rollout_s if rollout_s > 0 else None,
         "scoring_s": _scoring_s(run, workers) or None,
         "previews": sum(iteration.previews for iteration in run.iterations),

@@ -56,12 +56,11 @@ def _tiles(run: RunHistory, summary: dict[str, Any]) -> Iterable[str]:
     )
     done = f"{summary['iterations']} of {formatting.count(run.job.iterations, 'iteration')}"
     yield _tile("Run time", formatting.duration(summary["run_seconds"]), done)
-    pace = summary["images_per_s"]
-    yield _tile(
-        "Samples",
-        formatting.number(summary["samples"]),
-        f"{pace:.1f} images/s in rollouts" if pace else "none yet",
-    )
+    pace, reused = summary["images_per_s"], summary["samples_reused"]
+    made = f"{pace:.1f} images/s in rollouts" if pace else "none yet"
+    if reused:
+        made = f"{formatting.number(reused)} of them previews, one update old"
+    yield _tile("Samples", formatting.number(summary["samples"]), made)
     note = f"{formatting.number(summary['previews_late'])} came too late"
     if gain := summary["exploration_gain"]:
         spread = formatting.times(gain["times"], gain["error"])
@@ -116,17 +115,22 @@ def _spread_chart(run: RunHistory) -> Iterable[str]:
         series.append(_spread_series("explore", "previews", promised, values))
         legend.append(("explore", "previews of the same seeds"))
     note = "Mean standard deviation of rewards in a group: what there is to learn from"
-    realised = [one.realised_share for one in promised if one.realised_share is not None]
+    realised = [
+        one.realised_share
+        for one in promised
+        if one.realised_share is not None and not one.samples_reused
+    ]
     if realised:
         note += (
             f"; of the gain over any seeds that previews promised, samples have"
             f" {statistics.median(realised):.0%} (median)"
         )
     if gain := exploration_gain(run):
+        seen = formatting.count(gain.probes, "probe") if gain.probes else "of all previews"
         note += (
             f". The kept seeds spread by {formatting.score(gain.contrast)}, as many taken at random"
             f" would by {formatting.score(gain.at_random)}"
-            f" ({formatting.count(gain.probes, 'probe')}; both root mean square):"
+            f" ({seen}; both root mean square):"
             f" {formatting.times(gain.times, gain.error)}"
         )
     top = max(value for one in series for _, value in one.points)

@@ -290,9 +290,9 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def _fingerprint(job: JobSpec) -> str:
-    """Of all but by how many ranks it is trained, and whether they share out the state: a folder's
-    config.yaml may say that anew before it is resumed."""
-    training = msgspec.structs.replace(job.training, ranks=1, sharded=False)
+    """Of all but by how many ranks it is trained, whether they share out the state, and in which
+    memory: a folder's config.yaml may say that anew before it is resumed."""
+    training = msgspec.structs.replace(job.training, ranks=1, sharded=False, cpu_offload=False)
     job = msgspec.structs.replace(job, training=training)
     return hashlib.sha256(job_to_yaml(job).encode()).hexdigest()
 

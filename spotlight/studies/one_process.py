@@ -59,7 +59,12 @@ class OneProcess:
         }
         self._model = load_model(job.model)
         self.trainer = Trainer(
-            self._model, job.training, job.sampler, seed=job.seed, iterations=job.iterations
+            self._model,
+            job.training,
+            job.sampler,
+            seed=job.seed,
+            iterations=job.iterations,
+            measures_drift=job.exploration.reuse,
         )
 
     def scored(

@@ -27,7 +27,7 @@ from spotlight.testing.faults import KINDS, SESSION_KINDS, Fault, FaultKind, dra
 from spotlight.testing.freezing import FreezableLoop
 from spotlight.testing.group_watch import GroupWatch
 from spotlight.testing.history import History
-from spotlight.testing.invariants import check, workers_are_free_again
+from spotlight.testing.invariants import check, trains_on_previews, workers_are_free_again
 from spotlight.testing.memory_cluster import Cluster
 from spotlight.testing.processes import NodeSpec
 from spotlight.testing.session_chaos import SessionRun, session_scenario, simulate_session
@@ -91,7 +91,7 @@ def scenario(seed: int, folder: Path, kinds: Sequence[FaultKind] = KINDS) -> Sce
     degrees = _DEGREES if budget == "window" else _DEGREES[2:]  # there `auto` is 1
     job = chaos_job(
         folder,
-        exploration={"candidates": 2, "budget": budget},
+        exploration={"candidates": 2, "budget": budget, "reuse": seed % 3 == 1},
         checkpoint_every=rng.choice([1, 2]),
         degree=rng.choice(degrees),
         ranks=ranks,
@@ -171,8 +171,9 @@ class Run:
     status: JobStatus | None = None
     outcomes: list[tuple[str, str]] = field(default_factory=list)
     """How the job ended each time, with the reason."""
-    undisturbed: tuple[str, ...] = ()
-    """The weights that every iteration leaves without faults, if training is exact."""
+    undisturbed: tuple[tuple[str, bool], ...] = ()
+    """Without faults, if training is exact: the weights that every iteration leaves, and whether it
+    trains on previews."""
 
     @property
     def run_folder(self) -> Path:
@@ -202,7 +203,7 @@ def run_seed(seed: int, kinds: Sequence[FaultKind] = KINDS) -> tuple[Outcome, Hi
             made = scenario(seed, folder, kinds)
             run, needed = runner.run(simulate(seed, made, folder)), needed_steps(made.job)
             if made.exact_training:
-                run.undisturbed = undisturbed_weights()
+                run.undisturbed = undisturbed_weights(made.job.exploration.reuse)
             check(run)
     history = run.history
     outcome = Outcome(
@@ -219,18 +220,21 @@ def run_seed(seed: int, kinds: Sequence[FaultKind] = KINDS) -> tuple[Outcome, Hi
 
 
 @cache
-def undisturbed_weights() -> tuple[str, ...]:
-    """What every iteration of a job with exact training leaves when nothing happens to it; it is
-    the same on every cluster."""
+def undisturbed_weights(reuse: bool) -> tuple[tuple[str, bool], ...]:
+    """What every iteration of a job with exact training leaves when nothing happens to it, and
+    whether it trains on previews; it is the same on every cluster."""
     with (
         scratch_folder() as folder,
         silence(),
         asyncio.Runner(loop_factory=FreezableLoop) as runner,
     ):
         nodes = (NodeSpec("reserved", "reserved", 1), NodeSpec("spot", "spot", 1))
-        made = Scenario(chaos_job(folder), nodes, (), True)
+        exploration = {"candidates": 2, "budget": "fixed", "reuse": reuse}
+        made = Scenario(chaos_job(folder, exploration=exploration), nodes, (), True)
         run = runner.run(simulate(0, made, folder))
-    return tuple(str(train["after"]) for train in run.history.all("train"))
+    return tuple(
+        (str(train["after"]), trains_on_previews(train)) for train in run.history.all("train")
+    )
 
 
 def needed_steps(job: JobSpec) -> int:
@@ -264,7 +268,8 @@ async def simulate(seed: int, made: Scenario, folder: Path) -> Run:
     async with cluster, disturbed(cluster, made.faults):
         await _have_it_done(run)
         if run.status is not None and run.status.outcome == "finished":
-            await asyncio.sleep(_SETTLE_S)
+            left_s = _last_fault_s(run) - cluster.loop.time()
+            await asyncio.sleep(max(0.0, left_s) + _SETTLE_S)
             status = await look(cluster)
             joined = {worker.node for worker in status.workers} if status else set()
             for what in workers_are_free_again(cluster, joined):
@@ -276,7 +281,7 @@ async def simulate(seed: int, made: Scenario, folder: Path) -> Run:
 async def _have_it_done(run: Run) -> None:
     """As a user would: submit the job, look at it, resume it when it failed."""
     loop, pause_s = asyncio.get_running_loop(), _POLL_S
-    last = max((fault.at_s + fault.lasts_s for fault in run.scenario.faults), default=0.0)
+    last = _last_fault_s(run)
     groups = GroupWatch(run.cluster)
     while loop.time() < last + _LIVENESS_S:
         await asyncio.sleep(pause_s)
@@ -298,6 +303,11 @@ async def _have_it_done(run: Run) -> None:
         if status.outcome or not status.job:
             await _submit(run)
     run.history.violation(f"the job did not end; at the end it was {_phase(run.status)}")
+
+
+def _last_fault_s(run: Run) -> float:
+    """When it is over."""
+    return max((fault.at_s + fault.lasts_s for fault in run.scenario.faults), default=0.0)
 
 
 async def _submit(run: Run) -> None:

@@ -91,6 +91,8 @@ class FakeEngine:
         self, store: StoreEndpoint, key: str, weights: fingerprints.Weights
     ) -> BundleOffer:
         """See `engine.Engine`."""
+        if self._hardware.times.publish_s:
+            await asyncio.sleep(self._hardware.times.publish_s)
         return await self.upload(store, key, msgspec.msgpack.encode(weights))
 
     async def fetch_weights(self, parts: Sequence[BundleOffer]) -> str:

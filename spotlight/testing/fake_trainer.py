@@ -94,9 +94,7 @@ class FakeTrainer:
     def weights(self, role: Literal["rollout", "evaluation"]) -> fingerprints.Weights:
         """See `engine.Trainer`."""
         weights = self._weights
-        if role == "rollout":
-            sleep(self._hardware.times.publish_s)
-        else:
+        if role == "evaluation":
             weights = fingerprints.evaluation_weights(weights)
         return fingerprints.Weights(self._completed, weights)
 
@@ -125,6 +123,7 @@ class FakeTrainer:
             ranks=self._order.world,
             weights=before,
             after=update.weights,
+            drift=update.metrics.get("drift"),
             samples=tuple(
                 (row.request.id, row.weights, row.step, row.latents, advantage)
                 for row, advantage in samples

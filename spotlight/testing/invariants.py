@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from spotlight.actors.coordinator.job_journal import TERM_BITS
 from spotlight.policies.advantages import group_advantages
+from spotlight.policies.exploration.reuse import may_reuse
 from spotlight.run_events import (
     GroupDropped,
     RequestQuarantined,
@@ -71,15 +72,43 @@ def samples_are_functions_of_their_requests(run: Run) -> Iterable[str]:
 
 
 def nothing_mixes_weights(run: Run) -> Iterable[str]:
-    """An iteration's samples were made with the weights that it trains."""
+    """An iteration's samples were made with the weights that it trains; with reuse, those of a
+    prompt group that are previews were all made with the weights before them."""
+    before: dict[str, str] = {}
     for train in run.history.all("train"):
+        newest = train["weights"]
+        groups: dict[str, set[str]] = defaultdict(set)
         for request, weights, *_ in train["samples"]:
-            if weights != train["weights"]:
+            kind, iteration, version, group, _ = request.split("/")
+            groups[group].add(kind)
+            lag = int(iteration) - int(version)
+            if weights != (newest if kind == "rollout" else before.get(newest)):
                 yield f"{request} was made with other weights than those it trains"
+            if lag != (kind == "preview"):
+                yield f"{request} is {lag} versions old"
+        for group, kinds in groups.items():
+            if len(kinds) > 1:
+                yield f"group {group} of iteration {train['iteration']} has samples of two versions"
+        before[train["after"]] = newest
+
+
+def only_little_moved_weights_reuse_previews(run: Run) -> Iterable[str]:
+    """Nobody trains on previews unless the job says so, and the weights have moved little since."""
+    drifts: dict[str, float | None] = {}
+    for train in run.history.all("train"):
+        drift = drifts.get(train["weights"])
+        for request, *_ in train["samples"]:
+            if not request.startswith("preview/"):
+                continue
+            if not run.scenario.job.exploration.reuse:
+                yield f"{request} is trained on, though previews are not to be"
+            elif not may_reuse(drift):
+                yield f"{request} is trained on after a drift of {drift}"
+        drifts[train["after"]] = train["drift"]
 
 
 def samples_count_once(run: Run) -> Iterable[str]:
-    """An iteration trains whole prompt groups of its own rollouts, each sample once."""
+    """An iteration trains whole prompt groups of its own samples, each once."""
     job = run.scenario.job
     for train in run.history.all("train"):
         ids = [row[0] for row in train["samples"]]
@@ -88,7 +117,7 @@ def samples_count_once(run: Run) -> Iterable[str]:
         for each in ids:
             kind, iteration, _, group, _ = each.split("/")
             groups[group] += 1
-            if (kind, int(iteration)) != ("rollout", train["iteration"]):
+            if kind not in job.trained_on or int(iteration) != train["iteration"]:
                 yield f"iteration {train['iteration']} trains {each}"
         for group, count in groups.items():
             if count != job.group_size:
@@ -99,7 +128,7 @@ def samples_count_once(run: Run) -> Iterable[str]:
 
 
 def advantages_come_from_these_rollouts(run: Run) -> Iterable[str]:
-    """Rewards are those of the samples themselves, never of previews, never a failed scorer's."""
+    """Rewards are those of the samples themselves, never of others, never a failed scorer's."""
     training = run.scenario.job.training
     for train in run.history.all("train"):
         rows = train["samples"]
@@ -185,13 +214,17 @@ def weights_follow_from_the_samples(run: Run) -> Iterable[str]:
 
 def faults_change_nothing(run: Run) -> Iterable[str]:
     """Where training is exact and nothing had to be given up, every iteration leaves the weights
-    that it leaves in an undisturbed run."""
+    that it leaves in an undisturbed run; unless previews were lost, so that their seeds were
+    denoised again with newer weights."""
     if not run.undisturbed or any(run.history.effective[kind] for kind in _COST_SAMPLES):
         return
     if any(isinstance(event, GroupDropped | RequestQuarantined) for event in _events(run)):
         return
     for train in run.history.all("train"):
-        if train["after"] != run.undisturbed[int(train["iteration"])]:
+        after, reuses = run.undisturbed[int(train["iteration"])]
+        if reuses and not trains_on_previews(train):
+            return
+        if train["after"] != after:
             yield f"iteration {train['iteration']} leaves other weights than without faults"
 
 
@@ -301,6 +334,7 @@ def workers_are_free_again(cluster: Cluster, joined: Set[str]) -> Iterable[str]:
 INVARIANTS: tuple[Callable[[Run], Iterable[str]], ...] = (
     samples_are_functions_of_their_requests,
     nothing_mixes_weights,
+    only_little_moved_weights_reuse_previews,
     samples_count_once,
     advantages_come_from_these_rollouts,
     groups_share_their_settings,
@@ -322,6 +356,11 @@ INVARIANTS: tuple[Callable[[Run], Iterable[str]], ...] = (
 def _term(granted: Any) -> int:
     """Of the coordinator that granted a lease: how often the run had been opened."""
     return int(granted["lease"]) >> TERM_BITS
+
+
+def trains_on_previews(train: Any) -> bool:
+    """Whether all samples of an iteration are previews."""
+    return all(request.startswith("preview/") for request, *_ in train["samples"])
 
 
 def _is_finished(run: Run) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from spotlight.jobs import JobSpec
+from spotlight.policies.exploration.reuse import MOST_DRIFT
 from spotlight.testing import fingerprints
 from spotlight.testing.fingerprints import Row
 
@@ -40,7 +41,7 @@ class Numerics(Protocol):
         rank of a job asks for the same.
 
         Args:
-            weights: those that are trained, and that made the samples.
+            weights: those that are trained; they made the samples, or those before them did.
             chance: see `fingerprints.trained`.
 
         Raises `SpotlightError`.
@@ -62,7 +63,10 @@ class Fingerprints:
         self, iteration: int, weights: str, samples: Sequence[tuple[Row, float]], chance: str
     ) -> Update:
         """See `Numerics`."""
-        return Update(fingerprints.trained(weights, names(samples), chance), {"loss": 0.5})
+        after = fingerprints.trained(weights, names(samples), chance)
+        # Now and then the weights move too far for previews to be trained on.
+        drift = 1.2 * MOST_DRIFT * fingerprints.reward(after)
+        return Update(after, {"loss": 0.5, "drift": drift})
 
 
 def names(samples: Sequence[tuple[Row, float]]) -> list[tuple[str, float]]:

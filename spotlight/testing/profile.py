@@ -8,12 +8,14 @@ import msgspec
 
 from spotlight.errors import UserError
 from spotlight.jobs import JobSpec
+from spotlight.jobs.losses import LOSSES, replays
 from spotlight.testing.fake_hardware import HardwareTimes
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long one iteration without exploration takes, and what goes on around it; all times in
-    seconds. A job that has more samples takes longer, in proportion."""
+    seconds. A job that has more samples rolls out longer, and one that trains on more rows trains
+    longer, in proportion."""
 
     source: str
     """Where the figures are from."""
@@ -22,7 +24,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     gpus: int
     """On which the iteration is rolled out and trained."""
     samples: int
-    """That it has."""
+    """That it rolls out."""
+    rows: int
+    """That it trains on: samples times flow times."""
     rollout_s: float
     train_s: float
     train_jitter: float
@@ -35,24 +39,33 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Of a micro-batch."""
 
     def __post_init__(self) -> None:
-        if min(self.gpus, self.samples) < 1 or min(self.rollout_s, self.train_s) <= 0:
-            raise ValueError("gpus, samples, rollout_s and train_s must be above 0")
+        for name in ("gpus", "samples", "rows", "rollout_s", "train_s"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
         if min(self.publish_s, self.load_s, self.score_s) < 0 or not 0 <= self.train_jitter < 1:
             raise ValueError("times must not be below 0, and train_jitter must be in [0, 1)")
 
     def times(self, job: JobSpec) -> HardwareTimes:
-        """What that comes to for the job's micro-batches and samples. A denoising step takes the
-        same, whatever it is for."""
+        """What that comes to for the job's micro-batches, and for the rows that it makes of a
+        sample. A denoising step takes the same, whatever it is for."""
         sample_s = self.rollout_s * self.gpus / self.samples
         return HardwareTimes(
             step_s=sample_s * job.sampler.micro_batch / job.sampler.steps,
             score_s=self.score_s,
             load_s=self.load_s,
             train_s=0.0,
-            train_sample_s=self.train_s / self.samples,
+            train_sample_s=self.train_s / self.rows * _rows_of_a_sample(job),
             train_jitter=self.train_jitter,
             publish_s=self.publish_s,
         )
+
+
+def _rows_of_a_sample(job: JobSpec) -> int:
+    """Its trained flow times, or the noisy steps of a loss in the box that replays them."""
+    facts = LOSSES.get(job.training.loss)
+    if facts is not None and replays(facts.samplers):
+        return job.sampler.window.length
+    return job.training.trained_times
 
 
 def load_profile(path: Path) -> Profile:

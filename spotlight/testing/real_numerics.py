@@ -49,12 +49,14 @@ class RealNumerics:
         self._engine = OneProcess(job)
         self._weights: dict[str, dict[str, Tensor]] = {}
         self._rewards: dict[str, float] = {}
-        self._samples: dict[str, SampleBatch] = {}
-        """Those that may be trained on next, each by itself."""
+        self._samples: dict[str, tuple[str, SampleBatch]] = {}
+        """Those that may be trained on, each by itself, with the weights that made it."""
         self._updates: dict[str, Update] = {}
         self.images = 0
         """So many were denoised and scored."""
         self._newest = fingerprints.initial_weights(job.seed)
+        self._sampled_by = {self._newest}
+        """Weights whose samples may be trained on next."""
         self._keep_weights()
 
     def initial_weights(self, job: JobSpec) -> str:
@@ -88,12 +90,16 @@ class RealNumerics:
         if after not in self._updates:
             self._updates[after] = Update(after, self._train(iteration, weights, samples))
             self._newest = after
-            self._samples.clear()
+            self._sampled_by = {after, weights} if self._job.exploration.reuse else {after}
+            self._samples = {
+                name: made for name, made in self._samples.items() if made[0] in self._sampled_by
+            }
             self._keep_weights()
         return self._updates[after]
 
     def _lacks_sample(self, row: Row) -> bool:
-        trains_next = row.request.kind == "rollout" and row.weights == self._newest
+        kinds, by = self._job.trained_on, self._sampled_by
+        trains_next = row.request.kind in kinds and row.weights in by
         return trains_next and row.latents not in self._samples
 
     def _compute(self, weights: str, settings: SamplingSettings, rows: Sequence[Row]) -> None:
@@ -107,8 +113,8 @@ class RealNumerics:
         for part in self._engine.scored(self._weights[weights], pairs, settings):
             for sample, reward, row in zip(_each(part.batch), part.scores, left, strict=False):
                 self._rewards[row.latents] = reward
-                if weights == self._newest:
-                    self._samples[row.latents] = sample
+                if weights in self._sampled_by:
+                    self._samples[row.latents] = weights, sample
         self.images += len(rows)
 
     def _train(
@@ -123,7 +129,7 @@ class RealNumerics:
         return self._engine.update(
             iteration,
             [row.request.prompt for row in rows],
-            [self._samples[row.latents] for row in rows],
+            [self._samples[row.latents][1] for row in rows],
             [advantage for _, advantage in samples],
         )
 

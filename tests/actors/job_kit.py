@@ -103,6 +103,8 @@ class World:
         self.score_s = 0.1
         self.train_s = 20.0
         self.publish_s = 0.0
+        self.drift = 0.001
+        """How far an update moves the velocity."""
         self.save_s = 0.0
         self.fails: Callable[[str, tuple[Request, ...]], bool] = lambda worker, requests: False
         """Whether a worker's scorer fails on these."""

@@ -14,7 +14,7 @@ CALLS = {
     step.PublishWeights: ("weights_published", lambda done: [done.version]),
     step.BeginRollout: ("rolled_out", lambda done: [done.iteration]),
     step.BeginTraining: ("trained", lambda done: [done.iteration]),
-    step.EndExploration: ("explored", lambda done: [done.iteration]),
+    step.EndExploration: ("explored", lambda done: [done.iteration]),  # see `Run.happen`
     step.BeginValidation: ("validation_done", lambda done: [done.version]),
     step.SaveProgress: ("progress_saved", lambda done: [done.completed]),
     step.ExportWeights: ("exported", lambda done: []),
@@ -46,6 +46,8 @@ class Run:
     validated: frozenset[int] = frozenset()
     committed: int = -1
     validating: frozenset[int] = frozenset()
+    reused: frozenset[int] = frozenset()
+    """Iterations whose previews are their samples."""
     pending: list[Instruction] = field(default_factory=list)
     log: list[Instruction] = field(default_factory=list)
     published: set[int] = field(default_factory=set)
@@ -84,8 +86,12 @@ class Run:
                 self.on_record.add(version)
             case step.SaveProgress(completed):
                 self.saved.add(completed)
-        name, numbers = CALLS[type(done)]
-        self.take(getattr(self.machine, name)(*numbers(done)))
+        if isinstance(done, step.EndExploration):
+            there = done.iteration in self.reused
+            self.take(self.machine.explored(done.iteration, samples_are_there=there))
+        else:
+            name, numbers = CALLS[type(done)]
+            self.take(getattr(self.machine, name)(*numbers(done)))
 
     def take(self, instructions: list[Instruction]) -> None:
         for instruction in instructions:
@@ -98,7 +104,8 @@ class Run:
         assert step.Finish() not in self.log, f"{instruction} after the end"
         match instruction:
             case step.BeginRollout(iteration):
-                assert iteration in self.published, "begun before its weights are published"
+                is_ready = iteration in self.published | self.reused
+                assert is_ready, "begun before its weights are published"
                 assert iteration in self.chosen, "begun before its seeds are chosen"
                 assert not any(isinstance(open, step.BeginRollout) for open in self.pending)
             case step.BeginTraining(iteration):
@@ -107,7 +114,12 @@ class Run:
                 if self.schedule.explores == "fresh":
                     assert iteration in self.published, "explored before there are fresh weights"
                 else:
-                    assert self.log[-1] == step.BeginTraining(iteration - 1)
+                    assert iteration - 1 in self.published, "explored with older weights"
+                    assert step.BeginTraining(iteration - 1) in self.log
+                    is_late = iteration - 1 in self.reused
+                    assert is_late or self.log[-1] == step.BeginTraining(iteration - 1)
+            case step.PublishWeights(version) if version > self.completed:
+                assert version - 1 in self.published, "trained two publications ahead"
             case step.EndExploration(iteration):
                 assert step.BeginExploration(iteration) in self.log
             case step.BeginValidation(version):
@@ -267,6 +279,17 @@ def test_every_order_of_events_does_everything_once_and_finishes(schedule):
     assert endings > 0
 
 
+@pytest.mark.parametrize("reused", [{1, 2}, {1}, {2}], ids=str)
+@pytest.mark.parametrize("schedule", [s for s in SCHEDULES if s.explores == "ahead"], ids=named)
+def test_every_order_of_events_finishes_when_previews_are_the_samples(schedule, reused):
+    endings = 0
+    for run in every_ending(Run(schedule, reused=frozenset(reused))):
+        if not run.pending:
+            check_whole_run(run)
+            endings += 1
+    assert endings > 0
+
+
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=named)
 def test_a_run_resumed_from_any_commit_does_just_what_was_left(schedule):
     whole = complete(Run(schedule))
@@ -324,6 +347,7 @@ def killed(run: Run) -> Run:
         frozenset(run.on_record),
         committed=run.machine.committed,
         validating=frozenset(version for version in open_validations if version < completed),
+        reused=run.reused,
     )
     if run.schedule.saves(completed) and completed > run.machine.committed:
         again.pending.append(step.SaveProgress(completed))
@@ -342,7 +366,9 @@ def killed(run: Run) -> Run:
     random=st.randoms(use_true_random=False),
 )
 def test_a_coordinator_killed_again_and_again_finishes_the_run(schedule, random):
-    run, trained = Run(schedule), []
+    ahead = range(1, schedule.iterations) if schedule.explores == "ahead" else ()
+    reused = frozenset(iteration for iteration in ahead if random.random() < 0.7)
+    run, trained = Run(schedule, reused=reused), []
     for life in range(4):
         for _ in range(random.randrange(6 * schedule.iterations) if life < 3 else 10**6):
             if run.pending:
@@ -564,3 +590,33 @@ def test_the_state_is_kept_after_every_iteration_and_nothing_waits_for_it():
         step.SaveProgress(5),
     ]
     assert run.commits == [3, 5]
+
+
+def test_samples_that_are_there_are_trained_on_before_their_weights_are_published():
+    run = Run(Schedule(3, 9, 9, "ahead"), reused=frozenset({1}))
+    events(run, step.PublishWeights, step.BeginRollout, step.BeginTraining, step.EndExploration)
+    assert step.BeginRollout(1) in run.pending
+    assert 1 not in run.published
+
+
+def test_exploration_waits_for_the_weights_where_training_does_not():
+    run = Run(Schedule(3, 9, 9, "ahead"), reused=frozenset({1}))
+    events(run, step.PublishWeights, step.BeginRollout, step.BeginTraining, step.EndExploration)
+    events(run, step.BeginRollout)
+    assert step.BeginExploration(2) not in run.log
+    events(run, step.PublishWeights)
+    assert run.log[-1] == step.BeginExploration(2)
+
+
+def test_training_is_never_two_publications_ahead():
+    run = Run(Schedule(4, 9, 9, "ahead"), reused=frozenset({1, 2}))
+    events(run, step.PublishWeights, step.BeginRollout, step.BeginTraining, step.EndExploration)
+    events(run, step.BeginRollout, step.BeginTraining)
+    assert run.machine.completed == 1, "the iteration is over only with its weights published"
+    events(run, step.PublishWeights)
+    assert run.machine.completed == 2
+    assert run.log[-3:] == [
+        step.BeginExploration(2),
+        step.EndExploration(2),
+        step.PublishWeights(2, False),
+    ]

@@ -120,7 +120,14 @@ def test_a_lost_worker_does_nothing_more_even_if_it_never_said_so(
 def test_samples_from_before_a_restart_make_no_rollout_fast(run: RunWriter) -> None:
     run.metric("iteration", 5.0, iteration=0, samples=64, rollout_s=4.0, scoring_s=1.5)
     run.metric(
-        "iteration", 9.0, iteration=1, samples=64, samples_restored=60, rollout_s=1.0, scoring_s=0.5
+        "iteration",
+        9.0,
+        iteration=1,
+        samples=64,
+        samples_restored=40,
+        samples_reused=20,
+        rollout_s=1.0,
+        scoring_s=0.5,
     )
     summary = summarise(read_run(run.folder))
     assert summary["images_per_s"] == pytest.approx((64 + 4) / 5.0)

@@ -255,3 +255,25 @@ def test_a_folder_that_cannot_be_written_is_said(
     monkeypatch.setattr(Path, "write_text", full)
     with pytest.raises(RunFolderError, match=r"report\.html: cannot be written \(No space left"):
         write_report(finished_run)
+
+
+def test_the_report_says_how_many_samples_were_previews(run: RunWriter) -> None:
+    for iteration in range(5):
+        run.metric(
+            "iteration",
+            float(iteration),
+            iteration=iteration,
+            samples=32,
+            samples_reused=32 if iteration else 0,
+            rollout_s=2.0 if iteration == 0 else 0.0,
+            group_std_mean=0.3,
+            preview_group_std_mean=0.3,
+            realised_share=1.0 if iteration else None,
+            contrast=0.3,
+            contrast_at_random=0.2 + iteration / 100,
+        )
+    assert summarise(read_run(run.folder))["samples_reused"] == 128
+    text = " ".join(_Page(render_report(read_run(run.folder))).text)
+    assert "128 of them previews, one update old" in text
+    assert "(of all previews; both root mean square)" in text
+    assert "that previews promised" not in text, "they are the samples"

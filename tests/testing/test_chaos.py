@@ -129,3 +129,10 @@ def test_any_reserved_node_may_be_struck(tmp_path: Path) -> None:
         if any(fault.node in last for fault in made.faults):
             return
     pytest.fail("faults meet the first one only")
+
+
+@pytest.mark.parametrize("seed", [361, 2433, 2600])
+def test_what_once_went_wrong_does_not(seed: int) -> None:
+    """Weights that were trained again; weights that were dropped with a job that had failed; and
+    the loss of the last node that held the weights, after new trainers had begun."""
+    assert run_seed(seed)[0].violations == ()

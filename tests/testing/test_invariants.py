@@ -122,7 +122,7 @@ def test_an_iteration_that_is_trained_again_is_noticed(run: Run) -> None:
 
 def test_a_plan_that_changes_is_noticed(run: Run) -> None:
     others = range(run.scenario.job.samples_per_iteration)
-    alter(run.history, "denoise", 0, requests=tuple(f"rollout/1/0/{number}" for number in others))
+    alter(run.history, "denoise", 0, requests=tuple(f"rollout/0/0/{number}" for number in others))
     assert violations(invariants.plans_outlive_the_coordinator, run)
 
 

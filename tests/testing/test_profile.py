@@ -2,19 +2,58 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from benchmarks.exploration_jobs import virtual_job
+from benchmarks.exploration.rivals import virtual_job
 from benchmarks.virtual_testbed import PUBLISHED
 from spotlight.errors import UserError
+from spotlight.jobs import JobSpec
 from spotlight.testing.profile import load_profile
+
+REPLAYED = {"training.loss": "flow_grpo", "sampler.kind": "cps", "sampler.micro_batch": 4}
+EVEN = PUBLISHED.with_name("even-split.yaml")
+
+
+def plain(changes: Mapping[str, Any] | None = None) -> JobSpec:
+    """The job that the profiles' figures are of: all of its flow times are trained on."""
+    changes = {"training.nft_noisiest": 1.0, **(changes or {})}
+    return virtual_job("ocr", "rollouts", 0, changes)
+
+
+@pytest.mark.parametrize(("path", "share"), [(PUBLISHED, 0.85), (EVEN, 0.47)])
+def test_training_is_the_share_of_a_plain_iteration_that_the_split_says(
+    path: Path, share: float
+) -> None:
+    job = plain()
+    timings = load_profile(path).times(job)
+    batches = job.samples_per_iteration / job.sampler.micro_batch
+    rollout_s = timings.step_s * job.sampler.steps * batches / 12
+    train_s = timings.train_sample_s * job.samples_per_iteration
+    assert train_s / (rollout_s + train_s) == pytest.approx(share, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("changes", "rows"),
+    [
+        ({}, 8),
+        ({"training.nft_noisiest": 0.5}, 4),
+        ({"training.nft_times": 6, "training.nft_noisiest": 0.4}, 2),
+        ({"training.loss": "awm", "training.nft_times": 2}, 2),
+        ({**REPLAYED, "sampler.window.length": 3}, 3),
+    ],
+)
+def test_training_takes_time_by_the_rows_of_a_sample(changes: dict[str, Any], rows: int) -> None:
+    timings = load_profile(PUBLISHED).times(plain(changes))
+    assert timings.train_sample_s == pytest.approx(240 / 384 * rows)
 
 
 def test_the_published_split_holds_on_the_gpus_that_it_is_for() -> None:
     profile = load_profile(PUBLISHED)
-    job = virtual_job("ocr", "rollouts", 0)
+    job = plain()
     timings = profile.times(job)
     micro_batches = profile.samples / job.sampler.micro_batch
     assert timings.step_s * job.sampler.steps * micro_batches / 4 == pytest.approx(113)
@@ -24,15 +63,24 @@ def test_the_published_split_holds_on_the_gpus_that_it_is_for() -> None:
 
 @pytest.mark.parametrize(
     ("before", "after", "complaint"),
-    [("gpus: 4", "gpus: 0", "gpus"), ("gpus: 4", "gpus: 4\nspeed: 2", "speed"), (":", "", "")],
+    [
+        ("gpus: 4", "gpus: 0", "gpus must be above 0, not 0"),
+        ("gpus: 4", "gpus: 4\nspeed: 2", "speed"),
+        ("rows: 384\n", "", "missing required field `rows`"),
+        ("rows: 384", "rows: 0", "rows must be above 0, not 0"),
+        ("rows: 384", "rows: 0.5", r"\$\.rows"),
+        ("train_s: 240", "train_s: 0", "train_s must be above 0"),
+        (":", "", ""),
+    ],
 )
 def test_a_profile_that_is_wrong_is_refused_with_its_name(
     tmp_path: Path, before: str, after: str, complaint: str
 ) -> None:
     path = tmp_path / "profile.yaml"
     path.write_text(PUBLISHED.read_text().replace(before, after))
-    with pytest.raises(UserError, match=rf"profile\.yaml: .*{complaint}"):
+    with pytest.raises(UserError, match=rf"profile\.yaml: .*{complaint}") as refused:
         load_profile(path)
+    assert complaint == "" or "\n" not in str(refused.value)
 
 
 def test_a_profile_that_is_not_there_is_refused_with_its_name(tmp_path: Path) -> None:

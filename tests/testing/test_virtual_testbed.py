@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from benchmarks import testbed_figures
-from benchmarks.exploration_jobs import virtual_job
+from benchmarks.exploration.rivals import virtual_job
 from benchmarks.virtual_testbed import PUBLISHED, RunFailed, preemption, run_on_testbed
 from spotlight.jobs import JobSpec
 from spotlight.testing.chaos import scratch_folder
@@ -20,11 +20,14 @@ from tests.studies.small_run import Brightness
 SIZE = {"prompts.per_iteration": 12, "group_size": 4, "sampler.degree": 1, "validation.every": 2}
 """A micro-batch for each GPU."""
 
+UNTUNED = {"training.warmup_updates": 0, "training.nft_noisiest": 1.0}
+"""Jobs are shorter than a warm-up, and train on as many rows as the profile's."""
+
 FEW = {"prompts.per_iteration": 2, "group_size": 4}
 """Samples, where it does not matter how many."""
 
 QUICK = {"validation.seeds": 1, "sampler.steps": 2, "training.nft_times": 1}
-"""To compute; on the test-bed it takes as long."""
+"""To compute; on the test-bed its training is as short."""
 
 
 def run(job: JobSpec, **options: Any) -> testbed_figures.TestbedRun:
@@ -34,7 +37,7 @@ def run(job: JobSpec, **options: Any) -> testbed_figures.TestbedRun:
 
 
 def small(method: str, iterations: int, **changes: Any) -> JobSpec:
-    return virtual_job("ocr", method, 0, {"iterations": iterations, **SIZE, **changes})
+    return virtual_job("ocr", method, 0, {"iterations": iterations, **SIZE, **UNTUNED, **changes})
 
 
 def test_rollouts_spread_over_all_gpus() -> None:
@@ -44,10 +47,15 @@ def test_rollouts_spread_over_all_gpus() -> None:
 
 
 def test_exploration_fills_the_time_of_training_and_delays_nothing() -> None:
-    totals = run(small("uniform", 3)).totals
+    totals = run(small("regenerate", 3)).totals
     assert totals.previews > 600
     assert totals.spot_idle_share < 0.1
     assert totals.delayed == 0
+
+
+def test_weights_that_are_published_beside_training_delay_nothing() -> None:
+    slowly = msgspec.structs.replace(load_profile(PUBLISHED), publish_s=30.0)
+    assert run(small("spotlight", 4), profile=slowly).totals.delay_s == 0.0
 
 
 def test_exploration_that_is_waited_for_shows_as_delay() -> None:
@@ -87,7 +95,7 @@ def test_a_run_that_loses_spot_nodes_trains_the_same() -> None:
     numerics = RealNumerics(job)
     undisturbed = run(job, numerics=numerics)
     images = numerics.images
-    losses = [preemption(20.0, "spot-1", 60.0), preemption(310.0, "spot-2", 60.0)]
+    losses = [preemption(20.0, "spot-1", 60.0), preemption(70.0, "spot-2", 60.0)]
     disturbed = run(job, numerics=numerics, faults=losses)
     assert numerics.images == images
     assert disturbed.totals.virtual_s > undisturbed.totals.virtual_s

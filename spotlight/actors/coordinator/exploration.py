@@ -31,7 +31,7 @@ class ExplorationPlan:
 
 
 class Explored(Record, frozen=True, tag=True):
-    """The seeds to regenerate for each prompt group; the journal keeps it."""
+    """The seeds to train on for each prompt group; the journal keeps it."""
 
     iteration: int
     seeds: tuple[tuple[int, ...], ...]
@@ -49,6 +49,12 @@ class Explored(Record, frozen=True, tag=True):
     """That as many previewed seeds would have, had any been taken, of any prompts."""
     effort: Effort | None = None
     """How previews were made; None where none were to be made."""
+    contrast_of_any: float | None = None
+    """The same as a root mean square over the groups, as the contrast of samples is told; None
+    unless a group has two previews."""
+    reused: tuple[int, ...] = ()
+    """Prompt groups whose previews are the samples, as they are: they were made with the weights of
+    the iteration before."""
     scale: tuple[float, ...] = ()
     """What each reward of a preview was multiplied with before they were summed; empty where
     nothing was previewed."""

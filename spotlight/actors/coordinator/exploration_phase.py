@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
 from spotlight.actors.coordinator.backlog_shares import BacklogShares
 from spotlight.actors.coordinator.explorer import Explorer, Orders
+from spotlight.actors.coordinator.job_phase import JobPhase
 from spotlight.actors.coordinator.job_progress import JobProgress
 from spotlight.actors.coordinator.request_plans import prompts_of
 from spotlight.actors.coordinator.request_queue import RequestQueue
 from spotlight.jobs import JobSpec
+from spotlight.policies.exploration.reuse import MOST_DRIFT, NONE, may_reuse, patience
+from spotlight.run_events import SamplesRegenerated
 from spotlight.types import Request, Result
 
 log = structlog.get_logger(__name__)
@@ -25,7 +28,10 @@ class ExplorationPhase:
     Args:
         prompts: of the training set.
         shares: knows how many groups may preview, and what evaluations need of the time.
-        explored: called with the iteration whose seeds are chosen.
+        in_turn: has a call made in the job runner's next turn.
+        event: writes an event down.
+        explored: called with the iteration whose seeds are chosen, and whether its samples are
+            there already.
     """
 
     def __init__(
@@ -34,17 +40,25 @@ class ExplorationPhase:
         prompts: Sequence[str],
         *,
         requests: RequestQueue,
+        phase: JobPhase,
         progress: JobProgress,
         shares: BacklogShares,
-        explored: Callable[[int], None],
+        in_turn: Callable[[Callable[[], Awaitable[None]]], None],
+        event: Callable[[SamplesRegenerated], None],
+        explored: Callable[[int, bool], None],
     ) -> None:
         self._job = job
         self._prompts = prompts
         self._requests = requests
+        self._phase = phase
         self._progress = progress
+        self._in_turn = in_turn
+        self._event = event
         self._shares = shares
         self._explored = explored
         self._explorer = Explorer(job, groups=shares.groups)
+        self._unused: tuple[str, ...] = ()
+        """Previews that nobody needs once the choice is on record."""
         self.previews = 0
         """Scored ones, of all iterations."""
 
@@ -53,6 +67,8 @@ class ExplorationPhase:
         progress = self._progress
         # Validation waits behind previews, so the end of the window is left to it.
         window_s = progress.window.predict() - self._shares.seconds_of("evaluation")
+        if self._phase.name == "train":  # which may be under way
+            window_s -= self._phase.seconds
         window_s = max(0.0, window_s)
         progress.metrics.window_s = window_s if window_s < math.inf else None
         prompts = prompts_of(self._job, iteration, self._prompts)
@@ -62,8 +78,28 @@ class ExplorationPhase:
         self._follow(self._explorer.start(plan, self._now()))
 
     def end(self, iteration: int) -> None:
-        """Choose now, or when the fixed budget is spent."""
-        self._follow(self._explorer.stop(iteration, self._now()))
+        """Choose now, or when the fixed budget is spent; where previews are trained on, as soon as
+        it does not pay any more to wait for those in work."""
+        reuses = self._job.exploration.reuse and self._may_reuse(iteration)
+        waits, withdrawn = NONE, list[Request]()
+        if reuses and self._job.exploration.budget == "window":
+            withdrawn = self._requests.withdraw("preview")
+            waits = patience(
+                self._job.samples_per_iteration,
+                self._job.explored_prompts * self._job.group_size,
+                self._explorer.scored,
+                self._requests.arrivals("preview"),
+                self._phase.seconds,
+            )
+        orders = self._explorer.stop(
+            iteration, self._now(), reuses=reuses, patience=waits, withdrawn=withdrawn
+        )
+        self._follow(orders)
+        if waits.limit_s:
+            asyncio.get_running_loop().call_later(waits.limit_s, self._in_turn, self._go_on)
+
+    async def _go_on(self) -> None:
+        self._follow(self._explorer.go_on(self._now()))
 
     def finished(self, results: Sequence[Result]) -> None:
         """Previews come in, in any order, each once."""
@@ -76,18 +112,35 @@ class ExplorationPhase:
             self._follow(self._explorer.given_up(requests, self._now()))
 
     def release(self) -> None:
-        """The seeds that were chosen last are on record: their previews have been used up."""
-        self._requests.forget("preview", self._progress.exploration.latest.iteration)
+        """The seeds that were chosen last are on record: previews are used up, but for those that
+        are trained on."""
+        if self._job.exploration.reuse:
+            self._requests.release(self._unused)
+        else:
+            self._requests.forget("preview", self._progress.exploration.latest.iteration)
+
+    def _may_reuse(self, iteration: int) -> bool:
+        """Says so if not."""
+        drift = self._progress.training.get("drift")
+        allowed = may_reuse(drift)
+        if not allowed:
+            self._event(SamplesRegenerated(iteration=iteration, drift=drift, most=MOST_DRIFT))
+        return allowed
 
     def _follow(self, orders: Orders) -> None:
         self._requests.expect_previews(self._explorer.unsubmitted)
-        self._requests.submit(orders.requests)
+        # Workers choose among what waits: groups are to be whole before they get more.
+        requests, samples = orders.requests, self._job.samples_per_iteration
+        for first in range(0, len(requests), samples):
+            self._requests.submit(requests[first : first + samples])
         for kind in orders.cancel:
             self._requests.cancel(kind)
         if orders.explored is not None:
-            self._progress.exploration.accept(orders.explored)
-            self.previews += orders.explored.previews
-            self._explored(orders.explored.iteration)
+            explored, self._unused = orders.explored, orders.unused
+            self._progress.exploration.accept(explored)
+            self.previews += explored.previews
+            wanted = [group for group, seeds in enumerate(explored.seeds) if seeds]
+            self._explored(explored.iteration, set(wanted) == set(explored.reused))
 
     @staticmethod
     def _now() -> float:

@@ -124,6 +124,8 @@ class ExplorationRecord:
         metrics.probes = sum(map(len, by_group.values()))
         fresh = [[reward for _, reward in pairs] for pairs in by_group.values()]
         metrics.contrast_at_random = contrast_of_any(fresh, self._job.group_size)
+        if latest.reused:  # nothing is probed: any of the previews might have been the samples
+            metrics.contrast_at_random = latest.contrast_of_any
         metrics.probe_tau = self.agreement.tau
         metrics.probe_correlation = median_or_none(
             [spearman([p for p, _ in pairs], [r for _, r in pairs]) for pairs in by_group.values()]

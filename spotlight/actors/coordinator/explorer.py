@@ -6,21 +6,22 @@ budget nothing is submitted after the predicted end of training, and previews th
 choice are dropped and counted. With a `fixed` budget every candidate is previewed before the
 choice; a planner that learns is then asked only when all that it asked for before is scored, so
 that its decisions do not depend on who was faster. Preview rewards choose seeds and are then only
-reported; they never become advantages.
+reported; they become advantages only where the previews themselves are trained on.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from spotlight.actors.coordinator.exploration import ExplorationPlan, Explored
-from spotlight.actors.coordinator.request_plans import preview_settings
+from spotlight.actors.coordinator.request_plans import preview_settings, request_of
 from spotlight.jobs import JobSpec
 from spotlight.policies.exploration.bandit import BanditPlanner
-from spotlight.policies.exploration.fidelity import contrast_at_random, draw_probes
+from spotlight.policies.exploration.fidelity import contrast_at_random, contrast_of_any, draw_probes
 from spotlight.policies.exploration.planners import (
     Candidate,
     ExplorationPlanner,
@@ -30,9 +31,10 @@ from spotlight.policies.exploration.planners import (
     derived_seed,
     widest,
 )
+from spotlight.policies.exploration.reuse import NONE, Patience
 from spotlight.policies.exploration.reward_scales import combined, reward_scale
 from spotlight.policies.exploration.reward_spread import ContinuousRewards, Knowledge
-from spotlight.types import Request, RequestId, RequestKind, Result
+from spotlight.types import Request, RequestKind, Result
 
 _MOST = 2
 """So many times the previews of an average prompt may one prompt have."""
@@ -46,6 +48,8 @@ class Orders:
     """To submit."""
     cancel: tuple[RequestKind, ...] = ()
     """Kinds of requests that nobody wants any more."""
+    unused: tuple[str, ...] = ()
+    """Previews whose samples nobody needs once the outcome is on record."""
     explored: Explored | None = None
     """The outcome: the exploration is over."""
 
@@ -62,9 +66,15 @@ class _Exploration:
         default_factory=lambda: defaultdict(dict)
     )
     """Rewards by seed, by group."""
-    previews: int = 0
+    made: dict[str, Candidate] = field(default_factory=dict)
+    """Scored ones, by request."""
     exhausted: bool = False
     stopping: bool = False
+    reuses: bool = False
+    """The chosen previews are the samples."""
+    patience: Patience = NONE
+    """With those in work, once it is stopping."""
+    waits_until: float = -math.inf
 
 
 class Explorer:
@@ -91,12 +101,36 @@ class Explorer:
         )
         return Orders(self._top_up(self._now, now))
 
-    def stop(self, iteration: int, now: float) -> Orders:
-        """Choose now, or when the fixed budget is spent."""
+    def stop(
+        self,
+        iteration: int,
+        now: float,
+        *,
+        reuses: bool = False,
+        patience: Patience = NONE,
+        withdrawn: Sequence[Request] = (),
+    ) -> Orders:
+        """Choose now, or when the fixed budget is spent.
+
+        Args:
+            reuses: groups that are previewed are trained on as they are.
+            patience: with previews that are in work.
+            withdrawn: those that nobody has begun.
+        """
         if self._now is None or self._now.plan.iteration != iteration:
             return Orders()
-        self._now.stopping = True
-        return self._go_on(now)
+        self._now.stopping, self._now.reuses = True, reuses
+        self._now.patience, self._now.waits_until = patience, now + patience.limit_s
+        return self._without(self._now, withdrawn, now)
+
+    def go_on(self, now: float) -> Orders:
+        """Time has passed."""
+        return Orders() if self._now is None else self._go_on(now)
+
+    @property
+    def scored(self) -> int:
+        """Previews so far."""
+        return 0 if self._now is None else len(self._now.made)
 
     def finished(self, results: Sequence[Result], now: float) -> Orders:
         """Tell the planner, and ask it for more."""
@@ -107,23 +141,28 @@ class Explorer:
             if candidate is not None:
                 self._now.planner.record(candidate, result.rewards)
                 self._now.scored[candidate.group][candidate.seed] = result.rewards
-                self._now.previews += 1
+                self._now.made[result.request.id] = candidate
         return self._go_on(now)
 
     def given_up(self, requests: Sequence[Request], now: float) -> Orders:
         """A candidate without a score is no candidate."""
         if self._now is None or not requests:
             return Orders()
+        return self._without(self._now, requests, now)
+
+    def _without(
+        self, exploration: _Exploration, requests: Sequence[Request], now: float
+    ) -> Orders:
         for request in requests:
-            candidate = self._now.outstanding.pop(request.id, None)
+            candidate = exploration.outstanding.pop(request.id, None)
             if candidate is not None:
-                self._now.planner.forget(candidate)
+                exploration.planner.forget(candidate)
         return self._go_on(now)
 
     def _go_on(self, now: float) -> Orders:
         assert self._now is not None
         requests = self._top_up(self._now, now)
-        return self._conclude(self._now) if self._is_over(self._now) else Orders(requests)
+        return self._conclude(self._now) if self._is_over(self._now, now) else Orders(requests)
 
     def _top_up(self, exploration: _Exploration, now: float) -> tuple[Request, ...]:
         if not self._has_time(exploration, now):
@@ -152,16 +191,19 @@ class Explorer:
             return True
         return not exploration.stopping and now < exploration.deadline
 
-    def _is_over(self, exploration: _Exploration) -> bool:
+    def _is_over(self, exploration: _Exploration, now: float) -> bool:
         if self._job.exploration.budget == "fixed":
             spent = exploration.exhausted and not exploration.outstanding
             return exploration.stopping and spent
-        return exploration.stopping
+        are_enough = len(exploration.made) >= exploration.patience.scored
+        in_time = exploration.outstanding and now < exploration.waits_until
+        return exploration.stopping and (are_enough or not in_time)
 
     def _conclude(self, exploration: _Exploration) -> Orders:
         dropped = len(exploration.outstanding)
         planner = exploration.planner
         choices = widest(planner.choose(), self._job.prompts.per_iteration)
+        reused = [group for group, choice in enumerate(choices) if choice.is_previewed]
         left_out = self._job.explored_prompts - len(choices)
         nothing = ((),) * left_out
         plan = exploration.plan
@@ -173,9 +215,10 @@ class Explorer:
         values = [
             {seed: combined(rewards, scale) for seed, rewards in group.items()} for group in scored
         ]
+        # Previews that are trained on are what they promise.
         probes = draw_probes(
             values,
-            self._job.exploration.probes,
+            0 if exploration.reuses else self._job.exploration.probes,
             self._rng(plan, "probes"),
         )
         self._now = None
@@ -184,7 +227,7 @@ class Explorer:
             plan.iteration,
             (*(choice.seeds for choice in choices), *nothing),
             (*(choice.preview_rewards for choice in choices), *nothing),
-            exploration.previews,
+            len(exploration.made),
             dropped,
             planner.learnt() if isinstance(planner, BanditPlanner) else Knowledge(),
             (*(probe.seeds for probe in probes), *nothing),
@@ -195,31 +238,28 @@ class Explorer:
                 self._rng(plan, "subsets"),
             ),
             plan.effort if plan.share > 0 else None,
-            tuple(scale) if exploration.previews else (),
+            contrast_of_any([[*group.values()] for group in values], self._job.group_size),
+            tuple(reused) if exploration.reuses else (),
+            tuple(scale) if exploration.made else (),
         )
-        return Orders(cancel=("preview",) if dropped else (), explored=explored)
+        kept = {(group, seed) for group in explored.reused for seed in explored.seeds[group]}
+        unused = [key for key, one in exploration.made.items() if (one.group, one.seed) not in kept]
+        return Orders(
+            cancel=("preview",) if dropped else (), unused=tuple(unused), explored=explored
+        )
 
     def _rng(self, plan: ExplorationPlan, purpose: str) -> random.Random:
         return random.Random(derived_seed(self._job.seed, plan.iteration, purpose))
 
     def _request(self, plan: ExplorationPlan, candidate: Candidate) -> Request:
-        return Request(
-            id=str(
-                RequestId(
-                    "preview",
-                    plan.iteration,
-                    plan.weights_version,
-                    candidate.group,
-                    candidate.seed,
-                )
-            ),
-            kind="preview",
-            iteration=plan.iteration,
-            group=candidate.group,
-            prompt=plan.prompts[candidate.group],
-            seed=candidate.seed,
-            weights_version=plan.weights_version,
-            settings=preview_settings(self._job, plan.iteration, plan.effort.preview_steps),
+        return request_of(
+            "preview",
+            plan.iteration,
+            plan.weights_version,
+            candidate.group,
+            plan.prompts[candidate.group],
+            candidate.seed,
+            preview_settings(self._job, plan.iteration, plan.effort.preview_steps),
         )
 
 

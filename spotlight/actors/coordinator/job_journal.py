@@ -89,6 +89,14 @@ class Trainers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Its number, and the iterations that it went on from."""
 
 
+class Rewound(msgspec.Struct, frozen=True):
+    """Trainers began again before what they had trained."""
+
+    first_lease: int
+    """Of the coordinator that had them do so: earlier ones are of weights that may be others of the
+    same version."""
+
+
 class Identity(msgspec.Struct, frozen=True):
     """What stays the same when a coordinator comes back to a run."""
 
@@ -118,6 +126,12 @@ class JobJournal:
     def first_lease(self) -> int:
         """Above every lease that an earlier coordinator of this run can have granted."""
         return (self._journal.term << TERM_BITS) + 1
+
+    @property
+    def adopts_from(self) -> int:
+        """Below every lease that somebody may still work on with the weights that there are."""
+        rewound = self._one("rewound", Rewound)
+        return rewound.first_lease if rewound is not None else 0
 
     @property
     def term(self) -> int:
@@ -256,7 +270,8 @@ class JobJournal:
 
     def rewind(self, completed: int, published: Collection[int] = ()) -> None:
         """Trainers begin again after `completed` iterations: drop later progress, all publications
-        but these, and the samples of later weights.
+        but these, and the samples of later weights; and leases, as a worker that was out of reach
+        may still work with weights that are trained again.
         """
         log.debug("journal_goes_back")
         changes: dict[str, bytes | None] = dict.fromkeys(
@@ -268,7 +283,8 @@ class JobJournal:
             if request is None or request.weights_version > completed:
                 changes[key] = None
         gone = [version for version in self.publications() if version not in published]
-        self._write(changes | dict.fromkeys(f"published/{version:06d}" for version in gone))
+        changes |= dict.fromkeys(f"published/{version:06d}" for version in gone)
+        self._write({**changes, "rewound": _encode(Rewound(self.first_lease))})
 
     # --- inside ---
 

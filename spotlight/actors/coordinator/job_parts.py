@@ -63,8 +63,8 @@ class Callbacks:
     """With the iteration that all ranks have trained on."""
     published: Callable[[int], None]
     """With the weights version that nodes can pull."""
-    explored: Callable[[int], None]
-    """With the iteration whose seeds are chosen."""
+    explored: Callable[[int, bool], None]
+    """With the iteration whose seeds are chosen, and whether all its samples are there."""
     validated: Callable[[int], None]
     """With the weights version whose score is on record."""
     saved: Callable[[int], None]
@@ -163,6 +163,7 @@ class JobParts:
                 kind: tuple(reward.limits for reward in job.rewards_of(kind))
                 for kind in get_args(RequestKind)
             },
+            trained_on=job.trained_on,
             grants_from=listens_until,
             timings=timings.dispatch,
         )
@@ -262,8 +263,11 @@ class JobParts:
             job,
             [prompt.text for prompt in files.train.items],
             requests=self.requests,
+            phase=self.phase,
             progress=self.progress,
             shares=shares,
+            in_turn=actor.call_in_turn,
+            event=event,
             explored=on.explored,
         )
         self.validations = Validations(
@@ -290,6 +294,7 @@ class JobParts:
             is_over=lambda: self.phase.over,
             trainers=lambda: self.team.names,
             seconds_left=self._seconds_left,
+            timings=timings,
         )
         self.publisher = WeightsPublisher(
             team=self.team,

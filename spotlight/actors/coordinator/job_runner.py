@@ -86,7 +86,7 @@ class JobRunner(Actor):
             rolled_out=lambda iteration: self._carry_out(self._machine.rolled_out(iteration)),
             trained=self._end_training,
             published=lambda version: self._carry_out(self._machine.weights_published(version)),
-            explored=lambda iteration: self._carry_out(self._machine.explored(iteration)),
+            explored=lambda number, ready: self._carry_out(self._machine.explored(number, ready)),
             validated=lambda version: self._carry_out(self._machine.validation_done(version)),
             saved=lambda completed: self._carry_out(self._machine.progress_saved(completed)),
             exported=lambda: self._carry_out(self._machine.exported()),
@@ -208,6 +208,7 @@ class JobRunner(Actor):
         if why := self._parts.troubles.why_nobody_can_train(self._job.training.ranks):
             return self._end("failed", why)
         await self._assemble()
+        self._parts.publisher.publish_again(self._machine.completed)
         again = self._reminders % _REPEAT_EVERY == 0
         if again:
             self._team.remind()
@@ -341,8 +342,9 @@ class JobRunner(Actor):
                     self._parts.publisher.publish(version, validated=validated)
                 case step.BeginRollout(iteration):
                     self._enter("rollout")
-                    self._bar()
-                    self._parts.rollouts.begin(iteration)
+                    if self._parts.rollouts.begin(iteration):
+                        self._bar()
+                        self._parts.rollouts.submit()
                 case step.BeginTraining(iteration):
                     self._enter("train")
                     self._bar(self._team.names)

@@ -14,7 +14,7 @@ def status_of(parts: JobParts, completed: int, dead_letters: int) -> JobStatus:
     phase, metrics, counters = parts.phase, parts.progress.metrics, parts.table.counters
     rollout = parts.rollouts.rollout
     rolls_out = phase.name == "rollout"
-    made = rollout.finished - rollout.restored
+    made = rollout.finished - rollout.restored - metrics.samples_reused
     seconds = phase.seconds if rolls_out else metrics.rollout_s
     return JobStatus(
         job=parts.job.name,

@@ -63,9 +63,18 @@ class Publications:
 
     @property
     def held(self) -> frozenset[int]:
-        """Those that a node holds that is there, so that others can have them whatever happened to
-        the trainers."""
+        """Those that a node says it holds that is there, so that others can have them whatever
+        happened to the trainers: the store that these left them in may have dropped them."""
         return frozenset(version for version, known in self._known.items() if known.is_held)
+
+    def is_lost(self, version: int) -> bool:
+        """Whether no node holds a version, and one has missed it where its trainers left it."""
+        known = self._known.get(version)
+        return known is not None and known.is_missed_at_origin and not known.is_held
+
+    def is_validated(self, version: int) -> bool:
+        """Whether a version has weights for evaluations, too."""
+        return bool(self._known[version].where.evaluation)
 
     def keep(self, versions: Collection[int]) -> None:
         """Nobody needs the others: they are trained again."""
@@ -116,15 +125,22 @@ class _Version:
         self._copies: dict[str, WeightsOffer] = {}
         self._told: dict[str, WeightsOffer] = {}
         """The latest, by node; nothing of those that wait."""
+        self.is_missed_at_origin = False
+        """A node could not get it where its trainers left it."""
         self._news: dict[str, None] = dict.fromkeys(roster.nodes)
         """Nodes that something is new of since the latest directions."""
+
+    @property
+    def where(self) -> WeightsOffer:
+        """The trainers left it there."""
+        return self._where
 
     @property
     def is_held(self) -> bool:
         places = {node.store.place for node in self._roster.nodes.values()}
         return any(
             all(part.store.place in places for part in offer.parts)
-            for offer in (self._where, *self._copies.values())
+            for offer in self._copies.values()
         )
 
     def node_changed(self, name: str) -> None:
@@ -146,6 +162,7 @@ class _Version:
         source = self._spread.source_of(node)
         if source is None or self._at(source).store != missed.store:
             return False
+        self.is_missed_at_origin |= source == ORIGIN
         self._spread.failed(node, source, now)
         self._roster.failed_sources[source] += 1
         return True

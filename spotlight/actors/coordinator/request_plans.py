@@ -20,7 +20,7 @@ from spotlight.policies.exploration.planners import (
     widest,
 )
 from spotlight.policies.exploration.preview_effort import Effort
-from spotlight.types import Request, RequestId, SamplingSettings
+from spotlight.types import Request, RequestId, RequestKind, SamplingSettings
 
 
 def window_start(job: JobSpec, iteration: int) -> int:
@@ -95,24 +95,50 @@ def evaluation_settings(job: JobSpec) -> SamplingSettings:
     return settings if guidance is None else msgspec.structs.replace(settings, guidance=guidance)
 
 
+def request_of(
+    kind: RequestKind,
+    iteration: int,
+    version: int,
+    group: int,
+    prompt: str,
+    seed: int,
+    settings: SamplingSettings,
+) -> Request:
+    """One seed of a prompt group."""
+    return Request(
+        id=str(RequestId(kind, iteration, version, group, seed)),
+        kind=kind,
+        iteration=iteration,
+        group=group,
+        prompt=prompt,
+        seed=seed,
+        weights_version=version,
+        settings=settings,
+    )
+
+
 def rollout_requests(
     job: JobSpec, iteration: int, prompts: Sequence[str], choices: Sequence[SeedChoice]
 ) -> tuple[Request, ...]:
     """The samples of an iteration in canonical order: by prompt group, then as chosen."""
     settings = rollout_settings(job, iteration)
     return tuple(
-        Request(
-            id=str(RequestId("rollout", iteration, iteration, group, seed)),
-            kind="rollout",
-            iteration=iteration,
-            group=group,
-            prompt=prompt,
-            seed=seed,
-            weights_version=iteration,
-            settings=settings,
-        )
+        request_of("rollout", iteration, iteration, group, prompt, seed, settings)
         for group, (prompt, choice) in enumerate(zip(prompts, choices, strict=True))
         for seed in choice.seeds
+    )
+
+
+def preview_of(rollout: Request) -> Request:
+    """The preview that may take a rollout's place: the same, with the weights before."""
+    return request_of(
+        "preview",
+        rollout.iteration,
+        rollout.weights_version - 1,
+        rollout.group,
+        rollout.prompt,
+        rollout.seed,
+        rollout.settings,
     )
 
 

@@ -24,6 +24,7 @@ from spotlight.actors.protocol import Grant, Recall, Receipt, Revoke, WorkerRefs
 from spotlight.actors.protocol.delivery import try_tell
 from spotlight.actors.runtime import Actor, ActorRef, Message
 from spotlight.errors import JournalError
+from spotlight.policies.dispatch.forecast import Arrival
 from spotlight.policies.dispatch.instructions import (
     Answer,
     DeleteBundle,
@@ -39,7 +40,7 @@ from spotlight.policies.dispatch.instructions import (
 )
 from spotlight.policies.dispatch.table import RequestTable
 from spotlight.run_events import RunEvent
-from spotlight.types import BundleOffer, Request, RequestKind
+from spotlight.types import BundleOffer, Request, RequestKind, Result
 
 log = structlog.get_logger(__name__)
 
@@ -110,10 +111,19 @@ class RequestQueue:
         """
         if not requests:
             return
+        self._remember()
+        self.carry_out(self._table.submit(map(self._with_metadata, requests), self._now()))
+
+    def previewed(self, iteration: int, chosen: Iterable[Request]) -> list[Result | None]:
+        """The previews of an iteration are over: how these were done, perhaps before a restart,
+        where their samples are there."""
+        self._remember()
+        return self._table.previewed(iteration, chosen)
+
+    def _remember(self) -> None:
         if not self._remembers:  # only now is it settled from where the run goes on
             self._remembers = True
-            self._table.remember(self._journal.requests())
-        self.carry_out(self._table.submit(map(self._with_metadata, requests), self._now()))
+            self._table.remember(self._journal.requests(), self._journal.adopts_from)
 
     def _with_metadata(self, request: Request) -> Request:
         metadata = self._metadata.get(request.prompt)
@@ -126,6 +136,16 @@ class RequestQueue:
     def cancel(self, kind: RequestKind) -> None:
         """Drop the requests of a kind; leases on them are revoked, and what still comes is late."""
         self.carry_out(self._table.cancel(kind, self._now()))
+
+    def withdraw(self, kind: RequestKind) -> list[Request]:
+        """Drop the requests of a kind that are not in work; returns them."""
+        withdrawn, instructions = self._table.withdraw(kind, self._now())
+        self.carry_out(instructions)
+        return withdrawn
+
+    def arrivals(self, kind: RequestKind) -> tuple[Arrival, ...]:
+        """When what is in work of a kind will be done."""
+        return self._table.arrivals(kind, self._now())
 
     def release(self, request_ids: Iterable[str]) -> None:
         """Nobody wants these any more, finished or not; what is in work is finished and told."""

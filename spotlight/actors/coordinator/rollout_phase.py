@@ -10,6 +10,7 @@ from spotlight.actors.coordinator.job_progress import JobProgress
 from spotlight.actors.coordinator.job_record import JobRecord
 from spotlight.actors.coordinator.measures import measure_rollout, sample_scale
 from spotlight.actors.coordinator.request_plans import (
+    preview_of,
     probe_requests,
     prompts_of,
     rollout_requests,
@@ -60,26 +61,56 @@ class RolloutPhase:
         self._completed = completed
         self._fail = fail
         self.rollout = Rollout()
+        self._to_submit: list[Request] = []
+        """Requests of the iteration that is being begun."""
         self._dropped_for = ""
         """Why the latest prompt group failed."""
         self.discarded = 0
         """Samples that were thrown away because newer weights were published."""
 
-    def begin(self, iteration: int) -> None:
-        """Submit the chosen seeds, and the probes."""
+    def begin(self, iteration: int) -> bool:
+        """Take what previews have made of the chosen seeds; True if some are to be denoised, which
+        `submit` begins."""
         exploration = self._progress.exploration
         if self._job.exploration.mode == "none":
             exploration.accept(unexplored(self._job, iteration))
         latest, choices = exploration.latest, exploration.choices
         metrics = self._progress.open_metrics(iteration)
-        metrics.publish_s = self._phase.pop_duration("publish")
+        publish_s = self._phase.pop_duration("publish")
         metrics.explore_s = self._phase.pop_duration("explore")
         metrics.previews, metrics.previews_late = latest.previews, latest.late
         prompts = prompts_of(self._job, iteration, self._prompts)
-        samples = rollout_requests(self._job, iteration, prompts, choices)
+        rollouts = rollout_requests(self._job, iteration, prompts, choices)
+        reused = self._reused(iteration, rollouts)
+        groups = {result.request.group for result in reused}
+        self._to_submit = [request for request in rollouts if request.group not in groups]
         probes = probe_requests(self._job, iteration, prompts, choices, latest.probe_seeds)
-        self.rollout = Rollout(samples, probes)
-        self._requests.submit((*samples, *probes))
+        previews = [result.request for result in reused]
+        self.rollout = Rollout([*previews, *self._to_submit], probes)
+        self._to_submit += probes
+        self.rollout.add(reused)
+        metrics.samples_reused = len(reused)
+        metrics.publish_s = publish_s if self._to_submit else None  # else it goes on meanwhile
+        self._end_if_complete()
+        return bool(self._to_submit)
+
+    def submit(self) -> None:
+        """Have the rest denoised: the chosen seeds, and the probes."""
+        self._requests.submit(self._to_submit)
+
+    def _reused(self, iteration: int, rollouts: Sequence[Request]) -> list[Result]:
+        """The previews that are trained on: of each prompt group all of them, or none if one is not
+        there any more."""
+        if not self._job.exploration.reuse:
+            return []
+        groups = set(self._progress.exploration.latest.reused)
+        chosen = [preview_of(request) for request in rollouts if request.group in groups]
+        results = self._requests.previewed(iteration, chosen)
+        lost = {
+            request.group for request, result in zip(chosen, results, strict=True) if result is None
+        }
+        there = [result for result in results if result is not None]
+        return [result for result in there if result.request.group not in lost]
 
     def finished(self, results: Sequence[Result], *, restored: bool) -> None:
         """Samples come in, in any order, each once."""
@@ -109,10 +140,11 @@ class RolloutPhase:
 
     def release(self, iteration: int) -> None:
         """Nobody will train on the samples again."""
-        bundles = self._journal.bundles("rollout", iteration)
-        self._requests.forget("rollout", iteration)
-        for bundle in bundles:
-            self._store.delete(bundle.key)
+        for kind in self._job.trained_on:
+            bundles = self._journal.bundles(kind, iteration)
+            self._requests.forget(kind, iteration)
+            for bundle in bundles:
+                self._store.delete(bundle.key)
 
     def _must_stop(self, samples: Sequence[Result]) -> bool:
         """Whether there was nothing to learn from for too long; an event tells of each time."""

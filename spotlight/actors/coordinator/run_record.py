@@ -74,8 +74,8 @@ class RunRecord:
     def iteration(self, metrics: IterationMetrics, training: Mapping[str, float]) -> None:
         """Append an iteration to metrics.jsonl, with the metrics of its update."""
         metrics.weights_version = metrics.iteration
-        made = metrics.samples - metrics.samples_restored
-        metrics.images_per_s = made / metrics.rollout_s if metrics.rollout_s else 0.0
+        seconds = metrics.rollout_s
+        metrics.images_per_s = metrics.rolled_out / seconds if seconds else 0.0
         self._append_metrics(metrics, training)
         self._tell(IterationRecord(*with_update(metrics, training)))
 

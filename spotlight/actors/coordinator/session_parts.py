@@ -133,6 +133,7 @@ class SessionParts:
                 profile=profile,
             ),
             is_over=is_over,
+            timings=timings,
         )
 
     def _note(self, event: RunEvent) -> None:

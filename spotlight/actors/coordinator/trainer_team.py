@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Literal
 
+import msgspec
+
 from spotlight.actors.coordinator.roster import Rank
 from spotlight.actors.protocol import (
     ExportModel,
@@ -64,8 +66,10 @@ class TrainerTeam:
         """Has the ranks behind the first built, once it is known where that one listens."""
         self._asked: set[int] = set()
         """Ranks, by epoch, whose answer is awaited."""
-        self._train_waits = False
-        """For the state before it to be saved."""
+        self._next_save: tuple[int, dict[int, Message]] | None = None
+        """It waits for the one before, and training for it."""
+        self._checkpoint = -1
+        """Iterations in the latest checkpoint that was ordered: training waits for that."""
         self._later: list[Callable[[], None]] = []
         """Orders for when there are ranks."""
         self.ranks: tuple[Rank, ...] = ()
@@ -74,6 +78,11 @@ class TrainerTeam:
     def names(self) -> frozenset[str]:
         """The workers' names."""
         return frozenset(rank.worker.worker for rank in self.ranks)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there are ranks, and nothing that they were told is still to be done."""
+        return bool(self.ranks) and not self._open and not self._later
 
     @property
     def is_sharded(self) -> bool:
@@ -141,8 +150,17 @@ class TrainerTeam:
 
         self._order_soon("publish", version, messages)
 
-    def save(self, completed: int, stores: Callable[[], Mapping[int, Stores]]) -> None:
-        """Have ranks leave the state of training in stores, each in its own."""
+    def save(
+        self,
+        completed: int,
+        stores: Callable[[], Mapping[int, Stores]],
+        *,
+        is_checkpoint: bool = False,
+    ) -> None:
+        """Have ranks leave the state of training in stores, each in its own; when the one before is
+        kept. Training waits for a checkpoint: nobody could ask for it again."""
+        if is_checkpoint:
+            self._checkpoint = completed
         self._order_soon(
             "save",
             completed,
@@ -151,6 +169,19 @@ class TrainerTeam:
                 for rank, each in stores().items()
             },
         )
+
+    def state_is_kept(self) -> None:
+        """It is on record which state was saved last: what waited for that can go on."""
+        if self._next_save is not None:
+            self._open["save"], self._next_save = self._next_save, None
+            self._tell("save")
+        if "train" in self._open:
+            self._tell("train")
+
+    @property
+    def _waits_for_checkpoint(self) -> bool:
+        number, _ = self._open.get("save", (-2, {}))
+        return number == self._checkpoint
 
     def export(
         self,
@@ -192,8 +223,6 @@ class TrainerTeam:
         if order == "start" and self._start_others is not None:
             return False
         del self._open[order]
-        if order == "save" and self._train_waits:
-            self._tell("train")
         if order == "start":
             self._give_later()
         return True
@@ -215,17 +244,28 @@ class TrainerTeam:
             give()
 
     def _order(self, order: Order, number: int, messages: Mapping[int, Message]) -> None:
+        if order == "save" and "save" in self._open:
+            self._next_save = (number, dict(messages))
+            return
         self._open[order] = (number, dict(messages))
         self._tell(order)
 
     def _tell(self, order: Order) -> None:
-        """Unless it must wait: if the word to save was lost, a trainer that is further could not
-        obey it any more."""
-        if order == "train":
-            self._train_waits = "save" in self._open
-            if self._train_waits:
-                return
-        self._send(self._open[order][1])
+        """If the word to publish or save was lost, a trainer that is further could not obey it any
+        more: so the one to train has it, too, or waits."""
+        if order != "train":
+            self._send(self._open[order][1])
+        elif self._next_save is None and not self._waits_for_checkpoint:
+            publish, save = (self._open.get(each, (0, {}))[1] for each in ("publish", "save"))
+            trains = self._open["train"][1].items()
+            self._send(
+                {
+                    rank: msgspec.structs.replace(
+                        train, publish=publish.get(rank), save=save.get(rank)
+                    )
+                    for rank, train in trains
+                }
+            )
 
     def _send(self, messages: Mapping[int, Message]) -> None:
         for rank, message in messages.items():

@@ -77,9 +77,10 @@ class TrainingStates:
     # --- kept for other trainers ---
 
     def save(self, completed: int) -> None:
-        """Have the trainers leave their state, and make a checkpoint of it if one is due."""
-        self._saved = {}
-        self._team.save(completed, lambda: self._stores(completed))
+        """Have the trainers leave their state, when the one before is left, and make a checkpoint
+        of it if one is due."""
+        is_due = self._schedule.saves(completed)
+        self._team.save(completed, lambda: self._stores(completed), is_checkpoint=is_due)
 
     def _stores(self, completed: int) -> dict[int, Stores]:
         """By rank; the run folder's is the last one."""
@@ -105,7 +106,12 @@ class TrainingStates:
         if self._settling or not self._team.awaits("save", completed, rank):
             return
         self._saved[rank] = saved
-        if self._schedule.saves(completed) and self._team.awaits_only("save", completed, rank):
+        is_whole = all(each.offers for each in self._saved.values())
+        if not is_whole:  # this one had gone on before it was told: the next state is left
+            if self._team.answered("save", completed, rank):
+                self._saved = {}
+                self._team.state_is_kept()
+        elif self._schedule.saves(completed) and self._team.awaits_only("save", completed, rank):
             self._settling = True
             parts = len(self._team.ranks) if self._team.is_sharded else 1
             self._actor.run_task(self._write_checkpoint(rank, completed, parts))
@@ -140,7 +146,8 @@ class TrainingStates:
 
     def _keep(self, completed: int) -> None:
         """Everybody has answered: lost trainers go on from here now."""
-        left = [self._saved[rank].offers for rank in sorted(self._saved)]
+        saved, self._saved = self._saved, {}
+        left = [saved[rank].offers for rank in sorted(saved)]
         if not self._team.is_sharded:
             left = [tuple(offer for offers in left for offer in offers)]
         place = self._store.endpoint.place
@@ -150,6 +157,7 @@ class TrainingStates:
         )
         state = TrainingState(completed, at_nodes, tuple(here))
         self._record.write(lambda: self._note(state))
+        self._team.state_is_kept()  # the next but one may take the place of the one before
         if self._schedule.saves(completed):
             path = str(self._record.run.path / checkpoint_path(completed))
             self._record.event(CheckpointSaved(iteration=completed, path=path))
@@ -167,7 +175,8 @@ class TrainingStates:
         are to save their state, or a checkpoint that is written is still to be used."""
         state = self._journal.state()
         if state is not None:
-            self._used(state.completed - 1)
+            for iteration in range(max(0, state.completed - 2), state.completed):
+                self._used(iteration)
         if committed == completed:
             return
         if state is None or state.completed != completed:

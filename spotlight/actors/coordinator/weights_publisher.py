@@ -54,6 +54,14 @@ class WeightsPublisher:
             self._parts = {}
             self._team.publish(version, evaluation=validated)
 
+    def publish_again(self, version: int) -> None:
+        """Have idle trainers that stand at a version publish it anew, if the last node that held it
+        is gone: nobody else has it."""
+        if self._team.is_idle and self._publications.is_lost(version):
+            self._parts = {}
+            evaluation = self._publications.is_validated(version)
+            self._team.publish(version, evaluation=evaluation)
+
     def rank_published(self, rank: int, part: WeightsOffer) -> None:
         """When all parts are there every node pulls; members serve the version once they have
         acknowledged it."""
@@ -69,12 +77,16 @@ class WeightsPublisher:
             tuple(one for each in parts for one in each.evaluation),
         )
         version = offer.version
+        was_lost = version in self._publications
         keep = {version, version - 1, *self._validations.versions}
         self._rollouts.count_outdated(keep)
         self._publications.add(offer, keep)
         self._record.write(lambda: self._journal.save_publication(offer, keep))
         self._record.event(WeightsPublished(version=version))
-        self._release(version)
+        if was_lost:
+            self._briefing.weights_published()
+        else:
+            self._release(version)
 
     def _release(self, version: int) -> None:
         self._briefing.weights_published()

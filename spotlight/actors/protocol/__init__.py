@@ -7,6 +7,7 @@ Offers name tensor bundles that travel on the tensor transport; no bulk data is 
 """
 
 from spotlight.actors.protocol.down import (
+    CheckpointSource,
     Demand,
     DemandClass,
     Grant,
@@ -71,6 +72,7 @@ from spotlight.actors.protocol.up import (
     HeldLease,
     LeaseFailed,
     MissedWeights,
+    NodeCheckpoint,
     NodeNotice,
     NodeReport,
     Pull,
@@ -100,6 +102,7 @@ __all__ = [
     "BeginSession",
     "CancelJob",
     "CannotFollow",
+    "CheckpointSource",
     "CommitSteps",
     "Completed",
     "Demand",
@@ -130,6 +133,7 @@ __all__ = [
     "Membership",
     "MirrorStatus",
     "MissedWeights",
+    "NodeCheckpoint",
     "NodeNotice",
     "NodePlan",
     "NodeRefused",

@@ -72,6 +72,13 @@ class WeightsOffer(Record, frozen=True):
         ]
 
 
+class CheckpointSource(Record, frozen=True):
+    """Where a node takes a checkpoint of the hub from."""
+
+    listing: BundleOffer | None
+    """The list of the files in the store of another node that has it; None: the hub."""
+
+
 class JobPlan(Record, frozen=True):
     """The job, as far as a node or a worker needs to know it."""
 
@@ -86,6 +93,9 @@ class JobPlan(Record, frozen=True):
     trainers_term: int = 0
     """Trainer ranks that were built by an order of an earlier term than this free what they hold;
     others train instead."""
+    checkpoint: CheckpointSource | None = None
+    """For a node whose hub's cache lacks the job's checkpoint. None: wait; another node downloads
+    it, or feeds others."""
     spec: WorkSpec | None = None
     """Left out for those who report to have it."""
 

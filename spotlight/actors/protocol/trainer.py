@@ -67,14 +67,6 @@ class TrainingSample(Record, frozen=True):
     advantage: float
 
 
-class Train(Message, frozen=True):
-    """One iteration's samples in canonical order, the same for every rank."""
-
-    iteration: int
-    window_start: int
-    samples: tuple[TrainingSample, ...]
-
-
 class Publish(Message, frozen=True):
     """Coordinator to a rank: put your part of this version's weights into your node's store."""
 
@@ -93,6 +85,18 @@ class SaveState(Message, frozen=True):
     stores: tuple[StoreEndpoint, ...]
     part: int = 0
     """Which one of the state it holds."""
+
+
+class Train(Message, frozen=True):
+    """One iteration's samples in canonical order, the same for every rank; and what a rank must
+    take from its weights before it changes them, as the orders that say so may have been lost.
+    """
+
+    iteration: int
+    window_start: int
+    samples: tuple[TrainingSample, ...]
+    publish: Publish | None = None
+    save: SaveState | None = None
 
 
 class ExportModel(Message, frozen=True):
@@ -119,7 +123,7 @@ class TrainedIteration(Record, frozen=True):
 
 class SavedState(Record, frozen=True):
     """The state of training after some iterations, and where it can be had: in the order of the
-    stores of the order to save it.
+    stores of the order to save it; nowhere if the rank had trained on before it was told.
     """
 
     iteration: int

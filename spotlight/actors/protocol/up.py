@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from spotlight.actors.protocol.down import WeightsOffer
+from spotlight.actors.protocol.down import CheckpointSource, WeightsOffer
 from spotlight.actors.runtime import ActorRef
 from spotlight.jobs import MOST_WORKERS_OF_NODE
 from spotlight.transport.control import Message
@@ -99,6 +99,20 @@ class MissedWeights(Record, frozen=True):
     store: StoreEndpoint
 
 
+class NodeCheckpoint(Record, frozen=True):
+    """What a node has of a checkpoint of the hub."""
+
+    name: Annotated[str, msgspec.Meta(max_length=400)]
+    """As the job names it, with a commit."""
+    is_whole: bool
+    listing: BundleOffer | None = None
+    """Where others find the list of its files; None for one that cannot feed others."""
+    offline: bool = False
+    """Whether the node may not ask the hub."""
+    missed: CheckpointSource | None = None
+    """The source of the latest plan, if the node could not have it from there."""
+
+
 class WorkerTrouble(Record, frozen=True):
     """What is wrong with a worker."""
 
@@ -139,6 +153,9 @@ class NodeReport(Message, frozen=True):
     """Its copies, from which others may pull."""
     missed: tuple[MissedWeights, ...] = ()
     """What it could not get; it tries again with the next plan."""
+    checkpoint: NodeCheckpoint | None = None
+    """How it stands with the checkpoint of the job; None if that is not one of the hub, or not
+    known yet."""
     size: int = 0
     """Workers that it should have."""
     troubles: Annotated[

@@ -21,25 +21,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import structlog
 
 from spotlight.actors.protocol import (
-    ExportedModel,
     ExportModel,
     GetTrainer,
     Publish,
-    SavedState,
     SaveState,
     StartTrainer,
     Train,
     TrainedIteration,
     TrainerReport,
-    WeightsOffer,
     WorkerPlan,
-    state_key,
 )
 from spotlight.actors.protocol.delivery import try_tell, until_transferred
 from spotlight.actors.runtime import (
@@ -50,12 +46,12 @@ from spotlight.actors.runtime import (
     from_this_process,
     handles,
 )
-from spotlight.actors.worker.engine import Engine, Listener, Model, State, Trainer, Weights
+from spotlight.actors.worker.engine import Engine, Listener, Model, State, Trainer
 from spotlight.actors.worker.shared_model import SharedModel
+from spotlight.actors.worker.trainer_outputs import TrainerOutputs, Training
 from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.errors import SpotlightError, TransferFailed, TransportError
-from spotlight.jobs import JobSpec
-from spotlight.types import BundleOffer, StoreEndpoint
+from spotlight.types import BundleOffer
 
 log = structlog.get_logger(__name__)
 
@@ -67,28 +63,6 @@ class _Seat:
     job_id: str
     term: int
     rank: int
-
-
-@dataclass
-class _Training:
-    job: JobSpec
-    job_id: str
-    rank: int
-    model: Model
-    trainer: Trainer
-    completed: int
-    """Iterations trained, with those of the state that it began from."""
-    given_up: bool = False
-    """Others are the trainer ranks now."""
-
-    def require_completed(self, iterations: int, what: str) -> None:
-        """In the accelerator's thread, so that nothing comes between this and what it is about."""
-        if self.given_up:
-            raise SpotlightError(f"asked to {what} iteration {iterations}, but it was given up")
-        if self.completed != iterations:
-            raise SpotlightError(
-                f"asked to {what} iteration {iterations}, but {self.completed} are trained"
-            )
 
 
 @dataclass
@@ -108,11 +82,12 @@ class TrainerRank(Actor):
         self._context = context
         self._engine = engine
         self._shared = shared
+        self._outputs = TrainerOutputs(context, engine)
         self._runner: ActorRef | None = None
         self._early: tuple[ActorRef, StartTrainer] | None = None
         """The latest order of one that the node has not named yet; it may do so in a moment."""
         self._seat: _Seat | None = None
-        self._training: _Training | None = None
+        self._training: Training | None = None
         self._listener: Listener | None = None
         self._listens_at = ""
         self._latest: Train | None = None
@@ -182,10 +157,14 @@ class TrainerRank(Actor):
 
     @handles(Train, only=_from_runner)
     async def on_train(self, message: Train) -> None:
-        """Take one iteration's optimizer steps."""
+        """Take one iteration's optimizer steps, when the weights are taken that are wanted."""
         training = self._training
         if training is None:
             return self._log_unstarted(message)
+        if message.publish is not None:
+            await self.on_publish(message.publish)
+        if message.save is not None:
+            await self.on_save(message.save)
         self._latest = message
         self._obey(("train", message.iteration), lambda: self._train(training, message))
 
@@ -280,7 +259,7 @@ class TrainerRank(Actor):
             await self._shared.fetch(message.job.model)
             model, trainer = await self._context.on_accelerator(build)
         if self._seat == seat:
-            self._training = _Training(
+            self._training = Training(
                 message.job, message.job_id, message.rank, model, trainer, message.completed
             )
         else:
@@ -301,7 +280,7 @@ class TrainerRank(Actor):
         timings, what = self._context.timings.delivery, "the state of training"
         return await until_transferred(attempt, what, timings=timings, require_wanted=wanted)
 
-    async def _train(self, training: _Training, message: Train) -> TrainerReport:
+    async def _train(self, training: Training, message: Train) -> TrainerReport:
         loop = asyncio.get_running_loop()
         started = loop.time()
 
@@ -333,54 +312,16 @@ class TrainerRank(Actor):
         timings = self._context.timings.delivery
         return await until_transferred(attempt, "samples", timings=timings)
 
-    async def _publish(self, training: _Training, message: Publish) -> TrainerReport:
-        async def put(role: Literal["rollout", "evaluation"]) -> tuple[BundleOffer, ...]:
-            def copy() -> Weights:
-                training.require_completed(message.version, "publish")
-                return training.trainer.weights(role)
-
-            weights = await self._context.on_accelerator(copy)
-            key = f"weights/{message.version:06d}-{role}-{training.rank}"
-            save = self._engine.save_weights
-            part = await until_transferred(
-                lambda: save(message.store, key, weights),
-                key,
-                timings=self._context.timings.delivery,
-            )
-            return (part,)
-
-        rollout = await put("rollout")
-        evaluation = await put("evaluation") if message.evaluation else ()
-        published = WeightsOffer(message.version, rollout, evaluation)
+    async def _publish(self, training: Training, message: Publish) -> TrainerReport:
+        published = await self._outputs.publish(training, message)
         return msgspec.structs.replace(self._report(), published=published)
 
-    async def _save(self, training: _Training, message: SaveState) -> TrainerReport:
-        def copy() -> State:
-            training.require_completed(message.iteration, "save")
-            return training.trainer.state()
-
-        async def put(store: StoreEndpoint) -> BundleOffer:
-            save = self._engine.save_state
-            return await until_transferred(
-                lambda: save(store, key, state, metadata),
-                key,
-                timings=self._context.timings.delivery,
-            )
-
-        state = await self._context.on_accelerator(copy)
-        key = state_key(message.iteration, message.part)
-        metadata = {"job": training.job_id, "completed": str(message.iteration)}
-        offers = [await put(store) for store in message.stores]
-        saved = SavedState(message.iteration, tuple(offers))
+    async def _save(self, training: Training, message: SaveState) -> TrainerReport:
+        saved = await self._outputs.save(training, message)
         return msgspec.structs.replace(self._report(), saved=saved)
 
-    async def _export(self, training: _Training, message: ExportModel) -> TrainerReport:
-        files = await until_transferred(
-            lambda: self._engine.export(training.job.model, message.state, message.store),
-            "the exported weights",
-            timings=self._context.timings.delivery,
-        )
-        exported = ExportedModel(message.checkpoint, files)
+    async def _export(self, training: Training, message: ExportModel) -> TrainerReport:
+        exported = await self._outputs.export(training, message)
         return msgspec.structs.replace(self._report(), exported=exported)
 
     def _log_unstarted(self, message: Message) -> None:

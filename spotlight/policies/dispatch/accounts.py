@@ -6,7 +6,7 @@ Every change adds the instructions that make it durable and known to `out`.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spotlight.policies.dispatch.bundles import BundleUse
@@ -41,9 +41,14 @@ class Counters:
 
 
 class Accounts:
-    """See the module's docstring."""
+    """See the module's docstring.
 
-    def __init__(self) -> None:
+    Args:
+        trained_on: kinds of requests whose samples are needed when they are done.
+    """
+
+    def __init__(self, trained_on: Collection[RequestKind]) -> None:
+        self._trained_on = trained_on
         self.rows: dict[str, Row] = {}
         self.open: defaultdict[RequestKind, dict[str, Row]] = defaultdict(dict)
         """Queued or leased."""
@@ -63,7 +68,24 @@ class Accounts:
             if row.commit is not None:
                 self._bundles.remember(row.commit)
 
-    def admit(self, request: Request, now: float) -> tuple[Row, SavedRow]:
+    def submit(self, requests: Iterable[Request], now: float) -> list[Row]:
+        """The rows of those that are new, in order. What an earlier table finished or gave up is
+        told."""
+        rows, restored = [], []
+        for request in requests:
+            if request.id in self.rows:
+                continue
+            row, saved = self._admit(request, now)
+            rows.append(row)
+            if saved.given_up:
+                self.give_up([row], saved.given_up, now)
+            elif saved.rewards is not None and saved.commit is not None:
+                restored.append(self.end(row, saved.rewards, now))
+        if restored:
+            self.out.append(RequestsFinished(tuple(restored), restored=True))
+        return rows
+
+    def _admit(self, request: Request, now: float) -> tuple[Row, SavedRow]:
         """A new row, and what is known of it; its commit is the row's already."""
         row = self.rows[request.id] = Row(request)
         saved = self._remembered.pop(request.id, SavedRow())
@@ -82,7 +104,7 @@ class Accounts:
             self._remove(row)
 
     def forget(self, kind: RequestKind, iteration: int) -> list[str]:
-        """Drop what is over of an iteration; returns the ids. The samples of rollouts stay: who
+        """Drop what is over of an iteration; returns the ids. Samples that are trained on stay: who
         trained on them deletes them."""
         over = []
         for row in list(self._of_iteration[kind, iteration].values()):
@@ -180,11 +202,22 @@ class Accounts:
         )
         row.state, row.done_by = RequestState.DONE, row.commit.bundle.key
         row.note(now, f"done, with {', '.join(f'{reward:.4f}' for reward in rewards)}")
-        if row.request.kind != "rollout":
+        if row.request.kind in self._trained_on:
+            row.result = result
+        else:
             self._delete(self._bundles.leave(row.commit))
             row.commit = None
         del self.open[row.request.kind][row.request.id]
         return result
+
+    def sample_of(self, request: Request) -> Result | None:
+        """How a request was done, perhaps by an earlier table, if its sample is there."""
+        row, saved = self.rows.get(request.id), self._remembered.get(request.id)
+        if row is not None:
+            return row.result
+        if saved is None or saved.rewards is None or saved.commit is None:
+            return None
+        return Result(request, saved.rewards, saved.commit.bundle, saved.commit.row)
 
     def give_up(self, rows: Sequence[Row], reason: str, now: float) -> None:
         """These failed for good."""

@@ -94,4 +94,28 @@ class Deliveries:
         self._matching.pace.committed(batch.cost_s)
         self._counters.commits += 1
         if all(row.is_denoised for row in lease.rows):
+            self._matching.takers[name].free_since = now
             self._matching.denoised(lease)
+
+    def settle(self, taker: Taker, now: float) -> bool:
+        """Renew the leases that a group says it holds, and let it keep those that an earlier table
+        granted; it may drop what is done, or is with another group by now. False if it holds what
+        may yet be submitted."""
+        assert taker.report is not None
+        stale, unknown = [], False
+        taker.revoked &= {held.lease for held in taker.report.leases}
+        for held in taker.report.leases:
+            lease = self._matching.leases.find(held.lease, taker.name)
+            if lease is not None:
+                self._matching.leases.renew(lease, now)
+            elif held.lease in taker.revoked:
+                stale.append(held.lease)
+            elif self.adopt(taker, held.lease, held.requests, now) is None:
+                if any(map(self.may_come, held.requests)):
+                    unknown = True
+                else:
+                    stale.append(held.lease)
+        if stale:
+            taker.revoked.update(stale)
+            self._accounts.out.append(RevokeLeases(taker.name, tuple(stale)))
+        return not unknown

@@ -35,6 +35,7 @@ class Endings:
 
     def take_back(self, lease: Lease, why: str, now: float) -> None:
         """The lease is over, and its requests wait again, before others."""
+        self._matching.takers[lease.worker].free_since = now
         self._matching.close(lease)
         for row in lease.rows:
             row.note(now, why)
@@ -80,7 +81,10 @@ class Endings:
 
     def finish(self, taker: Taker, lease: Lease, done: FinishedBatch, now: float) -> None:
         """Its requests are done."""
+        if not lease.is_denoised:
+            taker.free_since = now
         self._matching.close(lease)
+        self._matching.pace.scored(done.scoring_s)
         self._accounts.finish(lease.rows, done.bundle, done.rewards, now)
         self._counters.scoring_s += done.scoring_s
         self._counters.scoring_s_of[taker.name] += done.scoring_s

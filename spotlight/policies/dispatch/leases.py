@@ -20,6 +20,8 @@ class Leases:
     def __init__(self, first: int, lease_s: float) -> None:
         self._lease_s = lease_s
         self._next = first
+        self.adopts_from = 0
+        """Leases below are of weights that were trained again."""
         self._by_number: dict[int, Lease] = {}
         self._deadlines: list[tuple[float, int]] = []
         """Every lease stands here, with a deadline that it had."""
@@ -38,8 +40,8 @@ class Leases:
         return list(self._by_number.values())
 
     def may_adopt(self, number: int) -> bool:
-        """Whether an earlier table may have granted it, and nobody has it now."""
-        return number < self._next and number not in self._by_number
+        """Whether an earlier table may have granted it for what is wanted, and nobody has it."""
+        return self.adopts_from <= number < self._next and number not in self._by_number
 
     def open(
         self, taker: Taker, rows: Iterable[Row], now: float, number: int | None = None

@@ -39,6 +39,8 @@ class Pace:
         self._losses: defaultdict[str, LossRate] = defaultdict(LossRate)
         """By pool."""
         self._commit_s = 0.0
+        self.score_s = 0.0
+        """What scoring a batch takes, of late."""
 
     def measure(
         self, taker: Taker, settings: SamplingSettings, members: int, step_s: float
@@ -56,6 +58,10 @@ class Pace:
         """A commit kept an accelerator from denoising for so long."""
         self._commit_s += _SMOOTHING * (cost_s - self._commit_s)
 
+    def scored(self, seconds: float) -> None:
+        """Scoring a batch took so long."""
+        self.score_s += _SMOOTHING * (seconds - self.score_s)
+
     def lost(self, pool: str) -> None:
         """A worker of the pool was lost, or has notice."""
         self._losses[pool].losses += 1
@@ -68,13 +74,16 @@ class Pace:
 
     def commit_every(self, taker: Taker, settings: SamplingSettings) -> int:
         """After how many steps a batch is committed; 0 for only when it must stop."""
-        members = taker.members
-        step_s = taker.step_s.get(members) or self.usual_step_s(settings, members)
+        step_s = self.step_s_of(taker, settings)
         if step_s is None:
             return 0  # nothing is known yet: the first batch shows what a step takes
         return commit_interval(
             step_s, self._commit_s, self._losses[taker.pool].per_s, settings.steps
         )
+
+    def step_s_of(self, taker: Taker, settings: SamplingSettings) -> float | None:
+        """What a step takes its group, or others if it has not taken any."""
+        return taker.step_s.get(taker.members) or self.usual_step_s(settings, taker.members)
 
     def usual_step_s(self, settings: SamplingSettings, members: int) -> float | None:
         """What a step takes groups of so many members; what other sizes took tells it too."""

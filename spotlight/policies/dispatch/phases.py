@@ -17,7 +17,7 @@ class Phases:
         """Whether anything was submitted: until then it is not settled from where a job goes on."""
         self._submitted: set[RequestKind] = set()
         self._iteration = -1
-        """The latest whose rollouts were submitted."""
+        """The latest whose seeds are chosen."""
 
     def urgency(self, request: Request) -> tuple[int, ...]:
         """Smaller goes first. Rollouts hold training up, previews are worth something until
@@ -32,10 +32,15 @@ class Phases:
         self.begun = True
         if request.kind != "preview":  # those come bit by bit
             self._submitted.add(request.kind)
-        if request.kind != "rollout" or request.iteration <= self._iteration:
+        if request.kind == "evaluation":
             return False
-        self._iteration = request.iteration
-        return True
+        return self.explored(request.iteration - (request.kind == "preview"))
+
+    def explored(self, iteration: int) -> bool:
+        """The seeds of an iteration are chosen; True if that changes the urgency of requests."""
+        self.begun = True
+        before, self._iteration = self._iteration, max(self._iteration, iteration)
+        return self._iteration > before
 
     def may_come(self, request_id: str) -> bool:
         """Whether a request that is not known may yet be submitted."""
@@ -44,4 +49,6 @@ class Phases:
             return False
         if known.kind == "preview":  # of an iteration whose seeds are not chosen yet
             return known.iteration > self._iteration
+        if known.kind == "rollout" and known.iteration < self._iteration:
+            return False  # where previews are trained on, none may ever be submitted
         return known.kind not in self._submitted

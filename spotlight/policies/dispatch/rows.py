@@ -7,7 +7,7 @@ from enum import Enum
 
 import msgspec
 
-from spotlight.types import BundleOffer, Commit, Request
+from spotlight.types import BundleOffer, Commit, Request, Result
 
 _STORY = 32
 """Of a request's life, so many of the latest events are remembered."""
@@ -72,6 +72,8 @@ class Row:
     """Nodes that were lost while they had it."""
     done_by: str = ""
     """Key of the bundle that held its sample when it was done."""
+    result: Result | None = None
+    """How it was done, while its sample is needed."""
     refused: list[BundleOffer] = field(default_factory=list)
     """Delivered without a lease. A table after this one may take them, so they stay until the
     request is forgotten."""

@@ -35,11 +35,11 @@ from spotlight.policies.dispatch.events import (
     RewardLimits,
     problem_with,
 )
+from spotlight.policies.dispatch.forecast import Arrival, arrivals
 from spotlight.policies.dispatch.instructions import (
     Answer,
     Instruction,
     RecordEvent,
-    RequestsFinished,
     RevokeLeases,
 )
 from spotlight.policies.dispatch.matching import Backlog, Matching
@@ -50,9 +50,10 @@ from spotlight.policies.dispatch.rows import Lease, RequestState, Row, SavedRow
 from spotlight.policies.dispatch.takers import Groups, Taker
 from spotlight.run_events import LeasesExpired
 from spotlight.timings import DispatchTimings
-from spotlight.types import Request, RequestKind
+from spotlight.types import Request, RequestKind, Result
 
 _UNREACHABLE = 4096
+_ROLLOUTS: tuple[RequestKind, ...] = ("rollout",)
 
 
 class RequestTable:
@@ -65,6 +66,7 @@ class RequestTable:
         grants_from: when the first grant may be made: groups that work on an earlier table's
             leases must be heard before.
         reward_limits: of each reward, by the kind of request.
+        trained_on: kinds of requests whose samples are needed when they are done.
         timings: when the table takes something back.
     """
 
@@ -76,6 +78,7 @@ class RequestTable:
         score_attempts: int = 3,
         grants_from: float = -math.inf,
         reward_limits: RewardLimits = ONE_REWARD,
+        trained_on: Collection[RequestKind] = _ROLLOUTS,
         timings: DispatchTimings = DispatchTimings(),
     ) -> None:
         self.counters = Counters()
@@ -84,7 +87,7 @@ class RequestTable:
         self._phases = Phases()
         self._blame = Blame(score_attempts, timings.avoid_s)
         self._reward_limits = reward_limits
-        self._accounts = Accounts()
+        self._accounts = Accounts(trained_on)
         self._matching = Matching(
             urgency=self._phases.urgency,
             pace=pace,
@@ -101,45 +104,51 @@ class RequestTable:
 
     # --- those who want requests done ---
 
-    def remember(self, rows: Mapping[str, SavedRow]) -> None:
-        """Take up what an earlier table of this job left, before anything is submitted."""
+    def remember(self, rows: Mapping[str, SavedRow], adopts_from: int = 0) -> None:
+        """Take up what earlier tables left, before anything is submitted; leases from this on."""
         self._accounts.remember(rows)
+        self._matching.leases.adopts_from = adopts_from
 
     def submit(self, requests: Iterable[Request], now: float) -> list[Instruction]:
         """Queue requests; those that are known are ignored, and those that an earlier table
         finished or gave up are told."""
-        accounts, finished, fresh = self._accounts, [], []
-        for request in requests:
-            if request.id in accounts.rows:
-                continue
-            row, saved = accounts.admit(request, now)
-            if saved.given_up:
-                accounts.give_up([row], saved.given_up, now)
-            elif saved.rewards is not None and saved.commit is not None:
-                finished.append(accounts.end(row, saved.rewards, now))
-            else:
-                fresh.append(row)
-            if self._phases.note(request):
-                self._matching.waiting.reorder()
+        rows = self._accounts.submit(requests, now)
+        if any([self._phases.note(row.request) for row in rows]):
+            self._matching.waiting.reorder()
+        fresh = [row for row in rows if row.state is RequestState.QUEUED]
         self._matching.queue(fresh, ahead=False)
-        if finished:
-            accounts.out.append(RequestsFinished(tuple(finished), restored=True))
         for name in sorted(self._unsettled):
             self._settle(self._matching.takers[name], now)
         return self._instructions(now)
 
+    def previewed(self, iteration: int, chosen: Iterable[Request]) -> list[Result | None]:
+        """The previews of an iteration are over: how these were done, perhaps by an earlier table,
+        where their samples are there."""
+        if self._phases.explored(iteration):
+            self._matching.waiting.reorder()
+        return [self._accounts.sample_of(request) for request in chosen]
+
+    def withdraw(self, kind: RequestKind, now: float) -> tuple[list[Request], list[Instruction]]:
+        """Nobody wants what is not in work of a kind, here or at a worker; returns it."""
+        takers = self._matching.takers.values()
+        behind = [one for each in takers for one in each.not_begun if one.request.kind == kind]
+        revoked = self._revoke(behind)
+        waiting = [row for row in self._accounts.open[kind].values() if not row.lease]
+        self._drop(waiting)
+        self._accounts.out += revoked
+        return [row.request for row in waiting], self._instructions(now)
+
+    def arrivals(self, kind: RequestKind, now: float) -> tuple[Arrival, ...]:
+        """When what is in work of a kind will be done."""
+        return arrivals(self._matching.takers.values(), self._matching.pace, kind, now)
+
     def cancel(self, kind: RequestKind, now: float) -> list[Instruction]:
         """Nobody wants the open requests of a kind any more."""
         rows = list(self._accounts.open[kind].values())
-        revoked: defaultdict[str, list[int]] = defaultdict(list)
-        for number in sorted({row.lease for row in rows if row.lease}):
-            lease = self._matching.leases.get(number)
-            assert lease is not None, "a leased row's lease is there"
-            revoked[lease.worker].append(number)
-            self._matching.takers[lease.worker].revoked.add(number)
-            self._matching.close(lease)
+        leases = map(self._matching.leases.get, sorted({row.lease for row in rows}))
+        revoked = self._revoke([lease for lease in leases if lease is not None])
         self._drop(rows)
-        self._accounts.out += [RevokeLeases(name, tuple(each)) for name, each in revoked.items()]
+        self._accounts.out += revoked
         return self._instructions(now)
 
     def release(self, request_ids: Iterable[str], now: float) -> list[Instruction]:
@@ -357,6 +366,15 @@ class RequestTable:
         out, self._accounts.out = self._accounts.out, []
         return out + self._matching.match(now)
 
+    def _revoke(self, leases: Iterable[Lease]) -> list[Instruction]:
+        """End leases whose rows are dropped; returns who is to be told, when they are."""
+        revoked: defaultdict[str, list[int]] = defaultdict(list)
+        for lease in leases:
+            revoked[lease.worker].append(lease.number)
+            self._matching.takers[lease.worker].revoked.add(lease.number)
+            self._matching.close(lease)
+        return [RevokeLeases(name, tuple(each)) for name, each in revoked.items()]
+
     def _drop(self, rows: Sequence[Row]) -> None:
         for row in rows:
             if row.state is RequestState.QUEUED:
@@ -375,26 +393,8 @@ class RequestTable:
         return taker
 
     def _settle(self, taker: Taker, now: float) -> None:
-        """Renew the leases that a group says it holds, and let it keep those that an earlier table
-        granted; it may drop what is done, or is with another group by now."""
-        assert taker.report is not None
-        stale, unknown = [], False
-        taker.revoked &= {held.lease for held in taker.report.leases}
-        for held in taker.report.leases:
-            lease = self._matching.leases.find(held.lease, taker.name)
-            if lease is not None:
-                self._matching.leases.renew(lease, now)
-            elif held.lease in taker.revoked:
-                stale.append(held.lease)
-            elif self._deliveries.adopt(taker, held.lease, held.requests, now) is None:
-                if any(map(self._deliveries.may_come, held.requests)):
-                    unknown = True
-                else:
-                    stale.append(held.lease)
-        if stale:
-            taker.revoked.update(stale)
-            self._accounts.out.append(RevokeLeases(taker.name, tuple(stale)))
-        if unknown:
-            self._unsettled.add(taker.name)
-        else:
+        """What a group says it holds is its own, or may yet be submitted, or is dropped."""
+        if self._deliveries.settle(taker, now):
             self._unsettled.discard(taker.name)
+        else:
+            self._unsettled.add(taker.name)

@@ -33,6 +33,8 @@ class Taker:
     """Seconds per denoising step of a batch, of late, by the members of the group it led."""
     regrouped_at: float = -math.inf
     """When its group changed its size."""
+    free_since: float = -math.inf
+    """When its group had denoised a batch, or had given it up."""
     leases: dict[int, Lease] = field(default_factory=dict)
     revoked: set[int] = field(default_factory=set)
     """Leases that it was told to drop, and may still name."""
@@ -46,6 +48,11 @@ class Taker:
     def load(self) -> int:
         """Leases that still keep its accelerator busy."""
         return sum(not lease.is_denoised for lease in self.leases.values())
+
+    @property
+    def not_begun(self) -> list[Lease]:
+        """Leases that wait behind another one."""
+        return [lease for _, lease in sorted(self.leases.items()) if not lease.is_denoised][1:]
 
     @property
     def weights(self) -> tuple[WeightsKey, ...]:

@@ -24,6 +24,7 @@ from bisect import insort
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 
 from spotlight.policies.exploration.contrast import best_contrast, largest_contrast, resampled_gain
 from spotlight.policies.exploration.planners import (
@@ -57,6 +58,9 @@ what is learnt elsewhere tells of them, too."""
 
 OTHERS = 4.0
 """Visits to prompts, at most, that the other categories count as in what is believed of one."""
+
+_MOST_REPLACED = 8
+"""Times as many gains as there are groups may stand in the heap."""
 
 _CLOSED = -1.0
 """In place of a gain: the group is given no more."""
@@ -159,6 +163,8 @@ class BanditPlanner:
         self._owed = deque(list(range(groups)) * keep)
         """Groups that lack candidates, once for each."""
         self._gains = [0.0] * groups
+        self._best = [(0.0, group) for group in range(groups)]
+        """A heap of all gains, negative, with those that were since replaced."""
         self._changed = set(range(groups))
         """Groups whose candidates or scores are not yet in their gain."""
         self._pulls = 0
@@ -258,12 +264,14 @@ class BanditPlanner:
 
     def _next_pull(self) -> int | None:
         self._refresh()
-        best = max(self._gains, default=_CLOSED)
-        if best == _CLOSED:
+        while self._best and -self._best[0][0] != self._gains[self._best[0][1]]:
+            heappop(self._best)
+        if not self._best or -self._best[0][0] == _CLOSED:
             return None
+        negative, group = self._best[0]
         self._pulls += 1
-        if best > 0 and self._pulls % self._uniform_every:
-            return self._gains.index(best)
+        if negative < 0 and self._pulls % self._uniform_every:
+            return group
         while True:
             group, self._turn = self._turn, (self._turn + 1) % len(self._arms)
             if self._gains[group] != _CLOSED:
@@ -317,13 +325,17 @@ class BanditPlanner:
 
     def _estimate(self, group: int) -> None:
         arm = self._arms[group]
-        if arm.issued >= self._most or 0 < SATURATED * self._full <= arm.contrast:
-            self._gains[group] = _CLOSED
-            return
-        live = len(arm.values) + len(arm.awaited)
-        standing = Standing(arm.evidence, arm.contrast, arm.again, live)
-        gain = self._kind.gain(arm.parameter, standing, self._keep, self._full)
-        self._gains[group] = gain / arm.cost
+        gain = _CLOSED
+        if arm.issued < self._most and not 0 < SATURATED * self._full <= arm.contrast:
+            live = len(arm.values) + len(arm.awaited)
+            standing = Standing(arm.evidence, arm.contrast, arm.again, live)
+            gain = self._kind.gain(arm.parameter, standing, self._keep, self._full) / arm.cost
+        if gain != self._gains[group]:
+            self._gains[group] = gain
+            heappush(self._best, (-gain, group))
+            if len(self._best) > _MOST_REPLACED * len(self._gains):
+                self._best = [(-each, number) for number, each in enumerate(self._gains)]
+                heapify(self._best)
 
     def _weigh(self) -> None:
         """Bring the rewards to one scale, as far as the scores tell it by now."""

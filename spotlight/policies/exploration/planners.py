@@ -33,11 +33,16 @@ class Candidate:
 
 @dataclass(frozen=True)
 class SeedChoice:
-    """The seeds of one prompt group that are regenerated, each with its preview reward (None if it
+    """The seeds of one prompt group that are trained on, each with its preview reward (None if it
     was not previewed)."""
 
     seeds: tuple[int, ...]
     preview_rewards: tuple[float | None, ...]
+
+    @property
+    def is_previewed(self) -> bool:
+        """Whether all of its seeds are; False if it has none."""
+        return bool(self.seeds) and None not in self.preview_rewards
 
 
 class ExplorationPlanner(Protocol):

@@ -15,6 +15,7 @@ from spotlight.actors.coordinator.explorer import Explorer, Orders
 from spotlight.actors.coordinator.request_plans import preview_settings
 from spotlight.policies.exploration.preview_effort import Effort
 from spotlight.policies.exploration.prompt_population import Population
+from spotlight.policies.exploration.reuse import Patience
 from spotlight.policies.exploration.reward_scales import combined
 from spotlight.policies.exploration.reward_spread import Evidence, Knowledge
 from spotlight.types import Request, RequestKind, Result
@@ -37,9 +38,11 @@ class Expedition:
         prompt_pool: int = 1,
         per_iteration: int = 2,
         groups: int = 1,
+        probes: int = 0,
         rewards: Sequence[Mapping[str, Any]] = ({},),
     ) -> None:
-        exploration = {"budget": budget, "mode": mode, "prompt_pool": prompt_pool}
+        exploration: dict[str, Any] = {"budget": budget, "mode": mode, "prompt_pool": prompt_pool}
+        exploration["probes"] = probes
         exploration["candidates"] = 2 * prompt_pool
         spec = job(
             exploration=exploration,
@@ -54,12 +57,14 @@ class Expedition:
         self.submitted: list[Request] = []
         self.cancelled: list[RequestKind] = []
         self.outcomes: list[Explored] = []
+        self.unused: tuple[str, ...] = ()
 
     def _note(self, orders: Orders) -> None:
         self.submitted += orders.requests
         self.cancelled += orders.cancel
         if orders.explored is not None:
             self.outcomes.append(orders.explored)
+            self.unused = orders.unused
 
     def start(
         self, window_s: float = 10.0, iteration: int = 1, knowledge: Knowledge = NOTHING
@@ -76,8 +81,11 @@ class Expedition:
         )
         self._note(self.explorer.start(plan, self.now))
 
-    def stop(self, iteration: int = 1) -> None:
-        self._note(self.explorer.stop(iteration, self.now))
+    def stop(self, iteration: int = 1, **options: Any) -> None:
+        self._note(self.explorer.stop(iteration, self.now, **options))
+
+    def go_on(self) -> None:
+        self._note(self.explorer.go_on(self.now))
 
     def finish(self, previews: Sequence[Request]) -> None:
         results = [Result(r, self.rewards(r), offer(), 0) for r in previews]
@@ -365,3 +373,78 @@ def test_what_was_not_previewed_has_no_scale() -> None:
     expedition.start()
     expedition.stop()
     assert expedition.explored.scale == ()
+
+
+def test_groups_whose_seeds_are_all_previewed_are_trained_on_as_they_are() -> None:
+    expedition = Expedition("window")
+    expedition.start()
+    done = expedition.submitted[:7]  # four of one group, and three of the other
+    expedition.finish(done)
+    expedition.stop(reuses=True)
+    assert expedition.explored.reused == (0,)
+    assert set(expedition.unused) == {r.id for r in done if r.group == 1}
+
+
+def test_previews_that_are_not_trained_on_are_all_unused() -> None:
+    expedition = Expedition("window")
+    expedition.start()
+    expedition.finish(expedition.submitted[:8])
+    expedition.stop()
+    assert expedition.explored.reused == ()
+    assert len(expedition.unused) == 8
+
+
+def test_nothing_is_probed_where_previews_are_the_samples() -> None:
+    for reuses in (True, False):
+        expedition = Expedition("window", probes=4)
+        expedition.start()
+        expedition.finish(expedition.submitted[:8])
+        expedition.stop(reuses=reuses)
+        assert sum(map(len, expedition.explored.probe_seeds)) == (0 if reuses else 4)
+
+
+def test_previews_in_work_are_waited_for_until_enough_are_there() -> None:
+    expedition = Expedition("window")
+    expedition.start()
+    first, rest = expedition.submitted[:4], expedition.submitted[4:]
+    expedition.finish(first)
+    expedition.stop(reuses=True, patience=Patience(6, limit_s=5.0))
+    assert expedition.outcomes == []
+    expedition.finish(rest[:1])
+    assert expedition.outcomes == []
+    expedition.finish(rest[1:2])
+    assert expedition.explored.previews == 6
+
+
+def test_previews_in_work_are_not_waited_for_longer_than_it_pays() -> None:
+    expedition = Expedition("window")
+    expedition.start()
+    expedition.finish(expedition.submitted[:4])
+    expedition.stop(reuses=True, patience=Patience(8, limit_s=5.0))
+    expedition.go_on()
+    assert expedition.outcomes == []
+    expedition.now += 5.0
+    expedition.go_on()
+    assert expedition.explored.previews == 4
+    assert expedition.explored.late == len(expedition.submitted) - 4
+
+
+def test_what_was_withdrawn_is_neither_waited_for_nor_late() -> None:
+    expedition = Expedition("window")
+    expedition.start()
+    done = expedition.submitted[:4]
+    expedition.finish(done)
+    withdrawn = [r for r in expedition.submitted if r not in done]
+    expedition.stop(reuses=True, patience=Patience(8, limit_s=5.0), withdrawn=withdrawn)
+    assert (expedition.explored.previews, expedition.explored.late) == (4, 0)
+
+
+def test_what_any_previews_would_contrast_like_is_a_root_mean_square() -> None:
+    expedition = Expedition("window")
+    expedition.start()
+    expedition.finish(expedition.submitted[:8])
+    expedition.stop(reuses=True)
+    groups = [[World.reward(r) for r in expedition.submitted[:8] if r.group == g] for g in (0, 1)]
+    spreads = [pvariance(rewards) * 4 / 3 for rewards in groups]  # unbiased
+    expected = (sum(spreads) / 2 * 3 / 4) ** 0.5
+    assert expedition.explored.contrast_of_any == pytest.approx(expected)

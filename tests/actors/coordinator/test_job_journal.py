@@ -328,6 +328,16 @@ def test_going_back_drops_what_was_made_with_later_weights(path: Path) -> None:
         assert journal.checkpoint() == Checkpoint(2, "checkpoints/2")
 
 
+def test_leases_from_before_going_back_are_not_gone_on_with_after_any_restart(path: Path) -> None:
+    with opened(path) as journal:
+        assert journal.adopts_from == 0
+    with opened(path) as journal:
+        journal.rewind(0)
+        first = journal.first_lease
+    with opened(path) as journal:
+        assert journal.first_lease > journal.adopts_from == first
+
+
 def test_a_run_keeps_its_identity(path: Path) -> None:
     journal = Journal.open(path, "owner")
     first = identify(journal, "tiny", random.Random(1))

@@ -337,6 +337,8 @@ def test_a_neighbourhood_is_a_subnet_or_a_domain(host: str, near: str) -> None:
 def test_a_version_is_held_while_a_node_that_is_there_has_it() -> None:
     site = Site("trainer", "a", "b")
     site.publish(3)
+    assert site.publications.held == frozenset(), "its store may have dropped it since"
+    site.copied("trainer", 3)
     assert site.publications.held == {3}
     site.leave("trainer")
     assert site.publications.held == frozenset()
@@ -350,6 +352,7 @@ def test_a_version_is_held_while_a_node_that_is_there_has_it() -> None:
 def test_a_node_that_came_back_as_another_process_holds_nothing() -> None:
     site = Site("trainer")
     site.publish(3)
+    site.copied("trainer", 3)
     site.join("trainer", host="10.0.0.1")
     assert site.publications.held == frozenset()
 
@@ -358,7 +361,27 @@ def test_what_is_trained_again_is_published_no_more() -> None:
     site = Site("trainer", "a")
     site.publish(3)
     site.publish(4, 3)
+    site.copied("trainer", 3)
     site.publications.keep([3])
     assert site.publications.versions == site.publications.held == {3}
     assert 4 not in site.publications
     assert set(site.told()) <= {("a", 3), ("trainer", 3)}
+
+
+def test_a_version_is_lost_when_nobody_holds_it_and_its_trainers_store_does_not_have_it() -> None:
+    site = Site("trainer", "a")
+    site.publish(3)
+    assert not site.publications.is_lost(3), "it was not asked for yet"
+    site.told()
+    assert site.missed("a", "trainer", 3)
+    assert site.publications.is_lost(3)
+    site.copied("trainer", 3)
+    assert not site.publications.is_lost(3)
+    assert not site.publications.is_lost(4), "nobody knows it"
+
+
+def test_whether_a_version_has_weights_for_evaluations_is_known() -> None:
+    site = Site("trainer", "a")
+    site.publish(3)
+    site.publish(4, 3, evaluation=True)
+    assert [site.publications.is_validated(version) for version in (3, 4)] == [False, True]

@@ -156,15 +156,55 @@ async def test_an_order_is_done_when_the_last_rank_says_so(school: School) -> No
     assert school.team.answered("train", 3, 0)
 
 
-async def test_training_waits_until_the_state_before_it_is_saved(school: School) -> None:
+async def test_who_is_to_train_is_told_what_to_take_of_its_weights_before(school: School) -> None:
+    publish, save = Publish(3, True, STORE), SaveState(3, (STORE,))
+    school.team.publish(3, evaluation=True)
+    school.team.save(3, first_saves)
+    school.team.train(3, 0, ())
+    await settle()
+    first, second = (rank.all(Train) for rank in school.ranks)
+    assert first == [Train(3, 0, (), publish=publish, save=save)]
+    assert second == [Train(3, 0, (), publish=publish)]
+
+
+async def test_what_is_taken_already_is_not_asked_for_again(school: School) -> None:
+    school.team.publish(3, evaluation=True)
+    school.team.save(3, first_saves)
+    school.team.answered("publish", 3, 0)
+    school.team.answered("save", 3, 0)
+    school.team.train(3, 0, ())
+    await settle()
+    first, second = (rank.all(Train) for rank in school.ranks)
+    assert first == [Train(3, 0, ())]
+    assert second == [Train(3, 0, (), publish=Publish(3, True, STORE))]
+
+
+async def test_training_waits_for_a_checkpoint(school: School) -> None:
+    school.team.save(3, first_saves, is_checkpoint=True)
+    school.team.train(3, 0, ())
+    school.team.remind()
+    await settle()
+    assert not any(rank.all(Train) for rank in school.ranks)
+    school.team.answered("save", 3, 0)
+    school.team.state_is_kept()
+    await settle()
+    assert [rank.all(Train) for rank in school.ranks] == [[Train(3, 0, ())]] * 2
+
+
+async def test_training_waits_while_an_older_state_is_being_saved(school: School) -> None:
+    school.team.save(2, first_saves)
     school.team.save(3, first_saves)
     school.team.train(3, 0, ())
     school.team.remind()
     await settle()
     assert not any(rank.all(Train) for rank in school.ranks)
-    assert school.team.answered("save", 3, 0)
+    assert school.team.answered("save", 2, 0)
     await settle()
-    assert all(len(rank.all(Train)) == 1 for rank in school.ranks)
+    assert school.ranks[0].all(SaveState) == [SaveState(2, (STORE,))] * 2, "it is not on record"
+    school.team.state_is_kept()
+    await settle()
+    assert school.ranks[0].all(Train) == [Train(3, 0, (), save=SaveState(3, (STORE,)))]
+    assert len(school.ranks[1].all(Train)) == 1
 
 
 async def test_an_answer_that_comes_twice_is_none(school: School) -> None:
@@ -176,10 +216,12 @@ async def test_an_answer_that_comes_twice_is_none(school: School) -> None:
 
 
 async def test_the_answer_to_an_earlier_order_is_none(school: School) -> None:
-    school.team.save(2, first_saves)
-    school.team.save(3, first_saves)
-    assert not school.team.answered("save", 2, 0)
-    assert school.team.answered("save", 3, 0)
+    school.team.publish(2, evaluation=False)
+    school.team.publish(3, evaluation=False)
+    for rank in range(2):
+        assert not school.team.answered("publish", 2, rank)
+    assert not school.team.answered("publish", 3, 0)
+    assert school.team.answered("publish", 3, 1)
 
 
 async def test_only_ranks_that_have_not_answered_are_reminded(school: School) -> None:
@@ -226,7 +268,8 @@ async def test_orders_wait_in_their_order_while_nobody_trains(school: School) ->
     assert [type(message) for message in school.ranks[0].inbox] == [StartTrainer]
     assert school.team.answered("start", 7, 0)
     await settle()
-    assert school.ranks[0].inbox[1:] == [Publish(3, True, STORE), Train(3, 0, ())]
+    publish = Publish(3, True, STORE)
+    assert school.ranks[0].inbox[1:] == [publish, Train(3, 0, (), publish=publish)]
 
 
 async def test_orders_wait_until_the_last_rank_is_built(school: School) -> None:
@@ -254,7 +297,7 @@ async def test_who_saves_what_is_settled_when_the_ranks_are_there(school: School
     assert school.ranks[1].all(SaveState) == []
 
 
-async def test_training_that_waited_for_ranks_still_waits_for_the_state_before_it(
+async def test_training_that_waited_for_ranks_still_has_the_state_before_it_saved(
     school: School,
 ) -> None:
     ranks, school.team.ranks = school.team.ranks, ()
@@ -264,10 +307,8 @@ async def test_training_that_waited_for_ranks_still_waits_for_the_state_before_i
     school.team.build(3, STATE)
     school.team.answered("start", 7, 0)
     await settle()
-    assert not school.ranks[0].all(Train)
-    assert school.team.answered("save", 3, 0)
-    await settle()
-    assert len(school.ranks[0].all(Train)) == 1
+    (train,) = school.ranks[0].all(Train)
+    assert train.save == SaveState(3, (STORE,))
 
 
 async def test_an_answer_is_awaited_once_of_those_that_have_the_order(school: School) -> None:

@@ -21,6 +21,7 @@ from spotlight.actors.coordinator.job_journal import (
 from spotlight.actors.protocol import (
     ExportedModel,
     ExportModel,
+    SavedState,
     SaveState,
     Train,
     state_key,
@@ -128,6 +129,34 @@ async def test_without_a_checkpoint_due_nothing_is_written_into_the_run_folder(
     assert depot.checkpointed == []
 
 
+async def test_the_next_state_is_left_when_the_one_before_is_on_record(depot: Depot) -> None:
+    """Its place may be that of the state before that one."""
+    await depot.train_on("a")
+    await depot.save(1, answer=False)
+    told = await depot.told()
+    depot.states.save(2)
+    assert await depot.told() == told
+    depot.states.rank_saved(0, depot.saved(told[0]))
+    assert depot.states.kept[0] == 1
+    assert (await depot.told())[0].iteration == 2
+
+
+async def test_a_state_that_a_rank_could_not_leave_any_more_is_none(depot: Depot) -> None:
+    await depot.train_on("a", "b")
+    await depot.save(1)
+    before = depot.journal.state()
+    depot.states.save(2)
+    depot.states.save(3)
+    told = await depot.told()
+    depot.states.rank_saved(0, depot.saved(told[0]))
+    depot.states.rank_saved(1, SavedState(2, ()))
+    assert depot.journal.state() == before
+    for number, order in (await depot.told()).items():
+        depot.states.rank_saved(number, depot.saved(order))
+    await settle()
+    assert depot.states.kept[0] == 3
+
+
 # --- checkpoints ---
 
 
@@ -139,21 +168,24 @@ async def test_a_checkpoint_is_the_state_that_the_first_rank_left(depot: Depot) 
     assert '"checkpoint_saved"' in depot.events()
 
 
-async def test_training_waits_until_the_checkpoint_is_in_the_run_folder(depot: Depot) -> None:
+async def test_the_next_state_waits_until_the_checkpoint_is_in_the_run_folder(depot: Depot) -> None:
     """Else the next state but one might take its place in the store before."""
     depot.store.may_hand_out.clear()
     await depot.train_on("a")
     await depot.save(3)
-    depot.team.train(3, 0, ())
+    depot.states.save(4)
+    depot.team.train(4, 0, ())
     await asyncio.sleep(10.0)
     depot.states.rank_saved(0, depot.saved((await depot.told())[0]))  # it was reminded
     await settle()
     assert (depot.checkpointed, depot.journal.state()) == ([], None)
-    assert depot.ranks[0].all(Train) == []
+    assert depot.ranks[0].all(Train) == [], "its word could not say what to save"
     depot.store.may_hand_out.set()
     await settle()
     assert (depot.checkpointed, depot.states.kept[0]) == ([3], 3)
-    assert len(depot.ranks[0].all(Train)) == 1
+    (train,) = depot.ranks[0].all(Train)
+    assert train.save is not None
+    assert train.save.iteration == 4
 
 
 async def test_a_checkpoint_stays_when_later_states_take_its_place_in_the_store(
@@ -263,7 +295,7 @@ async def test_samples_that_nobody_needs_any_more_are_dropped_though_a_kill_came
 ) -> None:
     depot.journal.save_state(TrainingState(2, ()))
     depot.states.go_on(2, 2, can_save=False)
-    assert depot.used == [1]
+    assert depot.used == [0, 1], "training may have been two iterations ahead of the state"
 
 
 async def test_after_a_way_back_only_the_samples_since_the_checkpoint_are_dropped(

@@ -118,6 +118,19 @@ def test_a_running_lease_goes_on(rig: Rig, heard_first: bool) -> None:
     assert rig.complete(grant) == Answer(2)
 
 
+def test_a_lease_of_weights_that_were_trained_again_does_not_go_on(rig: Rig) -> None:
+    """A worker that was out of reach may still work with what had the same version."""
+    grant = begun(rig)
+    rig.restart()
+    rig.table.remember(dict(rig.journal), grant.lease + 1)
+    rig.join("a")
+    rig.submit(*requests(2))
+    rig.report("a", grant)
+    assert rig.revoked() == [grant.lease]
+    assert rig.complete(grant) == Answer(0)
+    assert rig.finished() == {}
+
+
 def test_who_is_heard_first_does_not_get_what_others_work_on(rig: Rig) -> None:
     grant = begun(rig)
     rig.restart(listen_s=3.0)

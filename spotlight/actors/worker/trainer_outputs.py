@@ -1,0 +1,119 @@
+"""What a trainer rank leaves in stores: its part of the weights, the state of training, and
+exported files.
+
+It is copied in the accelerator's thread, in the order in which it was asked for, so that training
+may follow at once; and it is sent while that goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Literal
+
+from spotlight.actors.protocol import (
+    ExportedModel,
+    ExportModel,
+    Publish,
+    SavedState,
+    SaveState,
+    WeightsOffer,
+    state_key,
+)
+from spotlight.actors.protocol.delivery import until_transferred
+from spotlight.actors.worker.engine import Engine, Model, State, Trainer, Weights
+from spotlight.actors.worker.worker_state import WorkerContext
+from spotlight.errors import SpotlightError
+from spotlight.jobs import JobSpec
+from spotlight.types import BundleOffer, StoreEndpoint
+
+_Role = Literal["rollout", "evaluation"]
+
+
+@dataclass
+class Training:
+    """A trainer that is built, and how far it is."""
+
+    job: JobSpec
+    job_id: str
+    rank: int
+    model: Model
+    trainer: Trainer
+    completed: int
+    """Iterations trained, with those of the state that it began from."""
+    given_up: bool = False
+    """Others are the trainer ranks now."""
+
+    def require_completed(self, iterations: int, what: str) -> None:
+        """In the accelerator's thread, so that nothing comes between this and what it is about."""
+        if self.given_up:
+            raise SpotlightError(f"asked to {what} iteration {iterations}, but it was given up")
+        if self.completed != iterations:
+            raise SpotlightError(
+                f"asked to {what} iteration {iterations}, but {self.completed} are trained"
+            )
+
+
+class TrainerOutputs:
+    """See the module's docstring. All methods raise `TransferFailed` when a store cannot be reached
+    for long, and `SpotlightError` when the order does not fit what is trained.
+    """
+
+    def __init__(self, context: WorkerContext, engine: Engine) -> None:
+        self._context = context
+        self._engine = engine
+
+    async def publish(self, training: Training, message: Publish) -> WeightsOffer:
+        """Put the rank's part of the weights into its node's store."""
+
+        def copy() -> dict[_Role, Weights]:
+            training.require_completed(message.version, "publish")
+            copies: dict[_Role, Weights] = {"rollout": training.trainer.weights("rollout")}
+            if message.evaluation:
+                copies["evaluation"] = training.trainer.weights("evaluation")
+            return copies
+
+        async def put(role: _Role, weights: Weights) -> BundleOffer:
+            key = f"weights/{message.version:06d}-{role}-{training.rank}"
+            save = self._engine.save_weights
+            return await until_transferred(
+                lambda: save(message.store, key, weights),
+                key,
+                timings=self._context.timings.delivery,
+            )
+
+        copies = await self._context.on_accelerator(copy)
+        rollout, *evaluation = await asyncio.gather(*(put(*each) for each in copies.items()))
+        return WeightsOffer(message.version, (rollout,), tuple(evaluation))
+
+    async def save(self, training: Training, message: SaveState) -> SavedState:
+        """Leave the state of training in stores, unless the rank has trained on since."""
+
+        def copy() -> State | None:
+            if training.completed > message.iteration:
+                return None  # another coordinator had it trained on
+            training.require_completed(message.iteration, "save")
+            return training.trainer.state()
+
+        async def put(store: StoreEndpoint, state: State) -> BundleOffer:
+            save = self._engine.save_state
+            return await until_transferred(
+                lambda: save(store, key, state, metadata),
+                key,
+                timings=self._context.timings.delivery,
+            )
+
+        key = state_key(message.iteration, message.part)
+        metadata = {"job": training.job_id, "completed": str(message.iteration)}
+        state = await self._context.on_accelerator(copy)
+        stores = message.stores if state is not None else ()
+        return SavedState(message.iteration, tuple([await put(store, state) for store in stores]))
+
+    async def export(self, training: Training, message: ExportModel) -> ExportedModel:
+        """Leave the weights of a checkpoint in a store, as files that other libraries load."""
+        files = await until_transferred(
+            lambda: self._engine.export(training.job.model, message.state, message.store),
+            "the exported weights",
+            timings=self._context.timings.delivery,
+        )
+        return ExportedModel(message.checkpoint, files)

@@ -1,0 +1,76 @@
+"""Training on previews that were made with the weights before: whether they may be, and how long it
+pays to wait for those that are still in work.
+
+DiffusionNFT needs no likelihood: the policy that sampled only says where clean latents came from.
+But the further it is from the weights that are trained, the less its samples say of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+MOST_DRIFT = 0.05
+"""Of the squared velocity. An update of the example moves it by 0.0005 to 0.005; where it moves by
+more than this, samples of one iteration ago are no better than random ones."""
+
+_OF_CHOICE = 1.63
+_SLACK = 0.05
+"""Of the iteration's time: previews come a little later than they are expected."""
+_LEAST_S = 1e-3
+
+
+def may_reuse(drift: float | None) -> bool:
+    """Whether the weights have moved little enough since the previews.
+
+    Args:
+        drift: mean squared difference of the velocities of the old and the new weights, divided by
+            the mean square of the old ones; None if it is not known.
+    """
+    return drift is not None and drift <= MOST_DRIFT  # false of NaN as well
+
+
+class Patience(NamedTuple):
+    """How long to wait for previews that are in work."""
+
+    scored: int = 0
+    """No longer than until so many are there."""
+    limit_s: float = 0.0
+    """From now on."""
+
+
+NONE = Patience()
+
+
+def patience(
+    kept: int, whole: int, scored: int, arrivals: Iterable[tuple[float, int]], iteration_s: float
+) -> Patience:
+    """How long training should wait for previews: until what an iteration teaches per second is
+    greatest, or a little longer where they come later than expected.
+
+    What it teaches grows with the contrast of the kept samples, whose square grows with the
+    logarithm of the previews for each (measured on the example: 1 + 1.63 ln(n / kept)).
+
+    Args:
+        kept: samples of an iteration.
+        whole: previews with which all prompt groups are whole, as they grow alike; groups that are
+            not whole have to be denoised again.
+        scored: previews so far.
+        arrivals: in how many seconds how many more will be there. None is waited for longer than
+            the iteration has taken.
+        iteration_s: how long the iteration has taken so far.
+    """
+    iteration_s = max(iteration_s, _LEAST_S)
+    taught = _taught(kept, scored) if scored >= whole else scored / whole
+    best, found = taught / iteration_s, NONE
+    for in_s, previews in sorted(arrivals):
+        scored += previews
+        worth = _taught(kept, scored) / (iteration_s + in_s)
+        if scored >= whole and in_s <= iteration_s and worth > best:
+            best, found = worth, Patience(scored, in_s + _SLACK * iteration_s)
+    return found
+
+
+def _taught(kept: int, scored: int) -> float:
+    return 1 + _OF_CHOICE * math.log(scored / kept)

@@ -1,0 +1,196 @@
+"""A whole job that trains on its previews, with fake workers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Collection
+from pathlib import Path
+from typing import Any
+
+import pytest
+from job_kit import World, job
+from runtime_kit import Cluster
+from town_kit import Town, calm, events, iterations, trained_samples
+
+from spotlight.actors.coordinator.request_queue import RequestQueue
+from spotlight.actors.protocol import Train
+from spotlight.jobs import JobSpec
+from spotlight.policies.advantages import group_advantages
+from spotlight.policies.exploration.reuse import MOST_DRIFT
+from spotlight.policies.exploration.selection import max_variance_subset
+from spotlight.types import Request
+
+pytestmark = pytest.mark.virtual_time
+
+SAMPLES = 8
+ITERATIONS = 4
+
+
+@pytest.fixture
+async def town(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Town]:
+    async with Cluster() as cluster:
+        town = Town(cluster, tmp_path / "runs", monkeypatch)
+        await town.open()
+        await town.join("reserved", "reserved")
+        await town.join("spot", "spot")
+        yield town
+
+
+def spec(budget: str = "fixed", **changes: Any) -> JobSpec:
+    exploration = {"candidates": 2, "budget": budget, "reuse": True}
+    return job(iterations=ITERATIONS, exploration=exploration, **changes)
+
+
+def granted(town: Town, kind: str) -> dict[int, int]:
+    """How many requests of a kind each iteration had."""
+    return dict(Counter(r.iteration for _, r in town.world.granted if r.kind == kind))
+
+
+def previews(town: Town) -> list[Request]:
+    return [request for _, request in town.world.granted if request.kind == "preview"]
+
+
+def reused(run: str) -> list[int]:
+    return [iteration["samples_reused"] for iteration in iterations(run)]
+
+
+async def test_the_previews_of_an_iteration_are_its_samples(town: Town) -> None:
+    end = await town.run(spec())
+    assert end.outcome == "finished"
+    assert granted(town, "rollout") == {0: SAMPLES}, "only the first iteration has no previews"
+    assert {one.iteration - one.weights_version for one in previews(town)} == {1}
+    assert reused(end.run_folder) == [0, *[SAMPLES] * (ITERATIONS - 1)]
+    assert [len(train.samples) for train in town.world.trained] == [SAMPLES] * ITERATIONS
+
+
+async def test_advantages_are_those_of_the_previews_that_are_trained_on(town: Town) -> None:
+    the_job = spec()
+    await town.run(the_job)
+    for train in town.world.trained[1:]:
+        for prompt in {sample.prompt for sample in train.samples}:
+            of_group = [
+                p for p in previews(town) if (p.iteration, p.prompt) == (train.iteration, prompt)
+            ]
+            rewards = [World.reward(preview) for preview in of_group]
+            kept = max_variance_subset(rewards, 4, tie_break=[one.seed for one in of_group])
+            expected = group_advantages(
+                [rewards[index] for index in kept],
+                [0] * 4,
+                baseline=the_job.training.advantage_baseline,
+                std="group",
+                clip=the_job.training.advantage_clip,
+            )
+            found = [sample.advantage for sample in train.samples if sample.prompt == prompt]
+            ratios = [a / b for a, b in zip(sorted(found), sorted(expected), strict=True)]
+            assert ratios == pytest.approx([ratios[0]] * 4), "all but their common scale"
+
+
+async def test_training_goes_on_while_weights_are_published(town: Town) -> None:
+    town.world.publish_s = 7.0
+    end = await town.run(spec("window"))
+    trains = {
+        event["iteration"]: event["time_s"]
+        for event in events(end.run_folder, "phase")
+        if event["phase"] == "train"
+    }
+    gaps = [trains[iteration] - trains[iteration - 1] for iteration in range(2, ITERATIONS)]
+    assert all(gap < town.world.train_s + 1.0 for gap in gaps)
+    versions = {one.iteration: one.weights_version for one in previews(town)}
+    assert versions == {iteration: iteration - 1 for iteration in range(1, ITERATIONS)}
+
+
+async def test_where_the_weights_have_moved_too_far_seeds_are_denoised_again(town: Town) -> None:
+    town.world.drift = 2 * MOST_DRIFT
+    end = await town.run(spec())
+    assert granted(town, "rollout") == dict.fromkeys(range(ITERATIONS), SAMPLES)
+    told = events(end.run_folder, "samples_regenerated")
+    assert [(e["iteration"], e["drift"], e["most"]) for e in told] == [
+        (iteration, 2 * MOST_DRIFT, MOST_DRIFT) for iteration in range(1, ITERATIONS)
+    ]
+    assert reused(end.run_folder) == [0] * ITERATIONS
+
+
+async def test_a_drift_that_is_not_a_number_is_too_far(town: Town) -> None:
+    town.world.drift = float("nan")
+    end = await town.run(spec())
+    assert end.outcome == "finished"
+    assert granted(town, "rollout") == dict.fromkeys(range(ITERATIONS), SAMPLES)
+
+
+async def test_prompt_groups_that_are_not_whole_are_denoised_with_the_new_weights(
+    town: Town,
+) -> None:
+    town.world.denoise_s = 9.0
+    the_job = spec("window", validation={"prompts": 1})
+    await town.submit(the_job)
+    await town.wait(lambda now: now.phase == "train")
+    await asyncio.sleep(13.0)  # one batch is there: half of each group
+    await town.nodes["spot"].abort()
+    end = await town.ended()
+    assert end.outcome == "finished"
+    assert granted(town, "rollout") == dict.fromkeys(range(ITERATIONS), SAMPLES)
+    rollouts = [one for _, one in town.world.granted if one.kind == "rollout"]
+    assert all(one.weights_version == one.iteration for one in rollouts)
+    assert reused(end.run_folder) == [0] * ITERATIONS
+
+
+async def test_previews_that_are_nearly_there_are_waited_for(town: Town) -> None:
+    town.world.denoise_s = 5.5  # the second batch ends a little after training
+    end = await town.run(spec("window", validation={"prompts": 1}))
+    assert reused(end.run_folder)[-1] == SAMPLES
+
+
+@pytest.mark.parametrize("publish_s", [3.0, 25.0])
+@pytest.mark.parametrize("after_s", range(2, 90, 8))
+async def test_a_coordinator_may_be_killed_at_any_time(
+    town: Town, after_s: int, publish_s: float
+) -> None:
+    town.world.publish_s, town.world.save_s = publish_s, 2.0
+    the_job = spec(validation={"every": 1})
+    reference = await calm(town, the_job)
+    await town.submit(the_job)
+    await asyncio.sleep(after_s + 0.37)
+    await town.kill()
+    await asyncio.sleep(2.0)
+    await town.open()
+    end = await town.ended()
+    assert end.outcome == "finished"
+    assert trained_samples(_last_of_each(town.world.trained)) == trained_samples(reference)
+    assert len(town.world.started) == 1, "the trainers were not built again"
+
+
+def _last_of_each(trained: list[Train]) -> list[Train]:
+    return list({train.iteration: train for train in trained}.values())
+
+
+async def test_trainers_that_are_lost_begin_again_with_the_same_samples(town: Town) -> None:
+    the_job = spec()
+    reference = await calm(town, the_job)
+    await town.join("spare", "reserved")
+    await town.submit(the_job)
+    await town.wait(lambda now: now.phase == "train" and now.iteration == 2)
+    await town.nodes["reserved"].abort()
+    end = await town.ended()
+    assert end.outcome == "finished"
+    assert trained_samples(_last_of_each(town.world.trained)) == trained_samples(reference)
+
+
+async def test_what_makes_groups_whole_is_handed_out_before_more_is_there_to_choose_from(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers prefer prompts that they know: of all previews at once some group might get few."""
+    submitted: list[list[Request]] = []
+    submit = RequestQueue.submit
+
+    def noting(queue: RequestQueue, requests: Collection[Request]) -> None:
+        if requests and next(iter(requests)).kind == "preview":
+            submitted.append(list(requests))
+        submit(queue, requests)
+
+    monkeypatch.setattr(RequestQueue, "submit", noting)
+    await town.run(spec("window", sampler={"micro_batch": 8}))
+    firsts = {one[0].iteration: one for one in reversed(submitted)}
+    for first in firsts.values():
+        assert Counter(request.group for request in first) == {0: 4, 1: 4}
+    assert len(submitted) > len(firsts), "there is more to choose from later"

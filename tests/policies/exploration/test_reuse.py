@@ -1,0 +1,87 @@
+"""Whether previews are trained on, and how long it pays to wait for them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spotlight.policies.exploration.reuse import MOST_DRIFT, NONE, may_reuse, patience
+
+ARRIVALS = st.lists(st.tuples(st.floats(0, 100), st.integers(1, 50)), max_size=20)
+
+
+def rate(kept: int, whole: int, scored: int, seconds: float) -> float:
+    taught = scored / whole if scored < whole else 1 + 1.63 * math.log(scored / kept)
+    return taught / seconds
+
+
+@pytest.mark.parametrize(
+    ("drift", "may"),
+    [(0.0, True), (MOST_DRIFT, True), (1.01 * MOST_DRIFT, False), (math.nan, False), (None, False)],
+)
+def test_previews_are_trained_on_while_the_weights_have_moved_little(
+    drift: float | None, may: bool
+) -> None:
+    assert may_reuse(drift) == may
+
+
+def test_twice_the_previews_are_worth_a_tenth_of_the_iteration() -> None:
+    assert patience(16, 16, 16, [(4.0, 16)], 40.0).scored == 32
+    assert patience(16, 16, 64, [(4.0, 64)], 40.0).scored == 128
+
+
+def test_a_few_more_previews_are_not_worth_the_time_of_many() -> None:
+    assert patience(16, 16, 64, [(10.0, 2)], 40.0) == NONE
+    assert patience(16, 16, 64, [(0.5, 2), (10.0, 2)], 40.0).scored == 66
+
+
+def test_whole_groups_are_waited_for() -> None:
+    assert patience(16, 16, 8, [(20.0, 8)], 40.0).scored == 16
+    assert patience(16, 48, 40, [(20.0, 8)], 40.0).scored == 48, "of a prompt pool"
+
+
+def test_groups_that_will_not_be_whole_are_not_waited_for() -> None:
+    assert patience(16, 16, 0, [(20.0, 8)], 20.0) == NONE
+    assert patience(16, 48, 32, [(1.0, 8)], 20.0) == NONE
+
+
+def test_nothing_is_waited_for_longer_than_training_took() -> None:
+    assert patience(16, 16, 0, [(19.0, 16)], 20.0).scored == 16
+    assert patience(16, 16, 0, [(21.0, 16)], 20.0) == NONE
+
+
+@given(
+    kept=st.integers(1, 64),
+    pool=st.integers(1, 4),
+    scored=st.integers(0, 500),
+    arrivals=ARRIVALS,
+    spent=st.floats(1, 200),
+)
+def test_no_other_end_of_the_wait_teaches_more_per_second(
+    kept: int, pool: int, scored: int, arrivals: list[tuple[float, int]], spent: float
+) -> None:
+    whole = pool * kept
+    found = patience(kept, whole, scored, arrivals, spent)
+    rates, count = {scored: rate(kept, whole, scored, spent)}, scored
+    for in_s, previews in sorted(arrivals):
+        count += previews
+        if count >= whole and in_s <= spent:
+            rates[count] = rate(kept, whole, count, spent + in_s)
+    chosen = found.scored if found != NONE else scored
+    assert rates[chosen] == pytest.approx(max(rates.values()))
+
+
+@given(ARRIVALS, st.floats(1, 200))
+def test_the_limit_leaves_time_for_those_that_are_waited_for(
+    arrivals: list[tuple[float, int]], spent: float
+) -> None:
+    found, count = patience(16, 16, 16, arrivals, spent), 16
+    if found == NONE:
+        return
+    for in_s, previews in sorted(arrivals):
+        count += previews
+        if count == found.scored:
+            assert in_s < found.limit_s <= in_s + 0.051 * spent
