@@ -70,10 +70,10 @@ def measure(folder: Path, scores: Mapping[int, float], *, steps: int, real_s: fl
     """
     record = read_run(folder)
     published = {event.version: event.time_s for event in record.events_of(WeightsPublished)}
-    delays = [
-        start.time_s - published[start.iteration]
+    delays = [  # with reuse, an iteration begins before its weights are published
+        max(0.0, start.time_s - published[start.iteration])
         for start in record.phases
-        if start.phase == "rollout"
+        if start.phase == "rollout" and start.iteration in published
     ]
     summary = summarise(record)
     trainings = [(start, end) for phase, start, end in _spans(record) if phase.phase == "train"]

@@ -1,14 +1,14 @@
 """One job on "the paper's test-bed", in virtual time with real numerics: four reserved GPUs that
 train, on one node, and eight spot GPUs on four nodes.
 
-    python -m benchmarks.virtual_testbed --task ocr --method uniform --iterations 20 --seed 0 --json
+    python -m benchmarks.virtual_testbed --task ocr --rival uniform --iterations 20 --seed 0 --json
 
 Coordinator, nodes, dispatcher and explorer are the real ones; members are simulated. Every reward
 and every update is really computed, in this process; how long each would take on its member is the
 profile's word (`benchmarks/profiles/`). Validation is the experimenter's measurement and no part of
 the method: it is computed beside the cluster, and takes none of its time.
 
-`--method` and `--set PATH=VALUE` decide the job; `--preempt TIME:NODE:AWAY` gives a node, `spot-0`
+`--rival` and `--set PATH=VALUE` decide the job; `--preempt TIME:NODE:AWAY` gives a node, `spot-0`
 to `spot-3`, 30 s of notice at a virtual time, and brings it back so many seconds after it went.
 """
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ from statistics import mean
 import msgspec
 import yaml
 
-from benchmarks.exploration_jobs import METHODS, TASKS, virtual_job
+from benchmarks.exploration.rivals import OURS, RIVALS, TASKS, virtual_job
 from benchmarks.report import finish, parser
 from benchmarks.testbed_figures import TestbedRun, measure
 from benchmarks.time_to_target import time_to
@@ -47,7 +48,7 @@ from spotlight.testing.profile import Profile, load_profile
 
 PUBLISHED = Path(__file__).parent / "profiles" / "published-split.yaml"
 
-QUICK = {"iterations": 2, "validation.seeds": 1}
+QUICK = {"iterations": 2, "validation.seeds": 1, "training.warmup_updates": 0}
 """What `--quick` changes of a job: to see that everything works, and no more."""
 
 _POLL_S = 5.0
@@ -67,6 +68,7 @@ def run_on_testbed(
     folder: Path,
     faults: Sequence[Fault] = (),
     target: float | None = None,
+    limit_s: float | None = None,
 ) -> TestbedRun:
     """Run a job to its end on a cluster of the nodes that it names, and say what it came to.
 
@@ -75,6 +77,7 @@ def run_on_testbed(
         folder: an empty one, best in memory (`scratch_folder`); the run folder is made in it.
         faults: see `preemption`; their times are virtual seconds since the cluster began to start.
         target: a validation score (see `time_to_target`) at which the job is cancelled.
+        limit_s: virtual seconds after which the job is cancelled.
 
     Raises `RunFailed`, and what the numerics raise.
     """
@@ -91,7 +94,9 @@ def run_on_testbed(
         async with cluster:
             disturbing = asyncio.create_task(FaultInjector(cluster, faults).run())
             try:
-                run = await _have_it_done(cluster, _unvalidated(job, folder), validation)
+                run = await _have_it_done(
+                    cluster, _unvalidated(job, folder), validation, limit_s or math.inf
+                )
                 return run, cluster.hardware.steps
             finally:
                 disturbing.cancel()
@@ -156,11 +161,14 @@ def _unvalidated(job: JobSpec, folder: Path) -> JobSpec:
     )
 
 
-async def _have_it_done(cluster: Cluster, job: JobSpec, validation: _Validation) -> Path:
+async def _have_it_done(
+    cluster: Cluster, job: JobSpec, validation: _Validation, limit_s: float
+) -> Path:
     """Submit the job as soon as somebody listens, and watch it; returns its run folder."""
     loop, user = asyncio.get_running_loop(), cluster.user()
     run, accepted = cluster.folder / "runs" / job.name, False
-    moved_at, seen = loop.time(), ("", 0)
+    began_at = moved_at = loop.time()
+    seen = "", 0
     while loop.time() < moved_at + _STALLED_S:
         await asyncio.sleep(_POLL_S if accepted else 0.5)
         if cluster.history.violations:
@@ -174,7 +182,8 @@ async def _have_it_done(cluster: Cluster, job: JobSpec, validation: _Validation)
         accepted |= isinstance(answer, JobAccepted)
         if not isinstance(answer, JobStatus):
             continue
-        enough = validation.is_enough(answer.weights_version)
+        is_over = loop.time() - began_at >= limit_s
+        enough = is_over or validation.is_enough(answer.weights_version)
         if answer.outcome == "finished" or (enough and answer.outcome == "cancelled"):
             return run
         if answer.outcome:
@@ -190,7 +199,7 @@ def main() -> None:
     """Run one job and print what it came to."""
     made = parser(__doc__)
     made.add_argument("--task", choices=TASKS, default="ocr")
-    made.add_argument("--method", choices=METHODS, default="spotlight")
+    made.add_argument("--rival", choices=RIVALS, default=OURS)
     made.add_argument("--iterations", type=int)
     made.add_argument("--seed", type=int, default=0)
     made.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", dest="changes")
@@ -212,7 +221,7 @@ def main() -> None:
         changes = QUICK | changes
     if options.iterations is not None:
         changes["iterations"] = options.iterations
-    job = virtual_job(options.task, options.method, options.seed, changes)
+    job = virtual_job(options.task, options.rival, options.seed, changes)
     profile = load_profile(options.profile)
     with scratch_folder() as scratch:
         run = run_on_testbed(

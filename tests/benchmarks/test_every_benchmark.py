@@ -17,11 +17,15 @@ LIMIT_S = 900
 
 NO_BENCHMARKS = {"control_plane_farm", "tensors_peers", "traced_worker", "unscored_worker"}
 """Modules that are started by benchmarks."""
+PACKAGES = {path.parent.name for path in (ROOT / "benchmarks").glob("*/__main__.py")}
 BENCHMARKS = sorted(
-    path.stem
-    for path in (ROOT / "benchmarks").glob("*.py")
-    if '__name__ == "__main__"' in path.read_text(encoding="utf-8")
-    and path.stem not in NO_BENCHMARKS
+    {
+        path.stem
+        for path in (ROOT / "benchmarks").glob("*.py")
+        if '__name__ == "__main__"' in path.read_text(encoding="utf-8")
+        and path.stem not in NO_BENCHMARKS
+    }
+    | PACKAGES
 )
 
 

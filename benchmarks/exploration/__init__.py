@@ -1,0 +1,1 @@
+"""See `benchmarks.exploration.__main__`."""

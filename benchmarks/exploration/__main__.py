@@ -1,0 +1,155 @@
+"""What exploration is worth: `python -m benchmarks.exploration --json`, in parts (`--part`):
+
+- `testbed`: time to target of Spotlight and of its rivals (`rivals`), on four reserved and eight
+  spot GPUs, in virtual time with real numerics (`benchmarks.virtual_testbed`), for every task and
+  every profile; also the cost in dollars.
+- `noise`: the same runs with the samples in another order.
+- `pools`: with spot pools of 4 and 16 GPUs.
+- `tuning`: the trials of settings on seed 0, which no other part uses.
+- `staleness`: does the ranking of seeds survive updates?
+- `two-core`: time to target by the wall clock, as real processes, with exploration and without.
+- `planner`: `benchmarks.exploration_planner`.
+
+Every run is kept as a small file in `--runs`, with all that decides what comes of it, and is not
+made again, on whatever machine. `--minutes` ends the making of runs of the test-bed after that
+time; figures are then of what there is, and those of which nothing is there are null (`missing`
+lists the runs). The whole takes a night on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.exploration import cases, comparison
+from benchmarks.exploration.cases import PROFILES, PUBLISHED, Case
+from benchmarks.exploration.costs import dollars
+from benchmarks.exploration.kept_runs import RUNS
+from benchmarks.exploration.plots import draw
+from benchmarks.exploration.processes import make_units
+from benchmarks.exploration.rivals import TASKS
+from benchmarks.exploration.staleness import staleness
+from benchmarks.exploration.testbed_runs import VirtualRuns
+from benchmarks.exploration.two_core import two_core
+from benchmarks.report import finish, parser
+from spotlight.errors import JobError
+
+ON_TESTBED = ("testbed", "noise", "pools", "tuning")
+PARTS = (*ON_TESTBED, "staleness", "two-core", "planner")
+_QUICK_PARTS = ("testbed", "noise", "staleness", "two-core", "planner")
+
+
+def main() -> None:
+    """Make what is missing, draw and print."""
+    made = parser(__doc__)
+    made.add_argument("--part", choices=PARTS, action="append", help="default: all")
+    made.add_argument("--task", choices=TASKS, action="append", help="default: all; quick: ocr")
+    made.add_argument(
+        "--profile", choices=PROFILES, action="append", help="default: all; quick: one"
+    )
+    made.add_argument("--seeds", type=int, default=8, help=f"so many, from {cases.FIRST_SEED} on")
+    made.add_argument("--minutes", type=float, default=math.inf, help="for the test-bed's runs")
+    made.add_argument("--runs", type=Path, default=RUNS, help="where runs are kept")
+    made.add_argument("--plots", type=Path, help="where plots are drawn")
+    options = made.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # and nothing of it stays behind
+    with tempfile.TemporaryDirectory() as temporary:
+        if options.quick:
+            options.runs = Path(temporary)
+        finish("exploration", _measure(options), options.json)
+
+
+def _measure(options: argparse.Namespace) -> dict[str, Any]:
+    tasks = options.task or TASKS[: 1 if options.quick else None]
+    seeds = range(cases.FIRST_SEED, cases.FIRST_SEED + (1 if options.quick else options.seeds))
+    chosen = options.part or (_QUICK_PARTS if options.quick else PARTS)
+    figures: dict[str, Any] = {"quick": options.quick}
+    if any(part in ON_TESTBED for part in chosen):
+        figures |= _testbed(options, chosen, tasks, seeds)
+    others: dict[str, Callable[[], dict[str, Any]]] = {
+        "staleness": lambda: staleness(options.runs, tasks, seeds, quick=options.quick),
+        "two-core": lambda: two_core(options.runs, seeds, quick=options.quick),
+        "planner": lambda: _planner(options.quick),
+    }
+    for part, measured in others.items():
+        if part in chosen:
+            figures |= measured()
+    return figures
+
+
+def _testbed(
+    options: argparse.Namespace, parts: Sequence[str], tasks: Sequence[str], seeds: Sequence[int]
+) -> dict[str, Any]:
+    others = [] if options.quick else [name for name in PROFILES if name != PUBLISHED]
+    profiles = options.profile or [PUBLISHED, *others]
+    wanted = list(dict.fromkeys(_wanted(parts, profiles, tasks, seeds)))
+    reasons = make_units(
+        cases.units(wanted),
+        options.runs,
+        quick=options.quick,
+        ends_by=time.monotonic() + 60 * options.minutes,
+    )
+    found = VirtualRuns(options.runs, quick=options.quick)
+    runs = {case: run for case in wanted if (run := _read(found, case)) is not None}
+    figures: dict[str, Any] = {
+        "runs": len(runs),
+        "missing": [case.name for case in wanted if case not in runs],
+        "could_not_be_made": reasons,
+    }
+    times = comparison.arrivals(runs)
+    if "testbed" in parts:
+        figures |= comparison.compare(times, profiles, tasks, seeds)
+        figures |= comparison.spot_time(runs, tasks, seeds)
+        for profile in profiles:
+            figures |= dollars(times, profile, tasks, seeds)
+        if options.plots:
+            draw(options.plots, runs, profiles, tasks, seeds)
+    if "noise" in parts:
+        figures |= comparison.order_noise(times, tasks, seeds)
+    if "pools" in parts:
+        figures |= comparison.by_spot_pool(times, tasks, seeds)
+    if "tuning" in parts:
+        figures |= comparison.tuning(times, tasks)
+    return figures
+
+
+def _wanted(
+    parts: Sequence[str], profiles: Sequence[str], tasks: Sequence[str], seeds: Sequence[int]
+) -> Iterator[Case]:
+    """In the order in which they are made."""
+    for profile in profiles if "testbed" in parts else ():
+        yield from cases.main_cases(profile, tasks, seeds)
+    if "noise" in parts:
+        yield from cases.noise_cases(tasks, seeds)
+    if "pools" in parts:
+        yield from cases.pool_cases(tasks, seeds)
+    if "tuning" in parts:
+        yield from cases.trial_cases(tasks)
+
+
+def _read(runs: VirtualRuns, case: Case) -> dict[str, Any] | None:
+    try:
+        return runs.read(case)
+    except JobError:
+        return None  # `could_not_be_made` says why
+
+
+def _planner(quick: bool) -> dict[str, Any]:
+    command = [sys.executable, "-m", "benchmarks.exploration_planner", "--json"]
+    command += ["--quick"] * quick
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=1800)
+    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])["figures"]
+    return figures
+
+
+if __name__ == "__main__":
+    main()

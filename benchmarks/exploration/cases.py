@@ -1,0 +1,149 @@
+"""The runs on the test-bed that there should be, and in which order they are made.
+
+Pure. A unit is what one process makes: the runs of rivals that train alike, whatever their
+hardware and its speed, share the numerics, so that only the first of them computes anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.exploration.rivals import (
+    OURS,
+    REFERENCE,
+    RIVALS,
+    SPOT_GPUS,
+    virtual_job,
+    with_spot_gpus,
+)
+from benchmarks.exploration.trials import TRIALS
+from spotlight.errors import JobError
+from spotlight.jobs import JobSpec, job_to_yaml
+from spotlight.jobs.sections import PoolsSpec
+
+PROFILES = {
+    path.stem: path for path in sorted((Path(__file__).parents[1] / "profiles").glob("*.yaml"))
+}
+PUBLISHED = "published-split"
+
+WHOLE = (REFERENCE, "reserved")
+"""Rivals whose runs are never ended early: they train alike, and one of them sets the target."""
+
+OTHER_POOLS = (4, 16)
+_IN_OTHER_POOLS = (REFERENCE, OURS)
+REORDERED = (REFERENCE, OURS)
+
+TUNING_SEED = 0
+FIRST_SEED = 11
+"""Of those that are measured: settings were tried on the ones before."""
+TUNED = (OURS, "data-parallel", "pipelined", "uniform", "regenerate", "inline")
+"""Besides the reference, which has the settings of those that are reserved only, too."""
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    """One run."""
+
+    task: str
+    rival: str
+    seed: int
+    profile: str = PUBLISHED
+    spot_gpus: int = SPOT_GPUS
+    is_reordered: bool = False
+    """The samples of every iteration are trained on in another order, and all else is the same."""
+    trial: str = ""
+    """The name of settings to try, one of `TRIALS`."""
+
+    @property
+    def name(self) -> str:
+        """Of the file that the run is kept in, below the folder of all."""
+        parts = [f"{self.task}-{self.rival}-{self.seed}"]
+        parts += [f"spot-{self.spot_gpus}"] * (self.spot_gpus != SPOT_GPUS)
+        parts += ["other-order"] * self.is_reordered
+        parts += [self.trial] * bool(self.trial)
+        return f"{self.profile}/{'-'.join(parts)}"
+
+    @property
+    def reference(self) -> Case:
+        """The run whose way and time this one is measured against, perhaps itself."""
+        return msgspec.structs.replace(self, rival=REFERENCE, is_reordered=False, trial="")
+
+    @property
+    def as_it_is(self) -> Case:
+        """The same without the settings to try."""
+        return msgspec.structs.replace(self, trial="")
+
+    @property
+    def is_whole(self) -> bool:
+        """It makes all iterations of its job."""
+        return self.rival in WHOLE and not self.trial
+
+    def job(self) -> JobSpec:
+        """Raises `JobError`, as long as the job needs what is not there yet."""
+        changes = with_spot_gpus(self.task, self.rival, self.spot_gpus)
+        if self.trial:
+            changes |= TRIALS[self.trial](virtual_job(self.task, self.rival, self.seed, changes))
+        return virtual_job(self.task, self.rival, self.seed, changes)
+
+
+Unit = tuple[Case, ...]
+"""Runs that share their numerics, in the order in which they are made."""
+
+
+def main_cases(profile: str, tasks: Iterable[str], seeds: Iterable[int]) -> Iterator[Case]:
+    """Every rival; whole comparisons are complete seed by seed."""
+    for seed in seeds:
+        for rival in RIVALS:
+            for task in tasks:
+                yield Case(task=task, rival=rival, seed=seed, profile=profile)
+
+
+def trial_cases(tasks: Sequence[str]) -> Iterator[Case]:
+    """The same trials for every rival that is tuned, on the seed that is not measured; first each
+    as it is.
+    """
+    for trial in ("", *TRIALS):
+        for rival in (REFERENCE, *TUNED):
+            for task in tasks:
+                yield Case(task=task, rival=rival, seed=TUNING_SEED, trial=trial)
+
+
+def noise_cases(tasks: Sequence[str], seeds: Iterable[int]) -> Iterator[Case]:
+    """Runs that differ in the order of samples alone."""
+    for seed in seeds:
+        for is_reordered in (False, True):
+            for rival in REORDERED:
+                for task in tasks:
+                    yield Case(task=task, rival=rival, seed=seed, is_reordered=is_reordered)
+
+
+def pool_cases(tasks: Sequence[str], seeds: Iterable[int]) -> Iterator[Case]:
+    """Smaller and larger spot pools."""
+    for seed in seeds:
+        for gpus in OTHER_POOLS:
+            for rival in _IN_OTHER_POOLS:
+                for task in tasks:
+                    yield Case(task=task, rival=rival, seed=seed, spot_gpus=gpus)
+
+
+def units(cases: Iterable[Case]) -> list[Unit]:
+    """The same, those that train alike together at the place of the first of them."""
+    found: dict[object, list[Case]] = {}
+    for case in cases:
+        found.setdefault(_trains_as(case), []).append(case)
+    return [tuple(unit) for unit in found.values()]
+
+
+def _trains_as(case: Case) -> object:
+    """Equal for runs that train on the same samples, however long things take."""
+    try:
+        job = case.job()
+    except JobError:
+        return case  # whoever makes it says why it cannot be
+    if job.exploration.mode != "none":
+        return case  # which previews there are, and who makes them, is a matter of time
+    training = msgspec.structs.replace(job.training, ranks=1)
+    alike = msgspec.structs.replace(job, name="any", pools=PoolsSpec(), training=training)
+    return job_to_yaml(alike), case.is_reordered

@@ -1,0 +1,229 @@
+"""The jobs that `benchmarks.exploration` compares, by the names of the rivals.
+
+All train the same model with DiffusionNFT on the same GPUs of the test-bed: four reserved ones that
+train and eight spot ones, except where a rival's title says otherwise. How many samples an
+iteration has is what did best in trials on seed 0, before `_TUNED` was: without exploration 48 of
+16, 32 and 48 samples on the OCR task, and 32 of 32 and 48 on the compositional one; with
+exploration 16. Twice the learning rate of the examples unlearns on both. What the trials of
+`trials` find better for a rival belongs here, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from spotlight.jobs import JobSpec, job_from_data
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+TASKS = ("ocr", "compositional")
+MIXED_TASKS: tuple[str, ...] = ()
+"""Those of the tasks whose prompts range from solved to hopeless; no example has such prompts."""
+
+SPOT_GPUS = 8
+_GPUS_OF_NODE = 2
+
+OURS = "spotlight"
+REFERENCE = "rollouts"
+"""Its scores are the levels that all are timed at, and its time is the limit of all."""
+
+
+@dataclass(frozen=True)
+class Rival:
+    """One of those that are compared; `changes` of the example's job are by the path of a field."""
+
+    title: str
+    """In plots and tables."""
+    changes: Mapping[str, Any]
+    explores: bool = True
+    """It trains on few samples that were chosen, not on many that were not."""
+
+
+_MOST_ITERATIONS = 400
+"""More than any rival makes in the time that it is given."""
+_UNEXPLORED: dict[str, Any] = {"exploration.mode": "none", "validation.every": 2}
+_PLAIN = _UNEXPLORED | {"iterations": 44}
+_ON_ALL_TWELVE: dict[str, Any] = {
+    "training.ranks": 12,
+    "pools.reserved.nodes": 3,
+    "pools.spot.nodes": 0,
+}
+_PREVIEWS_ARE_SAMPLES: dict[str, Any] = {
+    "exploration.reuse": True,
+    "exploration.preview_steps": None,  # as many as a rollout has
+}
+_EXPLORED: dict[str, Any] = {
+    "iterations": _MOST_ITERATIONS,
+    "prompts.per_iteration": 4,
+    "group_size": 4,
+    "validation.every": 4,
+}
+
+RIVALS: dict[str, Rival] = {
+    REFERENCE: Rival("reserved and spot rollouts", _PLAIN, explores=False),
+    OURS: Rival("Spotlight", _EXPLORED | _PREVIEWS_ARE_SAMPLES | {"exploration.mode": "bandit"}),
+    "reserved": Rival("reserved only", _PLAIN | {"pools.spot.nodes": 0}, explores=False),
+    "data-parallel": Rival("all twelve train", _PLAIN | _ON_ALL_TWELVE, explores=False),
+    "published": Rival(
+        "all twelve, published DiffusionNFT",
+        _UNEXPLORED | _ON_ALL_TWELVE | {"iterations": _MOST_ITERATIONS},
+        explores=False,
+    ),
+    "pipelined": Rival(
+        "spot rollouts, one step behind",
+        _UNEXPLORED
+        | _PREVIEWS_ARE_SAMPLES
+        | {
+            "iterations": _MOST_ITERATIONS,
+            "exploration.mode": "uniform",
+            "exploration.candidates": 1,
+            "exploration.budget": "fixed",
+            "exploration.probes": 0,
+        },
+        explores=False,
+    ),
+    "uniform": Rival(
+        "Spotlight, uniform previews",
+        _EXPLORED | _PREVIEWS_ARE_SAMPLES | {"exploration.mode": "uniform"},
+    ),
+    "regenerate": Rival(
+        "Spotlight, chosen seeds made again", _EXPLORED | {"exploration.mode": "bandit"}
+    ),
+    # Its previews are waited for, so there are fewer; and a bandit with a fixed budget would wait
+    # for them again and again.
+    "inline": Rival(
+        "exploration that is waited for",
+        _EXPLORED
+        | {
+            "exploration.candidates": 4,
+            "exploration.mode": "uniform",
+            "exploration.weights": "fresh",
+            "exploration.budget": "fixed",
+        },
+    ),
+}
+"""In the order of their importance, in which their runs are made."""
+
+_TASK: dict[str, dict[str, Any]] = {
+    # Candidates are a few more than fit into the window: it is the window that limits them.
+    "ocr": {
+        "exploration.preview_steps": 4,
+        "exploration.candidates": 10,
+        "training.ema_decay": 0.8,
+    },
+    # Half the steps say next to nothing here.
+    "compositional": {
+        "exploration.preview_steps": 8,
+        "exploration.candidates": 6,
+        "training.ema_decay": 0.9,
+    },
+}
+_UNEXPLORED_SAMPLES: dict[str, dict[str, Any]] = {
+    "ocr": {"prompts.per_iteration": 12, "group_size": 4},
+    "compositional": {"prompts.per_iteration": 4, "group_size": 8},
+}
+_FOR_TWELVE_RANKS = {"compositional": {"prompts.per_iteration": 6}}
+"""32 samples cannot be divided among them."""
+_PUBLISHED: dict[str, dict[str, Any]] = {
+    # What the authors of DiffusionNFT use for OCR, and for GenEval. Their rate is that of adapters.
+    "ocr": {
+        "training.updates_per_iteration": 2,
+        "training.nft_strength": 0.1,
+        "training.rollout_decay": 0.999,
+        "training.rollout_decay_after": 75,
+        "training.rollout_decay_growth": 0.0075,
+    },
+    "compositional": {
+        "training.updates_per_iteration": 1,
+        "training.nft_strength": 1.0,
+        "training.rollout_decay": 0.5,
+        "training.rollout_decay_growth": 0.001,
+    },
+}
+_PUBLISHED_EVERYWHERE: dict[str, Any] = {
+    "training.advantage_clip": 5.0,
+    "training.kl": 1e-4,
+    "training.ema_decay": 0.9,
+}
+_OF_ONE: dict[tuple[str, str], dict[str, Any]] = {
+    ("compositional", rival): {"exploration.prompt_pool": 3}  # its prompts differ more
+    for rival in (OURS, "regenerate")
+} | {(task, "published"): _PUBLISHED[task] | _PUBLISHED_EVERYWHERE for task in TASKS}
+_TUNED: dict[str, Any] = {
+    "training.warmup_updates": 20,  # ten iterations
+    "training.nft_noisiest": 0.5,
+}
+"""What all have in common that is not as published: the changes that won in `benchmarks.ablations`,
+on seeds that are not measured here."""
+_TESTBED: dict[str, Any] = {
+    "sampler.micro_batch": 2,
+    "sampler.degree": 1,  # `auto` has two GPUs share two micro-batches now and then, at a loss
+    "training.ranks": 4,
+    "pools.reserved.workers": 4,
+    "pools.spot.nodes": SPOT_GPUS // _GPUS_OF_NODE,
+    "pools.spot.workers": _GPUS_OF_NODE,
+    "validation.seeds": 8,
+}
+_TWO_CORE: dict[str, Any] = {
+    # What an iteration costs besides its samples weighs more here than on the test-bed, and
+    # validation takes time: half the images, and seldom.
+    "iterations": 60,
+    "prompts.per_iteration": 8,
+    "exploration.candidates": 4,
+    "validation.seeds": 4,
+    "validation.every": 5,
+}
+
+
+def virtual_job(
+    task: str, rival: str, seed: int, changes: Mapping[str, Any] | None = None
+) -> JobSpec:
+    """On the test-bed; `changes` are by the path of the field. Raises `JobError`."""
+    return _job(task, rival, seed, _own(task, rival) | dict(changes or {}))
+
+
+def with_spot_gpus(task: str, rival: str, gpus: int) -> dict[str, Any]:
+    """What changes in a job when the spot pool has so many GPUs."""
+    own = _own(task, rival)
+    changes = {}
+    if own["pools.spot.nodes"]:
+        changes["pools.spot.nodes"] = gpus // _GPUS_OF_NODE
+    if gpus > SPOT_GPUS and RIVALS[rival].explores:
+        changes["exploration.candidates"] = own["exploration.candidates"] * gpus // SPOT_GPUS
+    return changes
+
+
+def two_core_job(task: str, mode: str, seed: int) -> JobSpec:
+    """Spotlight's, with one reserved and one spot worker, and this `exploration.mode`."""
+    explored = dict(RIVALS[OURS].changes)
+    changes = _TUNED | _TASK[task] | explored | _TWO_CORE | {"exploration.mode": mode}
+    if mode == "none":
+        del changes["exploration.reuse"]  # there are no previews
+    return _job(task, f"two-core-{mode}", seed, changes)
+
+
+def _own(task: str, rival: str) -> dict[str, Any]:
+    found = RIVALS[rival]
+    samples = {} if found.explores else _UNEXPLORED_SAMPLES[task]
+    tuned = {} if rival == "published" else _TUNED
+    common = _TESTBED | tuned | _TASK[task] | samples
+    own = common | dict(found.changes) | _OF_ONE.get((task, rival), {})
+    return own | (_FOR_TWELVE_RANKS.get(task, {}) if own["training.ranks"] == 12 else {})
+
+
+def _job(task: str, rival: str, seed: int, changes: Mapping[str, Any]) -> JobSpec:
+    data: dict[str, Any] = yaml.safe_load((EXAMPLES / f"{task}-tiny.yaml").read_text())
+    data |= {"name": f"{task}-{rival}-{seed}", "seed": seed}
+    for path, value in changes.items():
+        *sections, field = path.split(".")
+        section = data
+        for name in sections:
+            section = section.setdefault(name, {})
+        section[field] = value
+    data["checkpoint_every"] = data["iterations"]
+    return job_from_data(data)

@@ -1,0 +1,23 @@
+"""The settings that are tried for every rival, on the seed that is not measured.
+
+All rivals have the same trials, each a change of one thing. Which of them won, and what the rivals
+have of it, stands in `rivals`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from spotlight.jobs import JobSpec
+
+TRIALS: dict[str, Callable[[JobSpec], dict[str, Any]]] = {
+    "no-warm-up": lambda job: {"training.warmup_updates": 0},
+    "shorter-memory": lambda job: {"training.adam_betas": [0.9, 0.99]},
+    "all-flow-times": lambda job: {"training.nft_noisiest": 1.0},
+    "half-the-samples": lambda job: {"prompts.per_iteration": job.prompts.per_iteration // 2},
+    "twice-the-samples": lambda job: {"prompts.per_iteration": job.prompts.per_iteration * 2},
+    "higher-rate": lambda job: {"training.learning_rate": 1.5 * job.training.learning_rate},
+    "lower-rate": lambda job: {"training.learning_rate": job.training.learning_rate / 1.5},
+}
+"""By name what it changes of a rival's job."""

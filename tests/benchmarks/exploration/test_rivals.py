@@ -1,0 +1,64 @@
+"""The jobs of the rivals."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.exploration.rivals import RIVALS, TASKS, two_core_job, virtual_job, with_spot_gpus
+from spotlight.jobs import JobSpec
+
+PLAIN = ("rollouts", "reserved", "data-parallel", "published")
+
+
+def gpus(job: JobSpec) -> tuple[int, int]:
+    """Of the reserved and of the spot pool."""
+    pools = (job.pools.reserved, job.pools.spot)
+    reserved, spot = (pool.nodes * pool.workers for pool in pools)
+    return reserved, spot
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("rival", PLAIN)
+def test_plain_rivals_have_the_gpus_that_they_are_named_for(task: str, rival: str) -> None:
+    job = virtual_job(task, rival, 1)
+    whole = {"rollouts": (4, 8), "reserved": (4, 0)}
+    assert gpus(job) == whole.get(rival, (12, 0))
+    assert job.training.ranks == gpus(job)[0]
+    assert job.exploration.mode == "none"
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("rival", ["regenerate", "inline"])
+def test_rivals_that_explore_have_the_same_machines(task: str, rival: str) -> None:
+    job = virtual_job(task, rival, 1)
+    assert gpus(job) == (4, 8)
+    assert job.samples_per_iteration == 16
+
+
+def test_the_published_recipe_is_that_of_the_authors() -> None:
+    training = virtual_job("ocr", "published", 1).training
+    assert (training.nft_strength, training.advantage_clip, training.kl) == (0.1, 5.0, 1e-4)
+    assert training.rollout_decay == 0.999
+    assert training.rollout_decay_after == 75
+    assert training.rollout_decay_growth == 0.0075
+    assert virtual_job("compositional", "published", 1).training.updates_per_iteration == 1
+
+
+def test_a_larger_spot_pool_has_more_candidates_and_a_plain_job_has_none() -> None:
+    assert with_spot_gpus("ocr", "reserved", 16) == {}
+    assert with_spot_gpus("ocr", "rollouts", 4) == {"pools.spot.nodes": 2}
+    assert with_spot_gpus("ocr", "regenerate", 16) == {
+        "pools.spot.nodes": 8,
+        "exploration.candidates": 20,
+    }
+
+
+def test_the_job_without_exploration_on_two_cores_is_spotlights_in_all_else() -> None:
+    job = two_core_job("ocr", "none", 1)
+    assert job.exploration.mode == "none"
+    assert gpus(job) == (1, 1)
+    assert job.samples_per_iteration == 32
+
+
+def test_every_rival_has_a_title_of_its_own() -> None:
+    assert len({rival.title for rival in RIVALS.values()}) == len(RIVALS)
