@@ -65,9 +65,20 @@ class Cluster:
             lambda: name in {event["node"] for event in events(self.run, "node_joined")}, name
         )
 
+    def wait_for_copy(self, name: str) -> None:
+        """Until the coordinator knows that this node has the checkpoint: only then do its workers
+        begin."""
+        wait_until(
+            lambda: bool({"loading", "idle"} & self._states(name)), f"the checkpoint on {name}"
+        )
+
     def wait_for_end(self) -> None:
         wait_until(lambda: bool(events(self.run, "run_finished")), "the end of the job")
         assert [event["outcome"] for event in events(self.run, "run_finished")] == ["finished"]
+
+    def _states(self, name: str) -> set[str]:
+        began = events(self.run, "worker_state")
+        return {event["state"] for event in began if event["node"] == name}
 
     @property
     def downloads(self) -> Counter[str]:
@@ -133,7 +144,7 @@ def test_a_node_whose_source_dies_half_way_downloads_the_rest(
     fill_cache(repository, cluster.cache("one"))
     cluster.submit()
     one = cluster.node("one", "spot")
-    cluster.wait_for_node("one")
+    cluster.wait_for_copy("one")
     cluster.node("two", "reserved")
     place = cluster.cache("two")
     wait_until(lambda: _partial(place) > LARGE_NBYTES // 64, "the large file")
@@ -155,7 +166,7 @@ def test_wrong_bytes_of_another_node_are_refused_and_the_hub_is_asked(
     last.resolve().write_bytes(data)
     cluster.submit()
     cluster.node("one", "spot")
-    cluster.wait_for_node("one")
+    cluster.wait_for_copy("one")
     cluster.node("two", "reserved")
     cluster.wait_for_end()
     assert cluster.downloads == {cluster.weights[-1]: 1}
