@@ -99,10 +99,6 @@ class IterationMetrics(RunMetrics, kw_only=True, tag="iteration"):
     """Spearman correlation of the preview and fresh rewards of probes."""
     probe_tau: float | None = None
     """Kendall's tau-b of the same, over this and earlier iterations; older ones count less."""
-    preview_steps: int | None = None
-    """Denoising steps of the previews that chose the seeds of this iteration."""
-    prompt_pool: int | None = None
-    """How many times as many prompts as the iteration trains on these previews were made for."""
     window_s: float | None = None
     """Time for exploring the next iteration: the predicted time of training, less the time that
     open validations need; None if there was no prediction."""

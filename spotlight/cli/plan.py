@@ -130,15 +130,13 @@ def _exploration(job: JobSpec) -> str:
         if exploration.budget == "window"
         else "always"
     )
-    steps = exploration.preview_steps or job.sampler.steps
     if exploration.weights == "fresh":
         limit = "before each rollout"
     pool = f" over {job.explored_prompts} prompts" if exploration.prompt_pool > 1 else ""
-    if exploration.effort == "auto":
-        pool += " (steps and prompts chosen as it goes)"
     return (
         f"{exploration.mode}{pool}, {limit} {exploration.candidates} previews per kept seed "
-        f"({count(most, 'preview')} an iteration), {count(steps, 'step')} each{_repeats(job)}"
+        f"({count(most, 'preview')} an iteration), {count(job.preview_steps, 'step')} each"
+        f"{_repeats(job)}"
     )
 
 

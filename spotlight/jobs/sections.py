@@ -123,10 +123,6 @@ class ExplorationSpec(Section, frozen=True, kw_only=True):
     rollout, previews are the samples themselves, and no choice of seeds is better."""
     candidates: int = 4
     """At most so many previews per kept seed. [previews]"""
-    effort: Literal["fixed", "auto"] = "fixed"
-    """`auto` lets a slow bandit choose for each iteration between `preview_steps`, half and all of
-    a rollout's steps, and between `prompt_pool` and no pool, by the contrast that the samples then
-    have; `fixed` uses the job's values."""
     prompt_pool: int = 1
     """How many times as many prompts are explored as an iteration trains on. They share the
     iteration's previews, and training takes the prompts whose kept seeds contrast most. [times]"""
@@ -169,11 +165,6 @@ class ExplorationSpec(Section, frozen=True, kw_only=True):
             "reuse",
             "needs previews that are made while training runs: another `mode` than `none`, and"
             " `weights: previous`",
-        )
-        require(
-            not self.reuse or self.effort == "fixed",
-            "reuse",
-            "needs `effort: fixed`: only previews with the steps of a rollout can be trained on",
         )
         require(
             self.preview_steps is None or self.preview_steps >= 1,

@@ -140,11 +140,10 @@ class JobSpec(Section, frozen=True, kw_only=True):
             f"{previews:,} previews in an iteration are more than can be ({MOST_PREVIEWS:,});"
             " lower it",
         )
-        preview_steps = self.exploration.preview_steps or self.sampler.steps
         require(
-            preview_steps <= self.sampler.steps or self.exploration.mode == "none",
+            self.preview_steps <= self.sampler.steps or self.exploration.mode == "none",
             "exploration.preview_steps",
-            f"must be at most `sampler.steps` ({self.sampler.steps}), not {preview_steps}: a"
+            f"must be at most `sampler.steps` ({self.sampler.steps}), not {self.preview_steps}: a"
             " preview should be cheap",
         )
         self._require_reusable_previews()
@@ -257,6 +256,11 @@ class JobSpec(Section, frozen=True, kw_only=True):
     def trained_on(self) -> tuple[RequestKind, ...]:
         """The kinds of requests whose samples may be trained on."""
         return ("rollout", "preview") if self.exploration.reuse else ("rollout",)
+
+    @property
+    def preview_steps(self) -> int:
+        """Denoising steps of a preview."""
+        return self.exploration.preview_steps or self.sampler.steps
 
     @property
     def explored_prompts(self) -> int:

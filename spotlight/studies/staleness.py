@@ -20,7 +20,6 @@ from pathlib import Path
 import msgspec
 
 from spotlight.actors.coordinator.request_plans import (
-    efforts,
     preview_settings,
     prompts_of,
     rollout_settings,
@@ -105,8 +104,7 @@ class StalenessStudy:
         """
         lags = (0, *self._plan.lags)
         rollout = rollout_settings(self._job, self._newest)
-        effort = efforts(self._job)[0]
-        preview = preview_settings(self._job, self._newest, effort.preview_steps)
+        preview = preview_settings(self._job, self._newest)
         wanted: list[tuple[Treatment, int, SamplingSettings]] = []
         if lag in lags:
             wanted.append(("rollout", lag, rollout))

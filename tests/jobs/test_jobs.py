@@ -571,7 +571,6 @@ REUSE = {"exploration": {"mode": "uniform", "reuse": True}}
             {"exploration": {"reuse": True, "weights": "fresh", "budget": "fixed"}},
             "exploration.reuse",
         ),
-        ({"exploration": {"reuse": True, "effort": "auto"}}, "exploration.reuse"),
         ({"exploration": {"reuse": "yes"}}, "exploration.reuse"),
     ],
 )

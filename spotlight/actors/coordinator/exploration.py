@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spotlight.policies.exploration.preview_effort import Effort
 from spotlight.policies.exploration.reward_spread import Knowledge
 from spotlight.types import Record
 
@@ -22,8 +21,6 @@ class ExplorationPlan:
     """Of the prompts: those of one category are about as hard."""
     window_s: float
     """Predicted training time; ignored when the budget is fixed."""
-    effort: Effort
-    """How previews are made."""
     knowledge: Knowledge
     """What earlier iterations taught of these prompts and of all categories."""
     share: float
@@ -47,8 +44,6 @@ class Explored(Record, frozen=True, tag=True):
     probe_rewards: tuple[tuple[float, ...], ...] = ()
     contrast_at_random: float = 0.0
     """That as many previewed seeds would have, had any been taken, of any prompts."""
-    effort: Effort | None = None
-    """How previews were made; None where none were to be made."""
     contrast_of_any: float | None = None
     """The same as a root mean square over the groups, as the contrast of samples is told; None
     unless a group has two previews."""

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from spotlight.actors.coordinator.exploration import ExplorationPlan, Explored
 from spotlight.actors.coordinator.job_journal import SavedProgress
-from spotlight.actors.coordinator.request_plans import efforts
 from spotlight.jobs import JobSpec
 from spotlight.policies.exploration.fidelity import (
     Agreement,
@@ -19,7 +18,6 @@ from spotlight.policies.exploration.fidelity import (
     exploration_share,
 )
 from spotlight.policies.exploration.planners import SeedChoice
-from spotlight.policies.exploration.preview_effort import EffortRecord, choose_effort, new_record
 from spotlight.policies.exploration.ranking import median_or_none, spearman
 from spotlight.policies.exploration.reward_scales import combined
 from spotlight.policies.exploration.reward_spread import Knowledge
@@ -49,14 +47,12 @@ class ExplorationRecord:
         self._job = job
         self._categories = categories
         self._event = event
-        self._efforts = efforts(job)
         self._prompts_known = dict(known.prompts)
         self._categories_known = dict(known.categories)
         self.latest: Explored = progress.explored
         """Of the iteration."""
         self.agreement: Agreement = progress.agreement
         self.gain: Gain = progress.gain
-        self.earned: EffortRecord = progress.earned or new_record(self._efforts)
 
     def accept(self, explored: Explored) -> None:
         """The seeds of the next iteration are chosen."""
@@ -80,18 +76,15 @@ class ExplorationRecord:
         Args:
             prompts: as many as the job's prompt pool holds.
         """
-        effort = self._efforts[choose_effort(self._efforts, self.earned)]
-        explored = tuple(prompts[: effort.prompt_pool * self._job.prompts.per_iteration])
-        categories = tuple(self._categories[prompt] for prompt in explored)
+        categories = tuple(self._categories[prompt] for prompt in prompts)
         return ExplorationPlan(
             iteration,
             version,
-            explored,
+            tuple(prompts),
             categories,
             window_s,
-            effort,
             Knowledge(
-                {p: self._prompts_known[p] for p in explored if p in self._prompts_known},
+                {p: self._prompts_known[p] for p in prompts if p in self._prompts_known},
                 dict(self._categories_known),
             ),
             self._share(iteration),
@@ -134,15 +127,8 @@ class ExplorationRecord:
 
     def _evaluate_contrast(self, metrics: IterationMetrics) -> None:
         latest, promised = self.latest, metrics.preview_group_std_mean
-        if latest.effort is None:
-            return  # nothing was to be explored
-        steps = metrics.preview_steps = latest.effort.preview_steps
-        metrics.prompt_pool = latest.effort.prompt_pool
-        effort = self._efforts.index(latest.effort)
-        assert metrics.group_std_mean is not None, "the rollout is measured"
-        self.earned = self.earned.after(effort, metrics.group_std_mean)
         # Previews in other steps have rewards on another scale: only their order means something.
-        alike = steps == self._job.sampler.steps
+        alike = self._job.preview_steps == self._job.sampler.steps
         if alike and promised is not None and latest.contrast_at_random > 0:
             one = Gain(1.0, latest.contrast_at_random, promised, metrics.explored_std_mean)
             metrics.realised_share = one.realised_share

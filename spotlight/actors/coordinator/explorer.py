@@ -237,7 +237,6 @@ class Explorer:
                 self._job.group_size,
                 self._rng(plan, "subsets"),
             ),
-            plan.effort if plan.share > 0 else None,
             contrast_of_any([[*group.values()] for group in values], self._job.group_size),
             tuple(reused) if exploration.reuses else (),
             tuple(scale) if exploration.made else (),
@@ -259,7 +258,7 @@ class Explorer:
             candidate.group,
             plan.prompts[candidate.group],
             candidate.seed,
-            preview_settings(self._job, plan.iteration, plan.effort.preview_steps),
+            preview_settings(self._job, plan.iteration),
         )
 
 

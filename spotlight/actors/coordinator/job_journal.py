@@ -23,7 +23,6 @@ from spotlight.actors.protocol import StateParts, WeightsOffer
 from spotlight.errors import JournalError
 from spotlight.policies.dispatch.rows import SavedRow
 from spotlight.policies.exploration.fidelity import Agreement, Gain
-from spotlight.policies.exploration.preview_effort import EffortRecord
 from spotlight.policies.exploration.prompt_population import Population
 from spotlight.policies.exploration.reward_spread import Evidence, Knowledge
 from spotlight.store.journal import Journal
@@ -57,8 +56,6 @@ class SavedProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of previews and fresh rewards, as far as probes have shown it."""
     gain: Gain = Gain()
     """What kept seeds promised and brought."""
-    earned: EffortRecord | None = None
-    """What each effort brought."""
     flat_iterations: int = 0
     """So many iterations in a row, up to this one, had nothing but equal rewards."""
 

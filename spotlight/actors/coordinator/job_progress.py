@@ -138,7 +138,6 @@ class JobProgress:
             training_seconds=self.window.durations,
             agreement=exploration.agreement,
             gain=exploration.gain,
-            earned=exploration.earned,
             flat_iterations=self.flat_iterations,
         )
         self.metrics.scoring_s = scoring_s

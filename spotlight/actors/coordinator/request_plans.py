@@ -19,7 +19,6 @@ from spotlight.policies.exploration.planners import (
     first_seeds,
     widest,
 )
-from spotlight.policies.exploration.preview_effort import Effort
 from spotlight.types import Request, RequestId, RequestKind, SamplingSettings
 
 
@@ -65,27 +64,13 @@ def rollout_settings(job: JobSpec, iteration: int) -> SamplingSettings:
     return _settings(job, job.sampler.steps, iteration)
 
 
-def efforts(job: JobSpec) -> tuple[Effort, ...]:
-    """The ways to make previews that a job leaves open, the one that it names first."""
-    steps = job.exploration.preview_steps or job.sampler.steps
-    named = Effort(steps, job.exploration.prompt_pool)
-    if job.exploration.effort == "fixed":
-        return (named,)
-    others = [
-        Effort(other, pool)
-        for other in (steps, job.sampler.steps, (job.sampler.steps + 1) // 2)
-        for pool in (job.exploration.prompt_pool, 1)
-    ]
-    return tuple(dict.fromkeys([named, *others]))
-
-
-def preview_settings(job: JobSpec, iteration: int, steps: int) -> SamplingSettings:
-    """How the candidates of an iteration are previewed in so many steps: as its samples will be, or
-    without noise when steps differ.
+def preview_settings(job: JobSpec, iteration: int) -> SamplingSettings:
+    """How the candidates of an iteration are previewed: as its samples will be, or without noise
+    when the steps differ.
     """
-    if steps == job.sampler.steps:
+    if job.preview_steps == job.sampler.steps:
         return rollout_settings(job, iteration)
-    return _settings(job, steps, None)
+    return _settings(job, job.preview_steps, None)
 
 
 def evaluation_settings(job: JobSpec) -> SamplingSettings:

@@ -13,7 +13,6 @@ from job_kit import World, job, offer
 from spotlight.actors.coordinator.exploration import ExplorationPlan, Explored
 from spotlight.actors.coordinator.explorer import Explorer, Orders
 from spotlight.actors.coordinator.request_plans import preview_settings
-from spotlight.policies.exploration.preview_effort import Effort
 from spotlight.policies.exploration.prompt_population import Population
 from spotlight.policies.exploration.reuse import Patience
 from spotlight.policies.exploration.reward_scales import combined
@@ -24,7 +23,6 @@ CANDIDATES = 16  # 2 groups x 4 seeds x 2 candidates
 
 
 NOTHING = Knowledge()
-EFFORT = Effort(preview_steps=2, prompt_pool=1)
 
 
 class Expedition:
@@ -75,7 +73,6 @@ class Expedition:
             ("a", "b"),
             self.categories,
             window_s,
-            EFFORT,
             knowledge,
             share=1.0,
         )
@@ -139,7 +136,7 @@ def test_previews_name_the_weights_and_settings_of_the_iteration() -> None:
     expedition.start()
     for preview in expedition.submitted:
         assert (preview.kind, preview.iteration, preview.weights_version) == ("preview", 1, 0)
-        assert preview.settings == preview_settings(job(), 1, EFFORT.preview_steps)
+        assert preview.settings == preview_settings(job(), 1)
     assert [r.prompt for r in expedition.submitted[:4]] == ["a", "b", "a", "b"]
 
 

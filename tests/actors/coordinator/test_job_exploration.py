@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from job_kit import World, job
 from runtime_kit import Cluster
@@ -268,77 +267,6 @@ async def test_of_a_prompt_pool_those_are_trained_on_whose_rewards_contrast_most
         lively = {prompt for prompt in explored if derived_seed(prompt) % 2}
         assert len(trained & lively) == min(2, len(lively))
     assert [it["samples"] for it in iterations(end.run_folder)] == [SAMPLES] * ITERATIONS
-
-
-# --- how previews are made ---
-
-
-async def test_each_way_to_make_previews_is_tried_and_what_contrasts_most_is_kept_to(
-    town: Town, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def reward(wanted: Request) -> float:
-        """Previews in all steps are true, those in fewer say nothing."""
-        blind = wanted.kind == "preview" and wanted.settings.steps < 2
-        return derived_seed(wanted.prompt, wanted.seed, blind) % 1000 / 1000
-
-    monkeypatch.setattr(World, "reward", staticmethod(reward))
-    wanted = spec(effort="auto", preview_steps=1, prompt_pool=2, probes=0)
-    end = await town.run(msgspec.structs.replace(wanted, iterations=24))
-    explored = [it for it in iterations(end.run_folder) if it["preview_steps"]]
-    used = [(it["preview_steps"], it["prompt_pool"]) for it in explored]
-    assert used[:4] == [(1, 2), (1, 1), (2, 2), (2, 1)]
-    assert sum(steps == 2 for steps, _ in used[-10:]) > 5
-    for it in explored:
-        asked = [
-            r
-            for _, r in town.world.granted
-            if (r.kind, r.iteration) == ("preview", it["iteration"])
-        ]
-        assert {r.settings.steps for r in asked} == {it["preview_steps"]}
-        assert len({r.group for r in asked}) == 2 * it["prompt_pool"]
-
-
-async def test_the_way_that_the_job_names_is_kept_to_unless_it_asks_for_more(town: Town) -> None:
-    end = await town.run(spec(preview_steps=1, prompt_pool=2, probes=0))
-    assert {it["preview_steps"] for it in iterations(end.run_folder)} == {None, 1}
-    assert {it["prompt_pool"] for it in iterations(end.run_folder)} == {None, 2}
-
-
-async def test_a_way_that_scores_nothing_is_not_kept_to(
-    town: Town, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(World, "reward", staticmethod(faithful))
-    town.world.fails = lambda _, scored: (
-        scored[0].kind == "preview" and scored[0].settings.steps == 1
-    )
-    end = await town.run(spec(effort="auto", preview_steps=1, probes=0))
-    used = [it["preview_steps"] for it in iterations(end.run_folder)[1:]]
-    assert used.count(2) > used.count(1) >= 1
-
-
-@pytest.mark.parametrize("phase", ["rollout", "train"])
-async def test_what_each_way_brought_survives_a_kill(
-    town: Town, monkeypatch: pytest.MonkeyPatch, phase: str
-) -> None:
-    monkeypatch.setattr(World, "reward", staticmethod(faithful))
-    wanted = spec(effort="auto", preview_steps=1, prompt_pool=2)
-    calm = await town.run(wanted)
-    reference = list(town.world.trained)
-    town.world.trained.clear()
-    town.world.started.clear()
-    await town.submit(wanted)
-    await town.wait(lambda now: now.phase == phase and now.iteration == 6)
-    await town.kill()
-    await asyncio.sleep(30.0)
-    await town.open()
-    end = await town.ended()
-    assert trained_samples(town.world.trained) == trained_samples(reference)
-    used = [
-        [(it["preview_steps"], it["prompt_pool"]) for it in iterations(run.run_folder)]
-        for run in (calm, end)
-    ]
-    assert used[0] == used[1]
-    assert len(set(used[0][1:])) == 4
 
 
 @pytest.mark.parametrize("weights", ["previous", "fresh"])
