@@ -14,8 +14,8 @@ from spotlight.testing.fake_hardware import HardwareTimes
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long one iteration without exploration takes, and what goes on around it; all times in
-    seconds. A job that has more samples rolls out longer, and one that trains on more rows trains
-    longer, in proportion."""
+    seconds. A job that has more samples, or more steps for each, rolls out longer, and one that
+    trains on more rows trains longer, in proportion."""
 
     source: str
     """Where the figures are from."""
@@ -25,6 +25,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """On which the iteration is rolled out and trained."""
     samples: int
     """That it rolls out."""
+    steps: int
+    """Denoising steps of each."""
     rows: int
     """That it trains on: samples times flow times."""
     rollout_s: float
@@ -39,7 +41,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Of a micro-batch."""
 
     def __post_init__(self) -> None:
-        for name in ("gpus", "samples", "rows", "rollout_s", "train_s"):
+        for name in ("gpus", "samples", "steps", "rows", "rollout_s", "train_s"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
         if min(self.publish_s, self.load_s, self.score_s) < 0 or not 0 <= self.train_jitter < 1:
@@ -48,9 +50,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def times(self, job: JobSpec) -> HardwareTimes:
         """What that comes to for the job's micro-batches, and for the rows that it makes of a
         sample. A denoising step takes the same, whatever it is for."""
-        sample_s = self.rollout_s * self.gpus / self.samples
+        step_s = self.rollout_s * self.gpus / (self.samples * self.steps)
         return HardwareTimes(
-            step_s=sample_s * job.sampler.micro_batch / job.sampler.steps,
+            step_s=step_s * job.sampler.micro_batch,
             score_s=self.score_s,
             load_s=self.load_s,
             train_s=0.0,
