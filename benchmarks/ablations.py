@@ -3,7 +3,8 @@
 
 Every run is one process that trains as `benchmarks.direct_training` says, on the job of an example
 with 4 prompts of 4 samples an iteration, by the clock of `profiles/published-split.yaml`. Variants
-that train on fewer rows have shorter iterations, and fewer previews in each.
+that train on fewer rows have shorter iterations, and fewer previews in each; those that denoise in
+fewer steps have more previews.
 
 A variant is compared with `base` at the same seed: the time that base takes to 50, 75 and 95 % of
 its way, over that of the variant. The way leads from base's first score to the one after 2,400 s;
@@ -63,11 +64,14 @@ _TASK: dict[str, dict[str, Any]] = {
     "ocr": {"training.ema_decay": 0.8},
     "compositional": {"training.ema_decay": 0.9},
 }
+_SECOND_ORDER: dict[str, Any] = {"sampler.solver": "dpmpp_2m", "sampler.steps": 4}  # of 8
 VARIANTS: dict[str, dict[str, Any]] = {
     "base": {},
     "noisiest half": {"training.nft_noisiest": 0.5},
     "warm-up": {"training.warmup_updates": 20},  # 10 iterations
     "betas": {"training.adam_betas": [0.9, 0.99]},
+    "second order": _SECOND_ORDER,
+    "together": {"training.nft_noisiest": 0.5, "training.warmup_updates": 20} | _SECOND_ORDER,
     "shared noise": {"training.loss": "benchmarks.ablation_losses:SharedNoise"},
     "cool-down": {"training.learning_rate_schedule": "cosine"},
     "four times": {"training.nft_times": 4},

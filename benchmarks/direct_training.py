@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from benchmarks.validation_sampler import measured_with
 from spotlight.actors.coordinator.request_plans import evaluation_settings, rollout_settings
 from spotlight.assets import read_prompts
 from spotlight.diffusion.samplers import SampleBatch
@@ -68,7 +69,7 @@ def train_on_previews(
             for group, prompt in enumerate(validation)
         ]
         weights = engine.trainer.evaluation_state()
-        scored = engine.scored(weights, pairs, evaluation_settings(job))
+        scored = engine.scored(weights, pairs, measured_with(evaluation_settings(job)))
         return fmean(score for part in scored for score in part.scores)
 
     def samples(iteration: int, candidates: int) -> _Samples:

@@ -18,11 +18,10 @@ import asyncio
 import json
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
-from typing import Any
 
 import msgspec
 import yaml
@@ -31,6 +30,7 @@ from benchmarks.exploration.rivals import OURS, RIVALS, TASKS, virtual_job
 from benchmarks.report import finish, parser
 from benchmarks.testbed_figures import TestbedRun, measure
 from benchmarks.time_to_target import time_to
+from benchmarks.validation_sampler import measured_with
 from spotlight.actors.coordinator.request_plans import evaluation_requests
 from spotlight.actors.protocol import CancelJob, GetStatus, JobAccepted, JobStatus, SubmitJob
 from spotlight.assets import read_prompts
@@ -46,14 +46,12 @@ from spotlight.testing.memory_cluster import Cluster
 from spotlight.testing.numerics import Numerics
 from spotlight.testing.processes import NodeSpec
 from spotlight.testing.profile import Profile, load_profile
+from spotlight.types import Request
 
 PUBLISHED = Path(__file__).parent / "profiles" / "published-split.yaml"
 
 QUICK = {"iterations": 2, "validation.seeds": 1, "training.warmup_updates": 0}
 """What `--quick` changes of a job: to see that everything works, and no more."""
-
-_MEASURED_WITH: dict[str, Any] = {"solver": "euler", "evaluation_steps": 8}
-"""The sampler of every validation, however a job denoises its samples."""
 
 _POLL_S = 5.0
 _STALLED_S = 3600.0
@@ -127,8 +125,6 @@ class _Validation:
     """By version."""
 
     def __post_init__(self) -> None:
-        sampler = msgspec.structs.replace(self.job.sampler, **_MEASURED_WITH)
-        self.job = msgspec.structs.replace(self.job, sampler=sampler)
         self._prompts = read_prompts(self.job.prompts.validation)
         self._score(0, self.numerics.initial_weights(self.job))
 
@@ -149,9 +145,13 @@ class _Validation:
         average = fingerprints.evaluation_weights(weights)
         rows = [
             fingerprints.Row(each, average, each.settings.steps, fingerprints.sample(average, each))
-            for each in evaluation_requests(self.job, version, self._prompts)
+            for each in self._requests(version)
         ]
         self.scores[version] = mean(self.numerics.rewards(rows))
+
+    def _requests(self, version: int) -> Iterator[Request]:
+        for each in evaluation_requests(self.job, version, self._prompts):
+            yield msgspec.structs.replace(each, settings=measured_with(each.settings))
 
 
 def _unvalidated(job: JobSpec, folder: Path) -> JobSpec:

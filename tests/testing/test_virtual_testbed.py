@@ -71,6 +71,17 @@ def test_every_second_version_is_validated_when_it_is_published() -> None:
     assert [point.time_s for point in points] == sorted(point.time_s for point in points)
 
 
+def test_jobs_are_validated_alike_however_they_denoise_their_samples() -> None:
+    other = {"sampler.steps": 4, "sampler.solver": "dpmpp_2m"}
+    first, *_ = run(small("rollouts", 1, **FEW)).validation
+    assert run(small("rollouts", 1, **FEW, **other)).validation[0].score == first.score
+
+
+def test_half_the_steps_take_half_the_time() -> None:
+    totals = run(small("rollouts", 1, **{"sampler.steps": 4})).totals
+    assert totals.rollout_s == pytest.approx(113 / 6 + 2, abs=1)
+
+
 def test_a_run_ends_when_three_validations_are_at_the_target() -> None:
     job = small("uniform", 40, **FEW)
     assert [point.version for point in run(job, target=0.0).validation] == [0, 2, 4]
