@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
-from spotlight.policies.exploration.contrast import best_contrast, largest_contrast, resampled_gain
+from spotlight.policies.exploration.contrast import contrast_and_gain, largest_contrast
 from spotlight.policies.exploration.planners import (
     Candidate,
     SeedChoice,
@@ -311,8 +311,7 @@ class BanditPlanner:
         self._everything += learnt
         arm.told = told
         if len(arm.values) >= self._keep:
-            arm.contrast = best_contrast(arm.values, self._keep)
-            arm.again = resampled_gain(arm.values, self._keep)
+            arm.contrast, arm.again = contrast_and_gain(arm.values, self._keep)
 
     def _prior(self, category: str) -> tuple[Evidence, float]:
         """What a prompt of this category is believed to be before its own scores, and how much of

@@ -25,9 +25,10 @@ def best_contrast(ordered: Sequence[float], keep: int) -> float:
     return math.sqrt(_best_split(ordered, keep)[0] / keep)
 
 
-def resampled_gain(ordered: Sequence[float], keep: int) -> float:
-    """What one more reward is expected to add to the contrast, if it is any of these again: their
-    bootstrap, in O(keep). It takes the place of one of the two kept ones next to their mean.
+def contrast_and_gain(ordered: Sequence[float], keep: int) -> tuple[float, float]:
+    """The contrast of rewards in ascending order, and what one more reward is expected to add to
+    it, if it is any of these again: their bootstrap, in O(keep). It takes the place of one of the
+    two kept ones next to their mean.
 
     Raises `ValueError` unless `keep` is in [1, N].
     """
@@ -44,7 +45,7 @@ def resampled_gain(ordered: Sequence[float], keep: int) -> float:
             shift = (taken - given) / keep
             most = max(most, squares + (taken - given) * (taken - mean - shift + given - mean))
         gains.append(math.sqrt(most / keep) - contrast)
-    return math.fsum(gains) / count
+    return contrast, math.fsum(gains) / count
 
 
 def _best_split(ordered: Sequence[float], keep: int) -> tuple[float, float, int]:

@@ -10,7 +10,8 @@ believed of it should stay near the mean of all.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+from spotlight.types import Record
 
 _LEAST_RELIABILITY = 0.1
 
@@ -18,8 +19,7 @@ _FARTHEST = -30.0
 """Standard errors below 0 beyond which the tail of a normal distribution is not told apart."""
 
 
-@dataclass(frozen=True)
-class Population:
+class Population(Record, frozen=True):
     """Sums over visits to prompts, which add up and fade: plain numbers for the caller to keep."""
 
     visits: float = 0.0

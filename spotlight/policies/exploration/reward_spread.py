@@ -25,6 +25,7 @@ from spotlight.policies.exploration.contrast import (
     squared_deviations,
 )
 from spotlight.policies.exploration.prompt_population import Population, visit
+from spotlight.types import Record
 
 FADING = 0.3
 """What is left of evidence when its prompt is met again."""
@@ -50,8 +51,7 @@ _LUCK = 0.6
 """The exponent with which luck is lost, in simulations of normal rewards."""
 
 
-@dataclass(frozen=True)
-class Evidence:
+class Evidence(Record, frozen=True):
     """Two sums over scored candidates; see the module's docstring."""
 
     count: float = 0.0
@@ -79,8 +79,7 @@ class Knowledge:
         )
 
 
-@dataclass(frozen=True)
-class Standing:
+class Standing(Record, frozen=True):
     """What a group has by now."""
 
     scored: Evidence

@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spotlight.policies.exploration.contrast import (
-    best_contrast,
+    contrast_and_gain,
     expected_contrast,
     pass_contrast,
-    resampled_gain,
 )
 from spotlight.policies.exploration.prompt_population import Population
 from spotlight.policies.exploration.reward_spread import (
@@ -34,12 +33,8 @@ FULL = 1e100
 def standing(live: int, *rewards: float, keep: int = 4) -> Standing:
     """Of a group with these scores, of `live` candidates."""
     ordered, full = sorted(rewards), len(rewards) >= keep
-    return Standing(
-        CONTINUOUS.evidence(rewards),
-        best_contrast(ordered, keep) if full else 0.0,
-        resampled_gain(ordered, keep) if full else 0.0,
-        live,
-    )
+    contrast, again = contrast_and_gain(ordered, keep) if full else (0.0, 0.0)
+    return Standing(CONTINUOUS.evidence(rewards), contrast, again, live)
 
 
 def passes(live: int, scored: int, passed: int) -> Standing:
