@@ -21,12 +21,8 @@ from typing import Any
 from spotlight import failpoints
 from spotlight.actors.coordinator.coordinator import MAILBOX, Coordinator
 from spotlight.actors.node.node import NodeScheduler, NodeSettings
-from spotlight.actors.protocol import WorkerRefs, WorkerUp
-from spotlight.actors.runtime import Actor, ActorRef, ActorSystem
-from spotlight.actors.worker.group_leader import GroupLeader
-from spotlight.actors.worker.member import Member
-from spotlight.actors.worker.shared_model import SharedModel
-from spotlight.actors.worker.trainer_rank import TrainerRank
+from spotlight.actors.runtime import ActorRef, ActorSystem
+from spotlight.actors.worker.worker_actors import start_actors
 from spotlight.actors.worker.worker_state import EXIT_CODE, WorkerContext
 from spotlight.errors import SpotlightError
 from spotlight.testing.actor_logs import ActorLogs
@@ -201,23 +197,13 @@ class Cluster:
 
         async def boot() -> None:
             await asyncio.sleep(rng.uniform(*self.times.boot_s))
-            node_address = address_of(node.name)
             engine, epoch = FakeEngine(self.hardware, name), rng.getrandbits(48)
             threads = VirtualThreads()
             context = process.context = WorkerContext(
-                name, epoch, node_address, threads=threads, fault_of=engine.fault_of
+                name, epoch, address_of(node.name), threads=threads, fault_of=engine.fault_of
             )
             system = await self._start_system(process, heartbeats=False)
-
-            def spawn(factory: Callable[[], Actor], actor: str) -> Coroutine[Any, Any, ActorRef]:
-                return system.spawn(factory, actor, linked=True)
-
-            shared = SharedModel(context, engine)
-            member = await spawn(lambda: Member(context, engine, shared), "member")
-            trainer = await spawn(lambda: TrainerRank(context, engine, shared), "trainer-rank")
-            leader = await spawn(lambda: GroupLeader(context, member, trainer), "leader")
-            refs = WorkerRefs(name, context.epoch, leader, member, trainer)
-            system.tell(system.well_known(node_address, "node"), WorkerUp(refs, key))
+            await start_actors(system, context, engine, key)
             await context.ends.wait()
             await asyncio.sleep(context.timings.worker.farewell_s)
             self.loop.call_soon(self._kill, process, EXIT_CODE, context=self._context)

@@ -98,7 +98,7 @@ class NodeScheduler(Actor):
         self._workers: dict[str, WorkerRefs] = {}
         self._processes: list[ProcessHandle] = []
         self._keys: dict[str, str] = {}
-        """Of the latest process of each name."""
+        """Of the processes that run, by worker."""
         self._lives = WorkerLives(self._names(), timings.node)
         self._liveness: dict[str, asyncio.Task[None]] = {}
         self._job: JobPlan | None = None
@@ -289,6 +289,7 @@ class NodeScheduler(Actor):
             self._lives.begin(name, process)
             starting = self.run_task(self._end_if_not_up(name))
             code = await process.wait()
+            del self._keys[name]  # what the process said last may come only now
             self._processes.remove(process)
             self._grouping.remove(name)  # before all else: others wait for it
             starting.cancel()

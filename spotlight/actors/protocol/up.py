@@ -29,7 +29,8 @@ class WorkerRefs(Record, frozen=True):
 
 
 class WorkerUp(Message, frozen=True):
-    """Worker to its node: the process is warm and its actors are there."""
+    """Worker to its node: the process is warm and its actors are there. It is repeated until it is
+    answered."""
 
     refs: WorkerRefs
     key: str

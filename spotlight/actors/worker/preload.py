@@ -14,10 +14,8 @@ def prepare_to_fork() -> None:
     import torch
 
     import spotlight.actors.runtime
-    import spotlight.actors.worker.group_leader
-    import spotlight.actors.worker.member
     import spotlight.actors.worker.torch_engine
-    import spotlight.actors.worker.trainer_rank
+    import spotlight.actors.worker.worker_actors
     import spotlight.transport.listening  # noqa: F401
 
     pid = os.fork()

@@ -12,8 +12,6 @@ import random
 import secrets
 import signal
 import sys
-from collections.abc import Callable, Coroutine
-from typing import Any
 
 import structlog
 
@@ -37,14 +35,10 @@ def main() -> None:
 
 
 async def _serve(arguments: argparse.Namespace) -> None:
-    from spotlight.actors.protocol import WorkerRefs, WorkerUp
-    from spotlight.actors.runtime import Actor, ActorRef, ActorSystem
-    from spotlight.actors.worker.group_leader import GroupLeader
-    from spotlight.actors.worker.member import Member
-    from spotlight.actors.worker.shared_model import SharedModel
+    from spotlight.actors.runtime import ActorSystem
     from spotlight.actors.worker.threads import SystemThreads
     from spotlight.actors.worker.torch_engine import TorchEngine
-    from spotlight.actors.worker.trainer_rank import TrainerRank
+    from spotlight.actors.worker.worker_actors import start_actors
     from spotlight.actors.worker.worker_state import EXIT_CODE, WorkerContext
     from spotlight.files import cache_folder
     from spotlight.timings import Timings
@@ -76,17 +70,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
     system = ActorSystem(transport, rng=rng, timings=timings.runtime)
     await system.start()
     try:
-
-        def spawn(factory: Callable[[], Actor], name: str) -> Coroutine[Any, Any, ActorRef]:
-            return system.spawn(factory, name, linked=True)  # a crash ends the process
-
-        shared = SharedModel(context, engine)
-        member = await spawn(lambda: Member(context, engine, shared), "member")
-        trainer = await spawn(lambda: TrainerRank(context, engine, shared), "trainer-rank")
-        leader = await spawn(lambda: GroupLeader(context, member, trainer), "leader")
-        refs = WorkerRefs(arguments.name, context.epoch, leader, member, trainer)
-        key = os.environ.get(WORKER_KEY, "")
-        system.tell(system.well_known(arguments.node, "node"), WorkerUp(refs, key))
+        await start_actors(system, context, engine, os.environ.get(WORKER_KEY, ""))
         await until_told(system, context.ends)
         # It has a moment to say why. Then it ends at once: what a lost accelerator still has to do
         # may never be done.

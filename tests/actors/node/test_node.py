@@ -618,6 +618,14 @@ async def test_a_worker_speaks_for_its_own_actors_only(site: Site) -> None:
     assert site.system.dead_letters.counts["not_allowed"] == 1
 
 
+async def test_what_a_worker_said_before_it_ended_does_not_bring_it_up(site: Site) -> None:
+    await site.up("n/0")
+    await site.up("n/1")
+    await site.end("n/0", wait_s=0.1)
+    await site.up("n/0")
+    assert site.joined()[-1] == [("n/1", 2)]
+
+
 async def test_a_node_whose_name_is_taken_ends_when_that_goes_on(site: Site) -> None:
     site.coordinator.refusal = "there is a node `n` already"
     await site.up("n/0")
