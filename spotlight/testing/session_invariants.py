@@ -16,6 +16,7 @@ from spotlight.testing.faults import FaultKind
 from spotlight.testing.history import Happening
 from spotlight.testing.invariants import is_of_sickness, little_is_denoised_again
 from spotlight.testing.loop_program import KEEP
+from spotlight.testing.memory_cluster import COORDINATOR
 from spotlight.timings import Timings
 
 if TYPE_CHECKING:
@@ -132,7 +133,8 @@ def explorations_choose_by_previews(run: SessionRun) -> Iterable[str]:
 
 def sessions_end_for_a_reason(run: SessionRun) -> Iterable[str]:
     """A session is lost when somebody cancels it, when the disk is full, or when program and
-    coordinator do not hear each other for as long as they wait."""
+    coordinator do not hear each other for as long as they wait. A coordinator that was killed
+    since then has forgotten for which of these reasons, for a session leaves nothing on disk."""
     timings = Timings()
     for lost in run.history.all("session_lost"):
         reason = str(lost["reason"])
@@ -140,18 +142,27 @@ def sessions_end_for_a_reason(run: SessionRun) -> Iterable[str]:
             each["fault"] == "cancel_session" and each.time_s <= lost.time_s
             for each in run.history.all("fault")
         )
+        disk_was_full = any(
+            each["fault"] == "disk_error" and each.time_s <= lost.time_s
+            for each in run.history.all("effect")
+        )
+        has_forgotten = any(
+            each["process"] == COORDINATOR and each.time_s <= lost.time_s
+            for each in run.history.all("killed")
+        )
         silent_s = _latest_silence(run, lost.time_s) + _LOOK_S
         if "cancelled by the user" in reason:
             fine = cancelled
         elif "No space left on device" in reason:
-            fine = bool(run.history.effective["disk_error"])
+            fine = disk_was_full
         elif "the coordinator is unreachable" in reason:
             fine = silent_s >= timings.delivery.away_limit_s
         elif "its program has been out of reach" in reason:
             fine = silent_s >= timings.coordinator.session_away_s
-        else:  # the coordinator was killed since, and does not know
-            unknown = reason.endswith("it is over")
-            fine = unknown and (cancelled or silent_s >= timings.coordinator.session_away_s)
+        else:
+            away = silent_s >= timings.coordinator.session_away_s
+            known = cancelled or disk_was_full or away
+            fine = reason.endswith("it is over") and has_forgotten and known
         if not fine:
             yield f"the session was lost at {lost.time_s:.1f}: {reason}"
 

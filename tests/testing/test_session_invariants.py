@@ -23,6 +23,7 @@ from spotlight.testing import session_invariants as invariants
 from spotlight.testing.chaos import chaos_job, silence
 from spotlight.testing.fake_engine import FakeEngine
 from spotlight.testing.freezing import FreezableLoop
+from spotlight.testing.history import Happening
 from spotlight.testing.memory_store import SimulatedStore
 from spotlight.testing.session_chaos import SessionRun, session_scenario, simulate_session
 from spotlight.types import BundleOffer
@@ -60,6 +61,12 @@ def first_sample_becomes(run: SessionRun, place: int, value: object) -> None:
     first, *others = run.history.all("group")[0]["samples"]
     changed = (*first[:place], value, *first[place + 1 :])
     alter(run.history, "group", 0, samples=(changed, *others))
+
+
+def happens_later(run: SessionRun, after_s: float, kind: str, **facts: Any) -> None:
+    """So long after the last happening."""
+    at_s = run.history.happenings[-1].time_s + after_s
+    run.history.happenings.append(Happening(at_s, kind, tuple(facts.items())))
 
 
 def test_an_undisturbed_session_violates_nothing(run: SessionRun) -> None:
@@ -159,18 +166,44 @@ def test_a_choice_that_does_not_follow_from_previews_is_noticed(
 def test_a_session_that_is_lost_for_no_good_reason_is_noticed(
     run: SessionRun, reason: str, silent_s: float, noticed: bool
 ) -> None:
-    history = run.history
-    history.add("reach", there=True)
-    last = history.happenings[-1]
-    for kind, after_s, facts in (
-        ("reach", 50.0, {"there": False}),
-        ("session_lost", 50.0 + silent_s, {"session": "s", "reason": reason}),
-    ):
-        at_s = last.time_s + after_s
-        history.happenings.append(
-            dataclasses.replace(last, time_s=at_s, kind=kind, facts=tuple(facts.items()))
-        )
+    happens_later(run, 0.0, "reach", there=True)
+    happens_later(run, 50.0, "reach", there=False)
+    happens_later(run, silent_s, "session_lost", session="s", reason=reason)
     assert bool(violations(invariants.sessions_end_for_a_reason, run)) == noticed
+
+
+def test_a_session_may_be_lost_to_a_full_disk(run: SessionRun) -> None:
+    happens_later(run, 0.0, "reach", there=True)
+    happens_later(run, 1.0, "session_lost", session="before", reason="No space left on device")
+    happens_later(run, 1.0, "effect", fault="disk_error", node="")
+    happens_later(run, 1.0, "session_lost", session="after", reason="No space left on device")
+    assert len(violations(invariants.sessions_end_for_a_reason, run)) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "facts"),
+    [
+        ("fault", {"fault": "cancel_session"}),
+        ("effect", {"fault": "disk_error"}),
+        ("reach", {"there": False}),
+        ("fault", {"fault": "kill_node"}),
+    ],
+)
+def test_only_a_coordinator_that_was_killed_may_have_forgotten_why_a_session_is_over(
+    run: SessionRun, kind: str, facts: dict[str, Any]
+) -> None:
+    has_a_reason = facts != {"fault": "kill_node"}
+    reason = "the session has ended: it is over"
+    there = run.history.happenings
+    there[:] = [each for each in there if each.kind != "killed"]  # as the simulation ended
+    happens_later(run, 0.0, "reach", there=True)
+    happens_later(run, 1.0, kind, **facts)
+    happens_later(run, 70.0, "session_lost", session="s", reason=reason)
+    assert violations(invariants.sessions_end_for_a_reason, run)
+    lost = there.pop()
+    happens_later(run, 0.0, "killed", process="coordinator")
+    there.append(lost)
+    assert bool(violations(invariants.sessions_end_for_a_reason, run)) != has_a_reason
 
 
 # --- what is done to the product ---
