@@ -266,9 +266,11 @@ class RemoteDelivery:
 
     def _receive_answer(self, address: str, envelope: Envelope) -> None:
         reply = decode_message(envelope.body)
-        ask = self._system.asks.find(envelope.correlation)
+        to, source = envelope.destination, envelope.source
+        # The process that was at this address before numbered its asks in the same way.
+        is_ours = to.process == self.transport.incarnation
+        ask = self._system.asks.find(envelope.correlation) if is_ours else None
         if ask is None:
-            to, source = envelope.destination, envelope.source
             self._system.dead_letter("late_reply", to, source, reply)
         elif self._is_at(ask.ref.address, address):
             ask.settle(reply)

@@ -321,6 +321,29 @@ async def test_an_ask_fails_when_the_process_is_lost_before_it_answers() -> None
             await asking
 
 
+async def test_an_answer_to_the_process_that_was_here_before_answers_no_ask_of_this_one() -> None:
+    async with Cluster() as cluster:
+        before = await cluster.system("here")
+        there = await cluster.system("there")
+        old, new = Accountant(), Accountant()
+        old_ref = await there.spawn(lambda: old, "old")
+        new_ref = await there.spawn(lambda: new, "new")
+        asking_before = asyncio.ensure_future(before.ask(old_ref, Hold(), timeout_s=60.0))
+        await old.holding.wait()
+        await before.abort()
+        with pytest.raises(ActorDied):
+            await asking_before
+        here = await cluster.system("here")
+        asking = asyncio.ensure_future(here.ask(new_ref, Hold(), timeout_s=60.0))
+        await new.holding.wait()
+        old.gate.set()
+        await asyncio.sleep(1.0)
+        assert not asking.done()
+        assert here.dead_letters.counts == {"late_reply": 1}
+        new.gate.set()
+        assert await asking == Done()
+
+
 async def test_cancelling_an_ask_leaves_nothing_pending(pair: Pair) -> None:
     ref = await pair.there.spawn(Accountant, "accountant")
     asking = asyncio.ensure_future(pair.here.ask(ref, Hold(), timeout_s=60.0))
