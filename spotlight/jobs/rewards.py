@@ -40,6 +40,9 @@ class RewardSpec(Section, frozen=True, kw_only=True):
     range: tuple[float, float] | None = (0.0, 1.0)
     """The least and the greatest reward that the scorer gives, or `null` for any number; a reward
     outside counts as a failure of the scorer."""
+    noisy: bool = False
+    """Whether the scorer may give the same image another reward the next time. Where chosen
+    previews are trained on, such a reward is drawn twice: once to choose by, once to train on."""
     limit_s: float = 600.0
     """How long the scorer may take for one batch. After that it has failed, and is created again.
     [seconds]"""

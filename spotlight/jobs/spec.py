@@ -47,6 +47,9 @@ class WorkSpec(Section, frozen=True, kw_only=True):
     """What scores; empty: nothing is scored."""
     measured_rewards: tuple[RewardSpec, ...] = ()
     """What validation images are scored by: the same, and perhaps others behind."""
+    drawn_again: tuple[RewardSpec, ...] = ()
+    """Rewards that previews get once more, behind the others: those to train on must have had no
+    say in the choice."""
     threads: int = 1
     """CPU threads that each worker computes with. [threads]"""
 
@@ -54,6 +57,16 @@ class WorkSpec(Section, frozen=True, kw_only=True):
         require_rewards("rewards", self.rewards)
         require(self.threads >= 1, "threads", "must be at least 1")
         require_at_most(self, MOST_THREADS, "threads")
+
+    def rewards_of(self, kind: RequestKind) -> tuple[RewardSpec, ...]:
+        """What the images of a kind of request are scored by, in the order of their rewards."""
+        match kind:
+            case "evaluation":
+                return self.measured_rewards
+            case "preview":
+                return (*self.rewards, *self.drawn_again)
+            case "rollout":
+                return self.rewards
 
 
 class JobSpec(Section, frozen=True, kw_only=True):
@@ -229,6 +242,9 @@ class JobSpec(Section, frozen=True, kw_only=True):
             sampler=self.sampler,
             rewards=self.rewards,
             measured_rewards=self.measured_rewards,
+            drawn_again=tuple(
+                reward for reward in self.rewards if reward.noisy and self.exploration.reuse
+            ),
             threads=self.threads,
         )
 
@@ -248,9 +264,10 @@ class JobSpec(Section, frozen=True, kw_only=True):
         """Of the rewards that are trained on."""
         return tuple(reward.weight for reward in self.rewards)
 
-    def rewards_of(self, kind: RequestKind) -> tuple[RewardSpec, ...]:
-        """What the images of a kind of request are scored by."""
-        return self.measured_rewards if kind == "evaluation" else self.rewards
+    @property
+    def noisy_rewards(self) -> tuple[bool, ...]:
+        """Whether each of the rewards that are trained on is noisy."""
+        return tuple(reward.noisy for reward in self.rewards)
 
     @property
     def trained_on(self) -> tuple[RequestKind, ...]:

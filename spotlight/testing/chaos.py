@@ -155,6 +155,7 @@ def chaos_job(
             },
             "pools": {"reserved": {"nodes": 1, "workers": ranks}},
             "exploration": {"candidates": 2, "budget": "fixed"},
+            "rewards": [{"noisy": True}],  # with reuse, previews have two rewards and samples one
             "validation": {"seeds": 2, "every": 2},
             **changes,
         }

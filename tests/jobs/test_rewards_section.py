@@ -75,8 +75,17 @@ def test_what_is_only_measured_has_another_name_than_what_is_trained_on() -> Non
         job({}, validation={"rewards": [{}]})
     both = job({}, validation={"rewards": [{"name": "strict"}]})
     assert [reward.name for reward in both.measured_rewards] == ["ocr", "strict"]
-    assert [reward.name for reward in both.rewards_of("rollout")] == ["ocr"]
-    assert both.rewards_of("evaluation") == both.measured_rewards
+    assert [reward.name for reward in both.work.rewards_of("rollout")] == ["ocr"]
+    assert both.work.rewards_of("evaluation") == both.measured_rewards
+
+
+def test_only_what_is_noisy_is_drawn_again_and_only_where_previews_are_trained_on() -> None:
+    rewards: list[dict[str, Any]] = [{}, {**HTTP, "noisy": True}]
+    for reuse, names in ((True, ["ocr", "http", "http"]), (False, ["ocr", "http"])):
+        work = job(*rewards, exploration={"reuse": reuse}).work
+        assert [reward.name for reward in work.rewards_of("preview")] == names
+        assert [reward.name for reward in work.rewards_of("rollout")] == ["ocr", "http"]
+        assert [reward.name for reward in work.rewards_of("evaluation")] == ["ocr", "http"]
 
 
 def test_a_reward_may_have_any_range_or_none() -> None:

@@ -139,8 +139,9 @@ class Explorer:
         for result in results:
             candidate = self._now.outstanding.pop(result.request.id, None)
             if candidate is not None:
-                self._now.planner.record(candidate, result.rewards)
-                self._now.scored[candidate.group][candidate.seed] = result.rewards
+                rewards = result.rewards[: len(self._job.rewards)]  # others are to train on
+                self._now.planner.record(candidate, rewards)
+                self._now.scored[candidate.group][candidate.seed] = rewards
                 self._now.made[result.request.id] = candidate
         return self._go_on(now)
 

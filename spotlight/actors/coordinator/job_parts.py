@@ -160,7 +160,7 @@ class JobParts:
             first_lease=self.journal.first_lease,
             score_attempts=job.scoring.attempts,
             reward_limits={
-                kind: tuple(reward.limits for reward in job.rewards_of(kind))
+                kind: tuple(reward.limits for reward in job.work.rewards_of(kind))
                 for kind in get_args(RequestKind)
             },
             trained_on=job.trained_on,

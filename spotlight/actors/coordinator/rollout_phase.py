@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
+import msgspec
+
 from spotlight.actors.coordinator.job_journal import JobJournal
 from spotlight.actors.coordinator.job_phase import JobPhase
 from spotlight.actors.coordinator.job_progress import JobProgress
@@ -20,6 +22,7 @@ from spotlight.actors.coordinator.request_queue import RequestQueue
 from spotlight.actors.coordinator.rollout import Rollout
 from spotlight.jobs import JobSpec
 from spotlight.policies.advantages import all_equal
+from spotlight.policies.exploration.reuse import rewards_to_train_on
 from spotlight.policies.exploration.reward_scales import weighted_mean
 from spotlight.run_events import GroupDropped, RewardsFlat
 from spotlight.transport.tensors import ArtifactStore
@@ -109,8 +112,12 @@ class RolloutPhase:
         lost = {
             request.group for request, result in zip(chosen, results, strict=True) if result is None
         }
-        there = [result for result in results if result is not None]
-        return [result for result in there if result.request.group not in lost]
+        noisy = self._job.noisy_rewards
+        return [
+            msgspec.structs.replace(result, rewards=rewards_to_train_on(result.rewards, noisy))
+            for result in results
+            if result is not None and result.request.group not in lost
+        ]
 
     def finished(self, results: Sequence[Result], *, restored: bool) -> None:
         """Samples come in, in any order, each once."""

@@ -227,7 +227,7 @@ class BatchWork:
         """None if the time was up before. Raises `Unwanted` and `ScoringError`."""
         requests = batch.message.requests
         prompts = [prompt_of(request) for request in requests]
-        rewards = job.rewards_of(requests[0].kind)
+        rewards = job.work.rewards_of(requests[0].kind)
         try:
             async with asyncio.timeout_at(self._batches.stop_at) as batch.scoring:
                 self._batches.require_wanted(batch)

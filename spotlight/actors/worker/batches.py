@@ -10,8 +10,8 @@ from spotlight.actors.protocol import Grant, ReturnLease
 from spotlight.actors.runtime import ActorRef
 from spotlight.actors.runtime.bounded_set import BoundedSet
 from spotlight.actors.worker.engine import Model
-from spotlight.jobs import RewardSpec
-from spotlight.types import RequestKind, StoreEndpoint
+from spotlight.jobs import WorkSpec
+from spotlight.types import StoreEndpoint
 
 _REVOKED_LEASES = 1024
 
@@ -26,18 +26,11 @@ class MemberJob:
 
     id: str
     model: Model
-    rewards: tuple[RewardSpec, ...]
-    """What samples and previews are scored by."""
-    measured_rewards: tuple[RewardSpec, ...]
-    """What validation images are scored by: the same, and others behind."""
+    work: WorkSpec
     sink: StoreEndpoint
     """Of the coordinator that is there now."""
     fingerprint: str
     """The same in all members that have this job and this model."""
-
-    def rewards_of(self, kind: RequestKind) -> tuple[RewardSpec, ...]:
-        """What the images of a kind of request are scored by."""
-        return self.measured_rewards if kind == "evaluation" else self.rewards
 
 
 @dataclass(eq=False)

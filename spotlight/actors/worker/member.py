@@ -166,8 +166,7 @@ class Member(Actor):
         self._job = MemberJob(
             plan.job_id,
             self._model,
-            spec.rewards,
-            spec.measured_rewards,
+            spec,
             sink,
             fingerprint,
         )

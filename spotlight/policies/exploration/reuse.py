@@ -8,7 +8,7 @@ But the further it is from the weights that are trained, the less its samples sa
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 MOST_DRIFT = 0.05
@@ -29,6 +29,20 @@ def may_reuse(drift: float | None) -> bool:
             the mean square of the old ones; None if it is not known.
     """
     return drift is not None and drift <= MOST_DRIFT  # false of NaN as well
+
+
+def rewards_to_train_on(drawn: Sequence[float], noisy: Sequence[bool]) -> tuple[float, ...]:
+    """Of a preview that was chosen. Noise that helped it to be chosen is no part of them: a noisy
+    reward is the second one that was drawn.
+
+    Args:
+        drawn: the rewards that it was chosen by, and behind them the second ones of those that are
+            noisy.
+        noisy: whether each reward is.
+    """
+    first, again = drawn[: len(noisy)], iter(drawn[len(noisy) :])
+    pairs = zip(first, noisy, strict=True)
+    return tuple(next(again) if is_noisy else reward for reward, is_noisy in pairs)
 
 
 class Patience(NamedTuple):

@@ -357,6 +357,19 @@ def test_several_rewards_choose_seeds_on_the_scale_that_is_told(mode: str) -> No
         assert list(told) == values
 
 
+@pytest.mark.parametrize("mode", ["uniform", "bandit", "random"])
+def test_rewards_to_train_on_have_no_say_in_the_choice(mode: str) -> None:
+    outcomes = set()
+    for behind in ((), (0.9,), (0.1,)):
+        expedition = Expedition("fixed", mode, rewards=[{"noisy": True}])
+        expedition.rewards = lambda r, behind=behind: (World.reward(r), *behind)  # type: ignore[misc]
+        expedition.start()
+        expedition.stop(reuses=True)
+        expedition.finish_all()
+        outcomes.add(str(expedition.explored))
+    assert len(outcomes) == 1
+
+
 def test_a_single_reward_is_on_its_own_scale() -> None:
     expedition = Expedition("fixed")
     expedition.start()

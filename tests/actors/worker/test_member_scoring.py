@@ -117,6 +117,21 @@ async def test_a_batch_is_scored_under_the_lease_that_denoised_it(
     assert done.scoring_s > 0.0
 
 
+async def test_a_noisy_reward_of_a_preview_that_may_be_trained_on_is_drawn_twice(
+    worker: Worker, scorer: FakeScorer
+) -> None:
+    changes = {"rewards": [{"noisy": True}], "exploration": {"reuse": True}}
+    await worker.prepare(worker.store, "noisy", **changes)
+    await worker.hold(tiny_weights())
+    draws = iter([[0.1, 0.2], [0.8, 0.9], [0.5, 0.6]])
+    scorer.score = lambda images, prompts: next(draws)  # type: ignore[method-assign]
+    for kind, rewards in (("preview", ((0.1, 0.8), (0.2, 0.9))), ("rollout", ((0.5,), (0.6,)))):
+        worker.denoise(wanted(1, 2, settings=PLAIN, kind=kind))
+        await until(lambda: bool(worker.leader.all(Completed)))
+        assert worker.leader.last(Completed).rewards == rewards
+        worker.leader.inbox.clear()
+
+
 async def test_scorers_are_told_what_is_known_of_a_prompt(
     worker: Worker, scorer: FakeScorer
 ) -> None:

@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spotlight.policies.exploration.reuse import MOST_DRIFT, NONE, may_reuse, patience
+from spotlight.policies.exploration.reuse import (
+    MOST_DRIFT,
+    NONE,
+    may_reuse,
+    patience,
+    rewards_to_train_on,
+)
 
 ARRIVALS = st.lists(st.tuples(st.floats(0, 100), st.integers(1, 50)), max_size=20)
 
@@ -26,6 +32,13 @@ def test_previews_are_trained_on_while_the_weights_have_moved_little(
     drift: float | None, may: bool
 ) -> None:
     assert may_reuse(drift) == may
+
+
+def test_what_is_noisy_is_trained_on_by_its_second_draw() -> None:
+    assert rewards_to_train_on((0.1, 0.2), (False, False)) == (0.1, 0.2)
+    assert rewards_to_train_on((0.1, 0.2, 0.9), (False, True)) == (0.1, 0.9)
+    assert rewards_to_train_on((0.1, 0.2, 0.9), (True, False)) == (0.9, 0.2)
+    assert rewards_to_train_on((0.1, 0.2, 0.8, 0.9), (True, True)) == (0.8, 0.9)
 
 
 def test_twice_the_previews_are_worth_a_tenth_of_the_iteration() -> None:
