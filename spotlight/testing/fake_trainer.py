@@ -120,6 +120,7 @@ class FakeTrainer:
         self._hardware.history.add(
             "train",
             iteration=iteration,
+            term=self._order.term,
             ranks=self._order.world,
             weights=before,
             after=update.weights,

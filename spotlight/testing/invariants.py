@@ -7,7 +7,7 @@ while it happens is put into the history as a violation by whoever sees it.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from typing import TYPE_CHECKING, Any, Protocol
 
 from spotlight.actors.coordinator.job_journal import TERM_BITS
@@ -24,7 +24,7 @@ from spotlight.run_metrics import IterationMetrics, ValidationMetrics, decode_me
 from spotlight.testing import fingerprints
 from spotlight.testing.fake_hardware import LOST, UNCLEAR
 from spotlight.testing.faults import FaultKind
-from spotlight.testing.history import History
+from spotlight.testing.history import Happening, History
 
 if TYPE_CHECKING:
     from spotlight.testing.chaos import Run
@@ -158,13 +158,23 @@ def groups_share_their_settings(run: Run) -> Iterable[str]:
 def iterations_are_trained_in_order(run: Run) -> Iterable[str]:
     """Every trainer trains each iteration once, from where it began."""
     following = None
-    for happening in run.history.happenings:
+    for happening in _by_trainers_in_charge(run):
         if happening.kind == "trainer":
             following = happening["completed"]
-        elif happening.kind == "train":
+        else:
             if happening["iteration"] != following:
                 yield f"iteration {happening['iteration']} is trained where {following} is due"
             following = int(happening["iteration"]) + 1
+
+
+def _by_trainers_in_charge(run: Run) -> Iterator[Happening]:
+    """What trainers did, but for those in whose place others were built meanwhile: one that was
+    paused in an update finishes it in vain."""
+    term = 0
+    for happening in run.history.happenings:
+        if happening.kind in ("trainer", "train") and happening["term"] >= term:
+            term = int(happening["term"])
+            yield happening
 
 
 def little_is_denoised_again(run: HasHistory) -> Iterable[str]:
@@ -199,13 +209,13 @@ def weights_follow_from_the_samples(run: Run) -> Iterable[str]:
     """Every iteration trains the weights that the one before it left, or a checkpoint brought
     back."""
     left: dict[int, set[str]] = defaultdict(set)
-    for happening in run.history.happenings:
+    for happening in _by_trainers_in_charge(run):
         if happening.kind == "trainer":
             began, weights = happening["completed"], happening["weights"]
             if began and weights not in left[int(began)]:
                 yield f"the checkpoint of {began} iterations holds weights that nobody trained"
             now = weights
-        elif happening.kind == "train":
+        else:
             if happening["weights"] != now:
                 yield f"iteration {happening['iteration']} trains other weights than were left"
             now = happening["after"]

@@ -26,6 +26,10 @@ from spotlight.testing.freezing import FreezableLoop
 from spotlight.types import BundleOffer, Commit
 
 Invariant = Callable[[Run], Iterable[str]]
+TRAINERS = [
+    invariants.iterations_are_trained_in_order,
+    invariants.weights_follow_from_the_samples,
+]
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +122,16 @@ def test_a_group_with_two_settings_is_noticed(run: Run) -> None:
 def test_an_iteration_that_is_trained_again_is_noticed(run: Run) -> None:
     run.history.happenings.append(run.history.all("train")[-1])
     assert violations(invariants.iterations_are_trained_in_order, run)
+
+
+@pytest.mark.parametrize("invariant", TRAINERS)
+def test_an_update_that_trainers_finish_in_vain_is_none(run: Run, invariant: Invariant) -> None:
+    again = run.history.all("train")[0]
+    for term, count in ((0, 0), (1, 1)):
+        run.history.happenings.append(again)
+        alter(run.history, "train", -1, term=term)
+        assert len(violations(invariant, run)) == count
+        run.history.happenings.pop()
 
 
 def test_a_plan_that_changes_is_noticed(run: Run) -> None:
