@@ -43,8 +43,11 @@ class RealNumerics:
     """
 
     def __init__(self, job: JobSpec) -> None:
-        if len(job.rewards) > 1:
-            raise CannotCompute(f"`{job.name}` has several rewards; name one")
+        if len(job.work.rewards_of("preview")) > 1:
+            raise CannotCompute(
+                f"`{job.name}` has several rewards, or a noisy one that previews get twice; name"
+                " one that is not noisy"
+            )
         self._job = job
         self._engine = OneProcess(job)
         self._weights: dict[str, dict[str, Tensor]] = {}

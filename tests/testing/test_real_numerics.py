@@ -160,6 +160,12 @@ def test_a_sample_that_its_request_does_not_give_is_refused() -> None:
         numerics.rewards([unfinished])
 
 
+@pytest.mark.parametrize("rewards", [[{}, {"name": "b"}], [{"noisy": True}]])
+def test_a_preview_with_more_than_one_reward_is_refused(rewards: list[dict[str, Any]]) -> None:
+    with pytest.raises(CannotCompute, match="several rewards, or a noisy one"):
+        RealNumerics(small_job(rewards=rewards, exploration={"mode": "uniform", "reuse": True}))
+
+
 def test_a_job_that_computes_something_else_is_refused() -> None:
     numerics = RealNumerics(small_job())
     numerics.initial_weights(small_job(name="other", exploration={"mode": "none"}, iterations=9))
