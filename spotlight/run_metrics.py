@@ -72,6 +72,11 @@ class IterationMetrics(RunMetrics, kw_only=True, tag="iteration"):
     drift: float | None = None
     """With `exploration.reuse`: mean squared change of the velocity in the update, divided by its
     mean square."""
+    reuse_weight: float | None = None
+    """With `exploration.reuse` and Flow-GRPO or GRPO-Guard: how much a sample's noisy step counts
+    on average, by how probable the newest weights find it; 1 where they made it themselves."""
+    reuse_truncated: float | None = None
+    """Share of the noisy steps that would count more than twice, which is the most."""
     grad_norm: float | None = None
     """Norm of the gradient before it is clipped."""
     learning_rate: float | None = None

@@ -36,6 +36,8 @@ class LossFacts(NamedTuple):
     """`module:Class`."""
     samplers: tuple[SamplerKind, ...]
     """Whose samples it can train on."""
+    reuses: bool = True
+    """Whether it can train on samples that are one update old."""
 
 
 LOSSES = {
@@ -50,7 +52,7 @@ LOSSES = {
         "spotlight.training.losses.grpo_guard:GRPOGuard",
         ("flow_sde", "dance_sde"),  # the log-probability of `cps` is none of a normal distribution
     ),
-    "awm": LossFacts("AWM", "spotlight.training.losses.awm:AWM", ANY_SAMPLER),
+    "awm": LossFacts("AWM", "spotlight.training.losses.awm:AWM", ANY_SAMPLER, reuses=False),
 }
 
 

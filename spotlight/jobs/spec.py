@@ -214,11 +214,12 @@ class JobSpec(Section, frozen=True, kw_only=True):
     def _require_reusable_previews(self) -> None:
         if not self.exploration.reuse:
             return
+        reusing = [name for name, facts in LOSSES.items() if facts.reuses]
         require(
-            self.training.loss == "diffusion_nft",
+            self.training.loss in reusing,
             "exploration.reuse",
-            f"needs `training.loss: diffusion_nft`, not `{self.training.loss}`: only it can train"
-            " on samples of older weights as they are",
+            f"needs a `training.loss` that can train on samples of older weights"
+            f" ({', '.join(f'`{name}`' for name in reusing)}), not `{self.training.loss}`",
         )
         require(
             self.exploration.preview_steps in (None, self.sampler.steps),

@@ -66,9 +66,9 @@ class TrainingSpec(Section, frozen=True, kw_only=True):
     ema_decay: float = 0.9
     """Decay per optimizer step of the averaged weights (EMA) that validation uses."""
     rollout_decay: float = 0.0
-    """The old policy of DiffusionNFT, AWM and GRPO-Guard, which then rolls out: `old <- d*old +
-    (1-d)*new` at each publication. 0 rolls out with the newest weights; DiffusionNFT then needs
-    several updates per iteration."""
+    """The old policy of DiffusionNFT, AWM and GRPO-Guard (of Flow-GRPO only with
+    `exploration.reuse`), which then rolls out: `old <- d*old + (1-d)*new` at each publication. 0
+    rolls out with the newest weights; DiffusionNFT then needs several updates per iteration."""
     rollout_decay_after: int = 0
     """Optimizer steps for which `d` stays 0. [steps]"""
     rollout_decay_growth: float | None = None

@@ -64,7 +64,7 @@ class OneProcess:
             job.sampler,
             seed=job.seed,
             iterations=job.iterations,
-            measures_drift=job.exploration.reuse,
+            reuse=job.exploration.reuse,
         )
 
     def scored(

@@ -57,13 +57,13 @@ class Trainer:
         rank: int = 0,
         world: int = 1,
         group: Group | None = None,
-        measures_drift: bool = False,
+        reuse: bool = False,
     ) -> None:
         """Starts from the model's weights (rank 0's, when there are several ranks); with
         `training.sharded`, ranks that share a group shard the model. A learning rate that falls
-        does so over the `iterations` of the job; a constant one needs none. `measures_drift` adds
-        `drift` to the metrics, of a loss with an old policy: the mean squared change of the
-        velocity that the rollout weights give for a few rows, divided by its mean square.
+        does so over the `iterations` of the job; a constant one needs none. With `reuse`, samples
+        may be one update old, and the metrics have `drift`: the mean squared change of the velocity
+        that the rollout weights give for a few rows, divided by its mean square.
 
         Raises `JobError` or `CheckpointError` when job and model do not fit, `ValueError` when
         there are several ranks without a group or a rate that falls without `iterations`, and
@@ -78,7 +78,7 @@ class Trainer:
         self._rank = rank
         self._world = world
         self._group = group
-        self._loss = build_loss(model, training, sampler)
+        self._loss = build_loss(model, training, sampler, reuse=reuse)
         model.checkpoint_activations(training.activation_checkpointing)
         is_sharded = training.sharded and group is not None
         kind = ShardedWeights if is_sharded else FlatWeights
@@ -97,7 +97,7 @@ class Trainer:
         keeps_old = self._loss.uses_old_policy and training.rollout_decay > 0
         self._old = values.clone() if keeps_old else None
         self._reference = values.clone() if training.kl > 0 else None
-        self._measures_drift = measures_drift and self._loss.uses_old_policy
+        self._reuse = reuse
         self._updates = 0
         if iterations is None and training.learning_rate_schedule != "constant":
             raise ValueError(f"iterations: a {training.learning_rate_schedule} rate needs them")
@@ -135,7 +135,7 @@ class Trainer:
         idle = [all_of_them - own for all_of_them, own in zip(most, passes, strict=True)]
         old = self._old_velocities(forwards, terms, idle)
         reference = self._velocities(forwards, terms, idle, self._reference)
-        sampled = self._few_velocities(forwards, terms[0]) if self._measures_drift else None
+        sampled = self._few_velocities(forwards, terms[0]) if self._reuse else None
         weights.install(weights.values)
         reports = []
         for update, hand in enumerate(hands):

@@ -579,6 +579,23 @@ def test_previews_that_cannot_be_trained_on_are_refused(changes: dict[str, Any],
     assert _problem({**SMALLEST, **REUSE, **changes}).path == path
 
 
+@pytest.mark.parametrize(
+    ("loss", "kind"),
+    [("flow_grpo", "flow_sde"), ("flow_grpo", "cps"), ("grpo_guard", "dance_sde")],
+)
+def test_losses_that_correct_for_older_weights_train_on_previews(loss: str, kind: str) -> None:
+    sampler = {**SMALLEST.get("sampler", {}), "kind": kind}
+    job = job_from_data({**SMALLEST, **REUSE, "sampler": sampler, "training": {"loss": loss}})
+    assert job.trained_on == ("rollout", "preview")
+
+
+@pytest.mark.parametrize("loss", ["awm", "my_losses:Mine"])
+def test_a_loss_that_does_not_is_refused_with_those_that_do(loss: str) -> None:
+    problem = _problem({**SMALLEST, **REUSE, "training": {"loss": loss}}).problem
+    assert "`diffusion_nft`, `flow_grpo`, `grpo_guard`" in problem
+    assert f"not `{loss}`" in problem
+
+
 def test_prompts_of_a_random_choice_are_not_chosen_by_their_previews() -> None:
     exploration = {"mode": "random", "prompt_pool": 2}
     assert _problem({**SMALLEST, "exploration": exploration}).path == "exploration.prompt_pool"

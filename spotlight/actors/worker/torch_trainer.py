@@ -94,7 +94,7 @@ class TorchTrainer:
             rank=order.rank,
             world=order.world,
             group=self._group,
-            measures_drift=job.exploration.reuse,
+            reuse=job.exploration.reuse,
         )
         if state:
             self._trainer.load_state_dict(StateFiles(state).for_rank(self._trainer.rows))

@@ -2,7 +2,8 @@
 pays to wait for those that are still in work.
 
 DiffusionNFT needs no likelihood: the policy that sampled only says where clean latents came from.
-But the further it is from the weights that are trained, the less its samples say of them.
+Losses that replay the sampler's noisy steps weigh each by how probable the newest weights find it.
+But the further the weights have moved, the less the samples say of them, whatever the loss.
 """
 
 from __future__ import annotations

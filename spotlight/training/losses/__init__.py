@@ -26,15 +26,17 @@ __all__ = [
 ]
 
 
-def build_loss(model: DiffusionModel, training: TrainingSpec, sampler: SamplerSpec) -> Loss:
-    """The update rule of a job.
+def build_loss(
+    model: DiffusionModel, training: TrainingSpec, sampler: SamplerSpec, *, reuse: bool = False
+) -> Loss:
+    """The update rule of a job; with `reuse` its samples may be one update old.
 
     Raises `JobError` when its sampler has no schedule, and when a loss of the user's own cannot be
     loaded or does not fit the sampler.
     """
     size = sampler.height, sampler.width
     sigmas = model.sigmas(sampler.steps, *size, sampler.shift, sampler.frames)
-    setup = LossSetup(training, sampler, sigmas)
+    setup = LossSetup(training, sampler, sigmas, reuse)
     name = training.loss
     target = loss_target(name)
     if target is None:

@@ -29,6 +29,8 @@ class LossSetup:
     """The job's section `sampler`."""
     sigmas: Tensor
     """[steps + 1] float32: the flow times of a rollout, from 1 down to 0."""
+    reuse: bool = False
+    """The job's `exploration.reuse`: samples may be one update older than the weights."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +66,9 @@ class Velocities(NamedTuple):
     current: Tensor
     """Of the weights that are trained; differentiable."""
     old: Tensor
-    """Of the weights that sampled, as they were before the iteration's first update; those of
-    `current`, detached, unless the loss uses the old policy."""
+    """Of the weights that roll out, as they were before the iteration's first update: those that
+    sampled, or with reuse those after them; the velocities of `current`, detached, unless the loss
+    uses the old policy."""
     reference: Tensor | None
     """Of the weights that the job began with; None when `training.kl` is 0."""
 
@@ -87,7 +90,7 @@ class Loss(Protocol):
 
     @property
     def uses_old_policy(self) -> bool:
-        """Whether `evaluate` reads the velocities of the weights that sampled."""
+        """Whether `evaluate` reads the velocities of the weights that roll out."""
         ...
 
     def terms(self, batch: TrainingBatch, samples: Sequence[int], keys: Sequence[int]) -> Terms:

@@ -109,6 +109,11 @@ class Replayed:
         """Log-probability [M] of the latents that the sampler went on to."""
         return log_prob(self._kind, terms.targets, mean, std)
 
+    @torch.no_grad()
+    def log_prob_under(self, terms: Terms, velocity: Tensor) -> Tensor:
+        """The same [M] for the policy with these velocities, without a gradient."""
+        return self.log_prob(terms, *self.step(terms, velocity))
+
     def length(self, terms: Terms) -> Tensor:
         """s - s' [M] of the steps."""
         sigmas = self._sigmas.to(terms.steps.device)
