@@ -69,6 +69,13 @@ def test_a_random_window_starts_at_every_step_alike() -> None:
     assert min(found.values()) > 800
 
 
+def test_a_preview_with_all_steps_has_the_noise_of_the_sample_that_it_may_become() -> None:
+    spec = windowed(length=2, earliest=1, latest=9)
+    plans = [(preview_settings(spec, k, 12), rollout_settings(spec, k)) for k in range(20)]
+    assert all(preview == rollout for preview, rollout in plans)
+    assert len({preview.window for preview, _ in plans}) > 1
+
+
 def test_every_image_of_a_job_is_denoised_with_its_solver() -> None:
     spec = job(sampler={"solver": "dpmpp_2m", "steps": 8})
     settings = (rollout_settings(spec, 0), preview_settings(spec, 0, 4), evaluation_settings(spec))
