@@ -150,6 +150,18 @@ def test_losses_and_gradient_are_those_of_the_formula(
     assert 0 < metrics["reuse_truncated"].mean() < 1
 
 
+def test_the_distance_to_the_initial_weights_counts_alike_for_older_samples() -> None:
+    loss, without = build(FlowGRPO, "cps", kl=0.5), build(FlowGRPO, "cps")
+    terms, behaviour = sampled(loss, "cps")
+    newest = moved(behaviour, 0.3, 1)
+    case = terms, moved(newest, 0.1, 2), newest, moved(newest, 5.0, 3)
+    losses, _, metrics = losses_and_gradient(loss, *case)
+    expected = losses_and_gradient(without, *case)[0] + 0.5 * metrics["kl"]
+    assert_close(losses, expected)
+    assert metrics["reuse_weight"].std() > 1e-3
+    assert metrics["kl"].min() > 0.5
+
+
 def test_older_samples_give_the_gradient_of_fresh_ones_where_nothing_is_truncated() -> None:
     """Latents of one number: the gradient of the expected advantage is known."""
     count, s, after = 400_000, SIGMAS[2].item(), SIGMAS[3].item()
