@@ -20,13 +20,15 @@ RULES = {
     "nft": (msgspec.structs.replace(NFT, rollout_decay=0.5, kl=0.1), SAMPLER),
     "nft-noisiest": (msgspec.structs.replace(NFT, nft_times=5, nft_noisiest=0.5), SAMPLER),
     "grpo": (GRPO, NOISY),
+    "grpo-reuse": (GRPO, NOISY),  # the second iteration's samples are of the initial weights
 }
 
 
 def train(rule: str, count: int, **ranks) -> dict[str, torch.Tensor]:
     training, sampler = RULES[rule]
     # Rank 1 starts from other weights: rank 0's count.
-    trainer = Trainer(FakeModel(seed=ranks.get("rank", 0)), training, sampler, seed=0, **ranks)
+    model, reuse = FakeModel(seed=ranks.get("rank", 0)), rule == "grpo-reuse"
+    trainer = Trainer(model, training, sampler, seed=0, reuse=reuse, **ranks)
     for iteration in range(2):
         trainer.train(iteration, make_batch(FakeModel(), sampler, count=count))
     return trainer.state_dict()

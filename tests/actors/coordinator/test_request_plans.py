@@ -71,7 +71,7 @@ def test_a_random_window_starts_at_every_step_alike() -> None:
 
 def test_a_preview_with_all_steps_has_the_noise_of_the_sample_that_it_may_become() -> None:
     spec = windowed(length=2, earliest=1, latest=9)
-    plans = [(preview_settings(spec, k, 12), rollout_settings(spec, k)) for k in range(20)]
+    plans = [(preview_settings(spec, k), rollout_settings(spec, k)) for k in range(20)]
     assert all(preview == rollout for preview, rollout in plans)
     assert len({preview.window for preview, _ in plans}) > 1
 
