@@ -77,8 +77,8 @@ def test_a_preview_with_all_steps_has_the_noise_of_the_sample_that_it_may_become
 
 
 def test_every_image_of_a_job_is_denoised_with_its_solver() -> None:
-    spec = job(sampler={"solver": "dpmpp_2m", "steps": 8})
-    settings = (rollout_settings(spec, 0), preview_settings(spec, 0, 4), evaluation_settings(spec))
+    spec = job(sampler={"solver": "dpmpp_2m", "steps": 8}, exploration={"preview_steps": 4})
+    settings = (rollout_settings(spec, 0), preview_settings(spec, 0), evaluation_settings(spec))
     assert {each.solver for each in settings} == {"dpmpp_2m"}
 
 
