@@ -19,9 +19,9 @@ EVEN = PUBLISHED.with_name("even-split.yaml")
 
 
 def plain(changes: Mapping[str, Any] | None = None) -> JobSpec:
-    """The job that the profiles' figures are of: all of its flow times are trained on."""
-    changes = {"training.nft_noisiest": 1.0, **(changes or {})}
-    return virtual_job("ocr", "rollouts", 0, changes)
+    """The job that the profiles' figures are of: eight steps, and all flow times are trained on."""
+    untuned = {"training.nft_noisiest": 1.0, "sampler.steps": 8}
+    return virtual_job("ocr", "rollouts", 0, {**untuned, **(changes or {})})
 
 
 @pytest.mark.parametrize(("path", "share"), [(PUBLISHED, 0.85), (EVEN, 0.47)])
@@ -51,6 +51,11 @@ def test_training_takes_time_by_the_rows_of_a_sample(changes: dict[str, Any], ro
     assert timings.train_sample_s == pytest.approx(240 / 384 * rows)
 
 
+def test_rollouts_take_time_by_their_steps() -> None:
+    steps = [load_profile(PUBLISHED).times(plain({"sampler.steps": n})).step_s for n in (4, 8)]
+    assert steps[0] == steps[1] == pytest.approx(113 * 4 / (48 * 8) * plain().sampler.micro_batch)
+
+
 def test_the_published_split_holds_on_the_gpus_that_it_is_for() -> None:
     profile = load_profile(PUBLISHED)
     job = plain()
@@ -68,6 +73,8 @@ def test_the_published_split_holds_on_the_gpus_that_it_is_for() -> None:
         ("gpus: 4", "gpus: 4\nspeed: 2", "speed"),
         ("rows: 384\n", "", "missing required field `rows`"),
         ("rows: 384", "rows: 0", "rows must be above 0, not 0"),
+        ("steps: 8\n", "", "missing required field `steps`"),
+        ("steps: 8", "steps: 0", "steps must be above 0, not 0"),
         ("rows: 384", "rows: 0.5", r"\$\.rows"),
         ("train_s: 240", "train_s: 0", "train_s must be above 0"),
         (":", "", ""),

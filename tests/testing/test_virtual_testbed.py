@@ -20,8 +20,12 @@ from tests.studies.small_run import Brightness
 SIZE = {"prompts.per_iteration": 12, "group_size": 4, "sampler.degree": 1, "validation.every": 2}
 """A micro-batch for each GPU."""
 
-UNTUNED = {"training.warmup_updates": 0, "training.nft_noisiest": 1.0}
-"""Jobs are shorter than a warm-up, and train on as many rows as the profile's."""
+UNTUNED = {
+    "training.warmup_updates": 0,
+    "training.nft_noisiest": 1.0,
+    "sampler.steps": 8,
+}
+"""Jobs are shorter than a warm-up, and have as many steps and rows as the profile's."""
 
 FEW = {"prompts.per_iteration": 2, "group_size": 4}
 """Samples, where it does not matter how many."""
