@@ -15,7 +15,7 @@ setup: .venv/.ready
 	touch $@
 
 demo: setup
-	$(BIN)/spotlight run examples/ocr-tiny.yaml
+	$(BIN)/spotlight run examples/ocr-tiny-reuse.yaml
 
 test: setup
 	$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadfile
