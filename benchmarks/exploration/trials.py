@@ -11,12 +11,20 @@ from typing import Any
 
 from spotlight.jobs import JobSpec
 
+
+def _other_sampler(job: JobSpec) -> dict[str, Any]:
+    if job.sampler.steps == 8:
+        return {"sampler.solver": "dpmpp_2m", "sampler.steps": 4}
+    return {"sampler.solver": "euler", "sampler.steps": 8}
+
+
 TRIALS: dict[str, Callable[[JobSpec], dict[str, Any]]] = {
     "no-warm-up": lambda job: {"training.warmup_updates": 0},
     "shorter-memory": lambda job: {"training.adam_betas": [0.9, 0.99]},
     "all-flow-times": lambda job: {"training.nft_noisiest": 1.0},
     "half-the-samples": lambda job: {"prompts.per_iteration": job.prompts.per_iteration // 2},
     "twice-the-samples": lambda job: {"prompts.per_iteration": job.prompts.per_iteration * 2},
+    "other-sampler": _other_sampler,
     "higher-rate": lambda job: {"training.learning_rate": 1.5 * job.training.learning_rate},
     "lower-rate": lambda job: {"training.learning_rate": job.training.learning_rate / 1.5},
 }
