@@ -51,7 +51,7 @@ def test_rollouts_spread_over_all_gpus() -> None:
 
 
 def test_exploration_fills_the_time_of_training_and_delays_nothing() -> None:
-    totals = run(small("regenerate", 3)).totals
+    totals = run(small("regenerate", 3, **{"exploration.preview_steps": 4})).totals
     assert totals.previews > 600
     assert totals.spot_idle_share < 0.1
     assert totals.delayed == 0
