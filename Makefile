@@ -15,7 +15,7 @@ setup: .venv/.ready
 	touch $@
 
 demo: setup
-	$(BIN)/spotlight run examples/ocr-tiny-reuse.yaml
+	$(BIN)/spotlight run examples/ocr-tiny.yaml
 
 test: setup
 	$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadfile
