@@ -65,6 +65,9 @@ class ActorLogs:
         """Actors that have a job."""
         self.given_up: set[str] = set()
         """Requests that are quarantined, by their ids."""
+        self.abandoned: set[str] = set()
+        """Those that the journal says are given up, for whatever reason; a coordinator that is
+        killed as soon as that is durable says so nowhere else."""
         self.drains: Counter[str] = Counter()
         """That members heard of, by node."""
 
@@ -97,6 +100,7 @@ class ActorLogs:
         self.acks.granted(lease)
 
     def _on_requests_saving(self, rows: Any) -> None:
+        self.abandoned |= {name for name, row in rows.items() if row and row.given_up}
         self.acks.saving(rows)
 
     def _on_requests_saved(self, rows: Any) -> None:

@@ -15,7 +15,6 @@ from spotlight.policies.advantages import group_advantages
 from spotlight.policies.exploration.reuse import may_reuse
 from spotlight.run_events import (
     GroupDropped,
-    RequestQuarantined,
     RunEvent,
     WorkerStateBegan,
     decode_event,
@@ -228,7 +227,7 @@ def faults_change_nothing(run: Run) -> Iterable[str]:
     denoised again with newer weights."""
     if not run.undisturbed or any(run.history.effective[kind] for kind in _COST_SAMPLES):
         return
-    if _gave_something_up(run):
+    if run.cluster.logs.abandoned or any(isinstance(it, GroupDropped) for it in _events(run)):
         return
     for train in run.history.all("train"):
         after, reuses = run.undisturbed[int(train["iteration"])]
@@ -266,7 +265,7 @@ def records_are_complete(run: Run) -> Iterable[str]:
     """Every iteration and every validation is on record once, with what really was there."""
     if not _is_finished(run):
         return
-    job, records = run.scenario.job, _metrics(run)
+    job, records = run.scenario.job, [decode_metrics(line) for line in _lines(run, "metrics.jsonl")]
     iterations = [record for record in records if isinstance(record, IterationMetrics)]
     numbers = [record.iteration for record in iterations]
     if numbers != list(range(job.iterations)):
@@ -377,16 +376,6 @@ def _is_finished(run: Run) -> bool:
     return bool(run.outcomes) and run.outcomes[-1][0] == "finished"
 
 
-def _gave_something_up(run: Run) -> bool:
-    """A coordinator that is killed as it gives a preview up has written no event; the number of
-    previews says so."""
-    if any(isinstance(event, GroupDropped | RequestQuarantined) for event in _events(run)):
-        return True
-    made = {record.previews for record in _metrics(run) if isinstance(record, IterationMetrics)}
-    whole = run.scenario.job.exploration.candidates * run.scenario.job.samples_per_iteration
-    return bool(run.history.effective["coordinator_kill"] and made - {0, whole})
-
-
 def _dropped(run: Run, iteration: Any) -> set[str]:
     dropped = (event for event in _events(run) if isinstance(event, GroupDropped))
     return {event.prompt for event in dropped if event.iteration == iteration}
@@ -394,10 +383,6 @@ def _dropped(run: Run, iteration: Any) -> set[str]:
 
 def _events(run: Run) -> Iterable[RunEvent]:
     return map(decode_event, _lines(run, "events.jsonl"))
-
-
-def _metrics(run: Run) -> list[IterationMetrics | ValidationMetrics]:
-    return [decode_metrics(line) for line in _lines(run, "metrics.jsonl")]
 
 
 def _lines(run: Run, name: str) -> list[bytes]:
