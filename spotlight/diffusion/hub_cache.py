@@ -18,8 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
 from pathlib import Path
-from types import TracebackType
-from typing import Annotated, Self
+from typing import Annotated
 
 import msgspec
 
@@ -134,7 +133,7 @@ class CheckpointFolder:
 
 
 class ArrivingFile:
-    """Written as it comes, beside the others until it is whole. A context; what is not kept when it
+    """Written as it comes, beside the others until it is whole. What is not kept when it
     is closed is gone. Raises as its folder.
     """
 
@@ -151,15 +150,8 @@ class ArrivingFile:
             descriptor, path = tempfile.mkstemp(".incomplete", dir=_blobs(folder.path))
         self._path, self._out = Path(path), os.fdopen(descriptor, "wb", buffering=0)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Drop what was not kept."""
         self._out.close()
         self._path.unlink(missing_ok=True)
 

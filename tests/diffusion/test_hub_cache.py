@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -43,7 +44,7 @@ def ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CheckpointFolder:
 
 
 def take(folder: CheckpointFolder, file: HubFile, data: bytes) -> None:
-    with folder.arriving(file) as arriving:
+    with closing(folder.arriving(file)) as arriving:
         arriving.write(memoryview(data)[:7])
         arriving.write(memoryview(data)[7:])
         arriving.keep()

@@ -5,6 +5,7 @@ file below the same key.
 from __future__ import annotations
 
 import asyncio
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -51,7 +52,7 @@ async def fetch_files(listing: BundleOffer, folder: CheckpointFolder, timings: T
         raise TransferFailed(f"the list of files is malformed: {error}") from error
     for file in await asyncio.to_thread(folder.missing, files):
         offer = BundleOffer(f"{_KEY}/{file.path}", file.nbytes, 0, listing.store)
-        with folder.arriving(file) as arriving:
+        with closing(folder.arriving(file)) as arriving:
             await _fetch_file(offer, arriving, timings)
             await asyncio.to_thread(arriving.keep)
 

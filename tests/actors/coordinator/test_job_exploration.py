@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from job_kit import World, job
-from runtime_kit import Cluster
 from town_kit import Town, events, iterations, trained_samples
 
 from spotlight.actors.coordinator.job_journal import JobJournal, SavedProgress
@@ -23,16 +21,6 @@ pytestmark = pytest.mark.virtual_time
 ITERATIONS = 16
 SAMPLES = 8
 PROBES = 6
-
-
-@pytest.fixture
-async def town(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Town]:
-    async with Cluster() as cluster:
-        town = Town(cluster, tmp_path / "runs", monkeypatch)
-        await town.open()
-        await town.join("reserved", "reserved")
-        await town.join("spot", "spot")
-        yield town
 
 
 def spec(scoring: Mapping[str, Any] = {}, **changes: Any) -> JobSpec:

@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import defaultdict
-from collections.abc import AsyncIterator
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import pytest
 from job_kit import World, job
-from runtime_kit import Cluster
 from town_kit import Town, events, iterations
 
 from spotlight.jobs import JobSpec
@@ -27,16 +24,6 @@ MERIT = 0.4
 LUCK, RARELY = 0.5, 0.1
 """Added to one score in ten, so that the most contrast has whoever was lucky."""
 STEADY = {"name": "steady"}
-
-
-@pytest.fixture
-async def town(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Town]:
-    async with Cluster() as cluster:
-        town = Town(cluster, tmp_path / "runs", monkeypatch)
-        await town.open()
-        await town.join("reserved", "reserved")
-        await town.join("spot", "spot")
-        yield town
 
 
 def spec(*rewards: dict[str, Any], iterations: int = 4, **changes: Any) -> JobSpec:

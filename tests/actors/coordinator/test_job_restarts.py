@@ -8,12 +8,11 @@ import errno
 import os
 import shutil
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from job_kit import job
-from runtime_kit import Cluster
 from town_kit import Town, calm, events, iterations, trained_samples, validated
 
 from spotlight import failpoints
@@ -24,16 +23,6 @@ from spotlight.jobs import JobSpec
 from spotlight.types import Request
 
 pytestmark = pytest.mark.virtual_time
-
-
-@pytest.fixture
-async def town(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Town]:
-    async with Cluster() as cluster:
-        town = Town(cluster, tmp_path / "runs", monkeypatch)
-        await town.open()
-        await town.join("reserved", "reserved")
-        await town.join("spot", "spot")
-        yield town
 
 
 def by_iteration(trained: list[Train]) -> dict[int, list[tuple[str, float]]]:

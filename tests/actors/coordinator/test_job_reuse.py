@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Collection
-from pathlib import Path
+from collections.abc import Collection
 from typing import Any
 
 import pytest
 from job_kit import World, job
-from runtime_kit import Cluster
 from town_kit import Town, calm, events, iterations, trained_samples
 
 from spotlight.actors.coordinator.request_queue import RequestQueue
@@ -25,16 +23,6 @@ pytestmark = pytest.mark.virtual_time
 
 SAMPLES = 8
 ITERATIONS = 4
-
-
-@pytest.fixture
-async def town(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Town]:
-    async with Cluster() as cluster:
-        town = Town(cluster, tmp_path / "runs", monkeypatch)
-        await town.open()
-        await town.join("reserved", "reserved")
-        await town.join("spot", "spot")
-        yield town
 
 
 def spec(budget: str = "fixed", **changes: Any) -> JobSpec:

@@ -4,13 +4,12 @@ reward; its workers are fake."""
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from job_kit import World, job
-from runtime_kit import Cluster
 from town_kit import Town, events, iterations, lines, trained_samples
 
 from spotlight.policies.advantages import mixed_advantages
@@ -28,16 +27,6 @@ PICK = {
 }
 BOTH = [{}, PICK]
 STRICT = {"name": "strict"}
-
-
-@pytest.fixture
-async def town(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Town]:
-    async with Cluster() as cluster:
-        town = Town(cluster, tmp_path / "runs", monkeypatch)
-        await town.open()
-        await town.join("reserved", "reserved")
-        await town.join("spot", "spot")
-        yield town
 
 
 @pytest.fixture
