@@ -32,8 +32,15 @@ from benchmarks.testbed_figures import TestbedRun, measure
 from benchmarks.time_to_target import time_to
 from benchmarks.validation_sampler import measured_with
 from spotlight.actors.coordinator.request_plans import evaluation_requests
-from spotlight.actors.protocol import CancelJob, GetStatus, JobAccepted, JobStatus, SubmitJob
-from spotlight.assets import read_prompts
+from spotlight.actors.protocol import (
+    CancelJob,
+    GetStatus,
+    JobAccepted,
+    JobRefused,
+    JobStatus,
+    SubmitJob,
+)
+from spotlight.assets import read_prompt_lines, read_prompts
 from spotlight.errors import ActorError, SpotlightError
 from spotlight.jobs import JobSpec, ValidationSpec
 from spotlight.testing import fingerprints
@@ -157,8 +164,9 @@ class _Validation:
 def _unvalidated(job: JobSpec, folder: Path) -> JobSpec:
     """The same with as little validation as there can be: one image of the first and of the last
     version, in one step."""
-    prompts = folder / "validation.txt"
-    prompts.write_text(f"{read_prompts(job.prompts.validation)[0]}\n")
+    first = read_prompt_lines(job.prompts.validation).items[0]
+    prompts = folder / "validation.jsonl"
+    prompts.write_bytes(msgspec.json.encode({"prompt": first.text, **first.metadata}) + b"\n")
     return msgspec.structs.replace(
         job,
         prompts=msgspec.structs.replace(job.prompts, validation=str(prompts)),
@@ -185,6 +193,8 @@ async def _have_it_done(
             answer = await user.ask(cluster.coordinator_actor(), question, timeout_s=5.0)
         except ActorError:
             continue
+        if isinstance(answer, JobRefused):
+            raise RunFailed(f"{job.name}: refused: {answer.reason}")
         accepted |= isinstance(answer, JobAccepted)
         if not isinstance(answer, JobStatus):
             continue

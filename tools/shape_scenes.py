@@ -98,6 +98,16 @@ def _both(one: tuple[str, str], other: tuple[str, str]) -> PromptMetadata:
     )
 
 
+def both_counted(pair: PromptMetadata, counts: tuple[int, int]) -> PromptMetadata:
+    """A prompt for two shapes, with so many of each."""
+    include = tuple(
+        msgspec.structs.replace(one, count=count)
+        for one, count in zip(pair.include, counts, strict=True)
+    )
+    prompt = " and ".join(f"{NUMBERS[one.count]} {one.colour} {one.name}s" for one in include)
+    return PromptMetadata(tag="too_many", include=include, prompt=prompt)
+
+
 def _position(one: tuple[str, str], target: tuple[str, str], relation: Relation) -> PromptMetadata:
     return PromptMetadata(
         tag="position",

@@ -21,9 +21,10 @@ from spotlight.jobs import JobSpec, job_from_data
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
-TASKS = ("ocr", "compositional")
-MIXED_TASKS: tuple[str, ...] = ()
-"""Those of the tasks whose prompts range from solved to hopeless; no example has such prompts."""
+MIXED_TASKS = ("ocr-mixed", "compositional-mixed")
+"""Those of the tasks whose prompts range from solved to hopeless, as GenEval's do."""
+TASKS = ("ocr", "compositional", *MIXED_TASKS)
+"""Each has the model and the reward of the example that it begins with."""
 
 SPOT_GPUS = 8
 _GPUS_OF_NODE = 2
@@ -54,6 +55,7 @@ _ON_ALL_TWELVE: dict[str, Any] = {
     "pools.spot.nodes": 0,
 }
 _PREVIEWS_ARE_SAMPLES: dict[str, Any] = {"exploration.reuse": True}
+_PLANNED: dict[str, Any] = {"exploration.mode": "bandit", "exploration.prompt_pool": 3}
 _EXPLORED: dict[str, Any] = {
     "iterations": _MOST_ITERATIONS,
     "prompts.per_iteration": 4,
@@ -63,7 +65,7 @@ _EXPLORED: dict[str, Any] = {
 
 RIVALS: dict[str, Rival] = {
     REFERENCE: Rival("reserved and spot rollouts", _PLAIN, explores=False),
-    OURS: Rival("Spotlight", _EXPLORED | _PREVIEWS_ARE_SAMPLES | {"exploration.mode": "bandit"}),
+    OURS: Rival("Spotlight", _EXPLORED | _PREVIEWS_ARE_SAMPLES | _PLANNED),
     "reserved": Rival("reserved only", _PLAIN | {"pools.spot.nodes": 0}, explores=False),
     "data-parallel": Rival("all twelve train", _PLAIN | _ON_ALL_TWELVE, explores=False),
     "published": Rival(
@@ -88,9 +90,7 @@ RIVALS: dict[str, Rival] = {
         "Spotlight, uniform previews",
         _EXPLORED | _PREVIEWS_ARE_SAMPLES | {"exploration.mode": "uniform"},
     ),
-    "regenerate": Rival(
-        "Spotlight, chosen seeds made again", _EXPLORED | {"exploration.mode": "bandit"}
-    ),
+    "regenerate": Rival("Spotlight, chosen seeds made again", _EXPLORED | _PLANNED),
     # Its previews are waited for, so there are fewer; and a bandit with a fixed budget would wait
     # for them again and again.
     "inline": Rival(
@@ -106,7 +106,7 @@ RIVALS: dict[str, Rival] = {
 }
 """In the order of their importance, in which their runs are made."""
 
-_TASK: dict[str, dict[str, Any]] = {
+_EXAMPLE: dict[str, dict[str, Any]] = {
     # Candidates are a few more than fit into the window: it is the window that limits them.
     "ocr": {
         "exploration.candidates": 10,
@@ -144,17 +144,13 @@ _PUBLISHED_EVERYWHERE: dict[str, Any] = {
     "training.kl": 1e-4,
     "training.ema_decay": 0.9,
 }
-_OF_ONE: dict[tuple[str, str], dict[str, Any]] = {
-    ("compositional", rival): {"exploration.prompt_pool": 3}  # its prompts differ more
-    for rival in (OURS, "regenerate")
-} | {(task, "published"): _PUBLISHED[task] | _PUBLISHED_EVERYWHERE for task in TASKS}
 _TUNED: dict[str, Any] = {
     "training.warmup_updates": 20,  # ten iterations
     "training.nft_noisiest": 0.5,
 }
 """What all have in common that is not as published: the changes that won in `benchmarks.ablations`,
 on seeds that are not measured here."""
-_TUNED_OF_TASK: dict[str, dict[str, Any]] = {
+_TUNED_OF_EXAMPLE: dict[str, dict[str, Any]] = {
     # Twice as many samples in the same time, which are as good to train on; but not on two cores.
     "ocr": {"sampler.solver": "dpmpp_2m", "sampler.steps": 4},
     # With four steps it learns nothing: the noisier half of their flow times is nearly all noise.
@@ -202,24 +198,33 @@ def with_spot_gpus(task: str, rival: str, gpus: int) -> dict[str, Any]:
 def two_core_job(task: str, mode: str, seed: int) -> JobSpec:
     """Spotlight's, with one reserved and one spot worker, and this `exploration.mode`."""
     explored = dict(RIVALS[OURS].changes)
-    changes = _TUNED | _TASK[task] | explored | _TWO_CORE | {"exploration.mode": mode}
+    changes = _TUNED | _EXAMPLE[task] | explored | _TWO_CORE | {"exploration.mode": mode}
     if mode == "none":
         del changes["exploration.reuse"]  # there are no previews
     return _job(task, f"two-core-{mode}", seed, changes)
 
 
 def _own(task: str, rival: str) -> dict[str, Any]:
-    found = RIVALS[rival]
-    samples = {} if found.explores else _UNEXPLORED_SAMPLES[task]
-    tuned = {} if rival == "published" else _TUNED | _TUNED_OF_TASK[task]
-    common = _TESTBED | tuned | _TASK[task] | samples
-    own = common | dict(found.changes) | _OF_ONE.get((task, rival), {})
-    return own | (_FOR_TWELVE_RANKS.get(task, {}) if own["training.ranks"] == 12 else {})
+    found, example = RIVALS[rival], _example_of(task)
+    samples = {} if found.explores else _UNEXPLORED_SAMPLES[example]
+    tuned = _TUNED | _TUNED_OF_EXAMPLE[example]
+    if rival == "published":
+        tuned = _PUBLISHED[example] | _PUBLISHED_EVERYWHERE
+    own = _TESTBED | _EXAMPLE[example] | tuned | samples | dict(found.changes)
+    return own | (_FOR_TWELVE_RANKS.get(example, {}) if own["training.ranks"] == 12 else {})
+
+
+def _example_of(task: str) -> str:
+    return task.removesuffix("-mixed")
 
 
 def _job(task: str, rival: str, seed: int, changes: Mapping[str, Any]) -> JobSpec:
-    data: dict[str, Any] = yaml.safe_load((EXAMPLES / f"{task}-tiny.yaml").read_text())
+    example = f"{_example_of(task)}-tiny"
+    data: dict[str, Any] = yaml.safe_load((EXAMPLES / f"{example}.yaml").read_text())
     data |= {"name": f"{task}-{rival}-{seed}", "seed": seed}
+    if task in MIXED_TASKS:
+        for part in ("train", "validation"):
+            data["prompts"][part] = f"builtin:{example}/mixed-{part}"
     data["exploration"]["preview_steps"] = None  # as many as a rollout has
     for path, value in changes.items():
         *sections, field = path.split(".")

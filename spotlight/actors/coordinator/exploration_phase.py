@@ -86,7 +86,7 @@ class ExplorationPhase:
             withdrawn = self._requests.withdraw("preview")
             waits = patience(
                 self._job.samples_per_iteration,
-                self._job.explored_prompts * self._job.group_size,
+                self._explorer.whole,
                 self._explorer.scored,
                 self._requests.arrivals("preview"),
                 self._phase.seconds,

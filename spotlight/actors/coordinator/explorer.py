@@ -132,6 +132,14 @@ class Explorer:
         """Previews so far."""
         return 0 if self._now is None else len(self._now.made)
 
+    @property
+    def whole(self) -> int:
+        """Previews with which as many prompt groups as are trained on are whole. The bandit opens
+        others of its pool only then."""
+        job = self._job
+        in_pool = job.explored_prompts * job.group_size
+        return job.samples_per_iteration if job.exploration.mode == "bandit" else in_pool
+
     def finished(self, results: Sequence[Result], now: float) -> Orders:
         """Tell the planner, and ask it for more."""
         if self._now is None or not results:
@@ -275,6 +283,7 @@ def _planner(job: JobSpec, plan: ExplorationPlan) -> ExplorationPlanner:
             candidates=candidates,
             most=_MOST * max(candidates, job.group_size),
             rewards=ContinuousRewards(*(reward.limits for reward in job.rewards)),
+            trained=job.prompts.per_iteration,
             weights=job.reward_weights,
             categories=plan.categories,
             knowledge=plan.knowledge,

@@ -8,8 +8,9 @@ for spreads that are known. Drawing the spread from belief instead (Thompson sam
 and taking its upper bound no more: the first K candidates teach most of what there is to know.
 
 Invariants:
-- Every group is given K candidates before any is given more, one by one over all groups: a cut at
-  any moment leaves groups that are equally full.
+- Every group that is trained on is given K candidates before any is given more, one by one over all
+  of them: a cut at any moment leaves groups that are equally full.
+- Of a pool of prompts, only those are given any that are open (`prompt_pool`).
 - No group is given more than `most`, nor all together more than groups x candidates.
 - A group whose contrast is nearly the largest that its limits allow is given no more.
 - A candidate whose score is awaited counts as taken, so that a chunk does not pile onto one group;
@@ -33,6 +34,7 @@ from spotlight.policies.exploration.planners import (
     UniformPlanner,
     derived_seed,
 )
+from spotlight.policies.exploration.prompt_pool import PromptPool
 from spotlight.policies.exploration.prompt_population import Population
 from spotlight.policies.exploration.reward_scales import (
     combined,
@@ -106,6 +108,8 @@ class BanditPlanner:
         keep: seeds to keep per group (K).
         candidates: candidates per group on average (N).
         most: most candidates for one group, at least K.
+        trained: groups that are trained on, the first so many of them unless others contrast more;
+            all by default.
         rewards: what kind of rewards a candidate is given. Several are summed as `reward_scales`
             describes.
         weights: of the rewards; equal by default.
@@ -127,6 +131,7 @@ class BanditPlanner:
         candidates: int,
         most: int,
         rewards: RewardKind,
+        trained: int | None = None,
         weights: Sequence[float] | None = None,
         categories: Sequence[str] | None = None,
         costs: Sequence[float] | None = None,
@@ -160,7 +165,10 @@ class BanditPlanner:
         self._everything = sum((known[name] for name in sorted(known)), self._kind.ignorance)
         self._priors: dict[str, tuple[Evidence, float]] = {}
         """By category, as far as they were asked for since the last score was learnt."""
-        self._owed = deque(list(range(groups)) * keep)
+        self._pool = PromptPool(groups, groups if trained is None else trained)
+        self._challenge: tuple[int, float] | None = None
+        """The group of the pool to open next, and what that gains for each candidate."""
+        self._owed = deque(sorted(self._pool.opened) * keep)
         """Groups that lack candidates, once for each."""
         self._gains = [0.0] * groups
         self._best = [(0.0, group) for group in range(groups)]
@@ -266,7 +274,10 @@ class BanditPlanner:
         self._refresh()
         while self._best and -self._best[0][0] != self._gains[self._best[0][1]]:
             heappop(self._best)
-        if not self._best or -self._best[0][0] == _CLOSED:
+        best = -self._best[0][0] if self._best else _CLOSED
+        if self._challenge is not None and self._challenge[1] > max(0.0, best):
+            return self._open(self._challenge[0])
+        if best == _CLOSED:
             return None
         negative, group = self._best[0]
         self._pulls += 1
@@ -276,6 +287,14 @@ class BanditPlanner:
             group, self._turn = self._turn, (self._turn + 1) % len(self._arms)
             if self._gains[group] != _CLOSED:
                 return group
+
+    def _open(self, group: int) -> int:
+        """The group is given its first candidates, of which this is one."""
+        self._pool.open(group)
+        self._changed.add(group)
+        self._owed.extend([group] * (self._keep - 1))
+        self._challenge_weakest()
+        return group
 
     def _issue(self, group: int) -> Candidate:
         arm = self._arms[group]
@@ -302,6 +321,27 @@ class BanditPlanner:
             self._arms[group].parameter = self._kind.parameter(self.belief(group))
             self._estimate(group)
         self._changed.clear()
+        if self._pool.has_more:
+            self._challenge_weakest()
+
+    def _challenge_weakest(self) -> None:
+        """Close the groups of the pool that are beaten, and see who could beat another one."""
+        arms, keep = self._arms, self._keep
+        contrasts = {
+            group: arms[group].contrast
+            for group in self._pool.opened
+            if len(arms[group].values) >= keep
+        }
+        for group in self._pool.close_weakest(contrasts):
+            del contrasts[group]
+            self._estimate(group)
+
+        def expected(group: int) -> float:
+            parameter = self._kind.parameter(self.belief(group))
+            return self._kind.expected(parameter, keep, keep, self._full)
+
+        found = self._pool.challenger(contrasts, expected)
+        self._challenge = found and (found[0], found[1] / (keep * arms[found[0]].cost))
 
     def _learn(self, arm: _Arm) -> None:
         arm.evidence = self._kind.evidence(arm.values)
@@ -325,7 +365,8 @@ class BanditPlanner:
     def _estimate(self, group: int) -> None:
         arm = self._arms[group]
         gain = _CLOSED
-        if arm.issued < self._most and not 0 < SATURATED * self._full <= arm.contrast:
+        is_full = arm.issued >= self._most or 0 < SATURATED * self._full <= arm.contrast
+        if self._pool.is_open(group) and not is_full:
             live = len(arm.values) + len(arm.awaited)
             standing = Standing(arm.evidence, arm.contrast, arm.again, live)
             gain = self._kind.gain(arm.parameter, standing, self._keep, self._full) / arm.cost

@@ -150,14 +150,16 @@ class RandomPlanner(UniformPlanner):
 
 def widest(choices: Sequence[SeedChoice], groups: int) -> list[SeedChoice]:
     """The same, with no seeds for all but so many groups: those whose preview rewards have the
-    greatest standard deviation, the first of equals. Groups without previews come last.
+    greatest standard deviation, the first of equals. Groups that lack previews come after those
+    that do not, since not all of their samples were chosen.
     """
 
-    def contrast(group: int) -> float:
-        known = [reward for reward in choices[group].preview_rewards if reward is not None]
-        return pstdev(known) if known else -1.0
+    def rank(group: int) -> tuple[bool, float, int]:
+        choice = choices[group]
+        known = [reward for reward in choice.preview_rewards if reward is not None]
+        return not choice.is_previewed, -pstdev(known) if known else 1.0, group
 
-    order = sorted(range(len(choices)), key=lambda group: (-contrast(group), group))
+    order = sorted(range(len(choices)), key=rank)
     taken = set(order[:groups])
     nothing = SeedChoice((), ())
     return [choice if group in taken else nothing for group, choice in enumerate(choices)]

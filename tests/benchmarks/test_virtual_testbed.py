@@ -1,0 +1,45 @@
+"""Submitting a job to the test-bed."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from benchmarks.exploration.cases import PROFILES, PUBLISHED
+from benchmarks.exploration.rivals import TASKS, virtual_job
+from benchmarks.virtual_testbed import RunFailed, run_on_testbed
+from spotlight.jobs import JobSpec
+from spotlight.testing.chaos import scratch_folder
+from spotlight.testing.numerics import Fingerprints
+from spotlight.testing.profile import load_profile
+
+SMALL = {
+    "iterations": 1,
+    "checkpoint_every": 1,
+    "training.warmup_updates": 0,
+    "validation.prompts": 1,
+    "validation.seeds": 1,
+}
+
+
+def run(job: JobSpec) -> int:
+    """The iterations that came of it."""
+    with scratch_folder() as folder:
+        made = run_on_testbed(
+            job, profile=load_profile(PROFILES[PUBLISHED]), numerics=Fingerprints(), folder=folder
+        )
+    return len(made.iterations)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_jobs_of_every_task_are_accepted_whatever_their_rewards_must_know_of_a_prompt(
+    task: str,
+) -> None:
+    assert run(virtual_job(task, "spotlight", 0, SMALL)) == 1
+
+
+def test_a_job_that_is_refused_ends_with_the_reason() -> None:
+    job = virtual_job("ocr", "spotlight", 0, SMALL)
+    prompts = msgspec.structs.replace(job.prompts, train="builtin:compositional-tiny/train")
+    with pytest.raises(RunFailed, match="refused: .*quotes"):
+        run(msgspec.structs.replace(job, prompts=prompts))
