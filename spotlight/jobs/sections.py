@@ -124,8 +124,10 @@ class ExplorationSpec(Section, frozen=True, kw_only=True):
     candidates: int = 4
     """At most so many previews per kept seed. [previews]"""
     prompt_pool: int = 1
-    """How many times as many prompts are explored as an iteration trains on. They share the
-    iteration's previews, and training takes the prompts whose kept seeds contrast most. [times]"""
+    """How many times as many prompts may be explored as an iteration trains on. They share the
+    iteration's previews, and training takes the prompts whose kept seeds contrast most. With
+    `uniform` all of them are explored; `bandit` explores others only in place of prompts that turn
+    out to be solved, or hopeless. [times]"""
     preview_steps: int | None = None
     """Denoising steps of a preview; the rollout's when absent. [steps]"""
     reuse: bool = False

@@ -37,7 +37,7 @@ from spotlight.policies.exploration.reward_spread import ContinuousRewards, Know
 from spotlight.types import Request, RequestKind, Result
 
 _MOST = 2
-"""So many times the previews of an average prompt may one prompt have."""
+"""So many times the previews of an average prompt that is trained on may one prompt have."""
 
 
 @dataclass(frozen=True)
@@ -281,7 +281,7 @@ def _planner(job: JobSpec, plan: ExplorationPlan) -> ExplorationPlanner:
             prompts=plan.prompts,
             keep=job.group_size,
             candidates=candidates,
-            most=_MOST * max(candidates, job.group_size),
+            most=_MOST * max(job.exploration.prompt_pool * candidates, job.group_size),
             rewards=ContinuousRewards(*(reward.limits for reward in job.rewards)),
             trained=job.prompts.per_iteration,
             weights=job.reward_weights,

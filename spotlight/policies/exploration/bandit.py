@@ -24,9 +24,9 @@ import math
 from bisect import insort
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
+from spotlight.policies.exploration.arm import Arm, values_of
 from spotlight.policies.exploration.contrast import contrast_and_gain, largest_contrast
 from spotlight.policies.exploration.planners import (
     Candidate,
@@ -36,11 +36,7 @@ from spotlight.policies.exploration.planners import (
 )
 from spotlight.policies.exploration.prompt_pool import PromptPool
 from spotlight.policies.exploration.prompt_population import Population
-from spotlight.policies.exploration.reward_scales import (
-    combined,
-    each_reward,
-    reward_scale,
-)
+from spotlight.policies.exploration.reward_scales import combined, each_reward, reward_scale
 from spotlight.policies.exploration.reward_spread import (
     FADING,
     POPULATION_FADING,
@@ -75,27 +71,6 @@ class InvalidReward(ValueError):
         super().__init__(f"group {candidate.group}, seed {candidate.seed}: {problem}")
         self.candidate = candidate
         self.problem = problem
-
-
-@dataclass
-class _Arm:
-    prompt: str
-    category: str
-    cost: float
-    issued: int = 0
-    awaited: set[int] = field(default_factory=set)
-    forgotten: set[int] = field(default_factory=set)
-    rewards: dict[int, tuple[float, ...]] = field(default_factory=dict)
-    """By seed, as recorded."""
-    values: list[float] = field(default_factory=list)
-    """The same, each as one number, ascending."""
-    evidence: Evidence = field(default_factory=Evidence)
-    told: Population = field(default_factory=Population)
-    contrast: float = 0.0
-    again: float = 0.0
-    """What one more candidate would add, if its reward were any of the `values` again."""
-    parameter: float = 0.0
-    """The one that is expected by what is believed of the prompt."""
 
 
 class BanditPlanner:
@@ -159,7 +134,7 @@ class BanditPlanner:
             raise ValueError(f"{len(self._weights)} weights for {len(rewards.limits)} rewards")
         self._uniform_every = uniform_every
         self._before = Knowledge() if knowledge is None else knowledge
-        self._arms = [_Arm(*each) for each in zip(prompts, categories, costs, strict=True)]
+        self._arms = [Arm(*each) for each in zip(prompts, categories, costs, strict=True)]
         self._categories = {name: _common(self._before, name) for name in categories}
         known = {**self._before.categories, **self._categories}
         self._everything = sum((known[name] for name in sorted(known)), self._kind.ignorance)
@@ -251,7 +226,7 @@ class BanditPlanner:
         prompts = {arm.prompt: _own(old, arm.prompt) for arm in self._arms}
         categories = {arm.category: _common(old, arm.category) for arm in self._arms}
         for arm in self._arms:
-            values = _values(arm, scale)
+            values = values_of(arm, scale)
             prompts[arm.prompt] += self._kind.evidence(values)
             categories[arm.category] += self._kind.visit(values)
         return Knowledge(prompts, categories)
@@ -338,12 +313,12 @@ class BanditPlanner:
 
         def expected(group: int) -> float:
             parameter = self._kind.parameter(self.belief(group))
-            return self._kind.expected(parameter, keep, keep, self._full)
+            return self._kind.first_contrast(parameter, keep, self._full)
 
         found = self._pool.challenger(contrasts, expected)
         self._challenge = found and (found[0], found[1] / (keep * arms[found[0]].cost))
 
-    def _learn(self, arm: _Arm) -> None:
+    def _learn(self, arm: Arm) -> None:
         arm.evidence = self._kind.evidence(arm.values)
         told = self._kind.visit(arm.values)
         learnt = told - arm.told
@@ -388,22 +363,18 @@ class BanditPlanner:
         low, high = map(math.fsum, zip(*ends, strict=True))
         self._full = largest_contrast(self._keep, low, high)
         for arm in self._arms:
-            arm.values = _values(arm, self._scale)
+            arm.values = values_of(arm, self._scale)
         self._changed.update(range(len(self._arms)))
 
     def _scale_now(self) -> list[float]:
         return reward_scale(([*arm.rewards.values()] for arm in self._arms), self._weights)
 
-    def _arm_of(self, candidate: Candidate) -> _Arm:
+    def _arm_of(self, candidate: Candidate) -> Arm:
         if 0 <= candidate.group < len(self._arms):
             arm = self._arms[candidate.group]
             if any(candidate.seed in seeds for seeds in (arm.awaited, arm.rewards, arm.forgotten)):
                 return arm
         raise ValueError(f"{candidate} was not handed out in iteration {self._iteration}")
-
-
-def _values(arm: _Arm, scale: Sequence[float]) -> list[float]:
-    return sorted(combined(rewards, scale) for rewards in arm.rewards.values())
 
 
 def _own(knowledge: Knowledge, prompt: str) -> Evidence:

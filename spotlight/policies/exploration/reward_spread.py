@@ -124,6 +124,9 @@ class RewardKind(Protocol):
     def parameter(self, belief: Evidence) -> float:
         """The one that is expected: a standard deviation, or a pass rate."""
 
+    def first_contrast(self, parameter: float, keep: int, full: float) -> float:
+        """The contrast that the first `keep` candidates of a prompt are expected to have."""
+
     def gain(self, parameter: float, group: Standing, keep: int, full: float) -> float:
         """The contrast, at least 0, that one more candidate is expected to add to a group of at
         least `keep` live ones. `full` is the largest contrast that there is.
@@ -195,6 +198,12 @@ class ContinuousRewards:
         """See `RewardKind`; 0 while nothing is known, and if rewards never differed."""
         return math.sqrt(belief.total / belief.count) if belief.count > 0 else 0.0
 
+    def first_contrast(self, parameter: float, keep: int, full: float) -> float:
+        """See `RewardKind`: s sqrt((K - 1) / K) c4(K), the mean of a normal sample, and less where
+        `full` is near; c4(K) is about (4 K - 4) / (4 K - 3)."""
+        normal = parameter * math.sqrt((keep - 1) / keep) * (4 * keep - 4) / (4 * keep - 3)
+        return _below(full, normal)
+
     def gain(self, parameter: float, group: Standing, keep: int, full: float) -> float:
         """See `RewardKind`. The next score is one like those of the group, or a new one from a
         normal distribution: n to `NEW` (a Dirichlet process).
@@ -207,9 +216,7 @@ class ContinuousRewards:
             return 0.0
 
         def expected(live: int) -> float:
-            normal = parameter * expected_contrast(live, keep)
-            share = normal / full
-            return normal / math.sqrt(math.hypot(1.0, share * share))
+            return _below(full, parameter * expected_contrast(live, keep))
 
         now, then = expected(group.live), expected(group.live + 1)
         scored = round(group.scored.count) + 1
@@ -250,6 +257,16 @@ class PassFailRewards:
         """See `RewardKind`."""
         return belief.total / belief.count
 
+    def first_contrast(self, parameter: float, keep: int, full: float) -> float:
+        """See `RewardKind`."""
+        return math.fsum(
+            math.comb(keep, passes)
+            * parameter**passes
+            * (1 - parameter) ** (keep - passes)
+            * pass_contrast(passes, keep - passes, keep)
+            for passes in range(1, keep)
+        )
+
     def gain(self, parameter: float, group: Standing, keep: int, full: float) -> float:
         """See `RewardKind`. Scores that are awaited are taken at their expectation."""
         awaited = group.live - group.scored.count
@@ -261,3 +278,11 @@ class PassFailRewards:
             - pass_contrast(passes, fails, keep)
         )
         return max(0.0, gain)
+
+
+def _below(full: float, normal: float) -> float:
+    """A contrast that would be `normal` if there were no largest one."""
+    if full <= 0:
+        return 0.0
+    share = normal / full
+    return normal / math.sqrt(math.hypot(1.0, share * share))

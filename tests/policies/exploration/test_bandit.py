@@ -14,6 +14,7 @@ from spotlight.policies.exploration.planners import (
     ExplorationPlanner,
     UniformPlanner,
     first_seeds,
+    widest,
 )
 from spotlight.policies.exploration.prompt_population import Population
 from spotlight.policies.exploration.reward_spread import (
@@ -634,3 +635,83 @@ def test_one_prompt_in_several_groups_adds_up_its_evidence():
 def test_impossible_settings_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         planner(**changes)
+
+
+# --- a pool of prompts ---
+
+
+def pooled(**changes) -> BanditPlanner:
+    """Two prompts of six are trained on, with eight candidates each."""
+    return planner(**({"groups": 6, "trained": 2, "candidates": 3, "most": 16} | changes))
+
+
+def test_while_all_prompts_contrast_no_other_is_explored():
+    scored: Counter[int] = Counter()
+
+    def reward(candidate: Candidate) -> float:
+        scored[candidate.group] += 1
+        return 0.2 + 0.6 * (scored[candidate.group] % 2)
+
+    assert set(explore(pooled(rewards=BOUNDED), reward)) == {0, 1}
+
+
+def test_others_are_explored_in_place_of_prompts_that_are_solved():
+    def reward(candidate: Candidate) -> float:
+        return 1.0 if candidate.group == 0 else random.Random(candidate.seed).random()
+
+    plan = pooled(rewards=BOUNDED, candidates=4)
+    issued = explore(plan, reward)
+    assert issued[0] < issued[1]
+    assert len(issued) > 2
+    trained = [choice for choice in widest(plan.choose(), 2) if choice.seeds]
+    assert all(choice.is_previewed and pstdev(choice.preview_rewards) > 0.2 for choice in trained)
+
+
+def test_a_prompt_of_a_pool_is_given_as_many_candidates_as_are_kept_or_none():
+    issued = explore(pooled(candidates=4), lambda candidate: 0.5 + 0.01 * (candidate.group > 1))
+    assert all(count >= 4 for count in issued.values())
+
+
+def test_the_prompt_is_opened_whose_category_contrasts_most():
+    lively, dull = (
+        ANY.visit(rewards) * 40.0 for rewards in ([0.0, 1.0, 0.0, 1.0], [0.5, 0.5, 0.5, 0.51])
+    )
+    plan = pooled(
+        categories=["dull", "dull", "dull", "dull", "lively", "dull"],
+        knowledge=Knowledge({}, {"dull": dull, "lively": lively}),
+    )
+    issued = explore(plan, normal([0.0, 0.0, 0.0, 0.0, 1.0, 0.0]))
+    assert issued[4] >= 4
+    assert issued[4] > max(issued[group] for group in (2, 3, 5))
+
+
+@given(
+    groups=st.integers(1, 8),
+    trained=st.integers(1, 8),
+    chunk=st.integers(1, 20),
+    solved=st.sets(st.integers(0, 7)),
+)
+@settings(max_examples=60, deadline=None)
+def test_a_pool_never_takes_more_than_its_budget(groups, trained, chunk, solved):
+    plan = planner(groups, trained=trained, rewards=BOUNDED)
+    issued = explore(
+        plan,
+        lambda one: 1.0 if one.group in solved else random.Random(one.seed).random(),
+        chunk,
+    )
+    assert sum(issued.values()) <= 12 * groups
+    assert all(issued[group] >= 4 for group in range(min(groups, trained)))
+
+
+def test_with_a_pool_the_order_in_which_scores_arrive_changes_nothing():
+    reward = normal([0.0, 0.3, 0.0, 0.2, 0.1, 0.4])
+    plans = [pooled(), pooled()]
+    while True:
+        chunks = [plan.next_chunk(6) for plan in plans]
+        assert chunks[0] == chunks[1]
+        if not chunks[0]:
+            break
+        for plan, chunk in zip(plans, (chunks[0], chunks[1][::-1]), strict=True):
+            for candidate in chunk:
+                plan.record(candidate, reward(candidate))
+    assert plans[0].choose() == plans[1].choose()

@@ -6,11 +6,13 @@ from hypothesis import strategies as st
 
 from spotlight.policies.exploration import planners
 from spotlight.policies.exploration.planners import (
+    SeedChoice,
     UniformPlanner,
     chunk_size,
     derived_seed,
     draw_prompts,
     first_seeds,
+    widest,
 )
 from spotlight.policies.exploration.ranking import spread
 
@@ -212,3 +214,14 @@ def test_a_single_reward_is_reported_as_it_is_whatever_its_weight():
     for candidate, reward in zip(all_candidates(plan), (0.1, 0.7, 0.3, 0.2), strict=True):
         plan.record(candidate, (reward,))
     assert sorted(plan.choose()[0].preview_rewards) == [0.1, 0.7]
+
+
+def test_of_a_pool_whole_groups_are_taken_before_wider_ones_that_lack_previews():
+    whole = SeedChoice((1, 2), (0.4, 0.6))
+    half = SeedChoice((3, 4), (1.0, None))
+    two = SeedChoice((5, 6, 7), (0.0, 1.0, None))
+    unseen = SeedChoice((8, 9), (None, None))
+    nothing = SeedChoice((), ())
+    assert widest([half, two, whole, unseen], 1) == [nothing, nothing, whole, nothing]
+    assert widest([half, two, whole, unseen], 2) == [nothing, two, whole, nothing]
+    assert widest([half, unseen], 1) == [half, nothing]
