@@ -23,8 +23,11 @@ from spotlight.policies.exploration.reward_spread import ContinuousRewards, Evid
 Table = list[list[float]]
 
 TABLES = Path(__file__).parent / "reward_tables"
-CELLS = ((4, 2), (8, 2), (4, 4), (8, 4))
+CELLS = ((4, 2), (8, 2), (4, 4), (8, 4), (4, 8))
 """Kept seeds of a prompt, and candidates for each of them."""
+
+POOL = 2
+"""Times as many prompts in a pool as are trained on."""
 
 CHUNK = 16
 TOGETHER = 1_000
@@ -33,28 +36,43 @@ TOGETHER = 1_000
 
 def table_figures(shuffles: int) -> dict[str, float]:
     """By table, the mean and the worst ratio of its cells; `contrast_vs_uniform_worst` is the worst
-    of all, with its standard error, when all prompts of a table are one iteration;
-    `contrast_in_fours_worst` the same when each four are one and knowledge is handed on."""
+    of all, with its standard error, when all prompts of a table are one iteration, and
+    `contrast_vs_uniform_mixed` the mean of the tables of mixed difficulty;
+    `contrast_in_fours_worst` is the worst when each four are one and knowledge is handed on, and
+    `contrast_from_pool_...` are the same figures when these four may be chosen from twice as many,
+    for which there are no more previews."""
     figures: dict[str, float] = {}
     worst: list[_Cell] = []
+    mixed: list[_Cell] = []
     in_fours: list[_Cell] = []
+    pooled: list[_Cell] = []
+    pooled_mixed: list[_Cell] = []
     for path in sorted(TABLES.glob("*.json")):
         table: Table = json.loads(path.read_text())
         cells = [_cell(table, keep, each, TOGETHER, shuffles) for keep, each in CELLS]
         fours = [_cell(table, keep, each, 4, shuffles // 2) for keep, each in CELLS]
+        pools = [_cell(table, keep, each, 4, shuffles // 2, POOL) for keep, each in CELLS]
         figures[f"{path.stem}_mean"] = statistics.fmean(cell.ratio for cell in cells)
         figures[f"{path.stem}_worst"] = min(cell.ratio for cell in cells)
         figures[f"{path.stem}_in_fours_mean"] = statistics.fmean(cell.ratio for cell in fours)
+        figures[f"{path.stem}_from_pool_mean"] = statistics.fmean(cell.ratio for cell in pools)
         figures[f"{path.stem}_coverage_90"] = statistics.fmean(
             cell.coverage for cell in cells + fours
         )
         worst += cells
         in_fours += fours
+        pooled += pools
+        if "mixed" in path.stem:
+            mixed += cells
+            pooled_mixed += pools
     least = min(worst, key=lambda cell: cell.ratio)
     figures["contrast_vs_uniform_worst"] = least.ratio
     figures["contrast_vs_uniform_worst_error"] = least.error
     figures["contrast_vs_uniform_mean"] = statistics.fmean(cell.ratio for cell in worst)
+    figures["contrast_vs_uniform_mixed"] = statistics.fmean(cell.ratio for cell in mixed)
     figures["contrast_in_fours_worst"] = min(cell.ratio for cell in in_fours)
+    figures["contrast_from_pool_worst"] = min(cell.ratio for cell in pooled)
+    figures["contrast_from_pool_mixed"] = statistics.fmean(cell.ratio for cell in pooled_mixed)
     return {name: round(value, 4) for name, value in figures.items()}
 
 
@@ -84,7 +102,8 @@ class _Cell:
     """Of the prompts' standard deviations over all seeds of the table."""
 
 
-def _cell(table: Table, keep: int, each: int, together: int, shuffles: int) -> _Cell:
+def _cell(table: Table, keep: int, each: int, together: int, shuffles: int, pool: int = 1) -> _Cell:
+    """Of a pool the prompts count that contrast most; uniform previews are those of the first."""
     bandit, uniform, covered = [], [], []
     for seed in range(shuffles):
         rng = random.Random(seed)
@@ -92,14 +111,19 @@ def _cell(table: Table, keep: int, each: int, together: int, shuffles: int) -> _
         rng.shuffle(rows)
         knowledge = Knowledge()
         bandit.append(0.0)
-        for first in range(0, len(rows), together):
-            some = rows[first : first + together]
-            planner = _planner(seed, first, len(some), keep, keep * each, knowledge)
+        uniform.append(0.0)
+        size = min(together * pool, len(rows))
+        for first in range(0, len(rows), size):
+            some = rows[first : first + size]
+            trained = len(some) // pool
+            planner = _planner(seed, first, len(some), trained, keep, keep * each, knowledge)
             drawn = _explore(planner, [row for row, _ in some])
-            bandit[-1] += sum(best_contrast(sorted(group), keep) for group in drawn)
+            whole = [best_contrast(sorted(row), keep) for row in drawn if len(row) >= keep]
+            bandit[-1] += sum(sorted(whole)[-trained:])
+            taken = [sorted(row[: keep * each]) for row, _ in some[:trained]]
+            uniform[-1] += sum(best_contrast(row, keep) for row in taken)
             covered += [covers(planner.belief(group), std) for group, (_, std) in enumerate(some)]
             knowledge = knowledge.after(planner.learnt())
-        uniform.append(sum(best_contrast(sorted(row[: keep * each]), keep) for row, _ in rows))
     ratio = sum(bandit) / sum(uniform)
     rest = [got - ratio * base for got, base in zip(bandit, uniform, strict=True)]
     error = statistics.stdev(rest) * math.sqrt(shuffles) / sum(uniform)
@@ -107,16 +131,23 @@ def _cell(table: Table, keep: int, each: int, together: int, shuffles: int) -> _
 
 
 def _planner(
-    seed: int, first: int, groups: int, keep: int, candidates: int, knowledge: Knowledge
+    seed: int,
+    first: int,
+    groups: int,
+    trained: int,
+    keep: int,
+    candidates: int,
+    knowledge: Knowledge,
 ) -> BanditPlanner:
-    """As jobs have it."""
+    """As jobs have it, with so many `candidates` for each prompt that is trained on."""
     return BanditPlanner(
         job_seed=seed,
         iteration=first,
         prompts=[f"prompt {first + number}" for number in range(groups)],
         keep=keep,
-        candidates=candidates,
+        candidates=candidates * trained // groups,
         most=2 * candidates,
+        trained=trained,
         rewards=ContinuousRewards((0.0, 1.0)),
         knowledge=knowledge,
     )

@@ -17,6 +17,4 @@ MICRO_BATCH = 32
 
 def measured_with(settings: SamplingSettings) -> SamplingSettings:
     """The same in Euler steps, as many for all."""
-    return msgspec.structs.replace(
-        settings, solver="euler", steps=STEPS, micro_batch=MICRO_BATCH
-    )
+    return msgspec.structs.replace(settings, solver="euler", steps=STEPS, micro_batch=MICRO_BATCH)

@@ -41,5 +41,5 @@ def test_jobs_of_every_task_are_accepted_whatever_their_rewards_must_know_of_a_p
 def test_a_job_that_is_refused_ends_with_the_reason() -> None:
     job = virtual_job("ocr", "spotlight", 0, SMALL)
     prompts = msgspec.structs.replace(job.prompts, train="builtin:compositional-tiny/train")
-    with pytest.raises(RunFailed, match="refused: .*quotes"):
+    with pytest.raises(RunFailed, match=r"refused: .*quotes"):
         run(msgspec.structs.replace(job, prompts=prompts))

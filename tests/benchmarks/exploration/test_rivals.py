@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from benchmarks.exploration.rivals import RIVALS, TASKS, two_core_job, virtual_job, with_spot_gpus
+from benchmarks.exploration.rivals import (
+    MIXED_TASKS,
+    RIVALS,
+    TASKS,
+    two_core_job,
+    virtual_job,
+    with_spot_gpus,
+)
 from spotlight.jobs import JobSpec
 
 PLAIN = ("rollouts", "reserved", "data-parallel", "published")
@@ -33,6 +41,17 @@ def test_rivals_that_explore_have_the_same_machines(task: str, rival: str) -> No
     job = virtual_job(task, rival, 1)
     assert gpus(job) == (4, 8)
     assert job.samples_per_iteration == 16
+
+
+@pytest.mark.parametrize("rival", RIVALS)
+def test_a_mixed_task_differs_in_its_prompts_alone(rival: str) -> None:
+    for task in MIXED_TASKS:
+        mixed, alike = (
+            virtual_job(one, rival, 1, {"name": "any"})
+            for one in (task, task.removesuffix("-mixed"))
+        )
+        assert mixed != alike
+        assert msgspec.structs.replace(mixed, prompts=alike.prompts) == alike
 
 
 def test_the_published_recipe_is_that_of_the_authors() -> None:
