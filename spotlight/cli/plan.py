@@ -132,7 +132,8 @@ def _exploration(job: JobSpec) -> str:
     )
     if exploration.weights == "fresh":
         limit = "before each rollout"
-    pool = f" over {job.explored_prompts} prompts" if exploration.prompt_pool > 1 else ""
+    share = "up to " if exploration.mode == "bandit" else ""
+    pool = f" over {share}{job.explored_prompts} prompts" if exploration.prompt_pool > 1 else ""
     return (
         f"{exploration.mode}{pool}, {limit} {exploration.candidates} previews per kept seed "
         f"({count(most, 'preview')} an iteration), {count(job.preview_steps, 'step')} each"

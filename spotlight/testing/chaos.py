@@ -21,7 +21,7 @@ import structlog
 
 from spotlight.actors.protocol import JobAccepted, JobStatus, SubmitJob
 from spotlight.errors import ActorError
-from spotlight.jobs import JobSpec, job_from_data
+from spotlight.jobs import ExplorationSpec, JobSpec, job_from_data
 from spotlight.testing.fault_injector import disturbed
 from spotlight.testing.faults import KINDS, SESSION_KINDS, Fault, FaultKind, draw_faults
 from spotlight.testing.freezing import FreezableLoop
@@ -41,6 +41,7 @@ _LIVENESS_S = 900.0
 _LONGEST_PAUSE_S = 60.0
 """A user who has resumed a job in vain looks again ever later."""
 _SETTLE_S = 30.0
+_POOLED = {"mode": "bandit", "prompt_pool": 2}
 _DEGREES: tuple[int | str, ...] = ("auto", "auto", 2, 4)
 
 
@@ -91,7 +92,12 @@ def scenario(seed: int, folder: Path, kinds: Sequence[FaultKind] = KINDS) -> Sce
     degrees = _DEGREES if budget == "window" else _DEGREES[2:]  # there `auto` is 1
     job = chaos_job(
         folder,
-        exploration={"candidates": 2, "budget": budget, "reuse": seed % 3 == 1},
+        exploration={
+            "candidates": 2,
+            "budget": budget,
+            "reuse": seed % 3 == 1,
+            **(_POOLED if seed % 5 == 2 else {}),
+        },
         checkpoint_every=rng.choice([1, 2]),
         degree=rng.choice(degrees),
         ranks=ranks,
@@ -204,7 +210,7 @@ def run_seed(seed: int, kinds: Sequence[FaultKind] = KINDS) -> tuple[Outcome, Hi
             made = scenario(seed, folder, kinds)
             run, needed = runner.run(simulate(seed, made, folder)), needed_steps(made.job)
             if made.exact_training:
-                run.undisturbed = undisturbed_weights(made.job.exploration.reuse)
+                run.undisturbed = undisturbed_weights(made.job.exploration)
             check(run)
     history = run.history
     outcome = Outcome(
@@ -221,17 +227,17 @@ def run_seed(seed: int, kinds: Sequence[FaultKind] = KINDS) -> tuple[Outcome, Hi
 
 
 @cache
-def undisturbed_weights(reuse: bool) -> tuple[tuple[str, bool], ...]:
-    """What every iteration of a job with exact training leaves when nothing happens to it, and
-    whether it trains on previews; it is the same on every cluster."""
+def undisturbed_weights(exploration: ExplorationSpec) -> tuple[tuple[str, bool], ...]:
+    """What every iteration of a job with exact training leaves that explores so, when nothing
+    happens to it, and whether it trains on previews; it is the same on every cluster."""
     with (
         scratch_folder() as folder,
         silence(),
         asyncio.Runner(loop_factory=FreezableLoop) as runner,
     ):
         nodes = (NodeSpec("reserved", "reserved", 1), NodeSpec("spot", "spot", 1))
-        exploration = {"candidates": 2, "budget": "fixed", "reuse": reuse}
-        made = Scenario(chaos_job(folder, exploration=exploration), nodes, (), True)
+        job = msgspec.structs.replace(chaos_job(folder), exploration=exploration)
+        made = Scenario(job, nodes, (), True)
         run = runner.run(simulate(0, made, folder))
     return tuple(
         (str(train["after"]), trains_on_previews(train)) for train in run.history.all("train")
