@@ -16,6 +16,7 @@ from benchmarks.exploration.rivals import (
     REFERENCE,
     RIVALS,
     SPOT_GPUS,
+    WHOLE,
     virtual_job,
     with_spot_gpus,
 )
@@ -28,9 +29,6 @@ PROFILES = {
     path.stem: path for path in sorted((Path(__file__).parents[1] / "profiles").glob("*.yaml"))
 }
 PUBLISHED = "published-split"
-
-WHOLE = (REFERENCE, "reserved")
-"""Rivals whose runs are never ended early: they train alike, and one of them sets the target."""
 
 OTHER_POOLS = (4, 16)
 _IN_OTHER_POOLS = (REFERENCE, OURS)
