@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
-from benchmarks.validation_sampler import measured_with
-from spotlight.actors.coordinator.request_plans import evaluation_settings, rollout_settings
+from benchmarks.validation_sampler import held_out_score
+from spotlight.actors.coordinator.request_plans import rollout_settings
 from spotlight.assets import read_prompts
 from spotlight.diffusion.samplers import SampleBatch
 from spotlight.jobs import JobSpec
@@ -60,17 +59,9 @@ def train_on_previews(
     """
     engine = OneProcess(job)
     prompts = read_prompts(job.prompts.train)
-    validation = read_prompts(job.prompts.validation)[: job.validation.prompts]
 
     def score() -> float:
-        pairs = [
-            (prompt, derived_seed("validation", group, number))
-            for number in range(job.validation.seeds)
-            for group, prompt in enumerate(validation)
-        ]
-        weights = engine.trainer.evaluation_state()
-        scored = engine.scored(weights, pairs, measured_with(evaluation_settings(job)))
-        return fmean(score for part in scored for score in part.scores)
+        return held_out_score(engine, job, engine.trainer.evaluation_state())
 
     def samples(iteration: int, candidates: int) -> _Samples:
         drawn = draw_prompts(job.seed, iteration, len(prompts), job.prompts.per_iteration)

@@ -6,7 +6,7 @@
 - `noise`: the same runs with the samples in another order.
 - `pools`: with spot pools of 4 and 16 GPUs.
 - `tuning`: the trials of settings on seed 0, which no other part uses.
-- `staleness`: does the ranking of seeds survive updates?
+- `staleness`: does the ranking of seeds survive updates, on tasks whose prompts are alike?
 - `two-core`: time to target by the wall clock, as real processes, with exploration and without.
 - `planner`: `benchmarks.exploration_planner`.
 
@@ -36,7 +36,7 @@ from benchmarks.exploration.costs import dollars
 from benchmarks.exploration.kept_runs import RUNS
 from benchmarks.exploration.plots import draw
 from benchmarks.exploration.processes import make_units
-from benchmarks.exploration.rivals import TASKS
+from benchmarks.exploration.rivals import MIXED_TASKS, TASKS
 from benchmarks.exploration.staleness import staleness
 from benchmarks.exploration.testbed_runs import VirtualRuns
 from benchmarks.exploration.two_core import two_core
@@ -75,8 +75,9 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
     figures: dict[str, Any] = {"quick": options.quick}
     if any(part in ON_TESTBED for part in chosen):
         figures |= _testbed(options, chosen, tasks, seeds)
+    alike = [task for task in tasks if task not in MIXED_TASKS]
     others: dict[str, Callable[[], dict[str, Any]]] = {
-        "staleness": lambda: staleness(options.runs, tasks, seeds, quick=options.quick),
+        "staleness": lambda: staleness(options.runs, alike, seeds, quick=options.quick),
         "two-core": lambda: two_core(options.runs, seeds, quick=options.quick),
         "planner": lambda: _planner(options.quick),
     }
