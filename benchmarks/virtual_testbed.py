@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -41,7 +42,7 @@ from spotlight.actors.protocol import (
     SubmitJob,
 )
 from spotlight.assets import read_prompt_lines, read_prompts
-from spotlight.errors import ActorError, SpotlightError
+from spotlight.errors import ActorError, SpotlightError, UserError
 from spotlight.jobs import JobSpec, ValidationSpec
 from spotlight.testing import fingerprints
 from spotlight.testing.chaos import scratch_folder, silence
@@ -237,8 +238,11 @@ def main() -> None:
         changes = QUICK | changes
     if options.iterations is not None:
         changes["iterations"] = options.iterations
-    job = virtual_job(options.task, options.rival, options.seed, changes)
-    profile = load_profile(options.profile)
+    try:
+        job = virtual_job(options.task, options.rival, options.seed, changes)
+        profile = load_profile(options.profile)
+    except UserError as error:
+        sys.exit(f"virtual_testbed: {error}")
     with scratch_folder() as scratch:
         run = run_on_testbed(
             job,

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import msgspec
 import pytest
 
@@ -43,3 +47,14 @@ def test_a_job_that_is_refused_ends_with_the_reason() -> None:
     prompts = msgspec.structs.replace(job.prompts, train="builtin:compositional-tiny/train")
     with pytest.raises(RunFailed, match=r"refused: .*quotes"):
         run(msgspec.structs.replace(job, prompts=prompts))
+
+
+def test_a_profile_without_rows_is_refused_in_one_line(tmp_path: Path) -> None:
+    text = PROFILES[PUBLISHED].read_text()
+    profile = tmp_path / "no-rows.yaml"
+    profile.write_text("".join(line for line in text.splitlines(True) if "rows: " not in line))
+    command = [sys.executable, "-m", "benchmarks.virtual_testbed", "--quick", "--profile", profile]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.endswith("no-rows.yaml: Object missing required field `rows`")
