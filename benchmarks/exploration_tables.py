@@ -16,13 +16,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist
 
+from spotlight.assets import read_prompt_lines
 from spotlight.policies.exploration.bandit import BanditPlanner
 from spotlight.policies.exploration.contrast import best_contrast
 from spotlight.policies.exploration.reward_spread import ContinuousRewards, Evidence, Knowledge
+from spotlight.rewards.categories import categories
 
 Table = list[list[float]]
 
 TABLES = Path(__file__).parent / "reward_tables"
+TAGGED = {
+    "compositional-start": ("compositional-tiny/train", 1),
+    "compositional-mixed": ("compositional-tiny/train", 12),
+    "compositional-hopeless-mixed": ("compositional-tiny/mixed-train", 5),
+    "ocr-mixed": ("ocr-tiny/mixed-train", 8),
+}
+"""Of tables whose prompts have categories: the prompts, and of how many each row is the first."""
 CELLS = ((4, 2), (8, 2), (4, 4), (8, 4), (4, 8))
 """Kept seeds of a prompt, and candidates for each of them."""
 
@@ -49,9 +58,10 @@ def table_figures(shuffles: int) -> dict[str, float]:
     pooled_mixed: list[_Cell] = []
     for path in sorted(TABLES.glob("*.json")):
         table: Table = json.loads(path.read_text())
-        cells = [_cell(table, keep, each, TOGETHER, shuffles) for keep, each in CELLS]
-        fours = [_cell(table, keep, each, 4, shuffles // 2) for keep, each in CELLS]
-        pools = [_cell(table, keep, each, 4, shuffles // 2, POOL) for keep, each in CELLS]
+        kinds, half = _categories(path.stem, len(table)), shuffles // 2
+        cells = [_cell(table, kinds, keep, each, TOGETHER, shuffles) for keep, each in CELLS]
+        fours = [_cell(table, kinds, keep, each, 4, half) for keep, each in CELLS]
+        pools = [_cell(table, kinds, keep, each, 4, half, POOL) for keep, each in CELLS]
         figures[f"{path.stem}_mean"] = statistics.fmean(cell.ratio for cell in cells)
         figures[f"{path.stem}_worst"] = min(cell.ratio for cell in cells)
         figures[f"{path.stem}_in_fours_mean"] = statistics.fmean(cell.ratio for cell in fours)
@@ -74,6 +84,15 @@ def table_figures(shuffles: int) -> dict[str, float]:
     figures["contrast_from_pool_worst"] = min(cell.ratio for cell in pooled)
     figures["contrast_from_pool_mixed"] = statistics.fmean(cell.ratio for cell in pooled_mixed)
     return {name: round(value, 4) for name, value in figures.items()}
+
+
+def _categories(stem: str, rows: int) -> list[str]:
+    """Of the prompts of a table, as jobs have them."""
+    for name, (prompts, every) in TAGGED.items():
+        if stem.startswith(name):
+            taken = read_prompt_lines(f"builtin:{prompts}").items[::every][:rows]
+            return [*map(categories(taken).__getitem__, (prompt.text for prompt in taken))]
+    return [""] * rows
 
 
 def coverages_of(figures: Mapping[str, float]) -> list[float]:
@@ -102,12 +121,23 @@ class _Cell:
     """Of the prompts' standard deviations over all seeds of the table."""
 
 
-def _cell(table: Table, keep: int, each: int, together: int, shuffles: int, pool: int = 1) -> _Cell:
+def _cell(
+    table: Table,
+    kinds: Sequence[str],
+    keep: int,
+    each: int,
+    together: int,
+    shuffles: int,
+    pool: int = 1,
+) -> _Cell:
     """Of a pool the prompts count that contrast most; uniform previews are those of the first."""
     bandit, uniform, covered = [], [], []
     for seed in range(shuffles):
         rng = random.Random(seed)
-        rows = [(rng.sample(row, len(row)), statistics.pstdev(row)) for row in table]
+        rows = [
+            (rng.sample(row, len(row)), statistics.pstdev(row), tag)
+            for row, tag in zip(table, kinds, strict=True)
+        ]
         rng.shuffle(rows)
         knowledge = Knowledge()
         bandit.append(0.0)
@@ -116,41 +146,31 @@ def _cell(table: Table, keep: int, each: int, together: int, shuffles: int, pool
         for first in range(0, len(rows), size):
             some = rows[first : first + size]
             trained = len(some) // pool
-            planner = _planner(seed, first, len(some), trained, keep, keep * each, knowledge)
-            drawn = _explore(planner, [row for row, _ in some])
+            planner = BanditPlanner(  # as jobs have it
+                job_seed=seed,
+                iteration=first,
+                prompts=[f"prompt {first + number}" for number in range(len(some))],
+                keep=keep,
+                candidates=keep * each * trained // len(some),
+                most=2 * keep * each,
+                trained=trained,
+                rewards=ContinuousRewards((0.0, 1.0)),
+                categories=[tag for _, _, tag in some],
+                knowledge=knowledge,
+            )
+            drawn = _explore(planner, [row for row, _, _ in some])
             whole = [best_contrast(sorted(row), keep) for row in drawn if len(row) >= keep]
             bandit[-1] += sum(sorted(whole)[-trained:])
-            taken = [sorted(row[: keep * each]) for row, _ in some[:trained]]
+            taken = [sorted(row[: keep * each]) for row, _, _ in some[:trained]]
             uniform[-1] += sum(best_contrast(row, keep) for row in taken)
-            covered += [covers(planner.belief(group), std) for group, (_, std) in enumerate(some)]
+            covered += [
+                covers(planner.belief(group), std) for group, (_, std, _) in enumerate(some)
+            ]
             knowledge = knowledge.after(planner.learnt())
     ratio = sum(bandit) / sum(uniform)
     rest = [got - ratio * base for got, base in zip(bandit, uniform, strict=True)]
     error = statistics.stdev(rest) * math.sqrt(shuffles) / sum(uniform)
     return _Cell(ratio, error, sum(covered) / len(covered))
-
-
-def _planner(
-    seed: int,
-    first: int,
-    groups: int,
-    trained: int,
-    keep: int,
-    candidates: int,
-    knowledge: Knowledge,
-) -> BanditPlanner:
-    """As jobs have it, with so many `candidates` for each prompt that is trained on."""
-    return BanditPlanner(
-        job_seed=seed,
-        iteration=first,
-        prompts=[f"prompt {first + number}" for number in range(groups)],
-        keep=keep,
-        candidates=candidates * trained // groups,
-        most=2 * candidates,
-        trained=trained,
-        rewards=ContinuousRewards((0.0, 1.0)),
-        knowledge=knowledge,
-    )
 
 
 def _explore(planner: BanditPlanner, rows: Sequence[Sequence[float]]) -> list[list[float]]:
