@@ -73,10 +73,15 @@ def test_a_larger_spot_pool_has_more_candidates_and_a_plain_job_has_none() -> No
 
 
 def test_the_job_without_exploration_on_two_cores_is_spotlights_in_all_else() -> None:
-    job = two_core_job("ocr", "none", 1)
-    assert job.exploration.mode == "none"
-    assert gpus(job) == (1, 1)
-    assert job.samples_per_iteration == 32
+    ours, alone, tuned = (
+        two_core_job("ocr", rival, 1) for rival in ("spotlight", "none", "tuned-none")
+    )
+    for job in (ours, alone, tuned):
+        assert gpus(job) == (1, 1)
+    assert ours.exploration.reuse
+    assert alone.exploration.mode == tuned.exploration.mode == "none"
+    assert msgspec.structs.replace(ours, name=alone.name, exploration=alone.exploration) == alone
+    assert tuned.samples_per_iteration == 2 * ours.samples_per_iteration
 
 
 def test_every_rival_has_a_title_of_its_own() -> None:
