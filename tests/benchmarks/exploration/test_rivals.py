@@ -44,14 +44,19 @@ def test_rivals_that_explore_have_the_same_machines(task: str, rival: str) -> No
 
 
 @pytest.mark.parametrize("rival", RIVALS)
-def test_a_mixed_task_differs_in_its_prompts_alone(rival: str) -> None:
+def test_a_mixed_task_differs_in_its_prompts_alone_and_in_the_pool_of_the_bandit(
+    rival: str,
+) -> None:
     for task in MIXED_TASKS:
         mixed, alike = (
             virtual_job(one, rival, 1, {"name": "any"})
             for one in (task, task.removesuffix("-mixed"))
         )
-        assert mixed != alike
-        assert msgspec.structs.replace(mixed, prompts=alike.prompts) == alike
+        assert mixed.prompts != alike.prompts
+        exploration = msgspec.structs.replace(mixed.exploration, prompt_pool=1)
+        assert (
+            msgspec.structs.replace(mixed, prompts=alike.prompts, exploration=exploration) == alike
+        )
 
 
 def test_the_published_recipe_is_that_of_the_authors() -> None:
