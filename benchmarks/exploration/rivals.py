@@ -154,7 +154,7 @@ _TUNED: dict[str, Any] = {"training.warmup_updates": 20}  # ten iterations
 seeds that are not measured here."""
 _TUNED_OF_EXAMPLE: dict[str, dict[str, Any]] = {
     # The noisier half of eight flow times; and twice as many samples in the same time, which are as
-    # good to train on, but not on two cores.
+    # good to train on.
     "ocr": {
         "training.nft_noisiest": 0.5,
         "sampler.solver": "dpmpp_2m",

@@ -1,7 +1,7 @@
 import math
 import random
 import statistics
-from itertools import pairwise
+from itertools import pairwise, product
 
 import msgspec
 import pytest
@@ -253,3 +253,29 @@ def test_what_was_learnt_before_populations_were_known_is_still_read():
     read = msgspec.json.decode(written, type=Knowledge)
     assert read == Knowledge({"a": Evidence(7.5, 0.1)}, {"c": Population()})
     assert CONTINUOUS.prior(read.categories["c"]) == Evidence()
+
+
+# --- the contrast of a prompt's first candidates ---
+
+
+@pytest.mark.parametrize("keep", [2, 4, 8, 24])
+def test_the_first_contrast_is_that_of_normal_samples(keep: int) -> None:
+    rng = random.Random(keep)
+    samples = [statistics.pstdev([rng.gauss(0, 0.3) for _ in range(keep)]) for _ in range(4000)]
+    expected = CONTINUOUS.first_contrast(0.3, keep, FULL)
+    assert expected == pytest.approx(statistics.fmean(samples), rel=0.03)
+
+
+@pytest.mark.parametrize("keep", [2, 4, 7])
+def test_the_first_contrast_of_passes_is_the_mean_over_all_outcomes(keep: int) -> None:
+    rate = 0.3
+    mean = sum(
+        math.prod(rate if passed else 1 - rate for passed in outcome) * statistics.pstdev(outcome)
+        for outcome in product((0, 1), repeat=keep)
+    )
+    assert PASS_FAIL.first_contrast(rate, keep, 0.5) == pytest.approx(mean)
+
+
+def test_no_contrast_is_expected_where_rewards_cannot_differ() -> None:
+    assert ContinuousRewards((0.0, 1.0)).first_contrast(0.3, 4, 0.0) == 0.0
+    assert ContinuousRewards((0.0, 1.0)).first_contrast(0.0, 4, 0.5) == 0.0
