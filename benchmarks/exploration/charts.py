@@ -50,7 +50,7 @@ def curves(lines: Sequence[Line], *, title: str, note: str, x: str, y: str, targ
     )
     scores = [score for one in lines for _, score in one.points] + [target]
     edges = [edge for one in lines for pair in one.band for edge in pair]
-    height = nice_axis(min(scores + edges), max(scores + edges), "{:.1f}".format)
+    height = nice_axis(min(scores + edges), max(scores + edges), "{:g}".format)
 
     def place(time: float, score: float) -> str:
         across = _LEFT + (_RIGHT - _LEFT) * times.fraction(time)

@@ -29,6 +29,18 @@ def test_a_plot_of_scores_has_a_title_axes_the_target_and_plain_names() -> None:
     assert low > high  # further up
 
 
+def test_every_tick_of_a_narrow_range_of_scores_has_a_label_of_its_own() -> None:
+    line = Line("Spotlight", "#c00", [(0.0, 0.47), (1.0, 0.62)], ())
+    file = curves([line], title="Score", note="Means", x="hours", y="score", target=0.6)
+    labels = [
+        each.text
+        for each in ElementTree.fromstring(file).iter(f"{SVG}text")
+        if each.get("class") == "end"
+    ]
+    assert len(labels) > 2
+    assert len(set(labels)) == len(labels)
+
+
 def test_a_plot_of_ratios_says_each_with_its_interval() -> None:
     rows = [Interval("ocr", "#c00", 3.0, 2.0, 4.0), Interval("other", "#00c", 1.5, None, None)]
     file = intervals([("reserved only", rows)], title="Speed-up", note="Means", x="times")
