@@ -11,6 +11,7 @@ Invariants:
 - Every group that is trained on is given K candidates before any is given more, one by one over all
   of them: a cut at any moment leaves groups that are equally full.
 - Of a pool of prompts, only those are given any that are open (`prompt_pool`).
+- After `restrict` only those groups are given any, and no other prompt of a pool is opened.
 - No group is given more than `most`, nor all together more than groups x candidates.
 - A group whose contrast is nearly the largest that its limits allow is given no more.
 - A candidate whose score is awaited counts as taken, so that a chunk does not pile onto one group;
@@ -23,7 +24,7 @@ from __future__ import annotations
 import math
 from bisect import insort
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from heapq import heapify, heappop, heappush
 
 from spotlight.policies.exploration.arm import Arm, values_of
@@ -141,6 +142,8 @@ class BanditPlanner:
         self._priors: dict[str, tuple[Evidence, float]] = {}
         """By category, as far as they were asked for since the last score was learnt."""
         self._pool = PromptPool(groups, groups if trained is None else trained)
+        self._allowed: Collection[int] = range(groups)
+        self._is_restricted = False
         self._challenge: tuple[int, float] | None = None
         """The group of the pool to open next, and what that gains for each candidate."""
         self._owed = deque(sorted(self._pool.opened) * keep)
@@ -200,8 +203,23 @@ class BanditPlanner:
         arm.awaited.remove(candidate.seed)
         arm.forgotten.add(candidate.seed)
         self._changed.add(candidate.group)
-        if len(arm.awaited) + len(arm.values) < self._keep:
+        lacks = len(arm.awaited) + len(arm.values) < self._keep
+        if lacks and candidate.group in self._allowed:
             self._owed.append(candidate.group)
+
+    def restrict(self, groups: Collection[int]) -> None:
+        """See `ExplorationPlanner`."""
+        self._allowed, self._is_restricted = frozenset(groups), True
+        self._challenge = None
+        there = {
+            group: len(self._arms[group].awaited) + len(self._arms[group].values)
+            for group in sorted(self._pool.opened)
+            if group in self._allowed
+        }
+        self._owed = deque(
+            group for number in range(self._keep) for group in there if there[group] <= number
+        )
+        self._changed.update(range(len(self._arms)))
 
     def choose(self) -> list[SeedChoice]:
         """As `UniformPlanner` chooses."""
@@ -296,7 +314,7 @@ class BanditPlanner:
             self._arms[group].parameter = self._kind.parameter(self.belief(group))
             self._estimate(group)
         self._changed.clear()
-        if self._pool.has_more:
+        if self._pool.has_more and not self._is_restricted:
             self._challenge_weakest()
 
     def _challenge_weakest(self) -> None:
@@ -341,7 +359,7 @@ class BanditPlanner:
         arm = self._arms[group]
         gain = _CLOSED
         is_full = arm.issued >= self._most or 0 < SATURATED * self._full <= arm.contrast
-        if self._pool.is_open(group) and not is_full:
+        if group in self._allowed and self._pool.is_open(group) and not is_full:
             live = len(arm.values) + len(arm.awaited)
             standing = Standing(arm.evidence, arm.contrast, arm.again, live)
             gain = self._kind.gain(arm.parameter, standing, self._keep, self._full) / arm.cost

@@ -9,7 +9,7 @@ scores are handed in.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import pstdev
@@ -20,6 +20,7 @@ from spotlight.policies.exploration.reward_scales import (
     each_reward,
     reward_scale,
 )
+from spotlight.policies.exploration.reward_spread import Knowledge
 from spotlight.policies.exploration.selection import max_variance_subset
 
 
@@ -57,8 +58,14 @@ class ExplorationPlanner(Protocol):
     def forget(self, candidate: Candidate) -> None:
         """A preview will not be scored."""
 
+    def restrict(self, groups: Collection[int]) -> None:
+        """Only these prompt groups are given candidates from now on."""
+
     def choose(self) -> list[SeedChoice]:
         """For every prompt group the seeds to keep, from what is scored so far."""
+
+    def learnt(self) -> Knowledge:
+        """What is known now of these prompts, for the next time."""
 
 
 class UniformPlanner:
@@ -88,16 +95,19 @@ class UniformPlanner:
         self._iteration = iteration
         self._groups = groups
         self._keep = keep
-        self._limit = groups * candidates
-        self._issued = 0
+        self._candidates = candidates
+        self._left = groups * candidates
+        self._issued = [0] * groups
+        self._open: Sequence[int] = range(groups)
+        self._turn = 0
         self._weights = weights
         self._rewards: list[dict[int, tuple[float, ...]]] = [{} for _ in range(groups)]
 
     def next_chunk(self, size: int) -> list[Candidate]:
         """See `ExplorationPlanner`."""
-        numbers = range(self._issued, min(self._issued + size, self._limit))
-        self._issued += len(numbers)
-        return [self._candidate(n % self._groups, n // self._groups) for n in numbers]
+        size = max(0, min(size, self._left))
+        self._left -= size
+        return [self._issue() for _ in range(size)]
 
     def record(self, candidate: Candidate, reward: float | Sequence[float]) -> None:
         """See `ExplorationPlanner`."""
@@ -106,23 +116,36 @@ class UniformPlanner:
     def forget(self, candidate: Candidate) -> None:
         """See `ExplorationPlanner`."""
 
+    def restrict(self, groups: Collection[int]) -> None:
+        """See `ExplorationPlanner`; together they may have all that is left for all groups."""
+        self._open, self._turn = sorted(groups), 0
+
     def choose(self) -> list[SeedChoice]:
         """The max-variance subset of each group; groups that exploration did not fill are topped up
         with candidates that have no score. Several rewards are reported as their sum."""
         scale = reward_scale(([*group.values()] for group in self._rewards), self._weights)
         return [self._choose_group(group, scale) for group in range(self._groups)]
 
+    def learnt(self) -> Knowledge:
+        """Nothing: what is known changes nothing here."""
+        return Knowledge()
+
+    def _issue(self) -> Candidate:
+        group = self._open[self._turn]
+        self._turn = (self._turn + 1) % len(self._open)
+        self._issued[group] += 1
+        return self._candidate(group, self._issued[group] - 1)
+
     def _choose_group(self, group: int, scale: Sequence[float]) -> SeedChoice:
         # In the order of the candidates' numbers, so that the order of arrival changes nothing.
-        numbered = (self._candidate(group, n).seed for n in range(self._limit // self._groups))
+        most = max(self._candidates, self._issued[group])
+        numbered = (self._candidate(group, n).seed for n in range(most))
         scored = [seed for seed in numbered if seed in self._rewards[group]]
         rewards = [combined(self._rewards[group][seed], scale) for seed in scored]
         if len(scored) > self._keep:
             kept = self._select(rewards, scored)
             return SeedChoice(tuple(scored[i] for i in kept), tuple(rewards[i] for i in kept))
-        fresh = (
-            self._candidate(group, n).seed for n in range(self._limit // self._groups + self._keep)
-        )
+        fresh = (self._candidate(group, n).seed for n in range(most + self._keep))
         unscored = [seed for seed in fresh if seed not in self._rewards[group]]
         missing = self._keep - len(scored)
         return SeedChoice(

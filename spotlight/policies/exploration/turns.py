@@ -1,0 +1,69 @@
+"""Which prompt groups are explored when, where an iteration is trained in two parts.
+
+At first all groups are given what they need to be whole. Then those of the first part have their
+share, and at last those of the later part, so that what is in work when training ends is still
+good for something: later groups are chosen when the first part is trained.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from spotlight.policies.exploration.planners import Candidate, ExplorationPlanner
+
+
+class Turn(NamedTuple):
+    """Some groups are given candidates until so many are handed out, those before included."""
+
+    groups: Sequence[int]
+    until: float
+
+
+class Turns:
+    """Candidates of a planner, turn by turn; the last turn is for good."""
+
+    def __init__(self, planner: ExplorationPlanner, turns: Sequence[Turn]) -> None:
+        """`turns`: at least one."""
+        self._planner = planner
+        self._turns = deque(turns)
+        self._issued = 0
+
+    def next_chunk(self, size: int) -> list[Candidate]:
+        """As of an `ExplorationPlanner`. A turn whose groups want no more is over."""
+        chunk: list[Candidate] = []
+        while len(chunk) < size:
+            wanted = min(size - len(chunk), self._turns[0].until - self._issued)
+            found = self._planner.next_chunk(int(wanted))
+            chunk += found
+            self._issued += len(found)
+            is_over = not found or self._issued >= self._turns[0].until
+            if is_over and len(self._turns) == 1:
+                break
+            if is_over:
+                self._turns.popleft()
+                self._planner.restrict(self._turns[0].groups)
+        return chunk
+
+
+def turns_of(groups: int, keep: int, in_time: int, in_all: int) -> list[Turn]:
+    """The turns of the groups of an iteration that is trained in two parts, of half of them each.
+
+    Args:
+        keep: candidates that a group needs to be whole.
+        in_time: candidates that are expected to be scored when the first part's groups are chosen:
+            later ones would be of no use to them. 0 if that is not known.
+        in_all: the same when the later groups are chosen, or 0.
+    """
+    everything = Turn(range(groups), math.inf)
+    if not (in_time and in_all):
+        return [everything]
+    whole, half = groups * keep, groups // 2
+    first = max(whole, min(in_time, (whole + in_all) // 2))
+    return [
+        Turn(everything.groups, whole),
+        Turn(range(half), first),
+        Turn(range(half, groups), math.inf),
+    ]
