@@ -14,12 +14,20 @@ from spotlight.testing.real_numerics import RealNumerics
 
 class OtherOrder(RealNumerics):
     """The same samples and advantages, shuffled before each training: they come into other updates,
-    and get other flow times and noise there."""
+    unless each part of an iteration has one of its own, and get other flow times and noise there.
+    """
 
     def trained(
-        self, iteration: int, weights: str, samples: Sequence[tuple[Row, float]], chance: str
+        self,
+        iteration: int,
+        weights: str,
+        samples: Sequence[tuple[Row, float]],
+        chance: str,
+        first: int = 0,
     ) -> Update:
         """See `Numerics`."""
-        shuffled = list(samples)
-        random.Random(f"other order {iteration}").shuffle(shuffled)
-        return super().trained(iteration, weights, shuffled, chance)
+        rng = random.Random(f"other order {iteration}")
+        parts = [list(samples[:first]), list(samples[first:])]
+        for part in parts:
+            rng.shuffle(part)
+        return super().trained(iteration, weights, [*parts[0], *parts[1]], chance, first)

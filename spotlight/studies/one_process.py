@@ -134,8 +134,10 @@ class OneProcess:
         prompts: Sequence[str],
         batches: Sequence[SampleBatch],
         advantages: Sequence[float],
+        updates: range | None = None,
     ) -> dict[str, float]:
-        """The same with advantages that are known, one per sample."""
+        """The same with advantages that are known, one per sample, and perhaps only some of the
+        `updates`."""
         samples = join_samples(list(batches))
         return self.trainer.train(
             iteration,
@@ -147,6 +149,7 @@ class OneProcess:
                 log_probs=samples.log_probs,
                 window_start=window_start(self._job, iteration),
             ),
+            updates,
         )
 
     def _rewards(self, images: np.ndarray, texts: Sequence[str]) -> list[tuple[float, ...]]:

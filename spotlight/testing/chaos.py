@@ -89,19 +89,21 @@ def scenario(seed: int, folder: Path, kinds: Sequence[FaultKind] = KINDS) -> Sce
         *(NodeSpec(f"spot-{number}", "spot", workers) for number in range(1, spot + 1)),
     )
     budget = rng.choice(["fixed", "window"])
+    reuses = seed % 3 == 1
     degrees = _DEGREES if budget == "window" else _DEGREES[2:]  # there `auto` is 1
     job = chaos_job(
         folder,
         exploration={
             "candidates": 2,
             "budget": budget,
-            "reuse": seed % 3 == 1,
+            "reuse": reuses,
             **(_POOLED if seed % 5 == 2 else {}),
         },
         checkpoint_every=rng.choice([1, 2]),
         degree=rng.choice(degrees),
         ranks=ranks,
         sharded=ranks > 1 and seed % 2 == 0,
+        updates=2 if reuses and budget == "window" else 1,  # such jobs train in two parts
     )
     faults = draw_faults(
         seed,
@@ -128,6 +130,7 @@ def chaos_job(
     degree: int | str = "auto",
     ranks: int = 1,
     sharded: bool = False,
+    updates: int = 1,
     **changes: object,
 ) -> JobSpec:
     """A small job whose prompts are in the folder."""
@@ -154,7 +157,7 @@ def chaos_job(
             "group_size": 4,
             "checkpoint_every": 1,
             "training": {
-                "updates_per_iteration": 1,
+                "updates_per_iteration": updates,
                 "rollout_decay": 0.5,
                 "ranks": ranks,
                 "sharded": sharded,

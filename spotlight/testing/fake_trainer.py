@@ -46,6 +46,8 @@ class FakeTrainer:
         self._model = model
         self._completed = order.completed
         self._weights = hardware.numerics.initial_weights(order.job)
+        self._first: list[tuple[Row, float]] = []
+        """The samples of the first part of the iteration, while those of the later are awaited."""
         self._gatherings = 0
         name = rendezvous if order.world > 1 else hardware.next_address()
         self._group = hardware.trainer_groups.join(name, order.world, order.rank, worker)
@@ -83,12 +85,17 @@ class FakeTrainer:
         sleep(hardware.times.training_s(message.iteration, len(message.samples)))
         rows = {row: sample for part in self._gather(own) for row, sample in part.items()}
         samples = [(rows[row], sample.advantage) for row, sample in enumerate(message.samples)]
+        if message.part == "first":
+            self._first = samples
+            return {}
+        first, samples = len(self._first), [*self._first, *samples]
+        self._first = []
         chance = hardware.chance(order.job_id, order.term, message.iteration)
-        update = hardware.numerics.trained(message.iteration, before, samples, chance)
+        update = hardware.numerics.trained(message.iteration, before, samples, chance, first)
         self._weights = update.weights
         self._completed += 1
         if order.rank == 0:
-            self._note(message.iteration, before, update, samples)
+            self._note(message.iteration, before, update, samples, first)
         return update.metrics
 
     def weights(self, role: Literal["rollout", "evaluation"]) -> fingerprints.Weights:
@@ -114,7 +121,12 @@ class FakeTrainer:
         return self._group.gather(self._order.rank, self._gatherings, what)
 
     def _note(
-        self, iteration: int, before: str, update: Update, samples: list[tuple[Row, float]]
+        self,
+        iteration: int,
+        before: str,
+        update: Update,
+        samples: list[tuple[Row, float]],
+        first: int,
     ) -> None:
         rows = [row for row, _ in samples]
         self._hardware.history.add(
@@ -125,6 +137,7 @@ class FakeTrainer:
             weights=before,
             after=update.weights,
             drift=update.metrics.get("drift"),
+            first=first,
             samples=tuple(
                 (row.request.id, row.weights, row.step, row.latents, advantage)
                 for row, advantage in samples

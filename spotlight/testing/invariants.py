@@ -127,10 +127,11 @@ def samples_count_once(run: Run) -> Iterable[str]:
 
 
 def advantages_come_from_these_rollouts(run: Run) -> Iterable[str]:
-    """Rewards are those of the samples themselves, never of others, never a failed scorer's."""
+    """Rewards are those of the samples themselves, never of others, never a failed scorer's. Where
+    an iteration is trained in two parts the first one's are scaled by what was chosen by then."""
     training = run.scenario.job.training
     for train in run.history.all("train"):
-        rows = train["samples"]
+        rows, first = train["samples"], train["first"]
         expected = group_advantages(
             [fingerprints.reward(row[3]) for row in rows],
             [int(row[0].split("/")[3]) for row in rows],
@@ -138,9 +139,26 @@ def advantages_come_from_these_rollouts(run: Run) -> Iterable[str]:
             std=training.advantage_std,
             clip=training.advantage_clip,
         )
-        for row, advantage in zip(rows, expected, strict=True):
+        for row, advantage in zip(rows[first:], expected[first:], strict=True):
             if abs(row[4] - advantage) > 1e-9:
                 yield f"the advantage of {row[0]} is {row[4]}, not {advantage}"
+        scales = [
+            row[4] / advantage
+            for row, advantage in zip(rows[:first], expected[:first], strict=True)
+            if abs(advantage) > 1e-9 and abs(row[4]) < training.advantage_clip
+        ]
+        if scales and not 0 < max(scales) <= min(scales) * (1 + 1e-6):
+            first_ones = [row[4] for row in rows[:first]]
+            yield f"advantages {first_ones} of iteration {train['iteration']} have several scales"
+
+
+def later_samples_are_of_whole_groups(run: Run) -> Iterable[str]:
+    """Where an iteration is trained in two parts, no prompt group is in both."""
+    for train in run.history.all("train"):
+        groups = [row[0].split("/")[3] for row in train["samples"]]
+        both = set(groups[: train["first"]]) & set(groups[train["first"] :])
+        if both:
+            yield f"group {min(both)} of iteration {train['iteration']} is in both parts"
 
 
 def groups_share_their_settings(run: Run) -> Iterable[str]:
@@ -346,6 +364,7 @@ INVARIANTS: tuple[Callable[[Run], Iterable[str]], ...] = (
     only_little_moved_weights_reuse_previews,
     samples_count_once,
     advantages_come_from_these_rollouts,
+    later_samples_are_of_whole_groups,
     groups_share_their_settings,
     iterations_are_trained_in_order,
     little_is_denoised_again,

@@ -35,7 +35,12 @@ class Numerics(Protocol):
         """Of finished samples, in [0, 1]. Raises `ScoringError`."""
 
     def trained(
-        self, iteration: int, weights: str, samples: Sequence[tuple[Row, float]], chance: str
+        self,
+        iteration: int,
+        weights: str,
+        samples: Sequence[tuple[Row, float]],
+        chance: str,
+        first: int = 0,
     ) -> Update:
         """The optimizer steps of an iteration on these (sample, advantage), in this order; every
         rank of a job asks for the same.
@@ -43,6 +48,8 @@ class Numerics(Protocol):
         Args:
             weights: those that are trained; they made the samples, or those before them did.
             chance: see `fingerprints.trained`.
+            first: so many of the samples, in front, are those of the first part; 0 where the
+                iteration is trained in one.
 
         Raises `SpotlightError`.
         """
@@ -60,7 +67,12 @@ class Fingerprints:
         return tuple(fingerprints.reward(row.latents) for row in rows)
 
     def trained(
-        self, iteration: int, weights: str, samples: Sequence[tuple[Row, float]], chance: str
+        self,
+        iteration: int,
+        weights: str,
+        samples: Sequence[tuple[Row, float]],
+        chance: str,
+        first: int = 0,
     ) -> Update:
         """See `Numerics`."""
         after = fingerprints.trained(weights, names(samples), chance)

@@ -20,6 +20,7 @@ from torch import Tensor
 from spotlight.diffusion.samplers import SampleBatch
 from spotlight.errors import SpotlightError
 from spotlight.jobs import JobSpec
+from spotlight.policies.training_parts import Part, updates_of
 from spotlight.studies.one_process import OneProcess
 from spotlight.testing import fingerprints
 from spotlight.testing.fingerprints import Row
@@ -85,13 +86,18 @@ class RealNumerics:
         return tuple(self._rewards[row.latents] for row in rows)
 
     def trained(
-        self, iteration: int, weights: str, samples: Sequence[tuple[Row, float]], chance: str
+        self,
+        iteration: int,
+        weights: str,
+        samples: Sequence[tuple[Row, float]],
+        chance: str,
+        first: int = 0,
     ) -> Update:
         """See `Numerics`. Whoever asks for the same update again is told what came of it. Raises
         also `CannotCompute`."""
         after = fingerprints.trained(weights, names(samples), chance)
         if after not in self._updates:
-            self._updates[after] = Update(after, self._train(iteration, weights, samples))
+            self._updates[after] = Update(after, self._train(iteration, weights, samples, first))
             self._newest = after
             self._sampled_by = {after, weights} if self._job.exploration.reuse else {after}
             self._samples = {
@@ -121,19 +127,27 @@ class RealNumerics:
         self.images += len(rows)
 
     def _train(
-        self, iteration: int, weights: str, samples: Sequence[tuple[Row, float]]
+        self, iteration: int, weights: str, samples: Sequence[tuple[Row, float]], first: int
     ) -> dict[str, float]:
         if weights != self._newest:
             raise CannotCompute(
                 f"iteration {iteration} was trained with other samples or in another order before;"
                 " run this job with a RealNumerics of its own"
             )
-        rows = [row for row, _ in samples]
+        if not first:
+            return self._update(iteration, "whole", samples)
+        self._update(iteration, "first", samples[:first])
+        return self._update(iteration, "rest", samples[first:])
+
+    def _update(
+        self, iteration: int, part: Part, samples: Sequence[tuple[Row, float]]
+    ) -> dict[str, float]:
         return self._engine.update(
             iteration,
-            [row.request.prompt for row in rows],
-            [self._samples[row.latents][1] for row in rows],
+            [row.request.prompt for row, _ in samples],
+            [self._samples[row.latents][1] for row, _ in samples],
             [advantage for _, advantage in samples],
+            updates_of(part, self._job.training.updates_per_iteration),
         )
 
     def _keep_weights(self) -> None:

@@ -99,6 +99,10 @@ class Trainer:
         self._reference = values.clone() if training.kl > 0 else None
         self._reuse = reuse
         self._updates = 0
+        self._began: Tensor | None = None
+        """The rollout weights that the iteration began with, while later updates are awaited."""
+        self._reports: list[dict[str, float]] = []
+        """Of the updates of the iteration."""
         if iterations is None and training.learning_rate_schedule != "constant":
             raise ValueError(f"iterations: a {training.learning_rate_schedule} rate needs them")
         self._job_updates = (iterations or 1) * training.updates_per_iteration
@@ -109,18 +113,27 @@ class Trainer:
         """Optimizer steps taken so far."""
         return self._updates
 
-    def train(self, iteration: int, batch: TrainingBatch) -> dict[str, float]:
-        """Take the optimizer steps of one iteration; the model then holds the newest weights.
+    def train(
+        self, iteration: int, batch: TrainingBatch, updates: range | None = None
+    ) -> dict[str, float]:
+        """Take optimizer steps of one iteration; the model then holds the newest weights.
 
         Every rank is given the whole batch and takes its share; of the rows of others (all but its
-        `own_samples`) only the shape matters. Returns means over the updates:
+        `own_samples`) only the shape matters. Returns means over the iteration's updates:
         `loss`, `grad_norm` (before clipping), `learning_rate` and the metrics of the loss; those
         also for the first update alone, as `first_*`.
+
+        Args:
+            updates: those that the batch is for, all of the iteration by default. Later ones must
+                follow before anything else; until the last is taken nothing is returned, and the
+                old policy stays that of the iteration's beginning.
 
         Raises `TrainingDiverged`, `LossFailed`, `TransportError`, and `ValueError` when the batch
         does not fit.
         """
         training, weights = self._training, self._weights
+        updates = range(training.updates_per_iteration) if updates is None else updates
+        is_last = updates.stop == training.updates_per_iteration
         forwards = Forwards(
             self._model,
             self._sampler,
@@ -128,23 +141,35 @@ class Trainer:
             micro_batch=training.micro_batch,
             fixed=replays(self._loss.samplers),
         )
-        hands = self._hands(iteration, len(batch))
-        terms = [self._terms(iteration, update, batch, hand) for update, hand in enumerate(hands)]
+        hands = self._hands(iteration, len(batch), updates)
+        terms = [
+            self._terms(iteration, update, batch, hand)
+            for update, hand in zip(updates, hands, strict=False)
+        ]
         passes = [forwards.passes(update) for update in terms]
         most = self._weights.most_passes(passes)
         idle = [all_of_them - own for all_of_them, own in zip(most, passes, strict=True)]
-        old = self._old_velocities(forwards, terms, idle)
+        if updates.start == 0:
+            self._reports = []
+            self._began = None if is_last else self._rollout_values.clone()
+        began = self._rollout_values if updates.start == 0 else self._began
+        assert began is not None, "the first updates of the iteration came before these"
+        old = self._old_velocities(forwards, terms, idle, began, is_first=updates.start == 0)
         reference = self._velocities(forwards, terms, idle, self._reference)
-        sampled = self._few_velocities(forwards, terms[0]) if self._reuse else None
+        measures_drift = self._reuse and is_last
+        sampled = self._few_velocities(forwards, terms[0], began) if measures_drift else None
         weights.install(weights.values)
-        reports = []
-        for update, hand in enumerate(hands):
+        for place, hand in enumerate(hands):
             share = len(hand[self._rank :: self._world]) / len(hand)
             means = self._accumulate(
-                forwards, terms[update], old[update], reference[update], share, idle[update]
+                forwards, terms[place], old[place], reference[place], share, idle[place]
             )
-            reports.append(self._step(f"iteration {iteration}, update {update}", means))
+            where = f"iteration {iteration}, update {updates.start + place}"
+            self._reports.append(self._step(where, means))
         weights.drop_gradients()
+        if not is_last:
+            return {}
+        self._began = None
         if self._old is not None:
             decay = rollout_decay(
                 self._updates,
@@ -153,17 +178,20 @@ class Trainer:
                 growth=training.rollout_decay_growth,
             )
             self._old.lerp_(weights.values, 1 - decay)
+        reports = self._reports
         report = {name: sum(r[name] for r in reports) / len(reports) for name in reports[0]}
         report |= {f"first_{name}": reports[0][name] for name in self._loss.metrics}
         if sampled is not None:
-            moved = self._few_velocities(forwards, terms[0])
+            moved = self._few_velocities(forwards, terms[0], self._rollout_values)
             report["drift"] = self._relative_change(sampled, moved)
             weights.install(weights.values)
         return report
 
-    def own_samples(self, iteration: int, count: int) -> list[int]:
-        """Which samples of an iteration's `count` this rank trains on, in canonical order."""
-        hands = self._hands(iteration, count)
+    def own_samples(self, iteration: int, count: int, updates: range | None = None) -> list[int]:
+        """Which of the `count` samples of these updates (all by default) this rank trains on, in
+        canonical order."""
+        updates = range(self._training.updates_per_iteration) if updates is None else updates
+        hands = self._hands(iteration, count, updates)
         return sorted(sample for hand in hands for sample in hand[self._rank :: self._world])
 
     def rollout_state(self) -> dict[str, Tensor]:
@@ -254,9 +282,10 @@ class Trainer:
             roles["reference"] = self._reference
         return roles
 
-    def _hands(self, iteration: int, count: int) -> list[list[int]]:
+    def _hands(self, iteration: int, count: int, updates: range) -> list[list[int]]:
         """The samples of every update."""
-        return deal(count, self._training.updates_per_iteration, key(self._seed, iteration))
+        which = (iteration, updates.start) if updates.start else (iteration,)
+        return deal(count, len(updates), key(self._seed, *which))
 
     def _terms(
         self, iteration: int, update: int, batch: TrainingBatch, hand: Sequence[int]
@@ -267,17 +296,25 @@ class Trainer:
         return self._loss.terms(batch, samples, keys)
 
     def _old_velocities(
-        self, forwards: Forwards, terms: Sequence[Terms], idle: Sequence[int]
+        self,
+        forwards: Forwards,
+        terms: Sequence[Terms],
+        idle: Sequence[int],
+        began: Tensor,
+        *,
+        is_first: bool,
     ) -> list[Passes]:
-        """The sampling weights' velocities for every update, taken before the first one.
+        """The velocities for every update of the sampling weights that the iteration `began` with,
+        taken before the first of these updates.
 
-        While the sampling weights are the newest, the first update needs no pass of its own.
+        While the sampling weights are the newest, the first update of an iteration needs no pass of
+        its own.
         """
         if not self._loss.uses_old_policy:
             return [None] * len(terms)
-        if self._old is not None:
-            return self._velocities(forwards, terms, idle, self._old)
-        return [None, *self._velocities(forwards, terms[1:], idle[1:], self._weights.values)]
+        if self._old is not None or not is_first:
+            return self._velocities(forwards, terms, idle, began)
+        return [None, *self._velocities(forwards, terms[1:], idle[1:], began)]
 
     @torch.no_grad()
     def _velocities(
@@ -298,13 +335,13 @@ class Trainer:
                 forwards.idle(update)
         return found
 
-    def _few_velocities(self, forwards: Forwards, terms: Terms) -> Tensor:
-        """Those that the rollout weights give for the first of these rows, float64; none of a rank
+    def _few_velocities(self, forwards: Forwards, terms: Terms, values: Tensor) -> Tensor:
+        """Those that the weights `values` give for the first of these rows, float64; none of a rank
         that has no rows."""
         rows = torch.arange(min(len(terms), self._training.micro_batch))
         few, own = terms.select(rows, torch.device("cpu")), min(len(rows), 1)
         (most,) = self._weights.most_passes([own])
-        (passes,) = self._velocities(forwards, [few], [most - own], self._rollout_values)
+        (passes,) = self._velocities(forwards, [few], [most - own], values)
         return torch.cat([torch.zeros(0), *(each.flatten() for each in passes or ())]).double()
 
     def _relative_change(self, before: Tensor, after: Tensor) -> float:

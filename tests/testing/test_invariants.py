@@ -102,6 +102,29 @@ def test_an_advantage_that_is_not_of_the_rollouts_is_noticed(run: Run) -> None:
     assert violations(invariants.advantages_come_from_these_rollouts, run)
 
 
+def test_the_first_part_may_be_scaled_by_what_was_chosen_by_then(run: Run) -> None:
+    rows: Any = run.history.all("train")[0]["samples"]
+    first = len(rows) // 2
+    for scales, noticed in (([0.8] * first, False), ([0.8, *[0.7] * (first - 1)], True)):
+        changed = [(*row[:4], row[4] * by) for row, by in zip(rows, scales, strict=False)]
+        alter(run.history, "train", 0, samples=(*changed, *rows[first:]), first=first)
+        assert bool(violations(invariants.advantages_come_from_these_rollouts, run)) == noticed
+
+
+def test_the_later_part_may_not(run: Run) -> None:
+    rows: Any = run.history.all("train")[0]["samples"]
+    first = len(rows) // 2
+    changed = [(*row[:4], row[4] * 0.8) for row in rows[first:]]
+    alter(run.history, "train", 0, samples=(*rows[:first], *changed), first=first)
+    assert violations(invariants.advantages_come_from_these_rollouts, run)
+
+
+def test_a_group_in_both_parts_is_noticed(run: Run) -> None:
+    assert not violations(invariants.later_samples_are_of_whole_groups, run)
+    alter(run.history, "train", 0, first=3)
+    assert violations(invariants.later_samples_are_of_whole_groups, run)
+
+
 @pytest.mark.parametrize(
     ("told", "on_its_way", "noticed"), [(3, False, True), (3, True, False), (4, False, False)]
 )

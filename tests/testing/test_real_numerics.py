@@ -15,7 +15,7 @@ from spotlight.jobs import JobSpec
 from spotlight.studies.one_process import OneProcess
 from spotlight.testing import fingerprints
 from spotlight.testing.fingerprints import Row
-from spotlight.testing.real_numerics import CannotCompute, RealNumerics
+from spotlight.testing.real_numerics import CannotCompute, RealNumerics, _each
 from spotlight.types import Request, SamplingSettings
 from tests.studies.small_run import Brightness, small_job
 
@@ -106,6 +106,20 @@ def test_training_is_that_of_the_job_s_trainer(changes: dict[str, Any]) -> None:
         again = numerics.rewards(rows(weights, how, pairs(), kind))
         scored = engine.scored(state, pairs(), how)
         assert list(again) == [reward for part in scored for reward in part.scores]
+
+
+def test_the_two_parts_of_an_iteration_are_trained_one_after_the_other() -> None:
+    job = small_job(training={"updates_per_iteration": 2, "rollout_decay": 0.5})
+    numerics, engine = RealNumerics(job), OneProcess(job)
+    initial, settings = numerics.initial_weights(job), rollout_settings(job, 0)
+    samples = list(zip(rollout(numerics, job, initial), ADVANTAGES, strict=True))
+    found = numerics.trained(0, initial, samples, "", first=4)
+    made = engine.scored(engine.trainer.rollout_state(), pairs(), settings)
+    batches = [batch for part in made for batch in _each(part.batch)]
+    prompts = [prompt for prompt, _ in pairs()]
+    assert engine.update(0, prompts[:4], batches[:4], ADVANTAGES[:4], range(1)) == {}
+    expected = engine.update(0, prompts[4:], batches[4:], ADVANTAGES[4:], range(1, 2))
+    assert found.metrics == expected
 
 
 def test_whoever_does_the_same_again_is_answered_without_computing(

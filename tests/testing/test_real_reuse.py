@@ -29,9 +29,14 @@ class Watched(RealNumerics):
         """For each iteration the weights before it, its samples, and what it came to."""
 
     def trained(
-        self, iteration: int, weights: str, samples: Sequence[tuple[Row, float]], chance: str
+        self,
+        iteration: int,
+        weights: str,
+        samples: Sequence[tuple[Row, float]],
+        chance: str,
+        first: int = 0,
     ) -> Update:
-        update = super().trained(iteration, weights, samples, chance)
+        update = super().trained(iteration, weights, samples, chance, first)
         if iteration == len(self.trained_on):  # each rank asks
             self.trained_on.append((weights, [row for row, _ in samples], update))
         return update

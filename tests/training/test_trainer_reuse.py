@@ -90,3 +90,56 @@ def test_older_samples_without_a_number_for_a_probability_change_nothing():
     with pytest.raises(TrainingDiverged, match="loss nan"):
         trainer.train(0, older)
     assert same_bits(trainer.rollout_state(), before)
+
+
+class TestAnIterationInTwoParts:
+    """Later updates are of samples that were not known when the first ones were taken."""
+
+    FIRST, REST = range(1), range(1, 2)
+
+    def halves(self, sampler):
+        return make_batch(FakeModel(), sampler), make_batch(FakeModel(seed=3), sampler)
+
+    @pytest.mark.parametrize("decay", [0.0, 0.5])
+    @pytest.mark.parametrize(("rule", "sampler"), [(NFT, SAMPLER), (GRPO, NOISY)])
+    def test_the_old_policy_of_the_later_part_is_that_of_the_beginning(self, rule, sampler, decay):
+        training = msgspec.structs.replace(rule, rollout_decay=decay)
+        first, rest = self.halves(sampler)
+        trainer = build(training, sampler)
+        began = trainer.rollout_state()
+        asked = []
+        few = trainer._velocities
+
+        def noted(forwards, terms, idle, values):
+            asked.append(None if values is None else values.clone())
+            return few(forwards, terms, idle, values)
+
+        trainer._velocities = noted
+        assert trainer.train(4, first, self.FIRST) == {}
+        assert not same_bits(trainer._weights.published(trainer._weights.values), began)
+        asked.clear()
+        trainer.train(4, rest, self.REST)
+        old = next(values for values in asked if values is not None)
+        assert same_bits(trainer._weights.published(old), began)
+
+    def test_the_report_of_the_last_part_is_of_all_updates(self):
+        first, rest = self.halves(SAMPLER)
+        trainer = build(NFT, SAMPLER)
+        trainer.train(4, first, self.FIRST)
+        early = dict(trainer._reports[0])
+        report = trainer.train(4, rest, self.REST)
+        assert report["loss"] == pytest.approx((early["loss"] + trainer._reports[1]["loss"]) / 2)
+        assert report["drift"] > 0
+
+    def test_the_weights_of_the_beginning_are_not_kept_for_longer(self):
+        trainer = build(NFT, SAMPLER)
+        first, rest = self.halves(SAMPLER)
+        trainer.train(4, first, self.FIRST)
+        trainer.train(4, rest, self.REST)
+        assert trainer._began is None
+
+    def test_each_part_has_its_own_samples_dealt_out(self):
+        trainer = build(NFT, SAMPLER)
+        assert trainer.own_samples(4, 8, self.FIRST) == list(range(8))
+        assert trainer._hands(4, 8, self.FIRST) != trainer._hands(4, 8, self.REST)
+        assert len(trainer._hands(4, 8, self.REST)) == 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from spotlight.actors.protocol.down import WeightsOffer
 from spotlight.jobs import JobSpec
+from spotlight.policies.training_parts import Part
 from spotlight.transport.control import Message
 from spotlight.types import BundleOffer, Record, StoreEndpoint
 
@@ -88,13 +89,15 @@ class SaveState(Message, frozen=True):
 
 
 class Train(Message, frozen=True):
-    """One iteration's samples in canonical order, the same for every rank; and what a rank must
-    take from its weights before it changes them, as the orders that say so may have been lost.
+    """The samples of an iteration, or of a part of it, in canonical order, the same for every rank;
+    and what a rank must take from its weights before it changes them, as the orders that say so may
+    have been lost.
     """
 
     iteration: int
     window_start: int
     samples: tuple[TrainingSample, ...]
+    part: Part = "whole"
     publish: Publish | None = None
     save: SaveState | None = None
 
@@ -114,11 +117,13 @@ class ExportModel(Message, frozen=True):
 
 
 class TrainedIteration(Record, frozen=True):
-    """The result of an iteration's optimizer steps."""
+    """The result of the optimizer steps of an iteration, or of a part of it."""
 
     iteration: int
     metrics: dict[str, float]
+    """Of the whole iteration, once its last part is trained; empty before."""
     seconds: float
+    part: Part = "whole"
 
 
 class SavedState(Record, frozen=True):

@@ -203,8 +203,9 @@ class Trainer(Protocol):
         ...
 
     def train(self, message: Train, bundles: Mapping[str, bytes]) -> dict[str, float]:
-        """Take the optimizer steps of an iteration; `bundles` are the wanted ones, by key. Returns
-        the metrics. Raises `SpotlightError`, `ValueError` or `RuntimeError`.
+        """Take the optimizer steps of an iteration, or of a part of it; `bundles` are the wanted
+        ones, by key. Returns the metrics of the whole iteration, or nothing before its last part.
+        Raises `SpotlightError`, `ValueError` or `RuntimeError`.
         """
         ...
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from spotlight.actors.protocol import StartTrainer, Train
 from spotlight.diffusion.checkpoints import with_own_transformer
 from spotlight.diffusion.model import DiffusionModel
+from spotlight.policies.training_parts import updates_of
 from spotlight.timings import WorkerTimings
 from spotlight.training.checkpoints import State
 from spotlight.training.state_files import StateFile, StateFiles
@@ -58,6 +59,7 @@ class TorchTrainer:
             gc.collect()  # an earlier one holds on to itself by its hooks
             model = with_own_transformer(model, job.model)
         self._model = model
+        self._updates = job.training.updates_per_iteration
         self._group = None
         if order.world > 1:
             host, _, port = rendezvous.rpartition(":")
@@ -109,7 +111,8 @@ class TorchTrainer:
         tensors = {key: unpack(data) for key, data in bundles.items()}
         batch = assemble(message, self._own_rows(message), tensors)
         try:
-            return self._trainer.train(message.iteration, batch)
+            updates = updates_of(message.part, self._updates)
+            return self._trainer.train(message.iteration, batch, updates)
         finally:
             # Whoever denoises next has no use for them, also where training failed half-way.
             self._model.transformer.zero_grad()
@@ -131,7 +134,8 @@ class TorchTrainer:
 
     def _own_rows(self, message: Train) -> list[int]:
         """At least one, which gives the shapes."""
-        return self._trainer.own_samples(message.iteration, len(message.samples)) or [0]
+        updates = updates_of(message.part, self._updates)
+        return self._trainer.own_samples(message.iteration, len(message.samples), updates) or [0]
 
 
 def assemble(

@@ -41,16 +41,24 @@ class Training:
     trainer: Trainer
     completed: int
     """Iterations trained, with those of the state that it began from."""
+    begun: bool = False
+    """The first part of the next one is trained, too."""
     given_up: bool = False
     """Others are the trainer ranks now."""
 
-    def require_completed(self, iterations: int, what: str) -> None:
-        """In the accelerator's thread, so that nothing comes between this and what it is about."""
+    def require_completed(self, iterations: int, what: str, *, begun: bool = False) -> None:
+        """In the accelerator's thread, so that nothing comes between this and what it is about.
+        `begun`: the first part of the next iteration is to be trained, too."""
         if self.given_up:
             raise SpotlightError(f"asked to {what} iteration {iterations}, but it was given up")
         if self.completed != iterations:
             raise SpotlightError(
                 f"asked to {what} iteration {iterations}, but {self.completed} are trained"
+            )
+        if self.begun != begun:
+            parts = "the first part" if self.begun else "no part"
+            raise SpotlightError(
+                f"asked to {what} iteration {iterations}, but {parts} of the next one is trained"
             )
 
 
@@ -90,7 +98,7 @@ class TrainerOutputs:
         """Leave the state of training in stores, unless the rank has trained on since."""
 
         def copy() -> State | None:
-            if training.completed > message.iteration:
+            if training.completed + training.begun > message.iteration:
                 return None  # another coordinator had it trained on
             training.require_completed(message.iteration, "save")
             return training.trainer.state()

@@ -11,7 +11,8 @@ Invariants:
   last (a coordinator may have come back meanwhile); the last one of each kind is answered from
   memory, with the same report.
 - What is trained, published or saved next is named by how many iterations are trained; an order
-  that names another number is refused.
+  that names another number is refused. Between the two parts of an iteration only the second one is
+  trained, and nothing is published or saved.
 - Nothing that was begun for ranks that were given up since is ever answered.
 - It obeys nobody but the runner of its job, and leaves everything in stores.
 """
@@ -166,7 +167,8 @@ class TrainerRank(Actor):
         if message.save is not None:
             await self.on_save(message.save)
         self._latest = message
-        self._obey(("train", message.iteration), lambda: self._train(training, message))
+        kind = f"train {message.part}"  # also the first part is answered from memory, after both
+        self._obey((kind, message.iteration), lambda: self._train(training, message))
 
     @handles(Publish, only=_from_runner)
     async def on_publish(self, message: Publish) -> None:
@@ -285,16 +287,19 @@ class TrainerRank(Actor):
         started = loop.time()
 
         def train(bundles: dict[str, bytes]) -> dict[str, float]:
-            training.require_completed(message.iteration, "train after")
+            begun = message.part == "rest"
+            training.require_completed(message.iteration, "train after", begun=begun)
             with self._shared.training(training.model):
                 metrics = training.trainer.train(message, bundles)
-            training.completed += 1
+            training.begun = message.part == "first"
+            training.completed += not training.begun
             return metrics
 
         with self._context.busy("train", f"iteration {message.iteration}"):
             bundles = await self._fetch_samples(training.trainer, message)
             metrics = await self._context.on_accelerator(lambda: train(bundles))
-        trained = TrainedIteration(message.iteration, metrics, loop.time() - started)
+        seconds = loop.time() - started
+        trained = TrainedIteration(message.iteration, metrics, seconds, message.part)
         return msgspec.structs.replace(self._report(), trained=trained)
 
     async def _fetch_samples(self, trainer: Trainer, message: Train) -> dict[str, bytes]:
@@ -303,8 +308,8 @@ class TrainerRank(Actor):
         """
 
         async def attempt() -> dict[str, bytes]:
-            latest = self._latest
-            again = latest is not None and latest.iteration == message.iteration
+            latest, what = self._latest, (message.iteration, message.part)
+            again = latest is not None and (latest.iteration, latest.part) == what
             offers = trainer.wants(latest if latest is not None and again else message)
             data = await asyncio.gather(*map(self._engine.fetch, offers))
             return {offer.key: blob for offer, blob in zip(offers, data, strict=True)}

@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -28,6 +29,7 @@ from spotlight.actors.protocol import (
     Membership,
     Publish,
     SaveState,
+    Train,
     TrainedIteration,
     TrainerReport,
 )
@@ -119,6 +121,70 @@ async def test_a_repeated_train_is_answered_from_memory(gym: Gym) -> None:
     assert len(gym.engine.trainer.batches) == 1
     await gym.tell(gym.batch(1))
     assert len(gym.engine.trainer.batches) == 2
+
+
+def part(message: Train, which: Any) -> Train:
+    return structs.replace(message, part=which)
+
+
+async def test_an_iteration_in_two_parts_is_trained_once_both_are(gym: Gym) -> None:
+    await gym.start()
+    await gym.tell(part(gym.batch(0), "first"))
+    assert await gym.completed() == 0
+    await gym.tell(part(gym.batch(0), "rest"))
+    assert await gym.completed() == 1
+    assert [(each.iteration, each.part) for each in trained(gym.runner)] == [
+        (0, "first"),
+        (0, "rest"),
+    ]
+    assert errors(gym.runner) == []
+
+
+async def test_both_parts_are_answered_from_memory_when_both_are_trained(gym: Gym) -> None:
+    """A coordinator that comes back begins with the first one."""
+    await gym.start()
+    orders = [part(gym.batch(0), "first"), part(gym.batch(0), "rest")]
+    for order in (*orders, *orders):
+        await gym.tell(order)
+    assert len(gym.engine.trainer.batches) == 2
+    assert [each.part for each in trained(gym.runner)] == ["first", "rest", "first", "rest"]
+
+
+@pytest.mark.parametrize(
+    ("before", "then", "problem"),
+    [
+        ([], "rest", "no part of the next one is trained"),
+        (["first"], "whole", "the first part of the next one is trained"),
+    ],
+)
+async def test_a_part_out_of_turn_is_refused(
+    gym: Gym, before: list[str], then: str, problem: str
+) -> None:
+    await gym.start()
+    for which in before:
+        await gym.tell(part(gym.batch(0), which))
+    trainings = len(gym.engine.trainer.batches)
+    await gym.tell(part(gym.batch(0), then))
+    assert problem in errors(gym.runner)[-1]
+    assert len(gym.engine.trainer.batches) == trainings
+
+
+async def test_nothing_is_published_between_the_two_parts_of_an_iteration(gym: Gym) -> None:
+    """The weights would be those of no iteration."""
+    await gym.start(completed=3)
+    await gym.tell(part(gym.batch(3), "first"))
+    await gym.tell(Publish(3, False, gym.store.endpoint))
+    assert "the first part of the next one is trained" in errors(gym.runner)[-1]
+
+
+async def test_a_state_that_was_asked_for_before_the_first_part_is_not_left_after_it(
+    gym: Gym,
+) -> None:
+    await gym.start(completed=3)
+    await gym.tell(part(gym.batch(3), "first"))
+    await gym.tell(SaveState(3, (gym.store.endpoint,)))
+    assert gym.engine.saved == []
+    assert errors(gym.runner) == []
 
 
 async def test_a_train_that_is_repeated_while_it_runs_is_answered_once_to_the_latest_asker(
