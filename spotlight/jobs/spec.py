@@ -33,6 +33,7 @@ from spotlight.jobs.sections import (
 )
 from spotlight.jobs.trackers import TrackerSpec, require_distinct_trackers
 from spotlight.jobs.training import TrainingSpec
+from spotlight.policies.training_parts import can_be_divided
 from spotlight.types import RequestKind
 
 
@@ -285,6 +286,14 @@ class JobSpec(Section, frozen=True, kw_only=True):
         """Prompt groups of one iteration from which exploration chooses those to train on."""
         pool = 1 if self.exploration.mode == "none" else self.exploration.prompt_pool
         return pool * self.prompts.per_iteration
+
+    @property
+    def divides_training(self) -> bool:
+        """Whether an iteration whose samples are previews is trained in two parts, and those of the
+        later one are chosen while the first is trained."""
+        explores = self.exploration.reuse and self.exploration.budget == "window"
+        prompts, updates = self.prompts.per_iteration, self.training.updates_per_iteration
+        return explores and can_be_divided(prompts, updates)
 
     @property
     def samples_per_iteration(self) -> int:

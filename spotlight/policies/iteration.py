@@ -8,6 +8,9 @@
   start -> publish 0 -> rollout 0 -> train 0 -> train 1 -> ... -> publish N     (with reuse)
                                      explore 1  publish 1, then explore 2
 
+Where the previews are the samples an iteration may be trained in two parts: the later one's samples
+are settled when the first is trained.
+
 An iteration begins when its weights are published and its seeds are chosen. With reuse the previews
 are its samples, so it need not wait for its weights: only the exploration for the next iteration
 does. Training is never more than one publication ahead. Validation runs beside
@@ -66,6 +69,20 @@ class BeginRollout:
 @dataclass(frozen=True)
 class BeginTraining:
     """Train on this iteration's samples."""
+
+    iteration: int
+
+
+@dataclass(frozen=True)
+class SettleSamples:
+    """Choose the samples of the later part of an iteration for good."""
+
+    iteration: int
+
+
+@dataclass(frozen=True)
+class GoOnTraining:
+    """Train on them."""
 
     iteration: int
 
@@ -134,6 +151,8 @@ Instruction = (
     PublishWeights
     | BeginRollout
     | BeginTraining
+    | SettleSamples
+    | GoOnTraining
     | BeginExploration
     | EndExploration
     | BeginValidation
@@ -214,6 +233,10 @@ class IterationMachine:
             elif self.schedule.explores == "never":
                 self._chosen = following
         return instructions
+
+    def first_trained(self, iteration: int) -> list[Instruction]:
+        """All ranks have taken the optimizer steps of the first part of an iteration."""
+        return [SettleSamples(iteration), GoOnTraining(iteration)]
 
     def trained(self, iteration: int) -> list[Instruction]:
         """All ranks have taken their optimizer steps."""

@@ -4,7 +4,7 @@ that their world says."""
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -55,7 +55,8 @@ class FakeTrainer:
     start: StartTrainer
     completed: int
     running: Train | None = None
-    trained: TrainedIteration | None = None
+    trained: dict[tuple[int, str], TrainedIteration] = field(default_factory=dict)
+    """By iteration and part."""
     published: int = -1
     saved: SavedState | None = None
     asker: ActorRef | None = None
@@ -260,10 +261,13 @@ class FakeWorker(Actor):
         trainer = self.trainer
         assert trainer is not None
         trainer.asker = self.sender
-        if trainer.trained is not None and trainer.trained.iteration == message.iteration:
-            self._answer(trainer.report(trained=trainer.trained))
+        done = trainer.trained.get((message.iteration, message.part))
+        if done is not None:
+            self._answer(trainer.report(trained=done))
         elif trainer.running is None:
             assert message.iteration == trainer.completed, "in order, and none twice"
+            began = (message.iteration, "first") in trainer.trained
+            assert began == (message.part == "rest"), "a part follows the other"
             trainer.running = message
             self.world.trained.append(message)
             self.run_task(self._train(trainer, message))
@@ -271,13 +275,16 @@ class FakeWorker(Actor):
             assert _batch(trainer.running) == _batch(message), "the same again, as it may be lost"
 
     async def _train(self, trainer: FakeTrainer, message: Train) -> None:
-        await asyncio.sleep(self.world.train_s)
-        metrics = {"loss": 0.5, "drift": self.world.drift}
-        trainer.trained = TrainedIteration(message.iteration, metrics, self.world.train_s)
+        part = message.part
+        seconds = self.world.train_s / (1 if part == "whole" else 2)
+        await asyncio.sleep(seconds)
+        metrics = {} if part == "first" else {"loss": 0.5, "drift": self.world.drift}
+        trained = TrainedIteration(message.iteration, metrics, seconds, part)
+        trainer.trained[message.iteration, part] = trained
         trainer.running = None
-        trainer.completed += 1
+        trainer.completed += part != "first"
         if trainer is self.trainer:
-            self._answer(trainer.report(trained=trainer.trained))
+            self._answer(trainer.report(trained=trained))
 
     @handles(Publish)
     async def on_publish(self, message: Publish) -> None:
@@ -285,6 +292,7 @@ class FakeWorker(Actor):
         self.trainer.asker = self.sender
         if message.version != self.trainer.published:  # else it is remembered, or under way
             assert message.version == self.trainer.completed, (message.version, self.trainer)
+            assert (message.version, "first") not in self.trainer.trained, "half-trained weights"
             self.trainer.published = message.version
         self.world.published.append(message.version)
         version, rank = f"weights/{message.version:06d}", self.trainer.start.rank

@@ -14,6 +14,7 @@ CALLS = {
     step.PublishWeights: ("weights_published", lambda done: [done.version]),
     step.BeginRollout: ("rolled_out", lambda done: [done.iteration]),
     step.BeginTraining: ("trained", lambda done: [done.iteration]),
+    step.GoOnTraining: ("trained", lambda done: [done.iteration]),
     step.EndExploration: ("explored", lambda done: [done.iteration]),  # see `Run.happen`
     step.BeginValidation: ("validation_done", lambda done: [done.version]),
     step.SaveProgress: ("progress_saved", lambda done: [done.completed]),
@@ -48,6 +49,8 @@ class Run:
     validating: frozenset[int] = frozenset()
     reused: frozenset[int] = frozenset()
     """Iterations whose previews are their samples."""
+    divided: frozenset[int] = frozenset()
+    """Iterations that are trained in two parts."""
     pending: list[Instruction] = field(default_factory=list)
     log: list[Instruction] = field(default_factory=list)
     published: set[int] = field(default_factory=set)
@@ -86,7 +89,9 @@ class Run:
                 self.on_record.add(version)
             case step.SaveProgress(completed):
                 self.saved.add(completed)
-        if isinstance(done, step.EndExploration):
+        if isinstance(done, step.BeginTraining) and done.iteration in self.divided:
+            self.take(self.machine.first_trained(done.iteration))
+        elif isinstance(done, step.EndExploration):
             there = done.iteration in self.reused
             self.take(self.machine.explored(done.iteration, samples_are_there=there))
         else:
@@ -110,6 +115,8 @@ class Run:
                 assert not any(isinstance(open, step.BeginRollout) for open in self.pending)
             case step.BeginTraining(iteration):
                 assert step.BeginRollout(iteration) in self.log
+            case step.GoOnTraining(iteration):
+                assert self.log[-1] == step.SettleSamples(iteration)
             case step.BeginExploration(iteration):
                 if self.schedule.explores == "fresh":
                     assert iteration in self.published, "explored before there are fresh weights"
@@ -190,6 +197,12 @@ def check_whole_run(run: Run) -> None:
             kind(iteration)
             for iteration in range(first, schedule.iterations)
             for kind in (step.BeginRollout, step.BeginTraining, step.RecordIteration)
+        ),
+        *(
+            kind(iteration)
+            for iteration in range(first, schedule.iterations)
+            if iteration in run.divided
+            for kind in (step.SettleSamples, step.GoOnTraining)
         ),
         *(
             kind(iteration)
@@ -284,6 +297,18 @@ def test_every_order_of_events_does_everything_once_and_finishes(schedule):
 def test_every_order_of_events_finishes_when_previews_are_the_samples(schedule, reused):
     endings = 0
     for run in every_ending(Run(schedule, reused=frozenset(reused))):
+        if not run.pending:
+            check_whole_run(run)
+            endings += 1
+    assert endings > 0
+
+
+@pytest.mark.parametrize("schedule", [s for s in SCHEDULES if s.explores == "ahead"], ids=named)
+def test_every_order_of_events_finishes_when_iterations_are_trained_in_two_parts(schedule):
+    """The weights of the one before may be published before or after the first part is trained."""
+    reused = frozenset({1, 2})
+    endings = 0
+    for run in every_ending(Run(schedule, reused=reused, divided=reused)):
         if not run.pending:
             check_whole_run(run)
             endings += 1

@@ -50,6 +50,9 @@ class Explored(Record, frozen=True, tag=True):
     reused: tuple[int, ...] = ()
     """Prompt groups whose previews are the samples, as they are: they were made with the weights of
     the iteration before."""
+    later: tuple[int, ...] = ()
+    """Of these, the ones that the later updates train on: others of their previews may still be
+    chosen while the first updates are taken. Empty where an iteration is trained in one part."""
     scale: tuple[float, ...] = ()
     """What each reward of a preview was multiplied with before they were summed; empty where
     nothing was previewed."""

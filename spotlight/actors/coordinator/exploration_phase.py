@@ -75,7 +75,8 @@ class ExplorationPhase:
         version = iteration if self._job.exploration.weights == "fresh" else iteration - 1
         plan = progress.exploration.plan(iteration, version, prompts, window_s)
         progress.metrics.exploration_share = plan.share
-        self._follow(self._explorer.start(plan, self._now()))
+        withdrawn = self._requests.withdraw("preview")  # of the iteration that is trained, if any
+        self._follow(self._explorer.start(plan, self._now(), withdrawn=withdrawn))
 
     def end(self, iteration: int) -> None:
         """Choose now, or when the fixed budget is spent; where previews are trained on, as soon as
@@ -84,19 +85,38 @@ class ExplorationPhase:
         waits, withdrawn = NONE, list[Request]()
         if reuses and self._job.exploration.budget == "window":
             withdrawn = self._requests.withdraw("preview")
-            waits = patience(
-                self._job.samples_per_iteration,
-                self._explorer.whole,
-                self._explorer.scored,
-                self._requests.arrivals("preview"),
-                self._phase.seconds,
-            )
+            if not self._explorer.is_whole:
+                waits = patience(
+                    self._job.samples_per_iteration,
+                    self._explorer.whole,
+                    self._explorer.scored,
+                    self._requests.arrivals("preview"),
+                    self._phase.seconds,
+                )
         orders = self._explorer.stop(
-            iteration, self._now(), reuses=reuses, patience=waits, withdrawn=withdrawn
+            iteration,
+            self._now(),
+            reuses=reuses,
+            patience=waits,
+            withdrawn=withdrawn,
+            first_part_s=self._progress.window.predict() / 2,
         )
         self._follow(orders)
         if waits.limit_s:
             asyncio.get_running_loop().call_later(waits.limit_s, self._in_turn, self._go_on)
+
+    def settle(self, iteration: int) -> bool:
+        """The first part of the iteration is trained: whether other samples of the later one are
+        chosen since. That is on record then."""
+        orders = self._explorer.settle(iteration)
+        explored = orders.explored
+        if explored is None:
+            return False
+        self.previews += explored.previews - self._progress.exploration.latest.previews
+        self._progress.settle(explored)
+        if not self._phase.over:  # otherwise nothing is settled
+            self._requests.release(orders.unused)
+        return True
 
     async def _go_on(self) -> None:
         self._follow(self._explorer.go_on(self._now()))

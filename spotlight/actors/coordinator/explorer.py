@@ -7,33 +7,37 @@ choice are dropped and counted. With a `fixed` budget every candidate is preview
 choice; a planner that learns is then asked only when all that it asked for before is scored, so
 that its decisions do not depend on who was faster. Preview rewards choose seeds and are then only
 reported; they become advantages only where the previews themselves are trained on.
+
+There an iteration may be trained in two parts. Then only half of its prompt groups are chosen for
+good when training ends; the later ones, with the previews that are in work, stay open until the
+first part is trained, and are given more previews until the next exploration begins.
 """
 
 from __future__ import annotations
 
 import math
-import random
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from spotlight.actors.coordinator.exploration import ExplorationPlan, Explored
+from spotlight.actors.coordinator.exploration_outcome import outcome
 from spotlight.actors.coordinator.request_plans import preview_settings, request_of
 from spotlight.jobs import JobSpec
 from spotlight.policies.exploration.bandit import BanditPlanner
-from spotlight.policies.exploration.fidelity import contrast_at_random, contrast_of_any, draw_probes
 from spotlight.policies.exploration.planners import (
     Candidate,
     ExplorationPlanner,
     RandomPlanner,
+    SeedChoice,
     UniformPlanner,
     chunk_size,
-    derived_seed,
     widest,
 )
 from spotlight.policies.exploration.reuse import NONE, Patience
-from spotlight.policies.exploration.reward_scales import combined, reward_scale
-from spotlight.policies.exploration.reward_spread import ContinuousRewards, Knowledge
+from spotlight.policies.exploration.reward_spread import ContinuousRewards
+from spotlight.policies.exploration.turns import Turn, Turns, turns_of
+from spotlight.policies.training_parts import later_groups
 from spotlight.types import Request, RequestKind, Result
 
 _MOST = 2
@@ -58,7 +62,10 @@ class Orders:
 class _Exploration:
     plan: ExplorationPlan
     planner: ExplorationPlanner
+    turns: Turns
+    began: float
     deadline: float
+    """Nothing is submitted after it."""
     unsubmitted: int
     """Candidates that no request was made of yet."""
     outstanding: dict[str, Candidate] = field(default_factory=dict)
@@ -66,6 +73,8 @@ class _Exploration:
         default_factory=lambda: defaultdict(dict)
     )
     """Rewards by seed, by group."""
+    batch_s: float = math.inf
+    """What a preview takes, as far as the first one told."""
     made: dict[str, Candidate] = field(default_factory=dict)
     """Scored ones, by request."""
     exhausted: bool = False
@@ -75,6 +84,10 @@ class _Exploration:
     patience: Patience = NONE
     """With those in work, once it is stopping."""
     waits_until: float = -math.inf
+    chosen: Explored | None = None
+    """The choice, once it is made, of which only the later groups may still change."""
+    dropped: int = 0
+    """Previews in work that are of no use to them."""
 
 
 class Explorer:
@@ -88,14 +101,34 @@ class Explorer:
         self._job = job
         self._groups = groups
         self._now: _Exploration | None = None
+        self._later: _Exploration | None = None
+        """Of the iteration whose first part is trained."""
+        self._in_time = self._in_all = 0
+        """Previews of the exploration before that were there when the first groups were chosen, and
+        when the later ones were."""
+        self._batch_s = math.inf
+        """What a preview took in the exploration before: the first one of an exploration may wait
+        for weights."""
         self.unsubmitted = 0
         """Candidates that may yet be previewed."""
 
-    def start(self, plan: ExplorationPlan, now: float) -> Orders:
-        """Begin, as planned."""
+    def start(
+        self, plan: ExplorationPlan, now: float, *, withdrawn: Sequence[Request] = ()
+    ) -> Orders:
+        """Begin, as planned.
+
+        Args:
+            withdrawn: previews for later groups that nobody has begun, and nobody is given now.
+        """
+        self._forget(self._later, withdrawn)
+        job, planner = self._job, _planner(self._job, plan)
+        in_time = self._in_time if job.exploration.prompt_pool == 1 else 0
+        turns = turns_of(len(plan.prompts), job.group_size, in_time, self._in_all)
         self._now = _Exploration(
             plan,
-            _planner(self._job, plan),
+            planner,
+            Turns(planner, turns),
+            now,
             now + plan.window_s,
             _candidates(self._job, plan) * len(plan.prompts),
         )
@@ -109,6 +142,7 @@ class Explorer:
         reuses: bool = False,
         patience: Patience = NONE,
         withdrawn: Sequence[Request] = (),
+        first_part_s: float = math.inf,
     ) -> Orders:
         """Choose now, or when the fixed budget is spent.
 
@@ -116,16 +150,38 @@ class Explorer:
             reuses: groups that are previewed are trained on as they are.
             patience: with previews that are in work.
             withdrawn: those that nobody has begun.
+            first_part_s: how long the first part of the iteration will be trained, if it has two.
         """
         if self._now is None or self._now.plan.iteration != iteration:
             return Orders()
         self._now.stopping, self._now.reuses = True, reuses
         self._now.patience, self._now.waits_until = patience, now + patience.limit_s
-        return self._without(self._now, withdrawn, now)
+        # What is begun later comes too late for the later groups.
+        self._now.deadline = now + first_part_s - min(self._batch_s, self._now.batch_s)
+        self._forget(self._now, withdrawn)
+        return self._go_on(now)
+
+    def settle(self, iteration: int) -> Orders:
+        """The first part of the iteration is trained: choose the later groups for good, if they are
+        still open."""
+        later = self._later
+        if later is None or later.plan.iteration != iteration:
+            return Orders()
+        self._later = None
+        assert later.chosen is not None
+        self._in_all = len(later.made)
+        explored = self._outcome(later, later.chosen.later)
+        return Orders(unused=_unused(later, explored, later.chosen.later), explored=explored)
 
     def go_on(self, now: float) -> Orders:
         """Time has passed."""
-        return Orders() if self._now is None else self._go_on(now)
+        return self._go_on(now)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether so many previews are there that no more need be waited for: of an iteration that
+        is trained in two parts, those in work are for the later one."""
+        return self._job.divides_training and self.scored >= self.whole
 
     @property
     def scored(self) -> int:
@@ -142,43 +198,51 @@ class Explorer:
 
     def finished(self, results: Sequence[Result], now: float) -> Orders:
         """Tell the planner, and ask it for more."""
-        if self._now is None or not results:
+        explorations = [each for each in (self._later, self._now) if each is not None]
+        if not explorations or not results:
             return Orders()
         for result in results:
-            candidate = self._now.outstanding.pop(result.request.id, None)
-            if candidate is not None:
-                rewards = result.rewards[: len(self._job.rewards)]  # others are to train on
-                self._now.planner.record(candidate, rewards)
-                self._now.scored[candidate.group][candidate.seed] = rewards
-                self._now.made[result.request.id] = candidate
+            for exploration in explorations:
+                candidate = exploration.outstanding.pop(result.request.id, None)
+                if candidate is not None:
+                    rewards = result.rewards[: len(self._job.rewards)]  # others are to train on
+                    exploration.planner.record(candidate, rewards)
+                    exploration.scored[candidate.group][candidate.seed] = rewards
+                    exploration.made[result.request.id] = candidate
+                    exploration.batch_s = min(exploration.batch_s, now - exploration.began)
         return self._go_on(now)
 
     def given_up(self, requests: Sequence[Request], now: float) -> Orders:
         """A candidate without a score is no candidate."""
-        if self._now is None or not requests:
+        if not requests:
             return Orders()
-        return self._without(self._now, requests, now)
+        for exploration in (self._later, self._now):
+            self._forget(exploration, requests)
+        return self._go_on(now)
 
-    def _without(
-        self, exploration: _Exploration, requests: Sequence[Request], now: float
-    ) -> Orders:
+    @staticmethod
+    def _forget(exploration: _Exploration | None, requests: Iterable[Request]) -> None:
+        if exploration is None:
+            return
         for request in requests:
             candidate = exploration.outstanding.pop(request.id, None)
             if candidate is not None:
                 exploration.planner.forget(candidate)
-        return self._go_on(now)
 
     def _go_on(self, now: float) -> Orders:
-        assert self._now is not None
-        requests = self._top_up(self._now, now)
-        return self._conclude(self._now) if self._is_over(self._now, now) else Orders(requests)
+        exploration = self._now or self._later
+        if exploration is None:
+            return Orders()
+        requests = self._top_up(exploration, now)
+        is_over = exploration.chosen is None and self._is_over(exploration, now)
+        return self._conclude(exploration, now) if is_over else Orders(requests)
 
     def _top_up(self, exploration: _Exploration, now: float) -> tuple[Request, ...]:
         if not self._has_time(exploration, now):
             self.unsubmitted = 0
             return ()
         size = self._wanted(exploration)
-        chunk = exploration.planner.next_chunk(size)
+        chunk = exploration.turns.next_chunk(size)
         exploration.exhausted = size > 0 and not chunk
         exploration.unsubmitted -= len(chunk)
         self.unsubmitted = 0 if exploration.exhausted else exploration.unsubmitted
@@ -198,7 +262,8 @@ class Explorer:
     def _has_time(self, exploration: _Exploration, now: float) -> bool:
         if self._job.exploration.budget == "fixed":
             return True
-        return not exploration.stopping and now < exploration.deadline
+        is_open = not exploration.stopping or exploration.chosen is not None
+        return is_open and now < exploration.deadline
 
     def _is_over(self, exploration: _Exploration, now: float) -> bool:
         if self._job.exploration.budget == "fixed":
@@ -208,56 +273,65 @@ class Explorer:
         in_time = exploration.outstanding and now < exploration.waits_until
         return exploration.stopping and (are_enough or not in_time)
 
-    def _conclude(self, exploration: _Exploration) -> Orders:
-        dropped = len(exploration.outstanding)
-        planner = exploration.planner
-        choices = widest(planner.choose(), self._job.prompts.per_iteration)
-        reused = [group for group, choice in enumerate(choices) if choice.is_previewed]
-        left_out = self._job.explored_prompts - len(choices)
-        nothing = ((),) * left_out
-        plan = exploration.plan
-        scored = [
-            dict(sorted(exploration.scored[group].items()))  # who was first must not matter
-            for group in range(len(choices))
-        ]
-        scale = reward_scale([[*group.values()] for group in scored], self._job.reward_weights)
-        values = [
-            {seed: combined(rewards, scale) for seed, rewards in group.items()} for group in scored
-        ]
-        # Previews that are trained on are what they promise.
-        probes = draw_probes(
-            values,
-            0 if exploration.reuses else self._job.exploration.probes,
-            self._rng(plan, "probes"),
-        )
-        self._now = None
-        self.unsubmitted = 0
-        explored = Explored(
-            plan.iteration,
-            (*(choice.seeds for choice in choices), *nothing),
-            (*(choice.preview_rewards for choice in choices), *nothing),
-            len(exploration.made),
-            dropped,
-            planner.learnt() if isinstance(planner, BanditPlanner) else Knowledge(),
-            (*(probe.seeds for probe in probes), *nothing),
-            (*(probe.rewards for probe in probes), *nothing),
-            contrast_at_random(
-                [[*group.values()] for group in values if group],
-                self._job.group_size,
-                self._rng(plan, "subsets"),
-            ),
-            contrast_of_any([[*group.values()] for group in values], self._job.group_size),
-            tuple(reused) if exploration.reuses else (),
-            tuple(scale) if exploration.made else (),
-        )
-        kept = {(group, seed) for group in explored.reused for seed in explored.seeds[group]}
-        unused = [key for key, one in exploration.made.items() if (one.group, one.seed) not in kept]
+    def _conclude(self, exploration: _Exploration, now: float) -> Orders:
+        """Choose; groups of the later part stay open."""
+        self._now, self._batch_s = None, exploration.batch_s
+        explored = self._outcome(exploration, range(len(exploration.plan.prompts)))
+        later = explored.later
+        if not later:
+            self._in_time = self.unsubmitted = 0
+            return Orders(
+                cancel=("preview",) if exploration.outstanding else (),
+                unused=_unused(exploration, explored, range(len(explored.seeds))),
+                explored=explored,
+            )
+        open_ones = {key: one for key, one in exploration.outstanding.items() if one.group in later}
+        exploration.dropped = len(exploration.outstanding) - len(open_ones)
+        exploration.outstanding, exploration.chosen = open_ones, explored
+        exploration.planner.restrict(later)
+        exploration.turns = Turns(exploration.planner, [Turn(later, math.inf)])
+        self._later, self._in_time = exploration, len(exploration.made)
+        closed = [group for group in range(len(explored.seeds)) if group not in later]
         return Orders(
-            cancel=("preview",) if dropped else (), unused=tuple(unused), explored=explored
+            self._top_up(exploration, now),
+            unused=_unused(exploration, explored, closed),
+            explored=explored,
         )
 
-    def _rng(self, plan: ExplorationPlan, purpose: str) -> random.Random:
-        return random.Random(derived_seed(self._job.seed, plan.iteration, purpose))
+    def _outcome(self, exploration: _Exploration, open_groups: Collection[int]) -> Explored:
+        """The choice as it is now, where groups that are not open keep their seeds."""
+        plan, before = exploration.plan, exploration.chosen
+        choices = exploration.planner.choose()
+        if before is None:
+            choices = widest(choices, self._job.prompts.per_iteration)
+        else:
+            kept = zip(before.seeds, before.preview_rewards, strict=True)
+            choices = [
+                choices[group] if group in open_groups else SeedChoice(seeds, rewards)
+                for group, (seeds, rewards) in enumerate(kept)
+            ]
+        return outcome(
+            self._job,
+            plan,
+            choices,
+            exploration.scored,
+            learnt=exploration.planner.learnt(),
+            late=exploration.dropped + len(exploration.outstanding),
+            reuses=exploration.reuses,
+            later=self._later_groups(exploration, choices) if before is None else before.later,
+        )
+
+    def _later_groups(
+        self, exploration: _Exploration, choices: Sequence[SeedChoice]
+    ) -> tuple[int, ...]:
+        """None where training would have to wait for samples that are to be denoised."""
+        trained = [group for group, choice in enumerate(choices) if choice.seeds]
+        are_there = all(choices[group].is_previewed for group in trained)
+        if not (exploration.reuses and self._job.divides_training and are_there):
+            return ()
+        scored = {group: len(rewards) for group, rewards in exploration.scored.items()}
+        awaited = Counter(candidate.group for candidate in exploration.outstanding.values())
+        return later_groups(trained, scored, awaited)
 
     def _request(self, plan: ExplorationPlan, candidate: Candidate) -> Request:
         return request_of(
@@ -303,3 +377,16 @@ def _candidates(job: JobSpec, plan: ExplorationPlan) -> int:
     """Most previews of a prompt group, on average."""
     most = job.exploration.candidates * job.samples_per_iteration
     return int(plan.share * most / len(plan.prompts))
+
+
+def _unused(
+    exploration: _Exploration, explored: Explored, groups: Iterable[int]
+) -> tuple[str, ...]:
+    """The previews of these groups whose samples nobody needs."""
+    gone = set(groups)
+    kept = {(group, seed) for group in explored.reused for seed in explored.seeds[group]}
+    return tuple(
+        key
+        for key, one in exploration.made.items()
+        if one.group in gone and (one.group, one.seed) not in kept
+    )

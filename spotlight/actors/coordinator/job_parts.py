@@ -59,6 +59,8 @@ class Callbacks:
     """Called within any call of the parts, so the job runner keeps it for later."""
     rolled_out: Callable[[int], None]
     """With the iteration whose samples are all there."""
+    first_trained: Callable[[int], None]
+    """With the iteration whose first part all ranks have trained on."""
     trained: Callable[[int], None]
     """With the iteration that all ranks have trained on."""
     published: Callable[[int], None]
@@ -257,6 +259,7 @@ class JobParts:
             phase=self.phase,
             progress=self.progress,
             rollouts=self.rollouts,
+            first_trained=on.first_trained,
             trained=on.trained,
         )
         self.exploration = ExplorationPhase(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
+from spotlight.actors.coordinator.exploration import Explored
 from spotlight.actors.coordinator.exploration_record import ExplorationRecord
 from spotlight.actors.coordinator.job_journal import Checkpoint, JobJournal, SavedProgress
 from spotlight.actors.coordinator.job_record import JobRecord
@@ -115,6 +116,12 @@ class JobProgress:
         """A weights version is validated."""
         validated = tuple(sorted({*self.saved.validated, version}))
         self.saved = msgspec.structs.replace(self.saved, validated=validated)
+        self._save()
+
+    def settle(self, explored: Explored) -> None:
+        """The later seeds of the iteration are chosen for good: a kill does not undo it."""
+        self.exploration.accept(explored)
+        self.saved = msgspec.structs.replace(self.saved, explored=explored)
         self._save()
 
     def end_training(self, seconds: float, metrics: dict[str, float]) -> None:

@@ -84,6 +84,7 @@ class JobRunner(Actor):
         callbacks = Callbacks(
             requests_ended=lambda ended: self.call_in_turn(partial(self._end_requests, ended)),
             rolled_out=lambda iteration: self._carry_out(self._machine.rolled_out(iteration)),
+            first_trained=lambda iteration: self._carry_out(self._machine.first_trained(iteration)),
             trained=self._end_training,
             published=lambda version: self._carry_out(self._machine.weights_published(version)),
             explored=lambda number, ready: self._carry_out(self._machine.explored(number, ready)),
@@ -349,6 +350,12 @@ class JobRunner(Actor):
                     self._enter("train")
                     self._bar(self._team.names)
                     self._parts.training.begin(iteration)
+                case step.SettleSamples(iteration):
+                    self._parts.rollouts.settle(
+                        iteration, changed=self._parts.exploration.settle(iteration)
+                    )
+                case step.GoOnTraining(iteration):
+                    self._parts.training.go_on(iteration)
                 case step.BeginExploration(iteration):
                     self._begin_exploration(iteration)
                 case step.EndExploration(iteration):

@@ -74,13 +74,20 @@ class RolloutPhase:
     def begin(self, iteration: int) -> bool:
         """Take what previews have made of the chosen seeds; True if some are to be denoised, which
         `submit` begins."""
-        exploration = self._progress.exploration
         if self._job.exploration.mode == "none":
-            exploration.accept(unexplored(self._job, iteration))
-        latest, choices = exploration.latest, exploration.choices
+            self._progress.exploration.accept(unexplored(self._job, iteration))
         metrics = self._progress.open_metrics(iteration)
         publish_s = self._phase.pop_duration("publish")
         metrics.explore_s = self._phase.pop_duration("explore")
+        self._take(iteration)
+        metrics.publish_s = publish_s if self._to_submit else None  # else it goes on meanwhile
+        self._end_if_complete()
+        return bool(self._to_submit)
+
+    def _take(self, iteration: int) -> None:
+        """What is chosen, and what previews have made of it."""
+        exploration, metrics = self._progress.exploration, self._progress.metrics
+        latest, choices = exploration.latest, exploration.choices
         metrics.previews, metrics.previews_late = latest.previews, latest.late
         prompts = prompts_of(self._job, iteration, self._prompts)
         rollouts = rollout_requests(self._job, iteration, prompts, choices)
@@ -93,9 +100,6 @@ class RolloutPhase:
         self._to_submit += probes
         self.rollout.add(reused)
         metrics.samples_reused = len(reused)
-        metrics.publish_s = publish_s if self._to_submit else None  # else it goes on meanwhile
-        self._end_if_complete()
-        return bool(self._to_submit)
 
     def submit(self) -> None:
         """Have the rest denoised: the chosen seeds, and the probes."""
@@ -118,6 +122,13 @@ class RolloutPhase:
             for result in results
             if result is not None and result.request.group not in lost
         ]
+
+    def settle(self, iteration: int, *, changed: bool) -> None:
+        """No other samples will be chosen for the later part of the iteration; whether others are
+        since it was begun."""
+        if changed:
+            self._take(iteration)
+        self._measure()
 
     def finished(self, results: Sequence[Result], *, restored: bool) -> None:
         """Samples come in, in any order, each once."""
@@ -189,14 +200,17 @@ class RolloutPhase:
             reason = f"every prompt group of the iteration failed ({self._dropped_for})"
             self._fail(f"{reason}; see events.jsonl")
             return
-        metrics, exploration = self._progress.metrics, self._progress.exploration
-        samples, probes = self.rollout.samples(), self.rollout.probes()
+        metrics = self._progress.metrics
         metrics.rollout_s = self._phase.seconds
         metrics.samples_restored = self.rollout.restored
-        weights = self._job.reward_weights
-        scale = exploration.latest.scale or sample_scale(samples, weights)
+        if self._progress.exploration.latest.later or self._measure():
+            self._completed(metrics.iteration)
+
+    def _measure(self) -> bool:
+        """The samples of the iteration are chosen for good; False if they end the job."""
+        metrics, exploration = self._progress.metrics, self._progress.exploration
+        samples, probes = self.rollout.samples(), self.rollout.probes()
+        scale = exploration.latest.scale or sample_scale(samples, self._job.reward_weights)
         measure_rollout(metrics, samples, exploration.choices, self._job, scale)
         exploration.evaluate([*samples, *probes], metrics, scale)
-        if self._must_stop(samples):
-            return
-        self._completed(metrics.iteration)
+        return not self._must_stop(samples)

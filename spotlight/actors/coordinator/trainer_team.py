@@ -8,7 +8,7 @@ while there are no ranks, or they are built, waits for them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Literal
 
 import msgspec
@@ -29,6 +29,7 @@ from spotlight.actors.protocol.delivery import try_tell
 from spotlight.actors.runtime import Actor, ActorRef, Message
 from spotlight.errors import ActorError
 from spotlight.jobs import JobSpec
+from spotlight.policies.training_parts import Part
 from spotlight.types import BundleOffer, StoreEndpoint
 
 Order = Literal["start", "train", "publish", "save", "export"]
@@ -59,14 +60,14 @@ class TrainerTeam:
         self.term = term
         """Of its orders to build ranks."""
         self._answer_limit_s = answer_limit_s
-        self._open: dict[Order, tuple[int, dict[int, Message]]] = {}
+        self._open: dict[Order, tuple[Hashable, dict[int, Message]]] = {}
         """The latest order of each kind: which one, and what it says to the ranks that have not
         answered."""
         self._start_others: Callable[[str], None] | None = None
         """Has the ranks behind the first built, once it is known where that one listens."""
         self._asked: set[int] = set()
         """Ranks, by epoch, whose answer is awaited."""
-        self._next_save: tuple[int, dict[int, Message]] | None = None
+        self._next_save: tuple[Hashable, dict[int, Message]] | None = None
         """It waits for the one before, and training for it."""
         self._checkpoint = -1
         """Iterations in the latest checkpoint that was ordered: training waits for that."""
@@ -135,10 +136,17 @@ class TrainerTeam:
             start, self._start_others = self._start_others, None
             start(report.listens_at)
 
-    def train(self, iteration: int, window_start: int, samples: tuple[TrainingSample, ...]) -> None:
-        """Have every rank take the optimizer steps of an iteration."""
-        message = Train(iteration, window_start, samples)
-        self._order_soon("train", iteration, lambda: dict.fromkeys(range(len(self.ranks)), message))
+    def train(
+        self,
+        iteration: int,
+        window_start: int,
+        samples: tuple[TrainingSample, ...],
+        part: Part = "whole",
+    ) -> None:
+        """Have every rank take the optimizer steps of an iteration, or of a part of it."""
+        message = Train(iteration, window_start, samples, part)
+        number = iteration, part
+        self._order_soon("train", number, lambda: dict.fromkeys(range(len(self.ranks)), message))
 
     def publish(self, version: int, *, evaluation: bool) -> None:
         """Have every rank put its part of the weights into its node's store, where nodes can pull
@@ -204,18 +212,19 @@ class TrainerTeam:
         for order in list(self._open):
             self._tell(order)
 
-    def awaits(self, order: Order, number: int, rank: int) -> bool:
+    def awaits(self, order: Order, number: Hashable, rank: int) -> bool:
         """Whether that is an answer that is still to come."""
         open_number, waiting = self._open.get(order, (number, {}))
         return number == open_number and rank in waiting
 
-    def awaits_only(self, order: Order, number: int, rank: int) -> bool:
+    def awaits_only(self, order: Order, number: Hashable, rank: int) -> bool:
         """Whether that is the last answer that is still to come."""
         return self.awaits(order, number, rank) and len(self._open[order][1]) == 1
 
-    def answered(self, order: Order, number: int, rank: int) -> bool:
-        """A rank has done what it was told, for the iteration, version or (to start) term of that
-        number; True if it was the last one to. What comes late, or twice, is no answer.
+    def answered(self, order: Order, number: Hashable, rank: int) -> bool:
+        """A rank has done what it was told, for the version, (to start) term or (to train)
+        iteration and part of that number; True if it was the last one to. What comes late, or
+        twice, is no answer.
         """
         open_number, waiting = self._open.get(order, (number, {}))
         if number != open_number or waiting.pop(rank, None) is None or waiting:
@@ -228,7 +237,7 @@ class TrainerTeam:
         return True
 
     def _order_soon(
-        self, order: Order, number: int, messages: Callable[[], Mapping[int, Message]]
+        self, order: Order, number: Hashable, messages: Callable[[], Mapping[int, Message]]
     ) -> None:
         def give() -> None:
             self._order(order, number, messages())
@@ -243,7 +252,7 @@ class TrainerTeam:
         for give in later:
             give()
 
-    def _order(self, order: Order, number: int, messages: Mapping[int, Message]) -> None:
+    def _order(self, order: Order, number: Hashable, messages: Mapping[int, Message]) -> None:
         if order == "save" and "save" in self._open:
             self._next_save = (number, dict(messages))
             return

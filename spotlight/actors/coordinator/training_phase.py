@@ -12,6 +12,7 @@ from spotlight.actors.coordinator.rollout_phase import RolloutPhase
 from spotlight.actors.coordinator.trainer_team import TrainerTeam
 from spotlight.actors.protocol import TrainedIteration
 from spotlight.jobs import JobSpec
+from spotlight.policies.training_parts import Part
 
 
 class TrainingPhase:
@@ -19,6 +20,7 @@ class TrainingPhase:
 
     Args:
         rollouts: has the samples.
+        first_trained: called with the iteration whose first part all ranks have trained on.
         trained: called with the iteration that all ranks have trained on.
     """
 
@@ -30,6 +32,7 @@ class TrainingPhase:
         phase: JobPhase,
         progress: JobProgress,
         rollouts: RolloutPhase,
+        first_trained: Callable[[int], None],
         trained: Callable[[int], None],
     ) -> None:
         self._job = job
@@ -37,26 +40,47 @@ class TrainingPhase:
         self._phase = phase
         self._progress = progress
         self._rollouts = rollouts
+        self._first_trained = first_trained
         self._trained = trained
         self._answers: dict[int, TrainedIteration] = {}
         """By rank."""
 
     def begin(self, iteration: int) -> None:
-        """Send the samples with their advantages to all ranks."""
-        samples = training_samples(
-            self._rollouts.rollout.samples(), self._job.reward_weights, self._job.training
-        )
+        """Send the samples with their advantages to all ranks; of an iteration that is trained in
+        two parts, those of the first."""
         self._answers = {}
-        self._team.train(iteration, window_start(self._job, iteration), samples)
+        self._train(iteration, "first" if self._later else "whole")
+
+    def go_on(self, iteration: int) -> None:
+        """Send those of the later part."""
+        self._train(iteration, "rest")
 
     def rank_trained(self, rank: int, trained: TrainedIteration) -> None:
         """A rank has taken its optimizer steps; what is not of this iteration changes nothing."""
         if self._phase.name != "train" or trained.iteration != self._progress.metrics.iteration:
             return
         self._answers[rank] = trained
-        if self._team.answered("train", trained.iteration, rank):
-            # It may have begun, or ended, before this coordinator did.
-            longest = max(answer.seconds for answer in self._answers.values())
-            seconds = max(self._phase.seconds, longest)
-            self._progress.end_training(seconds, self._answers[0].metrics)
-            self._trained(trained.iteration)
+        if not self._team.answered("train", (trained.iteration, trained.part), rank):
+            return
+        if trained.part == "first":
+            return self._first_trained(trained.iteration)
+        # It may have begun, or ended, before this coordinator did.
+        longest = max(answer.seconds for answer in self._answers.values())
+        seconds = max(self._phase.seconds, longest)
+        self._progress.end_training(seconds, self._answers[0].metrics)
+        self._trained(trained.iteration)
+
+    @property
+    def _later(self) -> frozenset[int]:
+        return frozenset(self._progress.exploration.latest.later)
+
+    def _train(self, iteration: int, part: Part) -> None:
+        """Advantages are by all samples of the iteration, as they are now."""
+        results, later = self._rollouts.rollout.samples(), self._later
+        samples = training_samples(results, self._job.reward_weights, self._job.training)
+        wanted = tuple(
+            sample
+            for sample, result in zip(samples, results, strict=True)
+            if part == "whole" or (result.request.group in later) == (part == "rest")
+        )
+        self._team.train(iteration, window_start(self._job, iteration), wanted, part)

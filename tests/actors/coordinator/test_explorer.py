@@ -3,106 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
 from statistics import pvariance
-from typing import Any
 
 import pytest
-from job_kit import World, job, offer
+from explorer_kit import NOTHING, Expedition
+from job_kit import World, job
 
-from spotlight.actors.coordinator.exploration import ExplorationPlan, Explored
-from spotlight.actors.coordinator.explorer import Explorer, Orders
 from spotlight.actors.coordinator.request_plans import preview_settings
 from spotlight.policies.exploration.prompt_population import Population
 from spotlight.policies.exploration.reuse import Patience
 from spotlight.policies.exploration.reward_scales import combined
 from spotlight.policies.exploration.reward_spread import Evidence, Knowledge
-from spotlight.types import Request, RequestKind, Result
 
 CANDIDATES = 16  # 2 groups x 4 seeds x 2 candidates
-
-
-NOTHING = Knowledge()
-
-
-class Expedition:
-    """An explorer, and what it ordered so far."""
-
-    def __init__(
-        self,
-        budget: str,
-        mode: str = "uniform",
-        *,
-        prompt_pool: int = 1,
-        per_iteration: int = 2,
-        groups: int = 1,
-        probes: int = 0,
-        rewards: Sequence[Mapping[str, Any]] = ({},),
-    ) -> None:
-        exploration: dict[str, Any] = {"budget": budget, "mode": mode, "prompt_pool": prompt_pool}
-        exploration["probes"] = probes
-        exploration["candidates"] = 2 * prompt_pool
-        spec = job(
-            exploration=exploration,
-            prompts={"per_iteration": per_iteration},
-            rewards=list(rewards),
-        )
-        self.explorer = Explorer(spec, groups=lambda: groups)
-        self.categories = ("", "")
-        self.reward: Callable[[Request], float] = World.reward
-        self.rewards: Callable[[Request], tuple[float, ...]] = lambda r: (self.reward(r),)
-        self.now = 100.0
-        self.submitted: list[Request] = []
-        self.cancelled: list[RequestKind] = []
-        self.outcomes: list[Explored] = []
-        self.unused: tuple[str, ...] = ()
-
-    def _note(self, orders: Orders) -> None:
-        self.submitted += orders.requests
-        self.cancelled += orders.cancel
-        if orders.explored is not None:
-            self.outcomes.append(orders.explored)
-            self.unused = orders.unused
-
-    def start(
-        self, window_s: float = 10.0, iteration: int = 1, knowledge: Knowledge = NOTHING
-    ) -> None:
-        plan = ExplorationPlan(
-            iteration,
-            iteration - 1,
-            ("a", "b"),
-            self.categories,
-            window_s,
-            knowledge,
-            share=1.0,
-        )
-        self._note(self.explorer.start(plan, self.now))
-
-    def stop(self, iteration: int = 1, **options: Any) -> None:
-        self._note(self.explorer.stop(iteration, self.now, **options))
-
-    def go_on(self) -> None:
-        self._note(self.explorer.go_on(self.now))
-
-    def finish(self, previews: Sequence[Request]) -> None:
-        results = [Result(r, self.rewards(r), offer(), 0) for r in previews]
-        self._note(self.explorer.finished(results, self.now))
-
-    def give_up(self, previews: Sequence[Request]) -> None:
-        self._note(self.explorer.given_up(previews, self.now))
-
-    def finish_all(self, order: Callable[[list[Request]], list[Request]] = list) -> None:
-        """Finish previews until there are no new ones."""
-        done: set[str] = set()
-        while waiting := [r for r in self.submitted if r.id not in done]:
-            for preview in order(waiting):
-                done.add(preview.id)
-                self.finish([preview])
-
-    @property
-    def explored(self) -> Explored:
-        (explored,) = self.outcomes
-        return explored
 
 
 def test_only_a_little_is_queued_at_a_time() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Collection
-from typing import Any
+from itertools import pairwise
+from typing import Any, ClassVar
 
 import pytest
 from job_kit import World, job
@@ -182,3 +183,62 @@ async def test_what_makes_groups_whole_is_handed_out_before_more_is_there_to_cho
     for first in firsts.values():
         assert Counter(request.group for request in first) == {0: 4, 1: 4}
     assert len(submitted) > len(firsts), "there is more to choose from later"
+
+
+class TestAnIterationInTwoParts:
+    """The groups of the later part are chosen when the first one is trained."""
+
+    SPEC: ClassVar[dict[str, Any]] = {
+        "training": {"updates_per_iteration": 2, "rollout_decay": 0.5}
+    }
+
+    async def test_half_of_the_groups_are_trained_first(self, town: Town) -> None:
+        end = await town.run(spec("window", **self.SPEC))
+        assert end.outcome == "finished"
+        orders = [(one.iteration, one.part, len(one.samples)) for one in town.world.trained]
+        assert orders == [
+            (0, "whole", SAMPLES),
+            *(
+                (iteration, part, SAMPLES // 2)
+                for iteration in range(1, ITERATIONS)
+                for part in ("first", "rest")
+            ),
+        ]
+        for first, rest in pairwise(town.world.trained[1:]):
+            if first.iteration == rest.iteration:
+                assert {s.prompt for s in first.samples}.isdisjoint(s.prompt for s in rest.samples)
+
+    async def test_nobody_waits_for_previews_that_end_after_training(self, town: Town) -> None:
+        """They are for the later part."""
+        town.world.denoise_s = 9.0
+        town.world.publish_s = 7.0
+        exploration = {"candidates": 8, "budget": "window", "reuse": True}
+        changes = {"iterations": ITERATIONS, "exploration": exploration, **self.SPEC}
+        end = await town.run(job(**changes, validation={"prompts": 1}))
+        phases = [each for each in events(end.run_folder, "phase") if each["phase"] == "train"]
+        began = {each["iteration"]: each["time_s"] for each in phases}
+        last = ITERATIONS - 1
+        assert began[last] - began[last - 1] < town.world.train_s + 1.0
+        told = iterations(end.run_folder)[last]
+        assert told["samples_reused"] == SAMPLES
+        asked = sum(one.iteration == last for one in previews(town))
+        assert told["previews"] + told["previews_late"] == asked, "none is counted twice, or lost"
+
+    @pytest.mark.parametrize("publish_s", [3.0, 25.0])
+    @pytest.mark.parametrize("after_s", range(2, 90, 6))
+    async def test_a_coordinator_may_be_killed_at_any_time(
+        self, town: Town, after_s: int, publish_s: float
+    ) -> None:
+        """What was trained is not trained again, and a part that was chosen is not chosen anew."""
+        town.world.publish_s, town.world.save_s = publish_s, 2.0
+        await town.submit(spec("window", validation={"every": 1}, **self.SPEC))
+        await asyncio.sleep(after_s + 0.37)
+        await town.kill()
+        await asyncio.sleep(2.0)
+        await town.open()
+        end = await town.ended()
+        assert end.outcome == "finished"
+        assert len(town.world.started) == 1, "the trainers were not built again"
+        parts = [(one.iteration, one.part) for one in town.world.trained]
+        assert len(set(parts)) == len(parts)
+        assert sum(len(one.samples) for one in town.world.trained) == SAMPLES * ITERATIONS

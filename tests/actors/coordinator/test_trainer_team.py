@@ -152,8 +152,8 @@ async def test_a_rank_is_asked_again_only_when_it_has_answered(school: School) -
 
 async def test_an_order_is_done_when_the_last_rank_says_so(school: School) -> None:
     school.team.train(3, 0, ())
-    assert not school.team.answered("train", 3, 1)
-    assert school.team.answered("train", 3, 0)
+    assert not school.team.answered("train", (3, "whole"), 1)
+    assert school.team.answered("train", (3, "whole"), 0)
 
 
 async def test_who_is_to_train_is_told_what_to_take_of_its_weights_before(school: School) -> None:
@@ -209,10 +209,10 @@ async def test_training_waits_while_an_older_state_is_being_saved(school: School
 
 async def test_an_answer_that_comes_twice_is_none(school: School) -> None:
     school.team.train(3, 0, ())
-    assert not school.team.answered("train", 3, 0)
-    assert not school.team.answered("train", 3, 0)
-    assert school.team.answered("train", 3, 1)
-    assert not school.team.answered("train", 3, 1)
+    assert not school.team.answered("train", (3, "whole"), 0)
+    assert not school.team.answered("train", (3, "whole"), 0)
+    assert school.team.answered("train", (3, "whole"), 1)
+    assert not school.team.answered("train", (3, "whole"), 1)
 
 
 async def test_the_answer_to_an_earlier_order_is_none(school: School) -> None:
@@ -228,7 +228,7 @@ async def test_only_ranks_that_have_not_answered_are_reminded(school: School) ->
     school.team.train(3, 5, ())
     school.team.publish(3, evaluation=True)
     school.team.save(3, first_saves)
-    school.team.answered("train", 3, 0)
+    school.team.answered("train", (3, "whole"), 0)
     school.team.answered("publish", 3, 1)
     school.team.answered("save", 3, 0)
     await settle()

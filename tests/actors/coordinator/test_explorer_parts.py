@@ -1,0 +1,205 @@
+"""The explorer where an iteration is trained in two parts: later groups are chosen when the first
+part is trained."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from explorer_kit import Expedition
+from job_kit import World
+
+from spotlight.policies.exploration.selection import max_variance_subset
+from spotlight.types import Request
+
+TWO_UPDATES = {"updates_per_iteration": 2}
+
+
+def expedition(mode: str = "uniform") -> Expedition:
+    return Expedition("window", mode, candidates=5, training=TWO_UPDATES)
+
+
+def of_group(previews: list[Request], group: int) -> list[Request]:
+    return [preview for preview in previews if preview.group == group]
+
+
+def kept(previews: list[Request]) -> set[int]:
+    rewards = [World.reward(one) for one in previews]
+    chosen = max_variance_subset(rewards, 4, tie_break=[one.seed for one in previews])
+    return {previews[index].seed for index in chosen}
+
+
+def test_half_of_the_groups_stay_open_when_training_ends() -> None:
+    trip = expedition()
+    trip.start()
+    trip.finish(trip.submitted[:8])
+    trip.stop(reuses=True)
+    assert trip.explored.reused == (0, 1)
+    assert trip.explored.later == (1,)
+    assert trip.cancelled == [], "what is in work may be of use"
+
+
+def test_what_comes_for_a_later_group_counts_until_it_is_settled() -> None:
+    trip = expedition()
+    trip.start()
+    in_time = trip.submitted[:8]
+    trip.finish(in_time)
+    trip.stop(reuses=True)
+    in_work = [one for one in trip.submitted if one not in in_time]
+    trip.finish(in_work)
+    trip.settle()
+    first, last = trip.outcomes
+    assert last.seeds[0] == first.seeds[0], "its samples are trained on by now"
+    assert set(last.seeds[1]) == kept(of_group(trip.submitted, 1)) != set(first.seeds[1])
+    assert last.later == first.later
+
+
+def test_previews_of_a_group_that_is_chosen_come_too_late() -> None:
+    trip = expedition()
+    trip.start()
+    trip.finish(trip.submitted[:8])
+    trip.stop(reuses=True, first_part_s=0.0)
+    in_work = trip.submitted[8:]
+    late = len(of_group(in_work, 0))
+    trip.finish(in_work)
+    trip.settle()
+    first, last = trip.outcomes
+    assert last.late == late == 4
+    assert last.previews == first.previews + len(in_work) - late
+
+
+def test_previews_of_later_groups_that_do_not_come_in_time_are_late_too() -> None:
+    trip = expedition()
+    trip.start()
+    trip.finish(trip.submitted[:8])
+    trip.stop(reuses=True)
+    trip.settle()
+    assert trip.outcomes[-1].late == len(trip.submitted) - 8
+
+
+def test_only_later_groups_are_given_more_previews_then() -> None:
+    trip = expedition()
+    trip.start()
+    trip.finish(trip.submitted[:8])
+    before = len(trip.submitted)
+    trip.stop(reuses=True, withdrawn=trip.submitted[12:])
+    more = trip.submitted[before:]
+    assert more
+    assert {one.group for one in more} == {1}
+
+
+def test_none_is_begun_that_would_come_after_the_first_part() -> None:
+    trip = expedition()
+    trip.start()
+    trip.now += 3.0  # a preview takes three seconds
+    trip.finish(trip.submitted[:8])
+    before = len(trip.submitted)
+    trip.stop(reuses=True, withdrawn=trip.submitted[8:], first_part_s=4.0)
+    assert len(trip.submitted) > before, "there is a second left"
+    trip.now += 1.5
+    last = trip.submitted[before:]
+    trip.finish(last[:2])
+    assert trip.submitted[before:] == last
+
+
+def test_nothing_more_is_begun_for_them_once_the_next_exploration_has() -> None:
+    trip = expedition()
+    trip.start()
+    trip.finish(trip.submitted[:8])
+    trip.stop(reuses=True)
+    in_work = of_group(trip.submitted[8:], 1)
+    before = len(trip.submitted)
+    trip.start(iteration=2, withdrawn=in_work[-2:])
+    trip.finish(in_work[:-2])
+    assert {one.iteration for one in trip.submitted[before:]} == {2}
+    trip.settle(1)
+    assert trip.outcomes[-1].previews == 8 + len(in_work) - 2
+
+
+def test_the_next_exploration_goes_on_while_later_groups_are_open() -> None:
+    trip = expedition()
+    trip.start()
+    trip.finish(trip.submitted[:8])
+    trip.stop(reuses=True)
+    trip.start(iteration=2)
+    trip.finish([one for one in trip.submitted if one.iteration == 2][:8])
+    trip.stop(iteration=2, reuses=True)
+    assert [one.iteration for one in trip.outcomes] == [1, 2]
+
+
+def test_settling_another_iteration_or_twice_changes_nothing() -> None:
+    trip = expedition()
+    trip.start()
+    trip.finish(trip.submitted[:8])
+    trip.stop(reuses=True)
+    trip.settle(7)
+    assert len(trip.outcomes) == 1
+    trip.settle()
+    trip.settle()
+    assert len(trip.outcomes) == 2
+
+
+def test_what_later_groups_do_not_keep_is_unused_only_when_they_are_settled() -> None:
+    trip = expedition()
+    trip.start()
+    trip.finish(trip.submitted[:8])
+    trip.finish(trip.submitted[8:12])
+    trip.stop(reuses=True)
+    done = trip.submitted[:12]
+    (first,) = trip.outcomes
+    closed, later = (0, 1) if first.later == (1,) else (1, 0)
+    gone = {one.id for one in of_group(done, closed) if one.seed not in first.seeds[closed]}
+    assert set(trip.unused) == gone
+    trip.settle()
+    kept_at_last = trip.outcomes[-1].seeds[later]
+    assert set(trip.unused) == {
+        one.id for one in of_group(done, later) if one.seed not in kept_at_last
+    }
+
+
+def test_groups_that_are_not_whole_have_the_iteration_trained_in_one() -> None:
+    trip = expedition()
+    trip.start()
+    trip.finish(trip.submitted[:7])
+    trip.stop(reuses=True)
+    assert trip.explored.later == ()
+    assert trip.cancelled == ["preview"]
+
+
+def test_where_previews_may_not_be_trained_on_nothing_stays_open() -> None:
+    trip = expedition()
+    trip.start()
+    trip.finish(trip.submitted[:8])
+    trip.stop(reuses=False)
+    trip.settle()
+    assert trip.explored.later == ()
+
+
+@pytest.mark.parametrize("mode", ["uniform", "bandit"])
+def test_groups_of_the_first_part_have_their_share_first(mode: str) -> None:
+    """So that what is in work when training ends is for the others."""
+    trip = expedition(mode)
+    for iteration in (1, 2, 3):
+        began = len(trip.submitted)
+        trip.start(iteration=iteration, window_s=100.0)
+        for number in range(began, began + 16):
+            trip.finish([trip.submitted[number]])
+        in_time, in_work = trip.submitted[began : began + 16], trip.submitted[began + 16 :]
+        trip.stop(iteration=iteration, reuses=True, withdrawn=in_work[4:], first_part_s=0.0)
+        trip.finish(in_work[:4])
+        trip.settle(iteration)
+    assert trip.outcomes[-1].later == (1,)
+    assert trip.outcomes[-1].late == 0
+    asked = Counter(one.group for one in in_time)
+    assert asked[0] > asked[1], "the others have theirs later"
+
+
+def test_what_is_learnt_of_later_groups_is_handed_on() -> None:
+    trip = expedition("bandit")
+    trip.start()
+    trip.finish(trip.submitted[:8])
+    trip.stop(reuses=True)
+    trip.finish(trip.submitted[8:])
+    trip.settle()
+    first, last = (each.knowledge.prompts["b"].total for each in trip.outcomes)
+    assert last > first
