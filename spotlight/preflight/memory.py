@@ -88,10 +88,10 @@ def memory_plan(job: JobSpec, checkpoint: CheckpointInfo, *, nbytes: int = BFLOA
     held = _held_parts(job, checkpoint, nbytes)
     denoising = _denoising_parts(job, checkpoint, nbytes)
     trained, shards = checkpoint.trainable, _shards(job)
-    kept = [
-        Part(name, -(-size * trained // shards))
-        for name, size in trained_bytes(job.training).items()
-    ]
+    per_number = trained_bytes(job.training)
+    if job.divides_training:
+        per_number["weights that an iteration began with"] = FLOAT32  # between its two parts
+    kept = [Part(name, -(-size * trained // shards)) for name, size in per_number.items()]
     on_accelerator = nbytes == BFLOAT16
     offloaded = kept if job.training.cpu_offload and on_accelerator else []
     training = _training_parts(job, checkpoint, nbytes)

@@ -111,6 +111,19 @@ def test_what_is_offloaded_is_in_host_memory_and_gradients_of_a_pass_are_not(
     assert after.denoiser == before.denoiser
 
 
+@pytest.mark.parametrize("updates", [1, 2])
+def test_the_weights_of_the_beginning_are_kept_only_where_an_iteration_has_two_parts(
+    make_job: Callable[..., JobSpec], updates: int
+) -> None:
+    job = make_job(
+        exploration={"reuse": True, "preview_steps": None},
+        training={"updates_per_iteration": updates, "rollout_decay": 0.5},
+    )
+    plan = memory_plan(job, inspect_checkpoint(job.model))
+    names = {each.name for each in plan.trainer.parts}
+    assert ("weights that an iteration began with" in names) == (updates == 2)
+
+
 def test_on_a_cpu_nothing_is_elsewhere_than_in_host_memory(
     make_job: Callable[..., JobSpec],
 ) -> None:
