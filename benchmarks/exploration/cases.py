@@ -7,6 +7,7 @@ hardware and its speed, share the numerics, so that only the first of them compu
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 from pathlib import Path
 
 import msgspec
@@ -82,8 +83,11 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         """Raises `JobError`, as long as the job needs what is not there yet."""
         changes = with_spot_gpus(self.task, self.rival, self.spot_gpus)
         if self.trial:
-            changes |= TRIALS[self.trial](virtual_job(self.task, self.rival, self.seed, changes))
-        return virtual_job(self.task, self.rival, self.seed, changes)
+            changes |= TRIALS[self.trial](self._job(changes))
+        return self._job(changes)
+
+    def _job(self, changes: dict[str, Any]) -> JobSpec:
+        return virtual_job(self.task, self.rival, self.seed, changes, profile=self.profile)
 
 
 Unit = tuple[Case, ...]

@@ -165,6 +165,19 @@ _TUNED_OF_EXAMPLE: dict[str, dict[str, Any]] = {
     "compositional": {"training.nft_times": 4},
 }
 
+_OURS_OF_PROFILE: dict[str, dict[str, Any]] = {
+    # A preview takes nearly as long here as training does, so that few fit beside it: two for each
+    # sample are made by all GPUs, with those that train once they have, one by one so that none of
+    # them waits. There is nothing to plan in two.
+    "even-split": {
+        "exploration.mode": "uniform",
+        "exploration.budget": "fixed",
+        "exploration.candidates": 2,
+        "sampler.micro_batch": 1,
+    },
+}
+"""What Spotlight has for itself where rollouts take longer."""
+
 _TESTBED: dict[str, Any] = {
     "sampler.micro_batch": 2,
     "sampler.degree": 1,  # `auto` has two GPUs share two micro-batches now and then, at a loss
@@ -199,10 +212,15 @@ last one, which has as many samples and flow times as are best for it."""
 
 
 def virtual_job(
-    task: str, rival: str, seed: int, changes: Mapping[str, Any] | None = None
+    task: str,
+    rival: str,
+    seed: int,
+    changes: Mapping[str, Any] | None = None,
+    *,
+    profile: str = "",
 ) -> JobSpec:
     """On the test-bed; `changes` are by the path of the field. Raises `JobError`."""
-    return _job(task, rival, seed, _own(task, rival) | dict(changes or {}))
+    return _job(task, rival, seed, _own(task, rival, profile) | dict(changes or {}))
 
 
 def with_spot_gpus(task: str, rival: str, gpus: int) -> dict[str, Any]:
@@ -222,13 +240,15 @@ def two_core_job(task: str, rival: str, seed: int) -> JobSpec:
     return _job(task, f"two-core-{rival}", seed, ours | TWO_CORE[rival])
 
 
-def _own(task: str, rival: str) -> dict[str, Any]:
+def _own(task: str, rival: str, profile: str = "") -> dict[str, Any]:
     found, example = RIVALS[rival], _example_of(task)
     samples = {} if found.explores else _UNEXPLORED_SAMPLES[example]
     tuned = _TUNED | _TUNED_OF_EXAMPLE[example]
     if rival == "published":
         tuned = _PUBLISHED[example] | _PUBLISHED_EVERYWHERE
     own = _TESTBED | _EXAMPLE[example] | tuned | samples | dict(found.changes)
+    if rival in (OURS, "uniform"):
+        own |= _OURS_OF_PROFILE.get(profile, {})
     if own["exploration.mode"] == "bandit":
         own |= _POOLS.get(task, {})
     if rival in _TRAIN_ALIKE:

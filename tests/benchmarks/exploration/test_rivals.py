@@ -59,6 +59,18 @@ def test_a_mixed_task_differs_in_its_prompts_alone_and_in_the_pool_of_the_bandit
         )
 
 
+@pytest.mark.parametrize("task", TASKS)
+def test_where_rollouts_take_long_spotlight_alone_has_other_settings(task: str) -> None:
+    for rival in RIVALS:
+        alike, even = (
+            virtual_job(task, rival, 1, profile=profile)
+            for profile in ("published-split", "even-split")
+        )
+        assert (alike == even) == (rival not in ("spotlight", "uniform"))
+    ours = virtual_job(task, "spotlight", 1, profile="even-split").exploration
+    assert (ours.mode, ours.budget, ours.candidates, ours.prompt_pool) == ("uniform", "fixed", 2, 1)
+
+
 def test_the_published_recipe_is_that_of_the_authors() -> None:
     training = virtual_job("ocr", "published", 1).training
     assert (training.nft_strength, training.advantage_clip, training.kl) == (0.1, 5.0, 1e-4)
