@@ -7,8 +7,8 @@ hardware and its speed, share the numerics, so that only the first of them compu
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
