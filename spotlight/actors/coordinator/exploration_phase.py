@@ -112,6 +112,9 @@ class ExplorationPhase:
         explored = orders.explored
         if explored is None:
             return False
+        self._requests.expect_previews(self._explorer.unsubmitted)
+        for kind in orders.cancel:
+            self._requests.cancel(kind)
         self.previews += explored.previews - self._progress.exploration.latest.previews
         self._progress.settle(explored)
         if not self._phase.over:  # otherwise nothing is settled

@@ -171,7 +171,14 @@ class Explorer:
         assert later.chosen is not None
         self._in_all = len(later.made)
         explored = self._outcome(later, later.chosen.later)
-        return Orders(unused=_unused(later, explored, later.chosen.later), explored=explored)
+        is_idle = self._now is None  # else the rest was withdrawn, or is in work
+        if is_idle:
+            self.unsubmitted = 0
+        return Orders(
+            cancel=("preview",) if is_idle and later.outstanding else (),
+            unused=_unused(later, explored, later.chosen.later),
+            explored=explored,
+        )
 
     def go_on(self, now: float) -> Orders:
         """Time has passed."""

@@ -128,6 +128,7 @@ class RolloutPhase:
         since it was begun."""
         if changed:
             self._take(iteration)
+            assert not self._to_submit, "previews that were chosen since are there"
         self._measure()
 
     def finished(self, results: Sequence[Result], *, restored: bool) -> None:

@@ -127,6 +127,28 @@ def test_the_next_exploration_goes_on_while_later_groups_are_open() -> None:
     assert [one.iteration for one in trip.outcomes] == [1, 2]
 
 
+def test_what_is_left_when_nothing_else_is_explored_is_given_up() -> None:
+    """After the last iteration but one nobody withdraws it."""
+    trip = expedition()
+    trip.start()
+    trip.finish(trip.submitted[:8])
+    trip.stop(reuses=True)
+    assert trip.explorer.unsubmitted > 0
+    trip.settle()
+    assert trip.cancelled == ["preview"]
+    assert trip.explorer.unsubmitted == 0
+
+
+def test_previews_of_the_next_exploration_are_not_given_up_with_those_of_later_groups() -> None:
+    trip = expedition()
+    trip.start()
+    trip.finish(trip.submitted[:8])
+    trip.stop(reuses=True)
+    trip.start(iteration=2)
+    trip.settle(1)
+    assert trip.cancelled == []
+
+
 def test_settling_another_iteration_or_twice_changes_nothing() -> None:
     trip = expedition()
     trip.start()
