@@ -57,6 +57,8 @@ class FakeTrainer:
     running: Train | None = None
     trained: dict[tuple[int, str], TrainedIteration] = field(default_factory=dict)
     """By iteration and part."""
+    ordered: dict[tuple[int, str], list[tuple[str, int, float]]] = field(default_factory=dict)
+    """What they were to be trained on, when that was said first."""
     published: int = -1
     saved: SavedState | None = None
     asker: ActorRef | None = None
@@ -261,7 +263,10 @@ class FakeWorker(Actor):
         trainer = self.trainer
         assert trainer is not None
         trainer.asker = self.sender
-        done = trainer.trained.get((message.iteration, message.part))
+        what = message.iteration, message.part
+        first = trainer.ordered.setdefault(what, _batch(message))
+        assert first == _batch(message), "the same again, whoever orders it"
+        done = trainer.trained.get(what)
         if done is not None:
             self._answer(trainer.report(trained=done))
         elif trainer.running is None:
@@ -271,8 +276,6 @@ class FakeWorker(Actor):
             trainer.running = message
             self.world.trained.append(message)
             self.run_task(self._train(trainer, message))
-        else:
-            assert _batch(trainer.running) == _batch(message), "the same again, as it may be lost"
 
     async def _train(self, trainer: FakeTrainer, message: Train) -> None:
         part = message.part
@@ -482,8 +485,10 @@ class FakeNode(Actor):
 
 
 def _batch(message: Train) -> list[tuple[str, int, float]]:
-    """What is trained on; the run folder's store moves with the coordinator."""
-    return [(each.bundle.key, each.row, each.advantage) for each in message.samples]
+    """What is trained on; the run folder's store moves with the coordinator. The advantages of a
+    first part are scaled by what is chosen of the later one by now."""
+    scaled = message.part == "first"
+    return [(s.bundle.key, s.row, 0.0 if scaled else s.advantage) for s in message.samples]
 
 
 def _ids(grant: Grant) -> tuple[str, ...]:

@@ -3,6 +3,7 @@ part is trained."""
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 
 import pytest
@@ -214,6 +215,37 @@ def test_groups_of_the_first_part_have_their_share_first(mode: str) -> None:
     assert trip.outcomes[-1].late == 0
     asked = Counter(one.group for one in in_time)
     assert asked[0] > asked[1], "the others have theirs later"
+
+
+def test_what_is_trained_on_is_not_chosen_anew_when_rewards_come_to_another_scale() -> None:
+    trip = Expedition(
+        "window",
+        candidates=5,
+        training=TWO_UPDATES,
+        rewards=[{}, {"name": "pick", "kind": "http", "http": {"url": "http://a"}, "range": None}],
+    )
+    started: list[int] = []
+    late = False
+
+    def rewards(request: Request) -> tuple[float, ...]:
+        rng, spread = random.Random(request.seed), 1000.0 if late else 1.0
+        started.append(request.seed)
+        return rng.random(), spread * rng.random()
+
+    trip.rewards = rewards
+    trip.start()
+    for _ in range(2):
+        trip.finish([one for one in trip.submitted if one.seed not in started])
+    before, late = len(started), True  # the second reward hardly counts any more
+    trip.stop(reuses=True)
+    trip.finish([one for one in trip.submitted if one.seed not in started])
+    trip.settle()
+    first, last = trip.outcomes
+    assert len(started) > before
+    assert first.scale != last.scale
+    closed = 1 - first.later[0]
+    assert last.seeds[closed] == first.seeds[closed]
+    assert last.preview_rewards[closed] != first.preview_rewards[closed], "on the new scale"
 
 
 def test_what_is_learnt_of_later_groups_is_handed_on() -> None:

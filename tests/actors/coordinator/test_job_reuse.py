@@ -204,6 +204,7 @@ class TestAnIterationInTwoParts:
                 for part in ("first", "rest")
             ),
         ]
+        assert all(each["reward_mean"] is not None for each in iterations(end.run_folder))
         for first, rest in pairwise(town.world.trained[1:]):
             if first.iteration == rest.iteration:
                 assert {s.prompt for s in first.samples}.isdisjoint(s.prompt for s in rest.samples)
@@ -231,7 +232,10 @@ class TestAnIterationInTwoParts:
     ) -> None:
         """What was trained is not trained again, and a part that was chosen is not chosen anew."""
         town.world.publish_s, town.world.save_s = publish_s, 2.0
-        await town.submit(spec("window", validation={"every": 1}, **self.SPEC))
+        town.world.denoise_s = 4.0
+        exploration = {"candidates": 8, "budget": "window", "reuse": True}
+        changes = {"iterations": ITERATIONS, "exploration": exploration, **self.SPEC}
+        await town.submit(job(**changes, validation={"every": 1}))
         await asyncio.sleep(after_s + 0.37)
         await town.kill()
         await asyncio.sleep(2.0)
