@@ -159,7 +159,7 @@ class Explorer:
         # What is begun later comes too late for the later groups.
         self._now.deadline = now + first_part_s - min(self._batch_s, self._now.batch_s)
         self._forget(self._now, withdrawn)
-        return self._go_on(now)
+        return self.go_on(now)
 
     def settle(self, iteration: int) -> Orders:
         """The first part of the iteration is trained: choose the later groups for good, if they are
@@ -179,10 +179,6 @@ class Explorer:
             unused=_unused(later, explored, later.chosen.later),
             explored=explored,
         )
-
-    def go_on(self, now: float) -> Orders:
-        """Time has passed."""
-        return self._go_on(now)
 
     @property
     def is_whole(self) -> bool:
@@ -217,7 +213,7 @@ class Explorer:
                     exploration.scored[candidate.group][candidate.seed] = rewards
                     exploration.made[result.request.id] = candidate
                     exploration.batch_s = min(exploration.batch_s, now - exploration.began)
-        return self._go_on(now)
+        return self.go_on(now)
 
     def given_up(self, requests: Sequence[Request], now: float) -> Orders:
         """A candidate without a score is no candidate."""
@@ -225,7 +221,7 @@ class Explorer:
             return Orders()
         for exploration in (self._later, self._now):
             self._forget(exploration, requests)
-        return self._go_on(now)
+        return self.go_on(now)
 
     @staticmethod
     def _forget(exploration: _Exploration | None, requests: Iterable[Request]) -> None:
@@ -236,7 +232,8 @@ class Explorer:
             if candidate is not None:
                 exploration.planner.forget(candidate)
 
-    def _go_on(self, now: float) -> Orders:
+    def go_on(self, now: float) -> Orders:
+        """Time has passed: ask for more, or choose."""
         exploration = self._now or self._later
         if exploration is None:
             return Orders()
