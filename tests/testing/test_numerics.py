@@ -31,8 +31,9 @@ def updates(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str, str]]:
         weights: str,
         samples: Sequence[tuple[fingerprints.Row, float]],
         chance: str,
+        first: int = 0,
     ) -> Update:
-        update = trained(self, iteration, weights, samples, chance)
+        update = trained(self, iteration, weights, samples, chance, first)
         seen.append((iteration, chance, update.weights))
         return update
 
