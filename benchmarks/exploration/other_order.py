@@ -5,10 +5,8 @@ noise that no number of samples per iteration removes.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 
-from spotlight.testing.fingerprints import Row
-from spotlight.testing.numerics import Update
+from spotlight.testing.numerics import Batch, Update
 from spotlight.testing.real_numerics import RealNumerics
 
 
@@ -17,17 +15,10 @@ class OtherOrder(RealNumerics):
     unless each part of an iteration has one of its own, and get other flow times and noise there.
     """
 
-    def trained(
-        self,
-        iteration: int,
-        weights: str,
-        samples: Sequence[tuple[Row, float]],
-        chance: str,
-        first: int = 0,
-    ) -> Update:
+    def trained(self, batch: Batch) -> Update:
         """See `Numerics`."""
-        rng = random.Random(f"other order {iteration}")
-        parts = [list(samples[:first]), list(samples[first:])]
+        rng = random.Random(f"other order {batch.iteration}")
+        parts = [list(batch.samples[: batch.first]), list(batch.samples[batch.first :])]
         for part in parts:
             rng.shuffle(part)
-        return super().trained(iteration, weights, [*parts[0], *parts[1]], chance, first)
+        return super().trained(batch._replace(samples=[*parts[0], *parts[1]]))

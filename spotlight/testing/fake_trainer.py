@@ -13,7 +13,7 @@ from spotlight.testing import fingerprints
 from spotlight.testing.fake_denoising import FakeModel, decode_commit
 from spotlight.testing.fake_hardware import FakeHardware
 from spotlight.testing.fingerprints import Row
-from spotlight.testing.numerics import Update
+from spotlight.testing.numerics import Batch, Update
 from spotlight.testing.virtual_threads import sleep
 from spotlight.types import BundleOffer
 
@@ -91,7 +91,8 @@ class FakeTrainer:
         first, samples = len(self._first), [*self._first, *samples]
         self._first = []
         chance = hardware.chance(order.job_id, order.term, message.iteration)
-        update = hardware.numerics.trained(message.iteration, before, samples, chance, first)
+        batch = Batch(message.iteration, before, samples, chance, first)
+        update = hardware.numerics.trained(batch)
         self._weights = update.weights
         self._completed += 1
         if order.rank == 0:

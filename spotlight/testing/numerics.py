@@ -25,6 +25,27 @@ class Update(NamedTuple):
     metrics: dict[str, float]
 
 
+class Batch(NamedTuple):
+    """What an iteration is trained on."""
+
+    iteration: int
+    weights: str
+    """Those that are trained; they made the samples, or those before them did."""
+    samples: Sequence[tuple[Row, float]]
+    """With their advantages."""
+    chance: str
+    """See `fingerprints.trained`."""
+    first: int = 0
+    """So many of the samples, in front, are those of the first part; 0 where the iteration is
+    trained in one."""
+
+    @property
+    def name(self) -> str:
+        """Of the weights that come of it."""
+        samples = [(row.latents, advantage) for row, advantage in self.samples]
+        return fingerprints.trained(self.weights, samples, self.chance)
+
+
 class Numerics(Protocol):
     """See the module's docstring."""
 
@@ -34,25 +55,9 @@ class Numerics(Protocol):
     def rewards(self, rows: Sequence[Row]) -> tuple[float, ...]:
         """Of finished samples, in [0, 1]. Raises `ScoringError`."""
 
-    def trained(
-        self,
-        iteration: int,
-        weights: str,
-        samples: Sequence[tuple[Row, float]],
-        chance: str,
-        first: int = 0,
-    ) -> Update:
-        """The optimizer steps of an iteration on these (sample, advantage), in this order; every
-        rank of a job asks for the same.
-
-        Args:
-            weights: those that are trained; they made the samples, or those before them did.
-            chance: see `fingerprints.trained`.
-            first: so many of the samples, in front, are those of the first part; 0 where the
-                iteration is trained in one.
-
-        Raises `SpotlightError`.
-        """
+    def trained(self, batch: Batch) -> Update:
+        """The optimizer steps of an iteration on these samples, in this order; every rank of a job
+        asks for the same. Raises `SpotlightError`."""
 
 
 class Fingerprints:
@@ -66,21 +71,9 @@ class Fingerprints:
         """See `Numerics`."""
         return tuple(fingerprints.reward(row.latents) for row in rows)
 
-    def trained(
-        self,
-        iteration: int,
-        weights: str,
-        samples: Sequence[tuple[Row, float]],
-        chance: str,
-        first: int = 0,
-    ) -> Update:
+    def trained(self, batch: Batch) -> Update:
         """See `Numerics`."""
-        after = fingerprints.trained(weights, names(samples), chance)
+        after = batch.name
         # Now and then the weights move too far for previews to be trained on.
         drift = 1.2 * MOST_DRIFT * fingerprints.reward(after)
         return Update(after, {"loss": 0.5, "drift": drift})
-
-
-def names(samples: Sequence[tuple[Row, float]]) -> list[tuple[str, float]]:
-    """What `fingerprints.trained` makes new weights of."""
-    return [(row.latents, advantage) for row, advantage in samples]

@@ -24,7 +24,7 @@ from spotlight.policies.training_parts import Part, updates_of
 from spotlight.studies.one_process import OneProcess
 from spotlight.testing import fingerprints
 from spotlight.testing.fingerprints import Row
-from spotlight.testing.numerics import Update, names
+from spotlight.testing.numerics import Batch, Update
 from spotlight.types import SamplingSettings
 
 _VERSIONS = 4
@@ -85,21 +85,15 @@ class RealNumerics:
             self._compute(weights, settings, batch)
         return tuple(self._rewards[row.latents] for row in rows)
 
-    def trained(
-        self,
-        iteration: int,
-        weights: str,
-        samples: Sequence[tuple[Row, float]],
-        chance: str,
-        first: int = 0,
-    ) -> Update:
+    def trained(self, batch: Batch) -> Update:
         """See `Numerics`. Whoever asks for the same update again is told what came of it. Raises
         also `CannotCompute`."""
-        after = fingerprints.trained(weights, names(samples), chance)
+        after = batch.name
         if after not in self._updates:
-            self._updates[after] = Update(after, self._train(iteration, weights, samples, first))
+            self._updates[after] = Update(after, self._train(batch))
             self._newest = after
-            self._sampled_by = {after, weights} if self._job.exploration.reuse else {after}
+            reuses = self._job.exploration.reuse
+            self._sampled_by = {after, batch.weights} if reuses else {after}
             self._samples = {
                 name: made for name, made in self._samples.items() if made[0] in self._sampled_by
             }
@@ -126,18 +120,16 @@ class RealNumerics:
                     self._samples[row.latents] = weights, sample
         self.images += len(rows)
 
-    def _train(
-        self, iteration: int, weights: str, samples: Sequence[tuple[Row, float]], first: int
-    ) -> dict[str, float]:
-        if weights != self._newest:
+    def _train(self, batch: Batch) -> dict[str, float]:
+        if batch.weights != self._newest:
             raise CannotCompute(
-                f"iteration {iteration} was trained with other samples or in another order before;"
-                " run this job with a RealNumerics of its own"
+                f"iteration {batch.iteration} was trained with other samples or in another order"
+                " before; run this job with a RealNumerics of its own"
             )
-        if not first:
-            return self._update(iteration, "whole", samples)
-        self._update(iteration, "first", samples[:first])
-        return self._update(iteration, "rest", samples[first:])
+        if not batch.first:
+            return self._update(batch.iteration, "whole", batch.samples)
+        self._update(batch.iteration, "first", batch.samples[: batch.first])
+        return self._update(batch.iteration, "rest", batch.samples[batch.first :])
 
     def _update(
         self, iteration: int, part: Part, samples: Sequence[tuple[Row, float]]

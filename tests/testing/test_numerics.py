@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from spotlight.testing import fingerprints
 from spotlight.testing.chaos import Scenario, chaos_job, silence, simulate
 from spotlight.testing.fake_hardware import HardwareTimes
 from spotlight.testing.freezing import FreezableLoop
-from spotlight.testing.numerics import Fingerprints, Update
+from spotlight.testing.numerics import Batch, Fingerprints, Update
 from spotlight.testing.processes import NodeSpec
 
 RANKS = 4
@@ -25,16 +23,9 @@ def updates(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str, str]]:
     seen: list[tuple[int, str, str]] = []
     trained = Fingerprints.trained
 
-    def listening(
-        self: Fingerprints,
-        iteration: int,
-        weights: str,
-        samples: Sequence[tuple[fingerprints.Row, float]],
-        chance: str,
-        first: int = 0,
-    ) -> Update:
-        update = trained(self, iteration, weights, samples, chance, first)
-        seen.append((iteration, chance, update.weights))
+    def listening(self: Fingerprints, batch: Batch) -> Update:
+        update = trained(self, batch)
+        seen.append((batch.iteration, batch.chance, update.weights))
         return update
 
     monkeypatch.setattr(Fingerprints, "trained", listening)

@@ -15,6 +15,7 @@ from spotlight.jobs import JobSpec
 from spotlight.studies.one_process import OneProcess
 from spotlight.testing import fingerprints
 from spotlight.testing.fingerprints import Row
+from spotlight.testing.numerics import Batch
 from spotlight.testing.real_numerics import CannotCompute, RealNumerics, _each
 from spotlight.types import Request, SamplingSettings
 from tests.studies.small_run import Brightness, small_job
@@ -67,7 +68,7 @@ def rollout(numerics: RealNumerics, job: JobSpec, weights: str, iteration: int =
 def update(numerics: RealNumerics, job: JobSpec, weights: str, iteration: int = 0) -> str:
     """Train an iteration; returns the name of what came of it."""
     samples = list(zip(rollout(numerics, job, weights, iteration), ADVANTAGES, strict=True))
-    return numerics.trained(iteration, weights, samples, "").weights
+    return numerics.trained(Batch(iteration, weights, samples, "")).weights
 
 
 def test_rewards_are_those_of_the_job_s_model_and_scorer() -> None:
@@ -88,7 +89,7 @@ def test_training_is_that_of_the_job_s_trainer(changes: dict[str, Any]) -> None:
     numerics, engine = RealNumerics(job), OneProcess(job)
     initial, settings = numerics.initial_weights(job), rollout_settings(job, 0)
     made = rollout(numerics, job, initial)
-    found = numerics.trained(0, initial, list(zip(made, ADVANTAGES, strict=True)), "")
+    found = numerics.trained(Batch(0, initial, list(zip(made, ADVANTAGES, strict=True)), ""))
     parts = list(engine.scored(engine.trainer.rollout_state(), pairs(), settings))
     prompts = [prompt for prompt, _ in pairs()]
     expected = engine.update(0, prompts, [part.batch for part in parts], ADVANTAGES)
@@ -113,7 +114,7 @@ def test_the_two_parts_of_an_iteration_are_trained_one_after_the_other() -> None
     numerics, engine = RealNumerics(job), OneProcess(job)
     initial, settings = numerics.initial_weights(job), rollout_settings(job, 0)
     samples = list(zip(rollout(numerics, job, initial), ADVANTAGES, strict=True))
-    found = numerics.trained(0, initial, samples, "", first=4)
+    found = numerics.trained(Batch(0, initial, samples, "", first=4))
     made = engine.scored(engine.trainer.rollout_state(), pairs(), settings)
     batches = [batch for part in made for batch in _each(part.batch)]
     prompts = [prompt for prompt, _ in pairs()]
@@ -152,7 +153,7 @@ def test_other_samples_than_were_trained_on_before_are_refused() -> None:
     update(numerics, job, initial)
     others = list(zip(rollout(numerics, job, initial), ADVANTAGES[::-1], strict=True))
     with pytest.raises(CannotCompute, match="iteration 0"):
-        numerics.trained(0, initial, others, "")
+        numerics.trained(Batch(0, initial, others, ""))
 
 
 def test_weights_that_are_long_outdated_are_refused() -> None:

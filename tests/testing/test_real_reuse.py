@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from benchmarks.virtual_testbed import PUBLISHED, run_on_testbed
 from spotlight.jobs import JobSpec
 from spotlight.testing.chaos import scratch_folder
 from spotlight.testing.fingerprints import Row
-from spotlight.testing.numerics import Update
+from spotlight.testing.numerics import Batch, Update
 from spotlight.testing.profile import load_profile
 from spotlight.testing.real_numerics import RealNumerics
 from tests.studies.small_run import Brightness
@@ -28,17 +27,10 @@ class Watched(RealNumerics):
         self.trained_on: list[tuple[str, list[Row], Update]] = []
         """For each iteration the weights before it, its samples, and what it came to."""
 
-    def trained(
-        self,
-        iteration: int,
-        weights: str,
-        samples: Sequence[tuple[Row, float]],
-        chance: str,
-        first: int = 0,
-    ) -> Update:
-        update = super().trained(iteration, weights, samples, chance, first)
-        if iteration == len(self.trained_on):  # each rank asks
-            self.trained_on.append((weights, [row for row, _ in samples], update))
+    def trained(self, batch: Batch) -> Update:
+        update = super().trained(batch)
+        if batch.iteration == len(self.trained_on):  # each rank asks
+            self.trained_on.append((batch.weights, [row for row, _ in batch.samples], update))
         return update
 
 
