@@ -110,7 +110,8 @@ async def test_a_callback_that_says_so_ends_the_job_and_the_run_can_go_on(
 
     assert stopped.outcome == "cancelled"
     assert stopped.reason == f"stopped by the callback `{__name__}.Notes`: good enough"
-    assert events(run)[-1]["reason"] == stopped.reason
+    (finished,) = events(run, "run_finished")
+    assert finished["reason"] == stopped.reason
     assert stopped.iterations < 4
     again = Notes()
     resumed = await spotlight.run(resume=run, callbacks=[again])
@@ -139,7 +140,8 @@ async def test_a_run_that_is_cancelled_leaves_no_process_and_can_go_on(
         await running
 
     assert not [child for child in children if child.is_running()]
-    assert events(run)[-1]["reason"] == "cancelled by the program that ran it"
+    (finished,) = events(run, "run_finished")
+    assert finished["reason"] == "cancelled by the program that ran it"
     assert isinstance(notes.events[-1], RunFinished)
 
 
