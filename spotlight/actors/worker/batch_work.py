@@ -86,6 +86,7 @@ class BatchWork:
         nobody wants it any more, and other errors of ours, `ValueError` or `RuntimeError` when it
         fails.
         """
+        self._batches.require_wanted(batch)  # its job may have ended in the turn after the grant
         job, message = batch.job, batch.message
         if job is None:
             raise SpotlightError("no job is prepared on this member")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import structlog
 import torch
 from job_kit import job, requests
 from member_kit import until
@@ -193,6 +194,18 @@ async def test_work_of_an_ended_job_is_not_taken_for_that_of_the_next(bench: Ben
     (answer,) = await bench.answered()
     assert isinstance(answer, Completed)
     assert len(await bench.latents(answer.bundle)) == 3
+
+
+async def test_a_batch_whose_job_ends_in_the_next_turn_is_never_begun(bench: Bench) -> None:
+    await bench.hold(0)
+    with structlog.testing.capture_logs() as logs:
+        bench.tell(batch(1, requests(1)))
+        bench.tell(bench.planner.end())
+        await bench.ask(bench.planner.end())
+        await bench.prepare()
+    told = [line["event"] for line in logs]
+    assert "job_forgotten" in told
+    assert "batch_accepted" not in told
 
 
 async def test_without_a_job_it_says_so(bench: Bench) -> None:
