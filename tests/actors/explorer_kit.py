@@ -42,7 +42,8 @@ class Expedition:
             **changes,
         )
         self.explorer = Explorer(spec, groups=lambda: groups)
-        self.categories = ("", "")
+        self.prompts: tuple[str, ...] = ("a", "b")
+        self.categories: tuple[str, ...] = ("", "")
         self.reward: Callable[[Request], float] = World.reward
         self.rewards: Callable[[Request], tuple[float, ...]] = lambda r: (self.reward(r),)
         self.now = 100.0
@@ -68,7 +69,7 @@ class Expedition:
         plan = ExplorationPlan(
             iteration,
             iteration - 1,
-            ("a", "b"),
+            self.prompts,
             self.categories,
             window_s,
             knowledge,

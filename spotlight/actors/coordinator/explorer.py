@@ -22,26 +22,21 @@ from dataclasses import dataclass, field
 
 from spotlight.actors.coordinator.exploration import ExplorationPlan, Explored
 from spotlight.actors.coordinator.exploration_outcome import outcome
+from spotlight.actors.coordinator.exploration_planner import most_candidates, planner_of
 from spotlight.actors.coordinator.request_plans import preview_settings, request_of
 from spotlight.jobs import JobSpec
-from spotlight.policies.exploration.bandit import BanditPlanner
 from spotlight.policies.exploration.planners import (
     Candidate,
     ExplorationPlanner,
-    RandomPlanner,
     SeedChoice,
-    UniformPlanner,
     chunk_size,
     widest,
+    widest_beside,
 )
 from spotlight.policies.exploration.reuse import NONE, Patience
-from spotlight.policies.exploration.reward_spread import ContinuousRewards
 from spotlight.policies.exploration.turns import Turn, Turns, turns_of
 from spotlight.policies.training_parts import later_groups
 from spotlight.types import Request, RequestKind, Result
-
-_MOST = 2
-"""So many times the previews of an average prompt that is trained on may one prompt have."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +79,8 @@ class _Exploration:
     patience: Patience = NONE
     """With those in work, once it is stopping."""
     waits_until: float = -math.inf
+    first: tuple[int, ...] = ()
+    """Groups of a pool that the first part trains on, once their turn is over."""
     chosen: Explored | None = None
     """The choice, once it is made, of which only the later groups may still change."""
     dropped: int = 0
@@ -121,16 +118,16 @@ class Explorer:
             withdrawn: previews for later groups that nobody has begun, and nobody is given now.
         """
         self._forget(self._later, withdrawn)
-        job, planner = self._job, _planner(self._job, plan)
-        in_time = self._in_time if job.exploration.prompt_pool == 1 else 0
-        turns = turns_of(len(plan.prompts), job.group_size, in_time, self._in_all)
+        job, planner = self._job, planner_of(self._job, plan)
+        groups, trained = len(plan.prompts), job.prompts.per_iteration
+        turns = turns_of(groups, trained, self.whole, self._in_time, self._in_all)
         self._now = _Exploration(
             plan,
             planner,
-            Turns(planner, turns),
+            Turns(planner, turns, self._other_groups),
             now,
             now + plan.window_s,
-            _candidates(self._job, plan) * len(plan.prompts),
+            most_candidates(self._job, plan) * groups,
         )
         return Orders(self._top_up(self._now, now))
 
@@ -306,8 +303,11 @@ class Explorer:
         """The choice as it is now, where groups that are not open keep their seeds."""
         plan, before = exploration.plan, exploration.chosen
         choices = exploration.planner.choose()
+        trained = self._job.prompts.per_iteration
         if before is None:
-            choices = widest(choices, self._job.prompts.per_iteration)
+            if not all(choices[group].is_previewed for group in exploration.first):
+                exploration.first = ()
+            choices = widest_beside(choices, trained, exploration.first)
         else:
             kept = zip(before.seeds, before.preview_rewards, strict=True)
             choices = [
@@ -329,13 +329,24 @@ class Explorer:
         self, exploration: _Exploration, choices: Sequence[SeedChoice]
     ) -> tuple[int, ...]:
         """None where training would have to wait for samples that are to be denoised."""
-        trained = [group for group, choice in enumerate(choices) if choice.seeds]
-        are_there = all(choices[group].is_previewed for group in trained)
+        are_there = all(choice.is_previewed for choice in choices if choice.seeds)
         if not (exploration.reuses and self._job.divides_training and are_there):
             return ()
+        trained = [group for group, choice in enumerate(choices) if choice.seeds]
+        if exploration.first:
+            return tuple(group for group in trained if group not in exploration.first)
         scored = {group: len(rewards) for group, rewards in exploration.scored.items()}
         awaited = Counter(candidate.group for candidate in exploration.outstanding.values())
         return later_groups(trained, scored, awaited)
+
+    def _other_groups(self) -> list[int]:
+        """The groups of the pool but those that the first part trains on, which are chosen now: of
+        the others, it may depend on what is to come which are trained on."""
+        exploration, half = self._now, self._job.prompts.per_iteration // 2
+        assert exploration is not None
+        choices = widest(exploration.planner.choose(), half)
+        exploration.first = tuple(group for group, one in enumerate(choices) if one.seeds)
+        return [group for group in range(len(choices)) if group not in exploration.first]
 
     def _request(self, plan: ExplorationPlan, candidate: Candidate) -> Request:
         return request_of(
@@ -347,40 +358,6 @@ class Explorer:
             candidate.seed,
             preview_settings(self._job, plan.iteration),
         )
-
-
-def _planner(job: JobSpec, plan: ExplorationPlan) -> ExplorationPlanner:
-    """As the job wants it."""
-    candidates = _candidates(job, plan)
-    if job.exploration.mode == "bandit":
-        return BanditPlanner(
-            job_seed=job.seed,
-            iteration=plan.iteration,
-            prompts=plan.prompts,
-            keep=job.group_size,
-            candidates=candidates,
-            most=_MOST * max(job.exploration.prompt_pool * candidates, job.group_size),
-            rewards=ContinuousRewards(*(reward.limits for reward in job.rewards)),
-            trained=job.prompts.per_iteration,
-            weights=job.reward_weights,
-            categories=plan.categories,
-            knowledge=plan.knowledge,
-        )
-    plain = RandomPlanner if job.exploration.mode == "random" else UniformPlanner
-    return plain(
-        job_seed=job.seed,
-        iteration=plan.iteration,
-        groups=len(plan.prompts),
-        keep=job.group_size,
-        candidates=candidates,
-        weights=job.reward_weights,
-    )
-
-
-def _candidates(job: JobSpec, plan: ExplorationPlan) -> int:
-    """Most previews of a prompt group, on average."""
-    most = job.exploration.candidates * job.samples_per_iteration
-    return int(plan.share * most / len(plan.prompts))
 
 
 def _unused(

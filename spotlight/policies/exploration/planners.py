@@ -188,6 +188,17 @@ def widest(choices: Sequence[SeedChoice], groups: int) -> list[SeedChoice]:
     return [choice if group in taken else nothing for group, choice in enumerate(choices)]
 
 
+def widest_beside(
+    choices: Sequence[SeedChoice], groups: int, kept: Collection[int]
+) -> list[SeedChoice]:
+    """The same, with no seeds for all but so many groups: those that are kept, and the `widest` of
+    the others."""
+    nothing = SeedChoice((), ())
+    others = [nothing if group in kept else choice for group, choice in enumerate(choices)]
+    chosen = widest(others, groups - len(kept))
+    return [choices[group] if group in kept else each for group, each in enumerate(chosen)]
+
+
 def derived_seed(*parts: int | str) -> int:
     """A 63-bit seed that depends on all parts, the same on every machine."""
     text = "/".join(str(part) for part in parts)

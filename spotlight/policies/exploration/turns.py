@@ -2,14 +2,15 @@
 
 At first all groups are given what they need to be whole. Then those of the first part have their
 share, and at last those of the later part, so that what is in work when training ends is still
-good for something: later groups are chosen when the first part is trained.
+good for something: later groups are chosen when the first part is trained. In a pool of prompts it
+is only after their share that those of the first part are known.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from spotlight.policies.exploration.planners import Candidate, ExplorationPlanner
@@ -18,17 +19,25 @@ from spotlight.policies.exploration.planners import Candidate, ExplorationPlanne
 class Turn(NamedTuple):
     """Some groups are given candidates until so many are handed out, those before included."""
 
-    groups: Sequence[int]
+    groups: Sequence[int] | None
+    """None: those that the first part does not train on."""
     until: float
 
 
 class Turns:
     """Candidates of a planner, turn by turn; the last turn is for good."""
 
-    def __init__(self, planner: ExplorationPlanner, turns: Sequence[Turn]) -> None:
-        """`turns`: at least one."""
+    def __init__(
+        self,
+        planner: ExplorationPlanner,
+        turns: Sequence[Turn],
+        others: Callable[[], Sequence[int]] = tuple,
+    ) -> None:
+        """`turns`: at least one. `others` names the groups that the first part does not train on,
+        when it is their turn."""
         self._planner = planner
         self._turns = deque(turns)
+        self._others = others
         self._issued = 0
 
     def next_chunk(self, size: int) -> list[Candidate]:
@@ -44,15 +53,18 @@ class Turns:
                 break
             if is_over:
                 self._turns.popleft()
-                self._planner.restrict(self._turns[0].groups)
+                groups = self._turns[0].groups
+                self._planner.restrict(self._others() if groups is None else groups)
         return chunk
 
 
-def turns_of(groups: int, keep: int, in_time: int, in_all: int) -> list[Turn]:
+def turns_of(groups: int, trained: int, whole: int, in_time: int, in_all: int) -> list[Turn]:
     """The turns of the groups of an iteration that is trained in two parts, of half of them each.
 
     Args:
-        keep: candidates that a group needs to be whole.
+        groups: those that may be explored.
+        trained: how many of them are trained on.
+        whole: candidates that as many groups as are trained on need to be whole.
         in_time: candidates that are expected to be scored when the first part's groups are chosen:
             later ones would be of no use to them. 0 if that is not known.
         in_all: the same when the later groups are chosen, or 0.
@@ -60,8 +72,10 @@ def turns_of(groups: int, keep: int, in_time: int, in_all: int) -> list[Turn]:
     everything = Turn(range(groups), math.inf)
     if not (in_time and in_all):
         return [everything]
-    whole, half = groups * keep, groups // 2
+    half = groups // 2
     first = max(whole, min(in_time, (whole + in_all) // 2))
+    if trained < groups:
+        return [Turn(everything.groups, first), Turn(None, math.inf)]
     return [
         Turn(everything.groups, whole),
         Turn(range(half), first),

@@ -257,3 +257,63 @@ def test_what_is_learnt_of_later_groups_is_handed_on() -> None:
     trip.settle()
     first, last = (each.knowledge.prompts["b"].total for each in trip.outcomes)
     assert last > first
+
+
+def in_batches(trip: Expedition, until: int) -> None:
+    """One batch of four after the other is scored, while two are in work."""
+    for first in range(0, until, 4):
+        trip.finish(trip.submitted[first : first + 4])
+
+
+def in_a_pool() -> Expedition:
+    """In its second iteration, when the turn of the later groups has come: the explorer knows how
+    many previews come in time by the first."""
+    trip = Expedition("window", "bandit", candidates=8, prompt_pool=2, training=TWO_UPDATES)
+    trip.prompts, trip.categories = ("a", "b", "c", "d"), ("",) * 4
+    trip.reward = lambda request: 0.5 if request.prompt == "a" else World.reward(request)
+    trip.start()
+    in_batches(trip, 24)
+    trip.stop(reuses=True)
+    trip.finish(trip.submitted[24:])
+    trip.settle()
+    trip.submitted.clear()
+    trip.start(iteration=2)
+    return trip
+
+
+def test_in_a_pool_what_comes_last_is_not_for_groups_of_the_first_part() -> None:
+    trip = in_a_pool()
+    in_batches(trip, 24)
+    last = {one.group for one in trip.submitted[20:]}
+    trip.stop(iteration=2, reuses=True)
+    explored = trip.outcomes[-1]
+    (first,) = set(explored.reused) - set(explored.later)
+    assert first not in last
+    assert set(explored.later) <= last
+    assert {one.group for one in trip.submitted[:20]} > last, "before, all had a chance"
+
+
+def test_in_a_pool_a_prompt_without_contrast_is_not_trained_on() -> None:
+    trip = in_a_pool()
+    in_batches(trip, 28)
+    trip.stop(iteration=2, reuses=True)
+    assert 0 not in trip.outcomes[-1].reused
+
+
+def test_the_first_part_loses_a_group_that_lost_a_preview() -> None:
+    trip = Expedition("window", candidates=8, prompt_pool=2, groups=2, training=TWO_UPDATES)
+    trip.prompts, trip.categories = ("a", "b", "c", "d"), ("",) * 4
+    trip.start()
+    trip.finish(trip.submitted[:16])
+    trip.stop(reuses=True)
+    trip.settle()
+    trip.submitted.clear()
+    trip.start(iteration=2)
+    lost = trip.submitted[0]
+    trip.give_up([lost])
+    trip.finish([one for one in trip.submitted[:16] if one is not lost])
+    assert lost.group not in {one.group for one in trip.submitted[16:]}, "it is the first one"
+    trip.stop(iteration=2, reuses=True)
+    explored = trip.outcomes[-1]
+    assert len(explored.later) == 1
+    assert lost.group not in explored.reused

@@ -13,6 +13,7 @@ from spotlight.policies.exploration.planners import (
     draw_prompts,
     first_seeds,
     widest,
+    widest_beside,
 )
 from spotlight.policies.exploration.ranking import spread
 
@@ -225,3 +226,13 @@ def test_of_a_pool_whole_groups_are_taken_before_wider_ones_that_lack_previews()
     assert widest([half, two, whole, unseen], 1) == [nothing, nothing, whole, nothing]
     assert widest([half, two, whole, unseen], 2) == [nothing, two, whole, nothing]
     assert widest([half, unseen], 1) == [half, nothing]
+
+
+def test_groups_that_are_kept_are_among_those_that_are_trained_on():
+    narrow, wide, wider = (
+        SeedChoice((1, 2), (0.5 - spread, 0.5 + spread)) for spread in (0.1, 0.2, 0.3)
+    )
+    nothing = SeedChoice((), ())
+    assert widest_beside([narrow, wide, wider], 2, (0,)) == [narrow, nothing, wider]
+    assert widest_beside([narrow, wide, wider], 2, ()) == [nothing, wide, wider]
+    assert widest_beside([narrow, wide, wider], 1, (1,)) == [nothing, wide, nothing]

@@ -34,8 +34,8 @@ def counts(chunk):
 
 
 def test_without_a_guess_all_groups_take_part_all_the_time():
-    assert turns_of(4, 4, in_time=0, in_all=60) == [Turn(range(4), math.inf)]
-    assert turns_of(4, 4, in_time=40, in_all=0) == [Turn(range(4), math.inf)]
+    assert turns_of(4, 4, 16, in_time=0, in_all=60) == [Turn(range(4), math.inf)]
+    assert turns_of(4, 4, 16, in_time=40, in_all=0) == [Turn(range(4), math.inf)]
 
 
 @pytest.mark.parametrize(
@@ -44,16 +44,36 @@ def test_without_a_guess_all_groups_take_part_all_the_time():
     ids=["half-each", "no-more-than-comes-in-time", "never-below-whole", "little-time"],
 )
 def test_the_first_half_has_its_share_after_all_are_whole(in_time, in_all, until):
-    whole, first, later = turns_of(4, 4, in_time, in_all)
+    whole, first, later = turns_of(4, 4, 16, in_time, in_all)
     assert (list(whole.groups), whole.until) == ([0, 1, 2, 3], 16)
     assert (list(first.groups), first.until) == ([0, 1], until)
     assert (list(later.groups), later.until) == ([2, 3], math.inf)
 
 
+def test_groups_of_a_pool_have_two_turns():
+    everything, others = turns_of(12, 4, 16, in_time=48, in_all=64)
+    assert (list(everything.groups), everything.until) == (list(range(12)), 40)
+    assert others == Turn(None, math.inf)
+
+
+def test_a_turn_without_groups_asks_for_them_when_it_begins():
+    asked = []
+
+    def others():
+        asked.append(True)
+        return (3,)
+
+    turns = Turns(uniform(), [Turn(range(4), 16), Turn(None, math.inf)], others)
+    turns.next_chunk(15)
+    assert asked == []
+    assert counts(turns.next_chunk(5))[3] == 5
+    assert asked == [True]
+
+
 @pytest.mark.parametrize("planner", [uniform, bandit])
 @pytest.mark.parametrize("size", [1, 3, 40])
 def test_each_turn_is_given_what_is_its_own_whatever_the_chunks(planner, size):
-    turns = Turns(planner(), turns_of(4, 4, in_time=48, in_all=64))
+    turns = Turns(planner(), turns_of(4, 4, 16, in_time=48, in_all=64))
     chunk = []
     while len(chunk) < 40:
         chunk += turns.next_chunk(min(size, 40 - len(chunk)))
