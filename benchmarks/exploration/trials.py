@@ -27,5 +27,6 @@ TRIALS: dict[str, Callable[[JobSpec], dict[str, Any]]] = {
     "other-sampler": _other_sampler,
     "higher-rate": lambda job: {"training.learning_rate": 1.5 * job.training.learning_rate},
     "lower-rate": lambda job: {"training.learning_rate": job.training.learning_rate / 1.5},
+    "slower-old-policy": lambda job: {"training.rollout_decay": 0.5},
 }
 """By name what it changes of a rival's job."""
