@@ -4,7 +4,7 @@ can still be chosen better.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 Part = Literal["whole", "first", "rest"]
@@ -40,3 +40,17 @@ def later_groups(
 
     order = sorted(groups, key=rank)
     return tuple(sorted(order[: len(groups) // 2]))
+
+
+def have_their_share(
+    later: Collection[int], trained: Collection[int], previews: Mapping[int, int]
+) -> bool:
+    """Whether the later groups have as many previews as the first ones. More of them would only
+    delay the next exploration, whose first groups would have less choice.
+
+    Args:
+        trained: all groups that are trained on.
+        previews: those that are there or in work, by group.
+    """
+    first = sum(previews.get(group, 0) for group in trained if group not in later)
+    return sum(previews.get(group, 0) for group in later) >= first

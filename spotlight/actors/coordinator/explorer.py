@@ -35,7 +35,7 @@ from spotlight.policies.exploration.planners import (
 )
 from spotlight.policies.exploration.reuse import NONE, Patience
 from spotlight.policies.exploration.turns import Turn, Turns, turns_of
-from spotlight.policies.training_parts import later_groups
+from spotlight.policies.training_parts import have_their_share, later_groups
 from spotlight.types import Request, RequestKind, Result
 
 
@@ -85,6 +85,11 @@ class _Exploration:
     """The choice, once it is made, of which only the later groups may still change."""
     dropped: int = 0
     """Previews in work that are of no use to them."""
+
+    def previews(self) -> Counter[int]:
+        """Those that are there or in work, by group."""
+        awaited = Counter(candidate.group for candidate in self.outstanding.values())
+        return awaited + Counter({group: len(seeds) for group, seeds in self.scored.items()})
 
 
 class Explorer:
@@ -263,7 +268,11 @@ class Explorer:
     def _has_time(self, exploration: _Exploration, now: float) -> bool:
         if self._job.exploration.budget == "fixed":
             return True
-        is_open = not exploration.stopping or exploration.chosen is not None
+        chosen = exploration.chosen
+        if chosen is not None:
+            is_open = not have_their_share(chosen.later, chosen.reused, exploration.previews())
+        else:
+            is_open = not exploration.stopping
         return is_open and now < exploration.deadline
 
     def _is_over(self, exploration: _Exploration, now: float) -> bool:

@@ -78,29 +78,41 @@ def test_previews_of_later_groups_that_do_not_come_in_time_are_late_too() -> Non
     assert trip.outcomes[-1].late == len(trip.submitted) - 8
 
 
-def test_only_later_groups_are_given_more_previews_then() -> None:
-    trip = expedition()
-    trip.start()
-    trip.finish(trip.submitted[:8])
-    before = len(trip.submitted)
-    trip.stop(reuses=True, withdrawn=trip.submitted[12:])
-    more = trip.submitted[before:]
-    assert more
-    assert {one.group for one in more} == {1}
-
-
-def test_none_is_begun_that_would_come_after_the_first_part() -> None:
+def behind() -> tuple[Expedition, list[Request]]:
+    """The first group has two previews more than the other; those in work are withdrawn."""
     trip = expedition()
     trip.start()
     trip.now += 3.0  # a preview takes three seconds
     trip.finish(trip.submitted[:8])
+    more = of_group(trip.submitted[8:], 0)[:2]
+    trip.finish(more)
+    return trip, [one for one in trip.submitted[8:] if one not in more]
+
+
+def test_later_groups_are_given_as_many_previews_as_the_others_have() -> None:
+    trip, in_work = behind()
     before = len(trip.submitted)
-    trip.stop(reuses=True, withdrawn=trip.submitted[8:], first_part_s=4.0)
-    assert len(trip.submitted) > before, "there is a second left"
-    trip.now += 1.5
-    last = trip.submitted[before:]
-    trip.finish(last[:2])
-    assert trip.submitted[before:] == last
+    trip.stop(reuses=True, withdrawn=in_work)
+    more = trip.submitted[before:]
+    assert {one.group for one in more} == {1}
+    trip.finish(more)
+    assert trip.submitted[before:] == more, "they would keep workers from the next exploration"
+
+
+def test_later_groups_that_are_not_behind_are_given_no_more() -> None:
+    trip = expedition()
+    trip.start()
+    trip.finish(trip.submitted[:8])
+    before = len(trip.submitted)
+    trip.stop(reuses=True, withdrawn=trip.submitted[8:])
+    assert len(trip.submitted) == before
+
+
+def test_none_is_begun_that_would_come_after_the_first_part() -> None:
+    trip, in_work = behind()
+    before = len(trip.submitted)
+    trip.stop(reuses=True, withdrawn=in_work, first_part_s=2.0)
+    assert len(trip.submitted) == before
 
 
 def test_nothing_more_is_begun_for_them_once_the_next_exploration_has() -> None:
@@ -130,10 +142,8 @@ def test_the_next_exploration_goes_on_while_later_groups_are_open() -> None:
 
 def test_what_is_left_when_nothing_else_is_explored_is_given_up() -> None:
     """After the last iteration but one nobody withdraws it."""
-    trip = expedition()
-    trip.start()
-    trip.finish(trip.submitted[:8])
-    trip.stop(reuses=True)
+    trip, in_work = behind()
+    trip.stop(reuses=True, withdrawn=in_work)
     assert trip.explorer.unsubmitted > 0
     trip.settle()
     assert trip.cancelled == ["preview"]
