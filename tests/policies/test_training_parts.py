@@ -2,7 +2,12 @@
 
 import pytest
 
-from spotlight.policies.training_parts import can_be_divided, later_groups, updates_of
+from spotlight.policies.training_parts import (
+    can_be_divided,
+    have_their_share,
+    later_groups,
+    updates_of,
+)
 
 
 @pytest.mark.parametrize("updates", [2, 4, 6])
@@ -29,3 +34,10 @@ def test_of_equals_those_that_more_are_awaited_for_are_later():
 
 def test_of_equals_in_all_the_last_ones_are_later():
     assert later_groups([1, 4, 6, 7], {}, {}) == (6, 7)
+
+
+def test_later_groups_have_their_share_with_as_many_previews_as_the_first_ones():
+    trained, later = (0, 1, 4, 5), (1, 5)
+    assert have_their_share(later, trained, {0: 8, 4: 7, 1: 10, 5: 5, 2: 30})
+    assert not have_their_share(later, trained, {0: 8, 4: 7, 1: 10, 5: 4, 2: 30})
+    assert not have_their_share(later, trained, {0: 1})
