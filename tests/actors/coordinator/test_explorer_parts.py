@@ -303,6 +303,20 @@ def test_in_a_pool_what_comes_last_is_not_for_groups_of_the_first_part() -> None
     assert {one.group for one in trip.submitted[:20]} > last, "before, all had a chance"
 
 
+def test_in_a_pool_the_first_part_keeps_its_group_though_others_become_wider() -> None:
+    trip = in_a_pool()
+    in_batches(trip, 20)
+    others = {one.group for one in trip.submitted[20:]}
+    trip.reward = lambda request: float(request.seed % 2)
+    for first in range(20, 48, 4):
+        trip.finish(trip.submitted[first : first + 4])
+    trip.stop(iteration=2, reuses=True)
+    explored = trip.outcomes[-1]
+    assert len(explored.reused) == 2
+    (kept,) = set(explored.reused) - others
+    assert explored.later == tuple(set(explored.reused) - {kept})
+
+
 def test_in_a_pool_a_prompt_without_contrast_is_not_trained_on() -> None:
     trip = in_a_pool()
     in_batches(trip, 28)
