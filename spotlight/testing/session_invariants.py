@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _COSTS_SAMPLES: tuple[FaultKind, ...] = ("poison", "scorer_error")
 """Faults after which samples may fail."""
+_LOSES_MESSAGES: tuple[FaultKind, ...] = ("loss", "delay")
+"""Faults under which who is in reach may not be heard."""
 _HEARD_S = 16.0
 """Who is in reach for so long is heard: a question is repeated after 10 s."""
 _LOOK_S = 1.0
@@ -192,10 +194,21 @@ def _latest_silence(run: SessionRun, until_s: float) -> float:
         if there:
             ended = each.time_s
         elif each.time_s - ended >= _HEARD_S:
-            began = each.time_s
+            began = each.time_s - _unheard_s(run, each.time_s)
     if not there:
         ended = until_s
     return ended - began if until_s - ended < 2 * _HEARD_S else 0.0
+
+
+def _unheard_s(run: SessionRun, lost_s: float) -> float:
+    """For how long program and coordinator may not have heard each other already when one of them
+    came out of reach: their last messages may have been lost, or too late."""
+    were_lost = any(
+        each["fault"] in _LOSES_MESSAGES
+        and each.time_s <= lost_s <= each.time_s + each["s"] + _HEARD_S
+        for each in run.history.all("fault")
+    )
+    return _HEARD_S if were_lost else 0.0
 
 
 def _groups(run: SessionRun) -> Iterator[tuple[Happening, Any]]:
