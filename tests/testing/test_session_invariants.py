@@ -173,21 +173,22 @@ def test_a_session_that_is_lost_for_no_good_reason_is_noticed(
 
 
 @pytest.mark.parametrize(
-    ("fault", "lasts_s", "noticed"),
+    ("fault", "began_s", "lasts_s", "noticed"),
     [
-        ("loss", 45.0, False),
-        ("delay", 45.0, False),
-        ("loss", 20.0, True),
-        ("kill_node", 45.0, True),
+        ("loss", 0.0, 45.0, False),
+        ("delay", 0.0, 45.0, False),
+        ("loss", 0.0, 20.0, True),
+        ("loss", 60.0, 45.0, True),
+        ("kill_node", 0.0, 45.0, True),
     ],
 )
 def test_a_silence_may_begin_with_messages_that_were_lost(
-    run: SessionRun, fault: str, lasts_s: float, noticed: bool
+    run: SessionRun, fault: str, began_s: float, lasts_s: float, noticed: bool
 ) -> None:
     reason = "the coordinator is unreachable"
     happens_later(run, 0.0, "reach", there=True)
-    happens_later(run, 0.0, "fault", fault=fault, node="", s=lasts_s)
-    happens_later(run, 50.0, "reach", there=False)
+    happens_later(run, began_s, "fault", fault=fault, node="", s=lasts_s)
+    happens_later(run, 50.0 - began_s, "reach", there=False)
     happens_later(run, 110.0, "session_lost", session="s", reason=reason)
     assert bool(violations(invariants.sessions_end_for_a_reason, run)) == noticed
 
