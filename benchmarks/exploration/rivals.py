@@ -104,9 +104,6 @@ RIVALS: dict[str, Rival] = {
 }
 """In the order of their importance, in which their runs are made."""
 
-_POOLS = {task: {"exploration.prompt_pool": 3} for task in MIXED_TASKS}
-"""Where the bandit has prompts to choose from. Where they are alike it gains nothing by it: OCR
-runs with a pool were 1.7 and 1.5 times as fast on two seeds, and 0.7 times on two others."""
 _EXAMPLE: dict[str, dict[str, Any]] = {
     # Candidates are a few more than fit into the window: it is the window that limits them.
     "ocr": {
@@ -198,12 +195,14 @@ _TESTBED: dict[str, Any] = {
     "validation.seeds": 8,
 }
 _TWO_CORE: dict[str, Any] = {
+    # Eight prompts of four samples, as a job without exploration has them at its best, and two
+    # previews for each sample, by both workers: `examples/ocr-tiny-reuse.yaml` says more.
     "iterations": 60,
-    # One spot core makes two to three previews of four steps for each sample, while the other core
-    # trains on all flow times. With half of them, as on the test-bed, there is time for one.
-    "sampler.solver": "dpmpp_2m",
-    "sampler.steps": 4,
-    "exploration.candidates": 4,
+    "prompts.per_iteration": 8,
+    "sampler.micro_batch": 4,
+    "exploration.mode": "uniform",
+    "exploration.budget": "fixed",
+    "exploration.candidates": 2,
     # Checkpoints are scored afterwards, and by more images than there would be time for.
     "validation.prompts": 1,
     "validation.seeds": 1,
@@ -211,14 +210,13 @@ _TWO_CORE: dict[str, Any] = {
     "checkpoint_every": 5,
     "keep_checkpoints": 60,
 }
-_ALONE: dict[str, Any] = {"exploration.mode": "none", "exploration.reuse": False}
+ALONE = "none"
+"""Of the two on two cores, the one that does not explore."""
 TWO_CORE: dict[str, dict[str, Any]] = {
     OURS: {},
-    "none": _ALONE,
-    "tuned-none": _ALONE | {"prompts.per_iteration": 8, "training.nft_noisiest": 0.5},
+    ALONE: {"exploration.mode": "none", "exploration.reuse": False},
 }
-"""What changes of Spotlight's job, on two cores: nothing; it does not explore; and neither does the
-last one, which has as many samples and flow times as are best for it."""
+"""What changes of Spotlight's job, on two cores: nothing; and it does not explore."""
 
 
 def virtual_job(
@@ -246,7 +244,8 @@ def with_spot_gpus(task: str, rival: str, gpus: int) -> dict[str, Any]:
 
 def two_core_job(task: str, rival: str, seed: int) -> JobSpec:
     """One of `TWO_CORE`, with one reserved and one spot worker."""
-    ours = _TUNED | _EXAMPLE[task] | dict(RIVALS[OURS].changes) | _TWO_CORE
+    tuned = _TUNED | _TUNED_OF_EXAMPLE[task] | _EXAMPLE[task]
+    ours = tuned | dict(RIVALS[OURS].changes) | _TWO_CORE
     return _job(task, f"two-core-{rival}", seed, ours | TWO_CORE[rival])
 
 
@@ -259,8 +258,6 @@ def _own(task: str, rival: str, profile: str = "") -> dict[str, Any]:
     own = _TESTBED | _EXAMPLE[example] | tuned | of_kind.get(example, {}) | dict(found.changes)
     if rival in (OURS, "uniform"):
         own |= _OURS_OF_PROFILE.get(profile, {})
-    if own["exploration.mode"] == "bandit":
-        own |= _POOLS.get(task, {})
     if rival in _TRAIN_ALIKE:
         own["iterations"] = _WHOLE_ITERATIONS[example]
     return own | (_FOR_TWELVE_RANKS.get(example, {}) if own["training.ranks"] == 12 else {})

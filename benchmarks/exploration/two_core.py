@@ -1,8 +1,7 @@
 """Time to target by the wall clock: the same job with exploration and without it, as real processes
-on two cores, one reserved and one spot worker; and a job without exploration that is tuned for
-itself.
+on two cores, one reserved and one spot worker.
 
-The target is 95 % of the way of the job that is compared with. Runs follow each other, since it is
+The target is 95 % of the way of the job without exploration. Runs follow each other, since it is
 the clock that counts, and those of a seed count only if they are of the same machine.
 Their checkpoints are scored when they are over: validation is the experimenter's measurement, and
 would take a quarter of the time of two cores.
@@ -21,7 +20,7 @@ import msgspec
 
 from benchmarks.exploration.kept_runs import KeptRuns, Made, Run
 from benchmarks.exploration.ratios import arrival, estimate, speedup
-from benchmarks.exploration.rivals import OURS, TWO_CORE, two_core_job
+from benchmarks.exploration.rivals import ALONE, OURS, TWO_CORE, two_core_job
 from benchmarks.report import machine
 from benchmarks.time_to_target import LEVELS, SMOOTHED, Curve, milestones
 from benchmarks.validation_sampler import held_out_score
@@ -31,7 +30,6 @@ from spotlight.run_events import WeightsPublished
 
 _TASK = "ocr"
 _MEASURED = ValidationSpec(seeds=4)
-_FIGURES = {"none": "speedup_2core", "tuned-none": "speedup_2core_vs_tuned"}
 
 
 def two_core(folder: Path, seeds: Iterable[int], *, quick: bool) -> dict[str, Any]:
@@ -42,11 +40,8 @@ def two_core(folder: Path, seeds: Iterable[int], *, quick: bool) -> dict[str, An
         for seed in seeds
         for rival in TWO_CORE
     }
-    figures: dict[str, Any] = {}
-    for rival, name in _FIGURES.items():
-        pairs = [(curves[OURS, seed], curves[rival, seed]) for seed in seeds]
-        figures |= compared(name, [pair for pair in pairs if milestones(pair[1])])
-    return figures
+    pairs = [(curves[OURS, seed], curves[ALONE, seed]) for seed in seeds]
+    return compared("speedup_2core", [pair for pair in pairs if milestones(pair[1])])
 
 
 def compared(name: str, pairs: Sequence[tuple[Curve, Curve]]) -> dict[str, Any]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+import yaml
 
 from benchmarks.exploration.rivals import (
+    EXAMPLES,
     MIXED_TASKS,
     RIVALS,
     TASKS,
@@ -13,7 +15,7 @@ from benchmarks.exploration.rivals import (
     virtual_job,
     with_spot_gpus,
 )
-from spotlight.jobs import JobSpec
+from spotlight.jobs import JobSpec, job_from_data
 
 PLAIN = ("rollouts", "reserved", "data-parallel", "published")
 
@@ -44,19 +46,14 @@ def test_rivals_that_explore_have_the_same_machines(task: str, rival: str) -> No
 
 
 @pytest.mark.parametrize("rival", RIVALS)
-def test_a_mixed_task_differs_in_its_prompts_alone_and_in_the_pool_of_the_bandit(
-    rival: str,
-) -> None:
+def test_a_mixed_task_differs_in_its_prompts_alone(rival: str) -> None:
     for task in MIXED_TASKS:
         mixed, alike = (
             virtual_job(one, rival, 1, {"name": "any"})
             for one in (task, task.removesuffix("-mixed"))
         )
         assert mixed.prompts != alike.prompts
-        exploration = msgspec.structs.replace(mixed.exploration, prompt_pool=1)
-        assert (
-            msgspec.structs.replace(mixed, prompts=alike.prompts, exploration=exploration) == alike
-        )
+        assert msgspec.structs.replace(mixed, prompts=alike.prompts) == alike
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -90,15 +87,20 @@ def test_a_larger_spot_pool_has_more_candidates_and_a_plain_job_has_none() -> No
 
 
 def test_the_job_without_exploration_on_two_cores_is_spotlights_in_all_else() -> None:
-    ours, alone, tuned = (
-        two_core_job("ocr", rival, 1) for rival in ("spotlight", "none", "tuned-none")
-    )
-    for job in (ours, alone, tuned):
+    ours, alone = (two_core_job("ocr", rival, 1) for rival in ("spotlight", "none"))
+    for job in (ours, alone):
         assert gpus(job) == (1, 1)
     assert ours.exploration.reuse
-    assert alone.exploration.mode == tuned.exploration.mode == "none"
+    assert alone.exploration.mode == "none"
     assert msgspec.structs.replace(ours, name=alone.name, exploration=alone.exploration) == alone
-    assert tuned.samples_per_iteration == 2 * ours.samples_per_iteration
+
+
+def test_spotlights_job_on_two_cores_is_the_example_that_is_shipped() -> None:
+    shipped = job_from_data(yaml.safe_load((EXAMPLES / "ocr-tiny-reuse.yaml").read_text()))
+    measured = two_core_job("ocr", "spotlight", shipped.seed)
+    same = "sampler", "training", "exploration", "group_size", "iterations", "prompts"
+    for section in same:
+        assert getattr(measured, section) == getattr(shipped, section), section
 
 
 def test_every_rival_has_a_title_of_its_own() -> None:
