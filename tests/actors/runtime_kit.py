@@ -169,6 +169,15 @@ class Cluster:
             await system.aclose()
 
 
+class Pair:
+    """Where an actor lives and from where it is addressed; the same process or two."""
+
+    def __init__(self, cluster: Cluster, here: ActorSystem, there: ActorSystem) -> None:
+        self.cluster = cluster
+        self.here = here
+        self.there = there
+
+
 async def tally(system: ActorSystem, ref: ActorRef) -> tuple[int, ...]:
     """What an `Accountant` has counted."""
     reply = await system.ask(ref, ReadTally(), timeout_s=10.0)
