@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from spotlight.types import Prompt
-from tests.examples.test_geneval import tiny_clip
+from tests.examples.tiny_hub_models import tiny_clip
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "rewards"
 

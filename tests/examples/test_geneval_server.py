@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 from spotlight.errors import ScoringError
 from spotlight.rewards.compositional import DetectedObject
 from spotlight.types import Prompt
+from tests.examples.tiny_hub_models import tiny_clip, tiny_mask2former
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "rewards"
 IMAGES = np.zeros((1, 8, 8, 3), np.uint8)
@@ -115,72 +115,3 @@ def test_the_detector_finds_objects_with_models_of_transformers(
     assert detector.detect(image, classes, threshold=1.0) == []
     with pytest.raises(ValueError, match="unicorn"):
         detector.detect(image, {"unicorn"}, threshold=0.0)
-
-
-def tiny_mask2former(folder: Path) -> Path:
-    import torch
-    from transformers import (
-        Mask2FormerConfig,
-        Mask2FormerForUniversalSegmentation,
-        Mask2FormerImageProcessor,
-        SwinConfig,
-    )
-
-    torch.manual_seed(0)
-    names = {0: "dog", 1: "mouse"}
-    config = Mask2FormerConfig(
-        backbone_config=SwinConfig(
-            image_size=64,
-            embed_dim=8,
-            depths=[1, 1, 1, 1],
-            num_heads=[1, 1, 1, 1],
-            window_size=2,
-            out_features=["stage1", "stage2", "stage3", "stage4"],
-        ),
-        feature_size=32,
-        mask_feature_size=32,
-        hidden_dim=32,
-        encoder_feedforward_dim=16,
-        encoder_layers=1,
-        decoder_layers=2,
-        num_attention_heads=2,
-        dim_feedforward=16,
-        num_queries=8,
-        id2label=names,
-        label2id={name: index for index, name in names.items()},
-    )
-    Mask2FormerForUniversalSegmentation(config).save_pretrained(folder)
-    Mask2FormerImageProcessor(size={"height": 64, "width": 64}).save_pretrained(folder)
-    return folder
-
-
-def tiny_clip(folder: Path) -> Path:
-    import torch
-    from transformers import CLIPConfig, CLIPImageProcessor, CLIPModel, CLIPProcessor, CLIPTokenizer
-
-    torch.manual_seed(0)
-    letters = [chr(letter) for letter in range(ord("a"), ord("z") + 1)] + ["-"]
-    tokens = [*letters, *(f"{letter}</w>" for letter in letters)]
-    tokens += ["<|startoftext|>", "<|endoftext|>"]
-    folder.mkdir(parents=True)
-    (folder / "vocab.json").write_text(json.dumps({name: row for row, name in enumerate(tokens)}))
-    (folder / "merges.txt").write_text("#version: 0.2\n")
-    tokenizer = CLIPTokenizer.from_pretrained(folder)
-    end = len(tokens) - 1
-    common = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
-    config = CLIPConfig(
-        text_config={
-            **common,
-            "num_attention_heads": 2,
-            "vocab_size": len(tokens),
-            "bos_token_id": end - 1,
-            "eos_token_id": end,
-            "pad_token_id": end,
-        },
-        vision_config={**common, "num_attention_heads": 2, "image_size": 32, "patch_size": 16},
-        projection_dim=8,
-    )
-    CLIPModel(config).save_pretrained(folder)
-    images = CLIPImageProcessor(size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32})
-    CLIPProcessor(images, tokenizer).save_pretrained(folder)
-    return folder
