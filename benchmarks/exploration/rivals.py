@@ -159,7 +159,8 @@ _TUNED_OF_EXAMPLE: dict[str, dict[str, Any]] = {
     },
     # Any four of the flow times: with the noisier half, runs without exploration learn nothing, and
     # those with it end early. Samples of four steps teach as little; those of six teach those who
-    # do not explore as much as eight Euler steps, in less time (in one process, seeds 1 and 2).
+    # do not explore at least as much as eight Euler steps, in less time (in one process, seeds 1
+    # and 2).
     "compositional": {
         "training.nft_times": 4,
         "sampler.solver": "dpmpp_2m",
