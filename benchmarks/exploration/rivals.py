@@ -119,7 +119,7 @@ _UNEXPLORED_SAMPLES: dict[str, dict[str, Any]] = {
     "ocr": {"prompts.per_iteration": 12, "group_size": 4, "validation.every": 2},
     "compositional": {"prompts.per_iteration": 4, "group_size": 8, "validation.every": 4},
 }
-_ON_AS_MANY_SAMPLES = (*WHOLE, "data-parallel")
+_AS_MANY_ITERATIONS = (*WHOLE, "data-parallel")
 _WHOLE_ITERATIONS = {"ocr": 44, "compositional": 88}
 """Of these rivals, two of which are never ended early; those of the compositional task are
 shorter."""
@@ -158,9 +158,8 @@ _TUNED_OF_EXAMPLE: dict[str, dict[str, Any]] = {
         "sampler.steps": 4,
     },
     # Any four of the flow times: with the noisier half, runs without exploration learn nothing, and
-    # those with it end early. Samples of four steps teach as little; those of six teach those who
-    # do not explore at least as much as eight Euler steps, in less time (in one process, seeds 1
-    # and 2).
+    # those with it end early. Samples of four steps teach as little. Those of six, in one process
+    # on seeds 1 and 2, taught runs without exploration as much as those of eight Euler steps.
     "compositional": {
         "training.nft_times": 4,
         "sampler.solver": "dpmpp_2m",
@@ -272,7 +271,7 @@ def _own(task: str, rival: str, profile: str = "") -> dict[str, Any]:
     own = _TESTBED | _EXAMPLE[example] | tuned | of_kind.get(example, {}) | dict(found.changes)
     if rival in (OURS, "uniform"):
         own |= _OURS_OF_PROFILE.get(profile, {})
-    if rival in _ON_AS_MANY_SAMPLES:
+    if rival in _AS_MANY_ITERATIONS:
         own["iterations"] = _WHOLE_ITERATIONS[example]
     return own | (_FOR_TWELVE_RANKS.get(example, {}) if own["training.ranks"] == 12 else {})
 

@@ -77,6 +77,15 @@ def test_the_published_recipe_is_that_of_the_authors() -> None:
     assert virtual_job("compositional", "published", 1).training.updates_per_iteration == 1
 
 
+def test_all_but_the_reference_and_the_published_recipe_have_the_same_cheaper_samples() -> None:
+    for task, steps in (("ocr", 4), ("compositional", 6)):
+        of_rival = {rival: virtual_job(task, rival, 1).sampler for rival in RIVALS}
+        others = {"published", "rollouts"} if task == "compositional" else {"published"}
+        for rival, sampler in of_rival.items():
+            expected = ("euler", 8) if rival in others else ("dpmpp_2m", steps)
+            assert (sampler.solver, sampler.steps) == expected, (task, rival)
+
+
 def test_a_larger_spot_pool_has_more_candidates_and_a_plain_job_has_none() -> None:
     assert with_spot_gpus("ocr", "reserved", 16) == {}
     assert with_spot_gpus("ocr", "rollouts", 4) == {"pools.spot.nodes": 2}

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 
 import msgpack
 import pytest
@@ -49,21 +49,6 @@ async def start() -> AsyncIterator[Start]:
         await transport.aclose()
 
 
-@pytest.fixture
-def raw() -> Iterator[Callable[..., RawPeer]]:
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    made: list[RawPeer] = []
-
-    def raw(identity: bytes = b"", kind: int = zmq.DEALER) -> RawPeer:
-        made.append(RawPeer(context, identity, kind))
-        return made[-1]
-
-    yield raw
-    for peer in made:
-        peer.socket.close(0)
-    context.term()
-
-
 # --- two processes that dial each other ---
 
 
@@ -91,7 +76,7 @@ async def test_a_foreign_client_can_speak_the_protocol_with_plain_msgpack(
     start: Start, raw: Callable[..., RawPeer]
 ) -> None:
     transport, recorder = await start()
-    peer = raw(b"tcp://raw:1#ff")
+    peer = raw()
     welcome = {
         "type": "Welcome",
         "version": PROTOCOL_VERSION,
@@ -109,7 +94,7 @@ async def test_another_protocol_version_is_refused_with_a_reason(
     start: Start, raw: Callable[..., RawPeer]
 ) -> None:
     transport, recorder = await start()
-    answer = await raw(b"tcp://raw:1#ff").greet(transport.address, version=99)
+    answer = await raw().greet(transport.address, version=99)
     assert isinstance(answer, dict)
     assert answer["type"] == "Refusal"
     assert "version 99" in answer["reason"]
@@ -130,7 +115,7 @@ async def test_being_refused_is_a_loss_with_the_reason(
     start: Start, raw: Callable[..., RawPeer]
 ) -> None:
     transport, recorder = await start()
-    server = raw(kind=zmq.ROUTER)
+    server = raw(b"", kind=zmq.ROUTER)
     port = server.socket.bind_to_random_port("tcp://127.0.0.1")
     address = f"tcp://127.0.0.1:{port}"
     transport.send(address, b"x")
@@ -266,7 +251,7 @@ async def test_messages_before_a_greeting_are_counted_and_dropped(
     start: Start, raw: Callable[..., RawPeer], parts: list[bytes]
 ) -> None:
     transport, recorder = await start()
-    peer = raw()
+    peer = raw(b"")
     peer.socket.connect(transport.address)
     peer.socket.send_multipart(parts)
     await recorder.until(lambda: bool(recorder.events))
@@ -281,7 +266,7 @@ async def test_a_malformed_message_after_a_greeting_costs_its_sender_the_connect
     start: Start, raw: Callable[..., RawPeer], parts: list[bytes]
 ) -> None:
     transport, recorder = await start()
-    peer = raw(b"tcp://raw:1#ff")
+    peer = raw()
     await peer.greet(transport.address)
     peer.socket.send_multipart(parts)
     peer.socket.send(msgpack.packb([b"good"]))
@@ -297,7 +282,7 @@ async def test_an_oversized_message_costs_its_sender_the_connection(
     start: Start, raw: Callable[..., RawPeer]
 ) -> None:
     transport, recorder = await start()
-    peer = raw(b"tcp://raw:1#ff")
+    peer = raw()
     await peer.greet(transport.address)
     peer.socket.send(b"x" * (wire.MESSAGE_LIMIT + 1))
     await recorder.until(lambda: bool(recorder.of("lost")))
@@ -309,7 +294,7 @@ async def test_an_oversized_message_before_a_greeting_is_counted(
     start: Start, raw: Callable[..., RawPeer]
 ) -> None:
     transport, recorder = await start()
-    peer = raw()
+    peer = raw(b"")
     peer.socket.connect(transport.address)
     peer.socket.send(b"x" * (wire.MESSAGE_LIMIT + 1))
     await recorder.until(lambda: recorder.rejections() == ["no_greeting"])
@@ -320,9 +305,9 @@ async def test_a_process_that_reconnects_was_lost_in_between(
     start: Start, raw: Callable[..., RawPeer]
 ) -> None:
     transport, recorder = await start()
-    first = raw(b"tcp://raw:1#ff")
+    first = raw()
     await first.greet(transport.address)
-    second = raw(b"tcp://raw:1#ff")
+    second = raw()
     await second.greet(transport.address)
     assert [event[0] for event in recorder.events] == ["up", "lost", "up"]
     second.socket.send(msgpack.packb([b"from the second"]))
@@ -333,7 +318,7 @@ async def test_a_new_process_at_an_address_ends_the_former_one(
     start: Start, raw: Callable[..., RawPeer]
 ) -> None:
     transport, recorder = await start()
-    await raw(b"tcp://raw:1#ff").greet(transport.address)
+    await raw().greet(transport.address)
     await raw(b"tcp://raw:1#100").greet(transport.address, incarnation=256)
     assert recorder.events == [
         ("up", "tcp://raw:1", 255),
@@ -361,7 +346,7 @@ async def test_a_descriptor_that_is_used_again_is_not_mistaken_for_the_former_pe
     start: Start, raw: Callable[..., RawPeer]
 ) -> None:
     transport, recorder = await start()
-    former = raw(b"tcp://raw:1#ff")
+    former = raw()
     await former.greet(transport.address)
     former.socket.close(0)
     time.sleep(0.05)  # noqa: ASYNC251  (the loop must find the loss and the greeting at once)
@@ -383,7 +368,7 @@ async def test_a_peer_that_does_not_read_pushes_back_and_loses_nothing(
     start: Start, raw: Callable[..., RawPeer]
 ) -> None:
     transport, _ = await start(high_water_mark=2, outbox_frames=200)
-    peer = raw(b"tcp://raw:1#ff")
+    peer = raw()
     await peer.greet(transport.address)
     sent: list[bytes] = []
     with pytest.raises(MailboxFull):
@@ -402,7 +387,7 @@ async def test_many_frames_of_one_turn_travel_in_few_messages(
     start: Start, raw: Callable[..., RawPeer]
 ) -> None:
     transport, _ = await start()
-    peer = raw(b"tcp://raw:1#ff")
+    peer = raw()
     await peer.greet(transport.address)
     for number in range(600):
         transport.send("tcp://raw:1", b"%d" % number)
