@@ -27,7 +27,8 @@ from statistics import mean
 import msgspec
 import yaml
 
-from benchmarks.exploration.rivals import OURS, RIVALS, TASKS, virtual_job
+from benchmarks.exploration.rival_jobs import virtual_job
+from benchmarks.exploration.rivals import OURS, RIVALS, TASKS
 from benchmarks.report import finish, parser
 from benchmarks.testbed_figures import TestbedRun, measure
 from benchmarks.time_to_target import time_to

@@ -12,15 +12,8 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.exploration.rivals import (
-    OURS,
-    REFERENCE,
-    RIVALS,
-    SPOT_GPUS,
-    WHOLE,
-    virtual_job,
-    with_spot_gpus,
-)
+from benchmarks.exploration.rival_jobs import virtual_job, with_spot_gpus
+from benchmarks.exploration.rivals import OURS, REFERENCE, RIVALS, SPOT_GPUS, WHOLE
 from benchmarks.exploration.trials import TRIALS
 from spotlight.errors import JobError
 from spotlight.jobs import JobSpec, job_to_yaml

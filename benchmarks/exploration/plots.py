@@ -62,7 +62,7 @@ def score_over_time(runs: Runs, profile: str, task: str, seeds: Sequence[int]) -
         found = [smoothed(curve_of(runs[case])) for case in cases if case in runs]
         found = [[(at / _HOUR_S, score) for at, score in curve] for curve in found if curve]
         if found:
-            lines.append(_line(RIVALS[rival].title, colour, found))
+            lines.append(_line(RIVALS[rival], colour, found))
     if not lines or not targets:
         return None
     return curves(
@@ -89,7 +89,7 @@ def speedups(
             if (one := estimates.get(task)) is not None
         ]
         if rows:
-            groups.append((RIVALS[rival].title, rows))
+            groups.append((RIVALS[rival], rows))
     if not groups:
         return None
     return intervals(

@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.exploration.kept_runs import KeptRuns, Made, Run
-from benchmarks.exploration.rivals import virtual_job
+from benchmarks.exploration.rival_jobs import virtual_job
 from spotlight.jobs import job_to_yaml
 from spotlight.studies.staleness_record import read_record
 

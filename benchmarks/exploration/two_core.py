@@ -1,5 +1,5 @@
 """Time to target by the wall clock: the same job with exploration and without it, as real processes
-on two cores, one reserved and one spot worker.
+on two cores, one reserved and one spot worker: the example that is shipped.
 
 The target is 95 % of the way of the job without exploration. Runs follow each other, since it is
 the clock that counts, and those of a seed count only if they are of the same machine.
@@ -17,19 +17,35 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import yaml
 
 from benchmarks.exploration.kept_runs import KeptRuns, Made, Run
 from benchmarks.exploration.ratios import arrival, estimate, speedup
-from benchmarks.exploration.rivals import ALONE, OURS, TWO_CORE, two_core_job
+from benchmarks.exploration.rival_jobs import with_changes
 from benchmarks.report import machine
 from benchmarks.time_to_target import LEVELS, SMOOTHED, Curve, milestones
 from benchmarks.validation_sampler import held_out_score
-from spotlight.jobs import JobSpec, ValidationSpec, job_to_yaml
+from spotlight.jobs import JobSpec, ValidationSpec, job_from_data, job_to_yaml
 from spotlight.report.run_reading import read_run
 from spotlight.run_events import WeightsPublished
 
 _TASK = "ocr"
+_EXAMPLE = Path(__file__).parents[2] / "examples" / "ocr-tiny-reuse.yaml"
 _MEASURED = ValidationSpec(seeds=4)
+_KEPT: dict[str, Any] = {
+    # Checkpoints are scored afterwards, and by more images than there would be time for.
+    "validation.prompts": 1,
+    "validation.seeds": 1,
+    "validation.every": 60,
+    "checkpoint_every": 5,
+    "keep_checkpoints": 60,
+}
+_OURS, _ALONE = "spotlight", "none"
+_JOBS: dict[str, dict[str, Any]] = {
+    _OURS: {},
+    _ALONE: {"exploration.mode": "none", "exploration.reuse": False},
+}
+"""What changes of the example's exploration."""
 
 
 def two_core(folder: Path, seeds: Iterable[int], *, quick: bool) -> dict[str, Any]:
@@ -38,10 +54,17 @@ def two_core(folder: Path, seeds: Iterable[int], *, quick: bool) -> dict[str, An
     curves = {
         (rival, seed): [*map(_point, _ran(kept, rival, seed, quick)["validation"])]
         for seed in seeds
-        for rival in TWO_CORE
+        for rival in _JOBS
     }
-    pairs = [(curves[OURS, seed], curves[ALONE, seed]) for seed in seeds]
+    pairs = [(curves[_OURS, seed], curves[_ALONE, seed]) for seed in seeds]
     return compared("speedup_2core", [pair for pair in pairs if milestones(pair[1])])
+
+
+def two_core_job(rival: str, seed: int) -> JobSpec:
+    """One of `_JOBS`."""
+    data = yaml.safe_load(_EXAMPLE.read_text())
+    named = {"name": f"{_TASK}-two-core-{rival}-{seed}", "seed": seed}
+    return job_from_data(with_changes(data | named, _KEPT | _JOBS[rival]))
 
 
 def compared(name: str, pairs: Sequence[tuple[Curve, Curve]]) -> dict[str, Any]:
@@ -72,7 +95,7 @@ def _point(validation: tuple[float, int, float]) -> tuple[float, float]:
 
 
 def _ran(kept: KeptRuns, rival: str, seed: int, quick: bool) -> Run:
-    job = two_core_job(_TASK, rival, seed)
+    job = two_core_job(rival, seed)
     made = Made(_shortened(job) if quick else job, {"machine": machine()})
     run = kept.read(job.name, made)
     if run is None:

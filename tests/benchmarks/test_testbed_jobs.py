@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 from benchmarks.exploration.cases import PROFILES, PUBLISHED
-from benchmarks.exploration.rivals import TASKS, virtual_job
+from benchmarks.exploration.rival_jobs import virtual_job
+from benchmarks.exploration.rivals import TASKS
 from benchmarks.virtual_testbed import RunFailed, run_on_testbed
 from spotlight.jobs import JobSpec
 from spotlight.testing.chaos import scratch_folder

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.exploration.rivals import virtual_job
+from benchmarks.exploration.rival_jobs import virtual_job
 from benchmarks.virtual_testbed import PUBLISHED
 from spotlight.errors import UserError
 from spotlight.jobs import JobSpec

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.exploration.rivals import virtual_job
+from benchmarks.exploration.rival_jobs import virtual_job
 from benchmarks.virtual_testbed import PUBLISHED, run_on_testbed
 from spotlight.jobs import JobSpec
 from spotlight.testing.chaos import scratch_folder

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from benchmarks import testbed_figures
-from benchmarks.exploration.rivals import virtual_job
+from benchmarks.exploration.rival_jobs import virtual_job
 from benchmarks.virtual_testbed import PUBLISHED, RunFailed, preemption, run_on_testbed
 from spotlight.jobs import JobSpec
 from spotlight.testing.chaos import scratch_folder

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.exploration import kept_runs
 from benchmarks.exploration.kept_runs import KeptRuns, Made
-from benchmarks.exploration.rivals import virtual_job
+from benchmarks.exploration.rival_jobs import virtual_job
 
 MADE = Made(virtual_job("ocr", "rollouts", 1), {"profile": {"train_s": 240.0}})
 RUN = {"validation": [[0.0, 0, 0.5]]}

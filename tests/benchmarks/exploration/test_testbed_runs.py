@@ -11,7 +11,7 @@ from benchmarks.exploration.cases import PROFILES, PUBLISHED, Case
 from benchmarks.exploration.kept_runs import KeptRuns, Run
 from benchmarks.exploration.other_order import OtherOrder
 from benchmarks.exploration.processes import make_units
-from benchmarks.exploration.rivals import virtual_job
+from benchmarks.exploration.rival_jobs import virtual_job
 from benchmarks.exploration.testbed_runs import NoReference, VirtualRuns, on_its_ranks
 from benchmarks.virtual_testbed import run_on_testbed
 from spotlight.testing.chaos import scratch_folder

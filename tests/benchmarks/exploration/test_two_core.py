@@ -1,8 +1,9 @@
-"""What is made of the curves of runs on two cores."""
+"""The jobs of runs on two cores, and what is made of their curves."""
 
+import msgspec
 import pytest
 
-from benchmarks.exploration.two_core import compared
+from benchmarks.exploration.two_core import compared, two_core_job
 
 
 def line(seconds: float) -> list[tuple[float, float]]:
@@ -22,3 +23,12 @@ def test_a_speedup_is_the_ratio_of_the_times_to_the_same_score() -> None:
 
 def test_without_runs_there_is_no_figure() -> None:
     assert compared("speedup", [])["speedup"] is None
+
+
+def test_the_job_without_exploration_is_spotlights_in_all_else() -> None:
+    ours, alone = (two_core_job(rival, 1) for rival in ("spotlight", "none"))
+    assert ours.exploration.reuse
+    assert alone.exploration.mode == "none"
+    assert msgspec.structs.replace(ours, name=alone.name, exploration=alone.exploration) == alone
+    pools = (ours.pools.reserved, ours.pools.spot)
+    assert [pool.nodes * pool.workers for pool in pools] == [1, 1]
