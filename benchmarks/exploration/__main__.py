@@ -38,6 +38,7 @@ from benchmarks.exploration.plots import draw
 from benchmarks.exploration.processes import make_units
 from benchmarks.exploration.rivals import MIXED_TASKS, TASKS
 from benchmarks.exploration.staleness import staleness
+from benchmarks.exploration.tables import rendered
 from benchmarks.exploration.testbed_runs import VirtualRuns
 from benchmarks.exploration.two_core import two_core
 from benchmarks.report import finish, parser
@@ -60,12 +61,22 @@ def main() -> None:
     made.add_argument("--minutes", type=float, default=math.inf, help="for the test-bed's runs")
     made.add_argument("--runs", type=Path, default=RUNS, help="where runs are kept")
     made.add_argument("--plots", type=Path, help="where plots are drawn")
+    made.add_argument(
+        "--tables",
+        type=Path,
+        action="append",
+        default=[],
+        help="a Markdown file whose tables of the test-bed are made anew",
+    )
     options = made.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # and nothing of it stays behind
     with tempfile.TemporaryDirectory() as temporary:
         if options.quick:
             options.runs = Path(temporary)
-        finish("exploration", _measure(options), options.json)
+        figures = _measure(options)
+        for file in options.tables:
+            file.write_text(rendered(file.read_text(), figures))
+        finish("exploration", figures, options.json)
 
 
 def _measure(options: argparse.Namespace) -> dict[str, Any]:

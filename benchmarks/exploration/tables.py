@@ -1,0 +1,167 @@
+"""The tables of figures in the docs, made of the figures themselves.
+
+Pure. In a Markdown file a table stands between `<!-- table: NAME ARGUMENTS -->` and
+`<!-- end of table -->`, where NAME is one of `TABLES`; what is between them is made anew.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from benchmarks.exploration.cases import OTHER_POOLS, PUBLISHED, REORDERED
+from benchmarks.exploration.rivals import OURS, RIVALS, SPOT_GPUS, TASKS
+from benchmarks.time_to_target import LEVELS
+
+Figures = Mapping[str, Any]
+
+NOT_MEASURED = "not measured"
+_CLAIMS = {
+    "reserved": "the four reserved GPUs alone",
+    "rollouts": "reserved GPUs with rollouts on the spot GPUs",
+    "pipelined": "the same, one step behind (the best rival whose spot GPUs do not train)",
+    "data-parallel": "data-parallel training on the same twelve GPUs, tuned as well",
+    "published": "the published recipe of DiffusionNFT on the same twelve GPUs",
+    "inline": "exploration on the critical path",
+    "regenerate": "itself, with chosen seeds denoised again",
+    "uniform": "itself, with the same number of previews for every prompt",
+}
+"""What Spotlight is faster than, by rival, in the order of the rows."""
+_AIMS = {
+    "speedup_vs_reserved": "4.5",
+    "speedup_vs_rollouts": "",
+    "speedup_vs_best_plain": "3; its lower end 2.2",
+    "speedup_vs_data_parallel": "1.7",
+    "speedup_vs_published": "4",
+    "speedup_vs_inline": "",
+    "speedup_vs_regenerate": "",
+    "speedup_vs_uniform": "1, at the lower end",
+    "spot_idle_share_of_all_time": "0.03, at most",
+    "previews_dropped_share": "0.05, at most",
+    "spot_idle_share": "",
+    "publication_delay_share": "",
+}
+"""Of the published split, by figure; none for those that are only told."""
+_MARKED = re.compile(r"(<!-- table: ([^>]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
+
+
+class UnknownTable(ValueError):
+    """A file asks for a table that there is not."""
+
+
+def rendered(text: str, figures: Figures) -> str:
+    """The same text with all its tables made anew. Raises `UnknownTable`."""
+
+    def table(found: re.Match[str]) -> str:
+        name, *arguments = found[2].split()
+        if name not in TABLES:
+            raise UnknownTable(f"there is no table {name!r}; there are {', '.join(TABLES)}")
+        rows = TABLES[name](figures, *arguments)
+        lines = [f"| {' | '.join(row)} |\n" for row in rows]
+        return "".join([found[1], "\n", *lines, "\n", found[3]])
+
+    return _MARKED.sub(table, text)
+
+
+def _speedups(figures: Figures, task: str, profile: str = PUBLISHED) -> Iterable[Sequence[str]]:
+    """Over each rival, to the target and on the way."""
+    *levels, _ = LEVELS
+    yield (
+        "claim: Spotlight is faster than",
+        "figure",
+        f"at {LEVELS[-1]} %",
+        "interval",
+        "seeds",
+        *(f"{level} %" for level in levels),
+    )
+    yield ("---",) * (5 + len(levels))
+    suffix = _suffix(task, profile)
+    on_the_way = figures[f"speedup_on_the_way{suffix}"]
+    for rival, claim in _CLAIMS.items():
+        estimates = on_the_way[rival]
+        whole = estimates[f"{LEVELS[-1]} %"]
+        values = [NOT_MEASURED, "", "", *[""] * len(levels)]
+        if whole:
+            on_way = [f"{estimates[f'{level} %']['value']:.1f}" for level in levels]
+            values = [f"{whole['value']:.2f}", _interval(whole), str(whole["seeds"]), *on_way]
+        yield claim, f"`speedup_vs_{rival.replace('-', '_')}`", *values
+
+
+def _headlines(figures: Figures) -> Iterable[Sequence[str]]:
+    """The figures that have aims, of both tasks with alike prompts together, and of each task."""
+    yield "figure", "aim", "both tasks", *TASKS
+    yield ("---",) * (3 + len(TASKS))
+    for name, aim in _AIMS.items():
+        by_task = [_headline(figures, name, f"[{task}]") for task in TASKS]
+        # Of shares there is a figure of all tasks: that of the worst.
+        of_both = _headline(figures, name, "") if name.startswith("speedup") else ""
+        yield f"`{name}`", aim, of_both, *by_task
+    of_mixed = _headline(figures, "speedup_vs_uniform_mixed", "")
+    yield "`speedup_vs_uniform_mixed`", "1.15", f"both mixed ones: {of_mixed}", *[""] * len(TASKS)
+
+
+def _headline(figures: Figures, name: str, suffix: str) -> str:
+    value = figures[f"{name}{suffix}"]
+    if value is None:
+        return NOT_MEASURED
+    low, high = (figures.get(f"{name}_{end}{suffix}") for end in ("low", "high"))
+    if not name.startswith("speedup"):
+        return f"{value:.3f}"
+    return f"{value:.2f}" if low is None else f"{value:.2f} ({low:.2f} to {high:.2f})"
+
+
+def _dollars(figures: Figures) -> Iterable[Sequence[str]]:
+    """The cost to the target, of each task and rival that were measured."""
+    yield "task", "rival", "reserved GPU-hours", "spot GPU-hours", "dollars", "seeds"
+    yield ("---",) * 6
+    for task in TASKS:
+        rows = figures[f"dollars_to_target[{task}, {PUBLISHED}]"]
+        for rival in [*_CLAIMS, OURS]:
+            if rival in rows:
+                row = rows[rival]
+                hours = [f"{row[f'{pool}_gpu_hours']:.2f}" for pool in ("reserved", "spot")]
+                yield task, RIVALS[rival], *hours, f"{row['dollars']:.1f}", str(row["seeds"])
+
+
+def _pools(figures: Figures, *tasks: str) -> Iterable[Sequence[str]]:
+    """Speed-ups over the run without exploration, by the number of spot GPUs."""
+    yield "spot GPUs", *tasks
+    yield ("---",) * (1 + len(tasks))
+    for gpus in sorted((SPOT_GPUS, *OTHER_POOLS)):
+        estimates = [figures[f"speedup_by_spot_gpus[{task}]"][gpus] for task in tasks]
+        yield str(gpus), *(_with_seeds(one) for one in estimates)
+
+
+def _noise(figures: Figures, *tasks: str) -> Iterable[Sequence[str]]:
+    """By how much runs differ that have their samples in another order."""
+    yield "run", *tasks
+    yield ("---",) * (1 + len(tasks))
+    for rival in REORDERED:
+        values = [figures[f"order_noise[{task}, {rival}]"] for task in tasks]
+        yield RIVALS[rival], *(f"{one:.2f}" if one else NOT_MEASURED for one in values)
+
+
+TABLES: dict[str, Callable[..., Iterable[Sequence[str]]]] = {
+    "headlines": _headlines,
+    "speedups": _speedups,
+    "dollars": _dollars,
+    "pools": _pools,
+    "noise": _noise,
+}
+
+
+def _suffix(task: str, profile: str) -> str:
+    return f"[{task}]" if profile == PUBLISHED else f"[{task}, {profile}]"
+
+
+def _interval(one: Mapping[str, Any]) -> str:
+    return "" if one["low"] is None else f"{one['low']:.2f} to {one['high']:.2f}"
+
+
+def _with_seeds(one: Mapping[str, Any] | None) -> str:
+    if one is None:
+        return NOT_MEASURED
+    interval = _interval(one)
+    inside = f"{interval}; {one['seeds']} seeds" if interval else "one seed"
+    return f"{one['value']:.2f} ({inside})"
