@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -75,7 +76,7 @@ def job_from_data(data: dict[str, Any], *, base: Path | None = None) -> JobSpec:
 def job_paths(spec: type[msgspec.Struct] = JobSpec, prefix: str = "") -> list[str]:
     """The paths of all sections and fields of a job; `[]` stands for any place in a list."""
     paths: list[str] = []
-    for name, hint in get_type_hints(spec).items():
+    for name, hint in _hints(spec).items():
         paths.append(f"{prefix}{name}")
         is_list = any(get_origin(option) is tuple for option in _options(hint))
         inside = f"{prefix}{name}[]" if is_list else f"{prefix}{name}"
@@ -99,6 +100,12 @@ def work_from_data(data: dict[str, Any]) -> WorkSpec:
 def job_to_yaml(job: JobSpec) -> str:
     """The whole job, defaults included, as YAML."""
     return yaml.safe_dump(msgspec.to_builtins(job), sort_keys=False)
+
+
+@cache
+def _hints(spec: type[msgspec.Struct]) -> Mapping[str, Any]:
+    """The types of its fields; asking for them takes longer than all else that is done here."""
+    return get_type_hints(spec)
 
 
 def _resolve_paths(job: JobSpec, base: Path) -> JobSpec:
@@ -147,7 +154,7 @@ def _resolve_paths(job: JobSpec, base: Path) -> JobSpec:
 
 
 def _refuse_unknown_keys(data: dict[str, Any], spec: type[msgspec.Struct], prefix: str) -> None:
-    hints = get_type_hints(spec)
+    hints = _hints(spec)
     for key, value in data.items():
         path = f"{prefix}{key}"
         if spec is JobSpec and key in _REPLACED:
@@ -191,7 +198,7 @@ def _choices(path: str) -> str:
     """What the field at a path may say, in words; empty if it names no words."""
     hint: Any = JobSpec
     for name in re.sub(r"\[\d+\]", "", path).split("."):
-        hint = get_type_hints(_section_type(hint) or JobSpec).get(name)
+        hint = _hints(_section_type(hint) or JobSpec).get(name)
         if hint is None:
             return ""
     words = [
