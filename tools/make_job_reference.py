@@ -34,7 +34,7 @@ A job is a YAML file. Only `name`, `model.checkpoint`, `prompts.train`, `prompts
 `sampler.height` and `sampler.width` must be given; everything else has a default. An unknown key, a
 wrong type or a value out of bounds is refused before anything starts, with the path of the field.
 
-Numbers also have upper bounds, far above what is useful: 4096 x 4096 pixels, 1,000 steps, 4,096
+Sizes also have upper bounds, far above what is useful: 4096 x 4096 pixels, 1,000 steps, 4,096
 images in a forward pass, 16,384 samples and 262,144 previews in an iteration, 65,536 images in a
 validation, 1,024 workers on this machine, 256 in a node.
 """
@@ -111,7 +111,13 @@ def _inner(hint: Any) -> Any:
 
 def _kind(hint: Any) -> str:
     """How YAML users know a type."""
-    names = {int: "whole number", float: "number", str: "text", type(None): "absent"}
+    names = {
+        bool: "`true`, `false`",
+        int: "whole number",
+        float: "number",
+        str: "text",
+        type(None): "absent",
+    }
     if hint in names:
         return names[hint]
     if _inner(hint):
@@ -138,7 +144,7 @@ def _default(field: msgspec.structs.FieldInfo) -> str:
         return ""
     if isinstance(value, tuple):
         return ", ".join(f"`{item}`" for item in value)
-    return f"`{value}`"
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 
 def main() -> int:

@@ -26,6 +26,17 @@ LARGEST_JOB_FILE = MEBIBYTE
 """Bytes of a job file, or of a run folder's config.yaml: one with every field has some three
 thousand."""
 
+_KINDS = {
+    "bool": "`true` or `false`",
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "array": "a list",
+    "object": "a section with fields",
+}
+"""What a field must be, by the name that msgspec has for it."""
+_LONGEST_ECHO = 100
+"""Characters of what a field was given that a message repeats."""
 _REPLACED = {
     "reward": "has become a list: write `rewards: [{kind: ocr}]`, put `attempts` and `on_failure`"
     " under `scoring`, and name files of metadata as `prompts`",
@@ -212,6 +223,10 @@ def _choices(path: str) -> str:
     return " or ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)
 
 
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LONGEST_ECHO else f"{text[:_LONGEST_ECHO]}..."
+
+
 def _job_error(message: str) -> JobError:
     """Turn msgspec's "problem - at `$.a.b`" into a path and a problem."""
     problem, _, where = message.partition(" - at `$")
@@ -225,9 +240,16 @@ def _job_error(message: str) -> JobError:
         return JobError(f"{path}.{missing[1]}" if path else missing[1], "is missing; add it")
     other = re.fullmatch(r"Invalid enum value '(.*)'", problem, flags=re.DOTALL)
     if other:
-        return JobError(path, f"must be {_choices(path)}, not `{other[1]}`")
-    found = re.fullmatch(r"Expected `[^`]*`, got `(\w+)`", problem)
-    if found and path and _choices(path):
-        quotes = " (yes, no, on and off need quotes in YAML)" if found[1] == "bool" else ""
-        return JobError(path, f"must be {_choices(path)}, not of type `{found[1]}`{quotes}")
+        return JobError(path, f"must be {_choices(path)}, not `{_shortened(other[1])}`")
+    found = re.fullmatch(r"Expected `([^`]*)`, got `(\w+)`", problem)
+    if found and path:
+        expected, given = found.groups()
+        wanted = _choices(path) or _KINDS.get(expected.removesuffix(" | null"))
+        if wanted:
+            if given == "null":
+                empty = f"must be {wanted}, but is empty; leave it out for its default"
+                return JobError(path, empty)
+            is_word = given == "bool" and "str" in expected
+            quotes = " (yes, no, on and off need quotes in YAML)" if is_word else ""
+            return JobError(path, f"must be {wanted}, not of type `{given}`{quotes}")
     return JobError(path or "job", problem[:1].lower() + problem[1:])

@@ -1,8 +1,9 @@
 """Reads YAML as plain data, within bounds.
 
-Four traps of YAML are removed: `1e-4` is a number; a key given twice is an error; what cannot be
-made into the value that it says it is (the date 2001-99-99) is an error with its line; and neither
-nesting nor aliases of aliases make a small file stand for more than is ever read.
+Five traps of YAML are removed: `1e-4` is a number; a key given twice is an error; so is half of a
+character (`"\\ud800"`), which no text may hold; what cannot be made into the value that it says it
+is (the date 2001-99-99) is an error with its line; and neither nesting nor aliases of aliases make
+a small file stand for more than is ever read.
 """
 
 from __future__ import annotations
@@ -56,6 +57,12 @@ class _Loader(yaml.SafeLoader):
         _require(self._nodes <= _MOST_NODES, f"it has more than {_MOST_NODES} values", event)
         self._depth -= 1
         return node
+
+    def construct_scalar(self, node: yaml.Node) -> Any:
+        value = super().construct_scalar(node)
+        halves = [each for each in value if "\ud800" <= each <= "\udfff"]
+        _require(not halves, "this text has half of a character (a lone surrogate)", node)
+        return value
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:

@@ -111,6 +111,11 @@ class TrainingSpec(Section, frozen=True, kw_only=True):
         ):
             value = getattr(self, field)
             require(value is None or value > 0, field, f"must be positive, not {value}")
+        require(
+            self.learning_rate <= 1,
+            "learning_rate",
+            f"must be at most 1, not {self.learning_rate}; usual ones are 1e-6 to 1e-3",
+        )
         share = self.nft_noisiest
         require(0 < share <= 1, "nft_noisiest", f"must be in (0, 1], not {share}")
         for field in ("ema_decay", "rollout_decay"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import msgspec
@@ -42,10 +43,13 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def __post_init__(self) -> None:
         for name in ("gpus", "samples", "steps", "rows", "rollout_s", "train_s"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
-        if min(self.publish_s, self.load_s, self.score_s) < 0 or not 0 <= self.train_jitter < 1:
-            raise ValueError("times must not be below 0, and train_jitter must be in [0, 1)")
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be above 0 and finite, not {getattr(self, name)}")
+        for name in ("publish_s", "load_s", "score_s"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be finite and 0 at least, not {getattr(self, name)}")
+        if not 0 <= self.train_jitter < 1:
+            raise ValueError(f"train_jitter must be in [0, 1), not {self.train_jitter}")
 
     def times(self, job: JobSpec) -> HardwareTimes:
         """What that comes to for the job's micro-batches, and for the rows that it makes of a
@@ -71,8 +75,11 @@ def _rows_of_a_sample(job: JobSpec) -> int:
 
 
 def load_profile(path: Path) -> Profile:
-    """Read one from a YAML file; raises `UserError` that names the file and what is wrong."""
+    """Read one from a YAML file; raises `UserError` that names the file and, in one line, what is
+    wrong.
+    """
     try:
         return msgspec.yaml.decode(path.read_bytes(), type=Profile)
     except (OSError, msgspec.DecodeError) as error:
-        raise UserError(f"{path}: {error}") from error
+        problem = " ".join(str(error).split())
+        raise UserError(f"{path}: {problem}; `Profile` says what a profile has") from error

@@ -71,7 +71,7 @@ def test_relative_paths_start_at_the_job_file(file: Path) -> None:
         ("seed=[", "--set seed: the value is not valid YAML"),
         ("trackers[1].kind=wandb", "no item [1] there; set the whole list"),
         ("sampler[0]=3", "a job has no field `sampler[0]`"),
-        ("sampler.steps=many", "sampler.steps: expected `int`"),
+        ("sampler.steps=many", "sampler.steps: must be a whole number"),
         ("training.loss=best", "training.loss: must be `awm`, `diffusion_nft`"),
         ("sampler.steps=.nan", "sampler.steps: must be a finite number"),
     ],

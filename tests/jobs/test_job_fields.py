@@ -68,14 +68,14 @@ def test_a_key_that_is_not_text_is_refused(key: object) -> None:
 @pytest.mark.parametrize(
     ("path", "value", "problem"),
     [
-        ("iterations", "ten", "expected `int`, got `str`"),
-        ("iterations", 1.5, "expected `int`, got `float`"),
-        ("iterations", True, "expected `int`, got `bool`"),
-        ("iterations", None, "expected `int`, got `null`"),
-        ("sampler", 3, "expected `object`, got `int`"),
-        ("sampler.window", [1], "expected `object`, got `array`"),
-        ("sampler.evaluation_steps", "x", "expected `int | null`, got `str`"),
-        ("sampler.shift", "x", "expected `float | null`, got `str`"),
+        ("iterations", "ten", "must be a whole number, not of type `str`"),
+        ("iterations", 1.5, "must be a whole number, not of type `float`"),
+        ("iterations", True, "must be a whole number, not of type `bool`"),
+        ("iterations", None, "must be a whole number, but is empty; leave it out for its default"),
+        ("sampler", 3, "must be a section with fields, not of type `int`"),
+        ("sampler.window", [1], "must be a section with fields, not of type `array`"),
+        ("sampler.evaluation_steps", "x", "must be a whole number, not of type `str`"),
+        ("sampler.shift", "x", "must be a number, not of type `str`"),
         ("sampler.kind", "sde", "must be `ode`, `flow_sde`, `dance_sde` or `cps`, not `sde`"),
         ("sampler.degree", "many", "must be `auto` or a whole number, not `many`"),
         ("sampler.degree", 2.5, "must be `auto` or a whole number, not of type `float`"),
@@ -86,7 +86,19 @@ def test_a_key_that_is_not_text_is_refused(key: object) -> None:
             "must be `none`, `random`, `uniform` or `bandit`, not of type `bool` (yes, no, on and"
             " off need quotes in YAML)",
         ),
-        ("training.learning_rate", "fast", "expected `float`, got `str`"),
+        ("training.learning_rate", "fast", "must be a number, not of type `str`"),
+        (
+            "training.learning_rate",
+            1e300,
+            "must be at most 1, not 1e+300; usual ones are 1e-6 to 1e-3",
+        ),
+        ("exploration.reuse", "maybe", "must be `true` or `false`, not of type `str`"),
+        (
+            "name",
+            False,
+            "must be text, not of type `bool` (yes, no, on and off need quotes in YAML)",
+        ),
+        ("model.tuning", "x" * 5000, f"must be `full` or `lora`, not `{'x' * 100}...`"),
         ("training.adam_betas", [0.9], "expected `array` of length 2, got 1"),
         (
             "training.loss",
@@ -107,7 +119,11 @@ def test_a_key_that_is_not_text_is_refused(key: object) -> None:
         ),
         ("scoring.on_failure", "zero", "must be `drop_group` or `stop`, not `zero`"),
         ("model.tuning", "qlora", "must be `full` or `lora`, not `qlora`"),
-        ("pools.spot", None, "expected `object`, got `null`"),
+        (
+            "pools.spot",
+            None,
+            "must be a section with fields, but is empty; leave it out for its default",
+        ),
     ],
 )
 def test_a_value_of_the_wrong_type_is_named_with_its_path(

@@ -47,6 +47,8 @@ def test_plain_data_is_read(text: str, data: Any) -> None:
         ("? [a]\n: b", "at line 1: found unhashable key"),
         ("a: !!python/object/apply:os.system [x]", "at line 1: could not determine a constructor"),
         ("a: \x00", "unacceptable character"),
+        ('\na: "\\ud800"', "at line 2: this text has half of a character"),
+        ('"\\udfff": 1', "at line 1: this text has half of a character"),
     ],
     ids=lambda value: value[:20],
 )

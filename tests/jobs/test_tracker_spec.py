@@ -22,14 +22,14 @@ def test_known_trackers_and_classes_of_ones_own_are_accepted() -> None:
 @pytest.mark.parametrize(
     ("trackers", "path", "words"),
     [
-        ([{"kind": 3}], "trackers[0].kind", "expected `str`, got `int`"),
+        ([{"kind": 3}], "trackers[0].kind", "must be text, not of type `int`"),
         ([{"kind": "mlflow"}], "trackers[0].kind", "must be `tensorboard`, `wandb`, `trackio` or"),
         ([{"kind": "a:b:c"}], "trackers[0].kind", "`package.module:Class`, not `a:b:c`"),
         ([{}], "trackers[0].kind", "is missing"),
         ([{"kind": "wandb", "projct": "x"}], "trackers[0].projct", "did you mean `project`?"),
         ([{"kind": "wandb", "project": "../x"}], "trackers[0].project", "letters, digits"),
         ([{"kind": "wandb"}, {"kind": "wandb"}], "trackers", "`wandb` is there twice"),
-        ("wandb", "trackers", "expected `array`"),
+        ("wandb", "trackers", "must be a list"),
     ],
 )
 def test_what_is_no_tracker_is_named(trackers: Any, path: str, words: str) -> None:

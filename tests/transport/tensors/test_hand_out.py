@@ -14,7 +14,8 @@ import pytest
 from spotlight.errors import TransferFailed
 from spotlight.transport.tensors import BundleStore, fetch
 
-SHARED_MEMORY = Path("/dev/shm")
+DISKS = (Path("/dev/shm"), Path(tempfile.gettempdir()))
+"""Places of which one at least is hardly ever on the disk of the other."""
 
 
 @pytest.fixture
@@ -27,9 +28,11 @@ async def store(tmp_path: Path) -> AsyncIterator[BundleStore]:
 
 @pytest.fixture
 def another_disk(tmp_path: Path) -> Iterator[Path]:
-    if not SHARED_MEMORY.is_dir() or os.stat(SHARED_MEMORY).st_dev == os.stat(tmp_path).st_dev:
+    here = os.stat(tmp_path).st_dev
+    others = [disk for disk in DISKS if disk.is_dir() and os.stat(disk).st_dev != here]
+    if not others:
         pytest.skip("there is one disk only")
-    with tempfile.TemporaryDirectory(dir=SHARED_MEMORY) as folder:
+    with tempfile.TemporaryDirectory(dir=others[0]) as folder:
         yield Path(folder)
 
 
