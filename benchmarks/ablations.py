@@ -34,7 +34,7 @@ import msgspec
 import yaml
 
 from benchmarks.direct_training import Clock, train_on_previews
-from benchmarks.report import finish, parser, quantile
+from benchmarks.report import at_least_one, finish, parser, quantile
 from benchmarks.time_to_target import Curve, smoothed
 from spotlight.jobs import JobSpec, job_from_data
 from spotlight.testing.profile import Profile, load_profile
@@ -105,7 +105,7 @@ def main() -> None:
     made = parser(__doc__)
     made.add_argument("--task", choices=TASKS, action="append", help="default: both; quick: ocr")
     made.add_argument("--variant", choices=VARIANTS, action="append", help="default: all")
-    made.add_argument("--seeds", type=int, default=8)
+    made.add_argument("--seeds", type=at_least_one, default=8)
     made.add_argument("--results", type=Path, default=HERE / "ablation_runs")
     options = made.parse_args()
     finish("ablations", _measure(options), options.json)

@@ -1,4 +1,4 @@
-"""Training on previews, one update old, in one process: the curve of a run by the clock of a
+"""Training on previews, one iteration old, in one process: the curve of a run by the clock of a
 test-bed.
 
 While the trainers train iteration i, spot workers make full previews of the prompts of i + 1 with

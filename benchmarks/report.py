@@ -28,6 +28,13 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     return made
 
 
+def at_least_one(text: str) -> int:
+    """The type of an option that is a number of things, of which there must be some."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of 1 at least, not `{text}`")
+    return int(text)
+
+
 def warnings_on_stderr() -> None:
     """Log warnings, there: on stdout, programs expect the figures."""
     structlog.configure(

@@ -14,6 +14,7 @@ to `spot-3`, 30 s of notice at a virtual time, and brings it back so many second
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import math
@@ -25,7 +26,6 @@ from pathlib import Path
 from statistics import mean
 
 import msgspec
-import yaml
 
 from benchmarks.exploration.rival_jobs import virtual_job
 from benchmarks.exploration.rivals import OURS, RIVALS, TASKS
@@ -43,8 +43,8 @@ from spotlight.actors.protocol import (
     SubmitJob,
 )
 from spotlight.assets import read_prompt_lines, read_prompts
-from spotlight.errors import ActorError, SpotlightError, UserError
-from spotlight.jobs import JobSpec, ValidationSpec
+from spotlight.errors import ActorError, SpotlightError
+from spotlight.jobs import JobSpec, ValidationSpec, job_to_yaml, parse_job
 from spotlight.testing import fingerprints
 from spotlight.testing.chaos import scratch_folder, silence
 from spotlight.testing.fault_injector import FaultInjector
@@ -221,7 +221,9 @@ def main() -> None:
     made.add_argument("--iterations", type=int)
     made.add_argument("--seed", type=int, default=0)
     made.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", dest="changes")
-    made.add_argument("--preempt", action="append", default=[], metavar="TIME:NODE:AWAY")
+    made.add_argument(
+        "--preempt", type=_preemption, action="append", default=[], metavar="TIME:NODE:AWAY"
+    )
     made.add_argument("--profile", type=Path, default=PUBLISHED)
     made.add_argument("--folder", type=Path, help="where the run folder is left")
     options = made.parse_args()
@@ -231,27 +233,23 @@ def main() -> None:
     from spotlight.testing.real_numerics import RealNumerics
 
     torch.set_num_threads(1)  # of such small tensors several threads would only get in their way
-    changes = {
-        path: yaml.safe_load(value)
-        for path, _, value in (text.partition("=") for text in options.changes)
-    }
-    if options.quick:
-        changes = QUICK | changes
+    changes = dict(QUICK) if options.quick else {}
     if options.iterations is not None:
         changes["iterations"] = options.iterations
     try:
         job = virtual_job(options.task, options.rival, options.seed, changes)
+        job = parse_job(job_to_yaml(job), changes=options.changes)
         profile = load_profile(options.profile)
-    except UserError as error:
+        with scratch_folder() as scratch:
+            run = run_on_testbed(
+                job,
+                profile=profile,
+                numerics=RealNumerics(job),
+                folder=options.folder or scratch,
+                faults=options.preempt,
+            )
+    except SpotlightError as error:
         sys.exit(f"virtual_testbed: {error}")
-    with scratch_folder() as scratch:
-        run = run_on_testbed(
-            job,
-            profile=profile,
-            numerics=RealNumerics(job),
-            folder=options.folder or scratch,
-            faults=[_preemption(text) for text in options.preempt],
-        )
     if not options.json:
         for point in run.validation:
             print(f"{point.time_s:9.1f} s  version {point.version:3d}  {point.score:.4f}")
@@ -262,8 +260,12 @@ def main() -> None:
 
 
 def _preemption(text: str) -> Fault:
-    at_s, node, away_s = text.split(":")
-    return preemption(float(at_s), node, float(away_s))
+    try:
+        at_s, node, away_s = text.split(":")
+        return preemption(float(at_s), node, float(away_s))
+    except ValueError as error:
+        problem = f"`{text}` must be TIME:NODE:AWAY, in seconds, such as 300:spot-0:60"
+        raise argparse.ArgumentTypeError(problem) from error
 
 
 if __name__ == "__main__":

@@ -41,8 +41,8 @@ from benchmarks.exploration.staleness import staleness
 from benchmarks.exploration.tables import rendered
 from benchmarks.exploration.testbed_runs import VirtualRuns
 from benchmarks.exploration.two_core import two_core
-from benchmarks.report import finish, parser
-from spotlight.errors import JobError
+from benchmarks.report import at_least_one, finish, parser
+from spotlight.errors import JobError, UserError
 
 ON_TESTBED = ("testbed", "noise", "pools", "tuning")
 PARTS = (*ON_TESTBED, "staleness", "two-core", "planner")
@@ -57,7 +57,9 @@ def main() -> None:
     made.add_argument(
         "--profile", choices=PROFILES, action="append", help="default: all; quick: one"
     )
-    made.add_argument("--seeds", type=int, default=8, help=f"so many, from {cases.FIRST_SEED} on")
+    made.add_argument(
+        "--seeds", type=at_least_one, default=8, help=f"so many, from {cases.FIRST_SEED} on"
+    )
     made.add_argument("--minutes", type=float, default=math.inf, help="for the test-bed's runs")
     made.add_argument("--runs", type=Path, default=RUNS, help="where runs are kept")
     made.add_argument("--plots", type=Path, help="where plots are drawn")
@@ -69,11 +71,21 @@ def main() -> None:
         help="a Markdown file whose tables of the test-bed are made anew",
     )
     options = made.parse_args()
+    for file in options.tables:
+        if not file.is_file():
+            made.error(f"--tables: {file} is not a file")
+    try:
+        options.runs.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        made.error(f"--runs: {options.runs}: {error.strerror}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # and nothing of it stays behind
     with tempfile.TemporaryDirectory() as temporary:
         if options.quick:
             options.runs = Path(temporary)
-        figures = _measure(options)
+        try:
+            figures = _measure(options)
+        except UserError as error:
+            sys.exit(f"exploration: {error}")
         for file in options.tables:
             file.write_text(rendered(file.read_text(), figures))
         finish("exploration", figures, options.json)

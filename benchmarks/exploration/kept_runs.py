@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from benchmarks.report import commit
-from spotlight.errors import JobError
+from spotlight.errors import JobError, UserError
 from spotlight.jobs import JobSpec, job_from_data
 
 RUNS = Path(__file__).parents[1] / "exploration_runs"
@@ -34,6 +34,16 @@ class Made(msgspec.Struct, frozen=True):
     """Whatever is not in the job, as JSON has it."""
 
 
+class _Kept(msgspec.Struct):
+    """A file."""
+
+    run: Run
+    numerics: int
+    commit: str
+    facts: dict[str, Any]
+    job: dict[str, Any]
+
+
 class KeptRuns:
     """Those in a folder."""
 
@@ -41,29 +51,28 @@ class KeptRuns:
         self._folder = folder
 
     def read(self, name: str, made: Made) -> Run | None:
-        """None if it was not made yet, or of something else."""
+        """None if it was not made yet, or of something else. Raises `UserError` for a file that is
+        none of ours.
+        """
+        file = self._file(name)
         try:
-            kept = json.loads(self._file(name).read_text())
+            kept = msgspec.json.decode(file.read_bytes(), type=_Kept)
         except FileNotFoundError:
             return None
-        if kept["numerics"] != NUMERICS or kept["facts"] != made.facts:
+        except msgspec.MsgspecError as error:
+            raise UserError(f"{file} is damaged; remove it, and its run is made again") from error
+        if kept.numerics != NUMERICS or kept.facts != made.facts:
             return None
         try:
-            same = job_from_data(kept["job"]) == made.job
+            same = job_from_data(kept.job) == made.job
         except JobError:
             return None  # of fields that jobs have no more
-        run: Run | None = kept["run"] if same else None
-        return run
+        return kept.run if same else None
 
     def keep(self, name: str, made: Made, run: Run) -> None:
         """Whole or not at all, whenever this process is ended."""
-        kept = {
-            "run": run,
-            "numerics": NUMERICS,
-            "commit": commit(),
-            "facts": made.facts,
-            "job": msgspec.to_builtins(made.job),
-        }
+        job = msgspec.to_builtins(made.job)
+        kept = msgspec.to_builtins(_Kept(run, NUMERICS, commit(), made.facts, job))
         file = self._file(name)
         file.parent.mkdir(parents=True, exist_ok=True)
         begun = file.with_suffix(f".{os.getpid()}")

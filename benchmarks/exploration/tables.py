@@ -78,13 +78,15 @@ def _speedups(figures: Figures, task: str, profile: str = PUBLISHED) -> Iterable
     yield ("---",) * (5 + len(levels))
     suffix = _suffix(task, profile)
     on_the_way = figures[f"speedup_on_the_way{suffix}"]
+    never_arrived = figures[f"never_arrived{suffix}"]
     for rival, claim in _CLAIMS.items():
         estimates = on_the_way[rival]
         whole = estimates[f"{LEVELS[-1]} %"]
         values = [NOT_MEASURED, "", "", *[""] * len(levels)]
         if whole:
             on_way = [f"{estimates[f'{level} %']['value']:.1f}" for level in levels]
-            values = [f"{whole['value']:.2f}", _interval(whole), str(whole["seeds"]), *on_way]
+            seeds = f"{whole['seeds']}{_missed(never_arrived[rival])}"
+            values = [f"{whole['value']:.2f}", _interval(whole), seeds, *on_way]
         yield claim, f"`speedup_vs_{rival.replace('-', '_')}`", *values
 
 
@@ -153,6 +155,10 @@ TABLES: dict[str, Callable[..., Iterable[Sequence[str]]]] = {
 
 def _suffix(task: str, profile: str) -> str:
     return f"[{task}]" if profile == PUBLISHED else f"[{task}, {profile}]"
+
+
+def _missed(runs: int) -> str:
+    return f", {runs} of which did not arrive" if runs else ""
 
 
 def _interval(one: Mapping[str, Any]) -> str:

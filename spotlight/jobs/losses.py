@@ -37,7 +37,7 @@ class LossFacts(NamedTuple):
     samplers: tuple[SamplerKind, ...]
     """Whose samples it can train on."""
     reuses: bool = True
-    """Whether it can train on samples that are one update old."""
+    """Whether it can train on samples that are one iteration old."""
 
 
 LOSSES = {

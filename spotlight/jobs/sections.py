@@ -132,9 +132,10 @@ class ExplorationSpec(Section, frozen=True, kw_only=True):
     """Denoising steps of a preview; the rollout's when absent. [steps]"""
     reuse: bool = False
     """Train on the chosen previews themselves, which are made with the weights of the iteration
-    before: nothing is denoised again, and training goes on at once. With even numbers of prompts
-    and updates, the later half of the groups is chosen while the first is trained. It needs
-    DiffusionNFT, Flow-GRPO or GRPO-Guard, and previews with the steps of a rollout."""
+    before: nothing is denoised again, and training goes on at once. With `budget: window` and
+    even numbers of prompts and updates, the later half of the groups is chosen while the first
+    is trained. It needs DiffusionNFT, Flow-GRPO or GRPO-Guard, and previews with the steps of a
+    rollout."""
     probes: int = 4
     """Previewed seeds, drawn at random, that each iteration regenerates whether or not they were
     chosen, to see whether previews predict rewards; exploration shrinks, or stops, when they do

@@ -59,7 +59,7 @@ def _tiles(run: RunHistory, summary: dict[str, Any]) -> Iterable[str]:
     pace, reused = summary["images_per_s"], summary["samples_reused"]
     made = f"{pace:.1f} images/s in rollouts" if pace else "none yet"
     if reused:
-        made = f"{formatting.number(reused)} of them previews, one update old"
+        made = f"{formatting.number(reused)} of them previews, one iteration old"
     yield _tile("Samples", formatting.number(summary["samples"]), made)
     note = f"{formatting.number(summary['previews_late'])} came too late"
     if gain := summary["exploration_gain"]:

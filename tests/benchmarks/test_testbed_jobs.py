@@ -12,7 +12,7 @@ import pytest
 from benchmarks.exploration.cases import PROFILES, PUBLISHED
 from benchmarks.exploration.rival_jobs import virtual_job
 from benchmarks.exploration.rivals import TASKS
-from benchmarks.virtual_testbed import RunFailed, run_on_testbed
+from benchmarks.virtual_testbed import RunFailed, main, run_on_testbed
 from spotlight.jobs import JobSpec
 from spotlight.testing.chaos import scratch_folder
 from spotlight.testing.numerics import Fingerprints
@@ -50,6 +50,29 @@ def test_a_job_that_is_refused_ends_with_the_reason() -> None:
         run(msgspec.structs.replace(job, prompts=prompts))
 
 
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--preempt", "300"], "`300` must be TIME:NODE:AWAY, in seconds"),
+        (["--preempt", "soon:spot-0:60"], "`soon:spot-0:60` must be TIME:NODE:AWAY"),
+        (["--set", "training.learning_rate=["], "--set training.learning_rate: the value is"),
+        (["--set", "name.foo=1"], "--set: a job has no field `name.foo`"),
+        (["--set", "training.learning_rate=-1"], "training.learning_rate: must be positive"),
+    ],
+)
+def test_an_option_that_cannot_be_is_refused_in_one_line(
+    options: list[str],
+    problem: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("sys.argv", ["virtual_testbed", *options])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    told = capsys.readouterr().err if ended.value.code == 2 else str(ended.value.code)
+    assert problem in told.splitlines()[-1]
+
+
 def test_a_profile_without_rows_is_refused_in_one_line(tmp_path: Path) -> None:
     text = PROFILES[PUBLISHED].read_text()
     profile = tmp_path / "no-rows.yaml"
@@ -58,4 +81,4 @@ def test_a_profile_without_rows_is_refused_in_one_line(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
-    assert line.endswith("no-rows.yaml: Object missing required field `rows`")
+    assert "no-rows.yaml: Object missing required field `rows`; " in line

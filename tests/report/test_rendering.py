@@ -274,6 +274,6 @@ def test_the_report_says_how_many_samples_were_previews(run: RunWriter) -> None:
         )
     assert summarise(read_run(run.folder))["samples_reused"] == 128
     text = " ".join(_Page(render_report(read_run(run.folder))).text)
-    assert "128 of them previews, one update old" in text
+    assert "128 of them previews, one iteration old" in text
     assert "(of all previews; both root mean square)" in text
     assert "that previews promised" not in text, "they are the samples"

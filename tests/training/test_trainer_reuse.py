@@ -1,4 +1,4 @@
-"""Trainers whose samples may be one update old: previews that are trained on."""
+"""Trainers whose samples may be one iteration old: previews that are trained on."""
 
 import msgspec
 import pytest

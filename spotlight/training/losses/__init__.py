@@ -29,7 +29,7 @@ __all__ = [
 def build_loss(
     model: DiffusionModel, training: TrainingSpec, sampler: SamplerSpec, *, reuse: bool = False
 ) -> Loss:
-    """The update rule of a job; with `reuse` its samples may be one update old.
+    """The update rule of a job; with `reuse` its samples may be one iteration old.
 
     Raises `JobError` when its sampler has no schedule, and when a loss of the user's own cannot be
     loaded or does not fit the sampler.

@@ -30,7 +30,7 @@ class LossSetup:
     sigmas: Tensor
     """[steps + 1] float32: the flow times of a rollout, from 1 down to 0."""
     reuse: bool = False
-    """The job's `exploration.reuse`: samples may be one update older than the weights."""
+    """The job's `exploration.reuse`: samples may be one iteration older than the weights."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import pytest
 from benchmarks.exploration import kept_runs
 from benchmarks.exploration.kept_runs import KeptRuns, Made
 from benchmarks.exploration.rival_jobs import virtual_job
+from spotlight.errors import UserError
 
 MADE = Made(virtual_job("ocr", "rollouts", 1), {"profile": {"train_s": 240.0}})
 RUN = {"validation": [[0.0, 0, 0.5]]}
@@ -24,6 +25,13 @@ def test_a_run_is_found_again_on_another_machine(tmp_path: Path) -> None:
 
 def test_a_run_that_was_not_made_is_not_found(tmp_path: Path) -> None:
     assert KeptRuns(tmp_path).read("run", MADE) is None
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"run": 1}'])
+def test_a_file_that_is_damaged_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "run.json").write_text(text)
+    with pytest.raises(UserError, match=r"run\.json is damaged; remove it"):
+        KeptRuns(tmp_path).read("run", MADE)
 
 
 def test_a_run_of_another_job_does_not_count(tmp_path: Path) -> None:
