@@ -62,8 +62,8 @@ class Trainer:
         """Starts from the model's weights (rank 0's, when there are several ranks); with
         `training.sharded`, ranks that share a group shard the model. A learning rate that falls
         does so over the `iterations` of the job; a constant one needs none. With `reuse`, samples
-        may be one iteration old, and the metrics have `drift`: the mean squared change of the velocity
-        that the rollout weights give for a few rows, divided by its mean square.
+        may be one iteration old, and the metrics have `drift`: the mean squared change of the
+        velocity that the rollout weights give for a few rows, divided by its mean square.
 
         Raises `JobError` or `CheckpointError` when job and model do not fit, `ValueError` when
         there are several ranks without a group or a rate that falls without `iterations`, and

@@ -64,6 +64,7 @@ class Expedition:
         window_s: float = 10.0,
         iteration: int = 1,
         knowledge: Knowledge = NOTHING,
+        share: float = 1.0,
         **options: Any,
     ) -> None:
         plan = ExplorationPlan(
@@ -73,7 +74,7 @@ class Expedition:
             self.categories,
             window_s,
             knowledge,
-            share=1.0,
+            share,
         )
         self._note(self.explorer.start(plan, self.now, **options))
 

@@ -45,6 +45,10 @@ def planner_of(job: JobSpec, plan: ExplorationPlan) -> ExplorationPlanner:
 
 
 def most_candidates(job: JobSpec, plan: ExplorationPlan) -> int:
-    """Most previews of a prompt group, on average."""
+    """Most previews of a prompt group, on average. Where all groups have the same number, that is
+    as many as are kept at least: a group of fewer could choose nothing.
+    """
     most = job.exploration.candidates * job.samples_per_iteration
-    return int(plan.share * most / len(plan.prompts))
+    each = int(plan.share * most / len(plan.prompts))
+    is_even = plan.share > 0 and job.exploration.mode != "bandit"
+    return max(each, job.group_size) if is_even else each

@@ -330,8 +330,7 @@ class BanditPlanner:
             self._estimate(group)
 
         def expected(group: int) -> float:
-            parameter = self._kind.parameter(self.belief(group))
-            return self._kind.first_contrast(parameter, keep, self._full)
+            return self._kind.first_contrast(self.belief(group), keep, self._full)
 
         found = self._pool.challenger(contrasts, expected)
         self._challenge = found and (found[0], found[1] / (keep * arms[found[0]].cost))

@@ -87,7 +87,8 @@ class Agreement(_Totals):
 
     @property
     def tau_at_most(self) -> float:
-        """What tau is below, but for one chance in twenty; pairs are taken as independent. Rewards
+        """What tau is below, but for one chance in twenty; pairs are taken as independent, as they
+        nearly are with four probes of a prompt or fewer (with sixteen it is one in five). Rewards
         of which one side never varies agree by nothing.
         """
         if self.pairs == 0:

@@ -53,7 +53,9 @@ class Population(Record, frozen=True):
         )
 
     def at_most(self, visits: float) -> Population:
-        """The same mean and spread, told by no more than so many visits."""
+        """The same mean, told by no more than so many visits. With v of them the spread seems larger
+        by v / (v - 1): few visits say less of how alike prompts are.
+        """
         return self * (visits / self.visits) if self.visits > visits else self
 
     def mean(self) -> float:

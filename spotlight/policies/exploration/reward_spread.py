@@ -48,7 +48,11 @@ PASS_FAIL_COUNTS = 2.0
 """Pseudo-counts that hold a prompt's pass rate to that of its category."""
 
 _LUCK = 0.6
-"""The exponent with which luck is lost, in simulations of normal rewards."""
+"""The exponent with which luck is lost, in simulations of normal rewards whose spread is known; of
+a spread that the same scores have told, less is luck."""
+
+_LEAST_COUNTS = 1.5
+"""Below, the mean of a standard deviation soon has no bound; it is 2.7 times `parameter` there."""
 
 
 class Evidence(Record, frozen=True):
@@ -124,7 +128,7 @@ class RewardKind(Protocol):
     def parameter(self, belief: Evidence) -> float:
         """The one that is expected: a standard deviation, or a pass rate."""
 
-    def first_contrast(self, parameter: float, keep: int, full: float) -> float:
+    def first_contrast(self, belief: Evidence, keep: int, full: float) -> float:
         """The contrast that the first `keep` candidates of a prompt are expected to have."""
 
     def gain(self, parameter: float, group: Standing, keep: int, full: float) -> float:
@@ -198,10 +202,18 @@ class ContinuousRewards:
         """See `RewardKind`; 0 while nothing is known, and if rewards never differed."""
         return math.sqrt(belief.total / belief.count) if belief.count > 0 else 0.0
 
-    def first_contrast(self, parameter: float, keep: int, full: float) -> float:
-        """See `RewardKind`: s sqrt((K - 1) / K) c4(K), the mean of a normal sample, and less where
-        `full` is near; c4(K) is about (4 K - 4) / (4 K - 3)."""
-        normal = parameter * math.sqrt((keep - 1) / keep) * (4 * keep - 4) / (4 * keep - 3)
+    def first_contrast(self, belief: Evidence, keep: int, full: float) -> float:
+        """See `RewardKind`: E[s] sqrt((K - 1) / K) c4(K), the mean of a normal sample, and less
+        where `full` is near; c4(K) is about (4 K - 4) / (4 K - 3).
+
+        The mean of a standard deviation is above `parameter`, the root of the harmonic mean of the
+        variance, and the more so the less is known: with d counts by the factor
+        sqrt(d / 2) gamma((d - 1) / 2) / gamma(d / 2), that of an inverse gamma distribution.
+        """
+        counts = max(_LEAST_COUNTS, belief.count)
+        gammas = math.lgamma((counts - 1) / 2) - math.lgamma(counts / 2)
+        mean = self.parameter(belief) * math.sqrt(counts / 2) * math.exp(gammas)
+        normal = mean * math.sqrt((keep - 1) / keep) * (4 * keep - 4) / (4 * keep - 3)
         return _below(full, normal)
 
     def gain(self, parameter: float, group: Standing, keep: int, full: float) -> float:
@@ -257,12 +269,13 @@ class PassFailRewards:
         """See `RewardKind`."""
         return belief.total / belief.count
 
-    def first_contrast(self, parameter: float, keep: int, full: float) -> float:
-        """See `RewardKind`."""
+    def first_contrast(self, belief: Evidence, keep: int, full: float) -> float:
+        """See `RewardKind`; at the expected pass rate."""
+        rate = self.parameter(belief)
         return math.fsum(
             math.comb(keep, passes)
-            * parameter**passes
-            * (1 - parameter) ** (keep - passes)
+            * rate**passes
+            * (1 - rate) ** (keep - passes)
             * pass_contrast(passes, keep - passes, keep)
             for passes in range(1, keep)
         )

@@ -154,6 +154,17 @@ def test_neither_order_nor_place_of_previews_changes_the_choice_of_a_fixed_budge
     assert choices[0] == choices[1] == choices[2]
 
 
+@pytest.mark.parametrize(("share", "whole"), [(0.5, 4), (0.0, 0)])
+def test_a_pool_with_half_of_its_previews_still_has_whole_groups(share: float, whole: int) -> None:
+    """Half of 4 samples x 2 x 2 candidates would be 2 previews for each of 4 groups of 4."""
+    expedition = Expedition("fixed", prompt_pool=4, per_iteration=1, candidates=1, group_size=4)
+    expedition.prompts, expedition.categories = ("a", "b", "c", "d"), ("",) * 4
+    expedition.start(share=share)
+    expedition.finish_all()
+    previews = Counter(request.prompt for request in expedition.submitted)
+    assert sum(count >= 4 for count in previews.values()) == whole
+
+
 def test_contrast_at_random_is_that_of_all_prompts_of_a_pool() -> None:
     """Those that are trained on contrast more by chance, too."""
     found = []

@@ -262,8 +262,22 @@ def test_what_was_learnt_before_populations_were_known_is_still_read():
 def test_the_first_contrast_is_that_of_normal_samples(keep: int) -> None:
     rng = random.Random(keep)
     samples = [statistics.pstdev([rng.gauss(0, 0.3) for _ in range(keep)]) for _ in range(4000)]
-    expected = CONTINUOUS.first_contrast(0.3, keep, FULL)
+    expected = CONTINUOUS.first_contrast(Evidence(1e6, 1e6 * 0.3**2), keep, FULL)
     assert expected == pytest.approx(statistics.fmean(samples), rel=0.03)
+
+
+@pytest.mark.parametrize("counts", [4, 8, 20])
+def test_the_less_is_known_of_a_spread_the_more_it_may_be(counts: int) -> None:
+    """Variances of an inverse gamma distribution: total / chi-squared of as many counts."""
+    rng, keep = random.Random(counts), 4
+    spreads = [math.sqrt(counts * 0.3**2 / rng.gammavariate(counts / 2, 2)) for _ in range(40_000)]
+    known = CONTINUOUS.first_contrast(Evidence(1e6, 1e6 * 0.3**2), keep, FULL)
+    expected = CONTINUOUS.first_contrast(Evidence(counts, counts * 0.3**2), keep, FULL)
+    assert expected / known == pytest.approx(statistics.fmean(spreads) / 0.3, rel=0.02)
+
+
+def test_what_is_hardly_known_is_still_expected_to_be_finite() -> None:
+    assert 0 < CONTINUOUS.first_contrast(Evidence(1e-9, 1e-9), 4, FULL) < 3
 
 
 @pytest.mark.parametrize("keep", [2, 4, 7])
@@ -273,9 +287,10 @@ def test_the_first_contrast_of_passes_is_the_mean_over_all_outcomes(keep: int) -
         math.prod(rate if passed else 1 - rate for passed in outcome) * statistics.pstdev(outcome)
         for outcome in product((0, 1), repeat=keep)
     )
-    assert PASS_FAIL.first_contrast(rate, keep, 0.5) == pytest.approx(mean)
+    assert PASS_FAIL.first_contrast(Evidence(1, rate), keep, 0.5) == pytest.approx(mean)
 
 
 def test_no_contrast_is_expected_where_rewards_cannot_differ() -> None:
-    assert ContinuousRewards((0.0, 1.0)).first_contrast(0.3, 4, 0.0) == 0.0
-    assert ContinuousRewards((0.0, 1.0)).first_contrast(0.0, 4, 0.5) == 0.0
+    assert ContinuousRewards((0.0, 1.0)).first_contrast(Evidence(10, 1), 4, 0.0) == 0.0
+    assert ContinuousRewards((0.0, 1.0)).first_contrast(Evidence(10, 0), 4, 0.5) == 0.0
+    assert ContinuousRewards((0.0, 1.0)).first_contrast(Evidence(), 4, 0.5) == 0.0
