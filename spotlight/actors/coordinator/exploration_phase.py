@@ -88,9 +88,9 @@ class ExplorationPhase:
             if not self._explorer.is_whole:
                 waits = patience(
                     self._job.samples_per_iteration,
-                    self._explorer.whole,
+                    self._explorer.scored + self._explorer.lacking,
                     self._explorer.scored,
-                    self._requests.arrivals("preview"),
+                    self._requests.arrivals("preview", iteration),
                     self._phase.seconds,
                 )
         orders = self._explorer.stop(

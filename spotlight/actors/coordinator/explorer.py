@@ -186,12 +186,22 @@ class Explorer:
     def is_whole(self) -> bool:
         """Whether so many previews are there that no more need be waited for: of an iteration that
         is trained in two parts, those in work are for the later one."""
-        return self._job.divides_training and self.scored >= self.whole
+        return self._job.divides_training and not self.lacking
 
     @property
     def scored(self) -> int:
         """Previews so far."""
         return 0 if self._now is None else len(self._now.made)
+
+    @property
+    def lacking(self) -> int:
+        """Previews without which fewer groups are whole than are trained on: a faster worker may
+        have made many of one group, and a slower one few of another."""
+        job, scored = self._job, {} if self._now is None else self._now.scored
+        counts = sorted((len(seeds) for seeds in scored.values()), reverse=True)
+        counts += [0] * job.prompts.per_iteration
+        nearest = counts[: job.prompts.per_iteration]
+        return sum(max(0, job.group_size - count) for count in nearest)
 
     @property
     def whole(self) -> int:
@@ -314,8 +324,6 @@ class Explorer:
         choices = exploration.planner.choose()
         trained = self._job.prompts.per_iteration
         if before is None:
-            if not all(choices[group].is_previewed for group in exploration.first):
-                exploration.first = ()
             choices = widest_beside(choices, trained, exploration.first)
         else:
             kept = zip(before.seeds, before.preview_rewards, strict=True)
@@ -350,11 +358,14 @@ class Explorer:
 
     def _other_groups(self) -> list[int]:
         """The groups of the pool but those that the first part trains on, which are chosen now: of
-        the others, it may depend on what is to come which are trained on."""
+        the others, it may depend on what is to come which are trained on. All groups where too few
+        are whole yet to choose among: many workers are given many previews before any is scored."""
         exploration, half = self._now, self._job.prompts.per_iteration // 2
         assert exploration is not None
         choices = widest(exploration.planner.choose(), half)
-        exploration.first = tuple(group for group, one in enumerate(choices) if one.seeds)
+        widest_ones = [group for group, one in enumerate(choices) if one.seeds]
+        if all(choices[group].is_previewed for group in widest_ones):
+            exploration.first = tuple(widest_ones)
         return [group for group in range(len(choices)) if group not in exploration.first]
 
     def _request(self, plan: ExplorationPlan, candidate: Candidate) -> Request:

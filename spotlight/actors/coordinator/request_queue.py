@@ -143,9 +143,9 @@ class RequestQueue:
         self.carry_out(instructions)
         return withdrawn
 
-    def arrivals(self, kind: RequestKind) -> tuple[Arrival, ...]:
-        """When what is in work of a kind will be done."""
-        return self._table.arrivals(kind, self._now())
+    def arrivals(self, kind: RequestKind, iteration: int) -> tuple[Arrival, ...]:
+        """When what is in work of a kind and an iteration will be done."""
+        return self._table.arrivals(kind, iteration, self._now())
 
     def release(self, request_ids: Iterable[str]) -> None:
         """Nobody wants these any more, finished or not; what is in work is finished and told."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from itertools import product
 
 import msgspec
 
@@ -158,10 +159,11 @@ class RolloutPhase:
         self.discarded += self.rollout.count_outdated(versions)
 
     def release(self, iteration: int) -> None:
-        """Nobody will train on the samples again."""
-        for kind in self._job.trained_on:
-            bundles = self._journal.bundles(kind, iteration)
-            self._requests.forget(kind, iteration)
+        """Nobody will train on the samples again. What was in work, but of no use, when those of
+        the iteration before were released has mostly ended since."""
+        for kind, used in product(self._job.trained_on, (iteration - 1, iteration)):
+            bundles = self._journal.bundles(kind, used)
+            self._requests.forget(kind, used)
             for bundle in bundles:
                 self._store.delete(bundle.key)
 

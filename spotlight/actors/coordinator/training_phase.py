@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 
 from spotlight.actors.coordinator.job_phase import JobPhase
@@ -42,14 +43,17 @@ class TrainingPhase:
         self._rollouts = rollouts
         self._first_trained = first_trained
         self._trained = trained
-        self._answers: dict[int, TrainedIteration] = {}
-        """By rank."""
+        self._answers: dict[tuple[int, Part], TrainedIteration] = {}
+        """By rank and part."""
 
     def begin(self, iteration: int) -> None:
         """Send the samples with their advantages to all ranks; of an iteration that is trained in
-        two parts, those of the first."""
+        two parts, those of the first. It is trained whole where one part has none: all groups of
+        it may have been dropped."""
         self._answers = {}
-        self._train(iteration, "first" if self._later else "whole")
+        samples, later = self._rollouts.rollout.samples(), self._later
+        in_later = {sample.request.group in later for sample in samples}
+        self._train(iteration, "first" if len(in_later) == 2 else "whole")
 
     def go_on(self, iteration: int) -> None:
         """Send those of the later part."""
@@ -59,15 +63,17 @@ class TrainingPhase:
         """A rank has taken its optimizer steps; what is not of this iteration changes nothing."""
         if self._phase.name != "train" or trained.iteration != self._progress.metrics.iteration:
             return
-        self._answers[rank] = trained
+        self._answers[rank, trained.part] = trained
         if not self._team.answered("train", (trained.iteration, trained.part), rank):
             return
         if trained.part == "first":
             return self._first_trained(trained.iteration)
         # It may have begun, or ended, before this coordinator did.
-        longest = max(answer.seconds for answer in self._answers.values())
-        seconds = max(self._phase.seconds, longest)
-        self._progress.end_training(seconds, self._answers[0].metrics)
+        by_rank: defaultdict[int, float] = defaultdict(float)
+        for (each, _), answer in self._answers.items():
+            by_rank[each] += answer.seconds
+        seconds = max(self._phase.seconds, *by_rank.values())
+        self._progress.end_training(seconds, self._answers[0, trained.part].metrics)
         self._trained(trained.iteration)
 
     @property

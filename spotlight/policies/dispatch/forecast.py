@@ -18,10 +18,10 @@ class Arrival(NamedTuple):
 
 
 def arrivals(
-    takers: Iterable[Taker], pace: Pace, kind: RequestKind, now: float
+    takers: Iterable[Taker], pace: Pace, kind: RequestKind, iteration: int, now: float
 ) -> tuple[Arrival, ...]:
-    """Of the leased requests of a kind, the first ones first, as far as groups go on at the pace
-    that they had. What a group has for which no pace is known is left out."""
+    """Of the leased requests of a kind and an iteration, the first ones first, as far as groups go
+    on at the pace that they had. What a group has for which no pace is known is left out."""
     found: list[Arrival] = []
     for taker in takers:
         left_s = 0.0
@@ -36,6 +36,6 @@ def arrivals(
                 taken_s = now - max(began, lease.granted_at) if not left_s else 0.0
                 work_s = (settings.steps - row.resumed_at) * step_s - taken_s
                 left_s += max(0.0, min(work_s, (settings.steps - row.steps_done) * step_s))
-            if lease.request.kind == kind:
+            if (lease.request.kind, lease.request.iteration) == (kind, iteration):
                 found.append(Arrival(left_s + pace.score_s, len(lease.rows)))
     return tuple(sorted(found))

@@ -138,9 +138,9 @@ class RequestTable:
         self._accounts.out += revoked
         return [row.request for row in waiting], self._instructions(now)
 
-    def arrivals(self, kind: RequestKind, now: float) -> tuple[Arrival, ...]:
-        """When what is in work of a kind will be done."""
-        return arrivals(self._matching.takers.values(), self._matching.pace, kind, now)
+    def arrivals(self, kind: RequestKind, iteration: int, now: float) -> tuple[Arrival, ...]:
+        """When what is in work of a kind and an iteration will be done."""
+        return arrivals(self._matching.takers.values(), self._matching.pace, kind, iteration, now)
 
     def cancel(self, kind: RequestKind, now: float) -> list[Instruction]:
         """Nobody wants the open requests of a kind any more."""

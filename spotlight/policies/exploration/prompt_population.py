@@ -53,8 +53,8 @@ class Population(Record, frozen=True):
         )
 
     def at_most(self, visits: float) -> Population:
-        """The same mean, told by no more than so many visits. With v of them the spread seems larger
-        by v / (v - 1): few visits say less of how alike prompts are.
+        """The same mean, told by no more than so many visits. With v of them the spread seems to be
+        larger by v / (v - 1): few visits say less of how alike prompts are.
         """
         return self * (visits / self.visits) if self.visits > visits else self
 

@@ -275,6 +275,29 @@ def in_batches(trip: Expedition, until: int) -> None:
         trip.finish(trip.submitted[first : first + 4])
 
 
+def test_what_is_lacking_is_counted_by_group_and_not_by_previews() -> None:
+    trip = expedition()
+    trip.start()
+    assert trip.explorer.lacking == 8
+    fast, slow = (of_group(trip.submitted, group) for group in (0, 1))
+    trip.finish(fast + slow[:2])
+    trip.finish([one for one in of_group(trip.submitted, 0) if one not in fast])
+    assert trip.explorer.scored >= 8
+    assert trip.explorer.lacking == 2
+    assert not trip.explorer.is_whole, "group 1 has two of the four that it needs"
+    trip.finish(slow[2:])
+    assert trip.explorer.is_whole
+
+
+def test_of_a_pool_as_many_groups_must_be_whole_as_are_trained_on() -> None:
+    trip = Expedition("window", candidates=8, prompt_pool=2, groups=4, training=TWO_UPDATES)
+    trip.prompts, trip.categories = ("a", "b", "c", "d"), ("",) * 4
+    trip.start()
+    for group in (3, 1):
+        trip.finish(of_group(trip.submitted, group)[:4])
+    assert trip.explorer.lacking == 0
+
+
 def in_a_pool() -> Expedition:
     """In its second iteration, when the turn of the later groups has come: the explorer knows how
     many previews come in time by the first."""
@@ -324,7 +347,26 @@ def test_in_a_pool_a_prompt_without_contrast_is_not_trained_on() -> None:
     assert 0 not in trip.outcomes[-1].reused
 
 
-def test_the_first_part_loses_a_group_that_lost_a_preview() -> None:
+@pytest.mark.parametrize("mode", ["uniform", "bandit"])
+def test_in_a_pool_groups_are_not_chosen_before_any_preview_is_scored(mode: str) -> None:
+    """Four workers are given all that the first turn has as soon as exploration begins; prompt `a`
+    has no contrast."""
+    trip = Expedition("window", mode, candidates=8, prompt_pool=2, groups=4, training=TWO_UPDATES)
+    trip.prompts, trip.categories = ("a", "b", "c", "d"), ("",) * 4
+    trip.reward = lambda request: 0.5 if request.prompt == "a" else World.reward(request)
+    for iteration in (1, 2):
+        trip.submitted.clear()
+        trip.start(iteration=iteration)
+        trip.finish(trip.submitted[:24])
+        trip.stop(iteration=iteration, reuses=True)
+        trip.finish(trip.submitted[24:])
+        explored = trip.outcomes[-1]
+        trip.settle(iteration)
+    assert len(explored.reused) == 2
+    assert 0 not in set(explored.reused) - set(explored.later)
+
+
+def test_in_a_pool_a_group_that_lost_a_preview_is_not_trained_on() -> None:
     trip = Expedition("window", candidates=8, prompt_pool=2, groups=2, training=TWO_UPDATES)
     trip.prompts, trip.categories = ("a", "b", "c", "d"), ("",) * 4
     trip.start()
@@ -336,7 +378,6 @@ def test_the_first_part_loses_a_group_that_lost_a_preview() -> None:
     lost = trip.submitted[0]
     trip.give_up([lost])
     trip.finish([one for one in trip.submitted[:16] if one is not lost])
-    assert lost.group not in {one.group for one in trip.submitted[16:]}, "it is the first one"
     trip.stop(iteration=2, reuses=True)
     explored = trip.outcomes[-1]
     assert len(explored.later) == 1

@@ -13,7 +13,7 @@ from job_kit import World, job
 from town_kit import Town, calm, events, iterations, trained_samples
 
 from spotlight.actors.coordinator.request_queue import RequestQueue
-from spotlight.actors.protocol import Train
+from spotlight.actors.protocol import CancelJob, Train
 from spotlight.jobs import JobSpec
 from spotlight.policies.advantages import group_advantages
 from spotlight.policies.exploration.reuse import MOST_DRIFT
@@ -246,3 +246,39 @@ class TestAnIterationInTwoParts:
         parts = [(one.iteration, one.part) for one in town.world.trained]
         assert len(set(parts)) == len(parts)
         assert sum(len(one.samples) for one in town.world.trained) == SAMPLES * ITERATIONS
+
+    async def test_a_kill_does_not_make_training_shorter_than_it_was(self, town: Town) -> None:
+        """Of its two parts, 10 s each, the coordinator hears of one again."""
+        town.world.denoise_s = 2.0
+        exploration = {"candidates": 8, "budget": "window", "reuse": True}
+        await town.submit(job(iterations=ITERATIONS, exploration=exploration, **self.SPEC))
+        await town.wait(lambda now: now.phase == "train" and now.iteration == 2)
+        await asyncio.sleep(12.0)
+        await town.kill()
+        await asyncio.sleep(1.0)
+        await town.open()
+        last = await town.ended()
+        assert last.outcome == "finished"
+        assert min(one["train_s"] for one in iterations(last.run_folder)) >= 20.0
+
+    @pytest.mark.parametrize("group", [0, 1])
+    async def test_where_all_groups_of_a_part_are_dropped_the_rest_is_trained_at_once(
+        self, town: Town, group: int
+    ) -> None:
+        """A job that is resumed denoises its samples again, those of both parts."""
+        exploration = {"candidates": 4, "budget": "window", "reuse": True}
+        divided = job(iterations=5, exploration=exploration, checkpoint_every=2, **self.SPEC)
+        await town.submit(divided)
+        now = await town.wait(lambda now: now.phase == "train" and now.iteration == 3)
+        await asyncio.sleep(5.0)
+        await town.ask(CancelJob(reason="user"))
+        await town.ended()
+        before = len(town.world.trained)
+        town.world.fails = lambda _, requests: any(
+            (one.kind, one.group) == ("rollout", group) for one in requests
+        )
+        await town.submit(divided, now.run_folder, resume=True)
+        assert (await town.ended()).outcome == "finished"
+        trained = town.world.trained[before:]
+        assert "whole" in {one.part for one in trained}
+        assert all(one.samples for one in trained)

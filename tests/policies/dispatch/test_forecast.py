@@ -7,6 +7,9 @@ from table_rig import STEPS, Rig, requests
 
 from spotlight.policies.dispatch.instructions import Answer
 
+ITERATION = 0
+"""Of the requests of a rig, unless they say otherwise."""
+
 
 @pytest.fixture
 def rig() -> Rig:
@@ -16,7 +19,7 @@ def rig() -> Rig:
 
 
 def soon(rig: Rig) -> list[tuple[float, int]]:
-    return [tuple(arrival) for arrival in rig.table.arrivals("preview", rig.now)]
+    return [tuple(arrival) for arrival in rig.table.arrivals("preview", ITERATION, rig.now)]
 
 
 def test_what_was_begun_is_done_after_the_steps_that_are_left(rig: Rig) -> None:
@@ -33,6 +36,12 @@ def test_a_commit_on_the_way_changes_nothing_of_when_it_is_done(rig: Rig) -> Non
     rig.now += 5.0
     rig.commit(rig.last(), 2)
     assert soon(rig) == [(STEPS * 2.0 - 5.0, 4)]
+
+
+def test_what_is_for_another_iteration_is_left_out(rig: Rig) -> None:
+    rig.add("a", credits=1)
+    rig.submit(*requests(4, "preview", iteration=ITERATION + 1))
+    assert soon(rig) == []
 
 
 def test_what_goes_on_from_a_commit_is_done_sooner(rig: Rig) -> None:
