@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from benchmarks.exploration.settings import MOST_ITERATIONS
 from spotlight.jobs import JobSpec
 
 
@@ -22,7 +23,10 @@ TRIALS: dict[str, Callable[[JobSpec], dict[str, Any]]] = {
     "no-warm-up": lambda job: {"training.warmup_updates": 0},
     "shorter-memory": lambda job: {"training.adam_betas": [0.9, 0.99]},
     "all-flow-times": lambda job: {"training.nft_noisiest": 1.0},
-    "half-the-samples": lambda job: {"prompts.per_iteration": job.prompts.per_iteration // 2},
+    "half-the-samples": lambda job: {
+        "prompts.per_iteration": job.prompts.per_iteration // 2,
+        "iterations": MOST_ITERATIONS,  # which end sooner
+    },
     "twice-the-samples": lambda job: {"prompts.per_iteration": job.prompts.per_iteration * 2},
     "other-sampler": _other_sampler,
     "higher-rate": lambda job: {"training.learning_rate": 1.5 * job.training.learning_rate},

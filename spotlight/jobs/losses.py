@@ -106,6 +106,11 @@ def misfit(
             f"must be 1 with {name}, which trains on the sampler's own noisy steps and draws no"
             " flow times; leave it out, or choose the steps by `sampler.window`",
         )
+    if training.nft_shared_noise:
+        return (
+            "training.nft_shared_noise",
+            f"must be `false` with {name}, which trains on the sampler's own noise and draws none",
+        )
     if sampler.noise_level <= 0:
         return (
             "sampler.noise_level",

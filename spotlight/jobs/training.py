@@ -82,6 +82,9 @@ class TrainingSpec(Section, frozen=True, kw_only=True):
     """Share of these flow times that is trained on: the noisiest of every sample, rounded to whole
     ones, halves up, and one at least. Training takes as much less time. Only with DiffusionNFT,
     AWM, and losses of your own that noise samples anew (`Noised`)."""
+    nft_shared_noise: bool = False
+    """Whether the samples of a prompt have the same flow times and noise in an update, so that what
+    all of them would push alike cancels out. With the same losses as `nft_noisiest`."""
     awm_kl: float = 1.0
     """AWM's weight of the distance to the old policy."""
     clip_range: float | None = None

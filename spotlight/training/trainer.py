@@ -75,6 +75,7 @@ class Trainer:
         self._training = training
         self._sampler = sampler
         self._seed = seed
+        self._shares_noise = training.nft_shared_noise
         self._rank = rank
         self._world = world
         self._group = group
@@ -292,7 +293,10 @@ class Trainer:
     ) -> Terms:
         """This rank's rows of one update."""
         samples = hand[self._rank :: self._world]
-        keys = [key(self._seed, iteration, update, sample) for sample in samples]
+        draws: Sequence[int] = samples
+        if self._shares_noise:  # that of the first sample of the prompt, whichever rank has it
+            draws = [batch.prompts.index(batch.prompts[sample]) for sample in samples]
+        keys = [key(self._seed, iteration, update, draw) for draw in draws]
         return self._loss.terms(batch, samples, keys)
 
     def _old_velocities(

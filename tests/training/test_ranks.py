@@ -19,6 +19,7 @@ TIMEOUT_S = 30.0
 RULES = {
     "nft": (msgspec.structs.replace(NFT, rollout_decay=0.5, kl=0.1), SAMPLER),
     "nft-noisiest": (msgspec.structs.replace(NFT, nft_times=5, nft_noisiest=0.5), SAMPLER),
+    "nft-shared": (msgspec.structs.replace(NFT, nft_shared_noise=True), SAMPLER),
     "grpo": (GRPO, NOISY),
     "grpo-reuse": (GRPO, NOISY),  # the second iteration's samples are of the initial weights
 }

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from spotlight.errors import CheckpointError
-from spotlight.training.batches import deal, key
+from spotlight.training.batches import TrainingBatch, deal, key
 from spotlight.training.losses import Velocities
 from spotlight.training.trainer import Trainer, TrainingDiverged
 
@@ -29,6 +29,7 @@ RULES = [
         id="nft-old-policy-that-grows",
     ),
     pytest.param(msgspec.structs.replace(NFT, nft_noisiest=0.5), SAMPLER, id="nft-noisiest"),
+    pytest.param(msgspec.structs.replace(NFT, nft_shared_noise=True), SAMPLER, id="nft-shared"),
     pytest.param(msgspec.structs.replace(NFT, loss="awm", kl=0.1), SAMPLER, id="awm"),
     pytest.param(GUARD, NOISY, id="grpo-guard"),
 ]
@@ -285,6 +286,16 @@ def test_half_of_the_flow_times_take_half_of_the_rows():
         0, make_batch(FakeModel())
     )
     assert model.batch_sizes == [4] * 3
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_equal_samples_of_a_prompt_that_share_noise_cancel_out(shared):
+    """Of opposite advantages, so that without noise they say nothing."""
+    latents = make_batch(FakeModel()).latents[:1].expand(3, -1, -1)
+    batch = TrainingBatch(["a", "b", "a"], latents, torch.tensor([1.0, 0.0, -1.0]))
+    training = msgspec.structs.replace(NFT, updates_per_iteration=1, nft_shared_noise=shared)
+    norm = build(training).train(0, batch)["grad_norm"]
+    assert (norm < 1e-6) == shared
 
 
 def test_grpo_replays_at_one_batch_size_and_starts_at_ratio_1():
