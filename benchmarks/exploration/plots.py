@@ -68,7 +68,7 @@ def score_over_time(runs: Runs, profile: str, task: str, seeds: Sequence[int]) -
     return curves(
         lines,
         title=f"Score on held-out prompts over time: {task} ({profile})",
-        note=f"Means of up to {len(targets)} seeds with their 90 % intervals; runs end at the target",
+        note=f"Means of up to {len(targets)} seeds, 90 % intervals; runs end at the target",
         x="hours on the test-bed of twelve GPUs (virtual time)",
         y="score",
         target=fmean(targets),
