@@ -28,7 +28,7 @@ def _is_one_clear_line(done: Finished, *words: str) -> None:
     [
         ({"iteratoins": 3}, ("iteratoins", "did you mean `iterations`")),
         ({"sampler": {"stpes": 3}}, ("sampler.stpes", "did you mean `steps`")),
-        ({"iterations": "many"}, ("iterations", "int")),
+        ({"iterations": "many"}, ("iterations", "a whole number")),
         ({"group_size": 1}, ("group_size", "at least 2")),
         ({"sampler": {"micro_batch": 0}}, ("sampler.micro_batch", "at least 1")),
         ({"sampler": {"height": 17}}, ("sampler.height", "17")),
