@@ -71,6 +71,8 @@ def main() -> None:
         help="a Markdown file whose tables of the test-bed are made anew",
     )
     options = made.parse_args()
+    if options.quick and options.tables:
+        made.error("--tables: not with --quick, whose figures say nothing")
     for file in options.tables:
         if not file.is_file():
             made.error(f"--tables: {file} is not a file")
@@ -84,10 +86,10 @@ def main() -> None:
             options.runs = Path(temporary)
         try:
             figures = _measure(options)
+            for file in options.tables:
+                file.write_text(rendered(file.read_text(), figures))
         except UserError as error:
             sys.exit(f"exploration: {error}")
-        for file in options.tables:
-            file.write_text(rendered(file.read_text(), figures))
         finish("exploration", figures, options.json)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from benchmarks.exploration.cases import OTHER_POOLS, PUBLISHED, REORDERED
 from benchmarks.exploration.rivals import OURS, RIVALS, SPOT_GPUS, TASKS
 from benchmarks.time_to_target import LEVELS
+from spotlight.errors import UserError
 
 Figures = Mapping[str, Any]
 
@@ -21,7 +22,7 @@ _CLAIMS = {
     "reserved": "the four reserved GPUs alone",
     "rollouts": "reserved GPUs with rollouts on the spot GPUs",
     "pipelined": "the same, one step behind (the best rival whose spot GPUs do not train)",
-    "data-parallel": "data-parallel training on the same twelve GPUs, tuned as well",
+    "data-parallel": "data-parallel training on the same twelve GPUs",
     "published": "the published recipe of DiffusionNFT on the same twelve GPUs",
     "inline": "exploration on the critical path",
     "regenerate": "itself, with chosen seeds denoised again",
@@ -46,8 +47,8 @@ _AIMS = {
 _MARKED = re.compile(r"(<!-- table: ([^>]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
 
-class UnknownTable(ValueError):
-    """A file asks for a table that there is not."""
+class UnknownTable(UserError):
+    """A file asks for a table that there is not, or of figures that there are not."""
 
 
 def rendered(text: str, figures: Figures) -> str:
@@ -57,8 +58,12 @@ def rendered(text: str, figures: Figures) -> str:
         name, *arguments = found[2].split()
         if name not in TABLES:
             raise UnknownTable(f"there is no table {name!r}; there are {', '.join(TABLES)}")
-        rows = TABLES[name](figures, *arguments)
-        lines = [f"| {' | '.join(row)} |\n" for row in rows]
+        try:
+            lines = [f"| {' | '.join(row)} |\n" for row in TABLES[name](figures, *arguments)]
+        except KeyError as error:
+            raise UnknownTable(
+                f"table {found[2]!r}: there is no figure {error}; ask for the part that has it"
+            ) from error
         return "".join([found[1], "\n", *lines, "\n", found[3]])
 
     return _MARKED.sub(table, text)

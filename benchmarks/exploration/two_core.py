@@ -22,6 +22,7 @@ import yaml
 from benchmarks.exploration.kept_runs import KeptRuns, Made, Run
 from benchmarks.exploration.ratios import arrival, estimate, speedup
 from benchmarks.exploration.rival_jobs import with_changes
+from benchmarks.exploration.rivals import OURS
 from benchmarks.report import machine
 from benchmarks.time_to_target import LEVELS, SMOOTHED, Curve, milestones
 from benchmarks.validation_sampler import held_out_score
@@ -40,9 +41,9 @@ _KEPT: dict[str, Any] = {
     "checkpoint_every": 5,
     "keep_checkpoints": 60,
 }
-_OURS, _ALONE = "spotlight", "none"
+_ALONE = "none"
 _JOBS: dict[str, dict[str, Any]] = {
-    _OURS: {},
+    OURS: {},
     _ALONE: {"exploration.mode": "none", "exploration.reuse": False},
 }
 """What changes of the example's exploration."""
@@ -56,7 +57,7 @@ def two_core(folder: Path, seeds: Iterable[int], *, quick: bool) -> dict[str, An
         for seed in seeds
         for rival in _JOBS
     }
-    pairs = [(curves[_OURS, seed], curves[_ALONE, seed]) for seed in seeds]
+    pairs = [(curves[OURS, seed], curves[_ALONE, seed]) for seed in seeds]
     return compared("speedup_2core", [pair for pair in pairs if milestones(pair[1])])
 
 

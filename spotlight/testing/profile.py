@@ -82,4 +82,4 @@ def load_profile(path: Path) -> Profile:
         return msgspec.yaml.decode(path.read_bytes(), type=Profile)
     except (OSError, msgspec.DecodeError) as error:
         problem = " ".join(str(error).split())
-        raise UserError(f"{path}: {problem}; `Profile` says what a profile has") from error
+        raise UserError(f"{path}: {problem}; see `spotlight.testing.profile.Profile`") from error

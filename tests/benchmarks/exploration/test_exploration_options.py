@@ -11,6 +11,7 @@ from benchmarks.exploration.__main__ import main
     ("options", "problem"),
     [
         (["--tables", "missing.md"], "--tables: missing.md is not a file"),
+        (["--quick", "--tables", "README.md"], "--tables: not with --quick"),
         (["--runs", "/dev/null/runs"], "--runs: /dev/null/runs: Not a directory"),
         (["--seeds", "0"], "argument --seeds: must be a whole number of 1 at least, not `0`"),
     ],

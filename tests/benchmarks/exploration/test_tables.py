@@ -44,6 +44,11 @@ def test_a_table_that_there_is_not_is_named() -> None:
         rendered(PAGE.replace("noise", "hopes"), FIGURES)
 
 
+def test_a_table_of_figures_that_there_are_not_says_which() -> None:
+    with pytest.raises(UnknownTable, match=r"'noise compositional'.*order_noise\[compositional"):
+        rendered(PAGE.replace("noise ocr", "noise compositional"), FIGURES)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_tables_in_the_docs_are_those_of_the_runs_that_are_kept(tmp_path: Path) -> None:
