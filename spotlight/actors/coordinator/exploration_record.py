@@ -112,8 +112,7 @@ class ExplorationRecord:
             group, seed = result.request.group, result.request.seed
             if (group, seed) in previews:
                 by_group[group].append((previews[group, seed], combined(result.rewards, scale)))
-        if by_group:
-            self.agreement = self.agreement.faded() + agreement(by_group.values())
+        self.agreement = self.agreement.faded() + agreement(by_group.values())
         metrics.probes = sum(map(len, by_group.values()))
         fresh = [[reward for _, reward in pairs] for pairs in by_group.values()]
         metrics.contrast_at_random = contrast_of_any(fresh, self._job.group_size)
@@ -129,14 +128,15 @@ class ExplorationRecord:
         latest, promised = self.latest, metrics.preview_group_std_mean
         # Previews in other steps have rewards on another scale: only their order means something.
         alike = self._job.preview_steps == self._job.sampler.steps
+        self.gain = self.gain.faded()
         if alike and promised is not None and latest.contrast_at_random > 0:
             one = Gain(1.0, latest.contrast_at_random, promised, metrics.explored_std_mean)
             metrics.realised_share = one.realised_share
-            self.gain = self.gain.faded() + one
+            self.gain += one
 
     def _share(self, iteration: int) -> float:
         """How much of the previews for an iteration are worth making; says so when it is less."""
-        share = exploration_share(self.agreement, self.gain, iteration)
+        share = exploration_share(self.agreement, self.gain)
         if share < 1:
             self._event(
                 ExplorationReduced(

@@ -21,7 +21,8 @@ from statistics import mean, pstdev, variance
 from typing import Self
 
 FADING = 0.95
-"""What is left of older probes when an iteration brings new ones: the policy moves."""
+"""What an iteration leaves of what was seen before it: the policy moves. So exploration that is off
+goes on again when too little is left to say that it does not pay."""
 ENOUGH = 20.0
 """Pairs without which nothing is concluded."""
 DOUBT = 1.64
@@ -39,8 +40,6 @@ SUBSETS = 64
 """Drawn of each group."""
 NO_PROMISE = 0.05
 """A gain that is smaller, in contrast, says nothing by whether it came."""
-TRY_AGAIN = 8
-"""One iteration in so many explores a little though exploration is off: it may pay again."""
 
 Pair = tuple[float, float]
 """The preview reward and the fresh reward of one probe."""
@@ -143,9 +142,9 @@ def agreement(groups: Iterable[Sequence[Pair]]) -> Agreement:
     return Agreement(*found)
 
 
-def exploration_share(known: Agreement, gain: Gain, iteration: int) -> float:
-    """How much of the previews of an iteration are worth making: 1, 0.5 or 0. The worse of what
-    probes and what the contrast of the kept seeds say.
+def exploration_share(known: Agreement, gain: Gain) -> float:
+    """How much of the previews of the next iteration are worth making: 1, 0.5 or 0. The worse of
+    what probes and what the contrast of the kept seeds say.
     """
     worthless = poor = False
     if known.pairs >= ENOUGH:
@@ -154,7 +153,7 @@ def exploration_share(known: Agreement, gain: Gain, iteration: int) -> float:
     if realised is not None:
         worthless, poor = worthless or realised < WORTHLESS_GAIN, poor or realised < POOR_GAIN
     if worthless:
-        return 0.5 if iteration % TRY_AGAIN == 0 else 0.0
+        return 0.0
     return 0.5 if poor else 1.0
 
 

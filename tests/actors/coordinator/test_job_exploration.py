@@ -95,8 +95,7 @@ async def test_when_previews_mislead_exploration_stops_and_says_so(
     end = await town.run(spec())
     previews = count(town, "preview")
     assert previews[:2] == [SAMPLES * 4] * 2
-    assert 0 in previews
-    assert SAMPLES * 2 in previews, "it is tried again"
+    assert SAMPLES * 4 in previews[previews.index(0) :], "it is tried again"
     stopped = [e for e in events(end.run_folder, "exploration_reduced") if e["share"] == 0]
     assert stopped
     assert stopped[0]["tau"] == -1.0

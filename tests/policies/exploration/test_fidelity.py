@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from spotlight.policies.exploration.fidelity import (
     ENOUGH,
     ENOUGH_ITERATIONS,
-    TRY_AGAIN,
     Agreement,
     Gain,
     agreement,
@@ -75,38 +74,44 @@ def believed(tau: float, pairs: float = 1000.0) -> Agreement:
 
 
 def test_before_there_are_enough_probes_everything_is_explored():
-    assert exploration_share(Agreement(), Gain(), 1) == 1.0
-    assert exploration_share(believed(-1.0, ENOUGH - 1), Gain(), 1) == 1.0
+    assert exploration_share(Agreement(), Gain()) == 1.0
+    assert exploration_share(believed(-1.0, ENOUGH - 1), Gain()) == 1.0
 
 
 @pytest.mark.parametrize(
     ("tau", "share"), [(0.8, 1.0), (0.4, 1.0), (0.25, 0.5), (0.0, 0.0), (-0.5, 0.0)]
 )
 def test_the_less_previews_predict_the_less_is_explored(tau, share):
-    assert exploration_share(believed(tau), Gain(), 1) == share
+    assert exploration_share(believed(tau), Gain()) == share
 
 
 def test_a_low_agreement_of_few_probes_may_be_chance():
-    assert exploration_share(believed(0.1, 30.0), Gain(), 1) == 1.0
+    assert exploration_share(believed(0.1, 30.0), Gain()) == 1.0
 
 
-def test_exploration_that_is_off_is_tried_again_now_and_then():
-    tried = [
-        iteration for iteration in range(40) if exploration_share(believed(0.0), Gain(), iteration)
-    ]
-    assert tried == list(range(0, 40, TRY_AGAIN))
+@pytest.mark.parametrize("tau", [0.0, -1.0])
+@pytest.mark.parametrize("gain", [0.0, 0.4])
+def test_exploration_that_is_off_comes_back_when_what_was_seen_has_faded(tau, gain):
+    """Within 36 iterations, whatever was seen: 120 pairs of probes are the most there ever are."""
+    known, contrast = believed(tau, 120.0), brought(gain)
+    shares = []
+    for _ in range(36):
+        shares.append(exploration_share(known, contrast))
+        known, contrast = known.faded(), contrast.faded()
+    assert shares[0] == 0.0 and shares[-1] == 1.0
+    assert shares == sorted(shares)
 
 
 def test_rewards_that_never_vary_say_nothing():
     known = agreement([[(0.5, 0.5)] * 20])
     assert known.tau is None
-    assert exploration_share(known, Gain(), 1) == 1.0
+    assert exploration_share(known, Gain()) == 1.0
 
 
 def test_previews_that_never_vary_where_rewards_do_are_of_no_use():
     known = agreement([[(0.5, fresh / 40) for fresh in range(40)]])
     assert (known.pairs, known.tau) == (780, None)
-    assert exploration_share(known, Gain(), 1) == 0.0
+    assert exploration_share(known, Gain()) == 0.0
 
 
 SCORED = [{seed: seed / 10 for seed in range(10)}, {1: 0.1}, {}]
@@ -144,22 +149,22 @@ def brought(realised: float, iterations: float = 20.0) -> Gain:
     ("realised", "share"), [(0.4, 1.0), (0.3, 1.0), (0.25, 0.5), (0.2, 0.0), (0.1, 0.0)]
 )
 def test_the_less_of_the_promised_contrast_comes_the_less_is_explored(realised, share):
-    assert exploration_share(Agreement(), brought(realised), 1) == share
+    assert exploration_share(Agreement(), brought(realised)) == share
 
 
 def test_the_worse_of_probes_and_contrast_decides():
-    assert exploration_share(believed(0.8), brought(0.2), 1) == 0.0
-    assert exploration_share(believed(0.0), brought(0.4), 1) == 0.0
+    assert exploration_share(believed(0.8), brought(0.2)) == 0.0
+    assert exploration_share(believed(0.0), brought(0.4)) == 0.0
 
 
 def test_the_contrast_of_a_few_iterations_decides_nothing():
-    assert exploration_share(Agreement(), brought(0.0, ENOUGH_ITERATIONS - 1), 1) == 1.0
+    assert exploration_share(Agreement(), brought(0.0, ENOUGH_ITERATIONS - 1)) == 1.0
 
 
 def test_a_choice_that_promised_nothing_cannot_break_its_promise():
     gain = Gain(20.0, 20 * 0.2, 20 * 0.205, 20 * 0.1)
     assert gain.realised_share is None
-    assert exploration_share(Agreement(), gain, 1) == 1.0
+    assert exploration_share(Agreement(), gain) == 1.0
 
 
 def test_the_share_of_the_gain_is_that_of_the_sums():
