@@ -32,7 +32,6 @@ def test_runs_that_train_alike_share_a_process_whatever_their_hardware() -> None
     assert [(case.rival, case.spot_gpus) for case in first] == [
         ("rollouts", 8),
         ("reserved", 8),
-        ("data-parallel", 8),
         ("rollouts", 4),
         ("rollouts", 16),
     ]
