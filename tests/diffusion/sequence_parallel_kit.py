@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import multiprocessing
 import threading
 from collections import Counter
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from spotlight.diffusion.parallel_attention import Grid, attend, shard_lengths
 from spotlight.diffusion.sequence_parallel import SequenceParallel
 from spotlight.errors import TransportError
 from spotlight.transport.collectives import Group, init_group, listen
+from tests.warm_processes import warm_processes
 
 PATIENCE_S = 180.0
 HEADS, WIDTH, TEXT_DIM = 4, 16, 24
@@ -270,7 +270,7 @@ class Crew:
 
     def __init__(self, size: int, patience_s: float = PATIENCE_S) -> None:
         self._patience_s = patience_s
-        context = multiprocessing.get_context("spawn")
+        context = warm_processes()
         self._workers = []
         for _ in range(size):
             ours, theirs = context.Pipe()

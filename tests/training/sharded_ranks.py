@@ -1,6 +1,5 @@
 """Real processes that train a sharded model together; each leaves what it has in a folder."""
 
-import multiprocessing
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -14,6 +13,7 @@ from spotlight.training.checkpoints import save_checkpoint
 from spotlight.training.state_files import StateFile, StateFiles
 from spotlight.training.trainer import Trainer
 from spotlight.transport.collectives import init_group, listen
+from tests.warm_processes import warm_processes
 
 from .fakes import GRPO, NFT, NOISY, SAMPLER, FakeModel, make_batch
 from .qwen import SIZE, tiny_model
@@ -88,7 +88,7 @@ def run_ranks(world: int, folder: Path, target: Callable[..., None] = run_rank) 
     """Returns when all of them are done."""
     with listen("127.0.0.1") as listener:
         port = listener.getsockname()[1]
-    context = multiprocessing.get_context("spawn")
+    context = warm_processes()
     with ProcessPoolExecutor(world, mp_context=context) as pool:
         done = [pool.submit(target, rank, world, port, str(folder)) for rank in range(world)]
         for each in done:

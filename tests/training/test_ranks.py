@@ -1,6 +1,5 @@
 """Several real processes train together."""
 
-import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from spotlight.errors import SpotlightError
 from spotlight.training.checkpoints import load_checkpoint, save_checkpoint
 from spotlight.training.trainer import Trainer
 from spotlight.transport.collectives import init_group, listen
+from tests.warm_processes import warm_processes
 
 from .fakes import GRPO, NFT, NOISY, SAMPLER, FakeModel, make_batch, same_bits
 
@@ -59,7 +59,7 @@ def outcome(tmp_path_factory):
     """The folder of both ranks' states, and rank 1's and rank 0's errors."""
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("ranks")
-    context = multiprocessing.get_context("spawn")
+    context = warm_processes()
     with listen("127.0.0.1") as listener, ProcessPoolExecutor(1, mp_context=context) as pool:
         port = listener.getsockname()[1]
         other = pool.submit(run_rank, 1, port, None, folder)

@@ -1,6 +1,5 @@
 """Several real processes train a model that is sharded over them."""
 
-import multiprocessing
 import time
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from spotlight.training.checkpoints import load_checkpoint
 from spotlight.training.forwards import Forwards
 from spotlight.training.trainer import Trainer
 from spotlight.transport.collectives import init_group, listen
+from tests.warm_processes import warm_processes
 
 from .fakes import same_bits
 from .sharded_ranks import CASES, TIMEOUT_S, resume_rank, resumed, run_ranks, train
@@ -112,7 +112,7 @@ def hang(where: str, port: int, ready) -> None:
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module:UserWarning")
 @pytest.mark.parametrize("where", HANGS)
 def test_a_rank_that_hangs_in_a_pass_is_an_error_after_the_timeout(where):
-    context = multiprocessing.get_context("spawn")
+    context = warm_processes()
     ready = context.Event()
     with listen("127.0.0.1") as listener:
         other = context.Process(target=hang, args=(where, listener.getsockname()[1], ready))

@@ -1,4 +1,3 @@
-import multiprocessing
 import os
 import signal
 import threading
@@ -17,6 +16,7 @@ from spotlight.transport.collectives import (
     reach_store,
     serve_store,
 )
+from tests.warm_processes import warm_processes
 
 TIMEOUT_S = 20.0
 
@@ -56,7 +56,7 @@ def peer(port: int, orders: Connection) -> None:
 @pytest.fixture
 def pair():
     """Starts a peer process and joins it as rank 0; returns (group, connection, process)."""
-    context = multiprocessing.get_context("spawn")
+    context = warm_processes()
     started = []
 
     def start(timeout_s: float = TIMEOUT_S):
