@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from benchmarks.exploration.rivals import EXPLORING, MIXED_TASKS, SPOT_GPUS
+from benchmarks.exploration.rivals import EXPLORING, MIXED_TASKS, SPOT_GPUS, example_of
 from benchmarks.exploration.settings import GPUS_OF_SPOT_NODE, settings
 from spotlight.jobs import JobSpec, job_from_data
 
@@ -24,14 +24,14 @@ def virtual_job(
     profile: str = "",
 ) -> JobSpec:
     """`changes` are by the path of the field. Raises `JobError`."""
-    example = f"{_example_of(task)}-tiny"
+    example = f"{example_of(task)}-tiny"
     data: dict[str, Any] = yaml.safe_load((_EXAMPLES / f"{example}.yaml").read_text())
     data |= {"name": f"{task}-{rival}-{seed}", "seed": seed}
     if task in MIXED_TASKS:
         for part in ("train", "validation"):
             data["prompts"][part] = f"builtin:{example}/mixed-{part}"
     data["exploration"]["preview_steps"] = None  # as many as a rollout has
-    own = settings(rival, _example_of(task), profile) | dict(changes or {})
+    own = settings(rival, task, profile) | dict(changes or {})
     return job_from_data(with_changes(data, {"checkpoint_every": own["iterations"]} | own))
 
 
@@ -48,14 +48,10 @@ def with_changes(data: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, 
 
 def with_spot_gpus(task: str, rival: str, gpus: int) -> dict[str, Any]:
     """What changes in a job when the spot pool has so many GPUs."""
-    own = settings(rival, _example_of(task), "")
+    own = settings(rival, task, "")
     changes = {}
     if own["pools.spot.nodes"]:
         changes["pools.spot.nodes"] = gpus // GPUS_OF_SPOT_NODE
     if gpus > SPOT_GPUS and rival in EXPLORING:
         changes["exploration.candidates"] = own["exploration.candidates"] * gpus // SPOT_GPUS
     return changes
-
-
-def _example_of(task: str) -> str:
-    return task.removesuffix("-mixed")

@@ -35,3 +35,8 @@ EXPLORING = (OURS, "uniform", "regenerate", "inline")
 """They train on few samples that were chosen, the others on many that were not."""
 WHOLE = (REFERENCE, "reserved")
 """Rivals whose runs are never ended early: one of them sets the target."""
+
+
+def example_of(task: str) -> str:
+    """The example whose model and reward the task has."""
+    return task.removesuffix("-mixed")

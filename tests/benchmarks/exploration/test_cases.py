@@ -31,7 +31,6 @@ def test_runs_that_train_alike_share_a_process_whatever_their_hardware() -> None
     first = units(cases)[0]
     assert [(case.rival, case.spot_gpus) for case in first] == [
         ("rollouts", 8),
-        ("reserved", 8),
         ("rollouts", 4),
         ("rollouts", 16),
     ]

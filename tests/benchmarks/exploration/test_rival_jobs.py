@@ -38,10 +38,10 @@ def test_rivals_that_explore_have_the_same_machines(task: str, rival: str) -> No
 
 
 @pytest.mark.parametrize("rival", RIVALS)
-def test_a_mixed_task_differs_in_its_prompts_alone(rival: str) -> None:
+def test_a_mixed_task_differs_in_its_prompts_and_their_number_alone(rival: str) -> None:
     for task in MIXED_TASKS:
         mixed, alike = (
-            virtual_job(one, rival, 1, {"name": "any"})
+            virtual_job(one, rival, 1, {"name": "any", "iterations": 50})
             for one in (task, task.removesuffix("-mixed"))
         )
         assert mixed.prompts != alike.prompts
