@@ -29,6 +29,7 @@ from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.samplers import start
 from spotlight.errors import ActorError
 from spotlight.types import Request, SamplingSettings
+from tests.conftest import ALLOWED_CHILDREN
 
 SPEC = ModelSpec(checkpoint="builtin:ocr-tiny")
 SAMPLER = {"height": 16, "width": 48, "steps": 4, "micro_batch": 4}
@@ -44,7 +45,8 @@ def workers() -> list[psutil.Process]:
     found = []
     for child in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):
-            if any("spotlight" in argument for argument in child.cmdline()):
+            command = " ".join(child.cmdline())
+            if "spotlight" in command and not any(one in command for one in ALLOWED_CHILDREN):
                 found.append(child)
     return found
 
