@@ -102,14 +102,16 @@ def logs_are_set_up_as_before() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail a test that leaves tasks, threads, child processes or shared memory."""
-    threads, children, segments = _threads(), _children(), memory_segments()
+    threads, children, segments = _threads(), running_children(), memory_segments()
     if inspect.iscoroutinefunction(getattr(request, "function", None)):
         request.getfixturevalue("leaves_no_task")
     yield
     deadline = time.monotonic() + 2.0
     leaked = {
         "threads": [str(thread) for thread in _remaining(_threads, threads, deadline)],
-        "child processes": [_end(child) for child in _remaining(_children, children, deadline)],
+        "child processes": [
+            _end(child) for child in _remaining(running_children, children, deadline)
+        ],
         "shared memory": [path.name for path in _remaining(memory_segments, segments, deadline)],
     }
     found = {kind: names for kind, names in leaked.items() if names}
@@ -152,7 +154,8 @@ def _threads() -> set[threading.Thread]:
     }
 
 
-def _children() -> set[psutil.Process]:
+def running_children() -> set[psutil.Process]:
+    """Processes below this one, without those that libraries keep."""
     children: set[psutil.Process] = set()
     if not _has_children():
         return children

@@ -32,7 +32,8 @@ TUNING_SEED = 0
 FIRST_SEED = 11
 """Of those that are measured: settings were tried on the ones before."""
 TUNED = (OURS, "data-parallel", "pipelined", "uniform", "regenerate", "inline")
-"""Besides the reference, which has the settings of those that are reserved only, too."""
+"""Besides the reference. Runs on reserved workers only have what wins for others that do not choose
+among their samples."""
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ _HEIGHT_OF_CURVES = 340
 _ROW = 26
 _STYLE = (
     "text{font:13px system-ui,sans-serif;fill:#3c4048}.title{font-weight:600;font-size:15px}"
-    ".note{font-size:12px;fill:#6a6f78}.grid{stroke:#e6e6e1}.mark{stroke:#6a6f78;"
+    ".note{font-size:12px;fill:#6a6f78;paint-order:stroke;stroke:#fff;stroke-width:4px}.grid{stroke:#e6e6e1}.mark{stroke:#6a6f78;"
     "stroke-dasharray:5 4}.end{text-anchor:end}.middle{text-anchor:middle}"
     "polyline{fill:none;stroke-width:2;stroke-linejoin:round}"
 )
@@ -113,11 +113,11 @@ def intervals(
             body.append(_whisker(one, at, y - _ROW / 2))
         y += 14
     names = dict.fromkeys((one.name, one.colour) for one in rows)
-    for number, (name, colour) in enumerate(names):
-        body.append(
-            f'<text x="{_WIDTH - 40 - 130 * (len(names) - number)}" y="{_TOP - 8}"'
-            f' style="fill:{colour};font-weight:600">{escape(name)}</text>'
-        )
+    spans = [
+        f'<tspan dx="22" style="fill:{colour};font-weight:600">{escape(name)}</tspan>'
+        for name, colour in names
+    ]
+    body.append(f'<text class="end" x="{_WIDTH - 40}" y="{_TOP - 8}">{"".join(spans)}</text>')
     body.append(f'<text class="middle" x="{(left + _WIDTH - 40) / 2}" y="{bottom + 44}">{x}</text>')
     body.append(_title(title, note))
     return _svg(body, bottom + 58, title)

@@ -29,7 +29,7 @@ from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.samplers import start
 from spotlight.errors import ActorError
 from spotlight.types import Request, SamplingSettings
-from tests.conftest import ALLOWED_CHILDREN
+from tests.conftest import running_children
 
 SPEC = ModelSpec(checkpoint="builtin:ocr-tiny")
 SAMPLER = {"height": 16, "width": 48, "steps": 4, "micro_batch": 4}
@@ -43,10 +43,9 @@ pytestmark = pytest.mark.timeout(240)
 def workers() -> list[psutil.Process]:
     """Processes below this one that run Spotlight's daemons or what they started."""
     found = []
-    for child in psutil.Process().children(recursive=True):
+    for child in running_children():
         with suppress(psutil.NoSuchProcess):
-            command = " ".join(child.cmdline())
-            if "spotlight" in command and not any(one in command for one in ALLOWED_CHILDREN):
+            if any("spotlight" in argument for argument in child.cmdline()):
                 found.append(child)
     return found
 
