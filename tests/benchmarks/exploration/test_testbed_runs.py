@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from benchmarks.exploration.cases import PROFILES, PUBLISHED, Case
+from benchmarks.exploration.cases import PROFILES, PUBLISHED, Case, units
 from benchmarks.exploration.kept_runs import KeptRuns, Run
 from benchmarks.exploration.other_order import OtherOrder
 from benchmarks.exploration.processes import make_units
@@ -124,7 +125,8 @@ def test_a_run_that_cannot_be_made_is_named_with_the_reason(
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_runs_are_made_in_processes_kept_and_not_made_again(tmp_path: Path) -> None:
-    unit = (REFERENCE, Case(task="ocr", rival="reserved", seed=1))
+    on_fewer_gpus = msgspec.structs.replace(REFERENCE, spot_gpus=4)
+    (unit,) = units([REFERENCE, on_fewer_gpus])
     assert make_units([unit], tmp_path, quick=True) == {}
     runs = VirtualRuns(tmp_path, quick=True)
     one, other = (runs.read(case) for case in unit)
