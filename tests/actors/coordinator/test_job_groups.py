@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_nodes import FakeNode, FakeWorker
+from fake_nodes import FakeNode
+from fake_workers import FakeWorker
 from job_kit import job
 from msgspec.structs import replace
 from runtime_kit import Cluster
