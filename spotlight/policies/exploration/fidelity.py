@@ -17,8 +17,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from operator import add
-from statistics import mean, pstdev, variance
+from statistics import fmean, mean, variance
 from typing import Self
+
+from spotlight.policies.exploration.contrast import squared_deviations
 
 FADING = 0.95
 """What an iteration leaves of what was seen before it: the policy moves. So exploration that is off
@@ -37,7 +39,8 @@ WORTHLESS_GAIN = 0.14
 POOR_GAIN = 0.33
 """Shares of the promised gain. Such agreements as above bring as much of it."""
 SUBSETS = 64
-"""Drawn of each group."""
+"""Drawn of each group; of many groups fewer, so that no more than `MOST_SUBSETS` are."""
+MOST_SUBSETS = 2048
 NO_PROMISE = 0.05
 """A gain that is smaller, in contrast, says nothing by whether it came."""
 
@@ -158,16 +161,18 @@ def exploration_share(known: Agreement, gain: Gain) -> float:
 
 
 def contrast_at_random(scored: Sequence[Sequence[float]], keep: int, rng: random.Random) -> float:
-    """The mean contrast of `keep` rewards of a group when any are taken, estimated from `SUBSETS`
-    draws for each group with so many; 0 if there is none. It is what selection is compared with.
+    """The mean contrast of `keep` rewards of a group when any are taken, estimated from as many
+    draws of each group that has so many rewards, at least one; 0 if there is none. It is what
+    selection is compared with.
     """
-    contrasts = [
-        pstdev(rng.sample(rewards, keep))
-        for rewards in scored
-        if len(rewards) >= keep
-        for _ in range(SUBSETS)
+    able = [rewards for rewards in scored if len(rewards) >= keep]
+    if not able:
+        return 0.0
+    draws = max(1, min(SUBSETS, MOST_SUBSETS // len(able)))
+    squares = [
+        squared_deviations(rng.sample(rewards, keep)) for rewards in able for _ in range(draws)
     ]
-    return sum(contrasts) / len(contrasts) if contrasts else 0.0
+    return fmean(math.sqrt(square / keep) for square in squares)
 
 
 def contrast_of_any(probes: Sequence[Sequence[float]], keep: int) -> float | None:

@@ -195,6 +195,22 @@ def test_the_contrast_of_any_seeds_is_over_the_groups_that_have_two_probes():
     assert contrast_of_any([[0.3], []], 2) is None
 
 
+def test_of_many_groups_few_subsets_are_drawn_but_of_each_group_one():
+    """The coordinator has nothing else to do meanwhile."""
+
+    class Counting(random.Random):
+        drawn = 0
+
+        def sample(self, population, k):
+            self.drawn += 1
+            return super().sample(population, k)
+
+    for groups, draws in ((1, 64), (100, 2000), (5000, 5000)):
+        rng = Counting(0)
+        assert contrast_at_random([[0.0, 1.0]] * groups, 2, rng) == 0.5
+        assert rng.drawn == draws
+
+
 def test_groups_without_enough_previews_have_no_contrast_to_compare_with():
     rng = random.Random(0)
     assert contrast_at_random([[], [0.5], [0.0, 0.5, 1.0]], 4, rng) == 0.0
