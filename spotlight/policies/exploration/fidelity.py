@@ -39,8 +39,9 @@ WORTHLESS_GAIN = 0.14
 POOR_GAIN = 0.33
 """Shares of the promised gain. Such agreements as above bring as much of it."""
 SUBSETS = 64
-"""Drawn of each group; of many groups fewer, so that no more than `MOST_SUBSETS` are."""
+"""Drawn of each group, where groups are few."""
 MOST_SUBSETS = 2048
+"""Drawn in all, unless there are more groups: one is drawn of each."""
 NO_PROMISE = 0.05
 """A gain that is smaller, in contrast, says nothing by whether it came."""
 
@@ -161,8 +162,8 @@ def exploration_share(known: Agreement, gain: Gain) -> float:
 
 
 def contrast_at_random(scored: Sequence[Sequence[float]], keep: int, rng: random.Random) -> float:
-    """The mean contrast of `keep` rewards of a group when any are taken, estimated from as many
-    draws of each group that has so many rewards, at least one; 0 if there is none. It is what
+    """The mean contrast of `keep` rewards of a group when any are taken, estimated from random
+    subsets, equally many of each group with so many rewards; 0 if there is none. It is what
     selection is compared with.
     """
     able = [rewards for rewards in scored if len(rewards) >= keep]
