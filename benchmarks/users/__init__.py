@@ -1,0 +1,1 @@
+"""What users bring, and what they do: files, checkpoints, streams, notebooks, rewards, installs."""

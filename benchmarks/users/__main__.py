@@ -1,0 +1,64 @@
+"""What users bring, and what they do: `python -m benchmarks.users --json` (about ten minutes).
+
+Every module of this package is a kind of case. `--only KIND` tries one kind.
+
+- `cases`: how many inputs and situations were tried.
+- `right_fraction`: the share of them that came out right; the wrong ones are printed on stderr.
+- `adapter_max_difference`: the largest difference between a model with an exported adapter that a
+  plain matrix product `W + B A` reads, and the trained model, over all families.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sys
+import tempfile
+from pathlib import Path
+
+import benchmarks.users
+from benchmarks.report import finish, parser, warnings_on_stderr
+from benchmarks.users.case import CASES, Case, Figures, Wrong
+
+
+def main() -> None:
+    warnings_on_stderr()
+    options = parser(__doc__)
+    options.add_argument("--only", metavar="KIND", help="try the cases of this kind only")
+    chosen = options.parse_args()
+    for module in pkgutil.iter_modules(benchmarks.users.__path__):
+        importlib.import_module(f"benchmarks.users.{module.name}")
+    cases = [
+        case
+        for case in CASES
+        if (case.quick or not chosen.quick) and chosen.only in (None, case.kind)
+    ]
+    if not cases:
+        options.error(f"there are no cases of kind `{chosen.only}`")
+    figures: dict[str, float] = {}
+    wrong = 0
+    for case in cases:
+        try:
+            found = _tried(case)
+        except Wrong as error:
+            wrong += 1
+            print(f"wrong: {case.kind}: {case.name}: {error}", file=sys.stderr, flush=True)
+            continue
+        if not chosen.json:
+            print(f"right: {case.kind}: {case.name}", flush=True)
+        for name, value in found.items():
+            figures[name] = max(value, figures.get(name, value))
+    finish(
+        "users",
+        {"cases": len(cases), "right_fraction": 1 - wrong / len(cases), **figures},
+        chosen.json,
+    )
+
+
+def _tried(case: Case) -> Figures:
+    with tempfile.TemporaryDirectory(prefix="spotlight-users-") as folder:
+        return case.check(Path(folder)) or {}
+
+
+if __name__ == "__main__":
+    main()
