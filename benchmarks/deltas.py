@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.report import Figure, arguments, finish
+from benchmarks.report import Figure, Report
 from spotlight.actors.runtime.loop import run
 from spotlight.store.memory_folder import MemoryFolder
 from spotlight.timings import TransferTimings
@@ -171,18 +171,18 @@ def _encoding_rate(before: memoryview, after: memoryview) -> float:
     return len(before) / 1e9 / (perf_counter() - began)
 
 
-async def _measure(*, quick: bool) -> dict[str, Figure]:
-    nbytes, rounds = (2**24, 1) if quick else (2**28, 3)
-    figures: dict[str, Figure] = {}
+async def _measure(report: Report, *, quick: bool) -> None:
+    nbytes, rounds = 2**24 if quick else 2**28, report.times(3, quick=1)
     for rate in RATES:
-        figures |= await measure(nbytes, rate, rounds)
-    return figures | {"bytes": nbytes, "rounds": rounds}
+        report.add(await measure(nbytes, rate, rounds))
+    report.add({"bytes": nbytes, "rounds": rounds})
 
 
 def main() -> None:
     """Measure."""
-    options = arguments(__doc__)
-    finish("deltas", run(_measure(quick=options.quick)), options.json)
+    report = Report("deltas", __doc__, minutes=4)
+    run(_measure(report, quick=report.begin().quick))
+    report.finish()
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from typing import Any
 
 import yaml
 
-from benchmarks.report import arguments, finish
+from benchmarks.report import Report
 from spotlight.assets import read_prompts
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.jobs import JobSpec, job_from_data, job_to_yaml, load_job
@@ -80,12 +80,12 @@ async def run_loop(job: JobSpec) -> dict[str, list[float]]:
 
 def main() -> None:
     """Print both paces, and the one over the other."""
-    options = arguments(__doc__)
-    job = embedding_job(iterations=4 if options.quick else 8)
+    report = Report("embedding", __doc__, minutes=5)
+    job = embedding_job(iterations=4 if report.begin().quick else 8)
     by_job: list[float] = []
     by_loop: dict[str, list[float]] = {"images_per_s": [], "publish_s": []}
     with tempfile.TemporaryDirectory() as folder:
-        for turn in range(1 if options.quick else 3):
+        for turn in range(report.times(3, quick=1)):
             by_job += run_job(job, Path(folder) / f"turn-{turn}")
             for name, values in asyncio.run(run_loop(job)).items():
                 by_loop[name] += values
@@ -97,7 +97,8 @@ def main() -> None:
         "publish_s": statistics.median(by_loop["publish_s"]),
         "example_lines": len(OWN_LOOP.read_text(encoding="utf-8").splitlines()),
     }
-    finish("embedding", figures, options.json)
+    report.add(figures)
+    report.finish()
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ import psutil
 import torch
 import yaml
 
-from benchmarks.report import arguments, finish
+from benchmarks.report import Report
 from spotlight.diffusion.families.registry import FAMILIES, family_of
 from spotlight.policies.dispatch.rows import SavedRow
 from spotlight.testing.pipeline_comparison import Case, Difference, compare
@@ -269,19 +269,23 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 def main() -> None:
     """Print the largest differences, and the families whose jobs are done."""
-    options = arguments(__doc__)
-    figures: dict[str, Any] = {}
+    report = Report("families", __doc__, minutes=8)
+    quick = report.begin().quick
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         os.environ["XDG_CACHE_HOME"] = str(folder / "cache")  # what other runs left is not measured
         for family in CASES:
             make_checkpoint(family, folder / family)
         found = differences(folder)
-        figures["latents_max_difference"] = max(one.latents for one in found.values())
-        figures["pixels_max_difference"] = max(one.pixels for one in found.values())
-        figures |= {f"latents_difference[{family}]": one.latents for family, one in found.items()}
+        report.add(
+            {
+                "latents_max_difference": max(one.latents for one in found.values()),
+                "pixels_max_difference": max(one.pixels for one in found.values()),
+            }
+        )
+        report.add({f"latents_difference[{family}]": one.latents for family, one in found.items()})
         done, problems = [], []
-        tunings: tuple[Tuning, ...] = ("lora",) if options.quick else get_args(Tuning)
+        tunings: tuple[Tuning, ...] = ("lora",) if quick else get_args(Tuning)
         for family in (family.name for family in FAMILIES.values()):
             for tuning in tunings:
                 began = time.monotonic()
@@ -291,13 +295,19 @@ def main() -> None:
                     problems.append(f"{family} {tuning}: {error}")
                 else:
                     done.append(family)
-                figures[f"job_s[{family} {tuning}]"] = round(time.monotonic() - began, 1)
-        figures["families_done"] = len({one for one in done if done.count(one) == len(tunings)})
-        figures["jobs_done"] = len(done)
-        figures["models_per_process"] = models_per_process(folder.glob("*/run"))
+                seconds = round(time.monotonic() - began, 1)
+                report.add({f"job_s[{family} {tuning}]": seconds})
+        families_done = {one for one in done if done.count(one) == len(tunings)}
+        report.add(
+            {
+                "families_done": len(families_done),
+                "jobs_done": len(done),
+                "models_per_process": models_per_process(folder.glob("*/run")),
+            }
+        )
     for problem in problems:
-        print(problem, file=sys.stderr)
-    finish("families", figures, options.json)
+        report.note(problem)
+    report.finish()
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ from benchmarks.live.cluster import LiveCluster
 from benchmarks.live.network import LiveNetwork, Loopback, Namespaces, namespace_command
 from benchmarks.live.run import LiveRun, until_all_there
 from benchmarks.live.run_comparison import differences
-from benchmarks.report import finish, parser
+from benchmarks.report import Report
 from spotlight.actors.runtime.logs import log_as_json_lines
 from spotlight.actors.runtime.loop import run
 from spotlight.errors import ActorError, RequestRefused
@@ -87,10 +87,9 @@ class Site:
 
 def main() -> None:
     """Run all cases, in a network namespace where that is possible, and print what came of them."""
-    options = parser(__doc__)
-    options.add_argument("--only", default="", help="cases whose names hold these words")
-    options.add_argument("--seed", type=int, default=0, help="of the times and of the storm")
-    given = options.parse_args()
+    report = Report("faults", __doc__, minutes=15)
+    report.options.add_argument("--only", default="", help="cases whose names hold these words")
+    report.options.add_argument("--seed", type=int, default=0, help="of the times and of the storm")
     if _INSIDE not in os.environ:
         prefix, problem = namespace_command()
         os.environ[_INSIDE] = problem
@@ -98,6 +97,7 @@ def main() -> None:
             [*prefix, sys.executable][0],
             [*prefix, sys.executable, "-m", "benchmarks.faults", *sys.argv[1:]],
         )
+    given = report.begin()
     problem = os.environ[_INSIDE]
     log_as_json_lines(logging.CRITICAL)
     chosen = [
@@ -111,7 +111,8 @@ def main() -> None:
     bad = [outcome for outcome in outcomes if outcome.problems]
     if not (bad or left):
         shutil.rmtree(base)
-    finish("faults", _figures(outcomes, left, problem, base), given.json)
+    report.add(_figures(outcomes, left, problem, base))
+    report.finish()
 
 
 def _figures(outcomes: list[Outcome], left: list[str], problem: str, base: Path) -> dict[str, Any]:

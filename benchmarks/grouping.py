@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from itertools import product
 
-from benchmarks.report import arguments, finish
+from benchmarks.report import Report
 from spotlight.policies.grouping.partition import Mix, mixes
 from spotlight.policies.grouping.plan import SPAN_FACTOR, Place, WorkClass, plan_groups
 from spotlight.policies.grouping.throughput import GroupKind, Outlook
@@ -24,14 +24,11 @@ DEGREES = (8, 4, 2, 1)
 
 def main() -> None:
     """Measure and print."""
-    options = arguments(__doc__)
-    rounds, clusters = (1, 5) if options.quick else (5, 60)
-    ratios = _ratios(random.Random(0), clusters)
-    finish(
-        "grouping",
-        {**_plan_times(rounds), **ratios},
-        json_only=options.json,
-    )
+    report = Report("grouping", __doc__, minutes=2)
+    report.begin()
+    report.add(_ratios(random.Random(0), report.times(60, quick=5)))
+    report.add(_plan_times(report.times(5, quick=1)))
+    report.finish()
 
 
 def _plan_times(rounds: int) -> dict[str, float | int]:

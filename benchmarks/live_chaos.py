@@ -9,33 +9,34 @@ killed, and are back within the same iteration; `--quick` is that case alone.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 from benchmarks.live.chaos import LiveCase, run_live
-from benchmarks.report import finish, parser
+from benchmarks.report import Report
 
 
 def main() -> None:
     """Print how many seeds ran, what struck, and what was violated."""
-    options = parser(__doc__)
-    options.add_argument("--seeds", type=int, default=5, help="how many, from 0")
-    given = options.parse_args()
-    cases = [LiveCase(None), *map(LiveCase, range(0 if given.quick else given.seeds))]
+    report = Report("live_chaos", __doc__, minutes=8)
+    report.options.add_argument("--seeds", type=int, default=5, help="how many, from 0")
+    given = report.begin()
+    cases = [LiveCase(None), *map(LiveCase, range(report.times(given.seeds, quick=0)))]
     outcomes = list(run_live(cases))
     struck: Counter[str] = Counter()
     for outcome in outcomes:
         struck.update(outcome.effective)
-    figures: dict[str, Any] = {
-        "seeds": len(cases) - 1,
-        "seconds": sum(outcome.seconds for outcome in outcomes),
-        "violations": sum(len(outcome.violations) for outcome in outcomes),
-        "violated": [f"{o.case}: {what}" for o in outcomes for what in o.violations],
-        "faults": dict(sorted(struck.items())),
-        "partitions": outcomes[0].partitions,
-        "pool_lost_and_back_within_an_iteration": outcomes[0].back_within_iteration,
-        "pool_loss_bit_equal": not outcomes[0].violations,
-    }
-    finish("live_chaos", figures, given.json)
+    report.add(
+        {
+            "seeds": len(cases) - 1,
+            "seconds": sum(outcome.seconds for outcome in outcomes),
+            "violations": sum(len(outcome.violations) for outcome in outcomes),
+            "violated": [f"{o.case}: {what}" for o in outcomes for what in o.violations],
+            "faults": dict(sorted(struck.items())),
+            "partitions": outcomes[0].partitions,
+            "pool_lost_and_back_within_an_iteration": outcomes[0].back_within_iteration,
+            "pool_loss_bit_equal": not outcomes[0].violations,
+        }
+    )
+    report.finish()
 
 
 if __name__ == "__main__":

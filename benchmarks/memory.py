@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from benchmarks.report import arguments, finish
+from benchmarks.report import Report
 from spotlight.diffusion.activations import Activations, Adapters, Pass
 from spotlight.diffusion.checkpoints import add_adapters, load_model
 from spotlight.diffusion.families.base import Facts, Family
@@ -198,27 +198,28 @@ def of_trainer(folder: Path, name: str, tuning: str) -> tuple[int, int]:
 
 def main() -> None:
     """Print every error, and the figures of one sample of 1280 pixels."""
-    options = arguments(__doc__)
+    report = Report("memory", __doc__, minutes=4)
+    quick = report.begin().quick
     errors: dict[str, float] = {}
 
     def compare(what: str, bytes_of_both: tuple[int, int]) -> int:
         plan, found = bytes_of_both
         errors[what] = round(abs(plan / found - 1), 4)
+        report.add({f"plan_error[{what}]": errors[what]})
         return found
 
-    figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for case in cases(folder, narrow=False):
             for tuning in ("lora", "full"):
-                if options.quick and (case.name, tuning) != ("qwen-image", "lora"):
+                if quick and (case.name, tuning) != ("qwen-image", "lora"):
                     continue
                 for checkpointing in (True, False):
                     what = f"{case.name} {tuning}{' checkpointing' * checkpointing}, meta device"
                     found = compare(what, on_meta(case, tuning, checkpointing=checkpointing))
                     if (case.name, tuning) == ("qwen-image", "lora"):
                         kind = "" if checkpointing else "_without_checkpointing"
-                        figures[f"activation_gb_1280{kind}"] = round(found / 1e9, 2)
+                        report.add({f"activation_gb_1280{kind}": round(found / 1e9, 2)})
         for case in cases(folder, narrow=True):
             for tuning in ("lora", "full"):
                 for checkpointing in (True, False):
@@ -228,8 +229,8 @@ def main() -> None:
             make_tiny_checkpoint(family, folder / family)
             for tuning in ("lora", "full"):
                 compare(f"{family} {tuning} trainer", of_trainer(folder / family, family, tuning))
-    every = {f"plan_error[{what}]": error for what, error in errors.items()}
-    finish("memory", {"plan_error": max(errors.values()), **figures, **every}, options.json)
+    report.add({"plan_error": max(errors.values())})
+    report.finish()
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 import torch
 
-from benchmarks.report import arguments, finish
+from benchmarks.report import Report
 from spotlight.actors.coordinator.dispatcher import Dispatcher
 from spotlight.actors.coordinator.job_journal import JobJournal
 from spotlight.actors.coordinator.request_plans import rollout_settings
@@ -196,11 +196,12 @@ def _fail(error: Exception) -> None:
 
 def main() -> None:
     """Print the ratio."""
-    options = arguments(__doc__)
+    report = Report("overhead", __doc__, minutes=4)
+    report.begin()
     torch.set_num_threads(1)
     log_as_json_lines(logging.ERROR)
-    figures = run(_measure(count=128, rounds=3 if options.quick else 15))
-    finish("overhead", figures, options.json)
+    report.add(run(_measure(count=128, rounds=report.times(15, quick=3))))
+    report.finish()
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from msgspec.structs import replace
 
 from benchmarks.preemption_bound import Record, loss, most_lost
 from benchmarks.preemption_site import EXAMPLE, Site, make_requests, opened
-from benchmarks.report import arguments, finish, quantile
+from benchmarks.report import Report, quantile
 from spotlight.actors.coordinator.request_plans import rollout_settings
 from spotlight.actors.runtime.logs import log_as_json_lines
 from spotlight.actors.runtime.loop import run
@@ -246,11 +246,13 @@ async def _measure(kills: int, notices: int, rounds: int) -> dict[str, Any]:
 
 def main() -> None:
     """Print the figures."""
-    options = arguments(__doc__)
+    report = Report("preemption", __doc__, minutes=10)
+    report.begin()
     torch.set_num_threads(1)
     log_as_json_lines(logging.ERROR)
-    kills, notices, rounds = (2, 2, 1) if options.quick else (10, 10, 8)
-    finish("preemption", run(_measure(kills, notices, rounds)), options.json)
+    losses, rounds = report.times(10, quick=2), report.times(8, quick=1)
+    report.add(run(_measure(losses, losses, rounds)))
+    report.finish()
 
 
 if __name__ == "__main__":

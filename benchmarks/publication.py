@@ -41,7 +41,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from benchmarks.plain_transfers import note_lags, receive
-from benchmarks.report import Figure, finish, parser, quantile
+from benchmarks.report import Report, quantile
 from spotlight.actors.runtime.launcher import die_with_parent
 from spotlight.actors.runtime.loop import run
 from spotlight.store.memory_folder import MemoryFolder
@@ -260,33 +260,40 @@ async def _timed(work: Callable[[], Any]) -> float:
     return perf_counter() - began
 
 
-async def _measure(*, quick: bool) -> dict[str, Figure]:
-    nbytes, rounds = (2**26, 2) if quick else (2**30, 5)
+async def _measure(report: Report, *, quick: bool) -> None:
+    nbytes, rounds = 2**26 if quick else 2**30, report.times(5, quick=2)
     p99_ms: list[float] = []
-    figures: dict[str, Figure] = {}
     for nodes in (1, 2) if quick else (1, 2, 4):
         seconds = await measure(nbytes, nodes, rounds, p99_ms)
-        figures[f"publication_vs_ideal[{nodes}]"] = seconds.ratio
-        figures[f"publication_s[{nodes}]"] = statistics.median(seconds.ours)
-        figures[f"ideal_s[{nodes}]"] = statistics.median(seconds.ideal)
-    adapters = await measure(50_000_000, 1, 3 if quick else 21, p99_ms)
-    figures["lora_publication_ms"] = statistics.median(adapters.ours) * 1e3
-    figures["lora_ideal_ms"] = statistics.median(adapters.ideal) * 1e3
-    figures["loop_lag_p99_ms"] = max(p99_ms)
-    return figures | {"bytes": nbytes, "rounds": rounds}
+        report.add(
+            {
+                f"publication_vs_ideal[{nodes}]": seconds.ratio,
+                f"publication_s[{nodes}]": statistics.median(seconds.ours),
+                f"ideal_s[{nodes}]": statistics.median(seconds.ideal),
+            }
+        )
+    adapters = await measure(50_000_000, 1, report.times(21, quick=3), p99_ms)
+    report.add(
+        {
+            "lora_publication_ms": statistics.median(adapters.ours) * 1e3,
+            "lora_ideal_ms": statistics.median(adapters.ideal) * 1e3,
+            "loop_lag_p99_ms": max(p99_ms),
+            "bytes": nbytes,
+            "rounds": rounds,
+        }
+    )
 
 
 def main() -> None:
     """Measure, or be one of the processes."""
-    accepted = parser(__doc__)
-    accepted.add_argument("--peer", nargs=3, metavar=("PARENT", "ROLE", "BYTES"), help="internal")
-    options = accepted.parse_args()
-    if options.peer:
-        parent, role, nbytes = options.peer
+    if sys.argv[1:2] == ["--peer"]:
+        parent, role, nbytes = sys.argv[2:]
         die_with_parent(int(parent))
         run(_serve(role, int(nbytes)))
         return
-    finish("publication", run(_measure(quick=options.quick)), options.json)
+    report = Report("publication", __doc__, minutes=8)
+    run(_measure(report, quick=report.begin().quick))
+    report.finish()
 
 
 if __name__ == "__main__":

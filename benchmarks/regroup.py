@@ -40,7 +40,7 @@ from benchmarks.preemption_site import EXAMPLE, opened
 from benchmarks.regroup_events import Belongings, Events, belongings, shared_memory, survivors
 from benchmarks.regroup_kills import Regrouping, Trials, measure
 from benchmarks.regroup_site import WORKERS, GroupSite
-from benchmarks.report import Figure, finish, parser, quantile
+from benchmarks.report import Figure, Report, quantile
 from spotlight.actors.coordinator.request_plans import rollout_settings
 from spotlight.actors.node import liveness
 from spotlight.actors.runtime.logs import log_as_json_lines
@@ -56,7 +56,7 @@ CASES = ("2->1", "4->3", "4->2", "3->4")
 FINISH_LIMIT_S = 300.0
 
 
-async def _measure(steps: int, kills: int, stops: int, events: int) -> dict[str, Figure]:
+async def _measure(report: Report, steps: int, events: int) -> None:
     job = load_job(EXAMPLE)
     sampler = msgspec.structs.replace(job.sampler, micro_batch=MICRO_BATCH)
     job = msgspec.structs.replace(job, sampler=sampler)
@@ -69,28 +69,27 @@ async def _measure(steps: int, kills: int, stops: int, events: int) -> dict[str,
     with tempfile.TemporaryDirectory() as folder:
         async with opened(site(folder), job, model, 1) as at:
             cold_s = await _cold_s(at)
-            trials = Trials(at, random.Random(1))
-            await measure(trials, kills, stops)
+            trials = Trials(at, random.Random(1), report)
+            await measure(trials, report.times(20, quick=1), report.times(16, quick=1))
             await at.finish(FINISH_LIMIT_S)
+    report.add(_regroupings(trials))
     before, segments = belongings(os.getpid()), shared_memory()
     with tempfile.TemporaryDirectory() as folder:
         async with opened(site(folder), job, model, 1) as at:
             cold_s = min(cold_s, await _cold_s(at))
             storm = Events(at, random.Random(2))
+            report.note(f"{events} random events")
             await storm.run(events // 2, kills=True)
             await storm.run(events // 4, kills=False)
             before_last = await survivors(at)
             await storm.run(events - storm.counts.total(), kills=False)
             end = await survivors(at)
             await at.finish(FINISH_LIMIT_S)
-    figures = {
-        **_regroupings(trials),
-        "cold_s": cold_s,
-        **_storm(storm, at),
-        **_leaks(before_last, end, before, belongings(os.getpid()), shared_memory() - segments),
-    }
     worst = max(_median(trials.seen[case]) for case in CASES)
-    return {"cold_over_warm": 1000 * cold_s / worst, **figures}
+    report.add({"cold_s": cold_s, "cold_over_warm": 1000 * cold_s / worst})
+    report.add(_storm(storm, at))
+    left = shared_memory() - segments
+    report.add(_leaks(before_last, end, before, belongings(os.getpid()), left))
 
 
 async def _cold_s(at: GroupSite) -> float:
@@ -171,17 +170,20 @@ def _leaks(
 
 def main() -> None:
     """Print the figures."""
-    accepted = parser(__doc__)
-    accepted.add_argument("--events", type=int, default=1000, help="random ones (default: 1000)")
-    options = accepted.parse_args()
+    report = Report("regroup", __doc__, minutes=60)
+    report.options.add_argument(
+        "--events", type=int, default=1000, help="random ones (default: 1000)"
+    )
+    options = report.begin()
     torch.set_num_threads(1)
     log_as_json_lines(logging.ERROR)
-    size = (QUICK_STEPS, 1, 1, 12) if options.quick else (STEPS, 20, 16, options.events)
-    figures: dict[str, Figure] = run(_measure(*size))
+    report.add(regroup_exactness.measure(quick=options.quick))
     layers, rounds = (8, 5) if options.quick else (32, 21)
-    figures |= regroup_exactness.measure(quick=options.quick)
-    figures["weights_vs_memcpy"] = run(weights.measure(layers, rounds))["weights_vs_memcpy"]
-    finish("regroup", figures, options.json)
+    copied = run(weights.measure(layers, rounds))
+    report.add({"weights_vs_memcpy": copied["weights_vs_memcpy"]})
+    steps = QUICK_STEPS if options.quick else STEPS
+    run(_measure(report, steps, report.times(options.events, quick=12)))
+    report.finish()
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import combinations, pairwise
 
 from benchmarks.regroup_site import WORKERS, GroupSite, Record
+from benchmarks.report import Report
 
 
 @dataclass(frozen=True)
@@ -39,12 +40,13 @@ class Regrouping:
 class Trials:
     """Losses, one after the other, and what came after each; by case."""
 
-    def __init__(self, site: GroupSite, rng: random.Random) -> None:
+    def __init__(self, site: GroupSite, rng: random.Random, report: Report) -> None:
         self.site = site
         self.seen: defaultdict[str, list[Regrouping]] = defaultdict(list)
         self.step_s: defaultdict[int, list[float]] = defaultdict(list)
         """Of undisturbed steps, by the members that take them together."""
         self._rng = rng
+        self._report = report
 
     async def kill(self, case: str, victims: Sequence[str], left: int) -> None:
         """SIGKILL members of a group in the middle of its steps; the new group has `left`. Waits
@@ -110,7 +112,9 @@ class Trials:
             step["t"] - formed["t"],
             self.site.longest_pause_s(at, step["t"]),
         )
-        self.seen[case].append(Regrouping(*(1000 * each for each in seconds)))
+        regrouping = Regrouping(*(1000 * each for each in seconds))
+        self.seen[case].append(regrouping)
+        self._report.note(f"{case}, number {len(self.seen[case])}: {regrouping.total:.0f} ms")
 
 
 async def measure(trials: Trials, kills: int, stops: int) -> None:

@@ -1,10 +1,14 @@
-"""What every benchmark shares: its options, and its figures as one JSON object on the last line."""
+"""What every benchmark shares: its options, and its figures.
+
+They are shown as they come, and the last line is one JSON object with all of them.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import logging
+import math
 import os
 import platform
 import subprocess
@@ -18,6 +22,98 @@ import structlog
 Figure = float | int | str
 
 
+class Report:
+    """One run of a benchmark: what it was asked for, and the figures that it has so far."""
+
+    def __init__(self, name: str, description: str | None, minutes: float) -> None:
+        """Of a benchmark that takes so many minutes on two cores.
+
+        Options of its own are added to `options`, before `begin`.
+        """
+        self.options = argparse.ArgumentParser(
+            prog=f"python -m benchmarks.{name}",
+            description=description,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        self.options.add_argument(
+            "--json", action="store_true", help="print the JSON line and nothing else"
+        )
+        self.options.add_argument(
+            "--quick", action="store_true", help="as little as shows that it works"
+        )
+        self.options.add_argument(
+            "--minutes",
+            type=above_zero,
+            default=minutes,
+            metavar="N",
+            help=f"take about N minutes, by fewer repetitions (default: {minutes:g})",
+        )
+        self.figures: dict[str, Any] = {}
+        self._name = name
+        self._minutes = minutes
+        self._given = argparse.Namespace()
+
+    def begin(self) -> argparse.Namespace:
+        """Read the options, say how long it takes, and log warnings on stderr: on stdout, programs
+        expect the figures."""
+        structlog.configure(
+            wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+            logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        )
+        self._given = self.options.parse_args()
+        takes = "about 20 seconds" if self._given.quick else f"{self._given.minutes:g} minutes"
+        self.note(f"takes {takes} on two cores")
+        return self._given
+
+    def times(self, all_of_them: int, quick: int) -> int:
+        """How many repetitions there is time for: of all, as many as the asked-for minutes allow,
+        but no fewer than with `--quick`."""
+        if self._given.quick:
+            return quick
+        share: float = min(1.0, self._given.minutes / self._minutes)
+        return max(quick, round(all_of_them * share))
+
+    def note(self, text: str) -> None:
+        """Say on stderr how far it is."""
+        print(f"{self._name}: {text}", file=sys.stderr, flush=True)
+
+    def add(self, figures: Mapping[str, Any]) -> None:
+        """Show these figures; with `--json` on stderr."""
+        self.figures |= figures
+        shown_on = sys.stderr if self._given.json else sys.stdout
+        width = max(map(len, figures), default=0)
+        for name, value in figures.items():
+            print(f"{name:<{width}}  {value}", file=shown_on, flush=True)
+
+    def finish(self) -> None:
+        """Print all figures as one JSON object, with machine and commit."""
+        result = {
+            "name": self._name,
+            "figures": self.figures,
+            "machine": machine(),
+            "commit": commit(),
+        }
+        print(json.dumps(result), flush=True)
+
+
+def above_zero(text: str) -> float:
+    """The type of an option that is an amount of something, of which there must be some."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number above 0, not `{text}`")
+    return value
+
+
+def at_least_one(text: str) -> int:
+    """The type of an option that is a number of things, of which there must be some."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of 1 at least, not `{text}`")
+    return int(text)
+
+
 def parser(description: str | None) -> argparse.ArgumentParser:
     """A parser with the options that every benchmark has: `--json` and `--quick`."""
     made = argparse.ArgumentParser(
@@ -26,13 +122,6 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     made.add_argument("--json", action="store_true", help="print the JSON line and nothing else")
     made.add_argument("--quick", action="store_true", help="fewer repetitions, for a smoke test")
     return made
-
-
-def at_least_one(text: str) -> int:
-    """The type of an option that is a number of things, of which there must be some."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of 1 at least, not `{text}`")
-    return int(text)
 
 
 def warnings_on_stderr() -> None:

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.report import arguments, finish
+from benchmarks.report import Report
 from benchmarks.signs import Sign, draw_signs, fonts
 from spotlight.errors import ScoringError
 from spotlight.jobs import RewardSpec
@@ -46,13 +46,12 @@ MOST_ATTEMPTS = 100
 
 def main() -> None:
     """Print the figures."""
-    options = arguments(__doc__)
-    signs, rounds, faults = (2, 1, 70) if options.quick else (100, 15, 1000)
-    figures: dict[str, Any] = {}
-    figures |= reading(signs)
-    figures |= over_http(rounds)
-    figures |= failures(faults)
-    finish("rewards", figures, options.json)
+    report = Report("rewards", __doc__, minutes=8)
+    report.begin()
+    report.add(reading(report.times(100, quick=2)))
+    report.add(over_http(report.times(15, quick=1)))
+    report.add(failures(report.times(1000, quick=70)))
+    report.finish()
 
 
 def reading(count: int) -> dict[str, Any]:

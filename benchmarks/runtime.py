@@ -29,7 +29,7 @@ from time import perf_counter
 import zmq
 import zmq.asyncio
 
-from benchmarks.report import Figure, finish, parser
+from benchmarks.report import Figure, Report
 from benchmarks.runtime_ray import ray_echo
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, Message, handles
 from spotlight.actors.runtime.launcher import LocalLauncher, die_with_parent
@@ -202,16 +202,16 @@ async def tell_rate(system: ActorSystem, ref: ActorRef, count: int) -> float:
     return count / (perf_counter() - began)
 
 
-async def measure(quick: bool) -> dict[str, Figure]:
+async def measure(rounds: int, quick: bool) -> dict[str, Figure]:
     """Start the echo processes and take all figures."""
     async with ray_echo() as rays:
-        return await _measure(quick, rays)
+        return await _measure(rounds, quick, rays)
 
 
 async def _measure(
-    quick: bool, rays: Callable[[bytes], Awaitable[bytes]] | None
+    rounds: int, quick: bool, rays: Callable[[bytes], Awaitable[bytes]] | None
 ) -> dict[str, Figure]:
-    rounds, pings, asks, tells = (3, 200, 4000, 8000) if quick else (9, 1000, 20000, 40000)
+    pings, asks, tells = (200, 4000, 8000) if quick else (1000, 20000, 40000)
     body = b"x" * BODY_BYTES
     system = ActorSystem(ZeroMQTransport(), rng=random.Random(0))
     await system.start()
@@ -282,15 +282,16 @@ def _beside_ray(
 
 def main() -> None:
     """Measure, or serve as the second process."""
-    accepted = parser(__doc__)
-    accepted.add_argument("--serve", nargs=2, metavar=("PARENT", "ADDRESS"), help="internal")
-    arguments = accepted.parse_args()
-    if arguments.serve:
-        die_with_parent(int(arguments.serve[0]))
-        run(serve(arguments.serve[1]))
+    if sys.argv[1:2] == ["--serve"]:
+        parent, address = sys.argv[2:]
+        die_with_parent(int(parent))
+        run(serve(address))
         return
+    report = Report("runtime", __doc__, minutes=3)
+    quick = report.begin().quick
     log_as_json_lines(logging.ERROR)
-    finish("runtime", run(measure(arguments.quick)), arguments.json)
+    report.add(run(measure(report.times(9, quick=3), quick)))
+    report.finish()
 
 
 if __name__ == "__main__":

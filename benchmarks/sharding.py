@@ -33,7 +33,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from benchmarks.report import arguments, finish, warnings_on_stderr
+from benchmarks.report import Report, warnings_on_stderr
 from spotlight.actors.protocol import state_key
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.model import DiffusionModel
@@ -350,10 +350,8 @@ def _until(there: Callable[[], bool]) -> None:
 
 def main() -> None:
     """Compare, kill, and print."""
-    options = arguments(__doc__)
-    families = FAMILIES[:1] if options.quick else FAMILIES
-    kills = 2 if options.quick else KILLS
-    figures: dict[str, Any] = {}
+    report = Report("sharding", __doc__, minutes=10)
+    families = FAMILIES[:1] if report.begin().quick else FAMILIES
     rng = random.Random(0)
     with contextlib.ExitStack() as undo:
         folder = Path(undo.enter_context(tempfile.TemporaryDirectory()))
@@ -362,18 +360,27 @@ def main() -> None:
         for family in families:
             make_tiny_checkpoint(family, folder / family)
             found[family] = compare(str(folder / family), folder / f"{family}-states")
-        for figure in next(iter(found.values())):
-            worst = min if figure == "update_size" else max
-            figures[figure] = worst(of_family[figure] for of_family in found.values())
-        for family, of_family in found.items():
-            figures[f"fsdp_difference[{family}]"] = of_family["fsdp_max_difference"]
-        kept = [killed_save(folder / f"save-{number}", rng) for number in range(kills)]
-        figures["families"] = len(found)
-        figures["ranks_max"] = MOST_RANKS
-        figures["saves_killed"] = len(kept)
-        figures["checkpoints_lost"] = kept.count(False)
-        figures["kept_fraction"] = statistics.fmean(kept)
-    finish("sharding", figures, options.json)
+            report.add({f"fsdp_difference[{family}]": found[family]["fsdp_max_difference"]})
+        report.add(worst_of(list(found.values())) | {"families": len(found)})
+        kills = range(report.times(KILLS, quick=2))
+        kept = [killed_save(folder / f"save-{number}", rng) for number in kills]
+    report.add(
+        {
+            "ranks_max": MOST_RANKS,
+            "saves_killed": len(kept),
+            "checkpoints_lost": kept.count(False),
+            "kept_fraction": statistics.fmean(kept),
+        }
+    )
+    report.finish()
+
+
+def worst_of(families: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The worst figures of all families."""
+    return {
+        figure: (min if figure == "update_size" else max)(found[figure] for found in families)
+        for figure in families[0]
+    }
 
 
 if __name__ == "__main__":

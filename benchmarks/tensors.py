@@ -37,7 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.plain_transfers import note_lags, receive
-from benchmarks.report import Figure, arguments, finish, quantile
+from benchmarks.report import Figure, Report, quantile
 from benchmarks.tensors_losses import measure_losses
 from benchmarks.tensors_peers import KEY, UCX_LOG, Peer, cpu_s, elsewhere, peer
 from spotlight.actors.runtime.loop import run
@@ -175,16 +175,19 @@ def _figures_of_ucx(taken: list[Round], holder: Peer) -> dict[str, Figure]:
     return {"ucx_vs_tcp": statistics.median(each.tcp_s / each.ucx_s for each in taken)}
 
 
-async def _measure(*, quick: bool) -> dict[str, Figure]:
-    speed = await measure_speed(2**26 if quick else 2**30, 3 if quick else 9)
-    losses = await measure_losses(2**26, 8 if quick else 200)
-    return {**speed, **losses}
+async def _measure(report: Report, *, quick: bool) -> None:
+    report.add(await measure_speed(2**26 if quick else 2**30, report.times(9, quick=3)))
+    kills = report.times(200, quick=8)
+    report.add(await measure_losses(2**26, kills, ucx=False))
+    if ucx.is_installed():
+        report.add(await measure_losses(2**26, kills, ucx=True))
 
 
 def main() -> None:
     """Measure."""
-    options = arguments(__doc__)
-    finish("tensors", run(_measure(quick=options.quick)), options.json)
+    report = Report("tensors", __doc__, minutes=15)
+    run(_measure(report, quick=report.begin().quick))
+    report.finish()
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from spotlight.actors.runtime.loop import run
 from spotlight.errors import TransferFailed
 from spotlight.store.memory_folder import MemoryFolder
 from spotlight.timings import TransferTimings
-from spotlight.transport.tensors import BundleStore, DataPort, content_key
+from spotlight.transport.tensors import BundleStore, DataPort, content_key, ucx
 from spotlight.transport.tensors.certificates import new_certificate
 from spotlight.transport.tensors.incoming import Incoming
 from spotlight.types import BundleOffer, StoreEndpoint
@@ -77,6 +77,7 @@ class _Counted:
 async def _serve() -> None:
     memory = MemoryFolder()
     os.environ |= {"UCX_PROTO_INFO": "y", "UCX_LOG_FILE": str(memory.path / UCX_LOG)}
+    ucx.is_installed()  # loads it, as a daemon does when it starts
     timings = TransferTimings(idle_limit_s=IDLE_LIMIT_S)
     token = str(os.getpid())
     async with (
@@ -156,9 +157,9 @@ class Peer:
         """Have it hold a version, in place of the one before, and offer it."""
         return msgspec.convert(await self.ask("put", version, nbytes), BundleOffer)
 
-    async def copy(self, offer: BundleOffer) -> Copied:
-        """Have it copy a bundle, as from another machine."""
-        return Copied(**await self.ask("copy", msgspec.to_builtins(elsewhere(offer))))
+    async def copy(self, offer: BundleOffer, *, ucx: bool) -> Copied:
+        """Have it copy a bundle, as from another machine: by UCX, or over HTTP."""
+        return Copied(**await self.ask("copy", msgspec.to_builtins(elsewhere(offer, ucx=ucx))))
 
     async def ask(self, *command: Any) -> Any:
         """Its answer to a command."""

@@ -29,7 +29,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from benchmarks.report import arguments, finish
+from benchmarks.report import Report
 
 VICTIMS = ("rank", "node", "all")
 """A worker that trains (the rank's own process), its node with all that it started, and all
@@ -214,7 +214,7 @@ def same(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> boo
     )
 
 
-def measure(per_victim: int, ranks: Sequence[int], folder: Path) -> dict[str, Any]:
+def measure(report: Report, per_victim: int, ranks: Sequence[int], folder: Path) -> dict[str, Any]:
     """All kills, as many in one run as may be."""
     trials = []
     iterations = FIRST + ITERATIONS_PER_KILL * KILLS_PER_RUN + 1
@@ -231,6 +231,7 @@ def measure(per_victim: int, ranks: Sequence[int], folder: Path) -> dict[str, An
                 trial = Trial(world, kills[first : first + KILLS_PER_RUN])
                 trials.append(trial)
                 run_trial(trial, folder / f"run-{len(trials)}", reference, job)
+                report.note(f"{victim} killed in a run of {world} ranks; runs: {len(trials)}")
     kills = [kill for trial in trials for kill in trial.kills]
     single = [kill for kill in kills if kill.victim != "all"]
     return {
@@ -248,11 +249,11 @@ def measure(per_victim: int, ranks: Sequence[int], folder: Path) -> dict[str, An
 
 def main() -> None:
     """Kill, and print what it cost."""
-    options = arguments(__doc__)
+    report = Report("trainer_loss", __doc__, minutes=20)
+    ranks = [2] if report.begin().quick else [1, 2]
     with tempfile.TemporaryDirectory() as folder:
-        per_victim, ranks = (1, [2]) if options.quick else (KILLS, [1, 2])
-        figures = measure(per_victim, ranks, Path(folder))
-    finish("trainer_loss", figures, options.json)
+        report.add(measure(report, report.times(KILLS, quick=1), ranks, Path(folder)))
+    report.finish()
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from benchmarks.report import Figure, finish, parser
+from benchmarks.report import Figure, Report
 from spotlight.actors.runtime.launcher import die_with_parent
 from spotlight.actors.runtime.loop import run
 from spotlight.store.memory_folder import MemoryFolder
@@ -150,19 +150,16 @@ def _figures(seconds: dict[str, list[float]], nbytes: int) -> dict[str, Figure]:
 
 def main() -> None:
     """Measure, or be the worker."""
-    accepted = parser(__doc__)
-    accepted.add_argument(
-        "--worker", nargs=3, metavar=("PARENT", "OFFER", "ROUNDS"), help="internal"
-    )
-    options = accepted.parse_args()
-    if options.worker:
-        parent, offer, rounds = options.worker
+    if sys.argv[1:2] == ["--worker"]:
+        parent, offer, rounds = sys.argv[2:]
         die_with_parent(int(parent))
         seconds = _measure(msgspec.json.decode(offer, type=BundleOffer), int(rounds))
         print(msgspec.json.encode(seconds).decode())
         return
-    layers, rounds = (8, 5) if options.quick else (32, 21)
-    finish("weights", run(measure(layers, rounds)), options.json)
+    report = Report("weights", __doc__, minutes=2)
+    layers = 8 if report.begin().quick else 32
+    report.add(run(measure(layers, report.times(21, quick=5))))
+    report.finish()
 
 
 if __name__ == "__main__":

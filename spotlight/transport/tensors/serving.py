@@ -207,16 +207,15 @@ async def send_by_ucx(
     work = asyncio.get_running_loop().run_in_executor(
         thread, ucx.send, target, file, first, nbytes - first, idle_s, gone
     )
+    # Not after `await`: this may be cancelled a second time while it waits for the thread.
+    work.add_done_callback(lambda sent: broke() if sent.exception() is not None else None)
     try:
         await asyncio.shield(work)
     except asyncio.CancelledError:
         gone.set()
         await asyncio.wait((work,))  # it works on the file
-        if work.exception() is not None:
-            broke()
         raise
     except TransferFailed as error:
-        broke()
         raise ConnectionBroken from error
     finally:
         thread.shutdown()  # it has nothing left to do
