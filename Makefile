@@ -4,7 +4,7 @@ BIN := .venv/bin
 # What pip is told to install as torch: the version of constraints.txt, and perhaps where to find it.
 TORCH ?= torch==2.13.0
 
-.PHONY: setup demo test test-slow lint check clean
+.PHONY: setup demo test test-slow test-sweep lint check clean
 
 setup: .venv/.ready
 
@@ -21,7 +21,11 @@ test: setup
 	$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadfile
 
 test-slow: setup
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow --numprocesses 2 --dist worksteal
+
+# Every moment of the sweeps, of which `make test` tries twelve, others every day.
+test-sweep: setup
+	$(BIN)/python -m pytest -m sweep --numprocesses 2 --dist worksteal
 
 lint: setup
 	$(BIN)/ruff check .
@@ -29,7 +33,7 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-check: test test-slow lint
+check: test test-slow test-sweep lint
 
 clean:
 	rm -rf .venv build *.egg-info

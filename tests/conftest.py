@@ -1,5 +1,5 @@
-"""Fixtures of the whole test suite: which event loop a test runs on, and a check that it leaves
-nothing behind.
+"""Fixtures of the whole test suite: which event loop a test runs on, which tests of a sweep are run,
+and a check that a test leaves nothing behind.
 
 An async test runs on plain asyncio, on virtual time with `@pytest.mark.virtual_time`, or on asyncio
 and on uvloop with `@pytest.mark.both_loops`.
@@ -16,7 +16,9 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import date
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import psutil
@@ -39,6 +41,10 @@ SHARED_MEMORY = Path("/dev/shm")
 OURS = {os.getpid()}
 """Ids of this process and of those below it, living or not, as far as they were noticed. Others may
 run tests at the same time; what they make is not looked at."""
+DAY = "SPOTLIGHT_TEST_DAY"
+"""Of which day the moments of sweeps are, for all processes that run tests at the same time."""
+SWEPT = 12
+"""Moments of all sweeps together that are tried unless all are asked for."""
 ENOUGH_SPACE = 4 << 30
 """Bytes: more than temporary folders have at any time."""
 MANY_MODULES = 200
@@ -66,7 +72,18 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(SHARED_MEMORY))
     config.addinivalue_line("markers", "virtual_time: runs on a loop whose clock never waits")
     config.addinivalue_line("markers", "both_loops: runs on asyncio and on uvloop")
+    os.environ.setdefault(DAY, date.today().isoformat())
     subprocess.Popen = RememberedPopen  # type: ignore[misc]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of tests that try one promise at many moments, keep a few, which are others every day."""
+    swept = [item for item in items if item.get_closest_marker("sweep")]
+    if "sweep" in config.option.markexpr or len(swept) <= SWEPT:
+        return
+    kept = set(Random(os.environ[DAY]).sample([item.nodeid for item in swept], SWEPT))
+    config.hook.pytest_deselected(items=[item for item in swept if item.nodeid not in kept])
+    items[:] = [item for item in items if item not in swept or item.nodeid in kept]
 
 
 @pytest.hookimpl(tryfirst=True)

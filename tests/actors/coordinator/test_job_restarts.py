@@ -119,6 +119,7 @@ MOMENTS = [
 ]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("away_s", [0.0, 5.0, 60.0])
 @pytest.mark.parametrize("moment", MOMENTS, ids=lambda moment: moment.__name__)
 async def test_a_killed_coordinator_goes_on_with_the_same_iteration(
@@ -134,6 +135,7 @@ async def test_a_killed_coordinator_goes_on_with_the_same_iteration(
     await as_if_nothing_had_happened(town, reference, spec)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("after_s", range(1, 67, 5))
 async def test_a_coordinator_may_be_killed_at_any_time(town: Town, after_s: int) -> None:
     spec = job(validation={"every": 1})

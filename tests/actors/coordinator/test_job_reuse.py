@@ -130,6 +130,7 @@ async def test_previews_that_are_nearly_there_are_waited_for(town: Town) -> None
     assert reused(end.run_folder)[-1] == SAMPLES
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("publish_s", [3.0, 25.0])
 @pytest.mark.parametrize("after_s", range(2, 90, 8))
 async def test_a_coordinator_may_be_killed_at_any_time(
@@ -225,6 +226,7 @@ class TestAnIterationInTwoParts:
         asked = sum(one.iteration == last for one in previews(town))
         assert told["previews"] + told["previews_late"] == asked, "none is counted twice, or lost"
 
+    @pytest.mark.sweep
     @pytest.mark.parametrize("publish_s", [3.0, 25.0])
     @pytest.mark.parametrize("after_s", range(2, 90, 6))
     async def test_a_coordinator_may_be_killed_at_any_time(
