@@ -113,7 +113,8 @@ def main() -> None:
 
 def _measure(options: argparse.Namespace) -> dict[str, Any]:
     tasks = options.task or TASKS[: 1 if options.quick else None]
-    variants = list(dict.fromkeys(["base", *(options.variant or VARIANTS)]))
+    all_of_them = list(VARIANTS)[: 2 if options.quick else None]
+    variants = list(dict.fromkeys(["base", *(options.variant or all_of_them)]))
     seeds = range(1, 2 if options.quick else options.seeds + 1)
     scale, results = (QUICK, None) if options.quick else (Scale(), options.results)
     figures: dict[str, Any] = {"quick": options.quick, "seeds": len(seeds)}

@@ -61,6 +61,9 @@ NARROW: dict[str, dict[str, Any]] = {
 """What is narrower of the transformers that are really computed with."""
 NARROW_SIZE = (512, 512, 1)
 PROMPTS = ["a cat", "a dog"]
+TUNINGS = ("lora", "full")
+FIRST = ("qwen-image", "lora")
+"""Whose figures are reported by themselves, and the only ones of a quick run."""
 
 
 class Case(NamedTuple):
@@ -196,6 +199,15 @@ def of_trainer(folder: Path, name: str, tuning: str) -> tuple[int, int]:
     return numbers * sum(trained_bytes(training).values()), found
 
 
+def chosen(folder: Path, *, narrow: bool, quick: bool) -> Iterator[tuple[Case, str, bool]]:
+    """Cases with both tunings, with and without checkpointing; `quick` ones are of `FIRST`."""
+    for case in cases(folder, narrow=narrow):
+        for tuning in TUNINGS:
+            if not quick or (case.name, tuning) == FIRST:
+                yield case, tuning, True
+                yield case, tuning, False
+
+
 def main() -> None:
     """Print every error, and the figures of one sample of 1280 pixels."""
     report = Report("memory", __doc__, minutes=4)
@@ -210,24 +222,19 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for case in cases(folder, narrow=False):
-            for tuning in ("lora", "full"):
-                if quick and (case.name, tuning) != ("qwen-image", "lora"):
-                    continue
-                for checkpointing in (True, False):
-                    what = f"{case.name} {tuning}{' checkpointing' * checkpointing}, meta device"
-                    found = compare(what, on_meta(case, tuning, checkpointing=checkpointing))
-                    if (case.name, tuning) == ("qwen-image", "lora"):
-                        kind = "" if checkpointing else "_without_checkpointing"
-                        report.add({f"activation_gb_1280{kind}": round(found / 1e9, 2)})
-        for case in cases(folder, narrow=True):
-            for tuning in ("lora", "full"):
-                for checkpointing in (True, False):
-                    what = f"{case.name} {tuning}{' checkpointing' * checkpointing}, CPU"
-                    compare(what, on_cpu(case, tuning, checkpointing=checkpointing))
-        for family in (family.name for family in FAMILIES.values()):
+        for case, tuning, checkpointing in chosen(folder, narrow=False, quick=quick):
+            what = f"{case.name} {tuning}{' checkpointing' * checkpointing}, meta device"
+            found = compare(what, on_meta(case, tuning, checkpointing=checkpointing))
+            if (case.name, tuning) == FIRST:
+                kind = "" if checkpointing else "_without_checkpointing"
+                report.add({f"activation_gb_1280{kind}": round(found / 1e9, 2)})
+        for case, tuning, checkpointing in chosen(folder, narrow=True, quick=quick):
+            what = f"{case.name} {tuning}{' checkpointing' * checkpointing}, CPU"
+            compare(what, on_cpu(case, tuning, checkpointing=checkpointing))
+        families = [family.name for family in FAMILIES.values()]
+        for family in families[: 1 if quick else None]:
             make_tiny_checkpoint(family, folder / family)
-            for tuning in ("lora", "full"):
+            for tuning in TUNINGS:
                 compare(f"{family} {tuning} trainer", of_trainer(folder / family, family, tuning))
     report.add({"plan_error": max(errors.values())})
     report.finish()
