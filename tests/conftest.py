@@ -47,6 +47,8 @@ SWEPT = 12
 """Moments of all sweeps together that are tried unless all are asked for."""
 ENOUGH_SPACE = 4 << 30
 """Bytes: more than temporary folders have at any time."""
+ENDED_S = 30.0
+"""What a test has ended is gone by then, however busy the machine is; only a leak is waited for."""
 MANY_MODULES = 200
 """As many are loaded with torch, diffusers or their like."""
 
@@ -123,7 +125,7 @@ def leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     if inspect.iscoroutinefunction(getattr(request, "function", None)):
         request.getfixturevalue("leaves_no_task")
     yield
-    deadline = time.monotonic() + 2.0
+    deadline = time.monotonic() + ENDED_S
     leaked = {
         "threads": [str(thread) for thread in _remaining(_threads, threads, deadline)],
         "child processes": [

@@ -86,7 +86,7 @@ def scene() -> Iterator[dict[str, str]]:
             "RAY_AUTH_TOKEN": secrets.token_hex(32),  # else it keeps one in the home folder
             "RAY_USAGE_STATS_ENABLED": "0",
         }
-        deadline = time.monotonic() + 10.0
+        deadline = time.monotonic() + 60.0
         while (left := processes(folder)) and time.monotonic() < deadline:
             time.sleep(0.1)  # Ray's own end a little later than the program
         for process in left:
