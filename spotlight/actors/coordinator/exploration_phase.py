@@ -27,7 +27,7 @@ class ExplorationPhase:
 
     Args:
         prompts: of the training set.
-        shares: knows how many groups may preview, and what evaluations need of the time.
+        shares: knows what evaluations need of the time.
         in_turn: has a call made in the job runner's next turn.
         event: writes an event down.
         explored: called with the iteration whose seeds are chosen, and whether its samples are
@@ -56,7 +56,7 @@ class ExplorationPhase:
         self._event = event
         self._shares = shares
         self._explored = explored
-        self._explorer = Explorer(job, groups=shares.groups)
+        self._explorer = Explorer(job, groups=requests.free_groups)
         self._unused: tuple[str, ...] = ()
         """Previews that nobody needs once the choice is on record."""
         self.previews = 0
