@@ -48,13 +48,6 @@ class BacklogShares:
         self._told: dict[str, Hashable] = {}
         """What matters most of the latest demand, by node."""
 
-    def groups(self) -> int:
-        """Those that may be given requests now."""
-        follows = self._table.groups.follows
-        return sum(
-            not follows(name) for node in self._roster.nodes.values() for name in self._free(node)
-        )
-
     def seconds_of(self, kind: RequestKind) -> float:
         """Those that all free workers need for what waits of a kind."""
         return sum(

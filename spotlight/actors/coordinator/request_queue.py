@@ -164,6 +164,10 @@ class RequestQueue:
         """Who speaks for a worker; None if it is not here any more."""
         return self._leaders.get(worker)
 
+    def free_groups(self) -> int:
+        """SP groups that may be given requests now."""
+        return self._table.free_groups
+
     def bar(self, workers: Collection[str]) -> None:
         """Grant nothing to these until the next time: they train. All others may be granted."""
         self.carry_out(self._table.bar(workers, self._now()))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 from spotlight.policies.dispatch.instructions import GrantLease, Instruction, RecallLeases
 from spotlight.policies.dispatch.leases import Leases
@@ -73,6 +73,8 @@ class Matching:
         self._grants_from = grants_from
         self._recalls = Recalls(timings.ask_again_s)
         self._ready = ReadyTakers()
+        self._pullers: set[str] = set()
+        """Workers that may be given requests: they neither leave nor train nor follow another."""
         self._barred: frozenset[str] = frozenset()
         self._held_back: frozenset[str] = frozenset()
         """Suspects that get nothing for now."""
@@ -89,10 +91,12 @@ class Matching:
         """A worker is there; it has said nothing yet."""
         self.takers[taker.name] = taker
         self._pools[taker.pool] += 1
+        self.refresh(taker.name)
 
     def remove(self, taker: Taker) -> None:
         """A worker is gone; it has no lease any more."""
         self._ready.drop(taker.name)
+        self._pullers.discard(taker.name)
         del self.takers[taker.name]
         self._pools[taker.pool] -= 1
         for name in sorted(self.groups.forget(taker.name)):
@@ -103,14 +107,17 @@ class Matching:
         taker = self.takers.get(name)
         if taker is None:
             return
+        if taker.leaving or name in self._barred or self.groups.follows(name):
+            self._pullers.discard(name)
+        else:
+            self._pullers.add(name)
         report = taker.report
         if (
             report is not None
+            and name in self._pullers
             and taker.load < report.credits
             and len(taker.leases) < 2 * report.credits  # or scoring falls ever further behind
-            and not (taker.leaving or taker.silent or taker.is_sick or name in self._barred)
-            and not self.groups.follows(name)
-            and name not in self._held_back
+            and not (taker.silent or taker.is_sick or name in self._held_back)
         ):
             self._ready.put(taker)
         else:
@@ -245,15 +252,16 @@ class Matching:
     def look_for_slow(self, now: float) -> None:
         """Find leases that take far too long, so that others go on with them."""
         if len(self.takers) > 1:
+            usual = cache(self.pace.usual_step_s)  # most leases are of the same work
             self._recalls.look(
                 now,
                 lambda lease: self.leases.get(lease.number) is lease,
-                lambda lease: self.pace.slow_from(lease, self.takers[lease.worker]),
+                lambda lease: self.pace.slow_from(lease, self.takers[lease.worker], usual),
             )
 
     def _next_grant(self, now: float) -> GrantLease | None:
         for key in self.waiting.weights():
-            for batch in self.waiting.batches(key):
+            for batch in self.waiting.firsts(key):
                 taker = self._first_taker(key, batch)
                 if taker is not None:
                     return self._grant(taker, batch, now)
@@ -268,7 +276,7 @@ class Matching:
             if not everyone and taker.name in batch.failed_at:
                 continue
             assert taker.report is not None
-            if not batch.first.is_denoised or len(taker.leases) < taker.report.credits:
+            if not batch.is_denoised or len(taker.leases) < taker.report.credits:
                 return taker
         return None
 
@@ -295,13 +303,12 @@ class Matching:
     def _ask_back(self) -> list[Instruction]:
         recalled: list[Lease] = []
         for key in self._recalls.weights():
-            if not self.waiting.batches(key):
+            if not self.waiting.rows(key):
                 recalled += self._recalls.movable(key, self._ready.idle(key))
         for key in self.waiting.weights():
-            batches = self.waiting.batches(key)
-            if self._urgency(batches[0].first.request)[0] == 0:  # rollouts
-                rows = sum(len(batch.rows) for batch in batches)
-                wanted = micro_batches(rows, batches[0].first.request.settings)
+            request = self.waiting.firsts(key)[0].first.request
+            if self._urgency(request)[0] == 0:  # rollouts
+                wanted = micro_batches(self.waiting.rows(key), request.settings)
                 recalled += self._recalls.evaluations(wanted, partial(self._makes_room, key))
         return [RecallLeases(lease.worker, (lease.number,)) for lease in recalled]
 
@@ -313,6 +320,11 @@ class Matching:
         return less_urgent and able and key in taker.weights
 
     # --- what there is ---
+
+    @property
+    def free_groups(self) -> int:
+        """SP groups that may be given requests now."""
+        return len(self._pullers)
 
     def backlog(self) -> tuple[Backlog, ...]:
         """What is not denoised yet, by kind and settings."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict, deque
+from collections.abc import Callable
 from statistics import median
 from typing import Protocol
 
@@ -90,10 +91,19 @@ class Pace:
         recent = self._recent.get(members)
         return median(recent) if recent else self._profile.step_s(settings, members)
 
-    def slow_from(self, lease: Lease, taker: Taker) -> float | None:
-        """When a lease will have taken far too long; None if that cannot be told yet."""
+    def slow_from(
+        self,
+        lease: Lease,
+        taker: Taker,
+        usual_step_s: Callable[[SamplingSettings, int], float | None],
+    ) -> float | None:
+        """When a lease will have taken far too long; None if that cannot be told yet.
+
+        Args:
+            usual_step_s: as the method says it; whoever asks for many leases remembers the answers.
+        """
         settings = lease.request.settings
-        usual = self.usual_step_s(settings, taker.members)
+        usual = usual_step_s(settings, taker.members)
         if usual is None:
             return None
         since = max(lease.granted_at, taker.regrouped_at)  # another size, another pace

@@ -339,6 +339,11 @@ class RequestTable:
         return scarce, self._matching.kinds_left()
 
     @property
+    def free_groups(self) -> int:
+        """SP groups that may be given requests now: of workers that neither leave nor train."""
+        return self._matching.free_groups
+
+    @property
     def groups(self) -> Groups:
         """Who leads whom."""
         return self._matching.groups

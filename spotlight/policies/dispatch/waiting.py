@@ -41,6 +41,7 @@ class Batch:
     rank: tuple[int, ...]
     key: Hashable
     failed_at: frozenset[str]
+    is_denoised: bool
     rows: OrderedDict[str, Row] = field(default_factory=OrderedDict)
 
     def __lt__(self, other: Batch) -> bool:
@@ -51,6 +52,12 @@ class Batch:
         """The row that goes first."""
         return next(iter(self.rows.values()))
 
+    @property
+    def suits(self) -> tuple[frozenset[str], bool]:
+        """All that a worker which holds the weights is chosen by: batches of which this is equal
+        suit the same workers."""
+        return self.failed_at, self.is_denoised
+
     def take(self, most: int, prompts: Collection[str]) -> list[Row]:
         """Up to so many of its rows: those of such prompts, then the oldest."""
         if not prompts:
@@ -58,6 +65,55 @@ class Batch:
         near = list(islice(self.rows.values(), _LOOK_AHEAD))
         near.sort(key=lambda row: row.request.prompt not in prompts)
         return near[:most]
+
+
+class _Queue:
+    """Batches that need the same weights.
+
+    Most batches suit the same workers: where nobody can take the first of these, nobody can take
+    any, so only the `firsts` need be looked at. Requests that were lost with several nodes make a
+    batch each: there are as many of these as there were workers.
+    """
+
+    def __init__(self) -> None:
+        self.firsts: list[Batch] = []
+        """The most urgent of those that suit the same workers, most urgent first."""
+        self.rows = 0
+        """In all of them."""
+        self._by_suits: dict[Hashable, list[Batch]] = {}
+        """All, most urgent first; no two have the same rank."""
+
+    def add(self, batch: Batch) -> None:
+        """It waits from now on."""
+        batches = self._by_suits.setdefault(batch.suits, [])
+        insort(batches, batch)
+        if batches[0] is batch:
+            if len(batches) > 1:
+                _take_out(self.firsts, batches[1])
+            insort(self.firsts, batch)
+
+    def remove(self, batch: Batch) -> None:
+        """It waits no more."""
+        batches = self._by_suits[batch.suits]
+        if batches[0] is batch:
+            _take_out(self.firsts, batch)
+            if len(batches) > 1:
+                insort(self.firsts, batches[1])
+        _take_out(batches, batch)
+        if not batches:
+            del self._by_suits[batch.suits]
+
+    def reorder(self, rank: Callable[[Batch], tuple[int, ...]]) -> None:
+        """All have another rank."""
+        for batches in self._by_suits.values():
+            for batch in batches:
+                batch.rank = rank(batch)
+            batches.sort()
+        self.firsts = sorted(batches[0] for batches in self._by_suits.values())
+
+
+def _take_out(ranked: list[Batch], batch: Batch) -> None:
+    del ranked[bisect_left(ranked, batch)]
 
 
 class Waiting:
@@ -70,8 +126,8 @@ class Waiting:
     def __init__(self, urgency: Callable[[Request], tuple[int, ...]]) -> None:
         self._urgency = urgency
         self._batches: dict[Hashable, Batch] = {}
-        self._ranked: dict[WeightsKey, list[Batch]] = {}
-        """Batches by the weights that they need, most urgent first; none is empty."""
+        self._queues: dict[WeightsKey, _Queue] = {}
+        """By the weights that are needed; none is empty."""
         self._batch_of: dict[str, Batch] = {}
         self._made = 0
         self._urgent: Counter[tuple[int, ...]] = Counter()
@@ -104,8 +160,9 @@ class Waiting:
         if batch is None:
             self._made += 1
             turn = -self._made if ahead else self._made
-            batch = self._batches[key] = Batch(self._rank(row, turn), key, row.failed_at)
-            insort(self._ranked.setdefault(weights_of(request), []), batch)
+            rank = self._rank(row, turn)
+            batch = self._batches[key] = Batch(rank, key, row.failed_at, row.is_denoised)
+            self._queues.setdefault(weights_of(request), _Queue()).add(batch)
         batch.rows[request.id] = row
         if ahead:
             batch.rows.move_to_end(request.id, last=False)
@@ -118,30 +175,31 @@ class Waiting:
         del batch.rows[row.request.id]
         if not batch.rows:
             del self._batches[batch.key]
-            key = weights_of(row.request)
-            ranked = self._ranked[key]
-            del ranked[bisect_left(ranked, batch)]  # no two have the same rank
-            if not ranked:
-                del self._ranked[key]
+            self._queues[weights_of(row.request)].remove(batch)
         self._count(row, -1)
 
     def reorder(self) -> None:
         """Urgency has changed for some."""
-        for ranked in self._ranked.values():
-            for batch in ranked:
-                batch.rank = self._rank(batch.first, batch.rank[-1])
-            ranked.sort()
+        for queue in self._queues.values():
+            queue.reorder(lambda batch: self._rank(batch.first, batch.rank[-1]))
         self._urgent.clear()
         for batch in self._batches.values():
             self._urgent[self._urgency(batch.first.request)] += len(batch.rows)
 
     def weights(self) -> list[WeightsKey]:
         """That something waits for; those of the most urgent batch first."""
-        return sorted(self._ranked, key=lambda key: self._ranked[key][0].rank)
+        return sorted(self._queues, key=lambda key: self._queues[key].firsts[0].rank)
 
-    def batches(self, key: WeightsKey) -> Sequence[Batch]:
-        """Those that need such weights, most urgent first."""
-        return self._ranked.get(key, ())
+    def firsts(self, key: WeightsKey) -> Sequence[Batch]:
+        """Of the batches that need such weights, the most urgent of all those that suit the same
+        workers; most urgent first."""
+        queue = self._queues.get(key)
+        return queue.firsts if queue is not None else ()
+
+    def rows(self, key: WeightsKey) -> int:
+        """How many wait for such weights."""
+        queue = self._queues.get(key)
+        return queue.rows if queue is not None else 0
 
     @property
     def most_urgent(self) -> int:
@@ -156,6 +214,10 @@ class Waiting:
         self._urgent[urgency] += by
         if not self._urgent[urgency]:
             del self._urgent[urgency]
+        key = weights_of(row.request)
+        self._queues[key].rows += by
+        if not self._queues[key].rows:
+            del self._queues[key]
         if not row.is_denoised:
             kind = row.request.kind, row.request.settings
             self.undenoised[kind] += by

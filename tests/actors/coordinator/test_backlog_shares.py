@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,10 +12,9 @@ from job_kit import SETTINGS, STORE, job
 from spotlight.actors.coordinator.backlog_shares import BacklogShares
 from spotlight.actors.coordinator.roster import Roster
 from spotlight.actors.coordinator.step_profile import StepProfile
-from spotlight.actors.protocol import Demand, NodeReport, Pull, WorkerRefs
+from spotlight.actors.protocol import Demand, NodeReport, WorkerRefs
 from spotlight.actors.runtime import ActorRef
 from spotlight.policies.dispatch.matching import Backlog
-from spotlight.policies.dispatch.takers import Groups
 from spotlight.policies.step_times import StepTimes
 from spotlight.preflight.checkpoint_facts import inspect_checkpoint
 
@@ -32,7 +30,6 @@ class Waiting:
     """As much of a table of requests as demands are made from."""
 
     def __init__(self) -> None:
-        self.groups = Groups()
         self.unsubmitted_previews = 0
         self.work: list[Backlog] = []
 
@@ -216,16 +213,3 @@ def test_a_node_that_was_away_is_told_at_once() -> None:
     assert office.told(again=False) == {}
     office.roster.join(node("a", 2))
     assert set(office.told(again=False)) == {"a"}
-
-
-def test_groups_are_counted_where_they_may_be_given_requests() -> None:
-    office = Office(node("a", 4), node("b", 4), node("c", 4))
-    assert office.demands.groups() == 12
-    pull = Pull("a/0", 1, 4, 2, 4, (0,), (), followers=("a/1", "a/2", "a/3"))
-    office.table.groups.record("a/0", pull)
-    pull = msgspec.structs.replace(pull, worker="c/0", followers=("c/1", "c/2", "c/3"))
-    office.table.groups.record("c/0", pull)
-    assert office.demands.groups() == 1 + 4 + 1
-    office.roster.barred = frozenset({"b/0"})
-    office.roster.leaving.add("c")
-    assert office.demands.groups() == 1 + 3

@@ -379,3 +379,29 @@ def test_a_write_that_fails_is_reported_and_raised_and_changes_nothing(path: Pat
         assert failures == [raised.value]
     with opened(path) as journal:
         assert list(journal.progress()) == [1]
+
+
+@pytest.mark.parametrize("by", ["an earlier version", "this one"])
+def test_a_run_keeps_its_order_of_prompts(path: Path, by: str) -> None:
+    journal = Journal.open(path, "owner")
+    if by == "this one":
+        identify(journal, "tiny", random.Random(1))
+    else:
+        journal.write({"identity": b'{"job_id":"tiny-1","token":"secret"}'})
+    journal.close()
+    with opened(path) as reopened:
+        assert reopened.sorts_prompts == (by == "an earlier version")
+
+
+def test_whoever_has_nothing_to_save_does_not_write_what_others_have_staged(path: Path) -> None:
+    writes: list[str] = []
+    with opened(path) as journal:
+        failpoints.install(writes.append)
+        try:
+            journal.stage_requests({"a": SavedRow(given_up="why")})
+            journal.save_requests({})
+            assert not writes
+            journal.commit_staged()
+            assert writes
+        finally:
+            failpoints.install(None)

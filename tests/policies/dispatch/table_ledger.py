@@ -209,6 +209,10 @@ class Ledger:
                 assert commit.bundle.key not in self.deleted
         kinds = Counter(self.wanted[id].kind for id in open_ones)
         assert all(self.table.open(kind) == kinds[kind] for kind in KINDS)
+        assert self.table.free_groups == sum(
+            not (it.leaving or it.name in self.barred or self.table.groups.follows(it.name))
+            for it in self.processes.values()
+        )
         self.check_backlog(waiting)
         self.check_nobody_idles(waiting)
 
