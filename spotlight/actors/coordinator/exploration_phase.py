@@ -59,8 +59,6 @@ class ExplorationPhase:
         self._explorer = Explorer(job, groups=shares.groups)
         self._unused: tuple[str, ...] = ()
         """Previews that nobody needs once the choice is on record."""
-        self.previews = 0
-        """Scored ones, of all iterations."""
 
     def begin(self, iteration: int) -> None:
         """Begin to explore for an iteration."""
@@ -92,6 +90,7 @@ class ExplorationPhase:
                     self._explorer.scored,
                     self._requests.arrivals("preview", iteration),
                     self._phase.seconds,
+                    self._progress.exploration.worth,
                 )
         orders = self._explorer.stop(
             iteration,
@@ -115,7 +114,6 @@ class ExplorationPhase:
         self._requests.expect_previews(self._explorer.unsubmitted)
         for kind in orders.cancel:
             self._requests.cancel(kind)
-        self.previews += explored.previews - self._progress.exploration.latest.previews
         self._progress.settle(explored)
         if not self._phase.over:  # otherwise nothing is settled
             self._requests.release(orders.unused)
@@ -161,7 +159,6 @@ class ExplorationPhase:
         if orders.explored is not None:
             explored, self._unused = orders.explored, orders.unused
             self._progress.exploration.accept(explored)
-            self.previews += explored.previews
             wanted = [group for group, seeds in enumerate(explored.seeds) if seeds]
             self._explored(explored.iteration, set(wanted) == set(explored.reused))
 
