@@ -43,7 +43,8 @@ class IterationMetrics(RunMetrics, kw_only=True, tag="iteration"):
     samples: int = 0
     """Number of samples that were trained on."""
     samples_reused: int = 0
-    """How many of these were previews, made with the weights of the iteration before."""
+    """How many of these were previews, made with the weights of the iteration before, or with
+    `exploration.weights: fresh` with those of the iteration."""
     samples_restored: int = 0
     """How many of these were made before a restart of the coordinator, and are not in
     `rollout_s`."""
