@@ -75,7 +75,8 @@ class IterationMetrics(RunMetrics, kw_only=True, tag="iteration"):
     mean square."""
     reuse_weight: float | None = None
     """With `exploration.reuse` and Flow-GRPO or GRPO-Guard: how much a sample's noisy step counts
-    on average, by how probable the newest weights find it; 1 where they made it themselves."""
+    on average, by how probable the newest weights find it; 1 where they made it themselves. It is
+    nearly 1 always, and corrects nothing: log-probabilities are means over the latents."""
     reuse_truncated: float | None = None
     """Share of the noisy steps that would count more than twice, which is the most."""
     grad_norm: float | None = None

@@ -2,8 +2,9 @@
 pays to wait for those that are still in work.
 
 DiffusionNFT needs no likelihood: the policy that sampled only says where clean latents came from.
-Losses that replay the sampler's noisy steps weigh each by how probable the newest weights find it.
-But the further the weights have moved, the less the samples say of them, whatever the loss.
+Losses that replay the sampler's noisy steps weigh each by how probable the newest weights find it,
+with a weight that is nearly 1 always. The further the weights have moved, the less the samples say
+of them, whatever the loss; so what protects training is the bound on drift.
 """
 
 from __future__ import annotations
