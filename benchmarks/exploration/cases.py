@@ -23,6 +23,9 @@ PROFILES = {
     path.stem: path for path in sorted((Path(__file__).parents[1] / "profiles").glob("*.yaml"))
 }
 SOL_RL_SPLIT = "sol-rl-split"
+TRAINING_SHARES = {SOL_RL_SPLIT: "85 %", "even-split": "47 %"}
+"""By profile how much of an iteration on all twelve GPUs training takes, without exploration and at
+all flow times. No ratio means anything without it."""
 
 OTHER_POOLS = (4, 16)
 _IN_OTHER_POOLS = (REFERENCE, OURS)

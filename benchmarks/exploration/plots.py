@@ -8,7 +8,7 @@ from statistics import fmean
 
 import msgspec
 
-from benchmarks.exploration.cases import SOL_RL_SPLIT, Case
+from benchmarks.exploration.cases import SOL_RL_SPLIT, TRAINING_SHARES, Case
 from benchmarks.exploration.charts import Interval, Line, curves, intervals
 from benchmarks.exploration.comparison import Arrivals, Runs, arrivals, headlines
 from benchmarks.exploration.ratios import student_margin
@@ -66,7 +66,7 @@ def score_over_time(runs: Runs, profile: str, task: str, seeds: Sequence[int]) -
         return None
     return curves(
         lines,
-        title=f"Score on held-out prompts over time: {task} ({profile})",
+        title=f"Score on held-out prompts over time: {task} ({_split(profile)})",
         note=f"Means of up to {len(targets)} seeds, 90 % intervals; runs end at the target",
         x="hours on the test-bed of twelve GPUs (virtual time)",
         y="score",
@@ -93,10 +93,14 @@ def speedups(
         return None
     return intervals(
         groups,
-        title=f"How many times as fast Spotlight reaches the target ({profile})",
+        title=f"How many times as fast Spotlight reaches the target ({_split(profile)})",
         note=f"Geometric means of up to {len(seeds)} seeds, with 90 % intervals",
         x="times as fast as",
     )
+
+
+def _split(profile: str) -> str:
+    return f"training is {TRAINING_SHARES[profile]} of an iteration"
 
 
 def _line(name: str, colour: str, found: Sequence[Curve]) -> Line:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.exploration.cases import OTHER_POOLS, REORDERED, SOL_RL_SPLIT
+from benchmarks.exploration.cases import OTHER_POOLS, REORDERED, SOL_RL_SPLIT, TRAINING_SHARES
 from benchmarks.exploration.rivals import OURS, RIVALS, SPOT_GPUS, TASKS
 from benchmarks.time_to_target import LEVELS
 from spotlight.errors import UserError
@@ -18,9 +18,6 @@ from spotlight.errors import UserError
 Figures = Mapping[str, Any]
 
 NOT_MEASURED = "not measured"
-TRAINING_SHARES = {SOL_RL_SPLIT: "85 %", "even-split": "47 %"}
-"""By profile how much of an iteration on all twelve GPUs training takes, without exploration and at
-all flow times."""
 _CLAIMS = {
     "reserved": "the four reserved GPUs alone",
     "rollouts": "reserved GPUs with rollouts on the spot GPUs",
