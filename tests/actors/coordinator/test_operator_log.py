@@ -142,6 +142,9 @@ async def test_a_trainer_whose_node_has_left_after_a_notice_is_not_called_unreac
     trained = await town.wait(lambda now: now.iteration == 2 or bool(now.outcome))
     assert not trained.outcome, "it trains on, longer than it may be out of reach"
     assert "left after a notice" in trained.note
+    await town.kill()
+    await town.open()
+    await town.wait(lambda now: "left after a notice" in now.note)
     await town.ask(PreemptNode("reserved", 0.0, cancel=True))
     await town.wait(lambda now: not now.note)
 
