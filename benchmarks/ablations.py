@@ -2,7 +2,7 @@
 `python -m benchmarks.ablations --json`.
 
 Every run is one process that trains as `benchmarks.direct_training` says, on the job of an example
-with 4 prompts of 4 samples an iteration, by the clock of `profiles/published-split.yaml`. Variants
+with 4 prompts of 4 samples an iteration, by the clock of `profiles/sol-rl-split.yaml`. Variants
 that train on fewer rows have shorter iterations, and fewer previews in each; those that denoise in
 fewer steps have more previews.
 
@@ -22,7 +22,6 @@ import argparse
 import hashlib
 import json
 import math
-import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -34,14 +33,15 @@ import msgspec
 import yaml
 
 from benchmarks.direct_training import Clock, train_on_previews
-from benchmarks.report import at_least_one, finish, parser, quantile
+from benchmarks.exploration.ratios import student_margin
+from benchmarks.report import at_least_one, finish, parser
 from benchmarks.time_to_target import Curve, smoothed
 from spotlight.jobs import JobSpec, job_from_data
 from spotlight.testing.profile import Profile, load_profile
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parent / "examples"
-PROFILE = HERE / "profiles" / "published-split.yaml"
+PROFILE = HERE / "profiles" / "sol-rl-split.yaml"
 VERSION = 1
 """Of what a run computes: raised when that changes, so that kept runs are made again."""
 
@@ -50,8 +50,6 @@ LEVELS = (50, 75, 95)
 """Per cent of base's way."""
 _LEAST = 11
 """Iterations of a job: more than a warm-up."""
-_DRAWS = 10_000
-"""Of a bootstrap."""
 
 _SECTIONS = ("model", "prompts", "rewards", "sampler", "training", "validation")
 _COMMON: dict[str, Any] = {
@@ -190,9 +188,9 @@ def _job(data: dict[str, Any], scale: Scale, profile: Profile) -> JobSpec:
 def compared(pairs: Sequence[tuple[Curve, Curve]], scale: Scale) -> dict[str, float]:
     """Of a variant against base, one pair of curves for each seed, base's first.
 
-    `speedup` is the geometric mean over seeds and levels, `_low` and `_high` its 90 % interval from
-    a bootstrap over seeds; `_LEVEL` the same of one level; `unreached` how many levels of seeds it
-    did not arrive at.
+    `speedup` is the geometric mean over seeds and levels, `_low` and `_high` its 90 % interval by
+    Student's t over seeds, where they are enough; `_LEVEL` the same of one level; `unreached` how
+    many levels of seeds it did not arrive at.
     """
     logs: list[list[float]] = []
     unreached = 0
@@ -225,9 +223,9 @@ def reached(target: float, curve: Curve) -> float | None:
 
 
 def _with_interval(name: str, logs: Sequence[float]) -> dict[str, float]:
-    chance = random.Random(name)
-    draws = [fmean(chance.choices(logs, k=len(logs))) for _ in range(_DRAWS)]
-    values = {"": fmean(logs), "_low": quantile(draws, 0.05), "_high": quantile(draws, 0.95)}
+    values, margin = {"": fmean(logs)}, student_margin([logs])
+    if margin is not None:
+        values |= {"_low": values[""] - margin, "_high": values[""] + margin}
     return {f"{name}{end}": round(math.exp(value), 3) for end, value in values.items()}
 
 

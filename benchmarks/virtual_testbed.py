@@ -57,7 +57,7 @@ from spotlight.testing.processes import NodeSpec
 from spotlight.testing.profile import Profile, load_profile
 from spotlight.types import Request
 
-PUBLISHED = Path(__file__).parent / "profiles" / "published-split.yaml"
+SOL_RL_SPLIT = Path(__file__).parent / "profiles" / "sol-rl-split.yaml"
 
 QUICK = {"iterations": 2, "validation.seeds": 1, "training.warmup_updates": 0}
 """What `--quick` changes of a job: to see that everything works, and no more."""
@@ -224,7 +224,7 @@ def main() -> None:
     made.add_argument(
         "--preempt", type=_preemption, action="append", default=[], metavar="TIME:NODE:AWAY"
     )
-    made.add_argument("--profile", type=Path, default=PUBLISHED)
+    made.add_argument("--profile", type=Path, default=SOL_RL_SPLIT)
     made.add_argument("--folder", type=Path, help="where the run folder is left")
     options = made.parse_args()
 

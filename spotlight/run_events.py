@@ -336,7 +336,7 @@ class LeasesExpired(RunEvent, frozen=True, kw_only=True, tag="leases_expired"):
 
 
 class LateResults(RunEvent, frozen=True, kw_only=True, tag="late_results"):
-    """A worker delivered a result without a valid lease; the result does not count."""
+    """A worker delivered or returned a batch without a valid lease; it does not count."""
 
     worker: str
     """Name of the worker."""

@@ -43,7 +43,8 @@ class IterationMetrics(RunMetrics, kw_only=True, tag="iteration"):
     samples: int = 0
     """Number of samples that were trained on."""
     samples_reused: int = 0
-    """How many of these were previews, made with the weights of the iteration before."""
+    """How many of these were previews, made with the weights of the iteration before, or with
+    `exploration.weights: fresh` with those of the iteration."""
     samples_restored: int = 0
     """How many of these were made before a restart of the coordinator, and are not in
     `rollout_s`."""
@@ -74,7 +75,8 @@ class IterationMetrics(RunMetrics, kw_only=True, tag="iteration"):
     mean square."""
     reuse_weight: float | None = None
     """With `exploration.reuse` and Flow-GRPO or GRPO-Guard: how much a sample's noisy step counts
-    on average, by how probable the newest weights find it; 1 where they made it themselves."""
+    on average, by how probable the newest weights find it; 1 where they made it themselves. It is
+    nearly 1 always, and corrects nothing: log-probabilities are means over the latents."""
     reuse_truncated: float | None = None
     """Share of the noisy steps that would count more than twice, which is the most."""
     grad_norm: float | None = None

@@ -27,14 +27,15 @@ class TrainersBuilt(RunEvent, frozen=True, kw_only=True, tag="trainers_built"):
 
 
 class TrainerOutOfReach(RunEvent, frozen=True, kw_only=True, tag="trainer_out_of_reach"):
-    """The node of a trainer rank is unreachable; the rank itself may still run."""
+    """The node of a trainer rank is out of reach, or has left after a notice; the rank itself may
+    still run, and then it trains on."""
 
     worker: str
     """Name of the worker that trains."""
     reason: str
-    """Why its node is unreachable."""
+    """Why its node is not there."""
     patience_s: float
-    """Seconds after which other workers take over."""
+    """Seconds without an answer of the rank itself after which other workers take over."""
 
 
 class TrainersLost(RunEvent, frozen=True, kw_only=True, tag="trainers_lost"):

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.exploration import cases, comparison
-from benchmarks.exploration.cases import PROFILES, PUBLISHED, Case
+from benchmarks.exploration.cases import PROFILES, SOL_RL_SPLIT, Case
 from benchmarks.exploration.costs import dollars
 from benchmarks.exploration.kept_runs import RUNS
 from benchmarks.exploration.plots import draw
@@ -115,8 +115,8 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
 def _testbed(
     options: argparse.Namespace, parts: Sequence[str], tasks: Sequence[str], seeds: Sequence[int]
 ) -> dict[str, Any]:
-    others = [] if options.quick else [name for name in PROFILES if name != PUBLISHED]
-    profiles = options.profile or [PUBLISHED, *others]
+    others = [] if options.quick else [name for name in PROFILES if name != SOL_RL_SPLIT]
+    profiles = options.profile or [SOL_RL_SPLIT, *others]
     wanted = list(dict.fromkeys(_wanted(parts, profiles, tasks, seeds)))
     reasons = make_units(
         cases.units(wanted),

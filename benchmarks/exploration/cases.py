@@ -22,7 +22,10 @@ from spotlight.jobs.sections import PoolsSpec
 PROFILES = {
     path.stem: path for path in sorted((Path(__file__).parents[1] / "profiles").glob("*.yaml"))
 }
-PUBLISHED = "published-split"
+SOL_RL_SPLIT = "sol-rl-split"
+TRAINING_SHARES = {SOL_RL_SPLIT: "85 %", "even-split": "47 %"}
+"""By profile how much of an iteration on all twelve GPUs training takes, without exploration and at
+all flow times. No ratio means anything without it."""
 
 OTHER_POOLS = (4, 16)
 _IN_OTHER_POOLS = (REFERENCE, OURS)
@@ -42,7 +45,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     task: str
     rival: str
     seed: int
-    profile: str = PUBLISHED
+    profile: str = SOL_RL_SPLIT
     spot_gpus: int = SPOT_GPUS
     is_reordered: bool = False
     """The samples of every iteration are trained on in another order, and all else is the same."""

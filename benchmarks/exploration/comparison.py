@@ -12,7 +12,14 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.exploration.cases import OTHER_POOLS, PUBLISHED, REORDERED, TUNED, TUNING_SEED, Case
+from benchmarks.exploration.cases import (
+    OTHER_POOLS,
+    REORDERED,
+    SOL_RL_SPLIT,
+    TUNED,
+    TUNING_SEED,
+    Case,
+)
 from benchmarks.exploration.kept_runs import Run
 from benchmarks.exploration.ratios import Arrival, Estimate, arrival, estimate, speedup, spread
 from benchmarks.exploration.rivals import MIXED_TASKS, OURS, REFERENCE, RIVALS, SPOT_GPUS
@@ -43,11 +50,11 @@ def arrivals(runs: Runs) -> Arrivals:
 def compare(
     times: Arrivals, profiles: Iterable[str], tasks: Sequence[str], seeds: Sequence[int]
 ) -> dict[str, Any]:
-    """All figures that are made of the time to a score; those of another profile than the published
+    """All figures that are made of the time to a score; those of another profile than the first
     one bear its name in brackets."""
     figures: dict[str, Any] = {}
     for profile in profiles:
-        within = [] if profile == PUBLISHED else [profile]
+        within = [] if profile == SOL_RL_SPLIT else [profile]
         for name, estimates in headlines(times, profile, tasks, seeds).items():
             for task, one in estimates.items():
                 where = [task] * bool(task) + within
@@ -203,7 +210,7 @@ def _ratios(
     task: str,
     level: int = LEVELS[-1],
     *,
-    profile: str = PUBLISHED,
+    profile: str = SOL_RL_SPLIT,
     spot_gpus: int = SPOT_GPUS,
 ) -> list[float]:
     """One for each seed of which there are both runs."""

@@ -1,6 +1,8 @@
 """What it costs to reach the target, in GPU-hours and dollars.
 
-Pure. Every GPU of a job is paid from its start to its target, whether it works or waits.
+Pure. Every GPU of a job is paid from its start to its target, whether it works or waits. A job
+whose trainers survive their loss may have all of its GPUs on spot: `dollars_all_spot` is what that
+costs before anything is lost.
 """
 
 from __future__ import annotations
@@ -48,4 +50,5 @@ def _row(case: Case, hours: float) -> dict[str, float]:
         "reserved_gpu_hours": round(reserved, 2),
         "spot_gpu_hours": round(spot, 2),
         "dollars": round(RESERVED_DOLLARS * (reserved + spot * (1 - SPOT_DISCOUNT)), 2),
+        "dollars_all_spot": round(RESERVED_DOLLARS * (reserved + spot) * (1 - SPOT_DISCOUNT), 2),
     }

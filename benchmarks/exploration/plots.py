@@ -7,12 +7,11 @@ from pathlib import Path
 from statistics import fmean
 
 import msgspec
-import numpy as np
 
-from benchmarks.exploration.cases import PUBLISHED, Case
+from benchmarks.exploration.cases import SOL_RL_SPLIT, TRAINING_SHARES, Case
 from benchmarks.exploration.charts import Interval, Line, curves, intervals
 from benchmarks.exploration.comparison import Arrivals, Runs, arrivals, headlines
-from benchmarks.exploration.ratios import INTERVAL, resampled_means
+from benchmarks.exploration.ratios import student_margin
 from benchmarks.exploration.rivals import OURS, REFERENCE, RIVALS
 from benchmarks.exploration.testbed_runs import curve_of
 from benchmarks.time_to_target import Curve, milestones, score_at, smoothed
@@ -41,7 +40,7 @@ def draw(
     folder.mkdir(parents=True, exist_ok=True)
     times = arrivals(runs)
     for profile in profiles:
-        where = "" if profile == PUBLISHED else f"-{profile}"
+        where = "" if profile == SOL_RL_SPLIT else f"-{profile}"
         for task in tasks:
             drawn = score_over_time(runs, profile, task, seeds)
             if drawn:
@@ -67,7 +66,7 @@ def score_over_time(runs: Runs, profile: str, task: str, seeds: Sequence[int]) -
         return None
     return curves(
         lines,
-        title=f"Score on held-out prompts over time: {task} ({profile})",
+        title=f"Score on held-out prompts over time: {task} ({_split(profile)})",
         note=f"Means of up to {len(targets)} seeds, 90 % intervals; runs end at the target",
         x="hours on the test-bed of twelve GPUs (virtual time)",
         y="score",
@@ -94,21 +93,27 @@ def speedups(
         return None
     return intervals(
         groups,
-        title=f"How many times as fast Spotlight reaches the target ({profile})",
+        title=f"How many times as fast Spotlight reaches the target ({_split(profile)})",
         note=f"Geometric means of up to {len(seeds)} seeds, with 90 % intervals",
         x="times as fast as",
     )
 
 
+def _split(profile: str) -> str:
+    return f"training is {TRAINING_SHARES[profile]} of an iteration"
+
+
 def _line(name: str, colour: str, found: Sequence[Curve]) -> Line:
-    """The mean of curves on a common grid of times, and its bootstrap interval."""
+    """The mean of curves on a common grid of times, and its interval where there is one."""
     begin = max(curve[0][0] for curve in found)
     end = max(curve[-1][0] for curve in found)
     grid = [begin + (end - begin) * step / (_POINTS - 1) for step in range(_POINTS)]
     columns = [[score_at(time, curve) for curve in found] for time in grid]
     points = [(time, fmean(column)) for time, column in zip(grid, columns, strict=True)]
-    if len(found) == 1:
-        return Line(name, colour, points, ())
-    means = resampled_means(np.array(columns).T, np.random.default_rng(0))
-    low, high = np.quantile(means, INTERVAL, axis=0).tolist()
-    return Line(name, colour, points, list(zip(low, high, strict=True)))
+    margins = [student_margin([column]) for column in columns]
+    band = [
+        (score - margin, score + margin)
+        for (_, score), margin in zip(points, margins, strict=True)
+        if margin is not None
+    ]
+    return Line(name, colour, points, band)

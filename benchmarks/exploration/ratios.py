@@ -1,30 +1,31 @@
 """Ratios of the times that two runs of the same seed take to the same score, over many seeds.
 
-Pure. Ratios are averaged as geometric means. Their 90 % intervals are percentiles of a bootstrap
-over seeds, in each task by itself; of so few seeds as eight they are somewhat too narrow.
+Pure. Ratios are averaged as geometric means. Their 90 % intervals are Student's t on logarithms,
+since there are few seeds; two seeds tell too little of how they scatter, and have none.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from statistics import fmean
+from statistics import fmean, variance
 
 import msgspec
-import numpy as np
+from scipy.special import stdtrit
 
 from benchmarks.time_to_target import Curve, time_to
 
-_RESAMPLES = 5_000
-INTERVAL = (0.05, 0.95)
-"""Quantiles."""
+_UPPER = 0.95
+"""The quantile at the upper end of an interval of 90 %."""
+FEWEST = 3
+"""Seeds that have an interval."""
 
 _NEVER = 2.0
 """A run of ours that never arrives counts as one that takes so many times its whole time."""
 
 
 class Estimate(msgspec.Struct, frozen=True):
-    """A geometric mean over seeds, and its 90 % interval, which a single seed does not have."""
+    """A geometric mean over seeds, and its 90 % interval, which one or two seeds do not have."""
 
     value: float
     low: float | None
@@ -58,20 +59,28 @@ def estimate(ratios: Mapping[str, Sequence[float]]) -> Estimate | None:
     seeds = sum(map(len, logs))
     if not logs or not all(logs):
         return None
-    value = math.exp(fmean(map(fmean, logs)))
-    if min(map(len, logs)) < 2:
-        return Estimate(_rounded(value), None, None, seeds)
-    rng = np.random.default_rng(0)
-    means = np.mean([resampled_means(np.array(each), rng) for each in logs], axis=0)
-    low, high = (math.exp(edge) for edge in np.quantile(means, INTERVAL))
-    return Estimate(_rounded(value), _rounded(low), _rounded(high), seeds)
+    middle, margin = fmean(map(fmean, logs)), student_margin(logs)
+    value = _rounded(math.exp(middle))
+    if margin is None:
+        return Estimate(value, None, None, seeds)
+    low, high = math.exp(middle - margin), math.exp(middle + margin)
+    return Estimate(value, _rounded(low), _rounded(high), seeds)
 
 
-def resampled_means(values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Means, along the first axis, of as many values drawn with replacement; many times."""
-    drawn = rng.integers(len(values), size=(_RESAMPLES, len(values)))
-    means: np.ndarray = values[drawn].mean(axis=1)
-    return means
+def student_margin(groups: Sequence[Sequence[float]]) -> float | None:
+    """Half of the 90 % interval of the mean of the groups' means, all of which count alike; None
+    where a group has too few values. Degrees of freedom are those of Welch and Satterthwaite
+    (Biometrics Bulletin 2 (1946) 110).
+    """
+    if min(map(len, groups)) < FEWEST:
+        return None
+    squares = [variance(group) / len(group) for group in groups]
+    total = math.fsum(squares)
+    if total == 0:
+        return 0.0
+    parts = zip(squares, groups, strict=True)
+    freedom = total**2 / math.fsum(square**2 / (len(group) - 1) for square, group in parts)
+    return float(stdtrit(freedom, _UPPER)) * math.sqrt(total) / len(groups)
 
 
 def spread(ratios: Sequence[float]) -> float | None:

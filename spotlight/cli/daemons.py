@@ -241,7 +241,10 @@ def _node(
             "--data-ucx", help="Offer weights by UCX as well, on a network that only you can reach."
         ),
     ] = False,
-    logs: Annotated[Path | None, typer.Option(help="Folder for the workers' logs.")] = None,
+    logs: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the workers' logs, if not one below ~/.local/state."),
+    ] = None,
     notice_file: Annotated[
         Path | None, typer.Option(help="File in which the launcher gives notice.")
     ] = None,
@@ -273,16 +276,19 @@ def _node(
     if workers > MOST_WORKERS_OF_NODE:
         raise UserError(f"--workers {workers}: a node has at most {MOST_WORKERS_OF_NODE}")
     require_packages(WORKER_MODULES, "worker", "the workers of a node need")
-    if logs is not None:
-        _make_folder("--logs", logs)
-    memory = MemoryFolder(usable_base("--store", store))
+    base = usable_base("--store", store)
+    logs = _log_folder(logs, name)
+    memory = MemoryFolder(base)
+    structlog.get_logger().info(
+        "node_starts", node=name, pool=pool, coordinator=coordinator, worker_logs=str(logs)
+    )
     settings = NodeSettings(
         name,
         kind,
         workers,
         place.host,
         coordinator,
-        logs or memory.path / "logs",
+        logs,
         os.getpid(),
         place.advertised_host,
     )
@@ -300,6 +306,19 @@ def _node(
         )
     finally:
         memory.remove()
+
+
+def _log_folder(named: Path | None, node: str) -> Path:
+    """The one that the user has named, or a new one."""
+    from spotlight.store.log_folder import log_base, new_log_folder
+
+    if named is not None:
+        _make_folder("--logs", named)
+        return named
+    try:
+        return new_log_folder(log_base(), node)
+    except (OSError, RuntimeError) as error:
+        raise UserError(f"--logs: {error}; give a folder that can be written") from error
 
 
 async def _serve_node(

@@ -107,7 +107,9 @@ def summary_table(summary: dict[str, Any]) -> RenderableType:
     speed = f", {pace:.1f} images/s in rollouts" if pace else ""
     table.add_row("samples", f"{number(summary['samples'])}{speed}")
     table.add_row(
-        "previews", f"{number(summary['previews'])}, {number(summary['previews_late'])} late"
+        "previews",
+        f"{number(summary['previews'])}, and {number(summary['previews_late'])} more that came too"
+        " late",
     )
     if gain := summary["exploration_gain"]:
         table.add_row(
@@ -209,7 +211,9 @@ def _mirrored(mirror: MirrorStatus) -> str:
         said = f"the run after {count(mirror.completed, 'iteration')}"
     if mirror.completed is not None and mirror.completed < mirror.committed:
         said += f", of {mirror.committed} that are committed"
-    return f"{said}; {count(mirror.failures, 'failed attempt')}" if mirror.failures else said
+    if not mirror.failures:
+        return said
+    return f"{said}; {count(mirror.failures, 'failed attempt')} since the coordinator started"
 
 
 def mirror_trouble(status: JobStatus) -> str:
@@ -272,17 +276,23 @@ def _does(worker: WorkerStatus) -> str:
 
 
 def _counters(status: JobStatus) -> Text:
-    said = [count(status.previews, "preview"), f"{number(status.discarded)} discarded"]
-    said += [
-        f"{number(amount)} {what}"
-        for amount, what in (
-            (status.late, "late"),
+    said = [
+        count(status.previews, "preview"),
+        *_those_that_are(
+            (status.previews_late, "more that came too late"),
+            (status.late_results, "late results"),
             (status.reissued, "re-issued"),
             (status.preemptions, "preempted"),
             (len(status.quarantined), "quarantined"),
-            (status.dead_letters, "dead letters"),
-        )
-        if amount
+        ),
     ]
     text = Text(", ".join(said), style="dim")
+    if since := _those_that_are(
+        (status.discarded, "samples discarded"), (status.dead_letters, "dead letters")
+    ):
+        text.append(f"\nsince the coordinator started: {', '.join(since)}")
     return text.append(f"\nrun folder {status.run_folder}") if status.run_folder else text
+
+
+def _those_that_are(*counts: tuple[int, str]) -> list[str]:
+    return [f"{number(amount)} {what}" for amount, what in counts if amount]

@@ -120,7 +120,8 @@ class ExplorationSpec(Section, frozen=True, kw_only=True):
     """`previous` explores while the reserved workers train, with the newest weights that exist
     then. `fresh` explores between publication and rollout, with the new weights and all workers,
     while nothing else runs; it is for comparison. If `preview_steps` then equals the steps of a
-    rollout, previews are the samples themselves, and no choice of seeds is better."""
+    rollout, previews are the samples themselves: the chosen ones are trained on, none is denoised
+    twice, and no choice of seeds is better."""
     candidates: int = 4
     """At most so many previews per kept seed. [previews]"""
     prompt_pool: int = 1

@@ -245,7 +245,7 @@ class JobSpec(Section, frozen=True, kw_only=True):
             rewards=self.rewards,
             measured_rewards=self.measured_rewards,
             drawn_again=tuple(
-                reward for reward in self.rewards if reward.noisy and self.exploration.reuse
+                reward for reward in self.rewards if reward.noisy and self.trains_on_previews
             ),
             threads=self.threads,
         )
@@ -272,9 +272,18 @@ class JobSpec(Section, frozen=True, kw_only=True):
         return tuple(reward.noisy for reward in self.rewards)
 
     @property
+    def trains_on_previews(self) -> bool:
+        """Whether the chosen previews are the samples: because the job says so, or because they are
+        made with the very weights, settings and steps of a rollout."""
+        exploration = self.exploration
+        explores_anew = exploration.mode != "none" and exploration.weights == "fresh"
+        are_samples = explores_anew and self.preview_steps == self.sampler.steps
+        return exploration.reuse or are_samples
+
+    @property
     def trained_on(self) -> tuple[RequestKind, ...]:
         """The kinds of requests whose samples may be trained on."""
-        return ("rollout", "preview") if self.exploration.reuse else ("rollout",)
+        return ("rollout", "preview") if self.trains_on_previews else ("rollout",)
 
     @property
     def preview_steps(self) -> int:

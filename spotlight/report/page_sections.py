@@ -166,7 +166,7 @@ def _preview_chart(run: RunHistory) -> Iterable[str]:
             float(one.iteration),
             (("explore", float(one.previews)), ("idle", float(one.previews_late))),
             f"iteration {one.iteration}\n{formatting.count(one.previews, 'preview')}, "
-            f"{one.previews_late} late",
+            f"{one.previews_late} too late",
         )
         for one in run.iterations
     ]

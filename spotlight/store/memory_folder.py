@@ -34,7 +34,7 @@ class MemoryFolder:
         lock = None
         while lock is None:  # another process may take it for a leftover before it is locked
             self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=base))
-            lock = _lock(self.path)
+            lock = lock_of_leftover(self.path)
         self._lock = lock
 
     def remove(self) -> None:
@@ -47,7 +47,7 @@ def remove_leftovers(base: Path | None = None) -> None:
     """Remove the folders whose owners are gone."""
     for folder in (base or default_base()).glob(f"{_PREFIX}*-*"):
         pid = folder.name.removeprefix(_PREFIX).partition("-")[0]
-        lock = _lock(folder) if pid.isdigit() else None
+        lock = lock_of_leftover(folder) if pid.isdigit() else None
         if lock is not None:
             shutil.rmtree(folder, ignore_errors=True)
             os.close(lock)
@@ -72,7 +72,7 @@ def usable_base(option: str, folder: Path | None) -> Path | None:
     return base
 
 
-def _lock(folder: Path) -> int | None:
+def lock_of_leftover(folder: Path) -> int | None:
     """A descriptor that holds the folder; None if somebody else does, or it is gone, or is not
     ours.
     """

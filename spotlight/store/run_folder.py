@@ -25,7 +25,8 @@ import msgspec
 from spotlight.errors import JobError, RunFolderError, UnreadableFile
 from spotlight.files import irregularity, read_text
 from spotlight.jobs import LARGEST_JOB_FILE, JobSpec, job_to_yaml, parse_job
-from spotlight.run_metrics import ValidationMetrics, decode_metrics
+from spotlight.run_events import RunEvent, decode_event
+from spotlight.run_metrics import IterationMetrics, ValidationMetrics, decode_metrics
 from spotlight.store.journal import Journal
 
 _FILES = (
@@ -36,6 +37,13 @@ _FILES = (
     "metrics.jsonl",
     "step-times.json",
 )
+
+
+class _EventName(msgspec.Struct, frozen=True):
+    event: str
+
+
+_EVENT = msgspec.json.Decoder(_EventName)
 
 
 class RunFolder:
@@ -88,9 +96,22 @@ class RunFolder:
             _drop_torn_line(path / "events.jsonl")
             return cls(path, saved_job, files), saved_job
 
-    def validations(self) -> list[ValidationMetrics]:
-        """Those in metrics.jsonl, in their order."""
-        return validations_of(self.path)
+    def metrics(self) -> list[IterationMetrics | ValidationMetrics]:
+        """The lines of metrics.jsonl, in their order."""
+        return _metrics_of(self.path)
+
+    def events(self, kinds: Collection[type[RunEvent]]) -> list[RunEvent]:
+        """Those of these kinds in events.jsonl, in their order. A line that cannot be read is left
+        out: the report names it."""
+        names = {str(kind.__struct_config__.tag) for kind in kinds}
+        with _explaining(self.path):
+            lines = _whole_lines(self.path / "events.jsonl")
+        found = []
+        for line in lines:
+            with suppress(msgspec.MsgspecError):
+                if _EVENT.decode(line).event in names:
+                    found.append(decode_event(line))
+        return found
 
     def rewind(self, completed: int, validated: Collection[int]) -> None:
         """Drop the metrics and checkpoints of later iterations, and other validations: they will be
@@ -232,11 +253,14 @@ def saved_iterations(run: Path) -> list[int]:
 
 def validations_of(run: Path) -> list[ValidationMetrics]:
     """The validations of a run folder that are on record so far, in their order."""
+    return [record for record in _metrics_of(run) if isinstance(record, ValidationMetrics)]
+
+
+def _metrics_of(run: Path) -> list[IterationMetrics | ValidationMetrics]:
     metrics = run / "metrics.jsonl"
     with _explaining(metrics), _decoding(metrics):
         lines = _whole_lines(metrics) if metrics.exists() else []
-        records = [decode_metrics(line) for line in lines]
-    return [record for record in records if isinstance(record, ValidationMetrics)]
+        return [decode_metrics(line) for line in lines]
 
 
 def read_config(path: Path) -> JobSpec:

@@ -99,9 +99,10 @@ def only_little_moved_weights_reuse_previews(run: Run) -> Iterable[str]:
         for request, *_ in train["samples"]:
             if not request.startswith("preview/"):
                 continue
-            if not run.scenario.job.exploration.reuse:
+            job = run.scenario.job
+            if not job.trains_on_previews:
                 yield f"{request} is trained on, though previews are not to be"
-            elif not may_reuse(drift):
+            elif job.exploration.reuse and not may_reuse(drift):
                 yield f"{request} is trained on after a drift of {drift}"
         drifts[train["after"]] = train["drift"]
 

@@ -88,7 +88,7 @@ class Depot:
         system = await self.cluster.system("coordinator")
         await system.spawn(lambda: self.runner, "runner")
         self.team = TrainerTeam(self.runner, self.spec, "job-1", 7, answer_limit_s=5.0)
-        self.record = JobRecord(RunRecord(self.folder), self.failures.append)
+        self.record = JobRecord(RunRecord(self.folder), "job", self.failures.append)
         self.journal = JobJournal(
             self.folder.journal, self.store.endpoint, lambda error: self.record.stop_for(error)
         )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import msgspec
 import pytest
 import torch
+from scipy import stats
 
 from benchmarks import ablations
 from benchmarks.ablation_losses import SharedNoise, StratifiedTimes
@@ -57,10 +59,14 @@ def test_whoever_does_not_arrive_counts_as_arriving_at_the_end() -> None:
 
 
 def test_the_interval_of_seeds_that_differ_holds_their_geometric_mean() -> None:
-    figures = compared([(line(1.0), line(2.0)), (line(1.0), line(1.0))], SCALE)
-    assert figures["speedup_50_low"] == 1.0
+    pairs = [(line(1.0), line(slope)) for slope in (2.0, 1.0, 2.0, 1.0)]
+    figures = compared(pairs, SCALE)
     assert figures["speedup_50"] == pytest.approx(2**0.5, abs=0.01)
-    assert figures["speedup_50_high"] == pytest.approx(2.0, abs=0.01)
+    # Of logarithms that are half ln 2 and half 0 the standard error is ln 2 / (2 sqrt(3)).
+    margin = stats.t.ppf(0.95, 3) * math.log(2) / (2 * math.sqrt(3))
+    assert math.log(figures["speedup_50_high"]) == pytest.approx(math.log(2) / 2 + margin, abs=0.02)
+    assert math.log(figures["speedup_50_low"]) == pytest.approx(math.log(2) / 2 - margin, abs=0.02)
+    assert "speedup_50_low" not in compared(pairs[:2], SCALE)
 
 
 def test_a_level_is_read_between_points() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from benchmarks.exploration.cases import PROFILES, PUBLISHED
+from benchmarks.exploration.cases import PROFILES, SOL_RL_SPLIT
 from benchmarks.exploration.rival_jobs import virtual_job
 from benchmarks.exploration.rivals import TASKS
 from benchmarks.virtual_testbed import RunFailed, main, run_on_testbed
@@ -31,7 +31,10 @@ def run(job: JobSpec) -> int:
     """The iterations that came of it."""
     with scratch_folder() as folder:
         made = run_on_testbed(
-            job, profile=load_profile(PROFILES[PUBLISHED]), numerics=Fingerprints(), folder=folder
+            job,
+            profile=load_profile(PROFILES[SOL_RL_SPLIT]),
+            numerics=Fingerprints(),
+            folder=folder,
         )
     return len(made.iterations)
 
@@ -74,7 +77,7 @@ def test_an_option_that_cannot_be_is_refused_in_one_line(
 
 
 def test_a_profile_without_rows_is_refused_in_one_line(tmp_path: Path) -> None:
-    text = PROFILES[PUBLISHED].read_text()
+    text = PROFILES[SOL_RL_SPLIT].read_text()
     profile = tmp_path / "no-rows.yaml"
     profile.write_text("".join(line for line in text.splitlines(True) if "rows: " not in line))
     command = [sys.executable, "-m", "benchmarks.virtual_testbed", "--quick", "--profile", profile]

@@ -44,8 +44,9 @@ def _status(**changes: Any) -> Any:
             _worker("reserved-0/0", "reserved", "rollout", "8 images of iteration 11"),
         ),
         "previews": 1204,
+        "previews_late": 31,
         "reissued": 8,
-        "late": 12,
+        "late_results": 12,
         "discarded": 0,
         "quarantined": (),
         "preemptions": 0,
@@ -78,10 +79,16 @@ def test_the_view_says_all_that_matters() -> None:
         "48 of 64 samples, 53.1 images/s",
         "version 11",
         "8 images of iteration 11",
-        "1,204 previews, 0 discarded, 12 late, 8 re-issued",
+        "1,204 previews, 31 more that came too late, 12 late results, 8 re-issued",
         "/runs/first-001",
     ):
         assert words in view, words
+
+
+def test_what_only_this_coordinator_counted_says_so() -> None:
+    view = " ".join(_drawn(render(_status(dead_letters=3))).split())
+    assert "since the coordinator started: 3 dead letters run folder /runs/first-001" in view
+    assert "discarded" not in view
 
 
 def test_the_view_fits_eighty_columns() -> None:
@@ -236,7 +243,7 @@ def test_the_summary_shows_the_figures_of_the_run() -> None:
         "strict 0.800 to 0.250 (not trained on)",
         "2 m 51 s for 40 iterations",
         "2,560, 51.2 images/s in rollouts",
-        "7,600, 110 late",
+        "7,600, and 110 more that came too late",
         "scoring 1 m 12 s of worker time (20%), also beside other states",
         "rewards of kept seeds spread 1.26 ± 0.07 times as wide as those of random seeds",
         "reserved time train 60%, rollout 30%, idle 10%",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import ssl
+import sys
 from pathlib import Path
 
 import pytest
@@ -61,6 +63,26 @@ def test_a_job_submitted_by_hand_runs_on_nodes_that_join_at_any_time(workplace: 
     wait_until(lambda: bool(events(run, "run_finished")), "the end of the job")
     assert len(metrics(run, "iteration")) == 2
     assert {event["node"] for event in events(run, "node_joined")} == {"first", "second"}
+
+
+def test_a_node_says_at_once_where_its_workers_log_and_leaves_it_there_when_it_is_killed(
+    workplace: Workplace,
+) -> None:
+    state = workplace.folder / "state"
+    script = Path(__file__).parents[2] / "bin" / "spotlight-node"
+    node = workplace.start(
+        sys.executable, script, "--coordinator", f"127.0.0.1:{free_port()}", "--name", "mine",
+        "--store", str(workplace.folder),
+        env={**os.environ, "XDG_STATE_HOME": str(state)},
+    )  # fmt: skip
+    assert node.stdout is not None
+    first = json.loads(node.stdout.readline())
+    logs = Path(first["worker_logs"])
+    assert (first["event"], logs.parent) == ("node_starts", state / "spotlight" / "logs")
+    wait_until((logs / "mine-0.log").exists, "the log of its worker")
+    node.kill()
+    node.wait()
+    assert (logs / "mine-0.log").exists()
 
 
 def free_port() -> int:

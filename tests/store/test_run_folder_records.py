@@ -10,6 +10,7 @@ import pytest
 from run_folder_kit import iteration, job, lines, reopened
 
 from spotlight.errors import RunFolderError
+from spotlight.run_events import LateResults, LeasesExpired
 from spotlight.store.run_folder import RunFolder
 
 
@@ -170,10 +171,25 @@ def test_a_line_that_does_not_fit_is_not_begun(path, folder):
     assert reopened(path)[1] == int(whole) - 1
 
 
-def test_the_scores_of_validations_are_read_back(path, folder):
-    folder.record_metrics(iteration(0))
+def test_metrics_are_read_back(path, folder):
+    folder.record_metrics({**iteration(0), "previews": 7})
     for version, score in ((0, 0.25), (5, 0.5)):
         folder.record_metrics({"kind": "validation", "weights_version": version, "score": score})
-    assert {v.weights_version: v.score for v in folder.validations()} == {0: 0.25, 5: 0.5}
+    first, *validations = folder.metrics()
+    assert (first.iteration, first.previews) == (0, 7)
+    assert {v.weights_version: v.score for v in validations} == {0: 0.25, 5: 0.5}
     folder.rewind(0, {0})
-    assert {v.weights_version: v.score for v in folder.validations()} == {0: 0.25}
+    assert [v.weights_version for v in folder.metrics()] == [0]
+
+
+def test_events_are_read_back_by_their_kinds_and_lines_that_cannot_be_read_are_left_out(folder):
+    for event in (
+        {"event": "late_results", "worker": "a/0", "lease": 7},
+        {"event": "of_another_version", "worker": "a/0"},
+        {"event": "late_results", "worker": 3},
+        {"event": "worker_state", "worker": "a/0", "state": "idle"},
+        {"event": "leases_expired", "items": 2},
+    ):
+        folder.record_event({"time_s": 1.0, **event})
+    found = folder.events((LateResults, LeasesExpired))
+    assert [event.fields() for event in found] == [{"worker": "a/0", "lease": 7}, {"items": 2}]

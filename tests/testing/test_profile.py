@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from benchmarks.exploration.rival_jobs import virtual_job
-from benchmarks.virtual_testbed import PUBLISHED
+from benchmarks.virtual_testbed import SOL_RL_SPLIT
 from spotlight.errors import UserError
 from spotlight.jobs import JobSpec
 from spotlight.testing.profile import load_profile
 
 REPLAYED = {"training.loss": "flow_grpo", "sampler.kind": "cps", "sampler.micro_batch": 4}
-EVEN = PUBLISHED.with_name("even-split.yaml")
+EVEN = SOL_RL_SPLIT.with_name("even-split.yaml")
 
 
 def plain(changes: Mapping[str, Any] | None = None) -> JobSpec:
@@ -24,7 +24,7 @@ def plain(changes: Mapping[str, Any] | None = None) -> JobSpec:
     return virtual_job("ocr", "rollouts", 0, {**untuned, **(changes or {})})
 
 
-@pytest.mark.parametrize(("path", "share"), [(PUBLISHED, 0.85), (EVEN, 0.47)])
+@pytest.mark.parametrize(("path", "share"), [(SOL_RL_SPLIT, 0.85), (EVEN, 0.47)])
 def test_training_is_the_share_of_a_plain_iteration_that_the_split_says(
     path: Path, share: float
 ) -> None:
@@ -47,17 +47,17 @@ def test_training_is_the_share_of_a_plain_iteration_that_the_split_says(
     ],
 )
 def test_training_takes_time_by_the_rows_of_a_sample(changes: dict[str, Any], rows: int) -> None:
-    timings = load_profile(PUBLISHED).times(plain(changes))
+    timings = load_profile(SOL_RL_SPLIT).times(plain(changes))
     assert timings.train_sample_s == pytest.approx(240 / 384 * rows)
 
 
 def test_rollouts_take_time_by_their_steps() -> None:
-    steps = [load_profile(PUBLISHED).times(plain({"sampler.steps": n})).step_s for n in (4, 8)]
+    steps = [load_profile(SOL_RL_SPLIT).times(plain({"sampler.steps": n})).step_s for n in (4, 8)]
     assert steps[0] == steps[1] == pytest.approx(113 * 4 / (48 * 8) * plain().sampler.micro_batch)
 
 
 def test_the_published_split_holds_on_the_gpus_that_it_is_for() -> None:
-    profile = load_profile(PUBLISHED)
+    profile = load_profile(SOL_RL_SPLIT)
     job = plain()
     timings = profile.times(job)
     micro_batches = profile.samples / job.sampler.micro_batch
@@ -88,7 +88,7 @@ def test_a_profile_that_is_wrong_is_refused_with_its_name(
     tmp_path: Path, before: str, after: str, complaint: str
 ) -> None:
     path = tmp_path / "profile.yaml"
-    path.write_text(PUBLISHED.read_text().replace(before, after))
+    path.write_text(SOL_RL_SPLIT.read_text().replace(before, after))
     with pytest.raises(UserError, match=rf"profile\.yaml: .*{complaint}") as refused:
         load_profile(path)
     assert "\n" not in str(refused.value)

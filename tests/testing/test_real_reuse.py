@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from benchmarks.exploration.rival_jobs import virtual_job
-from benchmarks.virtual_testbed import PUBLISHED, run_on_testbed
+from benchmarks.virtual_testbed import SOL_RL_SPLIT, run_on_testbed
 from spotlight.jobs import JobSpec
 from spotlight.testing.chaos import scratch_folder
 from spotlight.testing.fingerprints import Row
@@ -61,7 +61,7 @@ def test_a_job_with_flow_grpo_trains_on_its_previews() -> None:
     job = virtual_job("ocr", "spotlight", 0, changes)
     numerics = Watched(job)
     with scratch_folder() as folder:
-        run_on_testbed(job, profile=load_profile(PUBLISHED), numerics=numerics, folder=folder)
+        run_on_testbed(job, profile=load_profile(SOL_RL_SPLIT), numerics=numerics, folder=folder)
 
     assert len(numerics.trained_on) == ITERATIONS
     before = ""

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import testbed_figures
 from benchmarks.exploration.rival_jobs import virtual_job
-from benchmarks.virtual_testbed import PUBLISHED, RunFailed, preemption, run_on_testbed
+from benchmarks.virtual_testbed import SOL_RL_SPLIT, RunFailed, preemption, run_on_testbed
 from spotlight.jobs import JobSpec
 from spotlight.testing.chaos import scratch_folder
 from spotlight.testing.numerics import Fingerprints
@@ -35,7 +35,7 @@ QUICK = {"validation.seeds": 1, "sampler.steps": 2, "training.nft_times": 1}
 
 
 def run(job: JobSpec, **options: Any) -> testbed_figures.TestbedRun:
-    options = {"numerics": Fingerprints(), "profile": load_profile(PUBLISHED), **options}
+    options = {"numerics": Fingerprints(), "profile": load_profile(SOL_RL_SPLIT), **options}
     with scratch_folder() as folder:
         return run_on_testbed(job, folder=folder, **options)
 
@@ -58,7 +58,7 @@ def test_exploration_fills_the_time_of_training_and_delays_nothing() -> None:
 
 
 def test_weights_that_are_published_beside_training_delay_nothing() -> None:
-    slowly = msgspec.structs.replace(load_profile(PUBLISHED), publish_s=30.0)
+    slowly = msgspec.structs.replace(load_profile(SOL_RL_SPLIT), publish_s=30.0)
     assert run(small("spotlight", 4), profile=slowly).totals.delay_s == 0.0
 
 
@@ -93,7 +93,7 @@ def test_a_run_ends_when_three_validations_are_at_the_target() -> None:
 
 def test_weights_that_were_trained_but_not_published_do_not_count() -> None:
     at_once = {"train_s": 0.1, "rollout_s": 0.1, "score_s": 0.0, "publish_s": 20.0}
-    quick = msgspec.structs.replace(load_profile(PUBLISHED), **at_once)
+    quick = msgspec.structs.replace(load_profile(SOL_RL_SPLIT), **at_once)
     job = small("rollouts", 40, **FEW, **{"validation.every": 1})
     points = run(job, target=0.0, profile=quick).validation
     assert [point.version for point in points] == list(range(len(points)))

@@ -164,7 +164,8 @@ class Coordinator(Actor):
                 log.info("node_joined", node=message.node, pool=message.pool)
             if self._runner is not None:
                 self.tell(self._runner.ref, message)
-        elif known is not None and not known.left:
+        elif known is None or not known.left:
+            log.info("node_left", node=message.node)
             self._lose_node(message.node, "left after a notice", announced=True)
         return self._plans.answer(message)
 
@@ -186,13 +187,14 @@ class Coordinator(Actor):
             self._runner = None
             self._plans.end_job()
             self._running.unlink(missing_ok=True)
+            log.error("job_runner_ended", job=self._status.job, reason=message.reason)
             reason = f"the job runner {message.reason}; see the coordinator's log"
             self._status = msgspec.structs.replace(self._status, outcome="failed", reason=reason)
             return
         self._plans.forget(message.ref)
         for name in [n for n, node in self._nodes.items() if node.scheduler == message.ref]:
             node = self._nodes.pop(name)
-            log.warning("node_lost", node=name, reason=message.reason)
+            (log.info if node.left else log.warning)("node_lost", node=name, reason=message.reason)
             if not node.left:
                 announced = node.notice is not None
                 self._lose_node(name, message.reason, announced=announced)
@@ -218,6 +220,7 @@ class Coordinator(Actor):
                 folder = RunFolder.create(submission.run_folder, submission.job)
             return await self._begin(folder, submission, came_back=False)
         except UserError as error:
+            log.info("job_refused", job=message.job.name, reason=str(error))
             return JobRefused(str(error))
         except Exception as error:  # whatever is wrong with a job, it ends no coordinator
             log.error("job_not_started", error=repr(error), exc_info=error)
@@ -249,6 +252,7 @@ class Coordinator(Actor):
             folder = SessionFolder.create(self._runs, saved)
             return (await self._begin_session(folder, files, came_back=False)).began
         except UserError as error:
+            log.info("session_refused", user=str(message.user), reason=str(error))
             return SessionRefused(str(error))
         except Exception as error:  # whatever is wrong with a session, it ends no coordinator
             log.error("session_not_started", error=repr(error), exc_info=error)
@@ -307,6 +311,9 @@ class Coordinator(Actor):
         name = submission.job.name
         identity = identify(folder.journal, name, self._rng)
         start = RunnerStart(name, f"job-{identity.job_id}", folder.path, identity.token)
+        log.info(
+            "job_goes_on" if came_back else "job_accepted", job=name, run_folder=str(folder.path)
+        )
         make = partial(make_job_runner, folder, submission, identity.job_id, came_back=came_back)
         await self._install(start, folder.close, make)
         return JobAccepted(identity.job_id, str(folder.path))
@@ -316,6 +323,11 @@ class Coordinator(Actor):
     ) -> SessionRunner:
         name = f"session-{folder.saved.session}"
         start = RunnerStart(name, name, folder.path, folder.saved.token)
+        log.info(
+            "session_goes_on" if came_back else "session_began",
+            job=name,
+            user=str(folder.saved.user),
+        )
         make = partial(make_session_runner, folder, files, came_back=came_back)
         return await self._install(start, folder.close, make)
 

@@ -115,7 +115,6 @@ class Dispatcher(Actor):
     @handles(LeaseFailed, only=_from_its_leader)
     async def on_lease_failed(self, message: LeaseFailed) -> None:
         """A batch could not be done there: try elsewhere, or give up; never a reward."""
-        log.warning("lease_failed", worker=message.worker, error=message.error, what=message.what)
         who = message.worker, message.epoch, message.lease
         failure = message.error, message.what, message.failed
         self.queue.carry_out(self._table.fail(*who, *failure, self._now()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from spotlight.policies.exploration.choice_worth import ChoiceWorth
 from spotlight.policies.exploration.reward_spread import Knowledge
 from spotlight.types import Record
 
@@ -56,3 +57,5 @@ class Explored(Record, frozen=True, tag=True):
     scale: tuple[float, ...] = ()
     """What each reward of a preview was multiplied with before they were summed; empty where
     nothing was previewed."""
+    worth: ChoiceWorth = ChoiceWorth()
+    """What the rewards of these previews tell of the worth of a choice."""

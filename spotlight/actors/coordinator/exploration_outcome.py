@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from spotlight.actors.coordinator.exploration import ExplorationPlan, Explored
 from spotlight.jobs import JobSpec
+from spotlight.policies.exploration.choice_worth import choice_worth
 from spotlight.policies.exploration.fidelity import contrast_at_random, contrast_of_any, draw_probes
 from spotlight.policies.exploration.planners import SeedChoice, derived_seed
 from spotlight.policies.exploration.reward_scales import combined, reward_scale
@@ -70,6 +71,7 @@ def outcome(
         tuple(reused) if reuses else (),
         later,
         tuple(scale) if any(groups) else (),
+        choice_worth([[*group.values()] for group in values], job.group_size),
     )
 
 

@@ -12,7 +12,7 @@ from spotlight.actors.coordinator.backlog_shares import BacklogShares
 from spotlight.actors.coordinator.explorer import Explorer, Orders
 from spotlight.actors.coordinator.job_phase import JobPhase
 from spotlight.actors.coordinator.job_progress import JobProgress
-from spotlight.actors.coordinator.request_plans import TrainingPrompts
+from spotlight.actors.coordinator.request_plans import TrainingPrompts, explored_version
 from spotlight.actors.coordinator.request_queue import RequestQueue
 from spotlight.jobs import JobSpec
 from spotlight.policies.exploration.reuse import MOST_DRIFT, NONE, may_reuse, patience
@@ -58,8 +58,6 @@ class ExplorationPhase:
         self._explorer = Explorer(job, groups=requests.free_groups)
         self._unused: tuple[str, ...] = ()
         """Previews that nobody needs once the choice is on record."""
-        self.previews = 0
-        """Scored ones, of all iterations."""
 
     def begin(self, iteration: int) -> None:
         """Begin to explore for an iteration."""
@@ -71,7 +69,7 @@ class ExplorationPhase:
         window_s = max(0.0, window_s)
         progress.metrics.window_s = window_s if window_s < math.inf else None
         prompts = self._prompts.of(iteration)
-        version = iteration if self._job.exploration.weights == "fresh" else iteration - 1
+        version = explored_version(self._job, iteration)
         plan = progress.exploration.plan(iteration, version, prompts, window_s)
         progress.metrics.exploration_share = plan.share
         withdrawn = self._requests.withdraw("preview")  # of the iteration that is trained, if any
@@ -80,7 +78,7 @@ class ExplorationPhase:
     def end(self, iteration: int) -> None:
         """Choose now, or when the fixed budget is spent; where previews are trained on, as soon as
         it does not pay any more to wait for those in work."""
-        reuses = self._job.exploration.reuse and self._may_reuse(iteration)
+        reuses = self._job.trains_on_previews and self._may_reuse(iteration)
         waits, withdrawn = NONE, list[Request]()
         if reuses and self._job.exploration.budget == "window":
             withdrawn = self._requests.withdraw("preview")
@@ -91,6 +89,7 @@ class ExplorationPhase:
                     self._explorer.scored,
                     self._requests.arrivals("preview", iteration),
                     self._phase.seconds,
+                    self._progress.exploration.worth,
                 )
         orders = self._explorer.stop(
             iteration,
@@ -114,7 +113,6 @@ class ExplorationPhase:
         self._requests.expect_previews(self._explorer.unsubmitted)
         for kind in orders.cancel:
             self._requests.cancel(kind)
-        self.previews += explored.previews - self._progress.exploration.latest.previews
         self._progress.settle(explored)
         if not self._phase.over:  # otherwise nothing is settled
             self._requests.release(orders.unused)
@@ -136,13 +134,15 @@ class ExplorationPhase:
     def release(self) -> None:
         """The seeds that were chosen last are on record: previews are used up, but for those that
         are trained on."""
-        if self._job.exploration.reuse:
+        if self._job.trains_on_previews:
             self._requests.release(self._unused)
         else:
             self._requests.forget("preview", self._progress.exploration.latest.iteration)
 
     def _may_reuse(self, iteration: int) -> bool:
-        """Says so if not."""
+        """Says so if not. Previews of the newest weights are not older than any sample."""
+        if self._job.exploration.weights == "fresh":
+            return True
         drift = self._progress.training.get("drift")
         allowed = may_reuse(drift)
         if not allowed:
@@ -160,7 +160,6 @@ class ExplorationPhase:
         if orders.explored is not None:
             explored, self._unused = orders.explored, orders.unused
             self._progress.exploration.accept(explored)
-            self.previews += explored.previews
             wanted = [group for group, seeds in enumerate(explored.seeds) if seeds]
             self._explored(explored.iteration, set(wanted) == set(explored.reused))
 

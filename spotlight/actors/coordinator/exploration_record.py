@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from spotlight.actors.coordinator.exploration import ExplorationPlan, Explored
 from spotlight.actors.coordinator.job_journal import SavedProgress
 from spotlight.jobs import JobSpec
+from spotlight.policies.exploration.choice_worth import ChoiceWorth
 from spotlight.policies.exploration.fidelity import (
     Agreement,
     Gain,
@@ -53,9 +54,18 @@ class ExplorationRecord:
         """Of the iteration."""
         self.agreement: Agreement = progress.agreement
         self.gain: Gain = progress.gain
+        self.worth_before: ChoiceWorth = progress.worth
+        """What a choice among previews was worth, as far as was told before the latest one."""
+
+    @property
+    def worth(self) -> ChoiceWorth:
+        """The same with the latest one."""
+        return self.worth_before.faded() + self.latest.worth
 
     def accept(self, explored: Explored) -> None:
-        """The seeds of the next iteration are chosen."""
+        """The seeds of the next iteration are chosen, or some of them once more."""
+        if explored.iteration != self.latest.iteration:
+            self.worth_before = self.worth
         self.latest = explored
         self._prompts_known |= explored.knowledge.prompts
         self._categories_known |= explored.knowledge.categories

@@ -22,6 +22,7 @@ from spotlight.actors.coordinator.roster import Rank
 from spotlight.actors.protocol import StateParts, WeightsOffer
 from spotlight.errors import JournalError
 from spotlight.policies.dispatch.rows import SavedRow
+from spotlight.policies.exploration.choice_worth import ChoiceWorth
 from spotlight.policies.exploration.fidelity import Agreement, Gain
 from spotlight.policies.exploration.prompt_population import Population
 from spotlight.policies.exploration.reward_spread import Evidence, Knowledge
@@ -56,6 +57,8 @@ class SavedProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of previews and fresh rewards, as far as probes have shown it."""
     gain: Gain = Gain()
     """What kept seeds promised and brought."""
+    worth: ChoiceWorth = ChoiceWorth()
+    """Of a choice among previews, as far as was told before `explored`."""
     flat_iterations: int = 0
     """So many iterations in a row, up to this one, had nothing but equal rewards."""
 

@@ -123,7 +123,7 @@ class JobParts:
         self.callbacks = CallbackThread(named_trackers(tracked), on.stop)
         run = RunRecord(folder, self.callbacks)
         self.phase = JobPhase(run.time_s)
-        self.record = JobRecord(run, on.fail)
+        self.record = JobRecord(run, job.name, on.fail)
         event = self.record.event
         self.journal = JobJournal(folder.journal, store.endpoint, self.record.stop_for)
         self.mirroring = Mirroring(

@@ -79,6 +79,15 @@ class JobProgress:
         return tuple(version for version in due if version not in self.saved.validated)
 
     @property
+    def previews(self) -> tuple[int, int]:
+        """So far, those that counted and those that came too late: of the iterations on record, and
+        of the one that is under way. The journal has them, so a kill takes none back."""
+        explored = self.saved.explored
+        by_iteration = {explored.iteration: (explored.previews, explored.late)}
+        counted, late = zip(*(by_iteration | self._record.run.previews).values(), strict=True)
+        return sum(counted), sum(late)
+
+    @property
     def committed(self) -> int:
         """Iterations in the checkpoint that lost trainers begin again from."""
         checkpoint = self._journal.checkpoint()
@@ -145,11 +154,12 @@ class JobProgress:
             training_seconds=self.window.durations,
             agreement=exploration.agreement,
             gain=exploration.gain,
+            worth=exploration.worth_before,
             flat_iterations=self.flat_iterations,
         )
         self.metrics.scoring_s = scoring_s
         write, run = self._record.write, self._record.run
-        write(lambda: run.iteration(self.metrics, self.training))
+        self._record.iteration(self.metrics, self.training)
         write(lambda: run.save_step_times(step_times))
         write(run.sync)
         self._save()

@@ -4,13 +4,16 @@ nothing is written after it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
+from spotlight.actors.coordinator.event_log import EventLog
+from spotlight.actors.coordinator.measures import Picture
 from spotlight.actors.coordinator.run_record import RunRecord
 from spotlight.errors import RunFolderError
 from spotlight.run_events import RunEvent
+from spotlight.run_metrics import IterationMetrics, ValidationMetrics
 
 log = structlog.get_logger(__name__)
 
@@ -20,11 +23,13 @@ class JobRecord:
 
     Args:
         run: what is written to.
+        job: its name, for the log.
         fail: ends the job with a reason.
     """
 
-    def __init__(self, run: RunRecord, fail: Callable[[str], None]) -> None:
+    def __init__(self, run: RunRecord, job: str, fail: Callable[[str], None]) -> None:
         self.run = run
+        self._log = EventLog(job)
         self._fail = fail
         self._unwritable = False
 
@@ -38,8 +43,19 @@ class JobRecord:
             self.stop_for(error)
 
     def event(self, event: RunEvent) -> None:
-        """Append to events.jsonl."""
+        """Append to events.jsonl, and tell the log if people want to know."""
+        self._log.event(event)
         self.write(lambda: self.run.event(event))
+
+    def iteration(self, metrics: IterationMetrics, training: Mapping[str, float]) -> None:
+        """An iteration is done; `training` are the metrics of its update."""
+        self.write(lambda: self.run.iteration(metrics, training))
+        self._log.iteration(metrics, self.run.time_s())
+
+    def validation(self, metrics: ValidationMetrics, pictures: Sequence[Picture]) -> None:
+        """A weights version is validated."""
+        self.write(lambda: self.run.validation(metrics, pictures))
+        self._log.validation(metrics, self.run.time_s())
 
     def stop_for(self, error: RunFolderError) -> None:
         """Something could not be written."""

@@ -247,7 +247,7 @@ class JobRunner(Actor):
         async def lose() -> None:
             parts = self._parts
             parts.membership.leave(name, reason, announced=announced)
-            parts.watch.out_of_reach(name, reason)
+            parts.watch.out_of_reach(name, reason, announced=announced)
             parts.briefing.node_gone(name)
 
         self.call_in_turn(lose, lane="system")  # in order with what nodes report

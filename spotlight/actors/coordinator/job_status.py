@@ -11,7 +11,8 @@ _STATUS_LINES_PER_S = 2000
 
 def status_of(parts: JobParts, completed: int, dead_letters: int) -> JobStatus:
     """How the job is after so many iterations."""
-    phase, metrics, counters = parts.phase, parts.progress.metrics, parts.table.counters
+    phase, metrics, run = parts.phase, parts.progress.metrics, parts.record.run
+    previews, previews_late = parts.progress.previews
     rollout = parts.rollouts.rollout
     rolls_out = phase.name == "rollout"
     made = rollout.finished - rollout.restored - metrics.samples_reused
@@ -22,23 +23,24 @@ def status_of(parts: JobParts, completed: int, dead_letters: int) -> JobStatus:
         iteration=completed,
         iterations=parts.job.iterations,
         weights_version=parts.publications.newest,
-        elapsed_s=parts.record.run.time_s(),
+        elapsed_s=run.time_s(),
         done=rollout.finished if rolls_out else 0,
         wanted=parts.job.samples_per_iteration if rolls_out else 0,
         images_per_s=made / seconds if seconds else 0.0,
         reward_mean=metrics.reward_mean if metrics.samples else None,
-        validation=tuple(parts.validations.scores),
+        validation=tuple((one.time_s, one.score) for one in run.validations),
         workers=parts.ledger.statuses(parts.table.groups.of),
-        previews=parts.exploration.previews,
-        reissued=counters.reissued,
-        late=counters.late,
+        previews=previews,
+        previews_late=previews_late,
+        reissued=run.tally.reissued,
+        late_results=run.tally.late_results,
         discarded=parts.rollouts.discarded,
-        quarantined=tuple(counters.quarantined),
-        preemptions=parts.membership.preemptions,
+        quarantined=tuple(run.tally.quarantined),
+        preemptions=run.tally.preemptions,
         dead_letters=dead_letters,
         outcome=phase.outcome,
         reason=phase.reason,
-        run_folder=str(parts.record.run.path),
+        run_folder=str(run.path),
         note=parts.watch.note(),
         mirror=parts.mirroring.status,
         troubles=tuple(map(describe, parts.troubles.all)),

@@ -10,13 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import msgspec
-import structlog
 
 from spotlight.actors.protocol import WorkerRefs, WorkerReport, WorkerStatus
 from spotlight.actors.runtime import ActorRef
 from spotlight.run_events import RunEvent, WorkerCannotServe, WorkerStateBegan
-
-log = structlog.get_logger(__name__)
 
 
 class Ledger:
@@ -71,9 +68,7 @@ class Ledger:
             return
         self._enter(msgspec.structs.replace(known, state=report.state, detail=report.detail))
         if report.cannot_serve and self._problems.get(report.worker) != report.cannot_serve:
-            problem = WorkerCannotServe(worker=report.worker, reason=report.cannot_serve)
-            log.error(problem.name, **problem.fields())
-            self._record(problem)
+            self._record(WorkerCannotServe(worker=report.worker, reason=report.cannot_serve))
         self._problems[report.worker] = report.cannot_serve
         if report.ends:
             self._ending.add(report.worker)

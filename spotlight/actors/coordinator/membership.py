@@ -54,8 +54,6 @@ class NodeMembership:
         self._backoff = JoinBackoff(timings)
         self._must_wait: set[str] = set()
         """Nodes that come and go too often to join now."""
-        self.preemptions = 0
-        """Nodes that had notice, or were lost without."""
 
     def may_join(self, node: NodeReport) -> bool:
         """Whether a node may join now; one that keeps coming and going must wait."""
@@ -99,7 +97,6 @@ class NodeMembership:
             self._event(NoticeWithdrawn(node=node.node))
         elif node.notice is not None and node.node not in leaving:
             leaving.add(node.node)
-            self.preemptions += 1
             source, lead_s = node.notice.source, node.notice.lead_s
             self._event(NoticeReceived(node=node.node, source=source, lead_s=lead_s))
         elif node.notice is None or not has_news:
@@ -112,13 +109,11 @@ class NodeMembership:
         """A node is gone; `announced`: it had notice, and left."""
         if announced:
             self._store.revoke(name)
-        had_notice = name in self._roster.leaving
         node = self._roster.leave(name)
         if node is None:
             return
         self._backoff.left(name, self._now())
         self._event(NodeLost(node=name, pool=node.pool, reason=reason))
-        self.preemptions += not had_notice
         names = tuple(worker.worker for worker in node.workers)
         self._ledger.remove(names)
         self._requests.remove_workers(names, reason, announced=announced)

@@ -167,7 +167,6 @@ class Mirroring:
         retry_s = self._schedule.failed(self._now())
         failures = self._schedule.failures
         self._change(failures=failures, problem=str(error))
-        log.warning("mirror_failed", failures=failures, reason=str(error))
         self._event(
             MirrorFailed(iteration=completed, failures=failures, retry_s=retry_s, reason=str(error))
         )

@@ -129,12 +129,17 @@ def rollout_requests(
     )
 
 
-def preview_of(rollout: Request) -> Request:
-    """The preview that may take a rollout's place: the same, with the weights before."""
+def explored_version(job: JobSpec, iteration: int) -> int:
+    """The weights with which the candidates of an iteration are previewed."""
+    return iteration if job.exploration.weights == "fresh" else iteration - 1
+
+
+def preview_of(job: JobSpec, rollout: Request) -> Request:
+    """The preview that may take a rollout's place: the same, perhaps with the weights before."""
     return request_of(
         "preview",
         rollout.iteration,
-        rollout.weights_version - 1,
+        explored_version(job, rollout.iteration),
         rollout.group,
         rollout.prompt,
         rollout.seed,

@@ -283,7 +283,6 @@ class RequestQueue:
             case DeleteBundle(bundle):
                 self._discard(bundle)
             case RecordEvent(event):
-                log.warning(event.name, **event.fields())
                 self._record(event)
             case _Reply(waiting, receipt):
                 failpoints.reach("dispatcher.before_ack")

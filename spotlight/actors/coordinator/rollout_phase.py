@@ -108,10 +108,11 @@ class RolloutPhase:
     def _reused(self, iteration: int, rollouts: Sequence[Request]) -> list[Result]:
         """The previews that are trained on: of each prompt group all of them, or none if one is not
         there any more."""
-        if not self._job.exploration.reuse:
+        if not self._job.trains_on_previews:
             return []
         groups = set(self._progress.exploration.latest.reused)
-        chosen = [preview_of(request) for request in rollouts if request.group in groups]
+        wanted = (request for request in rollouts if request.group in groups)
+        chosen = [preview_of(self._job, request) for request in wanted]
         results = self._requests.previewed(iteration, chosen)
         lost = {
             request.group for request, result in zip(chosen, results, strict=True) if result is None

@@ -23,6 +23,7 @@ from spotlight.policies.checkpoint_retention import (
     kept_checkpoints,
     scores_of,
 )
+from spotlight.policies.run_tally import COUNTED, RunTally
 from spotlight.policies.step_times import StepTimes
 from spotlight.run_events import RunEvent, encode_event
 from spotlight.run_metrics import (
@@ -49,8 +50,19 @@ class RunRecord:
         self._tell = callbacks.put if callbacks is not None else _to_nobody
         self._loop = asyncio.get_running_loop()
         self._offset_s = folder.last_time_s() - self._loop.time()
-        self.validations = folder.validations()
+        self.tally = RunTally()
+        """Of all events of the run, those of earlier coordinators included."""
+        for event in folder.events(COUNTED):
+            self.tally.note(event)
+        self._read_metrics()
+
+    def _read_metrics(self) -> None:
+        records = self._folder.metrics()
+        self.validations = [one for one in records if isinstance(one, ValidationMetrics)]
         """Those that are on record, in their order."""
+        iterations = [one for one in records if isinstance(one, IterationMetrics)]
+        self.previews = {one.iteration: (one.previews, one.previews_late) for one in iterations}
+        """Of each iteration on record, those that counted and those that came too late."""
 
     @property
     def path(self) -> Path:
@@ -67,6 +79,7 @@ class RunRecord:
 
     def event(self, event: RunEvent) -> None:
         """Append to events.jsonl."""
+        self.tally.note(event)
         time_s = round(self.time_s(), 4)
         self._folder.record_event(encode_event(event, time_s))
         self._tell(msgspec.structs.replace(event, time_s=time_s))
@@ -77,6 +90,7 @@ class RunRecord:
         seconds = metrics.rollout_s
         metrics.images_per_s = metrics.rolled_out / seconds if seconds else 0.0
         self._append_metrics(metrics, training)
+        self.previews[metrics.iteration] = metrics.previews, metrics.previews_late
         self._tell(IterationRecord(*with_update(metrics, training)))
 
     def validation(self, metrics: ValidationMetrics, pictures: Sequence[Picture]) -> None:
@@ -113,7 +127,7 @@ class RunRecord:
     def rewind(self, completed: int, validated: Collection[int]) -> None:
         """The run goes on after so many iterations, with these versions validated."""
         self._folder.rewind(completed, validated)
-        self.validations = self._folder.validations()
+        self._read_metrics()
 
     def sync(self) -> None:
         """Make what was recorded so far durable."""

@@ -25,7 +25,7 @@ def fleet_of(parts: SessionParts, now: float) -> Fleet:
         samples=totals.samples,
         previews=totals.previews,
         resumed=totals.resumed,
-        reissued=parts.table.counters.reissued,
+        reissued=parts.tally.reissued,
         failed=totals.failed,
         pools=parts.times.use(now),
     )
@@ -39,9 +39,11 @@ def session_status(
     *,
     outcome: Outcome,
     reason: str,
+    came_back: bool,
 ) -> JobStatus:
-    """How the session is; it has no iterations."""
-    totals, counters = parts.groups.totals, parts.table.counters
+    """How the session is; it has no iterations. `came_back`: an earlier coordinator began with it,
+    and nobody knows what that one counted."""
+    totals, tally = parts.groups.totals, parts.tally
     return JobStatus(
         job=name,
         phase="finished" if outcome else "session",
@@ -51,13 +53,14 @@ def session_status(
         wanted=totals.samples + parts.groups.open_requests,
         workers=parts.ledger.statuses(parts.table.groups.of),
         previews=totals.previews,
-        reissued=counters.reissued,
-        late=counters.late,
-        quarantined=tuple(counters.quarantined),
-        preemptions=parts.membership.preemptions,
+        reissued=tally.reissued,
+        late_results=tally.late_results,
+        quarantined=tuple(tally.quarantined),
+        preemptions=tally.preemptions,
         dead_letters=dead_letters,
         outcome=outcome,
         reason=reason,
+        note="counts are since the coordinator came back" if came_back else "",
         troubles=tuple(map(describe, parts.troubles.all)),
     )
 

@@ -9,10 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import get_args
 
-import structlog
-
 from spotlight.actors.coordinator.backlog_shares import BacklogShares
 from spotlight.actors.coordinator.dispatcher import Dispatcher
+from spotlight.actors.coordinator.event_log import EventLog
 from spotlight.actors.coordinator.job_journal import JobJournal
 from spotlight.actors.coordinator.ledger import Ledger
 from spotlight.actors.coordinator.membership import NodeMembership
@@ -32,13 +31,12 @@ from spotlight.errors import JournalError
 from spotlight.jobs import ScoringSpec
 from spotlight.policies.dispatch.pace import Pace
 from spotlight.policies.dispatch.table import RequestTable
+from spotlight.policies.run_tally import RunTally
 from spotlight.policies.step_times import StepTimes
 from spotlight.run_events import RunEvent, WorkerStateBegan
 from spotlight.timings import Timings
 from spotlight.transport.tensors import ArtifactStore
 from spotlight.types import RequestKind
-
-log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -77,6 +75,9 @@ class SessionParts:
     ) -> None:
         saved, store, timings = setup.folder.saved, setup.store, setup.timings
         self.groups = SessionGroups()
+        self.tally = RunTally()
+        """Of what happened since this coordinator began with the session."""
+        self._log = EventLog(f"session-{saved.session}")
         self.times = WorkerTimes()
         self.pace = RecentPace(self._now())
         self.journal = JobJournal(setup.folder.journal, store.endpoint, fail)
@@ -138,10 +139,10 @@ class SessionParts:
 
     def _note(self, event: RunEvent) -> None:
         """There is no run folder to write it to."""
+        self.tally.note(event)
+        self._log.event(event)
         if isinstance(event, WorkerStateBegan):
             self.times.note(event, self._now())
-        else:
-            log.info(event.name, **event.fields())
 
     @staticmethod
     def _now() -> float:

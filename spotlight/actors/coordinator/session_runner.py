@@ -196,6 +196,7 @@ class SessionRunner(Actor):
         if self.ended is not None:
             return
         self.ended = self._status(outcome, reason)
+        log.info("session_ended", job=self.ended.job, outcome=outcome, reason=reason)
         self._parts.briefing.end_job()
         self._on_end(self.ended)
 
@@ -223,6 +224,7 @@ class SessionRunner(Actor):
             len(self.system.dead_letters),
             outcome=outcome,
             reason=reason,
+            came_back=self._setup.came_back,
         )
 
     # --- nodes ---

@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import msgspec
-import structlog
 
 from spotlight.actors.coordinator.job_journal import JobJournal
 from spotlight.actors.coordinator.job_journal import Trainers as SavedTrainers
@@ -26,8 +25,6 @@ from spotlight.errors import TransferFailed
 from spotlight.policies.resume import ResumePoint, resume_point
 from spotlight.policies.trainer_ranks import MOST_RECOVERIES, next_recovery
 from spotlight.run_events import TrainersBuilt, TrainersLost
-
-log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -173,7 +170,6 @@ class TrainerRecovery:
             )
         number, completed = recovery
         lost = TrainersLost(reason=problem, recovery=number, goes_on_from=completed)
-        log.warning(lost.name, **lost.fields())
         self._record.event(lost)
         self._write(SavedTrainers(last_recovery=recovery))
         self._watch.former = ()

@@ -48,6 +48,8 @@ class TrainerWatch:
         self._event = event
         self._lost = lost
         self._watch = RankWatch(patience_s)
+        self._left: dict[str, bool] = {}
+        """Nodes that are not there, and whether that was announced."""
         self.former = former
         self._watch.lose_sight(_epochs(former), self._now())
 
@@ -62,6 +64,7 @@ class TrainerWatch:
 
     def joined(self, node: NodeReport) -> None:
         """A node is there, with those of its ranks that are."""
+        self._left.pop(node.node, None)
         there = {worker.epoch for worker in node.workers}
         for rank in self._ranks():
             if rank.node == node.node and rank.worker.epoch not in there:
@@ -69,8 +72,10 @@ class TrainerWatch:
             elif rank.node == node.node:
                 self._watch.see((rank.worker.epoch,))
 
-    def out_of_reach(self, node: str, reason: str) -> None:
-        """A node is out of reach; its ranks may be well."""
+    def out_of_reach(self, node: str, reason: str, *, announced: bool) -> None:
+        """A node is out of reach, or (`announced`) has left after a notice; its ranks may be
+        well."""
+        self._left[node] = announced
         ranks = [rank for rank in self._ranks() if rank.node == node]
         for rank in ranks:
             worker, patience_s = rank.worker.worker, self._patience_s
@@ -88,10 +93,13 @@ class TrainerWatch:
 
     def note(self) -> str:
         """What the job waits for, in words; empty if for nothing."""
-        if silent := [rank.worker.worker for rank in self._silent()]:
+        if silent := self._silent():
+            names = ", ".join(rank.worker.worker for rank in silent)
+            left = all(self._left.get(rank.node) for rank in silent)
+            why = "has left after a notice" if left else "is out of reach"
             return (
-                f"{', '.join(silent)} trains and is unreachable; others take over after"
-                f" {self._patience_s:g} s without a sign of it"
+                f"{names} trains, and its node {why}; others take over when"
+                f" nothing was heard of the trainer itself for {self._patience_s:g} s"
             )
         if not self._team.ranks and not self.former:
             there = len(self._roster.reserved())

@@ -47,8 +47,6 @@ class Validations:
         self._store = store
         self._done = done
         self._fail = fail
-        self.scores: list[tuple[float, float]] = []
-        """Run time and score of each, in the order in which they ended."""
 
     @property
     def versions(self) -> frozenset[int]:
@@ -78,11 +76,9 @@ class Validations:
             self._add(validated.version, validated.results)
 
     def _add(self, version: int, results: tuple[Result, ...]) -> None:
-        run = self._record.run
         metrics = measure_validation(version, results, self._job)
-        self.scores.append((run.time_s(), metrics.score))
         falls = self._falls(metrics)
-        self._record.write(lambda: run.validation(metrics, pictures(results, self._job)))
+        self._record.validation(metrics, pictures(results, self._job))
         self._store.delete(f"validation/v{version:06d}")  # the pictures are elsewhere now
         self._progress.add_validated(version)
         self._requests.forget("evaluation", version)

@@ -9,14 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import structlog
-
 from spotlight.actors.coordinator.ledger import Ledger
 from spotlight.actors.coordinator.roster import Roster
 from spotlight.actors.protocol import NodeReport, WorkerTrouble
 from spotlight.run_events import RunEvent, WorkerFailed
-
-log = structlog.get_logger(__name__)
 
 
 class WorkerTroubles:
@@ -50,14 +46,14 @@ class WorkerTroubles:
                     self._record(trouble)
 
     def _record(self, trouble: WorkerTrouble) -> None:
-        failed = WorkerFailed(
-            worker=trouble.worker,
-            reason=trouble.reason,
-            tries=trouble.tries,
-            given_up=trouble.given_up,
+        self._event(
+            WorkerFailed(
+                worker=trouble.worker,
+                reason=trouble.reason,
+                tries=trouble.tries,
+                given_up=trouble.given_up,
+            )
         )
-        log.error(failed.name, **failed.fields())
-        self._event(failed)
 
     @property
     def all(self) -> tuple[WorkerTrouble, ...]:

@@ -9,16 +9,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Literal
 
 import structlog
 
 from spotlight.actors.protocol import NodePlan, NodeRefused, NodeReport
 from spotlight.actors.protocol.delivery import try_tell
 from spotlight.actors.runtime import Actor, ActorRef
+from spotlight.actors.runtime.log_limiter import LogLimiter
 from spotlight.errors import ActorError
 from spotlight.timings import NodeTimings
 
 log = structlog.get_logger(__name__)
+
+_LOG_INTERVAL_S = 60.0
+"""Of lines that say the same of every attempt."""
 
 
 class CoordinatorLink:
@@ -62,6 +67,7 @@ class CoordinatorLink:
         """When the coordinator was lost; None while it is there."""
         self._refused_at: float | None = None
         """Since when it refuses this node; None while it does not."""
+        self._log_limiter = LogLimiter(_LOG_INTERVAL_S)
         self.coordinator: ActorRef | None = None
         """That this node has joined, and whose plan it follows."""
 
@@ -95,6 +101,7 @@ class CoordinatorLink:
     def accept(self, plan: NodePlan) -> None:
         """Follow a plan, unless it is an old one."""
         if plan.coordinator != self.coordinator:
+            log.info("joined", coordinator=self._address)
             self.coordinator, self._plan = plan.coordinator, 0
         self._actor.watch(plan.coordinator)
         if plan.number >= self._plan:
@@ -117,7 +124,7 @@ class CoordinatorLink:
                 self._coordinator_now(), self._next_report(), timeout_s=self._timings.join_limit_s
             )
         except ActorError as error:
-            log.info("waiting_for_coordinator", address=self._address, reason=str(error))
+            self._log("info", "waiting_for_coordinator", address=self._address, reason=str(error))
             if (
                 self._lost_at is not None
                 and self._now() - self._lost_at > self._timings.away_limit_s
@@ -133,11 +140,17 @@ class CoordinatorLink:
         return True
 
     def _note_refusal(self, reason: str) -> None:
-        log.error("join_refused", reason=reason)
+        self._log("error", "join_refused", reason=reason)
         if self._refused_at is None:
             self._refused_at = self._now()
         if self._now() - self._refused_at >= self._timings.refused_limit_s:
             self._refused(reason)
+
+    def _log(self, level: Literal["info", "error"], event: str, **fields: str) -> None:
+        """What is tried twice a second is not told as often."""
+        unlogged = self._log_limiter.admit(event, self._now())
+        if unlogged is not None:
+            getattr(log, level)(event, **fields, unlogged=unlogged)
 
     def _next_report(self) -> NodeReport:
         self._number += 1

@@ -11,11 +11,15 @@ import structlog
 
 from spotlight.actors.protocol import Receipt
 from spotlight.actors.runtime import Actor, ActorRef
+from spotlight.actors.runtime.log_limiter import LogLimiter
 from spotlight.errors import ActorError, TransferFailed
 from spotlight.timings import DeliveryTimings
 from spotlight.transport.control import Message
 
 log = structlog.get_logger(__name__)
+
+_LOG_INTERVAL_S = 60.0
+"""Of one delivery's attempts, of which there is one a second."""
 
 ResultT = TypeVar("ResultT")
 
@@ -52,6 +56,7 @@ async def insist(
     """
     loop = asyncio.get_running_loop()
     give_up_at = loop.time() + timings.away_limit_s
+    attempts = LogLimiter(_LOG_INTERVAL_S)
     while wanted():
         try:
             answer = await actor.ask(to(), message, timeout_s=timings.answer_limit_s)
@@ -59,7 +64,7 @@ async def insist(
             if loop.time() >= give_up_at:
                 log.error("delivery_given_up", kind=type(message).__name__, reason=str(error))
                 return False
-            log.info("delivery_again", kind=type(message).__name__, reason=str(error))
+            _again("delivery_again", attempts, kind=type(message).__name__, reason=str(error))
         else:
             if not (isinstance(answer, Receipt) and answer.ask_again):
                 return True
@@ -80,6 +85,7 @@ async def until_transferred(
     """
     loop = asyncio.get_running_loop()
     give_up_at = loop.time() + timings.away_limit_s
+    attempts = LogLimiter(_LOG_INTERVAL_S)
     while True:
         require_wanted()
         try:
@@ -87,5 +93,11 @@ async def until_transferred(
         except TransferFailed as error:
             if loop.time() >= give_up_at:
                 raise
-            log.info("transfer_again", what=what, reason=str(error))
+            _again("transfer_again", attempts, what=what, reason=str(error))
         await asyncio.sleep(timings.retry_pause_s)
+
+
+def _again(event: str, attempts: LogLimiter, **fields: str) -> None:
+    unlogged = attempts.admit(event, asyncio.get_running_loop().time())
+    if unlogged is not None:
+        log.info(event, **fields, unlogged=unlogged)

@@ -86,14 +86,24 @@ class JobStatus(Message, frozen=True):
     validation: tuple[tuple[float, float], ...] = ()
     workers: tuple[WorkerStatus, ...] = ()
     previews: int = 0
+    """Those from which seeds were chosen. This and the counts below are of the whole run, those of
+    earlier coordinators included, unless they say otherwise; of a session, which leaves no record,
+    all are since this coordinator began with it."""
+    previews_late: int = 0
+    """Previews that came too late for that."""
     reissued: int = 0
-    late: int = 0
+    """Requests that wait again because their worker was lost or let its lease expire."""
+    late_results: int = 0
+    """Results that came without a valid lease, and did not count."""
     discarded: int = 0
-    """Finished samples thrown away because newer weights were published; must stay 0."""
+    """Finished samples thrown away because newer weights were published, since this coordinator
+    began with the run; must stay 0."""
     quarantined: tuple[str, ...] = ()
     """Requests given up because every node that took them was lost."""
     preemptions: int = 0
+    """Nodes that had notice, or were lost without."""
     dead_letters: int = 0
+    """Messages that no actor of this coordinator handled, since it was started."""
     outcome: Outcome = ""
     reason: str = ""
     run_folder: str = ""

@@ -28,6 +28,15 @@ Reason = Literal[
     "out_of_order",
 ]
 
+_ORDINARY: tuple[Reason, ...] = (
+    "no_such_actor",
+    "dead_incarnation",
+    "actor_ended",
+    "unreachable",
+    "late_reply",
+)
+"""What happens whenever a process or an actor ends while others still talk to it."""
+
 
 class DeadLetter(msgspec.Struct, frozen=True):
     """One message that was not handled."""
@@ -62,7 +71,8 @@ class DeadLetters:
         self._latest.append(letter)
         unlogged = self._log_limiter.admit(letter.reason, now)
         if unlogged is not None:
-            log.warning(
+            tell = log.info if letter.reason in _ORDINARY else log.warning
+            tell(
                 "dead_letter",
                 reason=letter.reason,
                 destination=str(letter.destination),

@@ -218,7 +218,9 @@ class RemoteDelivery:
                 address if address in self._last_sequences else "", _now()
             )
             if unlogged is not None:
-                log.info(
+                # Every command that ends disconnects. Who watched the process tells of its loss.
+                told = log.debug if reason == "disconnected" else log.info
+                told(
                     "peer_lost",
                     peer=address,
                     incarnation=incarnation,

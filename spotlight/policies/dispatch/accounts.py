@@ -14,26 +14,24 @@ from spotlight.policies.dispatch.instructions import (
     DeleteBundle,
     Instruction,
     Persist,
+    RecordEvent,
     RequestsFinished,
     RequestsGivenUp,
 )
 from spotlight.policies.dispatch.rows import RequestState, Row, SavedRow
+from spotlight.run_events import LateResults
 from spotlight.types import BundleOffer, Commit, Request, RequestId, RequestKind, Result
 
 
 @dataclass
 class Counters:
-    """What happened so far; shown to the user."""
+    """What happened so far."""
 
-    reissued: int = 0
-    late: int = 0
-    """Answers without a valid lease, or of a process that is not there any more."""
     commits: int = 0
     scoring_s: float = 0.0
     """Time that scoring took, all workers together."""
     scoring_s_of: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     """The same by worker, since it was last asked for."""
-    quarantined: list[str] = field(default_factory=list)
 
     def pop_scoring_s(self, worker: str) -> float:
         """Time that scoring took this worker since this was called last."""
@@ -166,6 +164,10 @@ class Accounts:
             self.delete_unused(bundle)
         elif bundle not in row.refused:
             row.refused.append(bundle)
+
+    def late(self, worker: str, lease: int) -> None:
+        """What a worker says of a lease that it does not hold changes nothing, and is counted."""
+        self.out.append(RecordEvent(LateResults(worker=worker, lease=lease)))
 
     def persist(self, rows: Mapping[str, SavedRow | None]) -> None:
         """Have the journal hold these."""

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 from spotlight.policies.dispatch.accounts import Accounts, Counters
 from spotlight.policies.dispatch.events import BatchEvent, CommittedBatch
-from spotlight.policies.dispatch.instructions import Answer, RecordEvent, RevokeLeases
+from spotlight.policies.dispatch.instructions import Answer, RevokeLeases
 from spotlight.policies.dispatch.matching import Matching
 from spotlight.policies.dispatch.phases import Phases
 from spotlight.policies.dispatch.rows import Lease, RequestState
 from spotlight.policies.dispatch.takers import Taker
-from spotlight.run_events import LateResults
 
 
 class Deliveries:
@@ -74,11 +73,10 @@ class Deliveries:
             self._accounts.out.append(Answer(0, ask_again=True))
             return None
         if taker is not None and lease is None:
-            self._counters.late += 1
             taker.revoked.add(number)
             self._accounts.out.append(RevokeLeases(taker.name, (number,)))
         self._accounts.refuse(batch.requests, batch.bundle, step)
-        self._accounts.out.append(RecordEvent(LateResults(worker=name, lease=number)))
+        self._accounts.late(name, number)
         return None
 
     def save(self, name: str, lease: Lease, batch: CommittedBatch, now: float) -> None:

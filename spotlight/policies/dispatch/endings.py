@@ -62,7 +62,6 @@ class Endings:
             self._absolve(failed, taker.name)
         if not taker.leaving:
             self._matching.pace.lost(taker.pool)
-        self._counters.reissued += kinds.total()
         lost = WorkerLost(
             worker=taker.name,
             node=taker.node,
@@ -72,7 +71,6 @@ class Endings:
         )
         self._accounts.out.append(RecordEvent(lost))
         for row in poisonous:
-            self._counters.quarantined.append(row.request.id)
             quarantined = RequestQuarantined(request=row.request.id, prompt=row.request.prompt)
             self._accounts.out.append(RecordEvent(quarantined))
         if poisonous:

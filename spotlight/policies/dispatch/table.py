@@ -294,8 +294,8 @@ class RequestTable:
         held = self._matching.leases.find(lease, name) if taker else None
         if taker is not None and held is not None:
             self._endings.fail(taker, held, error, what, failed, now)
-        elif taker is not None:
-            self.counters.late += 1
+        else:
+            self._accounts.late(name, lease)
         return self._instructions(now)
 
     def give_back(self, name: str, epoch: int, lease: int, now: float) -> list[Instruction]:
@@ -305,6 +305,8 @@ class RequestTable:
         if taker is not None and held is not None:
             taker.failures += held.recalled == SLOW and not taker.leaving
             self._endings.take_back(held, f"{name} gave it back", now)
+        elif taker is None:
+            self._accounts.late(name, lease)
         return self._instructions(now)
 
     def tick(self, now: float, seconds: float) -> list[Instruction]:
@@ -316,7 +318,6 @@ class RequestTable:
             taker.failures += 1
             taker.silent = True
             self._unsettled.discard(taker.name)
-            self.counters.reissued += len(lease.rows)
             self._endings.take_back(lease, f"{taker.name} let its lease expire", now)
         if expired:
             items = sum(len(lease.rows) for lease in expired)
@@ -390,7 +391,6 @@ class RequestTable:
         """The worker, if that process is the one that is there; it is heard."""
         taker = self._matching.takers.get(name)
         if taker is None or taker.epoch != epoch:
-            self.counters.late += 1
             return None
         if taker.silent:
             taker.silent = False

@@ -50,7 +50,7 @@ Pair = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class _Totals:
+class Totals:
     """Numbers that add up, and fade."""
 
     def __add__(self, other: Self) -> Self:
@@ -62,7 +62,7 @@ class _Totals:
 
 
 @dataclass(frozen=True)
-class Agreement(_Totals):
+class Agreement(Totals):
     """Counts of pairs of probes of one group, faded; they add up.
 
     Ties of the preview alone and of the fresh reward alone; pairs that tie in both say nothing.
@@ -101,7 +101,7 @@ class Agreement(_Totals):
 
 
 @dataclass(frozen=True)
-class Gain(_Totals):
+class Gain(Totals):
     """Contrast of the seeds that were kept, summed over iterations and faded; they add up."""
 
     iterations: float = 0.0

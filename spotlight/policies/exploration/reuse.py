@@ -2,21 +2,22 @@
 pays to wait for those that are still in work.
 
 DiffusionNFT needs no likelihood: the policy that sampled only says where clean latents came from.
-Losses that replay the sampler's noisy steps weigh each by how probable the newest weights find it.
-But the further the weights have moved, the less the samples say of them, whatever the loss.
+Losses that replay the sampler's noisy steps weigh each by how probable the newest weights find it,
+with a weight that is nearly 1 always. The further the weights have moved, the less the samples say
+of them, whatever the loss; so what protects training is the bound on drift.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
+
+from spotlight.policies.exploration.choice_worth import ChoiceWorth
 
 MOST_DRIFT = 0.05
 """Of the squared velocity. An update of the example moves it by 0.0005 to 0.005; where it moves by
 more than this, samples of one iteration ago are no better than random ones."""
 
-_OF_CHOICE = 1.63
 _SLACK = 0.05
 """Of the iteration's time: previews come a little later than they are expected."""
 _LEAST_S = 1e-3
@@ -59,13 +60,15 @@ NONE = Patience()
 
 
 def patience(
-    kept: int, whole: int, scored: int, arrivals: Iterable[tuple[float, int]], iteration_s: float
+    kept: int,
+    whole: int,
+    scored: int,
+    arrivals: Iterable[tuple[float, int]],
+    iteration_s: float,
+    worth: ChoiceWorth,
 ) -> Patience:
     """How long training should wait for previews: until what an iteration teaches per second is
     greatest, or a little longer where they come later than expected.
-
-    What it teaches grows with the contrast of the kept samples, whose square grows with the
-    logarithm of the previews for each (measured on the example: 1 + 1.63 ln(n / kept)).
 
     Args:
         kept: samples of an iteration.
@@ -75,17 +78,16 @@ def patience(
         arrivals: in how many seconds how many more will be there. None is waited for longer than
             the iteration has taken.
         iteration_s: how long the iteration has taken so far.
+        worth: of a choice among previews, as far as the run has told.
     """
     iteration_s = max(iteration_s, _LEAST_S)
-    taught = _taught(kept, scored) if scored >= whole else scored / whole
+    taught = worth.of(scored / kept) if scored >= whole else scored / whole
     best, found = taught / iteration_s, NONE
     for in_s, previews in sorted(arrivals):
         scored += previews
-        worth = _taught(kept, scored) / (iteration_s + in_s)
-        if scored >= whole and in_s <= iteration_s and worth > best:
-            best, found = worth, Patience(scored, in_s + _SLACK * iteration_s)
+        if scored < whole or in_s > iteration_s:
+            continue
+        rate = worth.of(scored / kept) / (iteration_s + in_s)
+        if rate > best:
+            best, found = rate, Patience(scored, in_s + _SLACK * iteration_s)
     return found
-
-
-def _taught(kept: int, scored: int) -> float:
-    return 1 + _OF_CHOICE * math.log(scored / kept)

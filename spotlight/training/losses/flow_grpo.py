@@ -32,7 +32,9 @@ class FlowGRPO:
         ratio = exp(log p(x' | x) - log p_newest(x' | x))
         loss  = min(exp(log p_newest(x' | x) - log p_old(x' | x)), 2) * max(...) + kl * KL
 
-    Where the weights are the same this is the loss above, to the bit.
+    Where the weights are the same this is the loss above, to the bit. The log-probabilities are
+    means over the latents, so the first factor is nearly 1 for any images but those of a few
+    numbers: it does not make up for older weights, of which `exploration.reuse` bounds the drift.
     """
 
     samplers = LOSSES["flow_grpo"].samplers

@@ -22,7 +22,7 @@ from spotlight.actors.protocol import (
 )
 from spotlight.errors import ActorError
 from spotlight.policies.dispatch.instructions import RequestsGivenUp
-from spotlight.run_events import LeasesExpired, WorkerLost
+from spotlight.run_events import LateResults, LeasesExpired, WorkerLost
 
 pytestmark = pytest.mark.virtual_time
 
@@ -209,7 +209,7 @@ async def test_what_is_said_of_workers_that_are_gone_is_counted(desk: Desk) -> N
     await desk.add("a", epoch=2)
     assert await desk.complete("a", old.lease, epoch=1) == 0
     await desk.tell(LeaseFailed("a", 1, old.lease, "too late"))
-    assert desk.table.counters.late == 2
+    assert desk.events_of(LateResults) == [LateResults(worker="a", lease=old.lease)] * 2
 
 
 # --- what waits ---

@@ -214,13 +214,27 @@ async def test_previews_that_are_the_samples_themselves_promise_their_contrast(
         assert iteration["realised_share"] == pytest.approx(1.0)
 
 
-async def test_exploration_with_fresh_weights_is_done_again_after_a_kill(town: Town) -> None:
-    await town.run(fresh())
+async def test_previews_that_are_the_samples_themselves_are_not_denoised_again(town: Town) -> None:
+    end = await town.run(fresh(preview_steps=None))
+    granted = [r for _, r in town.world.granted]
+    assert {r.kind for r in granted} == {"preview", "evaluation"}
+    assert set(Counter(r.id for r in granted).values()) == {1}
+    made = {r.weights_version - r.iteration for r in granted if r.kind == "preview"}
+    assert made == {0}, "each iteration has samples of its own weights"
+    assert [it["samples_reused"] for it in iterations(end.run_folder)] == [SAMPLES] * 3
+
+
+@pytest.mark.parametrize("steps", [1, None])
+async def test_exploration_with_fresh_weights_is_done_again_after_a_kill(
+    town: Town, steps: int | None
+) -> None:
+    spec = fresh(preview_steps=steps)
+    await town.run(spec)
     reference = trained_samples(town.world.trained)
-    for phase in ("explore", "rollout", "train"):
+    for phase in ("explore", "rollout", "train") if steps else ("explore", "train"):
         town.world.trained.clear()
         town.world.started.clear()
-        await town.submit(fresh())
+        await town.submit(spec)
         await town.wait(lambda now, at=phase: now.phase == at and now.iteration == 1)
         await town.kill()
         await town.open()
@@ -273,7 +287,7 @@ async def test_previews_are_kept_until_the_seeds_that_they_chose_are_on_record(
         on_record.add(progress.explored.iteration)
 
     def forgetting(journal: JobJournal, kind: RequestKind, iteration: int) -> None:
-        if kind == "preview" and iteration not in on_record:
+        if kind == "preview" and iteration >= 0 and iteration not in on_record:
             too_early.append(iteration)
         forget(journal, kind, iteration)
 

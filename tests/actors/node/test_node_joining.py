@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from job_kit import STORE, job, recorder
 from msgspec.structs import replace
 from runtime_kit import Cluster
@@ -243,3 +244,29 @@ async def test_a_node_whose_earlier_self_is_found_gone_joins(site: Site) -> None
     assert not site.left.is_set()
     await site.prepare()
     assert site.worker.last(WorkerPlan).job is not None
+
+
+def lines(logs: list[Any], event: str) -> list[Any]:
+    return [line for line in logs if line["event"] == event]
+
+
+async def test_a_refusal_is_logged_once_a_minute_however_often_the_node_tries(site: Site) -> None:
+    site.coordinator.refusal = "there is a node `n` already"
+    with structlog.testing.capture_logs() as logs:
+        await site.up("n/0")
+        await site.up("n/1")
+        await asyncio.sleep(14.0)
+    assert not site.left.is_set()
+    assert [line["reason"] for line in lines(logs, "join_refused")] == [site.coordinator.refusal]
+
+
+async def test_a_coordinator_that_is_away_is_told_of_once_a_minute_and_its_return_too(
+    warm: Site,
+) -> None:
+    with structlog.testing.capture_logs() as logs:
+        await warm.coordinator_system.abort()
+        await asyncio.sleep(170.0)
+        await warm.open_coordinator()
+        await asyncio.sleep(10.0)
+    assert 2 <= len(lines(logs, "waiting_for_coordinator")) <= 4
+    assert len(lines(logs, "joined")) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+import structlog
 from runtime_kit import Accountant, Bump, Cluster, Pair, Tally, Unwanted, tally
 
 from spotlight.actors.runtime import Actor, Message, from_this_process, handles
@@ -37,6 +38,18 @@ async def test_a_message_nobody_handles_is_a_dead_letter_and_an_error_for_an_ask
     with pytest.raises(RemoteError, match="no handler of Unwanted"):
         await pair.here.ask(ref, Unwanted(), timeout_s=1.0)
     assert pair.there.dead_letters.counts["unhandled"] == 2
+
+
+async def test_only_what_no_end_of_a_process_explains_is_a_warning(pair: Pair) -> None:
+    ref = await pair.there.spawn(Accountant, "accountant")
+    with structlog.testing.capture_logs() as logs:
+        pair.here.tell(ref, Unwanted())
+        await asyncio.sleep(0.1)
+        await pair.there.stop(ref)
+        pair.here.tell(ref, Bump(1))
+        await asyncio.sleep(0.1)
+    told = [(line["reason"], line["log_level"]) for line in logs if line["event"] == "dead_letter"]
+    assert told == [("unhandled", "warning"), ("dead_incarnation", "info")]
 
 
 async def test_tells_that_never_left_are_dead_letters() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.exploration.cases import (
-    PUBLISHED,
+    SOL_RL_SPLIT,
     Case,
     main_cases,
     noise_cases,
@@ -15,19 +15,19 @@ from benchmarks.exploration.rivals import RIVALS
 
 
 def test_whole_comparisons_are_complete_seed_by_seed() -> None:
-    cases = list(main_cases(PUBLISHED, ["ocr", "compositional"], [1, 2]))
+    cases = list(main_cases(SOL_RL_SPLIT, ["ocr", "compositional"], [1, 2]))
     half = len(cases) // 2
     assert {case.seed for case in cases[:half]} == {1}
     assert {case.rival for case in cases[:half]} == set(RIVALS)
 
 
 def test_the_reference_comes_first_and_its_rival_next() -> None:
-    rivals = [case.rival for case in main_cases(PUBLISHED, ["ocr"], [1])]
+    rivals = [case.rival for case in main_cases(SOL_RL_SPLIT, ["ocr"], [1])]
     assert rivals[:2] == ["rollouts", "spotlight"]
 
 
 def test_runs_that_train_alike_share_a_process_whatever_their_hardware() -> None:
-    cases = [*main_cases(PUBLISHED, ["ocr"], [1]), *pool_cases(["ocr"], [1])]
+    cases = [*main_cases(SOL_RL_SPLIT, ["ocr"], [1]), *pool_cases(["ocr"], [1])]
     first = units(cases)[0]
     assert [(case.rival, case.spot_gpus) for case in first] == [
         ("rollouts", 8),
@@ -37,7 +37,7 @@ def test_runs_that_train_alike_share_a_process_whatever_their_hardware() -> None
 
 
 def test_runs_that_train_on_other_samples_have_their_own_process() -> None:
-    cases = list(main_cases(PUBLISHED, ["compositional"], [1, 2]))
+    cases = list(main_cases(SOL_RL_SPLIT, ["compositional"], [1, 2]))
     found = units(cases)
     assert sum(map(len, found)) == len(cases)
     assert all(len({case.seed for case in unit}) == 1 for unit in found)
@@ -53,7 +53,7 @@ def test_runs_with_another_order_of_samples_have_their_own_process() -> None:
 def test_every_run_has_a_file_of_its_own() -> None:
     tasks = ["ocr", "compositional"]
     cases = {
-        *main_cases(PUBLISHED, tasks, [1, 2]),
+        *main_cases(SOL_RL_SPLIT, tasks, [1, 2]),
         *main_cases("even-split", tasks, [1, 2]),
         *noise_cases(tasks, [1, 2]),
         *pool_cases(tasks, [1, 2]),

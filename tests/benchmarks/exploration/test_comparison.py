@@ -20,7 +20,7 @@ from benchmarks.exploration.costs import dollars
 from benchmarks.exploration.kept_runs import Run
 from benchmarks.exploration.rivals import RIVALS
 
-PROFILE = "published-split"
+PROFILE = "sol-rl-split"
 SPEED = {"spotlight": 4.0, "reserved": 0.8, "data-parallel": 2.0, "pipelined": 1.25}
 SPOT = {"idle": 1.0, "rollout": 3.0, "explore": 16.0}
 TOTALS = {

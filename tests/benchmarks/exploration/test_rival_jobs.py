@@ -53,7 +53,7 @@ def test_where_rollouts_take_long_spotlight_alone_has_other_settings(task: str) 
     for rival in RIVALS:
         alike, even = (
             virtual_job(task, rival, 1, profile=profile)
-            for profile in ("published-split", "even-split")
+            for profile in ("sol-rl-split", "even-split")
         )
         assert (alike == even) == (rival not in ("spotlight", "uniform"))
     ours = virtual_job(task, "spotlight", 1, profile="even-split").exploration

@@ -19,5 +19,5 @@ def test_every_change_of_a_row_counts_in_some_job(row: Row) -> None:
 
 
 def test_a_later_row_overrides_an_earlier_one() -> None:
-    assert settings("uniform", "compositional", "published-split")["sampler.micro_batch"] == 1
-    assert settings("pipelined", "compositional", "published-split")["sampler.micro_batch"] == 2
+    assert settings("uniform", "compositional", "sol-rl-split")["sampler.micro_batch"] == 1
+    assert settings("pipelined", "compositional", "sol-rl-split")["sampler.micro_batch"] == 2

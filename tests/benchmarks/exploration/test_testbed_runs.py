@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from benchmarks.exploration.cases import PROFILES, PUBLISHED, Case, units
+from benchmarks.exploration.cases import PROFILES, SOL_RL_SPLIT, Case, units
 from benchmarks.exploration.kept_runs import KeptRuns, Run
 from benchmarks.exploration.other_order import OtherOrder
 from benchmarks.exploration.processes import make_units
@@ -42,7 +42,7 @@ def keep_reference(folder: Path, final: float) -> None:
 
 
 def test_training_on_twelve_ranks_takes_a_third_of_the_time_on_four() -> None:
-    profile = load_profile(PROFILES[PUBLISHED])
+    profile = load_profile(PROFILES[SOL_RL_SPLIT])
     four, twelve = (virtual_job("ocr", rival, 1) for rival in ("rollouts", "data-parallel"))
     assert on_its_ranks(profile, four) == profile
     seconds = [on_its_ranks(profile, job).times(job).training_s(0, 48) for job in (four, twelve)]
@@ -87,7 +87,7 @@ def test_a_run_is_over_after_its_limit() -> None:
     with scratch_folder() as folder:
         run = run_on_testbed(
             job,
-            profile=load_profile(PROFILES[PUBLISHED]),
+            profile=load_profile(PROFILES[SOL_RL_SPLIT]),
             numerics=Fingerprints(),
             folder=folder,
             limit_s=400.0,
@@ -105,7 +105,7 @@ def test_another_order_of_the_same_samples_gives_other_weights(
     for numerics in (RealNumerics(job), OtherOrder(job), OtherOrder(job)):
         with scratch_folder() as folder:
             run = run_on_testbed(
-                job, profile=load_profile(PROFILES[PUBLISHED]), numerics=numerics, folder=folder
+                job, profile=load_profile(PROFILES[SOL_RL_SPLIT]), numerics=numerics, folder=folder
             )
         scores.append([point.score for point in run.validation])
     assert scores[0][0] == scores[1][0]
@@ -118,8 +118,8 @@ def test_a_run_that_cannot_be_made_is_named_with_the_reason(
 ) -> None:
     broken = Case(task="ocr", rival="rollouts", seed=-1)
     failed = make_units([(broken,)], tmp_path, quick=True)
-    assert list(failed) == ["published-split/ocr-rollouts--1"]
-    assert "seed" in failed["published-split/ocr-rollouts--1"]
+    assert list(failed) == ["sol-rl-split/ocr-rollouts--1"]
+    assert "seed" in failed["sol-rl-split/ocr-rollouts--1"]
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ from spotlight.policies.dispatch.instructions import (
 from spotlight.policies.dispatch.pace import Pace
 from spotlight.policies.dispatch.rows import SavedRow
 from spotlight.policies.dispatch.table import RequestTable
+from spotlight.policies.run_tally import RunTally
 from spotlight.run_events import RunEvent
 from spotlight.types import BundleOffer, Request, RequestId, SamplingSettings, StoreEndpoint
 
@@ -287,6 +288,13 @@ class Rig:
 
     def events(self, kind: type[EventT]) -> list[EventT]:
         return [one.event for one in self.all(RecordEvent) if isinstance(one.event, kind)]
+
+    @property
+    def tally(self) -> RunTally:
+        tally = RunTally()
+        for one in self.all(RecordEvent):
+            tally.note(one.event)
+        return tally
 
     def saved(self) -> dict[str, int]:
         """Steps of what the journal holds a commit of."""

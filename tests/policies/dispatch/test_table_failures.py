@@ -193,7 +193,7 @@ def test_a_request_that_was_held_by_three_lost_nodes_is_given_up(rig: Rig) -> No
         rig.lose(f"w{number}", ended=True)
     rig.add("survivor")
     assert rig.grants("survivor") == []
-    assert rig.given_up() == rig.table.counters.quarantined == [request(0).id]
+    assert rig.given_up() == rig.tally.quarantined == [request(0).id]
     assert len(rig.events(RequestQuarantined)) == 1
     rig.submit(request(0))
     assert rig.grants("survivor") == []

@@ -1,0 +1,59 @@
+"""Counts of what went wrong in a run."""
+
+from __future__ import annotations
+
+from spotlight.policies.run_tally import COUNTED, RunTally
+from spotlight.run_events import (
+    LateResults,
+    LeasesExpired,
+    NodeJoined,
+    NodeLost,
+    NoticeReceived,
+    NoticeWithdrawn,
+    RequestQuarantined,
+    RunEvent,
+    WorkerLost,
+)
+
+NOTICE = NoticeReceived(node="a", source="user", lead_s=30.0)
+LOSS = NodeLost(node="a")
+
+
+def tally(*events: RunEvent) -> RunTally:
+    found = RunTally()
+    for event in events:
+        found.note(event)
+    return found
+
+
+def test_requests_of_lost_workers_and_of_expired_leases_are_issued_again() -> None:
+    lost = WorkerLost(worker="a/0", requests_reissued={"rollout": 3, "preview": 2})
+    assert tally(lost, LeasesExpired(items=4)).reissued == 9
+
+
+def test_late_results_and_quarantined_requests_are_counted() -> None:
+    late = LateResults(worker="a/0", lease=7)
+    found = tally(late, RequestQuarantined(request="r", prompt="p"), late)
+    assert (found.late_results, found.quarantined) == (2, ["r"])
+
+
+def test_a_notice_and_the_loss_that_follows_are_one_preemption() -> None:
+    assert tally(NOTICE, LOSS).preemptions == 1
+
+
+def test_a_loss_without_notice_is_a_preemption() -> None:
+    assert tally(LOSS, NodeJoined(node="a", pool="spot"), LOSS).preemptions == 2
+
+
+def test_a_notice_that_a_coordinator_hears_again_when_it_comes_back_counts_once() -> None:
+    assert tally(NOTICE, NOTICE, LOSS).preemptions == 1
+
+
+def test_a_node_that_is_lost_after_its_notice_was_withdrawn_is_another_preemption() -> None:
+    assert tally(NOTICE, NoticeWithdrawn(node="a"), LOSS).preemptions == 2
+
+
+def test_all_that_changes_a_tally_is_among_the_events_that_are_read_again() -> None:
+    for event in (NOTICE, LOSS, LeasesExpired(items=1), LateResults(worker="a/0", lease=1)):
+        assert tally(event) != RunTally()
+        assert type(event) in COUNTED
