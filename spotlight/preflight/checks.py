@@ -11,6 +11,7 @@ coordinator answers with it to whoever submits the job.
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from collections.abc import Sequence, Sized
 from importlib.util import find_spec
@@ -63,10 +64,22 @@ class JobFiles(msgspec.Struct, frozen=True, kw_only=True):
         return categories(self.train.items)
 
     @property
+    def prompt_digests(self) -> dict[str, str]:
+        """Of the prompts, in their order and with their metadata, by the field that names them."""
+        return {
+            "prompts.train": _digest(self.train.items),
+            "prompts.validation": _digest(self.validation.items),
+        }
+
+    @property
     def metadata(self) -> dict[str, str]:
         """What requests carry of a prompt besides its text, by that; for prompts that have some."""
         prompts = (*self.train.items, *self.validation.items)
         return {prompt.text: metadata_json(prompt) for prompt in prompts if prompt.metadata}
+
+
+def _digest(prompts: Sequence[Prompt]) -> str:
+    return hashlib.sha256(msgspec.json.encode(prompts)).hexdigest()
 
 
 def read_job_files(job: JobSpec) -> JobFiles:

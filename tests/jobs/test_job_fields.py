@@ -180,6 +180,8 @@ def test_an_item_of_a_list_is_named_by_its_place() -> None:
         ("training.learning_rate", 0.0),
         ("training.gradient_clip", 0.0),
         ("training.advantage_clip", -1.0),
+        ("model.negative_prompt", "a\0b"),
+        ("model.negative_prompt", "a\u2028b"),
         ("training.nft_strength", 0.0),
         ("training.clip_range", 0.0),
         ("training.ema_decay", 1.0),
