@@ -21,11 +21,12 @@ from spotlight.actors.coordinator.job_journal import (
     Trainers,
     TrainingState,
     identify,
+    require_same_prompts,
 )
 from spotlight.actors.coordinator.roster import Rank
 from spotlight.actors.protocol import WeightsOffer, WorkerRefs
 from spotlight.actors.runtime import ActorRef
-from spotlight.errors import JournalError
+from spotlight.errors import JournalError, RunFolderError
 from spotlight.policies.dispatch.rows import SavedRow
 from spotlight.policies.exploration.prompt_population import Population
 from spotlight.policies.exploration.reward_spread import Evidence, Knowledge
@@ -379,3 +380,13 @@ def test_a_write_that_fails_is_reported_and_raised_and_changes_nothing(path: Pat
         assert failures == [raised.value]
     with opened(path) as journal:
         assert list(journal.progress()) == [1]
+
+
+def test_the_prompts_of_a_run_are_those_that_it_is_first_opened_with(path: Path) -> None:
+    first = {"prompts.train": "a", "prompts.validation": "b"}
+    journal = Journal.open(path, "owner")
+    require_same_prompts(journal, first)
+    require_same_prompts(journal, first)
+    with pytest.raises(RunFolderError, match=r"^prompts\.validation: these are other prompts "):
+        require_same_prompts(journal, first | {"prompts.validation": "c"})
+    journal.close()
