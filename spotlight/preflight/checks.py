@@ -243,7 +243,7 @@ def _text(prompt: Prompt) -> str:
 
 
 def _check_scorable(field: str, lines: Lines[Prompt], reward: RewardSpec) -> None:
-    """The OCR reward compares with the first text in double quotes, the compositional one with the
+    """The OCR reward compares with the first text in quotes, the compositional one with the
     metadata of the prompt; without that they cannot score.
     """
     if reward.kind == "ocr" or (reward.judge and reward.judge.formula == "ocr"):
@@ -251,8 +251,9 @@ def _check_scorable(field: str, lines: Lines[Prompt], reward: RewardSpec) -> Non
         if silent:
             raise JobError(
                 field,
-                f"{lines.place(silent[0])}: this prompt has no text in double quotes for the"
-                f" `{reward.kind}` reward to look for{_and_more(silent)}; add it",
+                f"{lines.place(silent[0])}: this prompt has no text in quotes for the"
+                f" `{reward.kind}` reward to look for{_and_more(silent)}; add it, as in"
+                ' `a sign that says "OPEN"`',
             )
     if reward.kind == "compositional":
         for index, prompt in enumerate(lines.items):
