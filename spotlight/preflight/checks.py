@@ -27,7 +27,7 @@ from spotlight.errors import JobError, MissingDependency, RunFolderError, UserEr
 from spotlight.files import Lines
 from spotlight.jobs import JobSpec, RewardSpec, SamplerSpec, WorkSpec
 from spotlight.jobs.losses import loss_target
-from spotlight.own_code import require_module
+from spotlight.own_classes import OwnClassError, require_class
 from spotlight.preflight.checkpoint_facts import CheckpointInfo, inspect_checkpoint
 from spotlight.preflight.memory import least_store, saved_bytes
 from spotlight.rewards.authorization import read_authorization
@@ -315,13 +315,21 @@ def check_packages(job: JobSpec, checkpoint: CheckpointInfo) -> None:
     if checkpoint.needs_transformers:
         needed.append("transformers")
     require_packages(needed, "worker", "workers on this machine need")
-    require_module("training.loss", str(loss_target(job.training.loss)))
+    _check_loss(str(loss_target(job.training.loss)))
     for field, rewards in (
         ("rewards", job.rewards),
         ("validation.rewards", job.validation.rewards),
     ):
         for index, reward in enumerate(rewards):
             _check_scorer(f"{field}[{index}]", reward)
+
+
+def _check_loss(target: str) -> None:
+    field = "training.loss"
+    try:
+        require_class(field, target, {"terms": 3, "evaluate": 2})
+    except OwnClassError as error:
+        raise JobError(field, str(error)) from error
 
 
 def _check_scorer(field: str, reward: RewardSpec) -> None:

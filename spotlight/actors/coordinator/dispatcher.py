@@ -118,7 +118,9 @@ class Dispatcher(Actor):
         log.warning("lease_failed", worker=message.worker, error=message.error, what=message.what)
         who = message.worker, message.epoch, message.lease
         failure = message.error, message.what, message.failed
-        self.queue.carry_out(self._table.fail(*who, *failure, self._now()))
+        self.queue.carry_out(
+            self._table.fail(*who, *failure, self._now(), traceback=message.traceback)
+        )
 
     @handles(ReturnLease, only=_from_its_leader)
     async def on_return(self, message: ReturnLease) -> None:
