@@ -9,9 +9,11 @@ Invariant: an error says which file is wrong and how, and never repeats what the
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 import stat
+import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +24,9 @@ from spotlight.errors import UnreadableFile
 MEBIBYTE = 1024 * 1024
 LONGEST_PATH = 4096
 """Bytes of a path: PATH_MAX of Linux."""
+
+_STRAY = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffd\ud800-\udfff]")
+_NAMES = {"\ufeff": "a byte order mark", "\ufffd": "written for one that could not be read"}
 
 T = TypeVar("T")
 Other = TypeVar("Other")
@@ -73,6 +78,18 @@ def path_problem(text: str) -> str | None:
     return None
 
 
+def text_problem(text: str, allowed: str = "") -> str | None:
+    """What a text holds that nobody means to write: control characters but those `allowed`, line
+    separators, byte order marks, and what stands for a character that was lost. None if nothing.
+    """
+    for character in _STRAY.findall(text):
+        if character not in allowed:
+            name = unicodedata.name(character, "a control character").lower()
+            name = _NAMES.get(character, name)
+            return f"holds the character U+{ord(character):04X} ({name})"
+    return None
+
+
 def read_bytes(path: Path, *, most: int) -> bytes:
     """The whole file, of at most `most` bytes. Raises `UnreadableFile`."""
     with open_file(path) as file:
@@ -92,11 +109,16 @@ def read_bytes(path: Path, *, most: int) -> bytes:
 
 
 def read_text(path: Path, *, most: int) -> str:
-    """The text of a file in UTF-8, of at most `most` bytes. Raises `UnreadableFile`."""
+    """The text of a file in UTF-8, of at most `most` bytes, without the byte order mark that it
+    may begin with. Raises `UnreadableFile`.
+    """
+    data = read_bytes(path, most=most)
     try:
-        return read_bytes(path, most=most).decode("utf-8")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UnreadableFile(path, "is not UTF-8 text") from error
+        is_utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        found = ", but UTF-16; save it as UTF-8" if is_utf16 else ""
+        raise UnreadableFile(path, f"is not UTF-8 text{found}") from error
 
 
 @contextmanager

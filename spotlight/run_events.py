@@ -373,7 +373,12 @@ class ScorerFailed(RunEvent, frozen=True, kw_only=True, tag="scorer_failed"):
     """Id of the first request of the batch."""
     error: str
     """What went wrong."""
+    traceback: str = ""
+    """Where the scorer raised; empty if it did not, or where it did for the event before, too."""
 
+
+SEE_EVENTS = "see events.jsonl, which has the traceback of a scorer that raised"
+"""Where a job that ends for want of rewards leaves what went wrong."""
 
 _KINDS = sorted(RunEvent.__subclasses__(), key=lambda kind: kind.__module__ != __name__)
 """In the order in which people read of them; those of trainers come last."""

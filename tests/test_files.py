@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spotlight.errors import UnreadableFile
-from spotlight.files import LONGEST_PATH, Lines, path_problem, read_bytes, read_text
+from spotlight.files import LONGEST_PATH, Lines, path_problem, read_bytes, read_text, text_problem
 
 
 def problem(path: Path, most: int = 1000) -> str:
@@ -99,8 +99,41 @@ def test_a_path_that_leads_nowhere_is_refused_with_the_reason(
 
 
 def test_text_must_be_utf8(tmp_path: Path) -> None:
-    (tmp_path / "text").write_bytes(b"\xff\xfe")
+    (tmp_path / "text").write_bytes(b"\xe4")
     assert problem(tmp_path / "text") == "is not UTF-8 text"
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-be", "utf-16-le"])
+def test_text_in_utf16_is_named_as_what_it_is(tmp_path: Path, encoding: str) -> None:
+    (tmp_path / "text").write_bytes("\ufeffzwölf".encode(encoding))
+    assert problem(tmp_path / "text") == "is not UTF-8 text, but UTF-16; save it as UTF-8"
+
+
+def test_a_byte_order_mark_at_the_beginning_is_no_part_of_the_text(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("\ufeffhere", encoding="utf-8")
+    assert read_text(tmp_path / "text", most=10) == "here"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("a\0b", "U+0000 (a control character)"),
+        ("a\x0cb", "U+000C (a control character)"),
+        ("a\x85b", "U+0085 (a control character)"),
+        ("a\u2028b", "U+2028 (line separator)"),
+        ("a\u2029b", "U+2029 (paragraph separator)"),
+        ("a\ufeffb", "U+FEFF (a byte order mark)"),
+        ("a\ufffdb", "U+FFFD (written for one that could not be read)"),
+        ("a\tb", "U+0009 (a control character)"),
+    ],
+)
+def test_what_nobody_means_to_write_is_found_in_a_text(text: str, found: str) -> None:
+    assert text_problem(text) == f"holds the character {found}"
+
+
+def test_what_people_write_is_no_problem() -> None:
+    assert text_problem("naïve 東京 👩\u200d🚀 a\u0301 “quoted” 50 %") is None
+    assert text_problem("a\tb\nc", allowed="\t\n") is None
 
 
 @pytest.mark.parametrize("text", ["", "x" * (LONGEST_PATH + 1), "a\0b", "a\nb", "a\x7f", "a\ud800"])

@@ -8,7 +8,7 @@ import os
 import stat
 from pathlib import Path
 
-from spotlight.assets.prompt_lines import parse_jsonl, parse_text
+from spotlight.assets.prompt_lines import parse_prompts
 from spotlight.errors import CheckpointError, JobError, UnreadableFile
 from spotlight.files import MEBIBYTE, Lines, read_text
 from spotlight.types import Prompt
@@ -53,15 +53,14 @@ def read_prompts(name: str | Path) -> list[str]:
 
 
 def read_prompt_lines(name: str | Path) -> Lines[Prompt]:
-    """The prompts of a text file, one a line, or of a file that ends in `.jsonl`, one JSON object a
-    line; blank lines are left out.
+    """The prompts of a text file, one a line, or of JSON lines; blank lines are left out.
 
     `name` is a path or `builtin:CHECKPOINT/LIST`. Raises `JobError` when there is no such file, or
-    nothing in it, and naming a line that is not as it should be.
+    nothing in it, when it is written in another format, and naming a line that is not as it should
+    be.
     """
     path = _prompts_file(name)
-    parse = parse_jsonl if path.suffix == ".jsonl" else parse_text
-    lines = parse(_read(path), str(path))
+    lines = parse_prompts(_read(path), str(path))
     if not lines.items:
         raise JobError("prompts", f"{path} is empty; give one prompt a line")
     return lines

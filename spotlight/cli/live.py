@@ -80,9 +80,9 @@ def plain_line(status: JobStatus) -> str:
 
 
 def _notes(status: JobStatus) -> list[str]:
-    """What the job waits for, and what is wrong: of workers only the first of many."""
+    """What the job waits for, and what is wrong: only the first of many troubles."""
     more = len(status.troubles) - _SHOWN_TROUBLES
-    rest = f"and {more} more workers have trouble" if more > 0 else ""
+    rest = f"and {more} more have trouble" if more > 0 else ""
     troubles = status.troubles[:_SHOWN_TROUBLES]
     return [said for said in (status.note, mirror_trouble(status), *troubles, rest) if said]
 

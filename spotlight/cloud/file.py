@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import stat
+from codecs import BOM_UTF8
 from pathlib import Path
 from typing import Literal
 
@@ -56,7 +57,7 @@ class NoticeFile:
             content = file.read(_SIZE_LIMIT + 1)
         if len(content) > _SIZE_LIMIT:
             raise ValueError(f"holds more than {_SIZE_LIMIT} bytes")
-        instruction = msgspec.json.decode(content, type=_Instruction)
+        instruction = msgspec.json.decode(content.removeprefix(BOM_UTF8), type=_Instruction)
         if not 0 <= instruction.lead_s < math.inf:
             raise ValueError("lead_s: must be 0 or more")
         self._announced = ()

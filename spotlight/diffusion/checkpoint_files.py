@@ -6,8 +6,9 @@ import math
 import os
 import re
 import struct
+from codecs import BOM_UTF8
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -96,10 +97,32 @@ def wrong(path: Path, problem: str) -> CheckpointError:
 
 def read_json(path: Path, kind: type[T]) -> T:
     """A JSON file of the checkpoint; raises `CheckpointError`."""
+    return _decoded(path, _read(path), kind)
+
+
+def read_index(path: Path) -> dict[str, Any]:
+    """The same of model_index.json, which may begin with a byte order mark: unlike the files of the
+    parts, no library reads it after us.
+    """
+    return _decoded(path, _read(path).removeprefix(BOM_UTF8), dict[str, Any])
+
+
+def _read(path: Path) -> bytes:
     try:
-        return msgspec.json.decode(read_bytes(path, most=_LARGEST_JSON), type=kind)
+        return read_bytes(path, most=_LARGEST_JSON)
     except UnreadableFile as error:
         raise wrong(path, f"{error.problem}; give a folder in diffusers layout") from error
+
+
+def _decoded(path: Path, data: bytes, kind: type[T]) -> T:
+    if data.startswith(BOM_UTF8):
+        raise wrong(
+            path,
+            "begins with a byte order mark, which the libraries that read it refuse; save it as"
+            " UTF-8 without one",
+        )
+    try:
+        return msgspec.json.decode(data, type=kind)
     except RecursionError as error:
         raise wrong(path, "is nested too deeply; copy it again") from error
     except msgspec.DecodeError as error:

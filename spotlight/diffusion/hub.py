@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from spotlight.diffusion.checkpoint_files import read_json, read_weights
+from spotlight.diffusion.checkpoint_files import read_index, read_weights
 from spotlight.diffusion.hub_cache import (
     INDEX,
     NOT,
@@ -116,7 +116,7 @@ def _is_whole(folder: Path) -> bool:
     """Whether every part is there, with all of its weights: the cache keeps what an interrupted
     download has left."""
     try:
-        entries = read_json(folder / INDEX, dict[str, Any])
+        entries = read_index(folder / INDEX)
         for part, entry in entries.items():
             if isinstance(entry, list) and entry and isinstance(entry[0], str):
                 if not (folder / part).is_dir():

@@ -38,11 +38,18 @@ class LossFacts(NamedTuple):
     """Whose samples it can train on."""
     reuses: bool = True
     """Whether it can train on samples that are one iteration old."""
+    advantage_clip: float = 5.0
+    """What `training.advantage_clip` is when absent; all authors have 5."""
 
 
 LOSSES = {
     "diffusion_nft": LossFacts(
-        "DiffusionNFT", "spotlight.training.losses.diffusion_nft:DiffusionNFT", ANY_SAMPLER
+        "DiffusionNFT",
+        "spotlight.training.losses.diffusion_nft:DiffusionNFT",
+        ANY_SAMPLER,
+        # It pulls back to the old policy by `advantage_clip` times `nft_strength`: with 5 and a
+        # strength of 1 the second update undoes what the first has learnt.
+        advantage_clip=1.0,
     ),
     "flow_grpo": LossFacts(
         "Flow-GRPO", "spotlight.training.losses.flow_grpo:FlowGRPO", NOISY_SAMPLERS
@@ -54,6 +61,13 @@ LOSSES = {
     ),
     "awm": LossFacts("AWM", "spotlight.training.losses.awm:AWM", ANY_SAMPLER, reuses=False),
 }
+
+
+def default_advantage_clip(name: str) -> float:
+    """What `training.advantage_clip` is when a job leaves it out, by the name of its loss. One of
+    the user's own may derive from the loss that needs the smallest."""
+    facts = LOSSES.get(name, LOSSES["diffusion_nft"])
+    return facts.advantage_clip
 
 
 def loss_title(name: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
+from spotlight.files import text_problem
 from spotlight.jobs.fields import (
     GREATEST_RANK,
     LONGEST_PROMPT,
@@ -86,11 +87,13 @@ class ModelSpec(Section, frozen=True, kw_only=True):
             "negative_prompt",
             f"must have at most {LONGEST_PROMPT:,} characters",
         )
+        problem = text_problem(self.negative_prompt, allowed="\n\t")
+        require(problem is None, "negative_prompt", f"{problem}; remove it")
 
 
 class PromptsSpec(Section, frozen=True, kw_only=True):
-    """Prompts for training and for validation. A text file has one prompt per line. A file that
-    ends in `.jsonl` has one JSON object per line: its `prompt`, and metadata for the scorers."""
+    """Prompts for training and for validation. A text file has one prompt per line, and nothing
+    else. JSON lines have one object per line: its `prompt`, and metadata for the scorers."""
 
     train: str
     """A path (relative to the job file), or `builtin:NAME`."""

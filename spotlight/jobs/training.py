@@ -14,7 +14,7 @@ from spotlight.jobs.fields import (
     require,
     require_at_most,
 )
-from spotlight.jobs.losses import name_problem
+from spotlight.jobs.losses import default_advantage_clip, name_problem
 
 
 class TrainingSpec(Section, frozen=True, kw_only=True):
@@ -60,9 +60,11 @@ class TrainingSpec(Section, frozen=True, kw_only=True):
     advantage_std: Literal["global", "group"] = "global"
     """Whether advantages are divided by the standard deviation over the iteration or over each
     prompt group."""
-    advantage_clip: float = 5.0
+    advantage_clip: float | None = None
     """Advantages are clipped to this absolute value. With the mean as baseline they are then
-    centred again, so that those of a prompt group sum to 0."""
+    centred again, so that those of a prompt group sum to 0. When absent it is 5 with `flow_grpo`,
+    `grpo_guard` and `awm`, and otherwise 1: it is also how strongly DiffusionNFT is pulled back to
+    its old policy."""
     ema_decay: float = 0.9
     """Decay per optimizer step of the averaged weights (EMA) that validation uses."""
     rollout_decay: float = 0.0
@@ -132,6 +134,11 @@ class TrainingSpec(Section, frozen=True, kw_only=True):
             require(getattr(self, field) >= 0, field, "must not be negative")
         require_at_most(self, MOST_IN_BATCH, "micro_batch")
         require_at_most(self, MOST_REPEATS, "nft_times")
+
+    @property
+    def largest_advantage(self) -> float:
+        """`advantage_clip`; where it is absent, what suits the loss."""
+        return self.advantage_clip or default_advantage_clip(self.loss)
 
     @property
     def trained_times(self) -> int:

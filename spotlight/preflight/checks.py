@@ -11,6 +11,7 @@ coordinator answers with it to whoever submits the job.
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from collections.abc import Sequence, Sized
 from importlib.util import find_spec
@@ -26,7 +27,7 @@ from spotlight.errors import JobError, MissingDependency, RunFolderError, UserEr
 from spotlight.files import Lines
 from spotlight.jobs import JobSpec, RewardSpec, SamplerSpec, WorkSpec
 from spotlight.jobs.losses import loss_target
-from spotlight.own_code import require_module
+from spotlight.own_classes import OwnClassError, require_class
 from spotlight.preflight.checkpoint_facts import CheckpointInfo, inspect_checkpoint
 from spotlight.preflight.memory import least_store, saved_bytes
 from spotlight.rewards.authorization import read_authorization
@@ -63,10 +64,22 @@ class JobFiles(msgspec.Struct, frozen=True, kw_only=True):
         return categories(self.train.items)
 
     @property
+    def prompt_digests(self) -> dict[str, str]:
+        """Of the prompts, in their order and with their metadata, by the field that names them."""
+        return {
+            "prompts.train": _digest(self.train.items),
+            "prompts.validation": _digest(self.validation.items),
+        }
+
+    @property
     def metadata(self) -> dict[str, str]:
         """What requests carry of a prompt besides its text, by that; for prompts that have some."""
         prompts = (*self.train.items, *self.validation.items)
         return {prompt.text: metadata_json(prompt) for prompt in prompts if prompt.metadata}
+
+
+def _digest(prompts: Sequence[Prompt]) -> str:
+    return hashlib.sha256(msgspec.json.encode(prompts)).hexdigest()
 
 
 def read_job_files(job: JobSpec) -> JobFiles:
@@ -230,7 +243,7 @@ def _text(prompt: Prompt) -> str:
 
 
 def _check_scorable(field: str, lines: Lines[Prompt], reward: RewardSpec) -> None:
-    """The OCR reward compares with the first text in double quotes, the compositional one with the
+    """The OCR reward compares with the first text in quotes, the compositional one with the
     metadata of the prompt; without that they cannot score.
     """
     if reward.kind == "ocr" or (reward.judge and reward.judge.formula == "ocr"):
@@ -238,8 +251,9 @@ def _check_scorable(field: str, lines: Lines[Prompt], reward: RewardSpec) -> Non
         if silent:
             raise JobError(
                 field,
-                f"{lines.place(silent[0])}: this prompt has no text in double quotes for the"
-                f" `{reward.kind}` reward to look for{_and_more(silent)}; add it",
+                f"{lines.place(silent[0])}: this prompt has no text in quotes for the"
+                f" `{reward.kind}` reward to look for{_and_more(silent)}; add it, as in"
+                ' `a sign that says "OPEN"`',
             )
     if reward.kind == "compositional":
         for index, prompt in enumerate(lines.items):
@@ -301,13 +315,21 @@ def check_packages(job: JobSpec, checkpoint: CheckpointInfo) -> None:
     if checkpoint.needs_transformers:
         needed.append("transformers")
     require_packages(needed, "worker", "workers on this machine need")
-    require_module("training.loss", str(loss_target(job.training.loss)))
+    _check_loss(str(loss_target(job.training.loss)))
     for field, rewards in (
         ("rewards", job.rewards),
         ("validation.rewards", job.validation.rewards),
     ):
         for index, reward in enumerate(rewards):
             _check_scorer(f"{field}[{index}]", reward)
+
+
+def _check_loss(target: str) -> None:
+    field = "training.loss"
+    try:
+        require_class(field, target, {"terms": 3, "evaluate": 2})
+    except OwnClassError as error:
+        raise JobError(field, str(error)) from error
 
 
 def _check_scorer(field: str, reward: RewardSpec) -> None:

@@ -1,9 +1,10 @@
 """The OCR reward of Flow-GRPO (arXiv 2505.05470): how much of the quoted text of the prompt the
 image shows.
 
-Target: the text in the first pair of double quotes. Both texts lose their spaces and are
-lower-cased. The distance is 0 when the target occurs in the recognised text, otherwise
-Levenshtein's; reward = 1 - min(distance, n) / n for n target characters.
+Target: the first text in quotes (`quoted_text`). Of both texts counts what `plain` leaves: neither
+spaces nor case, and the same character whatever its code points. The distance is 0 when the target
+occurs in the recognised text, otherwise Levenshtein's; reward = 1 - min(distance, n) / n for n
+target characters.
 """
 
 from __future__ import annotations
@@ -55,12 +56,10 @@ class OcrScorer:
 
 
 def target_text(prompt: str) -> str:
-    """What the image should show; raises `ScoringError` naming a prompt without text in double
-    quotes.
-    """
+    """What the image should show; raises `ScoringError` naming a prompt without text in quotes."""
     target = quoted_text(prompt)
     if not target:
-        raise ScoringError(f"prompt {prompt!r} has no text in double quotes for OCR to look for")
+        raise ScoringError(f"prompt {prompt!r} has no text in quotes for OCR to look for")
     return target
 
 

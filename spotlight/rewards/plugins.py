@@ -6,20 +6,19 @@ class with a method `score` is ever called, with the reward's `options`. Imports
 
 from __future__ import annotations
 
-import ast
-import difflib
 import importlib
 import inspect
-from collections.abc import Iterable
 from importlib.metadata import entry_points
-from pathlib import Path
 from typing import Any
 
 from spotlight.errors import JobError
 from spotlight.jobs import RewardSpec
-from spotlight.own_code import require_module
+from spotlight.own_classes import OwnClassError, no_such_class, require_class
 
 GROUP = "spotlight.rewards"
+
+_METHODS = {"score": 2}
+"""What a scorer must have, and of how many arguments: `images` and `prompts`."""
 
 
 def load_scorer(spec: RewardSpec) -> Any:
@@ -38,7 +37,7 @@ def load_scorer(spec: RewardSpec) -> Any:
         ) from error
     found = getattr(module, class_name, None)
     if found is None:
-        raise _refusal(spec, _no_such_class(module_name, class_name, vars(module)))
+        raise _refusal(spec, no_such_class(module_name, class_name, vars(module)))
     if not inspect.isclass(found) or not callable(getattr(found, "score", None)):
         raise _refusal(spec, f"{target} is not a class with a method `score(images, prompts)`")
     try:
@@ -59,21 +58,13 @@ def load_scorer(spec: RewardSpec) -> Any:
 
 
 def check_plugin(spec: RewardSpec) -> None:
-    """Raise `JobError` unless the class of a reward of `kind: python` is where the job says, as far
-    as can be told without running any of its code.
+    """Raise `JobError` unless the class of a reward of `kind: python` is where the job says and can
+    score, as far as can be told without running any of its code.
     """
-    target = _target(spec)
-    module_name, _, class_name = target.partition(":")
-    found = require_module(f"reward `{spec.name}`", target)
-    if found.origin is None or not found.origin.endswith(".py"):
-        return  # compiled, or a folder: only importing it could tell
     try:
-        tree = ast.parse(Path(found.origin).read_bytes())
-    except (OSError, SyntaxError, ValueError) as error:
-        raise _refusal(spec, f"{found.origin} cannot be read ({_line(error)})") from error
-    names, complete = _names(tree)
-    if complete and class_name not in names:
-        raise _refusal(spec, _no_such_class(module_name, class_name, names))
+        require_class(f"reward `{spec.name}`", _target(spec), _METHODS)
+    except OwnClassError as error:
+        raise _refusal(spec, str(error)) from error
 
 
 def _target(spec: RewardSpec) -> str:
@@ -90,30 +81,6 @@ def _target(spec: RewardSpec) -> str:
         )
     point = points[spec.python]
     return f"{point.module}:{point.attr}"
-
-
-def _names(tree: ast.Module) -> tuple[set[str], bool]:
-    """The names that a module has, and whether these are certainly all."""
-    names: set[str] = set()
-    complete = True
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            names.add(node.name)
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            names |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
-            complete = complete and "*" not in names
-        elif isinstance(node, ast.Assign | ast.AnnAssign):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names |= {target.id for target in targets if isinstance(target, ast.Name)}
-        elif not isinstance(node, ast.Expr):
-            complete = False  # what stands under `if` or `try` may be there or not
-    return names, complete and "__getattr__" not in names
-
-
-def _no_such_class(module: str, name: str, names: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(names), n=1)
-    advice = f"; did you mean `{close[0]}`?" if close else ""
-    return f"{module} has no class {name}{advice}"
 
 
 def _line(error: Exception) -> str:

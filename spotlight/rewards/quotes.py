@@ -1,18 +1,78 @@
-"""The text that a prompt asks for in double quotes. Imports no numpy, so that a job can be checked
-without it."""
+"""The text that a prompt asks for in quotes, and what counts of a text when two are compared.
+Imports no numpy, so that a job can be checked without it.
+
+Quotes are straight, curly (of any language), fullwidth, corner brackets or guillemets; single ones
+are none, since they are apostrophes as well. A straight mark after a digit may stand for inches.
+"""
 
 from __future__ import annotations
 
 import re
+import unicodedata
+from collections.abc import Iterator
+from itertools import zip_longest
+
+_DOUBLE = '"“”„‟＂〝〞〟'  # noqa: RUF001
+_QUOTED = re.compile("«([^«»]*)»|»([^«»]*)«|「([^「」]*)」|『([^『』]*)』|｢([^｢｣]*)｣")
+_ALIKE = str.maketrans(
+    {
+        **dict.fromkeys(f"{_DOUBLE}″", '"'),
+        **dict.fromkeys("‘’‚‛′`´＇", "'"),  # noqa: RUF001
+        **dict.fromkeys("‐‑‒–—―−─", "-"),  # noqa: RUF001
+        "⁄": "/",  # noqa: RUF001
+        "٪": "%",
+    }
+)
+"""Marks that people, and the models that read signs, write for each other."""
+_UNSEEN = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]")
+"""Variation selectors."""
 
 
 def quoted_text(prompt: str) -> str:
-    """The first text in double quotes without its white space, lower case; empty if there is
-    none."""
-    quoted = re.search(r'"([^"]*)"', prompt)
-    return plain(quoted[1]) if quoted else ""
+    """The first text in quotes that has any, as `plain` gives it; empty if there is none."""
+    found = sorted([*_between_double(prompt), *_between_others(prompt)])
+    texts = (plain(text) for _, text in found)
+    return next((text for text in texts if text), "")
 
 
 def plain(text: str) -> str:
-    """Without white space, lower case: what counts of a text."""
-    return "".join(text.split()).lower()
+    """What counts of a text: the characters that are seen, whatever their code points.
+
+    In Unicode's NFKC (one code point for a letter with its accent; no full width, no ligatures),
+    without case, white space and what has no width, and with one kind of apostrophe, quote and dash
+    each.
+    """
+    text = unicodedata.normalize("NFKC", text.translate(_ALIKE)).casefold().translate(_ALIKE)
+    text = _UNSEEN.sub("", "".join(text.split()))
+    seen = "".join(each for each in text if unicodedata.category(each) not in ("Cf", "Cc"))
+    return unicodedata.normalize("NFKC", seen)  # an accent may stand beside its letter only now
+
+
+def _between_others(prompt: str) -> Iterator[tuple[int, str]]:
+    for match in _QUOTED.finditer(prompt):
+        yield match.start(), match[match.lastindex or 0]
+
+
+def _between_double(prompt: str) -> Iterator[tuple[int, str]]:
+    """Where each quotation begins, and its text."""
+    marks = [index for index, character in enumerate(prompt) if character in _DOUBLE]
+    opened: int | None = None
+    for mark, following in zip_longest(marks, marks[1:]):
+        if opened is None:
+            opened = None if _may_be_inches(prompt, mark) else mark
+        elif not (_may_be_inches(prompt, mark) and _must_close(prompt, following)):
+            yield opened, prompt[opened + 1 : mark]
+            opened = None
+
+
+def _may_be_inches(prompt: str, mark: int) -> bool:
+    return prompt[max(0, mark - 1) : mark].isdigit()
+
+
+def _must_close(prompt: str, mark: int | None) -> bool:
+    """Whether a mark can do nothing but end a quotation; False if there is none."""
+    if mark is None or _may_be_inches(prompt, mark):
+        return False
+    before, after = prompt[mark - 1 : mark], prompt[mark + 1 : mark + 2]
+    opens = after.isalnum() or (bool(after.strip()) and (before.isspace() or before in "([{"))
+    return not opens

@@ -42,7 +42,7 @@ def training_batch(
         [1.0] if weights is None else list(weights.values()),
         baseline=training.advantage_baseline,
         std=training.advantage_std,
-        clip=training.advantage_clip,
+        clip=training.largest_advantage,
     )
     noisy = sampler.kind != "ode"
     if noisy and {group.request.steps for group in ordered} - {None, sampler.steps}:

@@ -124,7 +124,7 @@ class OneProcess:
             self._job.reward_weights,
             baseline=training.advantage_baseline,
             std=training.advantage_std,
-            clip=training.advantage_clip,
+            clip=training.largest_advantage,
         )
         return self.update(iteration, prompts, [part.batch for part in samples], advantages)
 

@@ -138,7 +138,7 @@ def advantages_come_from_these_rollouts(run: Run) -> Iterable[str]:
             [int(row[0].split("/")[3]) for row in rows],
             baseline=training.advantage_baseline,
             std=training.advantage_std,
-            clip=training.advantage_clip,
+            clip=training.largest_advantage,
         )
         for row, advantage in zip(rows[first:], expected[first:], strict=True):
             if abs(row[4] - advantage) > 1e-9:
@@ -146,7 +146,7 @@ def advantages_come_from_these_rollouts(run: Run) -> Iterable[str]:
         scales = [
             row[4] / advantage
             for row, advantage in zip(rows[:first], expected[:first], strict=True)
-            if abs(advantage) > 1e-9 and abs(row[4]) < training.advantage_clip
+            if abs(advantage) > 1e-9 and abs(row[4]) < training.largest_advantage
         ]
         if scales and not 0 < max(scales) <= min(scales) * (1 + 1e-6):
             first_ones = [row[4] for row in rows[:first]]

@@ -19,6 +19,7 @@ from spotlight.jobs import TrackerSpec
 from spotlight.trackers.callback import Callback
 from spotlight.trackers.callback_thread import NamedCallback
 from spotlight.trackers.tracked_run import TrackedRun
+from spotlight.trackers.wandb_login import may_log_in
 
 _OWN = "spotlight.trackers."
 _KNOWN = {
@@ -32,7 +33,8 @@ _METHODS = ("on_iteration", "on_validation", "on_event")
 
 def check_trackers(trackers: Sequence[TrackerSpec]) -> None:
     """Raise `MissingDependency` for a package that is not installed here, and `JobError` for a
-    class of your own that cannot be imported or is no callback.
+    class of your own that cannot be imported or is no callback, and for Weights & Biases without a
+    key.
     """
     for index, tracker in enumerate(trackers):
         if tracker.kind not in _KNOWN:
@@ -43,6 +45,13 @@ def check_trackers(trackers: Sequence[TrackerSpec]) -> None:
             raise MissingDependency(
                 f"`trackers[{index}].kind: {tracker.kind}` needs {package}, which is not installed"
                 ' where the coordinator runs: pip install "spotlight-rl[trackers]"'
+            )
+        if tracker.kind == "wandb" and not may_log_in():
+            raise JobError(
+                f"trackers[{index}].kind",
+                "`wandb` has no key where the coordinator runs: set WANDB_API_KEY or run"
+                " `wandb login` there, or set WANDB_MODE=offline to upload the run later with"
+                " `wandb sync`",
             )
 
 

@@ -55,8 +55,40 @@ def test_a_prompt_may_be_given_several_times() -> None:
     assert len(parse_jsonl('{"prompt": "a cat", "n": 1}\n' * 2, "p").items) == 2
 
 
-def test_the_ending_of_a_file_says_how_it_is_read(tmp_path: Path) -> None:
-    (tmp_path / "p.jsonl").write_text('{"prompt": "a cat", "n": 1}\n')
-    (tmp_path / "p.txt").write_text('{"prompt": "a cat", "n": 1}\n')
-    assert read_prompt_lines(tmp_path / "p.jsonl").items == [Prompt("a cat", {"n": 1})]
-    assert read_prompts(tmp_path / "p.txt") == ['{"prompt": "a cat", "n": 1}']
+def test_json_lines_are_read_as_them_whatever_the_file_is_called(tmp_path: Path) -> None:
+    for name in ("p.jsonl", "p.txt", "p.json", "p", "p.csv"):
+        (tmp_path / name).write_text('\ufeff\n{"prompt": "a cat", "n": 1}\r\n', encoding="utf-8")
+        assert read_prompt_lines(tmp_path / name).items == [Prompt("a cat", {"n": 1})]
+
+
+@pytest.mark.parametrize("name", ["p.csv", "p.TSV", "p.yaml", "p.yml"])
+def test_a_file_that_is_called_a_table_or_yaml_is_not_read_as_text(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / name).write_text("a cat\na dog, and more\n")
+    with pytest.raises(JobError, match=r" by its name; such a list is not read: give a text"):
+        read_prompts(tmp_path / name)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_prompt(tmp_path: Path) -> None:
+    (tmp_path / "p.txt").write_text("a cat\na dog\n", encoding="utf-8-sig")
+    assert read_prompts(tmp_path / "p.txt") == ["a cat", "a dog"]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_lines_end_as_on_any_system(end: str) -> None:
+    assert parse_text(f"a cat{end}{end}a dog{end}", "p.txt").numbers == [1, 3]
+
+
+@pytest.mark.parametrize("stray", ["\0", "\x0c", "\x0b", "\x85", "\u2028", "\u2029", "\ufeff"])
+def test_a_stray_character_in_a_prompt_is_refused_by_its_line(stray: str) -> None:
+    code = f"U\\+{ord(stray):04X}"
+    with pytest.raises(JobError, match=rf"^prompts: p\.txt, line 2: holds the character {code} "):
+        parse_text(f"a cat\na{stray}dog", "p.txt")
+    line = json.dumps({"prompt": f"a{stray}dog"})
+    with pytest.raises(JobError, match=rf"^prompts: p, line 1: `prompt`: holds the char.* {code} "):
+        parse_jsonl(line, "p")
+
+
+def test_a_prompt_in_json_may_have_several_lines() -> None:
+    assert parse_jsonl('{"prompt": "a cat\\n\\ta dog"}', "p").items == [Prompt("a cat\n\ta dog")]

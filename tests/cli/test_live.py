@@ -182,7 +182,7 @@ def test_what_is_wrong_with_workers_is_said_of_the_first_of_many() -> None:
     status = _status(troubles=(given_up, *(f"spot-0/{n}: no memory" for n in range(1, 9))))
     view = " ".join(_drawn(render(status)).split())
     assert given_up in view and "spot-0/3: no memory" in view
-    assert "spot-0/4" not in view and "and 5 more workers have trouble" in view
+    assert "spot-0/4" not in view and "and 5 more have trouble" in view
     assert given_up in plain_line(status)
 
 

@@ -46,6 +46,12 @@ async def test_a_notice_and_its_withdrawal_are_told(path):
         assert told.nothing_more()
 
 
+async def test_a_byte_order_mark_before_a_notice_is_none_of_it(path):
+    write(path, '\ufeff{"action": "preempt"}')
+    (notice,) = await NoticeFile(path).read()
+    assert notice.kind == "preempt"
+
+
 async def test_writing_it_again_brings_the_deadline_nearer_and_never_back(path):
     async with watching(NoticeFile(path, poll_s=0.01)) as told:
         write(path, '{"action": "preempt", "lead_s": 60}')

@@ -44,6 +44,7 @@ def test_trackers_of_a_job_are_told_of_it_and_end_it_only_when_they_say_so(
 
     assert done.code == 130, done.errors + done.output
     assert "stopped by the callback `mine:Picky`: two are enough" in done.output
+    assert "tracker mine:Picky failed: ValueError: no validations, please" in done.output
     assert (run / "seen-by-me").read_text() == "1"
     (trouble,) = events(run, "callback_trouble")
     assert trouble["callback"] == "mine:Picky"

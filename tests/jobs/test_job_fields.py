@@ -180,6 +180,8 @@ def test_an_item_of_a_list_is_named_by_its_place() -> None:
         ("training.learning_rate", 0.0),
         ("training.gradient_clip", 0.0),
         ("training.advantage_clip", -1.0),
+        ("model.negative_prompt", "a\0b"),
+        ("model.negative_prompt", "a\u2028b"),
         ("training.nft_strength", 0.0),
         ("training.clip_range", 0.0),
         ("training.ema_decay", 1.0),
@@ -294,3 +296,20 @@ def test_a_number_that_is_not_finite_is_refused(path: str, value: float) -> None
 
 def test_a_wrong_job_is_the_users_to_mend() -> None:
     assert issubclass(JobError, UserError) and JobError("a", "b").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("training", "clip"),
+    [
+        ({}, 1.0),
+        ({"loss": "awm"}, 5.0),
+        ({"loss": "my_losses:Mine"}, 1.0),
+        ({"advantage_clip": 2.0}, 2.0),
+        ({"loss": "awm", "advantage_clip": 1.0}, 1.0),
+    ],
+)
+def test_advantages_are_clipped_as_suits_the_loss_unless_the_job_says_otherwise(
+    training: dict[str, object], clip: float
+) -> None:
+    job = job_from_data({**SMALLEST, "training": training})
+    assert job.training.largest_advantage == clip

@@ -34,6 +34,11 @@ def test_the_yaml_of_a_job_shows_every_default() -> None:
     assert written["sampler"]["shift"] is None
 
 
+def test_a_byte_order_mark_before_a_job_is_none_of_it(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(SMALLEST), encoding="utf-8-sig")
+    assert load_job(tmp_path / "job.yaml").name == SMALLEST["name"]
+
+
 @pytest.mark.parametrize("number", ["1e-4", "1E-4", "+1e-4", "1.0e-4", ".1e-3", "0.0001"])
 def test_numbers_with_an_exponent_are_numbers(number: str) -> None:
     text = yaml.safe_dump(SMALLEST) + f"training:\n  learning_rate: {number}\n"

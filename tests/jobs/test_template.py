@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import msgspec
 
-from spotlight.jobs import JobSpec, parse_job
+from spotlight.jobs import load_job, parse_job
 from spotlight.jobs.template import job_template
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "ocr-tiny.yaml"
 
 
 def test_the_template_is_a_job_as_it_is() -> None:
     job = parse_job(job_template())
     assert job.model.checkpoint == "builtin:ocr-tiny"
-    assert (
-        job.training
-        == msgspec.structs.fields(JobSpec)[
-            [field.name for field in msgspec.structs.fields(JobSpec)].index("training")
-        ].default
-    )
+
+
+def test_the_template_trains_on_the_task_of_the_example_as_the_example_does() -> None:
+    job, example = parse_job(job_template()), load_job(EXAMPLE)
+    assert job.training.largest_advantage == example.training.largest_advantage
+    training = msgspec.structs.replace(example.training, advantage_clip=None)
+    assert job.training == training
+    assert (job.prompts, job.sampler) == (example.prompts, example.sampler)
+    assert job.samples_per_iteration == example.samples_per_iteration
 
 
 def test_without_its_comment_marks_it_says_the_same() -> None:

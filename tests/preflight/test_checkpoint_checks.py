@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import struct
+from codecs import BOM_UTF8
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,24 @@ def test_a_part_that_is_missing_is_named(make_job: MakeJob, checkpoint: Path, pa
 def test_a_file_that_is_not_json_is_named(make_job: MakeJob, checkpoint: Path) -> None:
     (checkpoint / "transformer" / "config.json").write_text("{")
     with pytest.raises(CheckpointError, match=r"config\.json is not what it should be"):
+        preflight.check(make_job())
+
+
+def test_model_index_may_begin_with_a_byte_order_mark(make_job: MakeJob, checkpoint: Path) -> None:
+    index = checkpoint / "model_index.json"
+    index.write_bytes(BOM_UTF8 + index.read_bytes())
+    preflight.check(make_job())
+
+
+@pytest.mark.parametrize("part", ["transformer", "text_encoder"])
+def test_a_byte_order_mark_in_what_the_libraries_read_is_named(
+    make_job: MakeJob, checkpoint: Path, part: str
+) -> None:
+    config = checkpoint / part / "config.json"
+    config.write_bytes(BOM_UTF8 + config.read_bytes())
+    with pytest.raises(
+        CheckpointError, match=r"config\.json begins with a byte order mark, .* save"
+    ):
         preflight.check(make_job())
 
 

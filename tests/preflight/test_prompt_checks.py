@@ -65,7 +65,7 @@ def test_a_pool_needs_enough_different_prompts(make_job: MakeJob, tmp_path: Path
 
 def test_the_ocr_reward_needs_text_in_quotes(make_job: MakeJob, tmp_path: Path) -> None:
     (tmp_path / "validation.txt").write_text('a sign that says "open"\na red cat\n')
-    with pytest.raises(JobError, match=r"^prompts\.validation: .*, line 2: .* no text in double"):
+    with pytest.raises(JobError, match=r"^prompts\.validation: .*, line 2: .* no text in quotes"):
         preflight.check(make_job())
 
 

@@ -78,7 +78,7 @@ def test_the_model_is_not_told_what_it_should_read(url: str) -> None:
 
 
 def test_a_prompt_without_quoted_text_cannot_be_judged_by_reading(url: str) -> None:
-    with pytest.raises(ScoringError, match="no text in double quotes"):
+    with pytest.raises(ScoringError, match="no text in quotes"):
         judge(url).score(images(0), [Prompt("a cat")])
 
 

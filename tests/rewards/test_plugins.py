@@ -88,6 +88,15 @@ def test_a_class_is_found_by_its_module_or_its_entry_point_and_made_with_its_opt
         ("own_scorers.parts:Scael", "own_scorers.parts has no class Scael; did you mean `Scale`?"),
         ("own_scorers.broken:Scale", "broken.py cannot be read (invalid syntax"),
         ("unknown", "no installed package has an entry point `unknown` in the group"),
+        (
+            "own_scorers.parts:Without",
+            "own_scorers.parts:Without has no method `score`; it must be a",
+        ),
+        ("own_scorers.parts:Short", "own_scorers.parts:Short.score must take 2 arguments"),
+        (
+            "own_scorers.parts:function",
+            "function is a function, not a class with the method `score`",
+        ),
     ],
 )
 def test_a_name_that_leads_nowhere_is_refused_before_anything_is_imported(
@@ -104,7 +113,9 @@ def test_the_folder_that_spotlight_is_started_in_is_looked_into(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "here").mkdir()
-    (tmp_path / "here" / "scorer_in_this_folder.py").write_text("class Own: ...\n")
+    (tmp_path / "here" / "scorer_in_this_folder.py").write_text(
+        "class Own:\n    def score(self, images, prompts): ...\n"
+    )
     with pytest.raises(JobError, match="start Spotlight in the folder that holds it"):
         check_plugin(spec("scorer_in_this_folder:Own"))
     monkeypatch.chdir(tmp_path / "here")

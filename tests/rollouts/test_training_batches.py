@@ -11,7 +11,7 @@ from spotlight import Group, JobError, RolloutRequest, Sample, SamplerSpec, Trai
 from spotlight import training_batch as batch_of
 from spotlight.jobs import WindowSpec
 
-TRAINING = TrainingSpec(advantage_std="group")
+TRAINING = TrainingSpec(advantage_std="group", advantage_clip=5.0)
 ODE = SamplerSpec(height=16, width=48)
 SDE = SamplerSpec(height=16, width=48, kind="flow_sde", window=WindowSpec(earliest=1, latest=4))
 

@@ -82,3 +82,47 @@ def test_a_package_that_is_absent_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     words = r"trackers\[0\].kind: wandb.* needs wandb.*\[trackers\]"
     with pytest.raises(MissingDependency, match=words):
         check_trackers([TrackerSpec(kind="wandb")])
+
+
+@pytest.fixture
+def without_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home in which nobody has logged in."""
+    for name in ("MODE", "API_KEY", "IDENTITY_TOKEN_FILE", "CONFIG_DIR", "DIR"):
+        monkeypatch.delenv(f"WANDB_{name}", raising=False)
+    monkeypatch.delenv("NETRC", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_wandb_without_a_key_is_refused_with_what_to_do(without_key: Path) -> None:
+    with pytest.raises(
+        JobError, match=r"^trackers\[1\]\.kind: `wandb` has no key .* WANDB_API_KEY"
+    ):
+        check_trackers([TrackerSpec(kind="tensorboard"), TrackerSpec(kind="wandb")])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("WANDB_API_KEY", "0" * 40),
+        ("WANDB_IDENTITY_TOKEN_FILE", "/run/token"),
+        ("WANDB_MODE", "offline"),
+        ("WANDB_MODE", "disabled"),
+    ],
+)
+def test_wandb_with_a_key_in_the_environment_or_offline_passes(
+    without_key: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    check_trackers([TrackerSpec(kind="wandb")])
+
+
+@pytest.mark.parametrize("file", [".netrc", "_netrc", ".config/wandb/settings", "wandb/settings"])
+def test_wandb_passes_where_a_file_may_hold_its_key(without_key: Path, file: str) -> None:
+    (without_key / file).parent.mkdir(parents=True, exist_ok=True)
+    (without_key / file).write_text("")
+    with pytest.raises(JobError, match="has no key"):
+        check_trackers([TrackerSpec(kind="wandb")])
+    (without_key / file).write_text("machine api.wandb.ai login user password 0\n")
+    check_trackers([TrackerSpec(kind="wandb")])

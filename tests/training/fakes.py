@@ -18,7 +18,7 @@ SAMPLER = SamplerSpec(height=8, width=8, steps=6, micro_batch=4)
 NOISY = msgspec.structs.replace(
     SAMPLER, kind="flow_sde", window=WindowSpec(length=2, earliest=0, latest=3)
 )
-NFT = TrainingSpec(micro_batch=8, nft_times=2, learning_rate=1e-2)
+NFT = TrainingSpec(micro_batch=8, nft_times=2, learning_rate=1e-2, advantage_clip=5.0)
 GRPO = msgspec.structs.replace(NFT, loss="flow_grpo", micro_batch=4)
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 import msgspec
 import structlog
 
-from spotlight.actors.coordinator.job_journal import identify
+from spotlight.actors.coordinator.job_journal import identify, require_same_prompts
 from spotlight.actors.coordinator.job_runner import JobRunner
 from spotlight.actors.coordinator.mirroring import MirrorPlace
 from spotlight.actors.coordinator.node_plans import NodePlans
@@ -309,7 +309,11 @@ class Coordinator(Actor):
         self, folder: RunFolder, submission: Submission, *, came_back: bool
     ) -> JobAccepted:
         name = submission.job.name
-        identity = identify(folder.journal, name, self._rng)
+        with ExitStack() as undo:
+            undo.callback(folder.close)
+            identity = identify(folder.journal, name, self._rng)
+            require_same_prompts(folder.journal, submission.files.prompt_digests)
+            undo.pop_all()  # `_install` closes it
         start = RunnerStart(name, f"job-{identity.job_id}", folder.path, identity.token)
         log.info(
             "job_goes_on" if came_back else "job_accepted", job=name, run_folder=str(folder.path)

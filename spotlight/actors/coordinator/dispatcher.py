@@ -117,7 +117,9 @@ class Dispatcher(Actor):
         """A batch could not be done there: try elsewhere, or give up; never a reward."""
         who = message.worker, message.epoch, message.lease
         failure = message.error, message.what, message.failed
-        self.queue.carry_out(self._table.fail(*who, *failure, self._now()))
+        self.queue.carry_out(
+            self._table.fail(*who, *failure, self._now(), traceback=message.traceback)
+        )
 
     @handles(ReturnLease, only=_from_its_leader)
     async def on_return(self, message: ReturnLease) -> None:

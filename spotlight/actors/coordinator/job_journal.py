@@ -20,7 +20,7 @@ import structlog
 from spotlight.actors.coordinator.exploration import Explored
 from spotlight.actors.coordinator.roster import Rank
 from spotlight.actors.protocol import StateParts, WeightsOffer
-from spotlight.errors import JournalError
+from spotlight.errors import JournalError, RunFolderError
 from spotlight.policies.dispatch.rows import SavedRow
 from spotlight.policies.exploration.choice_worth import ChoiceWorth
 from spotlight.policies.exploration.fidelity import Agreement, Gain
@@ -31,7 +31,7 @@ from spotlight.types import BundleOffer, RequestId, RequestKind, StoreEndpoint
 
 log = structlog.get_logger(__name__)
 
-RecordT = TypeVar("RecordT", bound=msgspec.Struct | Evidence | Population)
+RecordT = TypeVar("RecordT", bound=msgspec.Struct | Evidence | Population | dict[str, str])
 
 TERM_BITS = 32
 """A lease's number holds the term of the coordinator that granted it above these bits."""
@@ -336,6 +336,25 @@ def identify(journal: Journal, name: str, rng: random.Random) -> Identity:
     identity = Identity(job_id, token, sorts_prompts=False)
     journal.write({"identity": _encode(identity)})
     return identity
+
+
+def require_same_prompts(journal: Journal, digests: Mapping[str, str]) -> None:
+    """A run has the prompts that it began with, of which these are digests by the field of the job
+    that names them. A new run, or one of a version that kept none, keeps these.
+
+    Raises `RunFolderError` naming the field whose prompts are others.
+    """
+    found = journal.items("prompts")
+    if not found:
+        journal.write({"prompts": msgspec.json.encode(digests)})
+        return
+    kept = _decode("prompts", found[0][1], dict[str, str])
+    for field, digest in digests.items():
+        if kept.get(field) != digest:
+            raise RunFolderError(
+                f"{field}: these are other prompts than those that the run began with; put them"
+                " back to go on with it, or begin a new run with these, in another run folder"
+            )
 
 
 def _taught(progress: Mapping[int, SavedProgress], completed: int) -> Knowledge:

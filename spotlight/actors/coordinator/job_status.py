@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from spotlight.actors.coordinator.job_parts import JobParts
 from spotlight.actors.coordinator.worker_troubles import describe
 from spotlight.actors.protocol import JobStatus
+from spotlight.trackers import CallbackThread
 
 _STATUS_LINES_PER_S = 2000
+_LONGEST_ERROR = 300
+"""Characters."""
 
 
 def status_of(parts: JobParts, completed: int, dead_letters: int) -> JobStatus:
@@ -43,8 +48,16 @@ def status_of(parts: JobParts, completed: int, dead_letters: int) -> JobStatus:
         run_folder=str(run.path),
         note=parts.watch.note(),
         mirror=parts.mirroring.status,
-        troubles=tuple(map(describe, parts.troubles.all)),
+        troubles=(*_of_trackers(parts.callbacks), *map(describe, parts.troubles.all)),
     )
+
+
+def _of_trackers(callbacks: CallbackThread) -> Iterator[str]:
+    """A line for each tracker that has failed, the same as long as its error is."""
+    for trouble in callbacks.troubles():
+        if trouble.failures:
+            error = " ".join(trouble.error.split())
+            yield f"tracker {trouble.callback} failed: {error[:_LONGEST_ERROR]}"
 
 
 def status_pause_s(lines: int, period_s: float) -> float:

@@ -107,7 +107,7 @@ def training_samples(
         weights,
         baseline=training.advantage_baseline,
         std=training.advantage_std,
-        clip=training.advantage_clip,
+        clip=training.largest_advantage,
     )
     return tuple(
         TrainingSample(sample.request.prompt, sample.bundle, sample.row, advantage)

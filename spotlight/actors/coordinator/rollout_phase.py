@@ -25,7 +25,7 @@ from spotlight.jobs import JobSpec
 from spotlight.policies.advantages import all_equal
 from spotlight.policies.exploration.reuse import rewards_to_train_on
 from spotlight.policies.exploration.reward_scales import weighted_mean
-from spotlight.run_events import GroupDropped, RewardsFlat
+from spotlight.run_events import SEE_EVENTS, GroupDropped, RewardsFlat
 from spotlight.transport.tensors import ArtifactStore
 from spotlight.types import Request, Result
 
@@ -145,7 +145,7 @@ class RolloutPhase:
         self.rollout.drop_probes(requests)
         failed = [request for request in requests if self.rollout.expects(request)]
         if failed and self._job.scoring.on_failure == "stop":
-            self._fail(f"{failed[0].id} failed: {reason}")
+            self._fail(f"{failed[0].id} failed: {reason}; {SEE_EVENTS}")
             return
         for iteration, group, prompt in sorted({(r.iteration, r.group, r.prompt) for r in failed}):
             dropped = GroupDropped(iteration=iteration, prompt=prompt, reason=reason)
@@ -201,7 +201,7 @@ class RolloutPhase:
             return
         if not self.rollout.finished:
             reason = f"every prompt group of the iteration failed ({self._dropped_for})"
-            self._fail(f"{reason}; see events.jsonl")
+            self._fail(f"{reason}; {SEE_EVENTS}")
             return
         metrics = self._progress.metrics
         metrics.rollout_s = self._phase.seconds

@@ -11,7 +11,7 @@ from spotlight.actors.coordinator.request_queue import RequestQueue
 from spotlight.actors.coordinator.validator import Validated, Validator
 from spotlight.jobs import JobSpec
 from spotlight.policies.reward_hacking import find_falls
-from spotlight.run_events import RewardFell
+from spotlight.run_events import SEE_EVENTS, RewardFell
 from spotlight.run_metrics import ValidationMetrics
 from spotlight.transport.tensors import ArtifactStore
 from spotlight.types import Request, Result
@@ -69,9 +69,8 @@ class Validations:
         """A run without a score for its weights is not worth going on with."""
         for validated in ended:
             if not validated.results:
-                self._fail(
-                    f"no validation image of version {validated.version} could be scored ({reason})"
-                )
+                what = f"no validation image of version {validated.version} could be scored"
+                self._fail(f"{what} ({reason}); {SEE_EVENTS}")
                 return
             self._add(validated.version, validated.results)
 

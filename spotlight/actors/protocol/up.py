@@ -13,6 +13,7 @@ import msgspec
 from spotlight.actors.protocol.down import CheckpointSource, WeightsOffer
 from spotlight.actors.runtime import ActorRef
 from spotlight.jobs import MOST_WORKERS_OF_NODE
+from spotlight.tracebacks import LONGEST_TRACEBACK
 from spotlight.transport.control import Message
 from spotlight.types import BundleOffer, NodeName, Record, StoreEndpoint, WorkerName, WorkerState
 
@@ -264,3 +265,5 @@ class LeaseFailed(Message, frozen=True):
     failed: tuple[str, ...] = ()
     """Ids of the requests that cannot be done, when that is known: the others are only given back.
     """
+    traceback: Annotated[str, msgspec.Meta(max_length=LONGEST_TRACEBACK)] = ""
+    """Where a scorer raised; empty if none did."""

@@ -112,7 +112,7 @@ class JobStatus(Message, frozen=True):
     mirror: MirrorStatus | None = None
     """None if the run is not copied to object storage."""
     troubles: tuple[str, ...] = ()
-    """What is wrong with workers: each names one, and says why it does not work."""
+    """What is wrong with trackers and workers: each names one, and says why it does not work."""
 
 
 class PreemptNode(Message, frozen=True):

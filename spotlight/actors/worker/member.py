@@ -55,6 +55,7 @@ from spotlight.actors.worker.step_group import GroupSteps, StepGroup
 from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.errors import CommitRefused, NotFinite, ScoringError, SpotlightError, WrongWeights
 from spotlight.jobs import WorkSpec
+from spotlight.tracebacks import foreign_traceback
 
 log = structlog.get_logger(__name__)
 
@@ -284,7 +285,13 @@ class Member(Actor):
                 return  # it is given back with all others
             failed = self._failed(batch, error)
             if self._end(batch, failed):
-                log.warning("lease_failed", lease=failed.lease, what=failed.what, error=str(error))
+                log.warning(
+                    "lease_failed",
+                    lease=failed.lease,
+                    what=failed.what,
+                    error=str(error),
+                    exc_info=error,
+                )
 
     async def _give_all_back_at_the_end(self) -> None:
         """Once the process is to end: no request is to blame for that."""
@@ -309,6 +316,7 @@ class Member(Actor):
             problem,
             _part_of(error),
             tuple(requests[row].id for row in rows),
+            foreign_traceback(error) if isinstance(error, ScoringError) else "",
         )
 
     def _returned(self, batch: Batch) -> ReturnLease:

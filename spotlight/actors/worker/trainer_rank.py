@@ -223,6 +223,7 @@ class TrainerRank(Actor):
         try:
             answer = await work
         except (SpotlightError, OSError, ValueError, RuntimeError) as error:
+            log.warning("order_failed", order=key[0], exc_info=error)
             answer = msgspec.structs.replace(
                 self._report(),
                 error=f"{type(error).__name__}: {error}",

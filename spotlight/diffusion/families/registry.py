@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from spotlight.diffusion.checkpoint_files import read_json, wrong
+from spotlight.diffusion.checkpoint_files import read_index, wrong
 from spotlight.diffusion.families.base import TOKEN_ENCODER, CheckpointFolder, Family
 from spotlight.diffusion.families.flux import Flux
 from spotlight.diffusion.families.qwen_image import QwenImage
@@ -28,7 +28,7 @@ def family_of(path: Path) -> Family:
     """The family of a checkpoint, by the class of its transformer in model_index.json; raises
     `CheckpointError` naming the file.
     """
-    return _family(path / _INDEX, _classes(_read_index(path)))
+    return _family(path / _INDEX, _classes(read_index(path / _INDEX)))
 
 
 def open_checkpoint(path: Path) -> tuple[Family, CheckpointFolder]:
@@ -36,7 +36,7 @@ def open_checkpoint(path: Path) -> tuple[Family, CheckpointFolder]:
 
     Raises `CheckpointError` naming the file, and the part whose class is another.
     """
-    index, entries = path / _INDEX, _read_index(path)
+    index, entries = path / _INDEX, read_index(path / _INDEX)
     classes = _classes(entries)
     family = _family(index, classes)
     if entries.get("_class_name", family.pipeline) != family.pipeline:
@@ -52,10 +52,6 @@ def open_checkpoint(path: Path) -> tuple[Family, CheckpointFolder]:
     if parts[_FIRST_ENCODER] != TOKEN_ENCODER:
         parts |= {part: classes.get(part, "") for part in family.tokenizers}
     return family, CheckpointFolder(path, parts)
-
-
-def _read_index(path: Path) -> dict[str, Any]:
-    return read_json(path / _INDEX, dict[str, Any])
 
 
 def _classes(entries: Mapping[str, Any]) -> dict[str, str]:

@@ -32,6 +32,8 @@ class Endings:
         self._matching = matching
         self._blame = blame
         self._counters = counters
+        self._traceback = ""
+        """The last one that is on record."""
 
     def take_back(self, lease: Lease, why: str, now: float) -> None:
         """The lease is over, and its requests wait again, before others."""
@@ -101,16 +103,22 @@ class Endings:
         what: str,
         failed: Collection[str],
         now: float,
+        traceback: str = "",
     ) -> None:
         """It could not be done there: its requests are tried again, or given up.
 
         Args:
             what: "denoising", "scoring", or "commits": those that came with it cannot be used.
             failed: ids of the requests that cannot be done; of all, if none is named.
+            traceback: where a scorer raised; of failures in a row that are alike one keeps it.
         """
         event: RunEvent
         if what == "scoring":
-            event = ScorerFailed(worker=taker.name, request=lease.request.id, error=error)
+            new = "" if traceback == self._traceback else traceback
+            self._traceback = traceback
+            event = ScorerFailed(
+                worker=taker.name, request=lease.request.id, error=error, traceback=new
+            )
         else:
             event = DenoiseFailed(worker=taker.name, requests=tuple(failed), error=error)
         self._accounts.out.append(RecordEvent(event))

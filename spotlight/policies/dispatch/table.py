@@ -282,6 +282,8 @@ class RequestTable:
         what: str,
         failed: tuple[str, ...],
         now: float,
+        *,
+        traceback: str = "",
     ) -> list[Instruction]:
         """A batch could not be done there: others try it, or it is given up.
 
@@ -289,11 +291,12 @@ class RequestTable:
             what: "denoising", "scoring", or "commits": those that came with it cannot be used.
             failed: ids of the requests that cannot be done, when that is known: nothing is wrong
                 with the others.
+            traceback: where a scorer raised.
         """
         taker = self._current(name, epoch)
         held = self._matching.leases.find(lease, name) if taker else None
         if taker is not None and held is not None:
-            self._endings.fail(taker, held, error, what, failed, now)
+            self._endings.fail(taker, held, error, what, failed, now, traceback)
         else:
             self._accounts.late(name, lease)
         return self._instructions(now)

@@ -38,7 +38,7 @@ class AWM:
     def __init__(self, setup: LossSetup) -> None:
         training = setup.training
         self._clip_range = training.clip_range or _CLIP_RANGE
-        self._clip = training.advantage_clip
+        self._clip = training.largest_advantage
         self._kl = training.kl
         self._old_kl = training.awm_kl
         self._noised = Noised(setup)

@@ -34,7 +34,7 @@ class DiffusionNFT:
     def __init__(self, setup: LossSetup) -> None:
         training = setup.training
         self._strength = training.nft_strength
-        self._clip = training.advantage_clip
+        self._clip = training.largest_advantage
         self._kl = training.kl
         self._noised = Noised(setup)
 

@@ -47,7 +47,7 @@ class FlowGRPO:
     def __init__(self, setup: LossSetup) -> None:
         training = setup.training
         self._clip_range = training.clip_range or self.clip_range
-        self._clip = training.advantage_clip
+        self._clip = training.largest_advantage
         self._kl = training.kl
         self._replayed = Replayed(setup)
         self._reuse = setup.reuse

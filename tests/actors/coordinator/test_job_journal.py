@@ -21,11 +21,12 @@ from spotlight.actors.coordinator.job_journal import (
     Trainers,
     TrainingState,
     identify,
+    require_same_prompts,
 )
 from spotlight.actors.coordinator.roster import Rank
 from spotlight.actors.protocol import WeightsOffer, WorkerRefs
 from spotlight.actors.runtime import ActorRef
-from spotlight.errors import JournalError
+from spotlight.errors import JournalError, RunFolderError
 from spotlight.policies.dispatch.rows import SavedRow
 from spotlight.policies.exploration.prompt_population import Population
 from spotlight.policies.exploration.reward_spread import Evidence, Knowledge
@@ -405,3 +406,13 @@ def test_whoever_has_nothing_to_save_does_not_write_what_others_have_staged(path
             assert writes
         finally:
             failpoints.install(None)
+
+
+def test_the_prompts_of_a_run_are_those_that_it_is_first_opened_with(path: Path) -> None:
+    first = {"prompts.train": "a", "prompts.validation": "b"}
+    journal = Journal.open(path, "owner")
+    require_same_prompts(journal, first)
+    require_same_prompts(journal, first)
+    with pytest.raises(RunFolderError, match=r"^prompts\.validation: these are other prompts "):
+        require_same_prompts(journal, first | {"prompts.validation": "c"})
+    journal.close()

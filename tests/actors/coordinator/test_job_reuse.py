@@ -68,7 +68,7 @@ async def test_advantages_are_those_of_the_previews_that_are_trained_on(town: To
                 [0] * 4,
                 baseline=the_job.training.advantage_baseline,
                 std="group",
-                clip=the_job.training.advantage_clip,
+                clip=the_job.training.largest_advantage,
             )
             found = [sample.advantage for sample in train.samples if sample.prompt == prompt]
             ratios = [a / b for a, b in zip(sorted(found), sorted(expected), strict=True)]

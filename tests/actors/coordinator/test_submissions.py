@@ -23,6 +23,7 @@ from spotlight import failpoints
 from spotlight.actors.coordinator import coordinator as module
 from spotlight.actors.coordinator import runner_starts
 from spotlight.actors.coordinator.coordinator import Coordinator
+from spotlight.actors.coordinator.job_journal import require_same_prompts
 from spotlight.actors.coordinator.job_runner import JobRunner
 from spotlight.actors.coordinator.submissions import read_interrupted, read_submission
 from spotlight.actors.protocol import (
@@ -39,6 +40,7 @@ from spotlight.actors.protocol import (
 from spotlight.actors.runtime import Actor, ActorSystem
 from spotlight.errors import UserError
 from spotlight.jobs import JobSpec, job_from_data, job_to_yaml
+from spotlight.preflight.checks import read_job_files
 from spotlight.store.run_folder import RunFolder
 from spotlight.timings import CoordinatorTimings, Timings
 from spotlight.transport.tensors import BundleStore
@@ -272,6 +274,27 @@ async def test_a_run_whose_damage_is_mended_can_be_resumed(office: Office, tmp_p
     assert (await office.ask(GetStatus())).job == ""
     events.write_text("")
     accepted = await office.submit(run_folder=str(tmp_path / "run"), resume=True)
+    assert isinstance(accepted, JobAccepted), "nothing holds on to the folder"
+
+
+@pytest.mark.parametrize("field", ["train", "validation"])
+async def test_a_run_is_not_resumed_with_other_prompts(
+    office: Office, tmp_path: Path, field: str
+) -> None:
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text('the number "1111"\nthe number "2222"\n')
+    run, spec = tmp_path / "run", job(prompts={field: str(prompts), "per_iteration": 2})
+    folder = RunFolder.create(run, spec)
+    require_same_prompts(folder.journal, read_job_files(spec).prompt_digests)
+    folder.close()
+    prompts.write_text('the number "1111"\nthe number "3333"\n')
+    refused = await office.submit(run_folder=str(run), resume=True, spec=spec)
+    assert isinstance(refused, JobRefused)
+    assert f"prompts.{field}: these are other prompts than those" in refused.reason
+    assert "begin a new run" in refused.reason and "3333" not in refused.reason
+    # What stands around the prompts is none of them.
+    prompts.write_text('\ufeff\r\nthe number "1111" \r\nthe number "2222"', encoding="utf-8")
+    accepted = await office.submit(run_folder=str(run), resume=True, spec=spec)
     assert isinstance(accepted, JobAccepted), "nothing holds on to the folder"
 
 

@@ -232,6 +232,7 @@ async def test_a_scorer_that_fails_fails_the_lease_after_its_last_commit(
     assert committed.step == STEPS
     assert isinstance(failed, LeaseFailed)
     assert (failed.lease, failed.what, failed.failed) == (1, "scoring", ())
+    assert ("in score" in failed.traceback) == isinstance(answer, ValueError)
 
 
 async def test_a_scorer_that_fails_at_once_waits_for_the_last_commit(

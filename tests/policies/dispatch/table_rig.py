@@ -236,8 +236,16 @@ class Rig:
         done = Finished(lease, tuple(ids(grant)), images(grant), of_each, **changes)
         return self.carry_out(self.table.complete(name, epoch, done, self.now))
 
-    def fail(self, grant: GrantLease, *failed: str, what: str = "denoising", **who: Any) -> None:
-        said = self.table.fail(*self._of(grant, **who), "broken", what, failed, self.now)
+    def fail(
+        self,
+        grant: GrantLease,
+        *failed: str,
+        what: str = "denoising",
+        traceback: str = "",
+        **who: Any,
+    ) -> None:
+        failure = "broken", what, failed
+        said = self.table.fail(*self._of(grant, **who), *failure, self.now, traceback=traceback)
         self.carry_out(said)
 
     def give_back(self, grant: GrantLease, **who: Any) -> None:

@@ -28,6 +28,15 @@ def test_a_failing_batch_is_tried_again_then_given_up_and_never_a_reward(
     assert len(rig.grants()) == 3, "it is over"
 
 
+def test_of_failures_alike_in_a_row_one_keeps_the_traceback() -> None:
+    rig = Rig(score_attempts=5)
+    rig.add("a")
+    rig.submit(request(0))
+    for traceback in ("here", "here", "there", "here"):
+        rig.fail(rig.last(), what="scoring", traceback=traceback)
+    assert [event.traceback for event in rig.events(ScorerFailed)] == ["here", "", "there", "here"]
+
+
 def test_scoring_is_tried_as_often_as_the_job_says() -> None:
     rig = Rig(score_attempts=5)
     rig.add("a")

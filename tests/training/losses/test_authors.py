@@ -60,7 +60,7 @@ def check(loss: Loss, terms: Terms, case: dict[str, Any]) -> None:
 
 
 def setup(sampler: SamplerSpec, **training: Any) -> LossSetup:
-    return LossSetup(TrainingSpec(**training), sampler, SIGMAS)
+    return LossSetup(TrainingSpec(**{"advantage_clip": 5.0} | training), sampler, SIGMAS)
 
 
 def sampler(kind: str) -> SamplerSpec:

@@ -1,0 +1,148 @@
+"""What a class of the user's own is, as far as its source tells without any of it being run.
+
+Only what is certain counts: a class that is imported, made by a call, or stands under `if` or `try`
+may be anything, and so may the methods of one that inherits from such a class, has a metaclass or
+is decorated. Whoever imports it finds out.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+
+from spotlight.own_code import require_module
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+class OwnClassError(ValueError):
+    """A name leads to no class with the methods that it needs; the message says why."""
+
+
+def require_class(field: str, target: str, methods: Mapping[str, int]) -> None:
+    """Raise `OwnClassError` unless `module:Class` may be a class with these methods, each of which
+    takes so many arguments besides `self`; `JobError` naming the field if there is no such module.
+    """
+    module, _, name = target.partition(":")
+    found = require_module(field, target)
+    if found.origin is None or not found.origin.endswith(".py"):
+        return  # compiled, or a folder: only importing it could tell
+    try:
+        tree = ast.parse(Path(found.origin).read_bytes())
+    except (OSError, SyntaxError, ValueError) as error:
+        raise OwnClassError(
+            f"{found.origin} cannot be read ({' '.join(str(error).split())})"
+        ) from error
+    names, complete = _names(tree)
+    if complete and name not in names:
+        raise OwnClassError(no_such_class(module, name, names))
+    _Module(target, tree).require(name, methods)
+
+
+def no_such_class(module: str, name: str, names: Iterable[str]) -> str:
+    """That a module which has these names has no such class, and which may be meant."""
+    close = difflib.get_close_matches(name, list(names), n=1)
+    advice = f"; did you mean `{close[0]}`?" if close else ""
+    return f"{module} has no class {name}{advice}"
+
+
+class _Module:
+    """What stands at the top of a module."""
+
+    def __init__(self, target: str, tree: ast.Module) -> None:
+        self._target = target
+        self._tree = tree
+
+    def require(self, name: str, methods: Mapping[str, int]) -> None:
+        """Raise `OwnClassError` if what this name is bound to certainly lacks a method."""
+        bound = self._bound(name)
+        wanted = f"a class with {_listed(methods)}"
+        if isinstance(bound, _Function) and not bound.decorator_list:
+            raise OwnClassError(f"{self._target} is a function, not {wanted}")
+        if isinstance(bound, ast.Assign) and isinstance(bound.value, ast.Lambda | ast.Constant):
+            raise OwnClassError(f"{self._target} is not {wanted}")
+        for method, arguments in methods.items():
+            found = self._method(bound, method, ())
+            if found is None:
+                raise OwnClassError(f"{self._target} has no method `{method}`; it must be {wanted}")
+            if isinstance(found, _Function) and not _takes(found, 1 + arguments):
+                raise OwnClassError(
+                    f"{self._target}.{method} must take {arguments} arguments; it must be {wanted}"
+                )
+
+    def _bound(self, name: str) -> ast.stmt | None:
+        """The only statement that binds a name; None if there are others, or it is elsewhere."""
+        found = [node for node in ast.walk(self._tree) if _binds(node, name)]
+        return found[0] if len(found) == 1 and found[0] in self._tree.body else None
+
+    def _method(
+        self, bound: ast.stmt | None, method: str, seen: Collection[str]
+    ) -> ast.AST | bool | None:
+        """The method, None if there certainly is none, True where nobody can tell."""
+        if not isinstance(bound, ast.ClassDef) or bound.decorator_list or bound.keywords:
+            return True
+        found = [node for node in ast.walk(bound) if _binds(node, method)]
+        if found:
+            return found[0] if len(found) == 1 and found[0] in bound.body else True
+        for base in bound.bases:
+            if not isinstance(base, ast.Name) or base.id in seen:
+                return True
+            if base.id == "object":
+                continue
+            inherited = self._method(self._bound(base.id), method, [*seen, bound.name])
+            if inherited is not None:
+                return inherited
+        return None
+
+
+def _binds(node: ast.AST, name: str) -> bool:
+    """Whether a name, or an attribute of this name, is set there."""
+    match node:
+        case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
+            return node.name == name
+        case ast.Import() | ast.ImportFrom():
+            imported = {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+            return not imported.isdisjoint((name, "*"))
+        case ast.Assign() | ast.AnnAssign() | ast.AugAssign():
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            inner = [each for target in targets for each in ast.walk(target)]
+            return any(
+                name in (getattr(each, "id", ""), getattr(each, "attr", "")) for each in inner
+            )
+    return False
+
+
+def _takes(method: _Function, count: int) -> bool:
+    """Whether a method can be called with so many arguments, itself included."""
+    if method.decorator_list:
+        return True
+    arguments = method.args
+    places = [*arguments.posonlyargs, *arguments.args]
+    needed = len(places) - len(arguments.defaults)
+    named = [default for default in arguments.kw_defaults if default is None]
+    return needed <= count and (count <= len(places) or bool(arguments.vararg)) and not named
+
+
+def _listed(methods: Mapping[str, int]) -> str:
+    words = " and ".join(f"`{name}`" for name in methods)
+    return f"the method {words}" if len(methods) == 1 else f"the methods {words}"
+
+
+def _names(tree: ast.Module) -> tuple[set[str], bool]:
+    """The names that a module has, and whether these are certainly all."""
+    names: set[str] = set()
+    complete = True
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+            complete = complete and "*" not in names
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names |= {target.id for target in targets if isinstance(target, ast.Name)}
+        elif not isinstance(node, ast.Expr):
+            complete = False  # what stands under `if` or `try` may be there or not
+    return names, complete and "__getattr__" not in names
