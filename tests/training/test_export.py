@@ -21,7 +21,7 @@ from spotlight.training.export import export_checkpoint
 
 from .qwen import bare_transformer, tiny_model
 
-LORA = LoraSpec(rank=3, alpha=5)
+LORA = LoraSpec(rank=3, alpha=6)
 
 
 def outputs(transformer) -> torch.Tensor:
