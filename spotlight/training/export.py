@@ -25,6 +25,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from spotlight.diffusion.checkpoint_files import read_weights
 from spotlight.diffusion.checkpoint_names import find_checkpoint
 from spotlight.diffusion.families.base import Family
 from spotlight.diffusion.families.registry import family_of
@@ -104,10 +105,10 @@ def _save_transformer(
 def _untrained(family: Family, source: Path) -> dict[str, Tensor]:
     """What the transformer has besides its parameters, as it is in the job's checkpoint."""
     found: dict[str, Tensor] = {}
-    for path in sorted(source.glob("*.safetensors")) if family.untrained else ():
-        with safe_open(path, "pt") as file:
-            names = family.untrained.intersection(file.keys())
-            found |= {name: file.get_tensor(name).float() for name in names}
+    files = read_weights(source).files if family.untrained else {}
+    for name in family.untrained.intersection(files):
+        with safe_open(files[name], "pt") as file:
+            found[name] = file.get_tensor(name).float()
     return found
 
 
