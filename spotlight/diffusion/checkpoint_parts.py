@@ -24,13 +24,15 @@ from spotlight.diffusion.finite import first_not_finite
 from spotlight.errors import CheckpointError
 
 
-def load_weights(cls: Any, folder: Path, part: str, **options: Any) -> Any:
-    """A part with tensors, on the CPU; raises `CheckpointError` naming file and tensor where they
-    are not those of its model, or not finite.
+def load_weights(
+    cls: Any, folder: Path, part: str, *, device: torch.device | str = "cpu", **options: Any
+) -> Any:
+    """A part with tensors, on `device` and in evaluation mode; raises `CheckpointError` naming file
+    and tensor where they are not those of its model, or not finite.
     """
     weights = check_weights(cls, folder, part)
     options |= {"use_safetensors": True, "variant": weights.variant}
-    model = load_part(cls, folder, part, **options)
+    model = load_part(cls, folder, part, **options).to(device).eval()
     _require_finite(model, folder / part, weights)
     return model
 

@@ -117,8 +117,7 @@ def _load_transformer(
 ) -> Any:
     """With its adapters, if the job tunes adapters."""
     kind = getattr(diffusers, family.transformer)
-    transformer = load_weights(kind, path, "transformer", torch_dtype=dtype)
-    transformer.to(device).eval()
+    transformer = load_weights(kind, path, "transformer", device=device, torch_dtype=dtype)
     if spec.tuning == "lora":
         add_adapters(transformer, spec.lora, family.targets(spec.lora))
     _choose_attention(transformer, spec.attention)
@@ -195,7 +194,7 @@ def _load_encoders(family: Family, folder: CheckpointFolder, dtype: torch.dtype)
     parts = {}
     for part, name in family.text_encoders.items():
         encoder = load_weights(getattr(transformers, name), folder.path, part, dtype=dtype)
-        parts[part] = encoder.eval().requires_grad_(False)
+        parts[part] = encoder.requires_grad_(False)
     for part in family.tokenizers:
         parts[part] = load_tokenizer(folder.path, part)
     return parts
@@ -212,5 +211,6 @@ def _load_codec(
     if facts.pixel_space:
         config = transformer.config
         return PixelCodec(config.patch_size, config.out_channels or config.in_channels)
-    vae = load_weights(getattr(diffusers, family.vae), folder.path, "vae", torch_dtype=dtype)
-    return VaeCodec(family, vae.to(device).eval().requires_grad_(False), facts.geometry)
+    kind = getattr(diffusers, family.vae)
+    vae = load_weights(kind, folder.path, "vae", device=device, torch_dtype=dtype)
+    return VaeCodec(family, vae.requires_grad_(False), facts.geometry)
