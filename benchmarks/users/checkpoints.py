@@ -294,7 +294,7 @@ WRONG: dict[str, tuple[Change, tuple[str, ...]]] = {
     ),
     "a configuration of fewer blocks in the text encoder": (
         _config("text_encoder", num_hidden_layers=1),
-        ("text_encoder/model.safetensors", "layers.1.", "CLIPTextModel does not have"),
+        ("text_encoder/model.safetensors", "layers.1.", "which no CLIPTextModel"),
     ),
     "a configuration of more blocks than the weights have": (
         _config(num_layers=2),
@@ -337,7 +337,7 @@ WRONG: dict[str, tuple[Change, tuple[str, ...]]] = {
     "tensors that are missing": (_without_proj_out, ("lack proj_out.bias and 1 more",)),
     "adapters among the weights": (
         _with({"proj_out.lora_A.weight": torch.zeros(4, 32)}),
-        (_SINGLE, "holds proj_out.lora_A.weight, which FluxTransformer2DModel does not have"),
+        (_SINGLE, "holds `proj_out.lora_A.weight`, which no FluxTransformer2DModel"),
     ),
     "a tokenizer that cannot be converted": (
         _sentences_only,

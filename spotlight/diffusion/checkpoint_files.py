@@ -121,7 +121,7 @@ def _read_headers(folder: Path, paths: list[Path], variant: str | None) -> Weigh
             if tensor.dtype not in _NBYTES:
                 raise wrong(
                     path,
-                    f"holds {_shown(name)} in {_shown(tensor.dtype)}: quantised weights, whose"
+                    f"holds {shown(name)} in {shown(tensor.dtype)}: quantised weights, whose"
                     " scales would be ignored; give them in bfloat16, float16 or float32",
                 )
             shapes[name], files[name] = tensor.shape, path
@@ -157,8 +157,8 @@ def _read_header(path: Path) -> dict[str, _Tensor]:
     return header
 
 
-def _shown(name: str) -> str:
-    """What stands in a file may be anything."""
+def shown(name: str) -> str:
+    """A name that stands in a file, for an error: it may be anything."""
     return f"`{name}`" if _SHOWN.fullmatch(name) else "a tensor of a strange name"
 
 

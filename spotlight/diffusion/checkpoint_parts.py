@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from spotlight.diffusion.checkpoint_files import Shape, Weights, read_weights, wrong
+from spotlight.diffusion.checkpoint_files import Shape, Weights, read_weights, shown, wrong
 from spotlight.diffusion.finite import first_not_finite
 from spotlight.errors import CheckpointError
 
@@ -74,8 +74,8 @@ def check_weights(cls: Any, folder: Path, part: str) -> Weights:
     _refuse_prefix(cls, path, found, weights)
     if found.missing:
         raise CheckpointError(
-            f"model.checkpoint: the weights in {path} lack {_listed(found.missing)}; copy the whole"
-            " checkpoint again"
+            f"model.checkpoint: the weights in {path} lack {found.missing[0]}"
+            f"{_others(found.missing)}; copy the whole checkpoint again"
         )
     for name, (shape, asked) in sorted(found.misshapen.items()):
         raise wrong(
@@ -86,8 +86,8 @@ def check_weights(cls: Any, folder: Path, part: str) -> Weights:
     if found.unknown:
         raise wrong(
             weights.files.get(found.unknown[0], path),
-            f"holds {_listed(found.unknown)}, which {cls.__name__} does not have by"
-            f" {path / 'config.json'}; copy both from the same checkpoint",
+            f"holds {shown(found.unknown[0])}{_others(found.unknown)}, which no {cls.__name__} of"
+            f" {path / 'config.json'} has; copy both from the same checkpoint",
         )
     return weights
 
@@ -156,8 +156,8 @@ def _refuse_prefix(cls: Any, path: Path, found: _Differences, weights: Weights) 
         if prefix != longer and {*found.unknown} <= {prefix + each for each in found.missing}:
             raise wrong(
                 weights.files.get(longer, path),
-                f"holds `{longer}` where {cls.__name__} has `{name}`; rename the tensors without"
-                f" the prefix `{prefix}`",
+                f"holds {shown(longer)} where {cls.__name__} has `{name}`; rename the tensors"
+                f" without the prefix {shown(prefix)}",
             )
 
 
@@ -193,5 +193,6 @@ def _explained(path: Path) -> Iterator[None]:
         raise CheckpointError(f"model.checkpoint: {path} cannot be loaded: {reason}") from error
 
 
-def _listed(names: list[str]) -> str:
-    return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+def _others(names: list[str]) -> str:
+    """How many there are besides the first."""
+    return f" and {len(names) - 1} more" if len(names) > 1 else ""
