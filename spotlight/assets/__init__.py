@@ -11,6 +11,7 @@ from pathlib import Path
 from spotlight.assets.prompt_lines import parse_prompts
 from spotlight.errors import CheckpointError, JobError, UnreadableFile
 from spotlight.files import MEBIBYTE, Lines, read_text
+from spotlight.jobs.hub_names import HubName
 from spotlight.types import Prompt
 
 ASSETS = Path(__file__).parent
@@ -20,12 +21,17 @@ _LARGEST_PROMPTS = 64 * MEBIBYTE
 """Bytes of a file of prompts: half a million long ones."""
 
 
+def is_builtin(name: str) -> bool:
+    """Whether a checkpoint ships with Spotlight."""
+    return name.startswith(BUILTIN)
+
+
 def resolve_checkpoint(name: str) -> Path:
     """The folder of a checkpoint, given as a path or as `builtin:NAME`.
 
     Raises `CheckpointError` when it is not there.
     """
-    if name.startswith(BUILTIN):
+    if is_builtin(name):
         folder = ASSETS / name.removeprefix(BUILTIN)
         known = sorted(path.parent.name for path in ASSETS.glob("*/model_index.json"))
         if folder.name not in known or folder.parent != ASSETS:
@@ -40,9 +46,11 @@ def resolve_checkpoint(name: str) -> Path:
     except (OSError, ValueError):
         there = False
     if not there:
+        on_hub = HubName.meant(name) if not os.path.isdir(folder.parent) else None
+        hub = f"write `{on_hub}` for that of the Hugging Face hub, or " if on_hub else ""
         raise CheckpointError(
-            f"model.checkpoint: {folder} is not a folder that can be read; give a checkpoint in"
-            f" diffusers layout or `builtin:ocr-tiny`"
+            f"model.checkpoint: {folder} is not a folder that can be read; {hub}give a checkpoint"
+            f" in diffusers layout or `builtin:ocr-tiny`"
         )
     return folder
 

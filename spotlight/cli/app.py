@@ -131,9 +131,11 @@ def plan(
     starting anything."""
     from rich.console import Console
 
+    from spotlight.assets import is_builtin
     from spotlight.cli.local import new_run_folder
     from spotlight.cli.memory_plan import memory_table
     from spotlight.cli.plan import plan_lines
+    from spotlight.cli.processes import run_in_process
     from spotlight.jobs import load_job
     from spotlight.preflight.checks import check, check_store, settled
     from spotlight.store.memory_folder import usable_base
@@ -144,6 +146,10 @@ def plan(
     base = usable_base("--store", store)
     memory = memory_table(settled(spec, files), files.checkpoint, gpu, base)
     check_store(spec, files, base)
+    if not is_builtin(spec.model.checkpoint):
+        code = run_in_process("spotlight.checkpoint_trial", spec.model, "the check of the model")
+        if code:
+            raise typer.Exit(code)
     console = Console()
     console.print(plan_lines(spec, files, folder), "", memory, sep="\n")
 

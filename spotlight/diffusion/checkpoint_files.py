@@ -22,6 +22,13 @@ T = TypeVar("T")
 _LARGEST_JSON = 16 * MEBIBYTE
 """Bytes of a JSON file, or header: an index of 20,000 tensors has two million."""
 _MOST_TENSORS = 1_000_000
+_NBYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "BOOL": 1}
+"""Of a number of each kind that weights may have. Any other kind is quantised: it means nothing
+without the scales that belong to it."""
+_VARIANTS = (None, "bf16", "fp16")
+"""Copies of the weights, by what is in the names of their files; the first that is there is read.
+"""
+_SHOWN = re.compile(r"[\w.-]{1,200}", re.ASCII)
 
 
 class _Index(msgspec.Struct, frozen=True):
@@ -34,38 +41,97 @@ _Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
 
 class _Tensor(msgspec.Struct, frozen=True):
-    """An entry of a safetensors header; `__metadata__` has neither field."""
+    """An entry of a safetensors header; `__metadata__` has none of the fields."""
 
+    dtype: str = ""
     shape: Annotated[tuple[_Count, ...], msgspec.Meta(max_length=16)] = (0,)
     data_offsets: tuple[_Count, _Count] = (0, 0)
 
     def fits(self) -> bool:
-        """Whether its bytes can hold so many numbers, of a bit at least."""
+        """Whether its bytes hold so many numbers: of a bit at least, where their kind is not known
+        here.
+        """
         begin, end = self.data_offsets
-        return math.prod(self.shape) <= 8 * (end - begin)
+        numbers, known = math.prod(self.shape), _NBYTES.get(self.dtype)
+        fits = numbers * known == end - begin if known else numbers <= 8 * (end - begin)
+        return bool(self.dtype) and fits
 
 
-def read_weights(folder: Path) -> dict[str, Shape]:
-    """Shape of every tensor by name; raises `CheckpointError` for absent or cut-off files."""
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise wrong(folder, "holds no weights (*.safetensors); copy the whole checkpoint")
-    there = {file.name for file in files}
-    for index in folder.glob("*.safetensors.index.json"):
-        absent = sorted({*read_json(index, _Index).weight_map.values()} - there)
-        if absent:
-            shard = re.fullmatch(r"[a-z_]+-\d{5}-of-\d{5}\.safetensors", absent[0])
-            what = folder / absent[0] if shard else f"a file that {index} names"
-            raise CheckpointError(f"model.checkpoint: {what} is missing; copy the whole checkpoint")
-    shapes: dict[str, Shape] = {}
-    for file in files:
-        shapes |= _read_header(file)
+class Weights(msgspec.Struct, frozen=True):
+    """What the libraries would load of a part of a checkpoint."""
+
+    shapes: dict[str, Shape]
+    """Of every tensor by its name."""
+    files: dict[str, Path]
+    """Which file holds the tensor of a name."""
+    variant: str | None
+    """What the libraries call this copy of the weights; None for the usual one."""
+
+
+def read_weights(folder: Path) -> Weights:
+    """The weights in the folder of a part, by the headers of their files.
+
+    Raises `CheckpointError` for files that are absent, cut off, or hold quantised weights.
+    """
+    stem = "model" if folder.name.startswith("text_encoder") else "diffusion_pytorch_model"
+    for variant in _VARIANTS:
+        paths = _paths(folder, stem, f".{variant}" if variant else "")
+        if paths:
+            return _read_headers(folder, paths, variant)
+    raise _no_weights(folder, stem)
+
+
+def _paths(folder: Path, stem: str, variant: str) -> list[Path]:
+    """The files of a copy of the weights; none if there is no such copy."""
+    index = folder / f"{stem}.safetensors.index{variant}.json"
+    single = folder / f"{stem}{variant}.safetensors"
+    if not os.path.lexists(index):
+        return [single] if os.path.lexists(single) else []
+    named = sorted({*read_json(index, _Index).weight_map.values()})
+    absent = [name for name in named if "/" in name or not (folder / name).exists()]
+    if absent:
+        shard = re.fullmatch(r"[a-z_]+(\.[a-z0-9]+)?-\d{5}-of-\d{5}\.safetensors", absent[0])
+        what = folder / absent[0] if shard else f"a file that {index} names"
+        raise CheckpointError(f"model.checkpoint: {what} is missing; copy the whole checkpoint")
+    if not named:
+        raise wrong(index, "names no files; copy it again")
+    return [folder / name for name in named]
+
+
+def _no_weights(folder: Path, stem: str) -> CheckpointError:
+    """Why nothing in a folder can be loaded."""
+    if any(folder.glob("*.safetensors")):
+        return wrong(
+            folder,
+            f"holds no {stem}.safetensors, and no {stem}.safetensors.index.json with its shards,"
+            " but other safetensors files; copy the whole checkpoint, without renaming its files",
+        )
+    if any(file for end in ("bin", "pt", "pth", "ckpt") for file in folder.glob(f"*.{end}")):
+        return wrong(
+            folder,
+            "holds pickled weights, which could run code and are never loaded; save the part again"
+            " with `save_pretrained`, which writes *.safetensors",
+        )
+    return wrong(folder, "holds no weights (*.safetensors); copy the whole checkpoint")
+
+
+def _read_headers(folder: Path, paths: list[Path], variant: str | None) -> Weights:
+    shapes, files = dict[str, Shape](), dict[str, Path]()
+    for path in paths:
+        for name, tensor in _read_header(path).items():
+            if tensor.dtype not in _NBYTES:
+                raise wrong(
+                    path,
+                    f"holds {shown(name)} in {shown(tensor.dtype)}: quantised weights, whose"
+                    " scales would be ignored; give them in bfloat16, float16 or float32",
+                )
+            shapes[name], files[name] = tensor.shape, path
         if len(shapes) > _MOST_TENSORS:
             raise wrong(folder, f"holds more than {_MOST_TENSORS:,} tensors, which is no model")
-    return shapes
+    return Weights(shapes, files, variant)
 
 
-def _read_header(path: Path) -> dict[str, Shape]:
+def _read_header(path: Path) -> dict[str, _Tensor]:
     """What a safetensors file says of itself; that also tells how long it must be."""
     no_tensors = wrong(
         path, "is not a safetensors file; copy it again (with Git LFS, run `git lfs pull`)"
@@ -84,10 +150,17 @@ def _read_header(path: Path) -> dict[str, Shape]:
     header.pop("__metadata__", None)
     if not all(tensor.fits() for tensor in header.values()):
         raise no_tensors
-    end = max((tensor.data_offsets[1] for tensor in header.values()), default=0)
-    if nbytes < 8 + length + end:
-        raise wrong(path, f"is cut off at {nbytes} of {8 + length + end} bytes; copy it again")
-    return {name: tensor.shape for name, tensor in header.items()}
+    whole = 8 + length + max((tensor.data_offsets[1] for tensor in header.values()), default=0)
+    if nbytes < whole:
+        raise wrong(path, f"is cut off at {nbytes} of {whole} bytes; copy it again")
+    if nbytes > whole:
+        raise wrong(path, f"has {nbytes} bytes, but its header says {whole}; copy it again")
+    return header
+
+
+def shown(name: str) -> str:
+    """A name that stands in a file, for an error: it may be anything."""
+    return f"`{name}`" if _SHOWN.fullmatch(name) else "a tensor of a strange name"
 
 
 def wrong(path: Path, problem: str) -> CheckpointError:

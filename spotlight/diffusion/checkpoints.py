@@ -16,10 +16,15 @@ from typing import Any
 
 import diffusers
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
-from spotlight.diffusion.checkpoint_names import find_checkpoint
+from spotlight.diffusion.checkpoint_names import find_checkpoint, find_description
+from spotlight.diffusion.checkpoint_parts import (
+    check_weights,
+    load_part,
+    load_tokenizer,
+    load_weights,
+)
 from spotlight.diffusion.embedding_cache import EmbeddingCache
 from spotlight.diffusion.families.base import TOKEN_ENCODER, CheckpointFolder, Facts, Family
 from spotlight.diffusion.families.registry import open_checkpoint
@@ -53,12 +58,35 @@ def load_model(
     model = FlowModel(
         family,
         transformer,
-        _load_part(getattr(diffusers, folder.parts["scheduler"]), path, "scheduler"),
+        load_part(getattr(diffusers, folder.parts["scheduler"]), path, "scheduler"),
         _load_text_encoder(family, folder, device, dtype, cache),
         _load_codec(family, folder, facts, transformer, device, dtype),
         spec.negative_prompt,
     )
     return model
+
+
+def check_model(spec: ModelSpec) -> None:
+    """Find out whether a job's model can be loaded, without loading its weights: the names and
+    shapes of all tensors are those of the models, and tokenizers and the scheduler can be used.
+
+    Raises `CheckpointError` naming the folder, file or tensor that is wrong, and
+    `MissingDependency`.
+    """
+    family, folder = open_checkpoint(find_description(spec.checkpoint))
+    check_weights(getattr(diffusers, family.transformer), folder.path, "transformer")
+    load_part(getattr(diffusers, folder.parts["scheduler"]), folder.path, "scheduler")
+    if "vae" in folder.parts:
+        check_weights(getattr(diffusers, family.vae), folder.path, "vae")
+    if TOKEN_ENCODER in folder.parts.values():
+        TokenTextEncoder.load(folder.path / "text_encoder")
+        return
+    import transformers
+
+    for part, name in family.text_encoders.items():
+        check_weights(getattr(transformers, name), folder.path, part)
+    for part in family.tokenizers:
+        load_tokenizer(folder.path, part)
 
 
 def with_own_transformer(model: DiffusionModel, spec: ModelSpec) -> DiffusionModel:
@@ -89,8 +117,7 @@ def _load_transformer(
 ) -> Any:
     """With its adapters, if the job tunes adapters."""
     kind = getattr(diffusers, family.transformer)
-    transformer = _load_weights(kind, path, "transformer", torch_dtype=dtype)
-    transformer.to(device).eval()
+    transformer = load_weights(kind, path, "transformer", device=device, torch_dtype=dtype)
     if spec.tuning == "lora":
         add_adapters(transformer, spec.lora, family.targets(spec.lora))
     _choose_attention(transformer, spec.attention)
@@ -138,36 +165,6 @@ def add_adapters(transformer: Any, lora: LoraSpec, targets: Sequence[str]) -> No
             parameter.requires_grad_(True)
 
 
-def _load_weights(cls: Any, folder: Path, part: str, **options: Any) -> Any:
-    """A part with tensors, all of which must be there: the libraries would make up what is
-    missing.
-    """
-    model, found = _load_part(
-        cls, folder, part, use_safetensors=True, output_loading_info=True, **options
-    )
-    missing = sorted(found["missing_keys"])
-    if missing:
-        others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise CheckpointError(
-            f"model.checkpoint: the weights in {folder / part} lack {missing[0]}{others}; copy the"
-            " whole checkpoint again"
-        )
-    return model
-
-
-def _load_part(cls: Any, folder: Path, part: str, **options: Any) -> Any:
-    if not (folder / part).is_dir():
-        raise CheckpointError(
-            f"model.checkpoint: {folder / part} is missing; copy the whole checkpoint"
-        )
-    try:
-        return cls.from_pretrained(folder / part, local_files_only=True, **options)
-    except (OSError, ValueError, RuntimeError, TypeError, KeyError, SafetensorError) as error:
-        raise CheckpointError(
-            f"model.checkpoint: {folder / part} cannot be loaded: {error}"
-        ) from error
-
-
 def _load_text_encoder(
     family: Family,
     folder: CheckpointFolder,
@@ -196,10 +193,10 @@ def _load_encoders(family: Family, folder: CheckpointFolder, dtype: torch.dtype)
 
     parts = {}
     for part, name in family.text_encoders.items():
-        encoder = _load_weights(getattr(transformers, name), folder.path, part, dtype=dtype)
-        parts[part] = encoder.eval().requires_grad_(False)
+        encoder = load_weights(getattr(transformers, name), folder.path, part, dtype=dtype)
+        parts[part] = encoder.requires_grad_(False)
     for part in family.tokenizers:
-        parts[part] = _load_part(transformers.AutoTokenizer, folder.path, part)
+        parts[part] = load_tokenizer(folder.path, part)
     return parts
 
 
@@ -214,5 +211,6 @@ def _load_codec(
     if facts.pixel_space:
         config = transformer.config
         return PixelCodec(config.patch_size, config.out_channels or config.in_channels)
-    vae = _load_weights(getattr(diffusers, family.vae), folder.path, "vae", torch_dtype=dtype)
-    return VaeCodec(family, vae.to(device).eval().requires_grad_(False), facts.geometry)
+    kind = getattr(diffusers, family.vae)
+    vae = load_weights(kind, folder.path, "vae", device=device, torch_dtype=dtype)
+    return VaeCodec(family, vae.requires_grad_(False), facts.geometry)

@@ -26,6 +26,7 @@ from spotlight.diffusion.hub_cache import (
     SMALL,
     WEIGHTS,
     CheckpointFolder,
+    is_wanted,
 )
 from spotlight.errors import CheckpointError, HubUnreachable, MissingDependency
 from spotlight.files import cache_folder
@@ -121,8 +122,9 @@ def _is_whole(folder: Path) -> bool:
             if isinstance(entry, list) and entry and isinstance(entry[0], str):
                 if not (folder / part).is_dir():
                     return False
-                if part == "transformer" or part == "vae" or part.startswith("text_encoder"):
-                    read_weights(folder / part)
+                has_weights = part in ("transformer", "vae") or part.startswith("text_encoder")
+                if has_weights and read_weights(folder / part).variant is not None:
+                    return False  # nobody would download such a copy
     except CheckpointError:
         return False
     return True
@@ -138,16 +140,35 @@ def _describe(name: HubName, small: Path, folder: Path) -> None:
         draft = Path(scratch) / "checkpoint"
         shutil.copytree(small, draft, ignore=shutil.ignore_patterns("*.safetensors"))
         parts = {path.name for path in draft.iterdir() if path.is_dir()}
-        for file in api.list_repo_files(name.repository, revision=name.revision):
-            part, _, rest = file.partition("/")
-            stale = any(f"{each}{end}" in rest for each in (".fp16", ".bf16") for end in ".-")
-            if part in parts and rest.endswith(".safetensors") and "/" not in rest and not stale:
-                found = api.parse_safetensors_file_metadata(
-                    name.repository, file, revision=name.revision
-                )
-                _write_header(draft / file, found)
+        files = api.list_repo_files(name.repository, revision=name.revision)
+        for file in sorted(_weights_of(name, parts, files)):
+            found = api.parse_safetensors_file_metadata(
+                name.repository, file, revision=name.revision
+            )
+            _write_header(draft / file, found)
         with suppress(OSError):  # another process was first
             os.rename(draft, folder)
+
+
+def _weights_of(name: HubName, parts: set[str], files: list[str]) -> set[str]:
+    """The files of weights that would be downloaded; raises `CheckpointError` naming one of a part
+    that has them in another precision only.
+    """
+    weights = [
+        file
+        for file in files
+        if file.endswith(".safetensors") and file.count("/") == 1 and file.split("/")[0] in parts
+    ]
+    wanted = {file for file in weights if is_wanted(file)}
+    served = {file.split("/")[0] for file in wanted}
+    for file in weights:
+        if file.split("/")[0] not in served:
+            raise CheckpointError(
+                f"model.checkpoint: of its {file.split('/')[0]}, `{name}` has only {file}, a copy"
+                f" in another precision; run `hf download {name.repository} --revision"
+                f" {name.revision}` on every machine, and name the folder that it prints"
+            )
+    return wanted
 
 
 def _write_header(path: Path, metadata: Any) -> None:

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from spotlight.diffusion.embedding_cache import EmbeddingCache
 from spotlight.diffusion.families.base import Family
+from spotlight.diffusion.finite import first_not_finite
 from spotlight.diffusion.vocabulary import TokenVocabulary
 from spotlight.errors import CheckpointError
 
@@ -94,12 +95,19 @@ class TokenTextEncoder:
                 dim=int(config["dim"]),
             )
             tensors = load_file(folder / "model.safetensors")
-            return cls(vocabulary, tensors["table"], tensors["positions"])
+            encoder = cls(vocabulary, tensors["table"], tensors["positions"])
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
             raise CheckpointError(
                 f"model.checkpoint: {folder} is not a token text encoder: config.json or"
                 f" model.safetensors is damaged ({error}); copy it again"
             ) from error
+        odd = first_not_finite(tensors)
+        if odd is not None:
+            raise CheckpointError(
+                f"model.checkpoint: {folder / 'model.safetensors'} holds values in `{odd}` that are"
+                " NaN or infinite; copy it again"
+            )
+        return encoder
 
     def save(self, folder: Path) -> None:
         """Write what `load` reads."""

@@ -10,6 +10,7 @@ MAIN = "main"
 """The revision that is meant where none is named."""
 _WORD = r"[A-Za-z0-9][\w.-]{0,95}"
 _NAME = re.compile(rf"hf:({_WORD}/{_WORD})(?:@([\w./-]{{1,200}}))?", re.ASCII)
+_PAGE = re.compile(r"(?:^|/)(?:huggingface|hf)\.co/(.+)")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -36,3 +37,12 @@ class HubName(NamedTuple):
         if found is None or ".." in text:
             return None
         return cls(found[1], found[2] or MAIN)
+
+    @classmethod
+    def meant(cls, path: str) -> HubName | None:
+        """The name that may be meant by a path that leads nowhere: one that ends in
+        ORGANISATION/NAME, as others name checkpoints of the hub, or in the address of its page.
+        """
+        page = _PAGE.search(path)
+        words = (page[1] if page else path).split("/")
+        return cls.parse(HUB + "/".join(words[:2] if page else words[-2:]))

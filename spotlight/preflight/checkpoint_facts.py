@@ -16,6 +16,7 @@ import stat
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -144,6 +145,8 @@ def inspect_checkpoint(model: ModelSpec) -> CheckpointInfo:
     family, folder = open_checkpoint(find_description(model.checkpoint))
     for part in folder.parts:
         _check_files(folder.path / part)
+    for part in ("transformer", *_frozen(family, folder)):
+        folder.config(part, dict[str, Any])
     facts = family.inspect(folder)
     shapes, config = folder.shapes("transformer"), facts.config
     return CheckpointInfo(

@@ -17,7 +17,7 @@ def trainable_shapes(model: ModelSpec) -> dict[str, Shape]:
     rank]. Raises `CheckpointError`.
     """
     folder = find_description(model.checkpoint)
-    family, shapes = family_of(folder), read_weights(folder / "transformer")
+    family, shapes = family_of(folder), read_weights(folder / "transformer").shapes
     if model.tuning == "full":
         return {name: shape for name, shape in shapes.items() if name not in family.untrained}
     targets = family.targets(model.lora)

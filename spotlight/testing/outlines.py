@@ -199,7 +199,8 @@ def write_outline(name: str, folder: Path, **changes: Any) -> None:
     for part, (kind, config, size) in outline.parts.items():
         index[part] = ("diffusers" if part == "vae" else "transformers", kind)
         _write_json(folder / part / "config.json", config)
-        _write_weights(folder / part / "model.safetensors", {"all": (size,)})
+        stem = "diffusion_pytorch_model" if part == "vae" else "model"
+        _write_weights(folder / part / f"{stem}.safetensors", {"all": (size,)})
     for part in outline.tokenizers:
         index[part] = ("transformers", "PreTrainedTokenizerFast")
         (folder / part).mkdir()

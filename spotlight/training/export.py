@@ -6,9 +6,11 @@
 | adapters | `diffusers` | `load_lora_weights` of the family's pipeline |
 | adapters | `peft` | `PeftModel.from_pretrained` |
 
-All hold safetensors only. Nothing is computed and no model is loaded: the weights go from one file
-to the other, in float32. A model that computes in bfloat16 rounds them when it loads them, as the
-workers did that validated them.
+All hold safetensors only, in float32; no model is loaded. A model that computes in bfloat16 rounds
+them when it loads them, as the workers did that validated them.
+
+An adapter adds `alpha / rank * B A` to a weight. Many readers look at the tensors alone and add
+`B A`, so the factor is multiplied into B, and whatever names an alpha says that it is the rank.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from spotlight.diffusion.checkpoint_files import read_weights
 from spotlight.diffusion.checkpoint_names import find_checkpoint
 from spotlight.diffusion.families.base import Family
 from spotlight.diffusion.families.registry import family_of
@@ -73,9 +76,9 @@ def export_checkpoint(
         if model.tuning == "full":
             _save_transformer(family, source / "transformer", weights, partial)
         elif format == "diffusers":
-            _save_for_pipelines(family, model.lora, weights, partial)
+            _save_for_pipelines(family, _adapters(weights, model.lora), partial)
         else:
-            _save_for_peft(family, model.lora, weights, partial)
+            _save_for_peft(family, model.lora, _adapters(weights, model.lora), partial)
         shutil.rmtree(folder, ignore_errors=True)
         partial.replace(folder)
     except (OSError, SafetensorError) as error:
@@ -102,30 +105,28 @@ def _save_transformer(
 def _untrained(family: Family, source: Path) -> dict[str, Tensor]:
     """What the transformer has besides its parameters, as it is in the job's checkpoint."""
     found: dict[str, Tensor] = {}
-    for path in sorted(source.glob("*.safetensors")) if family.untrained else ():
-        with safe_open(path, "pt") as file:
-            names = family.untrained.intersection(file.keys())
-            found |= {name: file.get_tensor(name).float() for name in names}
+    files = read_weights(source).files if family.untrained else {}
+    for name in family.untrained.intersection(files):
+        with safe_open(files[name], "pt") as file:
+            found[name] = file.get_tensor(name).float()
     return found
 
 
-def _save_for_pipelines(
-    family: Family, lora: LoraSpec, weights: Mapping[str, Tensor], folder: Path
-) -> None:
-    """The metadata hold the scale: without them a reader takes alpha to be the rank."""
-    getattr(diffusers, family.pipeline).save_lora_weights(
-        folder,
-        transformer_lora_layers=dict(_file_names(weights)),
-        transformer_lora_adapter_metadata={
-            "r": lora.rank,
-            "lora_alpha": lora.alpha,
-            "target_modules": sorted(family.targets(lora)),
-        },
-    )
+def _adapters(weights: Mapping[str, Tensor], lora: LoraSpec) -> dict[str, Tensor]:
+    """As files name them, and so that `B A` is all that an adapter adds to a weight."""
+    scale = lora.alpha / lora.rank
+    return {
+        name.replace(_ADAPTER, "."): (it * scale if ".lora_B." in name else it).contiguous()
+        for name, it in weights.items()
+    }
+
+
+def _save_for_pipelines(family: Family, adapters: dict[str, Tensor], folder: Path) -> None:
+    getattr(diffusers, family.pipeline).save_lora_weights(folder, transformer_lora_layers=adapters)
 
 
 def _save_for_peft(
-    family: Family, lora: LoraSpec, weights: Mapping[str, Tensor], folder: Path
+    family: Family, lora: LoraSpec, adapters: Mapping[str, Tensor], folder: Path
 ) -> None:
     try:
         from peft import LoraConfig
@@ -135,13 +136,9 @@ def _save_for_peft(
         ) from error
     LoraConfig(
         r=lora.rank,
-        lora_alpha=lora.alpha,
+        lora_alpha=lora.rank,
         target_modules=sorted(family.targets(lora)),
         inference_mode=True,
     ).save_pretrained(str(folder))
-    named = {f"base_model.model.{name}": it for name, it in _file_names(weights).items()}
+    named = {f"base_model.model.{name}": it for name, it in adapters.items()}
     save_file(named, folder / "adapter_model.safetensors", {"format": "pt"})
-
-
-def _file_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name.replace(_ADAPTER, "."): tensor.contiguous() for name, tensor in weights.items()}

@@ -2,7 +2,8 @@
 
 Every rank holds some rows of every parameter, in float32. A block's parameters are gathered for its
 forward and for its backward pass, in the dtype that the model computes in, and dropped behind it;
-its gradients are summed in float32, and each rank keeps those of its rows.
+its gradients are summed in float32, and each rank keeps those of its rows. Modules within a block
+that compute in another dtype, such as norms that stay in float32, are gathered by themselves.
 
 All ranks must run the same passes in the same order. What goes wrong between them is the
 `TransportError` of their group, in the time that the group allows, wherever in a pass it happens.
@@ -11,7 +12,7 @@ All ranks must run the same passes in the same order. What goes wrong between th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -37,16 +38,46 @@ def shard(transformer: nn.Module, group: Group) -> None:
     """
     device = next(transformer.parameters()).device
     mesh = _mesh(device.type, group.rank, group.world)
-    dtype = Counter(it.dtype for it in transformer.parameters()).most_common(1)[0][0]
+    told = _most_common_dtype(transformer.parameters())
     for module in (*_blocks(transformer), transformer):
-        _shard(module, group, mesh, dtype)
-    _tell_dtype(transformer, dtype)
+        for unit, dtype in list(_units(module)):
+            _shard(unit, group, mesh, dtype)
+    _tell_dtype(transformer, told)
 
 
 def _blocks(transformer: nn.Module) -> Iterator[nn.Module]:
     for child in transformer.children():
         if isinstance(child, nn.ModuleList):
             yield from child
+
+
+def _units(
+    module: nn.Module, around: torch.dtype | None = None
+) -> Iterator[tuple[nn.Module, torch.dtype]]:
+    """The module, unless it computes in the dtype of the unit `around` it, behind those within it
+    that compute in another; and the dtype of each.
+
+    A parameter that is in no other module decides, since it cannot be gathered elsewhere.
+    """
+    whole = _whole(module)
+    if not whole:
+        return
+    dtypes, direct = {it.dtype for it in whole}, list(module.parameters(recurse=False))
+    keeps = not direct and around in dtypes
+    own = around if keeps and around is not None else _most_common_dtype(direct or whole)
+    for child in module.children():
+        yield from _units(child, own)
+    if own != around:
+        yield module, own
+
+
+def _whole(module: nn.Module) -> list[nn.Parameter]:
+    """Its parameters that are not sharded yet."""
+    return [it for it in module.parameters() if not isinstance(it, DTensor)]
+
+
+def _most_common_dtype(parameters: Iterable[nn.Parameter]) -> torch.dtype:
+    return Counter(it.dtype for it in parameters).most_common(1)[0][0]
 
 
 def _tell_dtype(transformer: nn.Module, dtype: torch.dtype) -> None:
@@ -59,7 +90,8 @@ def _tell_dtype(transformer: nn.Module, dtype: torch.dtype) -> None:
 
 
 def _shard(module: nn.Module, group: Group, mesh: DeviceMesh, dtype: torch.dtype) -> None:
-    whole = [it for it in module.parameters() if not isinstance(it, DTensor)]
+    whole = _whole(module)
+    assert {it.dtype for it in whole} == {dtype}, "the parameters of one module have two dtypes"
     for parameter in whole:
         group.broadcast(parameter.data)
         parameter.data = parameter.data.float()

@@ -206,3 +206,23 @@ def test_a_hub_that_fails_may_be_well_later(hub: Hub) -> None:
     hub.status = 500
     with pytest.raises(HubUnreachable):
         downloaded(NAME)
+
+
+def test_a_part_that_is_there_in_another_precision_only_is_named_before_a_download(
+    hub: Hub, repository: Path
+) -> None:
+    usual = repository / "transformer" / "diffusion_pytorch_model.safetensors"
+    usual.replace(repository / "transformer" / "diffusion_pytorch_model.fp16.safetensors")
+    with pytest.raises(
+        CheckpointError,
+        match=r"of its transformer, `hf:painters/tiny@.*` has only transformer/diff.*fp16\.safe"
+        r"tensors, .*; run `hf download painters/tiny --revision",
+    ):
+        described(NAME)
+
+
+def test_a_copy_in_another_precision_does_not_make_a_cache_whole(cached: Path) -> None:
+    usual = cached / "transformer" / "diffusion_pytorch_model.safetensors"
+    usual.rename(usual.with_name("diffusion_pytorch_model.fp16.safetensors"))
+    with pytest.raises(CheckpointError, match="not whole"):
+        downloaded(FIXED)

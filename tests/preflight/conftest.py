@@ -29,7 +29,7 @@ def checkpoint(tmp_path: Path) -> Path:
     (folder / "model_index.json").write_text(json.dumps(index))
     (folder / "transformer" / "config.json").write_text(json.dumps(TRANSFORMER))
     write_text_encoder(folder / "text_encoder")
-    write_safetensors(folder / "transformer" / "model.safetensors", SHAPES)
+    write_safetensors(folder / "transformer" / "diffusion_pytorch_model.safetensors", SHAPES)
     return folder
 
 

@@ -144,7 +144,7 @@ def test_a_text_encoder_of_another_width_is_refused(make_job: MakeJob, checkpoin
 
 
 def test_a_checkpoint_without_weights_is_refused(make_job: MakeJob, checkpoint: Path) -> None:
-    (checkpoint / "transformer" / "model.safetensors").unlink()
+    (checkpoint / "transformer" / "diffusion_pytorch_model.safetensors").unlink()
     with pytest.raises(CheckpointError, match="holds no weights"):
         preflight.check(make_job())
 
@@ -156,13 +156,13 @@ def test_a_checkpoint_without_weights_is_refused(make_job: MakeJob, checkpoint: 
 def test_weights_that_are_no_safetensors_are_refused(
     make_job: MakeJob, checkpoint: Path, content: bytes
 ) -> None:
-    (checkpoint / "transformer" / "model.safetensors").write_bytes(content)
+    (checkpoint / "transformer" / "diffusion_pytorch_model.safetensors").write_bytes(content)
     with pytest.raises(CheckpointError, match="is not a safetensors file"):
         preflight.check(make_job())
 
 
 def test_weights_that_are_cut_off_are_refused(make_job: MakeJob, checkpoint: Path) -> None:
-    file = checkpoint / "transformer" / "model.safetensors"
+    file = checkpoint / "transformer" / "diffusion_pytorch_model.safetensors"
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(CheckpointError, match="is cut off at"):
         preflight.check(make_job())
@@ -170,7 +170,9 @@ def test_weights_that_are_cut_off_are_refused(make_job: MakeJob, checkpoint: Pat
 
 def test_a_shard_that_is_missing_is_named(make_job: MakeJob, checkpoint: Path) -> None:
     index = {"weight_map": {"img_in.weight": "model-00001-of-00002.safetensors"}}
-    (checkpoint / "transformer" / "model.safetensors.index.json").write_text(json.dumps(index))
+    (checkpoint / "transformer" / "diffusion_pytorch_model.safetensors.index.json").write_text(
+        json.dumps(index)
+    )
     with pytest.raises(CheckpointError, match=r"model-00001-of-00002\.safetensors is missing"):
         preflight.check(make_job())
 
@@ -180,7 +182,7 @@ def test_a_shard_that_is_missing_is_named(make_job: MakeJob, checkpoint: Path) -
     [
         "model_index.json",
         "transformer/config.json",
-        "transformer/model.safetensors",
+        "transformer/diffusion_pytorch_model.safetensors",
         "transformer/other",
         "text_encoder/config.json",
         "text_encoder/model.safetensors",
@@ -231,7 +233,8 @@ def header(nbytes: int = 0, **tensors: Any) -> bytes:
 def test_a_header_of_no_tensors_is_refused(
     make_job: MakeJob, checkpoint: Path, part: str, content: bytes
 ) -> None:
-    (checkpoint / part / "model.safetensors").write_bytes(content)
+    [file] = (checkpoint / part).glob("*.safetensors")
+    file.write_bytes(content)
     with pytest.raises(CheckpointError, match="is not a safetensors file") as caught:
         preflight.check(make_job())
     assert "secret" not in str(caught.value)
@@ -274,7 +277,7 @@ def test_an_unknown_text_encoder_is_refused_with_those_that_are_known(
 def test_a_shard_of_no_known_name_is_missing_without_its_name(
     make_job: MakeJob, checkpoint: Path
 ) -> None:
-    index = checkpoint / "transformer" / "model.safetensors.index.json"
+    index = checkpoint / "transformer" / "diffusion_pytorch_model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"a": "../../secret"}}))
     with pytest.raises(CheckpointError, match=r"a file that .*index\.json names is") as caught:
         preflight.check(make_job())
@@ -375,7 +378,7 @@ def test_the_fingerprint_is_that_of_the_shape_of_the_model(
 def test_with_a_vae_a_token_is_sixteen_pixels_wide(make_job: MakeJob, checkpoint: Path) -> None:
     edit_json(checkpoint / "model_index.json", vae=["diffusers", "AutoencoderKLQwenImage"])
     (checkpoint / "vae").mkdir()
-    write_safetensors(checkpoint / "vae" / "model.safetensors", {"any": [1]})
+    write_safetensors(checkpoint / "vae" / "diffusion_pytorch_model.safetensors", {"any": [1]})
     vae = {"z_dim": 4, "temperal_downsample": [False, True, True]}
     (checkpoint / "vae" / "config.json").write_text(json.dumps(vae))
     info = preflight.check(make_job()).checkpoint

@@ -84,7 +84,8 @@ def test_a_sound_job_passes(make_job: MakeJob, name: str) -> None:
 def test_a_shard_that_is_missing_is_named(make_job: MakeJob, folder: Path, name: str) -> None:
     index = {"weight_map": {"any.weight": "model-00002-of-00002.safetensors"}}
     for part in ("transformer", "text_encoder", "vae"):
-        path = folder / name / part / "model.safetensors.index.json"
+        [weights] = (folder / name / part).glob("*.safetensors")
+        path = weights.with_name(f"{weights.name}.index.json")
         path.write_text(json.dumps(index))
         problem = refusal(make_job(name))
         assert f"{part}/model-00002-of-00002.safetensors is missing" in problem

@@ -8,20 +8,22 @@ from diffusers import (
     FlowMatchEulerDiscreteScheduler,
     QwenImagePipeline,
     QwenImageTransformer2DModel,
+    SD3Transformer2DModel,
 )
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
 
-from spotlight.diffusion.checkpoints import add_adapters
+from spotlight.diffusion.checkpoints import add_adapters, load_model
 from spotlight.diffusion.families.qwen_image import QwenImage
 from spotlight.errors import CheckpointError
 from spotlight.jobs import LoraSpec, ModelSpec
+from spotlight.testing.tiny_families import make_tiny_checkpoint
 from spotlight.training.checkpoints import save_checkpoint
 from spotlight.training.export import export_checkpoint
 
 from .qwen import bare_transformer, tiny_model
 
-LORA = LoraSpec(rank=3, alpha=5)
+LORA = LoraSpec(rank=3, alpha=6)
 
 
 def outputs(transformer) -> torch.Tensor:
@@ -148,6 +150,24 @@ def test_an_export_holds_no_pickle_and_leaves_nothing_else(tmp_path, lora, forma
     folder = trained.export(tmp_path / "out" / "here", format=format)
     assert {path.name for path in folder.iterdir()} == files
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["here"]
+
+
+def test_what_is_not_trained_comes_from_the_copy_of_the_weights_that_the_job_loads(tmp_path):
+    base, checkpoint = tmp_path / "base", tmp_path / "checkpoint.safetensors"
+    make_tiny_checkpoint("sd3", base)
+    usual = base / "transformer" / "diffusion_pytorch_model.safetensors"
+    half = {name: it.half() for name, it in load_file(usual).items()}
+    save_file(half, usual.with_name("diffusion_pytorch_model.fp16.safetensors"))
+    usual.unlink()
+    spec = ModelSpec(checkpoint=str(base))
+    trained = load_model(spec, device="cpu").trainable_state()
+    save_checkpoint(checkpoint, {f"ema/{name}": it for name, it in trained.items()}, {})
+
+    export_checkpoint(spec, checkpoint, tmp_path / "out")
+
+    loaded = SD3Transformer2DModel.from_pretrained(tmp_path / "out").state_dict()
+    assert loaded.keys() == half.keys() > trained.keys()
+    assert all(torch.equal(loaded[name], it.float()) for name, it in half.items())
 
 
 def test_a_folder_that_is_not_empty_is_left_alone_unless_it_is_to_be_replaced(tmp_path):

@@ -3,8 +3,10 @@
 import msgspec
 import pytest
 import torch
+from diffusers import WanTransformer3DModel
 from torch.distributed.fsdp import FSDPModule
 
+from spotlight.testing.tiny_families import make_tiny_checkpoint
 from spotlight.training.sharded_weights import ShardedWeights
 from spotlight.training.sharding import shard
 from spotlight.training.trainer import Trainer
@@ -44,6 +46,39 @@ def test_a_bfloat16_model_computes_what_it_does_whole(group, rule):
     for name, tensor in states[0].items():
         assert states[1][name].dtype == tensor.dtype
         torch.testing.assert_close(states[1][name], tensor, rtol=1e-2, atol=3e-4)
+
+
+@pytest.mark.parametrize("twice", [False, True], ids=["kept", "computed-twice"])
+def test_modules_that_stay_in_float32_compute_in_it_when_sharded(group, tmp_path, twice):
+    make_tiny_checkpoint("wan", tmp_path)
+    generator = torch.Generator().manual_seed(0)
+    inputs = {
+        "hidden_states": torch.randn(2, 4, 2, 8, 8, generator=generator).bfloat16(),
+        "encoder_hidden_states": torch.randn(2, 5, 32, generator=generator).bfloat16(),
+        "timestep": torch.tensor([900.0, 370.0]),
+    }
+    outputs, gradients = [], []
+    for sharded in (False, True):
+        transformer = WanTransformer3DModel.from_pretrained(
+            tmp_path / "transformer", torch_dtype=torch.bfloat16
+        )
+        dtypes = {it.dtype for it in transformer.parameters()}
+        assert dtypes == {torch.bfloat16, torch.float32}
+        if sharded:
+            shard(transformer, group)
+        if twice:
+            transformer.enable_gradient_checkpointing()
+        output = transformer(**inputs, return_dict=False)[0]
+        output.float().square().mean().backward()
+        found = {name: it.grad for name, it in transformer.named_parameters()}
+        outputs.append(output)
+        gradients.append({name: it.to_local() if sharded else it for name, it in found.items()})
+    assert torch.equal(*outputs)
+    for name, gradient in gradients[0].items():
+        found, off = gradients[1][name], gradients[1][name] - gradient.float()
+        assert off.norm() < 0.02 * gradient.float().norm() + 1e-6, name
+        rounds = torch.equal(found, found.bfloat16().float())
+        assert rounds == (gradient.dtype == torch.bfloat16), name
 
 
 def test_every_block_is_gathered_by_itself(group):

@@ -38,6 +38,7 @@ class _Named(msgspec.Struct, frozen=True):
 
     class_name: str | None = msgspec.field(default=None, name="_class_name")
     architectures: tuple[str, ...] | None = None
+    quantization_config: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -50,13 +51,19 @@ class CheckpointFolder:
 
     def config(self, part: str, kind: type[T]) -> T:
         """config.json of a part; raises `CheckpointError` naming the file, also where it is of
-        another class than model_index.json says.
+        another class than model_index.json says, or of quantised weights.
         """
         path, expected = self.config_path(part), self.parts[part]
         named = read_json(path, _Named)
         classes = named.architectures or (named.class_name or expected,)
         if expected not in classes:
             raise wrong(path, f"is not of a {expected}; copy the {part} of this very checkpoint")
+        if named.quantization_config is not None:
+            raise wrong(
+                path,
+                "is of quantised weights (quantization_config), which are not supported; give them"
+                " in bfloat16, float16 or float32",
+            )
         return read_json(path, kind)
 
     def config_path(self, part: str) -> Path:
@@ -65,7 +72,7 @@ class CheckpointFolder:
 
     def shapes(self, part: str) -> dict[str, Shape]:
         """Shape of every tensor of a part; raises `CheckpointError` for absent or cut-off files."""
-        return read_weights(self.path / part)
+        return read_weights(self.path / part).shapes
 
 
 @dataclass(frozen=True)

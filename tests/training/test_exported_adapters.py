@@ -1,0 +1,24 @@
+"""Exported adapters compute what was trained for readers that know names and tensors alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from benchmarks.users.adapters import FAMILIES, READERS, Exported
+from spotlight.jobs import LoraSpec
+
+SCALES = {"twice": LoraSpec(), "a-sixth": LoraSpec(rank=6, alpha=1)}
+
+
+@pytest.fixture(scope="module", params=[(f, s) for f in FAMILIES for s in SCALES], ids="-".join)
+def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    family, scale = request.param
+    return Exported(family, tmp_path_factory.mktemp(family), SCALES[scale])
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_every_reader_computes_what_was_trained(exported: Exported, reader: str) -> None:
+    found = exported.velocity(READERS[reader](exported))
+    assert (found - exported.velocity(exported.bare())).abs().max() > 1e-2
+    torch.testing.assert_close(found, exported.velocity(), rtol=0, atol=1e-5)
