@@ -40,7 +40,7 @@ from spotlight.types import Prompt
 
 WORKER_MODULES = ("torch", "diffusers", "safetensors", "numpy", "PIL")
 SCORER_MODULES: dict[str, tuple[str, ...]] = {
-    "ocr": ("rapidocr_onnxruntime", "onnxruntime"),
+    "ocr": ("rapidocr", "onnxruntime"),
     "compositional": ("cv2",),
     "http": ("httpx2",),
     "judge": ("httpx2",),
