@@ -25,6 +25,7 @@ from spotlight.cli.study import study
 from spotlight.errors import ActorError, UserError
 from spotlight.files import path_problem
 from spotlight.policies.departure import LONGEST_NOTICE_S
+from spotlight.process_start import outlive_notices, standard_streams
 from spotlight.transport.addresses import known_address
 from spotlight.types import ExportedWeights, ExportFormat
 
@@ -52,12 +53,14 @@ CoordinatorOption = Annotated[
 
 def main() -> None:
     """Entry point of the `spotlight` command."""
-    log_as_json_lines(logging.ERROR)
-    try:
-        app()
-    except UserError as error:
-        sys.stderr.write(f"spotlight: {one_line(error)}\n")
-        sys.exit(error.exit_code)
+    outlive_notices()
+    with standard_streams("spotlight"):
+        log_as_json_lines(logging.ERROR)
+        try:
+            app()
+        except UserError as error:
+            sys.stderr.write(f"spotlight: {one_line(error)}\n")
+            sys.exit(error.exit_code)
 
 
 SetOption = Annotated[

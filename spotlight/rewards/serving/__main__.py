@@ -17,6 +17,7 @@ import msgspec
 from spotlight.errors import AddressInUse, MissingDependency, UserError
 from spotlight.jobs import RewardSpec
 from spotlight.jobs.rewards import RewardKind
+from spotlight.process_start import outlive_notices, standard_streams
 from spotlight.rewards.authorization import read_authorization
 from spotlight.rewards.base import build_scorer
 from spotlight.rewards.serving.settings import BUILT_IN, ServingSettings
@@ -99,11 +100,13 @@ def _listening(host: str, port: int) -> socket.socket:
 
 def main() -> None:
     """Run as a process."""
-    try:
-        serve(msgspec.json.decode(sys.argv[1], type=ServingSettings))
-    except UserError as error:
-        sys.stderr.write(f"spotlight: {' '.join(str(error).split())}\n")
-        sys.exit(error.exit_code)
+    outlive_notices()
+    with standard_streams("spotlight"):
+        try:
+            serve(msgspec.json.decode(sys.argv[1], type=ServingSettings))
+        except UserError as error:
+            sys.stderr.write(f"spotlight: {' '.join(str(error).split())}\n")
+            sys.exit(error.exit_code)
 
 
 if __name__ == "__main__":
