@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from spotlight.errors import MissingDependency
+from spotlight.errors import MissingDependency, how_to_install
 
 HEIGHT = 48
 """Pixels: the height that the model was trained at."""
@@ -26,7 +26,7 @@ _MODELS = {
     "Rec": "ch_PP-OCRv4_rec_mobile.onnx",
 }
 """Files in the wheel, by RapidOCR's name of the step."""
-_INSTALL = "pip install spotlight-rl[rewards]"
+_INSTALL = how_to_install("rewards")
 
 
 class RapidRecognizer:

@@ -35,7 +35,7 @@ def test_packages_of_workers_are_asked_for(
     make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _without(monkeypatch, "torch", "diffusers")
-    with pytest.raises(MissingDependency, match=r'torch, diffusers.*pip install "spotlight-rl\[w'):
+    with pytest.raises(MissingDependency, match=r'torch, diffusers.*pip install "\.\[w'):
         preflight.check(make_job())
 
 

@@ -74,5 +74,5 @@ def test_a_missing_package_is_named_with_the_way_to_install_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingDependency, match=r"pip install spotlight-rl\[rewards\]"):
+    with pytest.raises(MissingDependency, match=r'pip install "\.\[rewards\]'):
         RapidRecognizer()

@@ -14,7 +14,7 @@ from types import FrameType
 
 import msgspec
 
-from spotlight.errors import AddressInUse, MissingDependency, UserError
+from spotlight.errors import AddressInUse, MissingDependency, UserError, how_to_install
 from spotlight.jobs import RewardSpec
 from spotlight.jobs.rewards import RewardKind
 from spotlight.process_start import outlive_notices, standard_streams
@@ -37,7 +37,7 @@ def serve(settings: ServingSettings) -> None:
         from spotlight.rewards.serving.batching import Batcher
     except ModuleNotFoundError as error:
         raise MissingDependency(
-            f"serving a reward needs {error.name}; pip install spotlight-rl[serve]"
+            f"serving a reward needs {error.name}; {how_to_install('serve')}"
         ) from error
     authorization = read_authorization(settings.authorization_file, settings.authorization_variable)
     with _listening(settings.host, settings.port) as listener:
