@@ -19,7 +19,7 @@ import typer
 
 from spotlight.actors.runtime.logs import log_as_json_lines
 from spotlight.cli.lines import one_line
-from spotlight.cli.options import MirrorOption, StoreOption
+from spotlight.cli.options import MirrorOption, StoreOption, VersionOption
 from spotlight.cli.serve_reward import serve_reward
 from spotlight.cli.study import study
 from spotlight.errors import ActorError, UserError
@@ -32,10 +32,15 @@ from spotlight.types import ExportedWeights, ExportFormat
 app = typer.Typer(
     help="Post-train Diffusion Transformers with reinforcement learning on reserved and spot GPUs.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.add_typer(study, name="study")
+
+
+@app.callback()
+def options(version: VersionOption = False) -> None:
+    """Options that need no command."""
+
 
 Answer = TypeVar("Answer")
 

@@ -27,7 +27,7 @@ from spotlight.actors.runtime.launcher import die_with_parent
 from spotlight.actors.runtime.logs import log_as_json_lines
 from spotlight.actors.runtime.loop import ending_signals, run, until_told
 from spotlight.cli.lines import one_line
-from spotlight.cli.options import MirrorOption, StoreOption
+from spotlight.cli.options import MirrorOption, StoreOption, VersionOption
 from spotlight.errors import ActorDied, UserError
 from spotlight.process_start import NOTICE_SIGNALS, outlive_notices, standard_streams
 from spotlight.store.object_store import ObjectStore, open_store
@@ -72,7 +72,7 @@ def node() -> None:
 
 
 def _command(function: Callable[..., None], help_text: str) -> None:
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app = typer.Typer(pretty_exceptions_enable=False)
     app.command(help=help_text)(function)
     command = Path(sys.argv[0]).name
     outlive_notices()
@@ -107,6 +107,7 @@ def _coordinator(
         Path | None, typer.Option(help="Write the control address here once reachable.")
     ] = None,
     parent: ParentOption = 0,
+    version: VersionOption = False,
 ) -> None:
     place = listening("--listen", listen, advertise, takes_port=True)
     data = data_listening(data_listen, place)
@@ -254,6 +255,7 @@ def _node(
         Path | None, typer.Option(help="File in which the launcher gives notice.")
     ] = None,
     parent: ParentOption = 0,
+    version: VersionOption = False,
 ) -> None:
     if pool not in ("reserved", "spot"):
         raise UserError(f"--pool: must be `reserved` or `spot`, not `{pool}`")
