@@ -86,8 +86,8 @@ class _Notebook:
 
 @contextmanager
 def _notebook(folder: Path) -> Iterator[_Notebook]:
-    for name in ("train", "validation"):
-        (folder / f"{name}.txt").write_text(f'the number "{len(name)}234"\nthe number "{name}"\n')
+    for name, number in (("train", 1234), ("validation", 4321)):
+        (folder / f"{name}.txt").write_text(f'the number "{number}"\nthe number "{number + 1}"\n')
     kernel = KernelManager()
     places = ("JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR", "IPYTHONDIR")
     kernel.start_kernel(
