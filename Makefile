@@ -1,7 +1,8 @@
 # Two commands: `make demo` and `make test`. Both set everything up in .venv first.
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 BIN := .venv/bin
 # What pip is told to install as torch: the version of constraints.txt, and perhaps where to find it.
+# Without more words, tools/setup_venv.py takes the CPU build where there is no GPU and one is offered.
 TORCH ?= torch==2.13.0
 
 .PHONY: setup demo test test-slow test-sweep lint check clean
@@ -9,15 +10,14 @@ TORCH ?= torch==2.13.0
 setup: .venv/.ready
 
 .venv/.ready: pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt $(TORCH)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
-	touch $@
+	@$(PYTHON) tools/setup_venv.py .venv '$(TORCH)'
+	@touch $@
 
 demo: setup
 	$(BIN)/spotlight run examples/ocr-tiny.yaml
 
 test: setup
+	@echo "The tests take about four minutes on two idle cores."
 	$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadfile
 
 test-slow: setup

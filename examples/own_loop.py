@@ -1,4 +1,4 @@
-"""A training loop of your own on Spotlight's rollouts: reward-weighted flow matching."""
+"""A training loop of your own on Spotlight's rollouts: flow matching, weighted by advantages."""
 
 import torch
 
@@ -8,22 +8,22 @@ SIZE = {"height": 16, "width": 48}
 prompts = [f'the number "{number}"' for number in (1234, 5678, 9012, 3456)]
 spec = ModelSpec(checkpoint="builtin:ocr-tiny")
 model = load_model(spec)
-optimizer = torch.optim.AdamW(model.transformer.parameters(), lr=1e-4)
+optimizer = torch.optim.AdamW(model.transformer.parameters(), lr=7e-5)
 with BlockingRollouts.local(model=spec, sampler=SIZE, rewards=[{"kind": "ocr"}]) as rollouts:
     for step in range(3):
         rollouts.publish(model.transformer.state_dict(), version=step)
-        rewards = []
-        batch = [RolloutRequest(prompt, seeds=range(8)) for prompt in prompts]
-        for group in rollouts.rollout(batch):  # each as soon as it is done
-            clean = torch.stack([sample.latents for sample in group.samples])
-            weight = torch.tensor([sample.reward for sample in group.samples])
+        groups = list(rollouts.rollout(RolloutRequest(prompt, range(8)) for prompt in prompts))
+        rewards = torch.tensor([[sample.reward for sample in group.samples] for group in groups])
+        print(f"step {step}: mean reward {rewards.mean():.3f}")
+        advantages = (rewards - rewards.mean(dim=1, keepdim=True)).flatten()
+        samples = [sample for group in groups for sample in group.samples]
+        clean = torch.stack([sample.latents for sample in samples])
+        embeddings = model.encode_prompts([sample.prompt for sample in samples])
+        for _ in range(16):  # passes over the samples, each with other noise
             noise, sigma = torch.randn_like(clean), torch.rand(len(clean))
             noisy = torch.lerp(clean, noise, sigma[:, None, None])
-            embeddings = model.encode_prompts([group.request.prompt] * len(clean))
             velocity = model.velocity(noisy, sigma, embeddings, **SIZE)
             error = (velocity - (noise - clean)).square().mean(dim=(1, 2))
-            (weight * error).mean().backward()
-            rewards.append(weight.mean())
-        optimizer.step()
-        optimizer.zero_grad()
-        print(f"step {step}: mean reward {torch.stack(rewards).mean():.3f}")
+            (advantages * error).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()

@@ -96,6 +96,11 @@ class MissingDependency(UserError):
     """An optional package is not installed."""
 
 
+def how_to_install(extra: str) -> str:
+    """The command that installs what an extra of ours has."""
+    return f'pip install ".[{extra}]" in a clone of Spotlight'
+
+
 class AddressInUse(UserError):
     """A port that was asked for is taken."""
 

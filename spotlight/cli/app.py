@@ -19,22 +19,28 @@ import typer
 
 from spotlight.actors.runtime.logs import log_as_json_lines
 from spotlight.cli.lines import one_line
-from spotlight.cli.options import MirrorOption, StoreOption
+from spotlight.cli.options import MirrorOption, StoreOption, VersionOption
 from spotlight.cli.serve_reward import serve_reward
 from spotlight.cli.study import study
 from spotlight.errors import ActorError, UserError
 from spotlight.files import path_problem
 from spotlight.policies.departure import LONGEST_NOTICE_S
+from spotlight.process_start import outlive_notices, standard_streams
 from spotlight.transport.addresses import known_address
 from spotlight.types import ExportedWeights, ExportFormat
 
 app = typer.Typer(
     help="Post-train Diffusion Transformers with reinforcement learning on reserved and spot GPUs.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.add_typer(study, name="study")
+
+
+@app.callback()
+def options(version: VersionOption = False) -> None:
+    """Options that need no command."""
+
 
 Answer = TypeVar("Answer")
 
@@ -52,12 +58,14 @@ CoordinatorOption = Annotated[
 
 def main() -> None:
     """Entry point of the `spotlight` command."""
-    log_as_json_lines(logging.ERROR)
-    try:
-        app()
-    except UserError as error:
-        sys.stderr.write(f"spotlight: {one_line(error)}\n")
-        sys.exit(error.exit_code)
+    outlive_notices()
+    with standard_streams("spotlight"):
+        log_as_json_lines(logging.ERROR)
+        try:
+            app()
+        except UserError as error:
+            sys.stderr.write(f"spotlight: {one_line(error)}\n")
+            sys.exit(error.exit_code)
 
 
 SetOption = Annotated[

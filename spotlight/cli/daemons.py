@@ -16,6 +16,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -27,8 +28,9 @@ from spotlight.actors.runtime.launcher import die_with_parent
 from spotlight.actors.runtime.logs import log_as_json_lines
 from spotlight.actors.runtime.loop import ending_signals, run, until_told
 from spotlight.cli.lines import one_line
-from spotlight.cli.options import MirrorOption, StoreOption
+from spotlight.cli.options import MirrorOption, StoreOption, VersionOption
 from spotlight.errors import ActorDied, UserError
+from spotlight.process_start import NOTICE_SIGNALS, outlive_notices, standard_streams
 from spotlight.store.object_store import ObjectStore, open_store
 from spotlight.transport import descriptors
 from spotlight.transport.addresses import known_address, require_known
@@ -71,18 +73,21 @@ def node() -> None:
 
 
 def _command(function: Callable[..., None], help_text: str) -> None:
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app = typer.Typer(pretty_exceptions_enable=False)
     app.command(help=help_text)(function)
-    log_as_json_lines()
-    descriptors.raise_limit()
-    try:
-        app()
-    except UserError as error:
-        sys.stderr.write(f"{Path(sys.argv[0]).name}: {one_line(error)}\n")
-        sys.exit(error.exit_code)
-    except ActorDied as error:
-        structlog.get_logger().error("daemon_crashed", reason=str(error))
-        sys.exit(1)
+    command = Path(sys.argv[0]).name
+    outlive_notices()
+    with standard_streams(command):
+        log_as_json_lines()
+        descriptors.raise_limit()
+        try:
+            app()
+        except UserError as error:
+            sys.stderr.write(f"{command}: {one_line(error)}\n")
+            sys.exit(error.exit_code)
+        except ActorDied as error:
+            structlog.get_logger().error("daemon_crashed", reason=str(error))
+            sys.exit(1)
 
 
 def _coordinator(
@@ -103,6 +108,7 @@ def _coordinator(
         Path | None, typer.Option(help="Write the control address here once reachable.")
     ] = None,
     parent: ParentOption = 0,
+    version: VersionOption = False,
 ) -> None:
     place = listening("--listen", listen, advertise, takes_port=True)
     data = data_listening(data_listen, place)
@@ -172,7 +178,12 @@ async def _serve_coordinator(
                     f"--address-file {address_file}: {error.strerror}; give a file in a folder that"
                     " can be written"
                 ) from error
-        structlog.get_logger().info("coordinator_listens", address=system.address)
+        log = structlog.get_logger()
+        log.info("coordinator_listens", address=system.address)
+        # Nodes that leave on this notice give their work back here: it ends when it is told to.
+        for number in NOTICE_SIGNALS:
+            serve_on = partial(log.warning, "coordinator_serves_until_sigterm", notice=number.name)
+            asyncio.get_running_loop().add_signal_handler(number, serve_on)
         await until_told(system)
     finally:
         await system.aclose()
@@ -249,6 +260,7 @@ def _node(
         Path | None, typer.Option(help="File in which the launcher gives notice.")
     ] = None,
     parent: ParentOption = 0,
+    version: VersionOption = False,
 ) -> None:
     if pool not in ("reserved", "spot"):
         raise UserError(f"--pool: must be `reserved` or `spot`, not `{pool}`")
@@ -400,6 +412,6 @@ async def _notices(
     sources = await detect(metadata_urls(os.environ))
     if file is not None:
         sources.append(NoticeFile(file))
-    with signals_as_notice(numbers, grace_s(os.environ), stop.set) as signals:
+    with signals_as_notice(numbers, NOTICE_SIGNALS, grace_s(os.environ), again=stop.set) as signals:
         async with aclosing(watch_notices([*sources, signals], NoticeBook())) as notices:
             yield notices

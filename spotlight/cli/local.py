@@ -18,6 +18,7 @@ from spotlight.errors import RunFolderError, UserError
 from spotlight.files import path_problem
 from spotlight.jobs import JobSpec, load_job
 from spotlight.preflight.checks import check, check_store
+from spotlight.process_start import NOTICE_SIGNALS
 from spotlight.report.metrics import read_run, summarise
 from spotlight.report.rendering import write_report
 from spotlight.running.local_cluster import LocalPlaces
@@ -79,8 +80,11 @@ async def _run(
     job: JobSpec, folder: Path, places: LocalPlaces, resume: bool, console: Console
 ) -> int:
     stop = StopWish()
+    loop = asyncio.get_running_loop()
     for number in {signal.SIGINT, *ending_signals()}:  # shells let background commands ignore it
-        asyncio.get_running_loop().add_signal_handler(number, stop.wish)
+        loop.add_signal_handler(number, stop.wish)
+    for number in NOTICE_SIGNALS:
+        loop.add_signal_handler(number, stop.wish, f"{number.name}: this machine will be taken")
     with Live(console=console, auto_refresh=False, transient=True) as live:
         view = _View(console, live)
         last = await run_local_job(job, folder, view, stop, places=places, resume=resume)

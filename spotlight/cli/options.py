@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from spotlight import __version__
+
 StoreOption = Annotated[
     Path | None,
     typer.Option(
@@ -24,4 +26,16 @@ MirrorOption = Annotated[
         help="Copy each run to object storage as URL/RUN, so that it survives this machine:"
         " file://, s3:// or gs://.",
     ),
+]
+
+
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"spotlight {__version__}")
+        raise typer.Exit
+
+
+VersionOption = Annotated[
+    bool,
+    typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version."),
 ]

@@ -32,7 +32,7 @@ from spotlight.diffusion.flow_model import FlowModel, trainable_state
 from spotlight.diffusion.images import ImageCodec, PixelCodec, VaeCodec
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.text import FamilyTextEncoder, TextEncoder, TokenTextEncoder
-from spotlight.errors import CheckpointError, MissingDependency
+from spotlight.errors import CheckpointError, MissingDependency, how_to_install
 from spotlight.jobs import LoraSpec, ModelSpec
 
 
@@ -144,7 +144,7 @@ def add_adapters(transformer: Any, lora: LoraSpec, targets: Sequence[str]) -> No
         from peft import LoraConfig
     except ImportError as error:
         raise MissingDependency(
-            "`model.tuning: lora` needs peft; pip install spotlight-rl[worker]"
+            f"`model.tuning: lora` needs peft; {how_to_install('worker')}"
         ) from error
     names = [name for name, _ in transformer.named_modules()]
     for target in targets:

@@ -14,6 +14,7 @@ import msgspec
 from spotlight.actors.runtime.launcher import die_with_parent
 from spotlight.errors import UserError
 from spotlight.exports.plan import ExportPlan
+from spotlight.process_start import standard_streams
 from spotlight.training.export import export_checkpoint
 
 
@@ -24,13 +25,18 @@ def main() -> None:
     die_with_parent(parser.parse_args().parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     plan = msgspec.json.decode(sys.stdin.buffer.read(), type=ExportPlan)
-    try:
-        export_checkpoint(
-            plan.model, Path(plan.checkpoint), Path(plan.folder), role=plan.role, format=plan.format
-        )
-    except UserError as error:
-        sys.stderr.write(f"spotlight: {error}\n")
-        sys.exit(error.exit_code)
+    with standard_streams("spotlight"):
+        try:
+            export_checkpoint(
+                plan.model,
+                Path(plan.checkpoint),
+                Path(plan.folder),
+                role=plan.role,
+                format=plan.format,
+            )
+        except UserError as error:
+            sys.stderr.write(f"spotlight: {error}\n")
+            sys.exit(error.exit_code)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from spotlight.assets import read_prompt_lines
 from spotlight.assets.prompt_lines import metadata_json
 from spotlight.diffusion.activations import FLOAT32
 from spotlight.diffusion.checkpoint_names import pinned
-from spotlight.errors import JobError, MissingDependency, RunFolderError, UserError
+from spotlight.errors import JobError, MissingDependency, RunFolderError, UserError, how_to_install
 from spotlight.files import Lines
 from spotlight.jobs import JobSpec, RewardSpec, SamplerSpec, WorkSpec
 from spotlight.jobs.losses import loss_target
@@ -41,7 +41,7 @@ from spotlight.types import Prompt
 
 WORKER_MODULES = ("torch", "diffusers", "safetensors", "numpy", "PIL")
 SCORER_MODULES: dict[str, tuple[str, ...]] = {
-    "ocr": ("rapidocr_onnxruntime", "onnxruntime"),
+    "ocr": ("rapidocr", "onnxruntime"),
     "compositional": ("cv2",),
     "http": ("httpx2",),
     "judge": ("httpx2",),
@@ -353,8 +353,7 @@ def require_packages(modules: Sequence[str], extra: str, who: str) -> None:
     missing = [module for module in modules if find_spec(module) is None]
     if missing:
         raise MissingDependency(
-            f"{who} {', '.join(missing)}, which is not installed here: "
-            f'pip install "spotlight-rl[{extra}]"'
+            f"{who} {', '.join(missing)}, which is not installed here: {how_to_install(extra)}"
         )
 
 

@@ -12,13 +12,13 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from spotlight.errors import MissingDependency, ScoringError
+from spotlight.errors import MissingDependency, ScoringError, how_to_install
 
 try:
     import httpx2
 except ModuleNotFoundError as error:
     raise MissingDependency(
-        f"a reward over HTTP needs {error.name}; pip install spotlight-rl[rewards]"
+        f"a reward over HTTP needs {error.name}; {how_to_install('rewards')}"
     ) from error
 
 LONGEST_WAIT_S = 15.0

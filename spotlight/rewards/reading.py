@@ -1,4 +1,4 @@
-"""Reads the text in pictures of any size with the models that the rapidocr_onnxruntime wheel ships.
+"""Reads the text in pictures of any size with the models that the rapidocr wheel ships.
 
 A strip is one line of text, and goes to the recogniser as it is. In a larger picture a detector
 (PP-OCRv4, DBNet) first finds where there is text, and each place is read by itself, in reading
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from spotlight.rewards.recognition import HEIGHT, RapidRecognizer
+from spotlight.rewards.recognition import HEIGHT, RapidRecognizer, model_paths
 
 LONGEST_STRIP = 8
 """Times as wide as high; a wider picture is a strip, however high it is. RapidOCR's own limit."""
@@ -35,22 +35,25 @@ class RapidReader:
 
     def _read(self, image: np.ndarray) -> str:
         if self._whole is None:
-            from rapidocr_onnxruntime import RapidOCR
+            from rapidocr import RapidOCR
 
             # A picture is searched at its own size: enlarging it first, as RapidOCR does by itself,
             # takes twice as long at 512 pixels and reads no more. The classifier of upside-down
             # text stays off: a sign that stands on its head is wrong.
             self._whole = RapidOCR(
-                intra_op_num_threads=1,
-                inter_op_num_threads=1,
-                use_cls=False,
-                det_limit_type="max",
+                params={
+                    "EngineConfig.onnxruntime.intra_op_num_threads": 1,
+                    "EngineConfig.onnxruntime.inter_op_num_threads": 1,
+                    "Global.use_cls": False,
+                    "Global.log_level": "error",
+                    "Det.limit_type": "max",
+                    **{f"{step}.model_path": str(path) for step, path in model_paths().items()},
+                }
             )
-        found, _ = self._whole(np.ascontiguousarray(image[..., ::-1]))
-        if not found:
+        found = self._whole(np.ascontiguousarray(image[..., ::-1]))
+        if not found.txts:
             return ""
-        boxes = np.array([box for box, _, _ in found])
-        return " ".join(found[index][1] for index in reading_order(boxes))
+        return " ".join(found.txts[index] for index in reading_order(found.boxes))
 
 
 def is_strip(height: int, width: int) -> bool:

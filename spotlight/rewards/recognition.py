@@ -1,4 +1,4 @@
-"""Text recognition with the PP-OCRv4 model that the rapidocr_onnxruntime wheel ships.
+"""Text recognition with the PP-OCRv4 model that the rapidocr wheel ships.
 
 An image is read as one line of text: the recognition model runs directly, without detection. Images
 go through it in batches of one fixed size, padded when short, on one thread, so that what is read
@@ -15,13 +15,18 @@ from typing import Any
 
 import numpy as np
 
-from spotlight.errors import MissingDependency
+from spotlight.errors import MissingDependency, how_to_install
 
 HEIGHT = 48
 """Pixels: the height that the model was trained at."""
 
-_MODEL = Path("models") / "ch_PP-OCRv4_rec_infer.onnx"
-_INSTALL = "pip install spotlight-rl[rewards]"
+_MODELS = {
+    "Det": "ch_PP-OCRv4_det_mobile.onnx",
+    "Cls": "ch_ppocr_mobile_v2.0_cls_mobile.onnx",
+    "Rec": "ch_PP-OCRv4_rec_mobile.onnx",
+}
+"""Files in the wheel, by RapidOCR's name of the step."""
+_INSTALL = how_to_install("rewards")
 
 
 class RapidRecognizer:
@@ -39,7 +44,7 @@ class RapidRecognizer:
         options.inter_op_num_threads = 1
         options.log_severity_level = 3
         self._session: Any = onnxruntime.InferenceSession(
-            str(_model_path()), options, providers=["CPUExecutionProvider"]
+            str(model_paths()["Rec"]), options, providers=["CPUExecutionProvider"]
         )
         self._input = self._session.get_inputs()[0].name
         characters = self._session.get_modelmeta().custom_metadata_map["character"].splitlines()
@@ -72,11 +77,17 @@ class RapidRecognizer:
         return np.ascontiguousarray((scaled.astype(np.float32) / 127.5 - 1).transpose(0, 3, 1, 2))
 
 
-def _model_path() -> Path:
-    package = importlib.util.find_spec("rapidocr_onnxruntime")
+def model_paths() -> dict[str, Path]:
+    """The model of each step (`Det`, `Cls`, `Rec`). Raises `MissingDependency`.
+
+    They are named one by one: RapidOCR would download a model that it does not find by itself.
+    """
+    package = importlib.util.find_spec("rapidocr")
     if package is None or package.origin is None:
-        raise MissingDependency(f"the OCR reward needs rapidocr_onnxruntime; {_INSTALL}")
-    path = Path(package.origin).parent / _MODEL
-    if not path.is_file():
-        raise MissingDependency(f"{path} is missing; reinstall it: {_INSTALL}")
-    return path
+        raise MissingDependency(f"the OCR reward needs rapidocr; {_INSTALL}")
+    folder = Path(package.origin).parent / "models"
+    paths = {step: folder / file for step, file in _MODELS.items()}
+    for path in paths.values():
+        if not path.is_file():
+            raise MissingDependency(f"{path} is missing; reinstall it: {_INSTALL}")
+    return paths

@@ -44,6 +44,9 @@ ImageFormat = Literal["png", "webp"]
 LARGEST_IMAGE = 4096 * 4096
 """Pixels; a small file may unfold to far more."""
 
+_BIT_DEPTH = 24
+"""Where a PNG file says how many bits a channel has: behind its signature and two sizes."""
+
 
 class ImageToScore(msgspec.Struct, frozen=True, kw_only=True):
     """One image of a request."""
@@ -119,7 +122,10 @@ def encode_image(image: np.ndarray, form: ImageFormat) -> bytes:
 def decode_image(data: bytes, form: ImageFormat) -> np.ndarray:
     """The image uint8 [H, W, 3] RGB in a file of this format and no other.
 
-    Raises `ValueError` when it is damaged, or larger than `LARGEST_IMAGE`.
+    Of 16 bits per channel the upper 8 count, and what is clear (transparent) shows white.
+
+    Raises `ValueError` when it is damaged, larger than `LARGEST_IMAGE`, or has 16 bits per channel
+    and a clear colour in place of an alpha channel.
     """
     try:
         with Image.open(io.BytesIO(data), formats=[form.upper()]) as file:
@@ -127,9 +133,28 @@ def decode_image(data: bytes, form: ImageFormat) -> np.ndarray:
                 raise ValueError(
                     f"has {file.width} x {file.height} pixels, more than {LARGEST_IMAGE:,}"
                 )
-            return np.asarray(file.convert("RGB"))
+            if form == "png" and data[_BIT_DEPTH] == 16 and "transparency" in file.info:
+                raise ValueError(
+                    "has 16 bits per channel and a clear colour; give it an alpha channel, or 8"
+                    " bits"
+                )
+            return np.asarray(_opaque(_eight_bits(file)))
     except (OSError, SyntaxError, Image.DecompressionBombError) as error:  # of a damaged file
         raise ValueError(f"is not a {form} file that can be read ({error})") from error
+
+
+def _eight_bits(file: Image.Image) -> Image.Image:
+    if not file.mode.startswith("I"):
+        return file  # of 16 bits of a colour, Pillow itself has taken the upper 8
+    return Image.fromarray((np.asarray(file) >> 8).astype(np.uint8))
+
+
+def _opaque(image: Image.Image) -> Image.Image:
+    """It in RGB, on white."""
+    if not image.has_transparency_data:
+        return image.convert("RGB")
+    white = Image.new("RGBA", image.size, "white")
+    return Image.alpha_composite(white, image.convert("RGBA")).convert("RGB")
 
 
 def read_request(body: bytes) -> ScoreRequest:

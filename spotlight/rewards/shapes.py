@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from spotlight.errors import MissingDependency
+from spotlight.errors import MissingDependency, how_to_install
 from spotlight.rewards.compositional import DetectedObject
 from spotlight.rewards.shape_prompts import COLOURS, SHAPES
 
@@ -54,7 +54,7 @@ class ShapeDetector:
             import cv2
         except ImportError as error:
             raise MissingDependency(
-                "the compositional reward needs OpenCV; pip install spotlight-rl[rewards]"
+                f"the compositional reward needs OpenCV; {how_to_install('rewards')}"
             ) from error
         self._cv2: Any = cv2
 

@@ -6,12 +6,10 @@ may come from any thread, and from several at once.
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING
 
 from spotlight.rollouts.exploration import Exploration
 from spotlight.rollouts.groups import Capacity, ExploredPrompt, Group, RolloutRequest, Usage
@@ -19,40 +17,10 @@ from spotlight.rollouts.publication import Kind
 from spotlight.rollouts.rollouts import Model, Rewards, Rollouts, Sampler
 from spotlight.rollouts.streams import GroupStream
 from spotlight.rollouts.versions import ANY_VERSION, AtLeast, Exactly
+from spotlight.running.loop_thread import LoopThread
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-ResultT = TypeVar("ResultT")
-
-
-class LoopThread:
-    """A thread that runs coroutines of others on one loop, as long as the context lasts."""
-
-    def __enter__(self) -> Self:
-        self._runner = asyncio.Runner(loop_factory=asyncio.SelectorEventLoop)
-        self._loop = self._runner.get_loop()
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, name="spotlight-rollouts", daemon=True
-        )
-        self._thread.start()
-        self.is_running = True
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.is_running = False
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._runner.close()
-
-    def call(self, coroutine: Coroutine[Any, Any, ResultT]) -> ResultT:
-        """Its result; one that is interrupted here is cancelled there."""
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
 
 
 class BlockingRollouts:

@@ -25,6 +25,7 @@ from spotlight.running.local_run import (
     make_log_folder,
     run_local_job,
 )
+from spotlight.running.loop_thread import LoopThread
 from spotlight.running.record_follower import RecordFollower
 from spotlight.store.memory_folder import usable_base
 from spotlight.store.object_store import open_store
@@ -138,17 +139,18 @@ def run_blocking(
     mirror: str = "",
     callbacks: Sequence[Callback] = (),
 ) -> RunSummary:
-    """`run` for programs without an event loop: it returns when the job has ended."""
-    return asyncio.run(
-        run(
-            job,
-            resume=resume,
-            run_folder=run_folder,
-            store=store,
-            mirror=mirror,
-            callbacks=callbacks,
+    """`run` for programs that wait until the job has ended, with or without an event loop."""
+    with LoopThread() as thread:
+        return thread.call(
+            run(
+                job,
+                resume=resume,
+                run_folder=run_folder,
+                store=store,
+                mirror=mirror,
+                callbacks=callbacks,
+            )
         )
-    )
 
 
 class _Follow:

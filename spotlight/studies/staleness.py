@@ -28,6 +28,7 @@ from spotlight.actors.coordinator.request_plans import (
 from spotlight.actors.runtime.launcher import die_with_parent
 from spotlight.assets import read_prompts
 from spotlight.errors import CheckpointError, SpotlightError, UserError
+from spotlight.process_start import standard_streams
 from spotlight.studies.one_process import OneProcess
 from spotlight.studies.staleness_chart import write_chart
 from spotlight.studies.staleness_plan import StalenessPlan
@@ -209,12 +210,13 @@ def main() -> None:
     die_with_parent(parser.parse_args().parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     plan = msgspec.json.decode(sys.stdin.buffer.read(), type=StalenessPlan)
-    try:
-        run_study(plan, _say)
-    except UserError as error:
-        _fail(error, error.exit_code)
-    except SpotlightError as error:
-        _fail(error, 1)
+    with standard_streams("spotlight"):
+        try:
+            run_study(plan, _say)
+        except UserError as error:
+            _fail(error, error.exit_code)
+        except SpotlightError as error:
+            _fail(error, 1)
 
 
 def _say(line: str) -> None:

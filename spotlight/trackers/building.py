@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from spotlight.errors import JobError, MissingDependency
+from spotlight.errors import JobError, MissingDependency, how_to_install
 from spotlight.jobs import TrackerSpec
 from spotlight.trackers.callback import Callback
 from spotlight.trackers.callback_thread import NamedCallback
@@ -44,7 +44,7 @@ def check_trackers(trackers: Sequence[TrackerSpec]) -> None:
         if find_spec(package) is None:
             raise MissingDependency(
                 f"`trackers[{index}].kind: {tracker.kind}` needs {package}, which is not installed"
-                ' where the coordinator runs: pip install "spotlight-rl[trackers]"'
+                f" where the coordinator runs: {how_to_install('trackers')}"
             )
         if tracker.kind == "wandb" and not may_log_in():
             raise JobError(

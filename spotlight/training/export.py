@@ -29,7 +29,7 @@ from spotlight.diffusion.checkpoint_files import read_weights
 from spotlight.diffusion.checkpoint_names import find_checkpoint
 from spotlight.diffusion.families.base import Family
 from spotlight.diffusion.families.registry import family_of
-from spotlight.errors import CheckpointError, MissingDependency
+from spotlight.errors import CheckpointError, MissingDependency, how_to_install
 from spotlight.jobs import LoraSpec, ModelSpec
 from spotlight.training.checkpoints import Role, load_role
 from spotlight.types import ExportFormat
@@ -132,7 +132,7 @@ def _save_for_peft(
         from peft import LoraConfig
     except ImportError as error:
         raise MissingDependency(
-            "an export for peft needs peft: pip install spotlight-rl[worker]"
+            f"an export for peft needs peft: {how_to_install('worker')}"
         ) from error
     LoraConfig(
         r=lora.rank,

@@ -171,20 +171,20 @@ def plain_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("plain_wheel")
 def test_a_study_says_what_to_install(refusal: Any, tmp_path: Path) -> None:
     line = refusal("study", "staleness", write_run(tmp_path))
-    assert 'pip install "spotlight-rl[worker]"' in line
+    assert 'pip install ".[worker]"' in line
 
 
 @pytest.mark.usefixtures("plain_wheel")
 def test_a_node_says_what_to_install(refusal: Any) -> None:
     line = refusal("--coordinator", "10.0.0.1:7070", entry=daemons.node)
-    assert 'pip install "spotlight-rl[worker]"' in line
+    assert 'pip install ".[worker]"' in line
 
 
 @pytest.mark.usefixtures("plain_wheel")
 def test_a_run_says_what_to_install(refusal: Any, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(job_to_yaml(small_job()))
     line = refusal("run", tmp_path / "job.yaml", "--run-folder", tmp_path / "run")
-    assert 'pip install "spotlight-rl[worker]"' in line and not (tmp_path / "run").exists()
+    assert 'pip install ".[worker]"' in line and not (tmp_path / "run").exists()
 
 
 def test_simulated_chaos_loads_nothing_but_the_plain_wheel() -> None:

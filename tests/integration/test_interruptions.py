@@ -63,6 +63,48 @@ def test_a_run_resumed_after_ctrl_c_ends_like_an_uninterrupted_one(workplace: Wo
         assert torch.equal(tensor, expected[name]), name
 
 
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
+def test_slurms_notice_ends_a_run_that_can_be_resumed(
+    workplace: Workplace, number: signal.Signals
+) -> None:
+    run = workplace.folder / "run"
+    process = workplace.start(*SPOTLIGHT, "run", workplace.job(), "--run-folder", run)
+    wait_for_phase(run, "train", 1)
+
+    for one in (*descendants(process.pid), process):
+        one.send_signal(number)
+    output = process.communicate(timeout=120)[0]
+
+    assert process.returncode == 130
+    assert f"cancelled: {number.name}" in output
+    assert f"--resume {run}" in output
+    assert workplace.spotlight("run", "--resume", run).code == 0
+
+
+def test_a_run_whose_reader_goes_away_runs_to_its_end(workplace: Workplace) -> None:
+    run = workplace.folder / "run"
+    process = workplace.start(*SPOTLIGHT, "run", workplace.job(), "--run-folder", run)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+
+    assert process.wait(120) == 0
+
+    assert [event["outcome"] for event in events(run, "run_finished")] == ["finished"]
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_run_whose_streams_are_closed_runs_to_its_end(workplace: Workplace, closed: str) -> None:
+    run = workplace.folder / "run"
+    command = f'exec "$@" {closed}'
+    words = ["run", workplace.job(iterations=1), "--run-folder", run]
+    process = workplace.start("sh", "-c", command, "sh", *SPOTLIGHT, *words)
+
+    assert process.wait(120) == 0
+
+    assert [event["outcome"] for event in events(run, "run_finished")] == ["finished"]
+
+
 def test_a_run_whose_processes_were_all_killed_resumes(workplace: Workplace) -> None:
     job = workplace.job(iterations=3)
     whole, broken = workplace.folder / "whole", workplace.folder / "broken"

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.cloud.fake_metadata import FakeMetadata
-from tests.integration.conftest import LIMIT_S, Workplace, events, wait_until
+from tests.integration.conftest import LIMIT_S, Workplace, descendants, events, wait_until
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ class Site:
     ) -> None:
         self.workplace = workplace
         address_file = workplace.folder / "address"
-        workplace.daemon(
+        self.coordinator = workplace.daemon(
             "coordinator", "--listen", "127.0.0.1:0", "--address-file", address_file,
             "--runs", workplace.folder / "runs",
         )  # fmt: skip
@@ -104,12 +104,24 @@ def _is_back(site: Site) -> bool:
     return any(time > left["time_s"] for time in site.works("spot/0"))
 
 
-def test_sigterm_lets_a_node_give_everything_back_before_it_ends(
-    workplace: Workplace, cloud: FakeMetadata, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        pytest.param(signal.SIGUSR1, marks=pytest.mark.slow),
+        pytest.param(signal.SIGUSR2, marks=pytest.mark.slow),
+    ],
+)
+def test_a_signal_lets_a_node_give_everything_back_before_it_ends(
+    workplace: Workplace,
+    cloud: FakeMetadata,
+    monkeypatch: pytest.MonkeyPatch,
+    number: signal.Signals,
 ) -> None:
     site = Site(workplace, cloud, monkeypatch)
 
-    site.spot.send_signal(signal.SIGTERM)
+    for process in (*descendants(site.spot.pid), site.spot):  # as Slurm and systemd do
+        process.send_signal(number)
 
     assert site.spot.wait(timeout=LIMIT_S) == 0
     wait_until(lambda: bool(site.events("node_lost")), "the news of it")
@@ -117,6 +129,20 @@ def test_sigterm_lets_a_node_give_everything_back_before_it_ends(
     assert (notice["node"], notice["source"]) == ("spot", "signal")
     assert [event["reason"] for event in site.events("node_lost")] == ["left after a notice"]
     assert site.events("leases_expired") == []
+
+
+@pytest.mark.slow
+def test_a_coordinator_serves_on_after_slurms_notice(
+    workplace: Workplace, cloud: FakeMetadata, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = Site(workplace, cloud, monkeypatch)
+
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        site.coordinator.send_signal(number)
+
+    worked = len(site.works("anchor/0"))
+    wait_until(lambda: len(site.works("anchor/0")) > worked + 1, "the job to go on")
+    assert site.coordinator.poll() is None
 
 
 @pytest.mark.slow

@@ -35,14 +35,14 @@ def test_packages_of_workers_are_asked_for(
     make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _without(monkeypatch, "torch", "diffusers")
-    with pytest.raises(MissingDependency, match=r'torch, diffusers.*pip install "spotlight-rl\[w'):
+    with pytest.raises(MissingDependency, match=r'torch, diffusers.*pip install "\.\[w'):
         preflight.check(make_job())
 
 
 def test_the_packages_of_the_scorer_are_asked_for(
     make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _without(monkeypatch, "rapidocr_onnxruntime")
+    _without(monkeypatch, "rapidocr")
     with pytest.raises(MissingDependency, match=r"`rewards\[0\]\.kind: ocr` needs .*\[rewards\]"):
         preflight.check(make_job())
 
@@ -77,7 +77,7 @@ def test_without_local_workers_pools_limit_nothing(make_job: MakeJob) -> None:
 def test_without_local_workers_no_package_is_needed(
     make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _without(monkeypatch, "torch", "rapidocr_onnxruntime")
+    _without(monkeypatch, "torch", "rapidocr")
     preflight.check(make_job(), local_workers=False)
 
 

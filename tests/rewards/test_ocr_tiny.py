@@ -11,7 +11,7 @@ from spotlight.diffusion.samplers import SamplerSettings, sample
 from spotlight.jobs import ModelSpec, RewardSpec
 from spotlight.rewards.base import build_scorer
 
-pytest.importorskip("rapidocr_onnxruntime")
+pytest.importorskip("rapidocr")
 
 
 def test_the_builtin_checkpoint_is_partly_right_and_its_seeds_differ() -> None:

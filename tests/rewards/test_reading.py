@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-pytest.importorskip("rapidocr_onnxruntime")
+pytest.importorskip("rapidocr")
 
 from benchmarks.signs import draw_signs
 from spotlight.jobs import RewardSpec

@@ -215,5 +215,5 @@ def test_opencv_that_is_missing_is_named_with_the_way_to_install_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "cv2", None)
-    with pytest.raises(MissingDependency, match=r"pip install spotlight-rl\[rewards\]"):
+    with pytest.raises(MissingDependency, match=r'pip install "\.\[rewards\]'):
         ShapeDetector()

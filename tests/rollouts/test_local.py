@@ -134,6 +134,8 @@ def test_the_example_runs_as_it_is_printed() -> None:
     lines = done.stdout.splitlines()
     assert [line.partition(":")[0] for line in lines] == ["step 0", "step 1", "step 2"]
     assert (done.returncode, done.stderr) == (0, "")
+    rewards = [float(line.split()[-1]) for line in lines]
+    assert rewards[0] < rewards[-1]
     assert len(EXAMPLE.read_text(encoding="utf-8").splitlines()) <= 30
 
 

@@ -34,7 +34,7 @@ REQUEST = RolloutRequest('the number "1234"', range(4))
 pytestmark = pytest.mark.timeout(400)
 with_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None,
-    reason='Ray is not installed: pip install "spotlight-rl[ray]"',
+    reason='Ray is not installed: pip install ".[ray]"',
 )
 
 

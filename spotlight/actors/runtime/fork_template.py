@@ -25,6 +25,7 @@ from pathlib import Path
 import msgspec
 
 from spotlight.actors.runtime.launcher import PARENT, die_with_parent
+from spotlight.process_start import outlive_notices
 
 PACKET_LIMIT = 1 << 20
 """Bytes of the largest message between a template and its launcher."""
@@ -159,6 +160,7 @@ def main() -> None:
     os.close(nothing)
     # Its launcher ends it; what a service manager sends to all processes is not for this one.
     # Blocked and not ignored: what a new process is sent before it is itself waits for it.
+    outlive_notices()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING_SIGNALS)
     importlib.import_module(sys.argv[1]).prepare_to_fork()
     gc.collect()

@@ -18,6 +18,7 @@ import structlog
 from spotlight.actors.runtime.launcher import PARENT, WORKER_KEY, die_with_parent
 from spotlight.actors.runtime.logs import log_as_json_lines
 from spotlight.actors.runtime.loop import open_first_stream, run, until_told
+from spotlight.process_start import outlive_notices
 
 log = structlog.get_logger(__name__)
 
@@ -31,6 +32,7 @@ def main() -> None:
         # What a service manager sends to all processes is the node's to handle: it has its workers
         # give back what they hold, and ends them.
         signal.signal(number, signal.SIG_IGN)
+    outlive_notices()
     run(_serve(arguments))
 
 

@@ -14,9 +14,10 @@ from types import FrameType
 
 import msgspec
 
-from spotlight.errors import AddressInUse, MissingDependency, UserError
+from spotlight.errors import AddressInUse, MissingDependency, UserError, how_to_install
 from spotlight.jobs import RewardSpec
 from spotlight.jobs.rewards import RewardKind
+from spotlight.process_start import outlive_notices, standard_streams
 from spotlight.rewards.authorization import read_authorization
 from spotlight.rewards.base import build_scorer
 from spotlight.rewards.serving.settings import BUILT_IN, ServingSettings
@@ -36,7 +37,7 @@ def serve(settings: ServingSettings) -> None:
         from spotlight.rewards.serving.batching import Batcher
     except ModuleNotFoundError as error:
         raise MissingDependency(
-            f"serving a reward needs {error.name}; pip install spotlight-rl[serve]"
+            f"serving a reward needs {error.name}; {how_to_install('serve')}"
         ) from error
     authorization = read_authorization(settings.authorization_file, settings.authorization_variable)
     with _listening(settings.host, settings.port) as listener:
@@ -99,11 +100,13 @@ def _listening(host: str, port: int) -> socket.socket:
 
 def main() -> None:
     """Run as a process."""
-    try:
-        serve(msgspec.json.decode(sys.argv[1], type=ServingSettings))
-    except UserError as error:
-        sys.stderr.write(f"spotlight: {' '.join(str(error).split())}\n")
-        sys.exit(error.exit_code)
+    outlive_notices()
+    with standard_streams("spotlight"):
+        try:
+            serve(msgspec.json.decode(sys.argv[1], type=ServingSettings))
+        except UserError as error:
+            sys.stderr.write(f"spotlight: {' '.join(str(error).split())}\n")
+            sys.exit(error.exit_code)
 
 
 if __name__ == "__main__":
