@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from spotlight.actors.runtime.fork_launcher import ForkedProcess, ForkLauncher
+from spotlight.actors.runtime.fork_owner import TemplateOwner
 
 WORKER = """
 import os, sys
@@ -18,7 +19,13 @@ import spotlight.actors.worker.process
 import spotlight.actors.worker.group_leader, spotlight.actors.worker.member
 import spotlight.actors.worker.trainer_rank, spotlight.actors.worker.torch_engine
 import spotlight.transport.control
+from spotlight.diffusion.checkpoints import load_model
+from spotlight.diffusion.samplers import SamplerSettings, sample
+from spotlight.jobs import ModelSpec
 
+model = load_model(ModelSpec(checkpoint="builtin:ocr-tiny"))
+settings = SamplerSettings("ode", 2, 16, 48, micro_batch=1)
+model.decode(sample(model, ['the number "12"'], [1], settings).latents, 16, 48)
 new = {name for name in set(sys.modules) - before if not name.startswith("spotlight.")}
 print("new", sorted(new))
 print("cuda", torch.cuda.is_initialized(), torch.cuda._is_in_bad_fork())
@@ -37,7 +44,9 @@ async def test_a_forked_worker_has_its_imports_and_torch_as_it_was_never_used(
     (tmp_path / "forked_worker.py").write_text(WORKER)
     path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
     env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    launcher = ForkLauncher("spotlight.actors.worker.preload")
+    owner = TemplateOwner("spotlight.actors.worker.preload", env, tmp_path / "template.log")
+    owner.start()
+    launcher = ForkLauncher(owner.address)
     try:
         argv = [sys.executable, "-m", "forked_worker"]
         process = await launcher.start(argv, env, "worker", tmp_path / "log")
@@ -45,6 +54,7 @@ async def test_a_forked_worker_has_its_imports_and_torch_as_it_was_never_used(
         assert isinstance(process, ForkedProcess)
     finally:
         await launcher.aclose()
+        await owner.aclose()
     assert (tmp_path / "log").read_text().splitlines() == [
         "new []",
         "cuda False False",
