@@ -221,9 +221,11 @@ def main() -> None:
     # Its owner ends it; what a service manager sends to all processes is not for this one.
     # Blocked and not ignored: what a new process is sent before it is itself waits for it.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING_SIGNALS)
+    gc.disable()  # what is imported never goes: no collection need look at it, here or in a worker
     importlib.import_module(sys.argv[1]).prepare_to_fork()
     gc.collect()
-    gc.freeze()  # what is imported never goes: no collection of a worker need look at it
+    gc.freeze()
+    gc.enable()
     sys.stdout.flush()
     sys.stderr.flush()
     request = _Template(listener).serve()

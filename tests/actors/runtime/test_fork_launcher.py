@@ -18,7 +18,12 @@ import structlog
 
 from spotlight.actors.runtime.fork_launcher import ForkedProcess, ForkLauncher
 from spotlight.actors.runtime.fork_owner import TemplateOwner
-from spotlight.actors.runtime.launcher import LocalLauncher, ProcessHandle, ProcessLauncher
+from spotlight.actors.runtime.launcher import (
+    LocalLauncher,
+    LocalProcess,
+    ProcessHandle,
+    ProcessLauncher,
+)
 from spotlight.errors import UserError
 from spotlight.timings import RuntimeTimings
 
@@ -253,6 +258,48 @@ async def test_a_template_that_is_killed_while_it_imports_is_started_again(
     )
     async with launching(env, tmp_path) as launcher:
         assert isinstance(await start(launcher, "sleeper", env, tmp_path), ForkedProcess)
+
+
+async def test_a_template_that_is_killed_each_time_is_given_up(
+    module: Write, env: dict[str, str], tmp_path: Path
+) -> None:
+    module(
+        "prepared",
+        """
+        import os, signal
+        def prepare_to_fork():
+            os.kill(os.getpid(), signal.SIGKILL)
+        """,
+    )
+    async with launching(env, tmp_path) as launcher:
+        process = await start(launcher, "sleeper", env, tmp_path)
+        assert isinstance(process, LocalProcess)
+        process.kill()
+        await process.wait()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user, too")
+async def test_another_user_cannot_have_anything_forked(
+    module: Write, env: dict[str, str], tmp_path: Path
+) -> None:
+    code = """
+        import os, socket, sys
+        os.seteuid(int(sys.argv[2]))
+        asking = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        asking.connect("\\0" + sys.argv[1])
+        print(asking.recv(100))
+    """
+    async with owning(env, tmp_path) as template:
+        answers = []
+        for user in (0, 65534):
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-c", textwrap.dedent(code), template, str(user)),
+                stdout=subprocess.PIPE,
+            )
+            output, _ = await process.communicate()
+            answers.append(output.strip())
+    assert b"Ready" in answers[0]
+    assert answers[1] == b"b''"
 
 
 async def test_a_template_that_hangs_is_given_up(
