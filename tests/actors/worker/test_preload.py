@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -61,3 +63,32 @@ async def test_a_forked_worker_has_its_imports_and_torch_as_it_was_never_used(
         "threads 1 1",
         "threads 2 True",
     ]
+
+
+WITH_A_GPU = """
+import torch
+from spotlight.actors.worker.preload import prepare_to_fork
+
+asked = []
+torch.cuda._is_compiled = lambda: True
+torch.cuda._device_count_nvml = lambda: 1
+torch.accelerator.current_accelerator = lambda *_: torch.device("cuda")
+torch._C._cuda_getCurrentRawStream = lambda device: 0
+torch._C._cuda_getDeviceCount = lambda: asked.append("by CUDA") or 1
+torch.cuda._lazy_init = lambda: asked.append("more")
+is_available = torch.cuda.is_available
+torch.cuda.is_available = lambda: asked.append("whether") or is_available()
+prepare_to_fork()
+print(sorted(set(asked)))
+"""
+
+
+@pytest.mark.timeout(120)
+async def test_what_is_imported_asks_for_a_gpu_without_initialising_cuda() -> None:
+    """CUDA's own way of counting GPUs initialises it."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", WITH_A_GPU), stdout=subprocess.PIPE
+    )
+    output, _ = await process.communicate()
+    assert process.returncode == 0
+    assert output.decode().splitlines() == ["['whether']"]
