@@ -44,15 +44,12 @@ class TemplateOwner:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind("")  # Linux finds a name that is free, and no file
         self._listener.listen(_WAITING_LAUNCHERS)
+        name: bytes = self._listener.getsockname()
+        self.address = name.removeprefix(b"\0").decode()
+        """For a `ForkLauncher`."""
         self._process: LocalProcess | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._is_over = False
-
-    @property
-    def address(self) -> str:
-        """For a `ForkLauncher`."""
-        name: bytes = self._listener.getsockname()
-        return name.removeprefix(b"\0").decode()
 
     def start(self) -> None:
         """Begin; it imports in the background."""
