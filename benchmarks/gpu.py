@@ -1,4 +1,4 @@
-"""What only a GPU can show, in six steps: `python -m benchmarks.gpu --json [--quick]`.
+"""What only a GPU can show, in six steps: `python -m benchmarks.gpu --json [--budget S] [--quick]`.
 
 1. `truth`: equal bits, the samplers beside the pipelines of diffusers, which attention kernels run,
    and a whole run that is killed and resumed.
@@ -10,7 +10,10 @@
 6. `loop`: three iterations of a quarter of Qwen-Image.
 
 Each step is a process with a time limit of its own; one that fails, or takes too long, says so as
-its figure. Needs one NVIDIA GPU. `--quick` takes tiny sizes, and where there is no GPU the CPU.
+its figure. The figures of a step are printed to standard error as it ends, as one JSON object, so
+that a machine that is taken away costs only the step that runs. `--budget` limits all steps
+together: one whose turn comes too late is cut short, and then says so. Needs one NVIDIA GPU.
+`--quick` takes tiny sizes, and where there is no GPU the CPU.
 """
 
 from __future__ import annotations
@@ -18,8 +21,11 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -32,25 +38,45 @@ LIMITS_S = {"truth": 300, "size": 420, "publication": 240, "nccl": 120, "sick": 
 """By step, in their order."""
 
 
-def run_step(step: str, *, quick: bool) -> dict[str, Figure]:
+def run_step(step: str, limit_s: float, *, quick: bool) -> dict[str, Figure]:
     """The figures of one step, named after it."""
     command = [sys.executable, "-m", "benchmarks.gpu", "--step", step]
-    try:
-        done = subprocess.run(
-            command + ["--quick"] * quick,
-            cwd=Path(__file__).parent.parent,
-            capture_output=True,
-            text=True,
-            timeout=LIMITS_S[step],
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return {step: f"took longer than {LIMITS_S[step]} s"}
-    if done.returncode:
-        print(done.stderr, file=sys.stderr)
-        return {step: f"failed: {done.stderr.strip().splitlines()[-1][-300:]}"}
-    figures: dict[str, Figure] = json.loads(done.stdout.splitlines()[-1])
+    with subprocess.Popen(
+        command + ["--quick"] * quick,
+        cwd=Path(__file__).parent.parent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            output, errors = process.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # with the run that it may have started
+            return {step: f"took longer than {limit_s:.3g} s"}
+    if process.returncode:
+        print(errors, file=sys.stderr)
+        return {step: f"failed: {errors.strip().splitlines()[-1][-300:]}"}
+    figures: dict[str, Figure] = json.loads(output.splitlines()[-1])
     return {f"{step}_{name}": value for name, value in figures.items()}
+
+
+def run_steps(budget_s: float, *, quick: bool) -> dict[str, Figure]:
+    """The figures of all steps, each of which also goes to standard error as it ends."""
+    end = time.monotonic() + budget_s
+    figures: dict[str, Figure] = {}
+    for step, most_s in LIMITS_S.items():
+        began = time.monotonic()
+        limit_s = min(most_s, end - began)
+        if limit_s > 0:
+            found = run_step(step, limit_s, quick=quick)
+        else:
+            found = {step: "not run: the budget was spent"}
+        seconds = round(time.monotonic() - began, 1)
+        line = json.dumps({"step": step, "seconds": seconds, "figures": found})
+        print(line, file=sys.stderr, flush=True)
+        figures |= found
+    return figures
 
 
 def site_of(options: argparse.Namespace) -> Site:
@@ -66,6 +92,12 @@ def main() -> None:
     """Run all steps, or be one of them."""
     accepted = parser(__doc__)
     accepted.add_argument("--step", choices=LIMITS_S, help="this one alone, in this process")
+    accepted.add_argument(
+        "--budget",
+        type=float,
+        default=sum(LIMITS_S.values()),
+        help="seconds that all steps may take together",
+    )
     options = accepted.parse_args()
     site = site_of(options)
     if options.step:
@@ -76,8 +108,7 @@ def main() -> None:
         "device": torch.cuda.get_device_name(site.device) if site.is_gpu else "cpu",
         "torch": torch.__version__,
     }
-    for step in LIMITS_S:
-        figures |= run_step(step, quick=options.quick)
+    figures |= run_steps(options.budget, quick=options.quick)
     finish("gpu", figures, options.json)
 
 

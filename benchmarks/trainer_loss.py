@@ -121,8 +121,12 @@ class Run:
                 continue
 
     def _node(self, name: str) -> list[psutil.Process]:
-        daemons = [p for p in self.named("import node") if name in _command(p)]
-        return [*daemons, *(child for p in daemons for child in p.children(recursive=True))]
+        """Its daemon and its workers."""
+        return [p for p in self.processes() if any(_is_of(name, it) for it in _command(p))]
+
+
+def _is_of(node: str, word: str) -> bool:
+    return word == node or word.startswith(f"{node}/")
 
 
 def _command(process: psutil.Process) -> list[str]:

@@ -259,6 +259,9 @@ def _node(
     notice_file: Annotated[
         Path | None, typer.Option(help="File in which the launcher gives notice.")
     ] = None,
+    template: Annotated[
+        str, typer.Option(help="Fork workers from this template.", hidden=True)
+    ] = "",
     parent: ParentOption = 0,
     version: VersionOption = False,
 ) -> None:
@@ -314,6 +317,7 @@ def _node(
                 memory.path,
                 watched=not parent,
                 notice_file=notice_file,
+                template=template,
             )
         )
     finally:
@@ -342,16 +346,17 @@ async def _serve_node(
     *,
     watched: bool,
     notice_file: Path | None,
+    template: str,
 ) -> None:
     from spotlight.actors.node.node import NodeScheduler
     from spotlight.actors.runtime import ActorSystem
     from spotlight.actors.runtime.fork_launcher import ForkLauncher
+    from spotlight.running.worker_template import worker_template
     from spotlight.timings import Timings
     from spotlight.transport.control import ZeroMQSettings, ZeroMQTransport
     from spotlight.transport.tensors import BundleStore
 
     timings = Timings()
-    launcher = ForkLauncher("spotlight.actors.worker.preload", timings.runtime)
     store = BundleStore(root, token=secrets.token_hex(16), port=port, timings=timings.transfers)
     transport = ZeroMQTransport(
         place.bind, advertise=place.advertise, settings=ZeroMQSettings(timings.connections)
@@ -371,7 +376,11 @@ async def _serve_node(
         await _start(port, data)
         await store.start()
         garbage.tune()
-        async with _notices(stop, watched=watched, file=notice_file) as notices:
+        async with (
+            worker_template(settings.logs, template) as forked_from,
+            _notices(stop, watched=watched, file=notice_file) as notices,
+        ):
+            launcher = ForkLauncher(forked_from, timings.runtime)
             try:
                 await system.spawn(
                     lambda: NodeScheduler(
@@ -383,8 +392,8 @@ async def _serve_node(
                 await until_told(system, stop)
             finally:
                 await system.aclose()  # who reads the notices ends before they do
+                await launcher.aclose()
     finally:
-        await launcher.aclose()
         await store.aclose()
         await port.aclose()
     if problem:

@@ -27,7 +27,7 @@ from spotlight.diffusion.checkpoint_parts import (
 )
 from spotlight.diffusion.embedding_cache import EmbeddingCache
 from spotlight.diffusion.families.base import TOKEN_ENCODER, CheckpointFolder, Facts, Family
-from spotlight.diffusion.families.registry import open_checkpoint
+from spotlight.diffusion.families.registry import FAMILIES, open_checkpoint
 from spotlight.diffusion.flow_model import FlowModel, trainable_state
 from spotlight.diffusion.images import ImageCodec, PixelCodec, VaeCodec
 from spotlight.diffusion.model import DiffusionModel
@@ -42,14 +42,14 @@ def load_model(
     device: torch.device | str | None = None,
     cache: EmbeddingCache | None = None,
 ) -> DiffusionModel:
-    """The model of a job, on `device` (CUDA when there is one), in evaluation mode.
+    """The model of a job, on `device` (else on `default_device`), in evaluation mode.
 
     float32 on the CPU, bfloat16 elsewhere; adapters are float32 and start as the identity, with the
     same values in every process. With a `cache` of embeddings the text encoders are loaded once a
     prompt must be encoded. Raises `CheckpointError` naming the folder, file or field that is wrong,
     and `MissingDependency`.
     """
-    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    device = default_device() if device is None else torch.device(device)
     dtype = _dtype_on(device)
     path = find_checkpoint(spec.checkpoint)
     family, folder = open_checkpoint(path)
@@ -89,6 +89,11 @@ def check_model(spec: ModelSpec) -> None:
         load_tokenizer(folder.path, part)
 
 
+def default_device() -> torch.device:
+    """CUDA where torch sees a GPU, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
 def with_own_transformer(model: DiffusionModel, spec: ModelSpec) -> DiffusionModel:
     """The same model but for a transformer of its own, on the same device and as it is before any
     training. Raises as `load_model`.
@@ -106,6 +111,14 @@ def untrained_state(spec: ModelSpec, device: torch.device) -> dict[str, Tensor]:
     family, folder = open_checkpoint(find_checkpoint(spec.checkpoint))
     cpu, dtype = torch.device("cpu"), _dtype_on(device)
     return trainable_state(_load_transformer(spec, family, folder.path, cpu, dtype))
+
+
+def import_model_classes() -> None:
+    """Import the classes of every family's transformer, scheduler and VAE, which diffusers does
+    when the first model is loaded otherwise; adapters come with them."""
+    for family in FAMILIES.values():
+        for name in (family.transformer, family.vae, *family.schedulers):
+            getattr(diffusers, name)
 
 
 def _dtype_on(device: torch.device) -> torch.dtype:

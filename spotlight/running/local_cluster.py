@@ -1,7 +1,8 @@
 """A coordinator and nodes as daemons of this machine.
 
-No special path: the daemons are those that a cluster runs. They end with this process, however it
-ends. One that is killed is started again, a coordinator at the same address, and the job goes on.
+No special path: the daemons are those that a cluster runs, but for the template that workers are
+forked from, which all nodes share. They end with this process, however it ends. One that is killed
+is started again, a coordinator at the same address, and the job goes on.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 from spotlight.actors.runtime.launcher import LocalLauncher, ProcessHandle
 from spotlight.errors import UserError
 from spotlight.jobs import PoolsSpec
+from spotlight.running.worker_template import worker_template
 from spotlight.store.memory_folder import remove_leftovers
 
 _START_LIMIT_S = 60.0
@@ -87,8 +89,21 @@ async def local_cluster(
     pools: PoolsSpec, logs: Path, places: LocalPlaces
 ) -> AsyncIterator[LocalCluster]:
     """A coordinator and the nodes of these pools. Ends them all at the end."""
+    async with (
+        worker_template(logs) as template,
+        _daemons(pools, logs, places, ["--template", template]) as cluster,
+    ):
+        yield cluster
+
+
+@asynccontextmanager
+async def _daemons(
+    pools: PoolsSpec, logs: Path, places: LocalPlaces, of_nodes: list[str]
+) -> AsyncIterator[LocalCluster]:
+    """`of_nodes` are arguments of all nodes."""
     cluster = LocalCluster(LocalLauncher(), logs)
-    store = ["--store", str(places.store)] if places.store is not None else []
+    if places.store is not None:
+        of_nodes = [*of_nodes, "--store", str(places.store)]
     address_file = logs / "coordinator.address"
     address_file.unlink(missing_ok=True)
     (logs / ".running").unlink(missing_ok=True)
@@ -104,7 +119,7 @@ async def local_cluster(
             for index in range(spec.nodes):
                 name = f"{pool}-{index}"
                 arguments = ["--coordinator", cluster.address, "--name", name, "--pool", pool]
-                arguments += ["--workers", str(spec.workers), "--logs", str(logs), *store]
+                arguments += ["--workers", str(spec.workers), "--logs", str(logs), *of_nodes]
                 daemon = await cluster.start(name, "node", arguments)
                 keepers.append(asyncio.create_task(cluster.keep(daemon)))
         yield cluster

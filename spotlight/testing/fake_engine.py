@@ -33,6 +33,11 @@ class FakeEngine:
         self._hardware = hardware
         self._worker = worker
 
+    @property
+    def device(self) -> str:
+        """See `engine.Engine`."""
+        return "simulated"
+
     def limit_threads(self, threads: int) -> None:
         """See `engine.Engine`."""
 

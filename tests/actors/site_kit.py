@@ -104,10 +104,10 @@ class Site:
         self.coordinator = FakeCoordinator()
         await self.coordinator_system.spawn(lambda: self.coordinator, "coordinator")
 
-    async def up(self, name: str, wait_s: float = 0.1) -> None:
+    async def up(self, name: str, wait_s: float = 0.1, device: str = "simulated") -> None:
         self.epochs += 1
         refs = WorkerRefs(name, self.epochs, *[self.worker.ref] * 3)
-        self.system.tell(self.node, WorkerUp(refs, self.launcher.keys.get(name, "")))
+        self.system.tell(self.node, WorkerUp(refs, self.launcher.keys.get(name, ""), device))
         await asyncio.sleep(wait_s)
 
     async def end(self, name: str, wait_s: float = 1.0) -> None:

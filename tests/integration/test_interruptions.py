@@ -164,8 +164,8 @@ def test_a_killed_spot_node_costs_no_sample_and_is_reported(workplace: Workplace
 
 
 def test_every_process_of_a_run_may_be_killed(workplace: Workplace) -> None:
-    """One after another, each an iteration later: workers, the processes that they are forked
-    from, nodes and the coordinator."""
+    """One after another, each an iteration later: workers, the process that they are forked from,
+    nodes and the coordinator."""
     job = workplace.job(
         iterations=10, group_size=8, sampler={"steps": 8}, prompts={"per_iteration": 4}
     )
@@ -173,7 +173,7 @@ def test_every_process_of_a_run_may_be_killed(workplace: Workplace) -> None:
     assert workplace.spotlight("run", job, "--run-folder", whole).code == 0
     process = workplace.start(*SPOTLIGHT, "run", job, "--run-folder", broken)
     workers, nodes = ("reserved-0/0", "spot-0/0"), ("spot-0", "reserved-0")
-    victims = (*workers, *(f"template of {worker}" for worker in workers), *nodes, "coordinator")
+    victims = (*workers, "template", *nodes, "coordinator")
     struck = set[int]()
 
     for iteration, name in enumerate(victims, start=1):
@@ -181,10 +181,10 @@ def test_every_process_of_a_run_may_be_killed(workplace: Workplace) -> None:
         if iteration == 1:
             kinds = {_kind(child, process.pid) for child in descendants(process.pid)}
             assert kinds == {"coordinator", "node", "template", "worker"}, "there are no others"
-        worker = name.removeprefix("template of ")
+        worker = name if name != "template" else workers[0]
         wait_until(lambda worker=worker: _is_there(process.pid, worker), f"{worker} to be there")
         victim = _process(process.pid, worker)
-        victim = victim.parent() or victim if worker != name else victim
+        victim = victim.parent() or victim if name == "template" else victim
         struck.add(victim.pid)
         victim.kill()
     output = process.communicate(timeout=240)[0]
@@ -288,12 +288,18 @@ def _is_there(run: int, name: str) -> bool:
 
 
 def _kind(process: psutil.Process, run: int) -> str:
-    """Daemons are the run's own children; below a node are what workers are forked from, and
-    they."""
-    parents = [parent.pid for parent in process.parents()]
-    depth = parents.index(run)
-    is_coordinator = any("import coordinator" in word for word in process.cmdline())
-    return ("coordinator" if is_coordinator else "node", "template", "worker")[depth]
+    """Daemons, and the one template that all workers are forked from, are the run's own
+    children."""
+    words = " ".join(process.cmdline())
+    kinds = {
+        "import coordinator": "coordinator",
+        "import node": "node",
+        "fork_template": "template",
+    }
+    (parent,) = (each.pid for each in process.parents()[:1])
+    if parent != run:
+        return "worker"
+    return next((kind for word, kind in kinds.items() if word in words), words)
 
 
 def _runs(process: psutil.Process) -> bool:

@@ -19,6 +19,7 @@ from spotlight.running.client import get_status
 from tests.integration.conftest import (
     SPOTLIGHT,
     Workplace,
+    descendants,
     events,
     metrics,
     wait_for_phase,
@@ -119,7 +120,7 @@ def test_a_worker_that_stood_still_comes_too_late_and_changes_nothing(
     with _running(workplace, undisturbed) as run:
         node = run.daemon("spot-0")
         run.until(lambda: run.has("worker_state", worker="spot-0/0", state="rollout"), "its work")
-        (worker,) = (p for p in node.children(recursive=True) if "spot-0/0" in p.cmdline())
+        (worker,) = (p for p in descendants(run.pid) if "spot-0/0" in p.cmdline())
         for process in (node, worker):  # a node that runs would end it
             process.suspend()
         run.until(lambda: run.has("node_lost", node="spot-0"), "its loss")

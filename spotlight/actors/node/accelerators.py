@@ -1,4 +1,4 @@
-"""Assigns accelerators to workers: every worker of a node sees only one."""
+"""Assigns accelerators to workers: every worker of a node sees only one, and must compute on it."""
 
 from __future__ import annotations
 
@@ -27,3 +27,19 @@ def environment_of(
     else:
         visible = [str(number) for number, _ in enumerate(devices.glob("nvidia[0-9]*"))]
     return {_VARIABLE: visible[worker % len(visible)], **_COLLECTIVES} if visible else {}
+
+
+def problem_of(device: str, given: Mapping[str, str]) -> str:
+    """Why a worker that computes on this device is of no use, in words; empty if it is.
+
+    Args:
+        device: see `WorkerUp.device`.
+        given: what `environment_of` said for it.
+    """
+    if device != "cpu" or _VARIABLE not in given:
+        return ""
+    return (
+        f"torch sees no GPU in it, though it was given GPU {given[_VARIABLE]}: install a torch that"
+        " is built for CUDA, and a driver that it fits; or, to compute on the CPU, start the node"
+        f" with `{_VARIABLE}=`"
+    )

@@ -28,7 +28,7 @@ from typing import Literal
 import msgspec
 import structlog
 
-from spotlight.actors.node.accelerators import environment_of
+from spotlight.actors.node.accelerators import environment_of, problem_of
 from spotlight.actors.node.checkpoint_files import CheckpointFiles
 from spotlight.actors.node.coordinator_link import CoordinatorLink
 from spotlight.actors.node.leaving import Leaving
@@ -99,6 +99,8 @@ class NodeScheduler(Actor):
         self._processes: list[ProcessHandle] = []
         self._keys: dict[str, str] = {}
         """Of the processes that run, by worker."""
+        self._accelerators: dict[str, dict[str, str]] = {}
+        """What the environment says of them, by worker."""
         self._lives = WorkerLives(self._names(), timings.node)
         self._liveness: dict[str, asyncio.Task[None]] = {}
         self._job: JobPlan | None = None
@@ -166,6 +168,10 @@ class NodeScheduler(Actor):
         """A worker is warm: tell the coordinator once all that are starting are."""
         refs = message.refs
         if self._workers.get(refs.worker) == refs:
+            return
+        if problem := problem_of(message.device, self._accelerators[refs.worker]):
+            log.error("worker_without_accelerator", worker=refs.worker, reason=problem)
+            self._lives.kill(refs.worker, problem)
             return
         self._workers[refs.worker] = refs
         self._grouping.add(refs)
@@ -340,7 +346,7 @@ class NodeScheduler(Actor):
         key = self._keys[name] = f"{self.system.rng.getrandbits(64):016x}"
         own = {"OMP_NUM_THREADS": "1"}  # until a job says otherwise
         own |= {WORKER_KEY: key, PARENT: str(settings.pid)}
-        own |= environment_of(index, os.environ)
+        own |= self._accelerators.setdefault(name, environment_of(index, os.environ))
         argv = [sys.executable, "-m", "spotlight.actors.worker.process"]
         argv += ["--name", name, "--node", self.ref.address, "--host", settings.host]
         argv += ["--advertise", settings.advertise]

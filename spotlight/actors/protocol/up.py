@@ -36,6 +36,8 @@ class WorkerUp(Message, frozen=True):
     refs: WorkerRefs
     key: str
     """That the node gave the process as it started it, so that nobody else comes in its place."""
+    device: str
+    """What it computes on: `cuda`, `cpu`, or `simulated`."""
 
 
 class WorkerReport(Message, frozen=True):

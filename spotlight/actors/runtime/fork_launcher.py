@@ -1,11 +1,11 @@
-"""A `ProcessLauncher` that forks processes from one that has imported what they need: eight workers
-then cost one import.
+"""A `ProcessLauncher` that forks processes from one that has imported what they need, a template:
+eight workers of however many nodes then cost one import.
 
 What holds as for processes that are started one by one: each has the environment, the log file and
-the session that it was asked for, and its exit code is reported. The template ends with this
-process, and what it forked ends with the template, however either ends; then the launcher starts
-another template. What libraries read of the environment as they are loaded, the template has read
-from that of the first start.
+the session that it was asked for, and its exit code is reported. It ends with this process and with
+the template, however either ends. A template belongs to its `fork_owner`, which starts it again;
+this launcher then connects to it again. What libraries read of the environment as they are loaded,
+the template has read from that of its owner.
 
 A process that cannot be forked is started by itself, and the log says why.
 """
@@ -13,10 +13,10 @@ A process that cannot be forked is started by itself, and the log says why.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
-import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,13 +33,10 @@ from spotlight.actors.runtime.fork_template import (
     Ready,
     Report,
 )
-from spotlight.actors.runtime.launcher import PARENT, LocalLauncher, ProcessHandle
+from spotlight.actors.runtime.launcher import LocalLauncher, ProcessHandle
 from spotlight.timings import RuntimeTimings
 
 log = structlog.get_logger(__name__)
-
-_ROOM_FOR_ARGUMENTS = 1024
-"""Characters by which the command line of a forked process may be longer than the template's."""
 
 
 class _TemplateFailed(Exception):
@@ -49,7 +46,7 @@ class _TemplateFailed(Exception):
 class ForkedProcess:
     """A process that a template forked. See `ProcessHandle`."""
 
-    def __init__(self, name: str, pid: int, pidfd: int, template: _Template) -> None:
+    def __init__(self, name: str, pid: int, pidfd: int, template: _Connection) -> None:
         self.name = name
         self.pid = pid
         self._pidfd = pidfd
@@ -108,38 +105,38 @@ class ForkedProcess:
                 return
 
 
-class _Template:
-    """The template process, as its launcher sees it."""
+class _Connection:
+    """A template process, as one of its launchers sees it."""
 
-    def __init__(self, times: RuntimeTimings) -> None:
+    def __init__(self, address: str, times: RuntimeTimings) -> None:
+        """Raises `OSError` if nothing listens there."""
         self.times = times
         self._loop = asyncio.get_running_loop()
-        self._socket, self._its_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setblocking(False)
-        self._process: asyncio.subprocess.Process | None = None
+        try:
+            self._socket.connect(f"\0{address}")
+        except OSError:
+            self._socket.close()
+            raise
+        self._pidfd: int | None = None
+        """Of the template, once it is ready."""
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._requests: deque[tuple[str, asyncio.Future[ForkedProcess]]] = deque()
         """Names of processes that were asked for, in order."""
         self._processes: dict[int, ForkedProcess] = {}
         self.lost = False
         """Whether it is gone."""
-
-    async def start(self, preload: str, env: Mapping[str, str], log_path: Path) -> None:
-        """Return once everything is imported."""
-        argv = [sys.executable, "-m", "spotlight.actors.runtime.fork_template", preload]
-        with self._its_socket, log_path.open("ab") as output:
-            self._process = await asyncio.create_subprocess_exec(
-                *argv,
-                " " * _ROOM_FOR_ARGUMENTS,
-                stdin=self._its_socket.fileno(),
-                stdout=output,
-                stderr=asyncio.subprocess.STDOUT,
-                env={**env, PARENT: str(os.getpid())},
-                start_new_session=True,
-            )
         self._loop.add_reader(self._socket, self._read)
-        async with asyncio.timeout(self.times.template_limit_s):
-            await self._ready
+
+    async def ready(self) -> None:
+        """Return once the template has imported everything."""
+        try:
+            async with asyncio.timeout(self.times.template_limit_s):
+                await self._ready
+        except TimeoutError:
+            self._lose()
+            raise
 
     async def fork(self, request: ForkRequest, name: str) -> ForkedProcess:
         """A process that runs what is asked for."""
@@ -154,19 +151,19 @@ class _Template:
             raise
 
     def kill(self) -> None:
-        """End it, and so all that it forked."""
-        if self._process is not None and self._process.returncode is None:
-            self._process.kill()
+        """End the template, and so all that it forked, for whomever; its owner starts another."""
+        if self._pidfd is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     async def aclose(self) -> None:
-        """End it, and return when all that it forked has ended too."""
-        self.kill()
-        if self._process is not None:
-            await self._process.wait()
-        if not self.lost:
-            self._lose()
+        """Leave it, and return when all that it forked for this launcher has ended."""
+        for process in self._processes.values():
+            process.kill()
         for process in list(self._processes.values()):
             await process.wait()
+        if not self.lost:
+            self._lose()
 
     def _read(self) -> None:
         try:
@@ -179,8 +176,11 @@ class _Template:
             self._lose()
             return
         match msgspec.msgpack.decode(packet, type=Report):
-            case Ready():
-                self._ready.set_result(None)
+            case Ready(pid):
+                with contextlib.suppress(ProcessLookupError):  # its end is read next
+                    self._pidfd = os.pidfd_open(pid)
+                if not self._ready.done():
+                    self._ready.set_result(None)
             case Forked(pid):
                 name, answer = self._requests.popleft()
                 process = ForkedProcess(name, pid, descriptors[0], self)
@@ -200,6 +200,9 @@ class _Template:
         self.lost = True
         self._loop.remove_reader(self._socket)
         self._socket.close()
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+            self._pidfd = None
         reason = "the template ended"
         if not self._ready.done():
             self._ready.set_exception(_TemplateFailed(reason))
@@ -214,14 +217,14 @@ class ForkLauncher:
     """See the module's docstring. Close it before the loop.
 
     Args:
-        preload: module that the template prepares itself with: see `fork_template`.
+        template: the address of a template; see `TemplateOwner`.
         timings: how long the template may take.
     """
 
-    def __init__(self, preload: str, timings: RuntimeTimings = RuntimeTimings()) -> None:
-        self._preload = preload
+    def __init__(self, template: str, timings: RuntimeTimings = RuntimeTimings()) -> None:
+        self._address = template
         self._times = timings
-        self._template: _Template | None = None
+        self._template: _Connection | None = None
         self._forking = asyncio.Lock()
         self._refusal = ""
         """Why there cannot be a template; empty while there may be one."""
@@ -235,7 +238,7 @@ class ForkLauncher:
         try:
             log_path.parent.mkdir(parents=True, exist_ok=True)
             async with self._forking:
-                template = await self._ready_template(env, log_path.with_name("template.log"))
+                template = await self._ready_template()
                 return await template.fork(request, name)
         except (_TemplateFailed, OSError) as error:  # a time limit is an OSError, too
             reason = str(error) or "it took too long"
@@ -243,19 +246,18 @@ class ForkLauncher:
         return await LocalLauncher().start(argv, env, name, log_path)
 
     async def aclose(self) -> None:
-        """End the template and all that it forked."""
+        """End all that was forked."""
         if self._template is not None:
             await self._template.aclose()
 
-    async def _ready_template(self, env: Mapping[str, str], log_path: Path) -> _Template:
+    async def _ready_template(self) -> _Connection:
         if self._refusal:
             raise _TemplateFailed(self._refusal)
         if self._template is None or self._template.lost:
-            self._template = _Template(self._times)
             try:
-                await self._template.start(self._preload, env, log_path)
+                self._template = _Connection(self._address, self._times)
+                await self._template.ready()
             except (_TemplateFailed, OSError) as error:
-                self._refusal = f"no template: {error or 'it took too long'}; see {log_path}"
-                await self._template.aclose()
+                self._refusal = f"no template: {error or 'it took too long'}; see template.log"
                 raise _TemplateFailed(self._refusal) from error
         return self._template

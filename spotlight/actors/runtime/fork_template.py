@@ -1,16 +1,19 @@
-"""A process that has imported what others need, and forks one of them on each request: what
-`ForkLauncher` starts.
+"""A process that has imported what others need, and forks one of them on each request of a
+`ForkLauncher`: what `fork_owner` starts.
 
-Run as `python -m spotlight.actors.runtime.fork_template MODULE`, with a socket to the launcher as
-standard input. MODULE has a function `prepare_to_fork`, which imports and raises if what it
-imported does not stand a fork.
+Run as `python -m spotlight.actors.runtime.fork_template MODULE`, with a listening socket as
+standard input, to which launchers connect. MODULE has a function `prepare_to_fork`, which imports
+and raises if what it imported does not stand a fork.
 
 Invariants: one thread runs here at every fork, for a fork copies the locks of others as they are,
 and nobody would release them; this process ends with its parent, and what it forked ends with it.
+What a launcher asked for ends with that launcher's connection, too. Launchers of other users are
+not listened to.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -19,6 +22,7 @@ import runpy
 import select
 import signal
 import socket
+import struct
 import sys
 from pathlib import Path
 
@@ -30,6 +34,8 @@ from spotlight.process_start import outlive_notices
 PACKET_LIMIT = 1 << 20
 """Bytes of the largest message between a template and its launcher."""
 
+_CREDENTIALS = struct.Struct("3i")
+"""Of a peer: its process, user and group."""
 _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -45,7 +51,10 @@ class ForkRequest(msgspec.Struct, frozen=True):
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """The template has imported everything; its first message."""
+    """The template has imported everything; its first message on each connection."""
+
+    pid: int
+    """The template's process id."""
 
 
 class Forked(msgspec.Struct, frozen=True, tag=True):
@@ -72,65 +81,119 @@ Report = Ready | Forked | NotForked | Exited
 """What a template says. Requests are answered in their order."""
 
 
-class _Template:
-    """Forks on request until its launcher is gone."""
+class _Launcher:
+    """One that is connected, and what was forked for it."""
 
-    def __init__(self, launcher: socket.socket) -> None:
-        self._launcher = launcher
-        self._pid = os.getpid()
-        self._children: dict[int, int] = {}
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.children: dict[int, int] = {}
         """Process ids by pidfd."""
-        self._poll = select.poll()
-        self._poll.register(launcher, select.POLLIN)
 
-    def serve(self) -> ForkRequest | None:
-        """Returns in every process that was forked, with what it shall run; and None here when the
-        launcher is gone."""
-        self._send(Ready())
+    def send(self, report: Report, *descriptors: int) -> None:
+        """Others do not wait for one that does not read: it is taken to be gone, which shows when
+        its next request is read."""
+        packet = [msgspec.msgpack.encode(report)]
+        try:
+            socket.send_fds(self.connection, packet, descriptors, socket.MSG_DONTWAIT)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self.connection.shutdown(socket.SHUT_RDWR)
+
+    def receive(self) -> ForkRequest | None:
+        """The next request; None if it is gone."""
+        try:
+            packet = self.connection.recv(PACKET_LIMIT)
+        except ConnectionError:
+            return None
+        return msgspec.msgpack.decode(packet, type=ForkRequest) if packet else None
+
+
+class _Template:
+    """Forks on request until it is ended."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self._pid = os.getpid()
+        self._launchers: dict[int, _Launcher] = {}
+        """By the descriptors of their connections."""
+        self._children: dict[int, _Launcher] = {}
+        """For whom each child was forked, by its pidfd."""
+        self._poll = select.poll()
+        self._poll.register(listener, select.POLLIN)
+
+    def serve(self) -> ForkRequest:
+        """Returns in every process that was forked, with what it shall run."""
         while True:
             for descriptor, _ in self._poll.poll():
-                if descriptor in self._children:
+                if descriptor == self._listener.fileno():
+                    self._accept()
+                elif descriptor in self._children:
                     self._reap(descriptor)
-                    continue
-                packet = self._launcher.recv(PACKET_LIMIT)
-                if not packet:
-                    return None
-                request = msgspec.msgpack.decode(packet, type=ForkRequest)
-                if self._fork(request):
-                    return request
+                else:
+                    launcher = self._launchers[descriptor]
+                    request = launcher.receive()
+                    if request is None:
+                        self._drop(launcher)
+                    elif self._fork(request, launcher):
+                        return request
 
-    def _fork(self, request: ForkRequest) -> bool:
+    def _accept(self) -> None:
+        connection, _ = self._listener.accept()
+        credentials = connection.getsockopt(
+            socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
+        )
+        _, user, _ = _CREDENTIALS.unpack(credentials)
+        if user != os.getuid():
+            connection.close()
+            return
+        launcher = self._launchers[connection.fileno()] = _Launcher(connection)
+        self._poll.register(connection, select.POLLIN)
+        launcher.send(Ready(self._pid))
+
+    def _drop(self, launcher: _Launcher) -> None:
+        """End what was forked for a launcher that is gone."""
+        for pidfd in launcher.children:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        self._poll.unregister(launcher.connection)
+        del self._launchers[launcher.connection.fileno()]
+        launcher.connection.close()
+
+    def _fork(self, request: ForkRequest, launcher: _Launcher) -> bool:
         """True in the new process."""
         threads = len(os.listdir("/proc/self/task"))
         if threads != 1:
-            self._send(NotForked(f"{threads} threads run in the template"))
+            launcher.send(NotForked(f"{threads} threads run in the template"))
             return False
         try:
             output = os.open(request.log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
         except OSError as error:
-            self._send(NotForked(f"{request.log_path}: {error.strerror}"))
+            launcher.send(NotForked(f"{request.log_path}: {error.strerror}"))
             return False
         try:
             pid = os.fork()
         except OSError as error:
             os.close(output)
-            self._send(NotForked(f"cannot fork: {error.strerror}"))
+            launcher.send(NotForked(f"cannot fork: {error.strerror}"))
             return False
         if pid == 0:
             self._become(request, output)
             return True
         os.close(output)
         pidfd = os.pidfd_open(pid)
-        self._children[pidfd] = pid
+        launcher.children[pidfd] = pid
+        self._children[pidfd] = launcher
         self._poll.register(pidfd, select.POLLIN)
-        self._send(Forked(pid), pidfd)
+        launcher.send(Forked(pid), pidfd)
         return False
 
     def _become(self, request: ForkRequest, output: int) -> None:
         """In the new process: be as one that was started by itself."""
         die_with_parent(self._pid)
         os.setsid()
-        self._launcher.close()
+        self._listener.close()
+        for launcher in self._launchers.values():
+            launcher.connection.close()
         for pidfd in self._children:
             os.close(pidfd)
         for number in (1, 2):
@@ -142,37 +205,32 @@ class _Template:
 
     def _reap(self, pidfd: int) -> None:
         self._poll.unregister(pidfd)
-        pid = self._children.pop(pidfd)
+        launcher = self._children.pop(pidfd)
+        pid = launcher.children.pop(pidfd)
         os.close(pidfd)
         _, status = os.waitpid(pid, 0)
-        self._send(Exited(pid, os.waitstatus_to_exitcode(status)))
-
-    def _send(self, report: Report, *descriptors: int) -> None:
-        socket.send_fds(self._launcher, [msgspec.msgpack.encode(report)], descriptors)
+        launcher.send(Exited(pid, os.waitstatus_to_exitcode(status)))
 
 
 def main() -> None:
     """Entry point of the process, and of all that it forks."""
     die_with_parent(int(os.environ[PARENT]))
-    launcher = socket.socket(fileno=os.dup(0))
+    listener = socket.socket(fileno=os.dup(0))
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
-    # Its launcher ends it; what a service manager sends to all processes is not for this one.
+    # Its owner ends it; what a service manager sends to all processes is not for this one.
     # Blocked and not ignored: what a new process is sent before it is itself waits for it.
     outlive_notices()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING_SIGNALS)
+    gc.disable()  # what is imported never goes: no collection need look at it, here or in a worker
     importlib.import_module(sys.argv[1]).prepare_to_fork()
     gc.collect()
-    gc.freeze()  # what is imported never goes: no collection of a worker need look at it
+    gc.freeze()
+    gc.enable()
     sys.stdout.flush()
     sys.stderr.flush()
-    try:
-        request = _Template(launcher).serve()
-    except (BrokenPipeError, ConnectionResetError):
-        return
-    if request is None:
-        return
+    request = _Template(listener).serve()
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     _show_as([sys.executable, "-m", request.module, *request.arguments])
     sys.argv[1:] = request.arguments

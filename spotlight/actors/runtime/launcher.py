@@ -106,6 +106,10 @@ class LocalLauncher:
     """Starts children on this machine, in sessions of their own: what a terminal or a service
     manager sends to all of a group is for their parent to handle."""
 
+    def __init__(self, stdin: int = asyncio.subprocess.DEVNULL) -> None:
+        """`stdin` is the descriptor that becomes the standard input of what is started."""
+        self._stdin = stdin
+
     async def start(
         self, argv: Sequence[str], env: Mapping[str, str], name: str, log_path: Path
     ) -> LocalProcess:
@@ -115,7 +119,7 @@ class LocalLauncher:
             with log_path.open("ab") as output:
                 process = await asyncio.create_subprocess_exec(
                     *argv,
-                    stdin=asyncio.subprocess.DEVNULL,
+                    stdin=self._stdin,
                     stdout=output,
                     stderr=asyncio.subprocess.STDOUT,
                     env=dict(env),

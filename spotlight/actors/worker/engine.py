@@ -227,6 +227,11 @@ class Trainer(Protocol):
 class Engine(Protocol):
     """What one worker computes with."""
 
+    @property
+    def device(self) -> str:
+        """See `WorkerUp.device`."""
+        ...
+
     def limit_threads(self, threads: int) -> None:
         """Have the calling thread compute with so many CPU threads."""
         ...

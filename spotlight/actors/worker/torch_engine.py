@@ -26,7 +26,7 @@ from spotlight.actors.worker.torch_faults import fault_of
 from spotlight.actors.worker.torch_model import TorchModel, synchronize
 from spotlight.actors.worker.torch_trainer import TorchListener, TorchTrainer
 from spotlight.diffusion.checkpoint_names import find_checkpoint
-from spotlight.diffusion.checkpoints import load_model, untrained_state
+from spotlight.diffusion.checkpoints import default_device, load_model, untrained_state
 from spotlight.diffusion.embedding_cache import EmbeddingCache
 from spotlight.diffusion.png import to_png
 from spotlight.diffusion.progress import Progress
@@ -61,6 +61,11 @@ class TorchEngine:
         self._embeddings = EmbeddingCache(embeddings) if embeddings is not None else None
         self._parallel: SequenceParallel | None = None
         self._touching: set[asyncio.Future[None]] = set()
+
+    @property
+    def device(self) -> str:
+        """See `engine.Engine`."""
+        return default_device().type
 
     def limit_threads(self, threads: int) -> None:
         """See `engine.Engine`."""

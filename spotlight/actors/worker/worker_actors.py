@@ -28,7 +28,7 @@ async def start_actors(
     trainer = await spawn(lambda: TrainerRank(context, engine, shared), "trainer-rank")
     leader = await spawn(lambda: GroupLeader(context, member, trainer), "leader")
     refs = WorkerRefs(context.name, context.epoch, leader, member, trainer)
-    await spawn(lambda: Introduction(context, WorkerUp(refs, key)), "introduction")
+    await spawn(lambda: Introduction(context, WorkerUp(refs, key, engine.device)), "introduction")
 
 
 class Introduction(Actor):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spotlight.actors.node.accelerators import environment_of
+from spotlight.actors.node.accelerators import environment_of, problem_of
 
 
 @pytest.fixture
@@ -43,3 +43,20 @@ def test_a_node_that_may_use_none_gives_none(devices: Path) -> None:
 
 def test_a_machine_without_accelerators_changes_nothing(tmp_path: Path) -> None:
     assert environment_of(0, {}, tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+    ("device", "environment", "refused"),
+    [
+        ("cuda", {}, False),
+        ("cpu", {}, True),
+        ("cpu", {"CUDA_VISIBLE_DEVICES": ""}, False),
+        ("simulated", {}, False),
+    ],
+)
+def test_a_worker_that_does_not_compute_on_its_accelerator_is_of_no_use(
+    devices: Path, device: str, environment: dict[str, str], refused: bool
+) -> None:
+    problem = problem_of(device, environment_of(1, environment, devices))
+    assert bool(problem) == refused
+    assert ("given GPU 1" in problem) == refused

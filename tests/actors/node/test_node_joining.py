@@ -213,7 +213,7 @@ async def test_what_only_others_may_say_is_refused_from_strangers(warm: Site) ->
         WorkerReport("n/0", 1, group=1, failure="no"),
         WorkerReport("n/0", 1, job_id="job", rollout=(0,)),
         WorkerReport("n/0", 1, plan=1, drained=True),
-        WorkerUp(WorkerRefs("n/0", 99, *[stranger.ref] * 3), "guessed"),
+        WorkerUp(WorkerRefs("n/0", 99, *[stranger.ref] * 3), "guessed", "simulated"),
     ]
     for word in words:
         stranger.tell(warm.node, word)

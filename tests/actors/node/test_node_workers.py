@@ -14,6 +14,12 @@ from spotlight.policies.restarts import MOST_BAD_LIVES
 pytestmark = pytest.mark.virtual_time
 
 
+@pytest.fixture
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the node starts its workers."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+
+
 async def test_a_worker_that_ends_is_reported_and_started_again(site: Site) -> None:
     await site.up("n/0")
     await site.up("n/1")
@@ -83,9 +89,22 @@ async def test_a_worker_that_is_not_the_nodes_does_not_come_up(site: Site) -> No
 async def test_a_worker_speaks_for_its_own_actors_only(site: Site) -> None:
     elsewhere = await recorder(await site.cluster.system("elsewhere"), "leader")
     refs = WorkerRefs("n/0", 1, elsewhere.ref, *[site.worker.ref] * 2)
-    site.system.tell(site.node, WorkerUp(refs, site.launcher.keys["n/0"]))
+    site.system.tell(site.node, WorkerUp(refs, site.launcher.keys["n/0"], "simulated"))
     await asyncio.sleep(0.1)
     assert site.system.dead_letters.counts["not_allowed"] == 1
+
+
+async def test_a_worker_on_the_cpu_where_there_are_gpus_is_refused_and_the_report_says_why(
+    two_gpus: None, site: Site
+) -> None:
+    first = site.launcher.latest("n/0")
+    await site.up("n/1", device="cuda")
+    await site.up("n/0", device="cpu")
+    assert first.has_ended
+    (trouble,) = site.coordinator.report.troubles
+    assert trouble.worker == "n/0"
+    assert "torch sees no GPU in it, though it was given GPU 0" in trouble.reason
+    assert site.joined()[-1] == [("n/1", 1)]
 
 
 async def test_what_a_worker_said_before_it_ended_does_not_bring_it_up(site: Site) -> None:

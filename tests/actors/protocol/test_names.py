@@ -25,7 +25,7 @@ REF = ActorRef("tcp://10.0.0.1:1", "node", 1)
 
 
 def worker_up(name: str) -> Message:
-    return WorkerUp(WorkerRefs(name, 1, REF, REF, REF), "key")
+    return WorkerUp(WorkerRefs(name, 1, REF, REF, REF), "key", "cpu")
 
 
 def join(name: str, store: StoreEndpoint = STORE) -> Message:

@@ -17,7 +17,13 @@ import pytest
 import structlog
 
 from spotlight.actors.runtime.fork_launcher import ForkedProcess, ForkLauncher
-from spotlight.actors.runtime.launcher import LocalLauncher, ProcessHandle, ProcessLauncher
+from spotlight.actors.runtime.fork_owner import TemplateOwner
+from spotlight.actors.runtime.launcher import (
+    LocalLauncher,
+    LocalProcess,
+    ProcessHandle,
+    ProcessLauncher,
+)
 from spotlight.errors import UserError
 from spotlight.timings import RuntimeTimings
 
@@ -63,13 +69,26 @@ def env(tmp_path: Path) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def launching(timings: RuntimeTimings = RuntimeTimings()) -> AsyncIterator[ForkLauncher]:
-    launcher = ForkLauncher("prepared", timings)
+async def owning(env: Mapping[str, str], tmp_path: Path) -> AsyncIterator[str]:
+    owner = TemplateOwner("prepared", env, tmp_path / "logs" / "template.log")
+    owner.start()
     try:
         async with asyncio.timeout(3 * WITHIN_S):
-            yield launcher
+            yield owner.address
     finally:
-        await launcher.aclose()
+        await owner.aclose()
+
+
+@asynccontextmanager
+async def launching(
+    env: Mapping[str, str], tmp_path: Path, timings: RuntimeTimings = RuntimeTimings()
+) -> AsyncIterator[ForkLauncher]:
+    async with owning(env, tmp_path) as template:
+        launcher = ForkLauncher(template, timings)
+        try:
+            yield launcher
+        finally:
+            await launcher.aclose()
 
 
 async def start(
@@ -103,7 +122,7 @@ async def test_a_forked_process_is_as_one_started_by_itself(
         """,
     )
     logs = []
-    async with launching() as launcher:
+    async with launching(env, tmp_path) as launcher:
         for each in (launcher, LocalLauncher()):
             process = await start(each, "worker", {**env, "GREETING": "hello"}, tmp_path, "--of=2")
             assert await process.wait() == 7
@@ -118,7 +137,7 @@ async def test_a_forked_process_is_as_one_started_by_itself(
 async def test_processes_show_their_own_arguments(
     module: Write, env: dict[str, str], tmp_path: Path
 ) -> None:
-    async with launching() as launcher:
+    async with launching(env, tmp_path) as launcher:
         process = await start(launcher, "sleeper", env, tmp_path, "--name", "spot-0/3")
         shown = psutil.Process(process.pid).cmdline()
         async with asyncio.timeout(WITHIN_S):
@@ -132,7 +151,7 @@ async def test_however_many_processes_cost_one_import(
     module: Write, env: dict[str, str], tmp_path: Path
 ) -> None:
     module("worker", "import prepared")
-    async with launching() as launcher:
+    async with launching(env, tmp_path) as launcher:
         for process in await asyncio.gather(
             *(start(launcher, "worker", env, tmp_path) for _ in range(5))
         ):
@@ -145,7 +164,7 @@ async def test_forked_processes_draw_their_own_random_numbers(
 ) -> None:
     module("worker", "import random, secrets; print(random.random(), secrets.token_hex())")
     module("prepared", "import random, secrets\ndef prepare_to_fork(): random.random()")
-    async with launching() as launcher:
+    async with launching(env, tmp_path) as launcher:
         for _ in range(3):
             await (await start(launcher, "worker", env, tmp_path)).wait()
     numbers = (tmp_path / "logs" / "worker.log").read_text().split()
@@ -159,7 +178,7 @@ async def test_forked_processes_draw_their_own_random_numbers(
 async def test_a_signal_ends_a_forked_process(
     module: Write, env: dict[str, str], tmp_path: Path, end: str, number: signal.Signals
 ) -> None:
-    async with launching() as launcher:
+    async with launching(env, tmp_path) as launcher:
         process = await start(launcher, "sleeper", env, tmp_path)
         getattr(process, end)()
         assert await process.wait() == -number
@@ -169,7 +188,7 @@ async def test_a_signal_ends_a_forked_process(
 async def test_when_the_template_is_killed_its_processes_end_and_others_can_be_started(
     module: Write, env: dict[str, str], tmp_path: Path
 ) -> None:
-    async with launching() as launcher:
+    async with launching(env, tmp_path) as launcher:
         processes = [await start(launcher, "sleeper", env, tmp_path) for _ in range(3)]
         template = psutil.Process(processes[0].pid).parent()
         assert template is not None
@@ -182,10 +201,111 @@ async def test_when_the_template_is_killed_its_processes_end_and_others_can_be_s
         assert await again.wait() == -signal.SIGKILL
 
 
+async def test_launchers_of_several_processes_share_one_template(
+    module: Write, env: dict[str, str], tmp_path: Path
+) -> None:
+    module("worker", "import prepared")
+    async with owning(env, tmp_path) as template:
+        one, other = ForkLauncher(template), ForkLauncher(template)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for launcher in (one, other):
+                    process = await start(launcher, "worker", env, tmp_path)
+                    tasks.create_task(process.wait())
+                    assert isinstance(process, ForkedProcess)
+        finally:
+            await asyncio.gather(one.aclose(), other.aclose())
+    assert (tmp_path / "imports").read_text() == "once\n"
+
+
+async def test_what_a_launcher_asked_for_ends_with_it_and_what_others_asked_for_goes_on(
+    module: Write, env: dict[str, str], tmp_path: Path
+) -> None:
+    async with owning(env, tmp_path) as template:
+        staying = ForkLauncher(template)
+        try:
+            kept = await start(staying, "sleeper", env, tmp_path)
+            argv = [sys.executable, "-c", textwrap.dedent(JOINING), template, str(tmp_path / "log")]
+            process = await asyncio.create_subprocess_exec(
+                *argv, stdout=subprocess.PIPE, env={**os.environ, **env}
+            )
+            assert process.stdout is not None
+            its = [psutil.Process(int(await process.stdout.readline())) for _ in range(2)]
+            process.kill()
+            await process.wait()
+            _, alive = await asyncio.to_thread(psutil.wait_procs, its, WITHIN_S)
+            assert alive == []
+            assert not has_ended(kept.pid)
+            again = await start(staying, "sleeper", env, tmp_path)
+            assert isinstance(again, ForkedProcess)
+        finally:
+            await staying.aclose()
+    assert has_ended(kept.pid)
+
+
+async def test_a_template_that_is_killed_while_it_imports_is_started_again(
+    module: Write, env: dict[str, str], tmp_path: Path
+) -> None:
+    module(
+        "prepared",
+        """
+        import os, signal
+        def prepare_to_fork():
+            if not os.path.exists(os.environ["IMPORTS"]):
+                open(os.environ["IMPORTS"], "w").close()
+                os.kill(os.getpid(), signal.SIGKILL)
+        """,
+    )
+    async with launching(env, tmp_path) as launcher:
+        assert isinstance(await start(launcher, "sleeper", env, tmp_path), ForkedProcess)
+
+
+async def test_a_template_that_is_killed_each_time_is_given_up(
+    module: Write, env: dict[str, str], tmp_path: Path
+) -> None:
+    module(
+        "prepared",
+        """
+        import os, signal
+        def prepare_to_fork():
+            os.kill(os.getpid(), signal.SIGKILL)
+        """,
+    )
+    async with launching(env, tmp_path) as launcher:
+        process = await start(launcher, "sleeper", env, tmp_path)
+        assert isinstance(process, LocalProcess)
+        process.kill()
+        await process.wait()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user, too")
+async def test_another_user_cannot_have_anything_forked(
+    module: Write, env: dict[str, str], tmp_path: Path
+) -> None:
+    code = """
+        import os, socket, sys
+        os.seteuid(int(sys.argv[2]))
+        asking = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        asking.connect("\\0" + sys.argv[1])
+        print(asking.recv(100))
+    """
+    async with owning(env, tmp_path) as template:
+        answers = []
+        for user in (0, 65534):
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-c", textwrap.dedent(code), template, str(user)),
+                stdout=subprocess.PIPE,
+            )
+            output, _ = await process.communicate()
+            answers.append(output.strip())
+    assert b"Ready" in answers[0]
+    assert answers[1] == b"b''"
+
+
 async def test_a_template_that_hangs_is_given_up(
     module: Write, env: dict[str, str], tmp_path: Path
 ) -> None:
-    async with launching(RuntimeTimings(exit_report_limit_s=0.5)) as launcher:
+    async with launching(env, tmp_path, RuntimeTimings(exit_report_limit_s=0.5)) as launcher:
         process = await start(launcher, "sleeper", env, tmp_path)
         template = psutil.Process(process.pid).parent()
         assert template is not None
@@ -199,12 +319,32 @@ LAUNCHING = """
     import asyncio, os, sys
     from pathlib import Path
     from spotlight.actors.runtime.fork_launcher import ForkLauncher
+    from spotlight.actors.runtime.fork_owner import TemplateOwner
 
     async def main():
-        launcher = ForkLauncher("prepared")
+        owner = TemplateOwner("prepared", os.environ, Path(sys.argv[1]))
+        owner.start()
+        launcher = ForkLauncher(owner.address)
         argv = [sys.executable, "-m", "sleeper"]
         for number in range(2):
             process = await launcher.start(argv, os.environ, "sleeper", Path(sys.argv[1]))
+            print(process.pid, flush=True)
+        await process.wait()
+
+    asyncio.run(main())
+"""
+
+
+JOINING = """
+    import asyncio, os, sys
+    from pathlib import Path
+    from spotlight.actors.runtime.fork_launcher import ForkLauncher
+
+    async def main():
+        launcher = ForkLauncher(sys.argv[1])
+        for number in range(2):
+            argv = [sys.executable, "-m", "sleeper"]
+            process = await launcher.start(argv, os.environ, "sleeper", Path(sys.argv[2]))
             print(process.pid, flush=True)
         await process.wait()
 
@@ -230,14 +370,14 @@ def test_nothing_outlives_a_launcher_that_is_killed(
 
 @pytest.mark.parametrize(
     ("code", "reason"),
-    [(WITH_A_THREAD, "2 threads run in the template"), (BROKEN, "the template ended; see ")],
+    [(WITH_A_THREAD, "2 threads run in the template"), (BROKEN, "see template.log")],
 )
 async def test_what_cannot_be_forked_is_started_by_itself_and_the_log_says_why(
     module: Write, env: dict[str, str], tmp_path: Path, code: str, reason: str
 ) -> None:
     module("prepared", code)
     module("worker", "import sys; sys.exit(7)")
-    async with launching() as launcher:
+    async with launching(env, tmp_path) as launcher:
         with structlog.testing.capture_logs() as logs:
             processes = [await start(launcher, "worker", env, tmp_path) for _ in range(2)]
         assert [await process.wait() for process in processes] == [7, 7]
@@ -249,6 +389,6 @@ async def test_a_log_that_cannot_be_written_is_named(
     module: Write, env: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "logs" / "worker.log").mkdir(parents=True)
-    async with launching() as launcher:
+    async with launching(env, tmp_path) as launcher:
         with pytest.raises(UserError, match="worker"):
             await start(launcher, "worker", env, tmp_path)

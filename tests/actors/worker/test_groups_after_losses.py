@@ -119,7 +119,7 @@ class Town:
         leader = await system.spawn(lambda: GroupLeader(context, member, other.ref), "leader")
         self.leaders[name] = leader
         refs = WorkerRefs(name, 1, leader, member, other.ref)
-        system.tell(self.node, WorkerUp(refs, self.launcher.keys[name]))
+        system.tell(self.node, WorkerUp(refs, self.launcher.keys[name], "simulated"))
 
     def _lose_on(self, transport: MemoryTransport) -> None:
         plain = transport.send

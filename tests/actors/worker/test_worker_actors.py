@@ -25,7 +25,7 @@ async def test_a_worker_that_is_cut_off_as_it_starts_is_known_to_its_node_once_i
     async with Cluster() as cluster:
         there, here = await cluster.system("node"), await cluster.system("worker")
         node = await recorder(there, "node")
-        up = WorkerUp(WorkerRefs("n/0", 1, *[here.ref] * 3), "key")
+        up = WorkerUp(WorkerRefs("n/0", 1, *[here.ref] * 3), "key", "simulated")
         context = WorkerContext("n/0", 1, there.address, timings=TIMINGS)
         cluster.network.isolate(here.address)
         await here.spawn(lambda: Introduction(context, up), "introduction")
@@ -41,7 +41,7 @@ async def test_a_node_that_knows_a_worker_is_not_told_again() -> None:
         there, here = await cluster.system("node"), await cluster.system("worker")
         node = await recorder(there, "node")
         context = WorkerContext("n/0", 1, there.address, timings=TIMINGS)
-        up = WorkerUp(WorkerRefs("n/0", 1, *[here.ref] * 3), "key")
+        up = WorkerUp(WorkerRefs("n/0", 1, *[here.ref] * 3), "key", "simulated")
         introduction = await here.spawn(lambda: Introduction(context, up), "introduction")
         await here.wait_stopped(introduction)
         await asyncio.sleep(AGAIN_S)
