@@ -22,10 +22,11 @@ import structlog
 from spotlight.actors.protocol import JobAccepted, JobStatus, SubmitJob
 from spotlight.errors import ActorError
 from spotlight.jobs import ExplorationSpec, JobSpec, job_from_data
+from spotlight.testing.aims import all_faults
+from spotlight.testing.cluster_watch import ClusterWatch
 from spotlight.testing.fault_injector import disturbed
-from spotlight.testing.faults import KINDS, SESSION_KINDS, Fault, FaultKind, draw_faults
+from spotlight.testing.faults import KINDS, SESSION_KINDS, Fault, FaultKind
 from spotlight.testing.freezing import FreezableLoop
-from spotlight.testing.group_watch import GroupWatch
 from spotlight.testing.history import History
 from spotlight.testing.invariants import check, trains_on_previews, workers_are_free_again
 from spotlight.testing.memory_cluster import Cluster
@@ -105,7 +106,7 @@ def scenario(seed: int, folder: Path, kinds: Sequence[FaultKind] = KINDS) -> Sce
         sharded=ranks > 1 and seed % 2 == 0,
         updates=2 if reuses and budget == "window" else 1,  # such jobs train in two parts
     )
-    faults = draw_faults(
+    faults = all_faults(
         seed,
         reserved=[node.name for node in reserved],
         spot=[node.name for node in nodes[len(reserved) :]],
@@ -292,11 +293,10 @@ async def _have_it_done(run: Run) -> None:
     """As a user would: submit the job, look at it, resume it when it failed."""
     loop, pause_s = asyncio.get_running_loop(), _POLL_S
     last = _last_fault_s(run)
-    groups = GroupWatch(run.cluster)
+    watch = ClusterWatch(run.cluster)
     while loop.time() < last + _LIVENESS_S:
         await asyncio.sleep(pause_s)
-        for what in groups.look():
-            run.history.violation(what)
+        watch.look()
         if run.history.violations:
             return  # what follows may be endless, and says nothing new
         status = await look(run.cluster)

@@ -36,6 +36,8 @@ class History:
         self.happenings: list[Happening] = []
         self.effective: Counter[str] = Counter()
         """Faults that changed something, by kind."""
+        self.situations: Counter[str] = Counter()
+        """What came about that a promise is about, by its name: how often."""
         self.violations: list[str] = []
 
     def add(self, kind: str, **facts: Value) -> None:
@@ -46,6 +48,10 @@ class History:
         """A fault changed something."""
         self.effective[fault] += 1
         self.add("effect", fault=fault, **facts)
+
+    def came_about(self, situation: str) -> None:
+        """Something that a promise is about."""
+        self.situations[situation] += 1
 
     def violation(self, what: str) -> None:
         """Something happened that must not."""

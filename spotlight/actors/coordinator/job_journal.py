@@ -179,14 +179,15 @@ class JobJournal:
 
     def forget_requests(self, kind: RequestKind, iteration: int) -> None:
         """The requests of a kind and iteration are used up."""
-        self._write({}, drop=(_REQUESTS + RequestId.prefix(kind, iteration),))
+        prefix = RequestId.prefix(kind, iteration)
+        log.debug("requests_forgotten", prefix=prefix)
+        self._write({}, drop=(_REQUESTS + prefix,))
 
     def begin_again(self) -> None:
         """Somebody resumes a job that had ended: what was given up is tried again. Trainers that
         have trained without it meanwhile, and do not know of the end, cannot be gone on with: they
         need what was published. Recoveries are counted anew.
         """
-        log.debug("journal_goes_back")
         known = msgspec.structs.replace(self.trainers(), last_recovery=None)
         again = {key: None for key, row in self.requests().items() if row.given_up}
         self.save_requests(again)
@@ -228,6 +229,7 @@ class JobJournal:
     def save_state(self, state: TrainingState | None) -> None:
         """Lost trainers go on from here; None: from the checkpoint."""
         self._write({"state": None if state is None else _encode(state)})
+        log.debug("state_saved", completed=0 if state is None else state.completed)
 
     def bundles(self, kind: RequestKind, iteration: int) -> set[BundleOffer]:
         """What the requests of a kind and iteration have left in the run folder's store."""
@@ -258,6 +260,7 @@ class JobJournal:
         taught = _taught(progress, checkpoint.completed)
         changes |= {_OF_PROMPT + key: _encode(each) for key, each in taught.prompts.items()}
         changes |= {_OF_CATEGORY + key: _encode(each) for key, each in taught.categories.items()}
+        log.debug("checkpoint_saved", completed=checkpoint.completed, validated=validated)
         self._write({**changes, "checkpoint": _encode(checkpoint)})
 
     def save_publication(self, offer: WeightsOffer, keep: set[int]) -> None:
@@ -272,7 +275,7 @@ class JobJournal:
         may still work with weights that are trained again. Until `records_follow` the other files
         of the run may say more.
         """
-        log.debug("journal_goes_back")
+        log.debug("journal_goes_back", leases_from=self.first_lease)
         changes: dict[str, bytes | None] = dict.fromkeys(
             f"{PROGRESS}{key:06d}" for key in self.progress() if key > completed
         )
