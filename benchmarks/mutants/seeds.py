@@ -8,14 +8,25 @@ in a minute of processor time, is wrong too.
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 import time
 
+import msgspec
+
 from spotlight.testing.chaos import run_seed
 
 _LIMIT_S = 60.0
+
+
+class SeedRun(msgspec.Struct, frozen=True):
+    """A line."""
+
+    seed: int
+    wrong: str
+    """Empty if nothing was."""
+    used_s: float
+    """Processor time up to then, all seeds together."""
 
 
 class _Endless(BaseException):
@@ -45,8 +56,8 @@ def main() -> None:
     signal.signal(signal.SIGPROF, _give_up)
     for seed in range(int(sys.argv[1])):
         wrong = wrong_with(seed)
-        used_s = round(time.process_time(), 1)
-        print(json.dumps({"seed": seed, "wrong": wrong, "used_s": used_s}), flush=True)
+        run = SeedRun(seed, wrong, round(time.process_time(), 1))
+        print(msgspec.json.encode(run).decode(), flush=True)
         if wrong:
             return
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.mutants.mutant import Mutant, environment, python
+from benchmarks.mutants.seeds import SeedRun
 
 _TESTS_LIMIT_S = 900.0
 _SEEDS_LIMIT_S = 7200.0
@@ -37,10 +37,8 @@ def tried(mutant: Mutant, root: Path, seeds: int) -> Row:
     test = _first_failure(mutant, root)
     seen = _seeds(root, seeds)
     last = seen[-1]
-    found = bool(last["wrong"])
-    return Row(
-        mutant.name, test, last["seed"] if found else None, len(seen), last["wrong"], last["used_s"]
-    )
+    seed = last.seed if last.wrong else None
+    return Row(mutant.name, test, seed, len(seen), last.wrong, last.used_s)
 
 
 def _first_failure(mutant: Mutant, root: Path) -> str:
@@ -62,7 +60,7 @@ def _first_failure(mutant: Mutant, root: Path) -> str:
     return failed[1]
 
 
-def _seeds(root: Path, count: int) -> list[dict[str, object]]:
+def _seeds(root: Path, count: int) -> list[SeedRun]:
     done = subprocess.run(
         python("-m", "benchmarks.mutants.seeds", str(count)),
         cwd=root,
@@ -74,4 +72,4 @@ def _seeds(root: Path, count: int) -> list[dict[str, object]]:
     )
     if done.returncode or not done.stdout:
         raise RuntimeError(f"the seeds cannot be run: {done.stderr[-2000:]}")
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return [msgspec.json.decode(line, type=SeedRun) for line in done.stdout.splitlines()]

@@ -84,8 +84,8 @@ def _trainers_are_out_of_reach_while_others_take_their_place(at: _Range) -> list
         Fault(
             at.between(2.0, 30.0),
             at.rng.choice(kinds),
-            at.rng.choice(at.reserved),
-            lasts_s=at.between(62.0, 90.0),
+            at.reserved[0],
+            lasts_s=at.between(61.0, 66.0),
             message=at.rng.choice(("Train", "Publish", "SaveState", "Train")),
         ),
         *at.several(1, _of_trainers(at)),
@@ -201,11 +201,21 @@ _OF_JOBS: tuple[_Aim, ...] = (
     _a_restart_as_trainers_report,
     _a_worker_is_out_of_reach_over_a_restart,
 )
+_OF_TRAINERS = (
+    _trainers_are_out_of_reach_while_others_take_their_place,
+    _trainers_are_lost_as_they_are_told_something,
+)
 _OF_SESSIONS: tuple[_Aim, ...] = (
     _a_restart_just_after_a_receipt,
     _a_delivery_is_lost,
     _a_plan_comes_late,
 )
+
+
+def needs_a_spare(seed: int) -> bool:
+    """Whether what the seed of a job aims at comes about only if somebody can take the place of
+    trainers."""
+    return _aim_of(seed, drives_session=False)[0] in _OF_TRAINERS
 
 
 def all_faults(
@@ -218,10 +228,18 @@ def all_faults(
     drives_session: bool = False,
 ) -> tuple[Fault, ...]:
     """What chance brings, and what aims at the situation of the seed: jobs take turns, and so do
-    sessions, of which every fourth seed has one. Only these kinds, in the order of their times."""
-    aims = _OF_SESSIONS if drives_session else _OF_JOBS
-    number = seed // 4 if drives_session else seed - seed // 4
+    sessions, of which every fourth seed has one. Only these kinds, in the order of their times. In
+    every third round of turns chance brings nothing: many situations need time."""
+    aim, turn = _aim_of(seed, drives_session=drives_session)
     strikes = _Range(random.Random(f"{seed} aim"), reserved, spot, until_s)
-    aimed = [fault for fault in aims[number % len(aims)](strikes) if fault.kind in kinds]
-    by_chance = draw_faults(seed, reserved=reserved, spot=spot, kinds=kinds, until_s=until_s)
-    return in_order((*by_chance, *aimed))
+    faults = [fault for fault in aim(strikes) if fault.kind in kinds]
+    if turn % 3 != 1 or not faults:
+        faults += draw_faults(seed, reserved=reserved, spot=spot, kinds=kinds, until_s=until_s)
+    return in_order(faults)
+
+
+def _aim_of(seed: int, *, drives_session: bool) -> tuple[_Aim, int]:
+    """And in which round of turns it is."""
+    aims = _OF_SESSIONS if drives_session else _OF_JOBS
+    turn, place = divmod(seed // 4 if drives_session else seed - seed // 4, len(aims))
+    return aims[place], turn

@@ -22,7 +22,7 @@ import structlog
 from spotlight.actors.protocol import JobAccepted, JobStatus, SubmitJob
 from spotlight.errors import ActorError
 from spotlight.jobs import ExplorationSpec, JobSpec, job_from_data
-from spotlight.testing.aims import all_faults
+from spotlight.testing.aims import all_faults, needs_a_spare
 from spotlight.testing.cluster_watch import ClusterWatch
 from spotlight.testing.fault_injector import disturbed
 from spotlight.testing.faults import KINDS, SESSION_KINDS, Fault, FaultKind
@@ -84,7 +84,8 @@ def scenario(seed: int, folder: Path, kinds: Sequence[FaultKind] = KINDS) -> Sce
     workers = rng.choice([1, 1, 1, 2, 3, 4])
     spot = {1: rng.randint(2, 4), 4: 1}.get(workers, rng.randint(1, 2))
     ranks = rng.choice([1, 1, 2])
-    reserved = _reserved_nodes(rng.choice(["together", "apart", "spare"]), ranks)
+    layout = rng.choice(["together", "apart", "spare"])
+    reserved = _reserved_nodes("spare" if needs_a_spare(seed) else layout, ranks)
     nodes = (
         *reserved,
         *(NodeSpec(f"spot-{number}", "spot", workers) for number in range(1, spot + 1)),

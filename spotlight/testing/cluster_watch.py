@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from spotlight.testing.group_watch import GroupWatch
 from spotlight.testing.memory_cluster import COORDINATOR, Cluster
 
-_LONG_S = 12.0
+_LONG_S = 8.0
 """So long may trainers be kept that others have taken the place of, while they can be told."""
 _JOURNAL_EVERY = 10
 """Looks between two at the journal."""
@@ -19,6 +19,8 @@ class ClusterWatch:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._groups = GroupWatch(cluster)
+        self._newest = 0
+        """The highest term of trainers that were built."""
         self._replaced: dict[str, float] = {}
         """Since when a process has a trainer that was replaced, and can be told."""
         self._looks = 0
@@ -33,8 +35,8 @@ class ClusterWatch:
 
     def _look_at_trainers(self) -> Iterator[str]:
         trainers, now = self._cluster.hardware.trainers, self._cluster.loop.time()
-        newest = max((trainer.term for trainer in trainers), default=0)
-        replaced = {each.worker for each in trainers if each.term < newest}
+        self._newest = max(self._newest, *(trainer.term for trainer in trainers), 0)
+        replaced = {each.worker for each in trainers if each.term < self._newest}
         if replaced:
             self._cluster.history.came_about("trainers were replaced that are still there")
         told = {worker for worker in replaced if self._can_be_told(worker)}
