@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import structlog
 
-from spotlight.actors.protocol import CommitSteps, Grant, GroupPlan, ReturnLease
+from spotlight.actors.protocol import CommitSteps, Grant, GroupPlan, NodePlan, ReturnLease
 from spotlight.testing.ack_log import AckLog
 from spotlight.testing.fake_denoising import FakeDenoising
 from spotlight.testing.freezing import current_process
@@ -171,6 +171,10 @@ class ActorLogs:
 
     def _on_node_plan_followed(self, coordinator: str, number: int) -> None:
         self._note_plan(current_process(), coordinator, number)
+
+    def is_old(self, plan: NodePlan) -> bool:
+        """Whether the node that has it now follows a later one of the same coordinator."""
+        return plan.number < self._plans.get((current_process(), str(plan.coordinator)), 0)
 
     def _note_plan(self, process: str, source: str, number: int) -> None:
         if number < self._plans.get((process, source), 0):

@@ -27,7 +27,7 @@ from spotlight.testing.cluster_watch import ClusterWatch
 from spotlight.testing.fault_injector import disturbed
 from spotlight.testing.faults import KINDS, SESSION_KINDS, Fault, FaultKind
 from spotlight.testing.freezing import FreezableLoop
-from spotlight.testing.history import History
+from spotlight.testing.history import SITUATIONS, History
 from spotlight.testing.invariants import check, trains_on_previews, workers_are_free_again
 from spotlight.testing.memory_cluster import Cluster
 from spotlight.testing.processes import NodeSpec
@@ -71,6 +71,8 @@ class Outcome(msgspec.Struct, frozen=True):
     """Those of them that an undisturbed job takes; 0 of a session."""
     drove_session: bool = False
     """It was a program's session, not a job."""
+    situations: dict[str, int] = {}
+    """How often each came about of those that promises are about."""
 
 
 def drives_session(seed: int) -> bool:
@@ -227,6 +229,7 @@ def run_seed(seed: int, kinds: Sequence[FaultKind] = KINDS) -> tuple[Outcome, Hi
         run.cluster.hardware.steps,
         needed,
         drives_session(seed),
+        dict(sorted(history.situations.items())),
     )
     return outcome, history
 
@@ -267,6 +270,12 @@ def total_effects(outcomes: Sequence[Outcome]) -> dict[str, int]:
     for outcome in outcomes:
         counts.update(outcome.effective)
     return {kind: counts[kind] for kind in KINDS}
+
+
+def total_situations(outcomes: Sequence[Outcome]) -> dict[str, int]:
+    """In how many seeds each situation came about; those that never did included."""
+    counts = Counter(each for outcome in outcomes for each in outcome.situations)
+    return {situation: counts[situation] for situation in SITUATIONS}
 
 
 def _run_encoded(seed: int) -> bytes:

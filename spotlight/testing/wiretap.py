@@ -15,6 +15,7 @@ from spotlight.actors.protocol import (
     CommitSteps,
     Completed,
     Grant,
+    NodePlan,
     Receipt,
     ReturnLease,
 )
@@ -104,12 +105,12 @@ class Wiretap:
                 passed.set_result(None)
         for lost in (each for each in self.to_lose if each[0] == name):
             self.to_lose.remove(lost)
-            self._history.came_about(f"a {name} was lost")
+            self._history.came_about(f"a message was lost: {name}")
             return None
         for held in (each for each in self.to_hold if each[0] == name):
             if envelope.kind is Kind.REPLY:  # anything else that is overtaken is not taken
                 self.held += 1
-                self._history.came_about(f"an answer, a {name}, came late")
+                self._history.came_about(f"an answer came late: {name}")
                 return held[1]
         return 0.0
 
@@ -133,6 +134,8 @@ class Wiretap:
 
     def answer_came(self, message: Message, answer: Message) -> None:
         """Who has asked gets his answer."""
+        if isinstance(answer, NodePlan) and self._logs.is_old(answer):
+            self._history.came_about("an old plan arrives")
         if _counts(message, answer):
             assert isinstance(message, CommitSteps | Completed)
             self._acks.acknowledged(message)
