@@ -8,7 +8,9 @@ the invariants of `spotlight.testing.invariants`, or `session_invariants`. A fau
 it changed something.
 
 Figures: `sessions` are the seeds that drove one, `violations` those whose history breaks an
-invariant, `fewest_effective_faults` is the count of the rarest kind of fault.
+invariant, `fewest_effective_faults` is the count of the rarest kind of fault, and
+`rarest_situation` the number of seeds in which the rarest situation came about of those that
+promises are about.
 `virtual_per_cpu_second_N` is how fast an undisturbed job goes by on N members, in virtual seconds
 per second of processor time.
 """
@@ -28,6 +30,7 @@ from spotlight.testing.chaos import (
     silence,
     simulate,
     total_effects,
+    total_situations,
 )
 from spotlight.testing.freezing import FreezableLoop
 from spotlight.testing.processes import NodeSpec
@@ -65,6 +68,7 @@ def main() -> None:
         "seconds": round(seconds, 1),
         "violations": len(bad),
         "fewest_effective_faults": min(effects.values()),
+        "rarest_situation": min(total_situations(outcomes).values()),
         "virtual_hours": round(sum(outcome.virtual_s for outcome in outcomes) / 3600, 1),
     }
     for members in (16,) if options.quick else (96, 1000):

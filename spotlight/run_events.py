@@ -27,6 +27,8 @@ class RunStarted(RunEvent, frozen=True, kw_only=True, tag="run_started"):
     """Name of the job."""
     resumed_from_iteration: int | None = None
     """The first iteration that is not complete yet; None for the first start of the run."""
+    term: int = 0
+    """How often the journal of the run had been opened by then; 0 in older records."""
 
 
 class JournalTailDropped(RunEvent, frozen=True, kw_only=True, tag="journal_tail_dropped"):

@@ -10,7 +10,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from spotlight.testing.chaos import Outcome, run_seed, run_seeds, total_effects
+from spotlight.testing.chaos import (
+    Outcome,
+    run_seed,
+    run_seeds,
+    total_effects,
+    total_situations,
+)
 
 _SHOWN = 20
 
@@ -29,6 +35,11 @@ def try_many(first: int, count: int, processes: int) -> int:
     for kind, effects in total_effects(outcomes).items():
         table.add_row(kind, str(effects))
     console.print(table)
+    covered = Table("situation", "seeds", title="Situations that promises are about")
+    covered.columns[1].justify = "right"
+    for situation, seeds in total_situations(outcomes).items():
+        covered.add_row(situation, str(seeds))
+    console.print(covered)
     bad = [outcome for outcome in outcomes if outcome.violations]
     for outcome in islice(bad, _SHOWN):
         for violation in outcome.violations:

@@ -81,22 +81,29 @@ class Journal:
         self._refusal = ""
 
     @classmethod
-    def open(cls, path: Path, owner: str) -> Journal:
-        """The journal at `path`, created if there is none.
+    def open(cls, path: Path, owner: str, *, least_term: int = 0) -> Journal:
+        """The journal at `path`; created if there is none, unless there must have been one.
 
-        Raises `JournalError` if it is another owner's, of another format, damaged, open elsewhere,
-        or cannot be read or written.
+        Args:
+            least_term: somebody has seen the journal in this term.
+
+        Raises `JournalError` if it is another owner's, of another format, damaged, older than
+        `least_term`, open elsewhere, or cannot be read or written.
         """
         with _explaining(path):
             _refuse_lone_log(path)
             if not path.exists():
+                if least_term:
+                    raise JournalError(_damaged(path, "is lost"))
                 _create(path, owner)
             if not os.access(path, os.W_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
             dropped = _check_log(path)
             connection = _connect(path)
             try:
-                journal = cls(path, connection, _verify(path, connection, owner), dropped)
+                state = _verify(path, connection, owner)
+                _refuse_older(path, state, least_term)
+                journal = cls(path, connection, state, dropped)
                 journal._empty_log()
                 journal._write([], [], terms=1)
                 return journal
@@ -256,6 +263,19 @@ def _refuse_lone_log(path: Path) -> None:
     """SQLite would delete a log without a database."""
     if not _size(path) and _size(_log_of(path)):
         raise JournalError(_damaged(path, f"is lost, though its log {_log_of(path).name} is there"))
+
+
+def _refuse_older(path: Path, state: _State, least_term: int) -> None:
+    """What was written last is lost: an older file was put in the place of the journal, or its log
+    was deleted, without which SQLite takes the database as it was before the log."""
+    if state.term < least_term:
+        raise JournalError(
+            _damaged(
+                path,
+                f"is older than the files beside it (it was opened {state.term} times, and they"
+                f" say {least_term}), or its log {_log_of(path).name} is lost",
+            )
+        )
 
 
 def _check_log(path: Path) -> str:

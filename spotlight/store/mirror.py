@@ -92,9 +92,17 @@ class Snapshot:
         with ExitStack() as files:
             self._checkpoints = {
                 # Open, since a later commit may delete it while it is copied.
-                checkpoint_path(number): files.enter_context(folder.open_checkpoint(number))
-                for number in folder.checkpoints()
-                if number <= completed
+                path: files.enter_context(folder.open_file(path))
+                for path in (
+                    checkpoint_path(number)
+                    for number in folder.checkpoints()
+                    if number <= completed
+                )
+            }
+            self._lines = {
+                # As they are now: a journal that knows less than they say is taken for an old one.
+                name: (files.enter_context(file), os.fstat(file.fileno()).st_size)
+                for name, file in ((name, folder.open_file(name)) for name in _LINES)
             }
             self._files = files.pop_all()
 
@@ -105,7 +113,7 @@ class Snapshot:
         self.close()
 
     def close(self) -> None:
-        """Let go of the checkpoints."""
+        """Let go of the files that it holds open."""
         self._files.close()
 
     def checkpoints(self) -> dict[str, BinaryIO]:
@@ -113,14 +121,13 @@ class Snapshot:
         return self._checkpoints
 
     def contents(self) -> Iterator[tuple[str, bytes]]:
-        """The small files, by their paths. Those that grow are as they are now, which is not less
-        than they were."""
+        """The small files, by their paths."""
         for name in _SMALL:
             if (self.folder / name).exists():
                 yield name, (self.folder / name).read_bytes()
-        for name in _LINES:
-            data = (self.folder / name).read_bytes()
-            yield name, data[: data.rfind(b"\n") + 1]
+        for name, (file, nbytes) in self._lines.items():
+            file.seek(0)
+            yield name, file.read(nbytes)
         yield JOURNAL, packed(self._journal, self._owner, self._forget)
 
     def further(self) -> Iterator[tuple[str, Path]]:

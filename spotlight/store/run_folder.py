@@ -6,6 +6,10 @@ a torn last line, which is dropped when the folder is opened again. `config.yaml
 needs is in the folder's journal. One coordinator at a time: the folder is locked while it is open.
 An error of the file system is a `RunFolderError` that names the path; what was written before
 stays.
+
+The journal must be as new as the other files: one that is lost, or whose log is, looks like a new
+one, and the run would begin again from the start, with the numbers of leases that workers may still
+hold. Where the others say more than it can, the folder is not opened.
 """
 
 from __future__ import annotations
@@ -22,10 +26,10 @@ from typing import IO, Any, BinaryIO
 
 import msgspec
 
-from spotlight.errors import JobError, RunFolderError, UnreadableFile
+from spotlight.errors import JobError, JournalError, RunFolderError, UnreadableFile
 from spotlight.files import irregularity, read_text
 from spotlight.jobs import LARGEST_JOB_FILE, JobSpec, job_to_yaml, parse_job
-from spotlight.run_events import RunEvent, decode_event
+from spotlight.run_events import RunEvent, RunStarted, decode_event
 from spotlight.run_metrics import IterationMetrics, ValidationMetrics, decode_metrics
 from spotlight.store.journal import Journal
 
@@ -37,6 +41,11 @@ _FILES = (
     "metrics.jsonl",
     "step-times.json",
 )
+PROGRESS = "progress/"
+"""Beginning of the journal's records of iterations: the number of those completed follows."""
+RECORDS_AHEAD = "records_ahead"
+"""The journal's record of having gone back to an earlier iteration, while the other files may say
+more than it."""
 
 
 class _EventName(msgspec.Struct, frozen=True):
@@ -55,8 +64,11 @@ class RunFolder:
 
     def __init__(self, path: Path, job: JobSpec, files: ExitStack) -> None:
         self.path = path
-        self.journal = Journal.open(path / "journal.sqlite", owner=_fingerprint(job))
+        self.journal = Journal.open(
+            path / "journal.sqlite", owner=_fingerprint(job), least_term=_recorded_term(path)
+        )
         files.callback(self.journal.close)
+        _require_as_new(path, self.journal)
         self._metrics = files.enter_context(_append_to(path / "metrics.jsonl"))
         self._events = files.enter_context(_append_to(path / "events.jsonl"))
         self._files = files.pop_all()
@@ -201,11 +213,10 @@ class RunFolder:
         with _explaining(self.path):
             return saved_iterations(self.path)
 
-    def open_checkpoint(self, number: int) -> BinaryIO:
-        """The checkpoint after so many iterations, to be read."""
-        path = self.path / checkpoint_path(number)
-        with _explaining(path):
-            return open(path, "rb")
+    def open_file(self, name: str) -> BinaryIO:
+        """A file of the folder, such as a checkpoint, to be read."""
+        with _explaining(self.path / name):
+            return open(self.path / name, "rb")
 
     def keep_checkpoints(self, kept: Collection[int]) -> None:
         """Delete all checkpoints but these, and what a trainer that was killed left of them."""
@@ -311,6 +322,40 @@ def replace_file(path: Path, data: bytes) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def _recorded_term(path: Path) -> int:
+    """The last of the journal that the other files show: each coordinator says its own as it
+    begins, and the metrics are there only since a journal is."""
+    events = path / "events.jsonl"
+    with _decoding(events):
+        lines = _whole_lines(events) if events.exists() else []
+        begun = [decode_event(line) for line in lines if b'"run_started"' in line]
+    terms = [event.term for event in begun if isinstance(event, RunStarted)]
+    return max(terms, default=0) or int((path / "metrics.jsonl").exists())
+
+
+def _require_as_new(path: Path, journal: Journal) -> None:
+    """Raise `JournalError` where metrics or checkpoints are of iterations that the journal does not
+    know; of the last one the metrics are written first."""
+    if journal.items(RECORDS_AHEAD):
+        return
+    metrics = path / "metrics.jsonl"
+    with _decoding(metrics):
+        records = map(json.loads, _whole_lines(metrics) if metrics.exists() else [])
+        recorded = [each["iteration"] + 1 for each in records if each["kind"] == "iteration"]
+    known = max((int(key.removeprefix(PROGRESS)) for key, _ in journal.items(PROGRESS)), default=0)
+    for what, completed, allowed in (
+        ("metrics.jsonl has", max(recorded, default=0), known + 1),
+        ("a checkpoint holds", max(saved_iterations(path), default=0), known),
+    ):
+        if completed > allowed:
+            raise JournalError(
+                f"{journal.path} knows {known} iterations, and {what} {completed}: what was"
+                " written to it last is lost; put it back from a copy, with its log"
+                f" {journal.path.name}-wal if there is one, or start the job again in another run"
+                " folder"
+            )
 
 
 def _fingerprint(job: JobSpec) -> str:

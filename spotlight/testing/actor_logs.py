@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import structlog
 
-from spotlight.actors.protocol import Grant, GroupPlan
+from spotlight.actors.protocol import CommitSteps, Grant, GroupPlan, NodePlan, ReturnLease
 from spotlight.testing.ack_log import AckLog
 from spotlight.testing.fake_denoising import FakeDenoising
 from spotlight.testing.freezing import current_process
@@ -32,6 +32,10 @@ class WorkerLog:
     """Step of the latest commit of that batch that its leader knows of."""
     grants: dict[int, Grant] = field(default_factory=dict)
     """Those that it may take steps for."""
+    commits: dict[int, int] = field(default_factory=dict)
+    """By lease: the step of the latest commit of which the member has told its leader."""
+    delivered: dict[int, int] = field(default_factory=dict)
+    """By lease: the step of the latest that the leader has tried to deliver."""
     held: set[tuple[int, bool]] = field(default_factory=set)
     """Weights versions that it has reported for the job."""
     order: GroupPlan | None = None
@@ -68,6 +72,10 @@ class ActorLogs:
         self.abandoned: set[str] = set()
         """Those that the journal says are given up, for whatever reason; a coordinator that is
         killed as soon as that is durable says so nowhere else."""
+        self._kept = 0
+        """Iterations in the state of training on record: what they trained on is not needed."""
+        self._plans: dict[tuple[str, str], int] = {}
+        """By process, and who plans: the number of the plan that was followed last."""
         self.drains: Counter[str] = Counter()
         """That members heard of, by node."""
 
@@ -90,6 +98,28 @@ class ActorLogs:
             accept(**{name: value for name, value in event.items() if name != "event"})
         raise structlog.DropEvent
 
+    def beginning(self) -> None:
+        """Something else begins: requests and leases bear the same names again."""
+        self.acks.beginning()
+        for worker in self.workers.values():
+            worker.commits.clear()
+            worker.delivered.clear()
+
+    # --- leaders, as they are heard ---
+
+    def delivers(self, message: CommitSteps) -> None:
+        """A leader tells the coordinator of a commit."""
+        delivered = self._worker.delivered
+        delivered[message.lease] = max(message.step, delivered.get(message.lease, 0))
+
+    def gives_back(self, message: ReturnLease) -> None:
+        """A leader gives a lease back: others are to go on from the commit that it has."""
+        worker, lease = self._worker, message.lease
+        if worker.commits.get(lease, 0) > worker.delivered.get(lease, 0):
+            self._history.violation(
+                f"{message.worker} gives lease {lease} back and keeps its last commit"
+            )
+
     @property
     def _worker(self) -> WorkerLog:
         return self.workers[current_process()]
@@ -106,14 +136,52 @@ class ActorLogs:
     def _on_requests_saved(self, rows: Any) -> None:
         self.acks.saved(rows)
 
-    def _on_journal_goes_back(self) -> None:
-        self.acks.taking_all_back()
+    def _on_requests_forgotten(self, prefix: str) -> None:
+        kind, iteration, *_ = prefix.split("/")
+        if kind == "rollout" and int(iteration) >= self._kept:
+            self._history.violation(
+                f"the samples of iteration {iteration} are deleted, though the state on record is"
+                f" of {self._kept} iterations"
+            )
+        self.acks.forgetting(prefix)
+
+    def _on_state_saved(self, completed: int) -> None:
+        self._kept = completed
+
+    def _on_journal_goes_back(self, leases_from: int) -> None:
+        if any(worker.grants for worker in self.workers.values()):
+            self._history.came_about("weights are trained again while a worker has a lease")
+        self.acks.going_back(leases_from)
+
+    def _on_checkpoint_saved(self, completed: int, validated: tuple[int, ...]) -> None:
+        self._history.add("checkpoint", completed=completed, validated=validated)
+        self._kept = max(self._kept, completed)
 
     def _on_session_created(self, **_: object) -> None:
-        self.acks.beginning()
+        self.beginning()
 
     def _on_request_quarantined(self, request: str, **_: object) -> None:
         self.given_up.add(request)
+
+    # --- plans ---
+
+    def _on_plan_followed(self, number: int) -> None:
+        """Of a node's worker."""
+        self._note_plan(current_process(), "its node", number)
+
+    def _on_node_plan_followed(self, coordinator: str, number: int) -> None:
+        self._note_plan(current_process(), coordinator, number)
+
+    def is_old(self, plan: NodePlan) -> bool:
+        """Whether the node that has it now follows a later one of the same coordinator."""
+        return plan.number < self._plans.get((current_process(), str(plan.coordinator)), 0)
+
+    def _note_plan(self, process: str, source: str, number: int) -> None:
+        if number < self._plans.get((process, source), 0):
+            self._history.violation(
+                f"{process} follows plan {number} of {source} after a later one"
+            )
+        self._plans[process, source] = number
 
     # --- members ---
 
@@ -158,6 +226,7 @@ class ActorLogs:
             self._worker.denoises = None
 
     def _on_commit_told(self, lease: int, step: int, **_: object) -> None:
+        self._worker.commits[lease] = step
         grant = self._worker.denoises
         if grant is not None and grant.lease == lease:
             self._worker.told = step

@@ -22,11 +22,12 @@ import structlog
 from spotlight.actors.protocol import JobAccepted, JobStatus, SubmitJob
 from spotlight.errors import ActorError
 from spotlight.jobs import ExplorationSpec, JobSpec, job_from_data
+from spotlight.testing.aims import all_faults, needs_a_spare
+from spotlight.testing.cluster_watch import ClusterWatch
 from spotlight.testing.fault_injector import disturbed
-from spotlight.testing.faults import KINDS, SESSION_KINDS, Fault, FaultKind, draw_faults
+from spotlight.testing.faults import KINDS, SESSION_KINDS, Fault, FaultKind
 from spotlight.testing.freezing import FreezableLoop
-from spotlight.testing.group_watch import GroupWatch
-from spotlight.testing.history import History
+from spotlight.testing.history import SITUATIONS, History
 from spotlight.testing.invariants import check, trains_on_previews, workers_are_free_again
 from spotlight.testing.memory_cluster import Cluster
 from spotlight.testing.processes import NodeSpec
@@ -70,6 +71,8 @@ class Outcome(msgspec.Struct, frozen=True):
     """Those of them that an undisturbed job takes; 0 of a session."""
     drove_session: bool = False
     """It was a program's session, not a job."""
+    situations: dict[str, int] = {}
+    """How often each came about of those that promises are about."""
 
 
 def drives_session(seed: int) -> bool:
@@ -83,7 +86,8 @@ def scenario(seed: int, folder: Path, kinds: Sequence[FaultKind] = KINDS) -> Sce
     workers = rng.choice([1, 1, 1, 2, 3, 4])
     spot = {1: rng.randint(2, 4), 4: 1}.get(workers, rng.randint(1, 2))
     ranks = rng.choice([1, 1, 2])
-    reserved = _reserved_nodes(rng.choice(["together", "apart", "spare"]), ranks)
+    layout = rng.choice(["together", "apart", "spare"])
+    reserved = _reserved_nodes("spare" if needs_a_spare(seed) else layout, ranks)
     nodes = (
         *reserved,
         *(NodeSpec(f"spot-{number}", "spot", workers) for number in range(1, spot + 1)),
@@ -105,7 +109,7 @@ def scenario(seed: int, folder: Path, kinds: Sequence[FaultKind] = KINDS) -> Sce
         sharded=ranks > 1 and seed % 2 == 0,
         updates=2 if reuses and budget == "window" else 1,  # such jobs train in two parts
     )
-    faults = draw_faults(
+    faults = all_faults(
         seed,
         reserved=[node.name for node in reserved],
         spot=[node.name for node in nodes[len(reserved) :]],
@@ -225,6 +229,7 @@ def run_seed(seed: int, kinds: Sequence[FaultKind] = KINDS) -> tuple[Outcome, Hi
         run.cluster.hardware.steps,
         needed,
         drives_session(seed),
+        dict(sorted(history.situations.items())),
     )
     return outcome, history
 
@@ -267,6 +272,12 @@ def total_effects(outcomes: Sequence[Outcome]) -> dict[str, int]:
     return {kind: counts[kind] for kind in KINDS}
 
 
+def total_situations(outcomes: Sequence[Outcome]) -> dict[str, int]:
+    """In how many seeds each situation came about; those that never did included."""
+    counts = Counter(each for outcome in outcomes for each in outcome.situations)
+    return {situation: counts[situation] for situation in SITUATIONS}
+
+
 def _run_encoded(seed: int) -> bytes:
     return msgspec.json.encode(run_seed(seed)[0])
 
@@ -292,11 +303,10 @@ async def _have_it_done(run: Run) -> None:
     """As a user would: submit the job, look at it, resume it when it failed."""
     loop, pause_s = asyncio.get_running_loop(), _POLL_S
     last = _last_fault_s(run)
-    groups = GroupWatch(run.cluster)
+    watch = ClusterWatch(run.cluster)
     while loop.time() < last + _LIVENESS_S:
         await asyncio.sleep(pause_s)
-        for what in groups.look():
-            run.history.violation(what)
+        watch.look()
         if run.history.violations:
             return  # what follows may be endless, and says nothing new
         status = await look(run.cluster)

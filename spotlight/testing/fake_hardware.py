@@ -20,6 +20,7 @@ from spotlight.types import Request
 
 if TYPE_CHECKING:
     from spotlight.testing.fake_denoising import FakeDenoising
+    from spotlight.testing.fake_trainer import FakeTrainer
 
 LOST, UNCLEAR = "the accelerator has failed (simulated)", "something has failed (simulated)"
 """The errors of a sick worker: one says that its accelerator is lost, the other does not."""
@@ -95,6 +96,8 @@ class FakeHardware:
     scorer_fails: Callable[[Request], bool] = lambda request: False
     at_work: dict[str, FakeDenoising] = field(default_factory=dict)
     """What every worker denoises, or has denoised last."""
+    trainers: list[FakeTrainer] = field(default_factory=list)
+    """Ranks that are built, and neither given up nor ended with their processes."""
     steps: int = 0
     """Denoising steps of single requests, all together."""
     _addresses: int = 0
@@ -112,6 +115,7 @@ class FakeHardware:
 
     def lose(self, worker: str, *, seen: bool) -> None:
         """Its process is gone; perhaps the others of its groups see that."""
+        self.trainers = [each for each in self.trainers if each.worker != worker]
         self.sp_groups.lose(worker, seen=seen)
         self.trainer_groups.lose(worker, seen=seen)
 

@@ -41,7 +41,9 @@ class FakeTrainer:
         rendezvous: str,
     ) -> None:
         self._hardware = hardware
-        self._worker = worker
+        self.worker = worker
+        self.term = order.term
+        self._given_up = False
         self._order = order
         self._model = model
         self._completed = order.completed
@@ -53,6 +55,7 @@ class FakeTrainer:
         self._group = hardware.trainer_groups.join(name, order.world, order.rank, worker)
         self._gather(None)  # all have come
         sleep(hardware.times.load_s)
+        hardware.trainers.append(self)
         for part in state:
             self._weights = part.weights
             if part.version != order.completed:
@@ -74,13 +77,14 @@ class FakeTrainer:
     def train(self, message: Train, bundles: Mapping[str, bytes]) -> dict[str, float]:
         """See `engine.Trainer`."""
         hardware, order, before = self._hardware, self._order, self._weights
+        self._require_wanted("trains")
         opened = {key: decode_commit(data).rows for key, data in bundles.items()}
         own = {
             row: opened[message.samples[row].bundle.key][message.samples[row].row]
             for row in self._own_rows(message)
         }
-        if hardware.sick.get(self._worker) == "accelerator":  # any other error ends the job
-            hardware.compute(self._worker)
+        if hardware.sick.get(self.worker) == "accelerator":  # any other error ends the job
+            hardware.compute(self.worker)
         self._model.weights = ""  # whoever denoises with it has it hold those that he needs
         sleep(hardware.times.training_s(message.iteration, len(message.samples)))
         rows = {row: sample for part in self._gather(own) for row, sample in part.items()}
@@ -101,6 +105,7 @@ class FakeTrainer:
 
     def weights(self, role: Literal["rollout", "evaluation"]) -> fingerprints.Weights:
         """See `engine.Trainer`."""
+        self._require_wanted("publishes")
         weights = self._weights
         if role == "evaluation":
             weights = fingerprints.evaluation_weights(weights)
@@ -108,11 +113,20 @@ class FakeTrainer:
 
     def state(self) -> fingerprints.Weights:
         """See `engine.Trainer`."""
+        self._require_wanted("saves its state")
         return fingerprints.Weights(self._completed, self._weights)
 
     def close(self) -> None:
         """See `engine.Trainer`."""
+        self._given_up = True
+        if self in self._hardware.trainers:
+            self._hardware.trainers.remove(self)
         self._group.break_up("a trainer rank has left")
+
+    def _require_wanted(self, does: str) -> None:
+        """Nothing of a rank that was given up is of use, and it keeps others waiting."""
+        if self._given_up:
+            self._hardware.history.violation(f"{self.worker} {does}, though it was given up")
 
     def _own_rows(self, message: Train) -> range:
         return range(self._order.rank, len(message.samples), self._order.world)

@@ -10,12 +10,14 @@ from contextlib import asynccontextmanager
 from spotlight.testing.faults import Fault
 from spotlight.testing.memory_cluster import COORDINATOR, PROGRAM, Cluster, Killed
 from spotlight.testing.simulated_user import cancel
+from spotlight.testing.wiretap import RECEIPT_ARRIVED
 from spotlight.types import Request
 
 _OPERATOR_S = 0.5
 _PATIENCE_S = 90.0
 ARMED_S = 30.0
-"""How long a fault at a failpoint waits for it to be reached."""
+"""How long a fault at a failpoint, or at a message, waits for it."""
+_OF_ONE_MESSAGE = ("lose_message", "hold_message")
 
 
 @asynccontextmanager
@@ -60,6 +62,12 @@ class FaultInjector:
 
     async def _happen(self, fault: Fault) -> None:
         await asyncio.sleep(fault.at_s)
+        if fault.message and fault.kind not in _OF_ONE_MESSAGE:
+            try:
+                async with asyncio.timeout(ARMED_S):
+                    await self._cluster.tap.pass_of(fault.message)
+            except TimeoutError:
+                return
         self._cluster.history.add("fault", fault=fault.kind, node=fault.node, s=fault.lasts_s)
         match fault.kind:
             case "kill_node":
@@ -115,6 +123,10 @@ class FaultInjector:
                 await self._cancel(fault)
             case "lose_coordinator":
                 self._kill_coordinator(fault)
+            case "lose_message" | "hold_message":
+                await self._trouble_message(fault)
+            case "lose_trainers":
+                self._lose_trainers(fault)
 
     # --- machines and processes ---
 
@@ -128,6 +140,17 @@ class FaultInjector:
 
     async def _kill_worker(self, fault: Fault) -> None:
         if self._cluster.kill_process(self._worker(fault)):
+            self._effect(fault)
+
+    def _lose_trainers(self, fault: Fault) -> None:
+        """All that train now, at once; perhaps with their nodes, and what is in their stores."""
+        lost = []
+        for worker in sorted({each.worker for each in self._cluster.hardware.trainers}):
+            if fault.amount:
+                lost.append(self._kill_node(None, worker.partition("/")[0], fault.lasts_s))
+            else:
+                lost.append(self._cluster.kill_process(worker))
+        if any(lost):
             self._effect(fault)
 
     def _worker(self, fault: Fault) -> str:
@@ -237,6 +260,19 @@ class FaultInjector:
         if count() > before:
             self._effect(fault)
 
+    async def _trouble_message(self, fault: Fault) -> None:
+        """The next one of a type is lost; or for a while, all answers of a type come late."""
+        tap, strike = self._cluster.tap, (fault.message, fault.amount)
+        loses, held = fault.kind == "lose_message", tap.held
+        waiting = tap.to_lose if loses else tap.to_hold
+        waiting.append(strike)
+        await asyncio.sleep(fault.lasts_s)
+        struck = strike not in waiting if loses else tap.held > held
+        if strike in waiting:
+            waiting.remove(strike)
+        if struck:
+            self._effect(fault)
+
     def _counter(self, fault: Fault) -> Callable[[], int]:
         network = self._network
         return {
@@ -276,7 +312,8 @@ class FaultInjector:
             if fault.failpoint == name:
                 self._armed.remove(fault)
                 self._kill_coordinator(fault)
-                raise Killed
+                if name != RECEIPT_ARRIVED:  # which is in a worker
+                    raise Killed
 
     async def _cancel(self, fault: Fault) -> None:
         before = await cancel(self._cluster)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -34,6 +34,9 @@ FaultKind = Literal[
     "cut_program",
     "cancel_session",
     "lose_coordinator",
+    "lose_message",
+    "hold_message",
+    "lose_trainers",
 ]
 KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
 SESSION_KINDS: tuple[FaultKind, ...] = (
@@ -53,6 +56,26 @@ FAILPOINTS = (
     "",
 )
 """Where the coordinator is killed; the empty one is wherever it is when its time comes."""
+
+MESSAGES = (
+    "CommitSteps",
+    "Completed",
+    "Grant",
+    "NodePlan",
+    "NodeReport",
+    "Publish",
+    "Pull",
+    "Receipt",
+    "ReturnLease",
+    "Revoke",
+    "SaveState",
+    "StartTrainer",
+    "Train",
+    "TrainerReport",
+)
+"""Types of messages between machines of which a single one is lost."""
+ANSWERS = ("NodePlan", "NodePlan", "Receipt", "TrainerReport")
+"""Types of answers that come late."""
 
 _ON_A_NODE = (
     "kill_node",
@@ -82,6 +105,8 @@ _MEAN: dict[FaultKind, float] = {
     "pause_worker": 1.6,
     "cancel_session": 0.7,
     "lose_coordinator": 0.7,
+    "lose_message": 2.0,
+    "lose_trainers": 0.7,
 }
 _USUAL_MEAN = 0.8
 """How many faults of a kind a seed has on average: more where many find nothing to disturb."""
@@ -101,6 +126,9 @@ class Fault:
     failpoint: str = ""
     inwards: bool = False
     """Of a one-way partition: what is sent to the node is stopped."""
+    message: str = ""
+    """Name of the type of the message that is lost, or of the answers that come late. Of other
+    kinds: it begins when the next message of this type arrives somewhere."""
 
 
 def draw_faults(
@@ -119,7 +147,12 @@ def draw_faults(
         for _ in range(rng.randint(0, int(most) + (rng.random() < most % 1.0))):
             pool = reserved if kind in _ON_A_NODE and rng.random() < _RESERVED_SHARE else spot
             drawn.append(_draw(rng, kind, rng.choice(pool), until_s))
-    return tuple(sorted(drawn, key=lambda fault: (fault.at_s, KINDS.index(fault.kind))))
+    return in_order(drawn)
+
+
+def in_order(faults: Iterable[Fault]) -> tuple[Fault, ...]:
+    """Of their times."""
+    return tuple(sorted(faults, key=lambda fault: (fault.at_s, KINDS.index(fault.kind))))
 
 
 def _draw(rng: random.Random, kind: FaultKind, node: str, until_s: float) -> Fault:
@@ -186,3 +219,11 @@ def _draw(rng: random.Random, kind: FaultKind, node: str, until_s: float) -> Fau
             )
         case "lose_coordinator":
             return Fault(at_s, kind, lasts_s=between(60.0, 160.0))
+        case "lose_message":
+            late_s = between(0.2, 4.0)  # two of one type are told apart by it
+            return Fault(at_s, kind, lasts_s=10.0, amount=late_s, message=rng.choice(MESSAGES))
+        case "hold_message":
+            late_s = between(0.2, 4.0)
+            return Fault(at_s, kind, lasts_s=10.0, amount=late_s, message=rng.choice(ANSWERS))
+        case "lose_trainers":
+            return Fault(at_s, kind, lasts_s=between(0.5, 15.0), amount=rng.randrange(2))

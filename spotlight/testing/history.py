@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from spotlight.testing.faults import ANSWERS, MESSAGES
+
 Value: TypeAlias = "int | float | str | bool | tuple[Value, ...] | None"
 
 
@@ -28,6 +30,19 @@ class Happening:
         return f"{self.time_s:9.3f} {self.kind:<18} {facts}"
 
 
+SITUATIONS = (
+    "a message came twice",
+    "an ask came twice",
+    "a message was overtaken",
+    "an old plan arrives",
+    "weights are trained again while a worker has a lease",
+    "trainers were replaced that are still there",
+    *(f"a message was lost: {name}" for name in MESSAGES),
+    *(f"an answer came late: {name}" for name in sorted(set(ANSWERS))),
+)
+"""What promises are about, and a run counts: how well its faults cover what may go wrong."""
+
+
 class History:
     """Everything that the invariants are about. `clock` gives the time in seconds."""
 
@@ -36,6 +51,8 @@ class History:
         self.happenings: list[Happening] = []
         self.effective: Counter[str] = Counter()
         """Faults that changed something, by kind."""
+        self.situations: Counter[str] = Counter()
+        """How often each of `SITUATIONS` came about."""
         self.violations: list[str] = []
 
     def add(self, kind: str, **facts: Value) -> None:
@@ -46,6 +63,11 @@ class History:
         """A fault changed something."""
         self.effective[fault] += 1
         self.add("effect", fault=fault, **facts)
+
+    def came_about(self, situation: str) -> None:
+        """One of `SITUATIONS`."""
+        assert situation in SITUATIONS, situation
+        self.situations[situation] += 1
 
     def violation(self, what: str) -> None:
         """Something happened that must not."""

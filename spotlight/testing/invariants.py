@@ -185,6 +185,18 @@ def iterations_are_trained_in_order(run: Run) -> Iterable[str]:
             following = int(happening["iteration"]) + 1
 
 
+def checkpoints_wait_for_validations(run: Run) -> Iterable[str]:
+    """A run that is gone on with from a checkpoint makes no earlier validation again, so all of
+    them are on record when it counts."""
+    job = run.scenario.job
+    due = {*range(0, job.iterations, job.validation.every), job.iterations}
+    for checkpoint in run.history.all("checkpoint"):
+        completed, last = checkpoint["completed"], checkpoint["completed"] == job.iterations
+        wanted = {version for version in due if version < completed + last}
+        if missing := wanted - set(checkpoint["validated"]):
+            yield f"the checkpoint of {completed} iterations counts before {sorted(missing)}"
+
+
 def _by_trainers_in_charge(run: Run) -> Iterator[Happening]:
     """What trainers did, but for those in whose place others were built meanwhile: one that was
     paused in an update finishes it in vain."""
@@ -249,6 +261,9 @@ def faults_change_nothing(run: Run) -> Iterable[str]:
     if run.cluster.logs.abandoned or any(isinstance(it, GroupDropped) for it in _events(run)):
         return
     for train in run.history.all("train"):
+        if train["iteration"] >= len(run.undisturbed):
+            yield f"without faults iteration {train['iteration']} is not trained"
+            return
         after, reuses = run.undisturbed[int(train["iteration"])]
         if reuses and not trains_on_previews(train):
             return
@@ -368,6 +383,7 @@ INVARIANTS: tuple[Callable[[Run], Iterable[str]], ...] = (
     later_samples_are_of_whole_groups,
     groups_share_their_settings,
     iterations_are_trained_in_order,
+    checkpoints_wait_for_validations,
     little_is_denoised_again,
     plans_outlive_the_coordinator,
     weights_follow_from_the_samples,

@@ -32,10 +32,12 @@ from spotlight.testing.fake_engine import FakeEngine
 from spotlight.testing.fake_hardware import FakeHardware, HardwareTimes
 from spotlight.testing.freezing import FreezableLoop, context_of, current_process
 from spotlight.testing.history import History
+from spotlight.testing.journal_file import saved_rows
 from spotlight.testing.memory_store import SimulatedStore, Stores
 from spotlight.testing.numerics import Fingerprints, Numerics
 from spotlight.testing.processes import Launcher, NodeSpec, Process
 from spotlight.testing.virtual_threads import VirtualThreads
+from spotlight.testing.wiretap import WatchedSystem, Wiretap
 from spotlight.transport.control import MemoryNetwork
 from spotlight.transport.control.memory import Faults
 
@@ -72,6 +74,7 @@ class Cluster:
         self._context = copy_context()
         self.history = History(loop.time)
         self.logs = ActorLogs(self.history)
+        self.tap = Wiretap(self.history, self.logs, lambda name: self.on_failpoint(name))
         self.network = MemoryNetwork(self.rng("network"), Faults(spares=is_spared))
         self.stores = Stores(
             self.rng("stores"),
@@ -221,7 +224,7 @@ class Cluster:
     async def _start_system(self, process: Process, *, heartbeats: bool = True) -> ActorSystem:
         rng = self.rng(f"{process.name} {process.pid}")
         transport = self.network.transport(process.name, heartbeats=heartbeats)
-        system = ActorSystem(transport, rng=rng)
+        system = WatchedSystem(transport, self.tap, process.identity, rng=rng)
         await system.start()
         process.system = system
         self._keep(self.loop.create_task(self._watch(process), context=self._context))
@@ -276,6 +279,7 @@ class Cluster:
         if system is not None:
             system.post.transport.abort()
             saved = self._journal_files() if process.name == COORDINATOR else {}
+            self._check_journal(saved)
             ending = self._bury(process, system, saved)
             self._keep(self.loop.create_task(ending, context=self._context))
 
@@ -325,6 +329,14 @@ class Cluster:
     def _keep(self, task: asyncio.Task[None]) -> None:
         self._endings.add(task)
         task.add_done_callback(self._endings.discard)
+
+    def look_into_the_journal(self) -> None:
+        """Hold what workers were told is durable against the file as it is now."""
+        self._check_journal(self._journal_files())
+
+    def _check_journal(self, files: dict[Path, bytes]) -> None:
+        if files:  # otherwise it went with its session
+            self.logs.acks.check_journal(saved_rows(files, self.folder / "audit"))
 
     def _journal_files(self) -> dict[Path, bytes]:
         files = sorted((self.folder / "runs").glob("*/journal.sqlite*"))

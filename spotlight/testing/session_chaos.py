@@ -16,9 +16,10 @@ from spotlight.actors.protocol import JobAccepted, SubmitJob
 from spotlight.actors.runtime import ActorSystem
 from spotlight.errors import ActorError, RequestRefused, SessionEnded
 from spotlight.jobs import JobSpec, WorkSpec, work_from_data
+from spotlight.testing.aims import all_faults
+from spotlight.testing.cluster_watch import ClusterWatch
 from spotlight.testing.fault_injector import ARMED_S, disturbed
-from spotlight.testing.faults import KINDS, Fault, FaultKind, draw_faults
-from spotlight.testing.group_watch import GroupWatch
+from spotlight.testing.faults import KINDS, Fault, FaultKind
 from spotlight.testing.history import History
 from spotlight.testing.invariants import workers_are_free_again
 from spotlight.testing.loop_program import LoopProgram
@@ -85,12 +86,13 @@ def session_scenario(
             "rewards": [{"kind": "ocr"}],
         }
     )
-    faults = draw_faults(
+    faults = all_faults(
         seed,
         reserved=["reserved"],
         spot=[node.name for node in nodes[1:]],
         kinds=kinds,
         until_s=_FAULTS_UNTIL_S,
+        drives_session=True,
     )
     ending: Ending = rng.choice(get_args(Ending))
     return SessionScenario(work, nodes, faults, ending, rng.choice([follower, None]))
@@ -149,7 +151,7 @@ async def simulate_session(seed: int, made: SessionScenario, folder: Path) -> Se
 async def _until_it_ends(run: SessionRun) -> None:
     """Watch the program, and end its last session as the scenario says."""
     loop, cluster = asyncio.get_running_loop(), run.cluster
-    groups, reach = GroupWatch(cluster), None
+    watch, reach = ClusterWatch(cluster), None
     living = asyncio.create_task(_live(run))
     while not run.ended and not run.history.violations:
         await asyncio.sleep(_LOOK_S)
@@ -157,8 +159,7 @@ async def _until_it_ends(run: SessionRun) -> None:
             living.result()
         if reach != (reach := _is_in_reach(cluster)):
             cluster.history.add("reach", there=reach)
-        for what in groups.look():
-            cluster.history.violation(what)
+        watch.look()
         if loop.time() > run.calm_at + _LIVENESS_S:
             cluster.history.violation("the program did not come to its end")
         if run.began_much and run.scenario.ending == "killed":
@@ -258,7 +259,7 @@ async def _see_what_is_left(run: SessionRun) -> None:
 async def _follow(run: SessionRun) -> None:
     """Whatever comes next has the cluster to itself."""
     cluster, job = run.cluster, run.scenario.follower
-    cluster.logs.acks.beginning()
+    cluster.logs.beginning()
     try:
         async with asyncio.timeout(_FOLLOWER_S):
             if job is None:

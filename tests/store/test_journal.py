@@ -497,3 +497,28 @@ def test_a_closed_journal_has_no_image(path):
         pass
     with pytest.raises(JournalError, match="is closed"):
         journal.image()
+
+
+# --- a journal that is older than others know ---
+
+
+def test_a_journal_that_is_lost_is_not_begun_anew(path):
+    with pytest.raises(JournalError, match=r"journal\.sqlite is lost; put it back from a copy"):
+        Journal.open(path, OWNER, least_term=1)
+    assert not path.exists()
+
+
+def test_a_journal_without_its_log_is_refused_as_often_as_it_is_opened(path, tmp_path):
+    with opened(path) as journal:
+        journal.write({"a": b"1"})
+        left = copied(path, tmp_path / "killed")
+    log_of(left).unlink()
+    for _ in range(3):
+        with pytest.raises(JournalError, match=r"or its log journal\.sqlite-wal is lost"):
+            Journal.open(left, OWNER, least_term=1)
+
+
+def test_a_journal_that_was_opened_as_often_as_others_know_is_opened(path):
+    for _ in range(3):
+        Journal.open(path, OWNER).close()
+    Journal.open(path, OWNER, least_term=3).close()

@@ -75,6 +75,20 @@ def test_a_restored_run_can_be_opened_and_has_forgotten_what_lay_elsewhere(
         again.close()
 
 
+def test_records_that_are_written_while_a_copy_is_made_are_not_in_it(
+    store: ObjectStore, tmp_path: Path
+) -> None:
+    """The journal of the copy would not know them, and the run could not be gone on with."""
+    with run_folder(tmp_path / "run") as folder, Snapshot(folder, 1, FORGET) as snapshot:
+        for number in range(5):
+            folder.record_metrics({"kind": "iteration", "iteration": number})
+        mirror(store).upload(snapshot)
+    restore(store, tmp_path / "back")
+    again, _ = RunFolder.reopen(tmp_path / "back", None)
+    again.close()
+    assert (tmp_path / "back" / "metrics.jsonl").read_bytes() == b""
+
+
 def test_what_was_copied_is_not_copied_again_whoever_copied_it(
     store: ObjectStore, tmp_path: Path
 ) -> None:

@@ -147,6 +147,14 @@ def test_an_iteration_that_is_trained_again_is_noticed(run: Run) -> None:
     assert violations(invariants.iterations_are_trained_in_order, run)
 
 
+def test_a_checkpoint_that_counts_before_its_validations_is_noticed(run: Run) -> None:
+    last = run.history.all("checkpoint")[-1]
+    assert last["completed"] in last["validated"], "the last one waits for its own, too"
+    assert not violations(invariants.checkpoints_wait_for_validations, run)
+    alter(run.history, "checkpoint", -1, validated=(0,))
+    assert violations(invariants.checkpoints_wait_for_validations, run)
+
+
 @pytest.mark.parametrize("invariant", TRAINERS)
 def test_an_update_that_trainers_finish_in_vain_is_none(run: Run, invariant: Invariant) -> None:
     again = run.history.all("train")[0]
@@ -158,7 +166,7 @@ def test_an_update_that_trainers_finish_in_vain_is_none(run: Run, invariant: Inv
 
 
 def test_a_plan_that_changes_is_noticed(run: Run) -> None:
-    others = range(run.scenario.job.samples_per_iteration)
+    others = range(2 * run.scenario.job.samples_per_iteration)
     alter(run.history, "denoise", 0, requests=tuple(f"rollout/0/0/{number}" for number in others))
     assert violations(invariants.plans_outlive_the_coordinator, run)
 

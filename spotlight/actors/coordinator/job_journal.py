@@ -27,6 +27,7 @@ from spotlight.policies.exploration.fidelity import Agreement, Gain
 from spotlight.policies.exploration.prompt_population import Population
 from spotlight.policies.exploration.reward_spread import Evidence, Knowledge
 from spotlight.store.journal import Journal
+from spotlight.store.run_folder import PROGRESS, RECORDS_AHEAD
 from spotlight.types import BundleOffer, RequestId, RequestKind, StoreEndpoint
 
 log = structlog.get_logger(__name__)
@@ -192,14 +193,15 @@ class JobJournal:
 
     def forget_requests(self, kind: RequestKind, iteration: int) -> None:
         """The requests of a kind and iteration are used up."""
-        self._write({}, drop=(_REQUESTS + RequestId.prefix(kind, iteration),))
+        prefix = RequestId.prefix(kind, iteration)
+        log.debug("requests_forgotten", prefix=prefix)
+        self._write({}, drop=(_REQUESTS + prefix,))
 
     def begin_again(self) -> None:
         """Somebody resumes a job that had ended: what was given up is tried again. Trainers that
         have trained without it meanwhile, and do not know of the end, cannot be gone on with: they
         need what was published. Recoveries are counted anew.
         """
-        log.debug("journal_goes_back")
         known = msgspec.structs.replace(self.trainers(), last_recovery=None)
         again = {key: None for key, row in self.requests().items() if row.given_up}
         self.save_requests(again)
@@ -209,7 +211,7 @@ class JobJournal:
 
     def progress(self) -> dict[int, SavedProgress]:
         """Where an iteration began, by the number of iterations completed; since the checkpoint."""
-        return {int(key): record for key, record in self._all("progress/", SavedProgress)}
+        return {int(key): record for key, record in self._all(PROGRESS, SavedProgress)}
 
     def knowledge(self, completed: int) -> Knowledge:
         """What so many iterations, of which the last ones' progress is there, taught of prompts."""
@@ -241,6 +243,7 @@ class JobJournal:
     def save_state(self, state: TrainingState | None) -> None:
         """Lost trainers go on from here; None: from the checkpoint."""
         self._write({"state": None if state is None else _encode(state)})
+        log.debug("state_saved", completed=0 if state is None else state.completed)
 
     def bundles(self, kind: RequestKind, iteration: int) -> set[BundleOffer]:
         """What the requests of a kind and iteration have left in the run folder's store."""
@@ -254,7 +257,7 @@ class JobJournal:
 
     def save_progress(self, progress: SavedProgress) -> None:
         """An iteration begins."""
-        self._write({f"progress/{progress.completed:06d}": _encode(progress)})
+        self._write({f"{PROGRESS}{progress.completed:06d}": _encode(progress)})
 
     def save_checkpoint(self, checkpoint: Checkpoint, validated: tuple[int, ...]) -> None:
         """Lost trainers begin again here, with these versions on record; earlier progress is not
@@ -262,15 +265,16 @@ class JobJournal:
         """
         progress = self.progress()
         changes: dict[str, bytes | None] = dict.fromkeys(
-            f"progress/{key:06d}" for key in progress if key < checkpoint.completed
+            f"{PROGRESS}{key:06d}" for key in progress if key < checkpoint.completed
         )
         here = progress[checkpoint.completed]
         explored = msgspec.structs.replace(here.explored, knowledge=Knowledge())
         here = msgspec.structs.replace(here, validated=validated, explored=explored)
-        changes[f"progress/{checkpoint.completed:06d}"] = _encode(here)
+        changes[f"{PROGRESS}{checkpoint.completed:06d}"] = _encode(here)
         taught = _taught(progress, checkpoint.completed)
         changes |= {_OF_PROMPT + key: _encode(each) for key, each in taught.prompts.items()}
         changes |= {_OF_CATEGORY + key: _encode(each) for key, each in taught.categories.items()}
+        log.debug("checkpoint_saved", completed=checkpoint.completed, validated=validated)
         self._write({**changes, "checkpoint": _encode(checkpoint)})
 
     def save_publication(self, offer: WeightsOffer, keep: set[int]) -> None:
@@ -282,11 +286,12 @@ class JobJournal:
     def rewind(self, completed: int, published: Collection[int] = ()) -> None:
         """Trainers begin again after `completed` iterations: drop later progress, all publications
         but these, and the samples of later weights; and leases, as a worker that was out of reach
-        may still work with weights that are trained again.
+        may still work with weights that are trained again. Until `records_follow` the other files
+        of the run may say more.
         """
-        log.debug("journal_goes_back")
+        log.debug("journal_goes_back", leases_from=self.first_lease)
         changes: dict[str, bytes | None] = dict.fromkeys(
-            f"progress/{key:06d}" for key in self.progress() if key > completed
+            f"{PROGRESS}{key:06d}" for key in self.progress() if key > completed
         )
         self.commit_staged()
         for key, _ in self._journal.items(_REQUESTS):
@@ -295,7 +300,12 @@ class JobJournal:
                 changes[key] = None
         gone = [version for version in self.publications() if version not in published]
         changes |= dict.fromkeys(f"published/{version:06d}" for version in gone)
-        self._write({**changes, "rewound": _encode(Rewound(self.first_lease))})
+        changes |= {"rewound": _encode(Rewound(self.first_lease)), RECORDS_AHEAD: b""}
+        self._write(changes)
+
+    def records_follow(self, progress: SavedProgress) -> None:
+        """The run goes on from here, and its other files say no more than this."""
+        self._write({f"{PROGRESS}{progress.completed:06d}": _encode(progress), RECORDS_AHEAD: None})
 
     # --- inside ---
 

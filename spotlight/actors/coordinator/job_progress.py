@@ -108,7 +108,7 @@ class JobProgress:
         """A run that is gone on with begins here; metrics of what is done again are dropped."""
         completed, validated = self.saved.completed, self.saved.validated
         self._record.write(lambda: self._record.run.rewind(completed, validated))
-        self._save()
+        self._record.write(lambda: self._journal.records_follow(self.saved))
         self._settled(self.committed)
 
     def open_metrics(self, iteration: int) -> IterationMetrics:

@@ -129,7 +129,11 @@ class JobRunner(Actor):
         """Start the dispatcher, and meet the nodes that are there."""
         journal, event = self._journal, self._record.event
         resumed = self._machine.completed if journal.term > 1 else None
-        event(run_events.RunStarted(job=self._job.name, resumed_from_iteration=resumed))
+        event(
+            run_events.RunStarted(
+                job=self._job.name, resumed_from_iteration=resumed, term=journal.term
+            )
+        )
         if journal.dropped:
             event(run_events.JournalTailDropped(what=journal.dropped))
         if not self._setup.came_back:

@@ -20,6 +20,7 @@ from spotlight.store.run_folder import replace_file
 log = structlog.get_logger(__name__)
 
 _FILE = "session.json"
+_JOURNAL = "journal.sqlite"
 _PREFIX = "session-"
 
 
@@ -39,7 +40,7 @@ class SessionFolder:
     def __init__(self, path: Path, saved: SavedSession) -> None:
         self.path = path
         self.saved = saved
-        self.journal = Journal.open(path / "journal.sqlite", owner=saved.session)
+        self.journal = Journal.open(path / _JOURNAL, owner=saved.session, least_term=1)
 
     @classmethod
     def create(cls, runs: Path, saved: SavedSession) -> SessionFolder:
@@ -49,6 +50,7 @@ class SessionFolder:
         path = runs / f"{_PREFIX}{saved.session}"
         try:
             path.mkdir(parents=True)
+            Journal.open(path / _JOURNAL, owner=saved.session).close()
             replace_file(path / _FILE, msgspec.json.encode(saved))
         except OSError as error:
             raise RunFolderError(
@@ -60,7 +62,8 @@ class SessionFolder:
 
     @classmethod
     def reopen(cls, path: Path) -> SessionFolder:
-        """Of a session whose coordinator was killed."""
+        """Of a session whose coordinator was killed. Its journal is there since before the folder
+        was one of a session; a lost one is refused."""
         try:
             saved = msgspec.json.decode((path / _FILE).read_bytes(), type=SavedSession)
         except (OSError, msgspec.MsgspecError) as error:

@@ -106,6 +106,7 @@ class CoordinatorLink:
         self._actor.watch(plan.coordinator)
         if plan.number >= self._plan:
             self._plan = plan.number
+            log.debug("node_plan_followed", coordinator=str(plan.coordinator), number=plan.number)
             self._follow(plan)
 
     async def _keep_reporting(self) -> None:

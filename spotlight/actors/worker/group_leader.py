@@ -145,6 +145,7 @@ class GroupLeader(Actor):
 
     def _follow(self, plan: WorkerPlan) -> None:
         self._plan = plan
+        log.debug("plan_followed", number=plan.number)
         self._set_job(plan.job)
         if plan.group is not None and self._group.plan(plan.group):
             log.debug("group_ordered", order=plan.group)

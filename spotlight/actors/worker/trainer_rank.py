@@ -215,13 +215,13 @@ class TrainerRank(Actor):
             self._orders[key].asker = asker
         else:
             order = self._orders[key] = _Order(asker)
-            self.run_task(self._carry_out(key, order, work()))
+            self.run_task(self._carry_out(key, order, work))
 
     async def _carry_out(
-        self, key: _Key, order: _Order, work: Coroutine[Any, Any, TrainerReport]
+        self, key: _Key, order: _Order, work: Callable[[], Coroutine[Any, Any, TrainerReport]]
     ) -> None:
         try:
-            answer = await work
+            answer = await work()
         except (SpotlightError, OSError, ValueError, RuntimeError) as error:
             log.warning("order_failed", order=key[0], exc_info=error)
             answer = msgspec.structs.replace(

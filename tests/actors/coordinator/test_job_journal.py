@@ -31,6 +31,7 @@ from spotlight.policies.dispatch.rows import SavedRow
 from spotlight.policies.exploration.prompt_population import Population
 from spotlight.policies.exploration.reward_spread import Evidence, Knowledge
 from spotlight.store.journal import Journal
+from spotlight.store.run_folder import RECORDS_AHEAD
 from spotlight.types import Commit, Request, StoreEndpoint
 
 REF = ActorRef("somewhere", "actor", 1)
@@ -337,6 +338,18 @@ def test_leases_from_before_going_back_are_not_gone_on_with_after_any_restart(pa
         first = journal.first_lease
     with opened(path) as journal:
         assert journal.first_lease > journal.adopts_from == first
+
+
+def test_a_run_that_went_back_may_have_later_records_until_it_goes_on(path: Path) -> None:
+    raw = Journal.open(path, "owner")
+    journal = JobJournal(raw, STORE, [].append)
+    journal.save_progress(progress(0))
+    journal.rewind(0)
+    assert raw.items(RECORDS_AHEAD)
+    journal.records_follow(progress(0))
+    assert not raw.items(RECORDS_AHEAD)
+    assert journal.progress() == {0: progress(0)}
+    raw.close()
 
 
 def test_a_run_keeps_its_identity(path: Path) -> None:

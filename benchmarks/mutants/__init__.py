@@ -1,0 +1,1 @@
+"""Mutants: the package with one promise broken, and who notices."""
