@@ -1,5 +1,5 @@
-"""Fixtures of the whole test suite: on which event loop a test runs, which tests of a sweep run, and
-a check that a test leaves nothing behind.
+"""Fixtures of all tests: on which event loop a test runs, which tests of a sweep run, and a check
+that a test leaves nothing behind.
 
 An async test runs on plain asyncio, on virtual time with `@pytest.mark.virtual_time`, or on asyncio
 and on uvloop with `@pytest.mark.both_loops`.
