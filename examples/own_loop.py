@@ -8,7 +8,7 @@ SIZE = {"height": 16, "width": 48}
 prompts = [f'the number "{number}"' for number in (1234, 5678, 9012, 3456)]
 spec = ModelSpec(checkpoint="builtin:ocr-tiny")
 model = load_model(spec)
-optimizer = torch.optim.AdamW(model.transformer.parameters(), lr=7e-5)
+optimizer = torch.optim.AdamW(model.transformer.parameters(), lr=5e-5)
 with BlockingRollouts.local(model=spec, sampler=SIZE, rewards=[{"kind": "ocr"}]) as rollouts:
     for step in range(3):
         rollouts.publish(model.transformer.state_dict(), version=step)
@@ -20,7 +20,8 @@ with BlockingRollouts.local(model=spec, sampler=SIZE, rewards=[{"kind": "ocr"}])
         clean = torch.stack([sample.latents for sample in samples])
         embeddings = model.encode_prompts([sample.prompt for sample in samples])
         for _ in range(16):  # passes over the samples, each with other noise
-            noise, sigma = torch.randn_like(clean), torch.rand(len(clean))
+            noise = torch.randn_like(clean)
+            sigma = (torch.randperm(len(clean)) + torch.rand(len(clean))) / len(clean)
             noisy = torch.lerp(clean, noise, sigma[:, None, None])
             velocity = model.velocity(noisy, sigma, embeddings, **SIZE)
             error = (velocity - (noise - clean)).square().mean(dim=(1, 2))
