@@ -20,8 +20,8 @@ from pathlib import Path
 import msgspec
 
 from spotlight.actors.coordinator.request_plans import (
+    TrainingPrompts,
     preview_settings,
-    prompts_of,
     rollout_settings,
     unexplored_choices,
 )
@@ -62,7 +62,7 @@ class StalenessStudy:
         self._plan = plan
         self._job = job
         self._say = say
-        self._train_prompts = read_prompts(job.prompts.train)
+        self._train_prompts = TrainingPrompts(job, read_prompts(job.prompts.train))
         self.engine = OneProcess(job)
         """The job's model, scorer and trainer."""
         self._completed = 0
@@ -150,7 +150,7 @@ class StalenessStudy:
         began = time.monotonic()
         job = self._job
         choices = unexplored_choices(job, iteration)
-        prompts = prompts_of(job, iteration, self._train_prompts)
+        prompts = self._train_prompts.of(iteration)
         rows = [
             (group, prompt, seed)
             for group, (prompt, choice) in enumerate(zip(prompts, choices, strict=True))

@@ -12,7 +12,7 @@ from spotlight.actors.coordinator.backlog_shares import BacklogShares
 from spotlight.actors.coordinator.explorer import Explorer, Orders
 from spotlight.actors.coordinator.job_phase import JobPhase
 from spotlight.actors.coordinator.job_progress import JobProgress
-from spotlight.actors.coordinator.request_plans import prompts_of
+from spotlight.actors.coordinator.request_plans import TrainingPrompts
 from spotlight.actors.coordinator.request_queue import RequestQueue
 from spotlight.jobs import JobSpec
 from spotlight.policies.exploration.reuse import MOST_DRIFT, NONE, may_reuse, patience
@@ -26,7 +26,6 @@ class ExplorationPhase:
     """See the module's docstring.
 
     Args:
-        prompts: of the training set.
         shares: knows what evaluations need of the time.
         in_turn: has a call made in the job runner's next turn.
         event: writes an event down.
@@ -37,7 +36,7 @@ class ExplorationPhase:
     def __init__(
         self,
         job: JobSpec,
-        prompts: Sequence[str],
+        prompts: TrainingPrompts,
         *,
         requests: RequestQueue,
         phase: JobPhase,
@@ -71,7 +70,7 @@ class ExplorationPhase:
             window_s -= self._phase.seconds
         window_s = max(0.0, window_s)
         progress.metrics.window_s = window_s if window_s < math.inf else None
-        prompts = prompts_of(self._job, iteration, self._prompts)
+        prompts = self._prompts.of(iteration)
         version = iteration if self._job.exploration.weights == "fresh" else iteration - 1
         plan = progress.exploration.plan(iteration, version, prompts, window_s)
         progress.metrics.exploration_share = plan.share

@@ -100,6 +100,9 @@ class Identity(msgspec.Struct, frozen=True):
     job_id: str
     token: str
     """Of the run folder's bundle store."""
+    sorts_prompts: bool = True
+    """Every pass over the training prompts is sorted, however many they are: an earlier version
+    began the run, and it goes on in that order."""
 
 
 class JobJournal:
@@ -129,6 +132,12 @@ class JobJournal:
         """Below every lease that somebody may still work on with the weights that there are."""
         rewound = self._one("rewound", Rewound)
         return rewound.first_lease if rewound is not None else 0
+
+    @property
+    def sorts_prompts(self) -> bool:
+        """How passes over many training prompts are drawn: see `draw_prompts`."""
+        identity = self._one("identity", Identity)
+        return identity is not None and identity.sorts_prompts
 
     @property
     def term(self) -> int:
@@ -318,7 +327,8 @@ def identify(journal: Journal, name: str, rng: random.Random) -> Identity:
     found = journal.items("identity")
     if found:
         return _decode("identity", found[0][1], Identity)
-    identity = Identity(f"{name}-{rng.getrandbits(48):012x}", f"{rng.getrandbits(128):032x}")
+    job_id, token = f"{name}-{rng.getrandbits(48):012x}", f"{rng.getrandbits(128):032x}"
+    identity = Identity(job_id, token, sorts_prompts=False)
     journal.write({"identity": _encode(identity)})
     return identity
 

@@ -23,6 +23,7 @@ from spotlight.actors.coordinator.mirroring import Mirroring, MirrorPlace
 from spotlight.actors.coordinator.node_briefing import NodeBriefing
 from spotlight.actors.coordinator.node_plans import NodePlans
 from spotlight.actors.coordinator.publications import Publications
+from spotlight.actors.coordinator.request_plans import TrainingPrompts
 from spotlight.actors.coordinator.request_queue import Ended
 from spotlight.actors.coordinator.rollout_phase import RolloutPhase
 from spotlight.actors.coordinator.roster import Roster
@@ -241,9 +242,11 @@ class JobParts:
             fail=on.fail,
         )
 
+        texts = [prompt.text for prompt in files.train.items]
+        prompts = TrainingPrompts(job, texts, sorts=self.journal.sorts_prompts)
         self.rollouts = RolloutPhase(
             job,
-            [prompt.text for prompt in files.train.items],
+            prompts,
             requests=self.requests,
             phase=self.phase,
             progress=self.progress,
@@ -264,7 +267,7 @@ class JobParts:
         )
         self.exploration = ExplorationPhase(
             job,
-            [prompt.text for prompt in files.train.items],
+            prompts,
             requests=self.requests,
             phase=self.phase,
             progress=self.progress,

@@ -34,11 +34,26 @@ def window_start(job: JobSpec, iteration: int) -> int:
     return window.earliest + derived_seed(job.seed, iteration, "window") % (room + 1)
 
 
-def prompts_of(job: JobSpec, iteration: int, prompts: Sequence[str]) -> list[str]:
-    """The prompt groups of an iteration, drawn from all training prompts; with a prompt pool, those
-    that it explores."""
-    drawn = draw_prompts(job.seed, iteration, len(prompts), job.explored_prompts)
-    return [prompts[index] for index in drawn]
+class TrainingPrompts:
+    """The training prompts of a job, of which every iteration has its own.
+
+    Args:
+        texts: all of them.
+        sorts: see `draw_prompts`.
+    """
+
+    def __init__(self, job: JobSpec, texts: Sequence[str], *, sorts: bool = False) -> None:
+        self._job = job
+        self._texts = texts
+        self._sorts = sorts
+
+    def of(self, iteration: int) -> list[str]:
+        """The prompt groups of an iteration; with a prompt pool, those that it explores."""
+        job, texts = self._job, self._texts
+        drawn = draw_prompts(
+            job.seed, iteration, len(texts), job.explored_prompts, sorts=self._sorts
+        )
+        return [texts[index] for index in drawn]
 
 
 def unexplored_choices(job: JobSpec, iteration: int) -> list[SeedChoice]:

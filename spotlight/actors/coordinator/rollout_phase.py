@@ -13,9 +13,9 @@ from spotlight.actors.coordinator.job_progress import JobProgress
 from spotlight.actors.coordinator.job_record import JobRecord
 from spotlight.actors.coordinator.measures import measure_rollout, sample_scale
 from spotlight.actors.coordinator.request_plans import (
+    TrainingPrompts,
     preview_of,
     probe_requests,
-    prompts_of,
     rollout_requests,
     unexplored,
 )
@@ -34,7 +34,6 @@ class RolloutPhase:
     """See the module's docstring.
 
     Args:
-        prompts: of the training set.
         store: where the samples are.
         completed: called with the iteration whose samples are all there.
         fail: ends the job with a reason.
@@ -43,7 +42,7 @@ class RolloutPhase:
     def __init__(
         self,
         job: JobSpec,
-        prompts: Sequence[str],
+        prompts: TrainingPrompts,
         *,
         requests: RequestQueue,
         phase: JobPhase,
@@ -90,7 +89,7 @@ class RolloutPhase:
         exploration, metrics = self._progress.exploration, self._progress.metrics
         latest, choices = exploration.latest, exploration.choices
         metrics.previews, metrics.previews_late = latest.previews, latest.late
-        prompts = prompts_of(self._job, iteration, self._prompts)
+        prompts = self._prompts.of(iteration)
         rollouts = rollout_requests(self._job, iteration, prompts, choices)
         reused = self._reused(iteration, rollouts)
         groups = {result.request.group for result in reused}

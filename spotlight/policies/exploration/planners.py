@@ -9,9 +9,11 @@ scores are handed in.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from statistics import pstdev
 from typing import Protocol
 
@@ -98,6 +100,8 @@ class UniformPlanner:
         self._candidates = candidates
         self._left = groups * candidates
         self._issued = [0] * groups
+        self._seeds: list[list[int]] = [[] for _ in range(groups)]
+        """Of each group's candidates, by their numbers, as far as they were asked for."""
         self._open: Sequence[int] = range(groups)
         self._turn = 0
         self._weights = weights
@@ -134,29 +138,31 @@ class UniformPlanner:
         group = self._open[self._turn]
         self._turn = (self._turn + 1) % len(self._open)
         self._issued[group] += 1
-        return self._candidate(group, self._issued[group] - 1)
+        return Candidate(group, self._seed(group, self._issued[group] - 1))
 
     def _choose_group(self, group: int, scale: Sequence[float]) -> SeedChoice:
         # In the order of the candidates' numbers, so that the order of arrival changes nothing.
+        known = self._rewards[group]
         most = max(self._candidates, self._issued[group])
-        numbered = (self._candidate(group, n).seed for n in range(most))
-        scored = [seed for seed in numbered if seed in self._rewards[group]]
-        rewards = [combined(self._rewards[group][seed], scale) for seed in scored]
+        numbered = (self._seed(group, number) for number in range(most))
+        scored = list(islice((seed for seed in numbered if seed in known), len(known)))
+        rewards = [combined(known[seed], scale) for seed in scored]
         if len(scored) > self._keep:
             kept = self._select(rewards, scored)
             return SeedChoice(tuple(scored[i] for i in kept), tuple(rewards[i] for i in kept))
-        fresh = (self._candidate(group, n).seed for n in range(most + self._keep))
-        unscored = [seed for seed in fresh if seed not in self._rewards[group]]
         missing = self._keep - len(scored)
-        return SeedChoice(
-            (*scored, *unscored[:missing]), (*rewards, *(None for _ in range(missing)))
-        )
+        fresh = (self._seed(group, number) for number in range(most + self._keep))
+        unscored = islice((seed for seed in fresh if seed not in known), missing)
+        return SeedChoice((*scored, *unscored), (*rewards, *(None for _ in range(missing))))
 
     def _select(self, rewards: Sequence[float], seeds: Sequence[int]) -> list[int]:
         return max_variance_subset(rewards, self._keep, tie_break=seeds)
 
-    def _candidate(self, group: int, number: int) -> Candidate:
-        return Candidate(group, derived_seed(self._job_seed, self._iteration, group, number))
+    def _seed(self, group: int, number: int) -> int:
+        seeds = self._seeds[group]
+        for each in range(len(seeds), number + 1):
+            seeds.append(derived_seed(self._job_seed, self._iteration, group, each))
+        return seeds[number]
 
 
 class RandomPlanner(UniformPlanner):
@@ -223,19 +229,53 @@ def chunk_size(outstanding: int, workers: int, micro_batch: int) -> int:
     return max(0, wanted - outstanding)
 
 
-def draw_prompts(job_seed: int, iteration: int, available: int, wanted: int) -> list[int]:
+def draw_prompts(
+    job_seed: int, iteration: int, available: int, wanted: int, *, sorts: bool = False
+) -> list[int]:
     """Indices of the prompts of an iteration: passes through seeded permutations, so that all are
-    met equally often."""
-    positions = [divmod(iteration * wanted + number, available) for number in range(wanted)]
-    epochs = {epoch for epoch, _ in positions}
-    permutations = {epoch: _permutation(job_seed, epoch, available) for epoch in epochs}
-    return [permutations[epoch][offset] for epoch, offset in positions]
+    met equally often.
+
+    Args:
+        sorts: whether passes over many prompts, too, are sorted, as earlier versions did. They are
+            in another order then, and the first draw of a pass takes seconds for a million.
+    """
+    sorts = sorts or available <= _SORTED
+    drawn = []
+    for number in range(iteration * wanted, (iteration + 1) * wanted):
+        epoch, offset = divmod(number, available)
+        if sorts:
+            drawn.append(_sorted_pass(job_seed, epoch, available)[offset])
+        else:
+            drawn.append(_permuted(offset, available, job_seed, epoch))
+    return drawn
+
+
+_SORTED = 4096
+"""A pass over so few prompts is sorted by their hashes: 6 ms at most. Its order is that of every
+run there ever was."""
+_ROUNDS = 4
 
 
 @lru_cache(maxsize=2)  # where one pass ends, another begins
-def _permutation(job_seed: int, epoch: int, length: int) -> tuple[int, ...]:
+def _sorted_pass(job_seed: int, epoch: int, length: int) -> tuple[int, ...]:
     # Whoever is first depends on all of them, so they are sorted once per pass, not per iteration.
     def drawn(index: int) -> int:
         return derived_seed(job_seed, "prompts", epoch, index)
 
     return tuple(sorted(range(length), key=drawn))
+
+
+def _permuted(index: int, length: int, job_seed: int, epoch: int) -> int:
+    """Where a seeded permutation of the numbers below `length` takes one of them, whatever happens
+    to the others: a Feistel cipher over pairs of digits, walked on until it comes back into the
+    range (J. Black and P. Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002).
+    """
+    side = math.isqrt(length - 1) + 1
+    while True:
+        left, right = divmod(index, side)
+        for turn in range(_ROUNDS):
+            mixed = left + derived_seed(job_seed, "prompts", epoch, turn, right)
+            left, right = right, mixed % side
+        index = left * side + right
+        if index < length:
+            return index

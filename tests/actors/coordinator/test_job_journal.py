@@ -379,3 +379,15 @@ def test_a_write_that_fails_is_reported_and_raised_and_changes_nothing(path: Pat
         assert failures == [raised.value]
     with opened(path) as journal:
         assert list(journal.progress()) == [1]
+
+
+@pytest.mark.parametrize("by", ["an earlier version", "this one"])
+def test_a_run_keeps_its_order_of_prompts(path: Path, by: str) -> None:
+    journal = Journal.open(path, "owner")
+    if by == "this one":
+        identify(journal, "tiny", random.Random(1))
+    else:
+        journal.write({"identity": b'{"job_id":"tiny-1","token":"secret"}'})
+    journal.close()
+    with opened(path) as reopened:
+        assert reopened.sorts_prompts == (by == "an earlier version")

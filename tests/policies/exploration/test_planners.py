@@ -1,4 +1,6 @@
+import math
 import random
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +18,9 @@ from spotlight.policies.exploration.planners import (
     widest_beside,
 )
 from spotlight.policies.exploration.ranking import spread
+
+MANY = 6000
+"""Prompts: a pass over so many is not sorted."""
 
 
 def planner(groups: int = 3, keep: int = 2, candidates: int = 6, **changes) -> UniformPlanner:
@@ -186,9 +191,68 @@ def test_all_iterations_of_a_pass_hash_every_prompt_once(monkeypatch):
     assert len(hashed) == 2 * 64
 
 
-def test_each_pass_and_each_job_has_its_own_order():
-    assert draw_prompts(3, 0, 40, 40) != draw_prompts(3, 1, 40, 40)
-    assert draw_prompts(3, 0, 40, 40) != draw_prompts(4, 0, 40, 40)
+@pytest.mark.parametrize("available", [40, MANY])
+def test_each_pass_and_each_job_has_its_own_order(available):
+    first = draw_prompts(3, 0, available, available)
+    assert first != draw_prompts(3, 1, available, available)
+    assert first != draw_prompts(4, 0, available, available)
+    assert first != list(range(available))
+
+
+@pytest.mark.parametrize("available", [MANY, 4097, 65 * 65, 65 * 65 + 1])
+def test_all_of_many_prompts_are_met_once_in_a_pass_however_it_is_cut(available):
+    drawn = [
+        index for iteration in range(7) for index in draw_prompts(3, iteration, available, 997)
+    ]
+    assert len(set(drawn[:available])) == available
+    assert sorted(draw_prompts(3, 1, available, available)) == list(range(available))
+
+
+def test_neighbours_in_a_pass_over_many_prompts_are_no_neighbours_among_these():
+    drawn = draw_prompts(3, 0, MANY, MANY)
+    distances = sorted(abs(one - other) for one, other in pairwise(drawn))
+    # Of two numbers drawn at random below n, the distance is n (1 - sqrt(1/2)) in the median.
+    assert distances[MANY // 2] == pytest.approx(MANY * (1 - math.sqrt(0.5)), rel=0.05)
+    early = sum(index < MANY // 2 for index in drawn[: MANY // 2])
+    assert early == pytest.approx(MANY // 4, abs=4 * math.sqrt(MANY) / 4)
+
+
+def test_a_draw_from_a_million_prompts_hashes_only_for_those_that_are_wanted(monkeypatch):
+    hashed = []
+
+    def counted(*parts):
+        hashed.append(parts)
+        return derived_seed(*parts)
+
+    monkeypatch.setattr(planners, "derived_seed", counted)
+    assert len(set(draw_prompts(1, 0, 1_000_000, 64))) == 64
+    assert len(hashed) <= 8 * 64
+
+
+def test_a_run_that_an_earlier_version_began_keeps_its_order_of_many_prompts():
+    def drawn(index):
+        return derived_seed(3, "prompts", 1, index)
+
+    expected = sorted(range(MANY), key=drawn)
+    assert draw_prompts(3, 1, MANY, MANY, sorts=True) == expected
+    assert draw_prompts(3, 1, MANY, MANY) != expected
+
+
+def test_a_choice_derives_each_seed_once_and_none_that_nobody_needs(monkeypatch):
+    hashed = []
+
+    def counted(*parts):
+        hashed.append(parts)
+        return derived_seed(*parts)
+
+    monkeypatch.setattr(planners, "derived_seed", counted)
+    planner = UniformPlanner(job_seed=1, iteration=2, groups=3, keep=2, candidates=64)
+    planner.choose()
+    assert len(hashed) == 3 * 2, "those that are kept without a preview"
+    for candidate in planner.next_chunk(3 * 4):
+        planner.record(candidate, candidate.seed % 7 / 7)
+    planner.choose()
+    assert len(hashed) == 3 * 4
 
 
 def test_of_several_rewards_each_counts_by_its_weight_and_not_by_its_unit():
