@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import structlog
 import typer
 
+from spotlight.actors.runtime import garbage
 from spotlight.actors.runtime.launcher import die_with_parent
 from spotlight.actors.runtime.logs import log_as_json_lines
 from spotlight.actors.runtime.loop import ending_signals, run, until_told
@@ -156,6 +157,7 @@ async def _serve_coordinator(
 
     try:
         await _start(port, data)
+        garbage.tune()
         await system.spawn(
             lambda: Coordinator(runs, rng, open_artifacts, timings=timings, mirror=mirror),
             "coordinator",
@@ -337,6 +339,7 @@ async def _serve_node(
         await _bind(system, "--host")
         await _start(port, data)
         await store.start()
+        garbage.tune()
         async with _notices(stop, watched=watched, file=notice_file) as notices:
             try:
                 await system.spawn(

@@ -35,7 +35,14 @@ from spotlight.actors.protocol import (
     TrainerReport,
     WorkerReport,
 )
-from spotlight.actors.runtime import Actor, ActorRef, Message, from_this_process, handles
+from spotlight.actors.runtime import (
+    Actor,
+    ActorRef,
+    Message,
+    from_this_process,
+    garbage,
+    handles,
+)
 from spotlight.policies import iteration as step
 from spotlight.policies.dispatch.instructions import RequestsFinished
 from spotlight.types import Request
@@ -395,6 +402,7 @@ class JobRunner(Actor):
         self._progress.end_iteration(iteration, scoring_s, self._parts.profile.times)
         if not self._phase.over:  # otherwise nothing is settled
             self._parts.exploration.release()
+        garbage.collect()  # the next samples wait for weights that trainers publish meanwhile
 
     def _enter(self, phase: str) -> None:
         self._phase.enter(phase)

@@ -55,7 +55,15 @@ from spotlight.actors.protocol import (
     WorkerReport,
 )
 from spotlight.actors.protocol.sessions import MOST_OPEN_GROUPS
-from spotlight.actors.runtime import Actor, ActorRef, Down, Message, from_this_process, handles
+from spotlight.actors.runtime import (
+    Actor,
+    ActorRef,
+    Down,
+    Message,
+    from_this_process,
+    garbage,
+    handles,
+)
 from spotlight.errors import JournalError, TransferFailed
 from spotlight.policies.dispatch.instructions import RequestsFinished
 from spotlight.types import BundleOffer, SamplingSettings
@@ -264,6 +272,8 @@ class SessionRunner(Actor):
             with suppress(JournalError):  # ends the session
                 self._parts.journal.save_publication(offer, keep)
         self._parts.briefing.weights_published()
+        if known is None:
+            garbage.collect()  # nothing is granted with them before nodes have pulled them
         return Acknowledged()
 
     # --- groups ---
