@@ -8,12 +8,20 @@ each, where a real node and each of its workers have their own.
 - `report_cpu_growth`: processor time of the coordinator per report with the most workers, over that
   with the fewest, at the same number of reports per second.
 - `idle_share_N`: share of one core for the reports and renewals of N workers that all hold a lease.
-- `grant_p99_ms`: from a completed batch to the grant of the next, for workers that complete theirs
-  while all others go on reporting.
-- `heartbeat_p99_ms`: how long a question to the coordinator takes meanwhile.
+- `grant_cpu_us_p99`: processor time of the coordinator between reading that a batch is completed
+  and sending the next one to the same worker, while all others go on reporting; `exploring_...` is
+  the same in training, when all workers preview candidates.
+- `grant_p99_ms`: what passes meanwhile, as the worker sees it; `grant_inside_p99_ms`: of it, what
+  passes in the coordinator.
+- `heartbeat_p99_ms`: how long a question to the coordinator takes while nothing is completed.
 - `join_seconds`: until the last of all nodes that join at once has its answer.
 - `publication_cpu_s_1000`: of who pulls a weights version from whom, among 1,000 nodes.
 - `rows_per_second`: commits of 16 requests that the journal makes durable, in rows.
+
+In this process alone, in processor time: `double_loss_cpu_s` and `event_ms_after` are of a spot
+pool that is lost twice in one iteration, as the table of requests sees it; `draw_ms_1m` is the
+longest of the draws of 512 prompt groups from a million prompts; `choose_cpu_s_10k` is the choice
+of seeds for 10,000 prompt groups that nobody explored.
 """
 
 from __future__ import annotations
@@ -25,14 +33,17 @@ import random
 import sys
 import tempfile
 import time
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import psutil
 
-from benchmarks.control_plane_farm import Config, offer
+from benchmarks.control_plane_farm import BATCH, Config, offer
+from benchmarks.control_plane_loss import double_loss
 from benchmarks.report import arguments, finish, quantile
 from spotlight.actors.coordinator.job_journal import JobJournal
 from spotlight.actors.coordinator.publications import Publications
@@ -41,6 +52,7 @@ from spotlight.actors.protocol import NodeReport, WeightsOffer
 from spotlight.actors.runtime import ActorRef
 from spotlight.jobs import job_from_data
 from spotlight.policies.dispatch.rows import SavedRow
+from spotlight.policies.exploration.planners import UniformPlanner, draw_prompts
 from spotlight.running.client import connect
 from spotlight.store.journal import Journal
 from spotlight.timings import WeightsTimings
@@ -49,11 +61,30 @@ from spotlight.types import Commit, RequestId
 _ROOT = Path(__file__).parent.parent
 _WORKERS = 8
 _FARMS = 4
-_GROUP_SIZE, _BATCH = 32, 2
+_GROUP_SIZE = 32
 _REPORTS_PER_S = 2000.0
 """As many as 8,000 workers send that report every four seconds."""
-_WINDOW_S = 15.0
+_GRANTS = 5000
+"""So many are timed, if so much waits."""
 _LIMIT_S = 240.0
+
+
+@dataclass(frozen=True)
+class _Extent:
+    """How much is measured, and for how long."""
+
+    takes: str
+    workers: tuple[int, ...]
+    lost: int
+    """Workers of the pool that is lost twice."""
+    settle_s: float
+    window_s: float
+    complete_s: float
+    """Batches are completed within so long."""
+
+
+_FULL = _Extent("five minutes", (100, 1000, 8000), 8000, 3.0, 15.0, 20.0)
+_QUICK = _Extent("20 seconds", (16, 64), 800, 0.5, 2.0, 1.0)
 
 
 class _Process:
@@ -99,7 +130,9 @@ async def _coordinator(folder: Path, stack: AsyncExitStack) -> tuple[_Process, s
     options = ["--listen", "127.0.0.1:0", "--runs", str(folder), "--address-file", str(address)]
     started = await asyncio.create_subprocess_exec(
         sys.executable,
-        str(_ROOT / "bin" / "spotlight-coordinator"),
+        "-m",
+        "benchmarks.control_plane_coordinator",
+        str(folder / "grants"),
         *options,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=(folder / "coordinator.log").open("wb"),
@@ -138,10 +171,13 @@ def _groups(workers: int) -> int:
 
 def _waiting(workers: int) -> int:
     """Batches that wait while every worker holds one."""
-    return _groups(workers) * _GROUP_SIZE // _BATCH - workers
+    return _groups(workers) * _GROUP_SIZE // BATCH - workers
 
 
-def _job(workers: int) -> Any:
+def _job(workers: int, *, explores: bool) -> Any:
+    """A job of rollouts for all workers, which is never trained; or one of so few that it is, with
+    previews for all of them."""
+    groups = max(2, workers // 64) if explores else _groups(workers)
     return job_from_data(
         {
             "name": "control-plane",
@@ -149,12 +185,12 @@ def _job(workers: int) -> Any:
             "prompts": {
                 "train": "builtin:ocr-tiny/train",
                 "validation": "builtin:ocr-tiny/validation",
-                "per_iteration": _groups(workers),
+                "per_iteration": groups,
             },
-            "sampler": {"height": 32, "width": 64, "steps": 10, "micro_batch": _BATCH, "degree": 1},
+            "sampler": {"height": 32, "width": 64, "steps": 10, "micro_batch": BATCH, "degree": 1},
             "group_size": _GROUP_SIZE,
-            "iterations": 1,
-            "exploration": {"mode": "none"},
+            "iterations": 2 if explores else 1,
+            "exploration": {"mode": "uniform" if explores else "none"},
         }
     )
 
@@ -179,40 +215,83 @@ async def _asked(address: str, seconds: float) -> list[float]:
     return found
 
 
-async def _cluster(workers: int, window_s: float) -> dict[str, float]:
+class _Cluster:
+    """A coordinator and the nodes of a job."""
+
+    def __init__(
+        self, folder: Path, address: str, coordinator: _Process, farms: list[_Process]
+    ) -> None:
+        self._folder = folder
+        self.address = address
+        self.coordinator = coordinator
+        self.farms = farms
+        """The first has the trainer."""
+
+    async def submit(self, job: Any) -> None:
+        """Begin a job."""
+        async with connect(self.address) as client:
+            await client.submit(job, str(self._folder / "run"), resume=False)
+
+    async def held_by(self, workers: int) -> None:
+        """Return once so many hold a lease."""
+        async with asyncio.timeout(_LIMIT_S):
+            while (await _totals(self.farms))[1] < workers:  # noqa: ASYNC110
+                await asyncio.sleep(0.2)
+
+    async def begins_to(self, phase: str) -> None:
+        """Return once the job does."""
+        async with asyncio.timeout(_LIMIT_S), connect(self.address) as client:
+            while (await client.status()).phase != phase:  # noqa: ASYNC110
+                await asyncio.sleep(0.2)
+
+    async def complete(self, batches: int, within_s: float) -> list[float]:
+        """So many workers complete what they hold; returns their milliseconds to the next grant."""
+        farms = self.farms[1:]
+        for farm in farms:
+            farm.order(f"complete {-(-batches // len(farms))} {within_s}")
+        return [ms for farm in farms for ms in (await farm.answer())["grant_ms"]]
+
+    def clocked(self, first: int) -> list[tuple[int, int]]:
+        """Microseconds of processor time and of the clock, for every grant from that one on."""
+        lines = (self._folder / "grants").read_text().splitlines()[first:]
+        return [(int(cpu), int(passed)) for cpu, passed in (line.split() for line in lines)]
+
+
+@asynccontextmanager
+async def _cluster(workers: int) -> AsyncIterator[_Cluster]:
     nodes = [f"n{number:04d}" for number in range(-(-workers // _WORKERS))]
     pull_s = workers / _REPORTS_PER_S
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         coordinator, address = await _coordinator(folder, stack)
-        empty = coordinator.info.memory_info().rss
         trainer = await _farm(Config(address, ("trainer",), 1, 4.0, "reserved"), stack)
         farms = [
             await _farm(Config(address, tuple(nodes[index::_FARMS]), _WORKERS, pull_s), stack)
             for index in range(min(_FARMS, len(nodes)))
         ]
-        began = time.monotonic()
-        for farm in (trainer, *farms):
-            farm.order("join")
-        for farm in (trainer, *farms):
-            await farm.answer()
+        yield _Cluster(folder, address, coordinator, [trainer, *farms])
+
+
+async def _rolls_out(workers: int, extent: _Extent) -> dict[str, float]:
+    """All workers hold a lease and report; then some complete theirs."""
+    async with _cluster(workers) as cluster:
+        coordinator, farms = cluster.coordinator, cluster.farms
+        empty, began = coordinator.info.memory_info().rss, time.monotonic()
+        await _join(farms)
         joined_s = time.monotonic() - began
-        async with connect(address) as client:
-            await client.submit(_job(workers), str(folder / "run"), resume=False)
-        async with asyncio.timeout(_LIMIT_S):
-            while (await _totals(farms))[1] < workers - _WORKERS:  # noqa: ASYNC110
-                await asyncio.sleep(1.0)
-        await asyncio.sleep(3.0)
+        await cluster.submit(_job(workers, explores=False))
+        await cluster.held_by(workers)
+        await asyncio.sleep(extent.settle_s)
         before, cpu_s, at = await _totals(farms), coordinator.cpu_s, time.monotonic()
-        asked = asyncio.create_task(_asked(address, window_s))
-        await asyncio.sleep(window_s)
+        asked = asyncio.create_task(_asked(cluster.address, extent.window_s))
+        await asyncio.sleep(extent.window_s)
         used_s, took_s = coordinator.cpu_s - cpu_s, time.monotonic() - at
         after = await _totals(farms)
         heartbeat_ms = await asked
         memory = coordinator.info.memory_info().rss - empty
-        for farm in farms:
-            farm.order(f"complete {_waiting(workers) // len(farms)}")
-        grant_ms = [ms for farm in farms for ms in (await farm.answer())["grant_ms"]]
+        batches = min(_GRANTS, workers, _waiting(workers))
+        grant_ms = await cluster.complete(batches, extent.complete_s)
+        clocked = cluster.clocked(0)
     reports = after[0] - before[0]
     return {
         "join_seconds": joined_s,
@@ -223,9 +302,64 @@ async def _cluster(workers: int, window_s: float) -> dict[str, float]:
         "heartbeat_p99_ms": quantile(heartbeat_ms, 0.99),
         "grant_median_ms": quantile(grant_ms, 0.5),
         "grant_p99_ms": quantile(grant_ms, 0.99),
-        "grants": len(grant_ms),
+        "grant_inside_p99_ms": quantile([passed / 1000 for _, passed in clocked], 0.99),
+        "grant_cpu_us_median": quantile([cpu for cpu, _ in clocked], 0.5),
+        "grant_cpu_us_p99": quantile([cpu for cpu, _ in clocked], 0.99),
+        "grants": len(clocked),
         "bytes_per_worker": memory / workers,
     }
+
+
+async def _explores(workers: int, extent: _Extent) -> dict[str, float]:
+    """All workers hold a preview while the trainer trains; then some complete theirs."""
+    async with _cluster(workers) as cluster:
+        await _join(cluster.farms)
+        job = _job(workers, explores=True)
+        await cluster.submit(job)
+        samples = job.samples_per_iteration
+        await cluster.held_by(min(samples, workers))
+        for farm in cluster.farms:  # the trainer's worker holds one, too
+            farm.order(f"complete {workers} {extent.complete_s}")
+        for farm in cluster.farms:
+            await farm.answer()
+        await cluster.begins_to("train")
+        await cluster.held_by(workers)
+        await asyncio.sleep(extent.settle_s)
+        first = len(cluster.clocked(0))
+        await cluster.complete(min(_GRANTS, workers), extent.complete_s)
+        clocked = cluster.clocked(first)
+    return {
+        "exploring_grant_cpu_us_median": quantile([cpu for cpu, _ in clocked], 0.5),
+        "exploring_grant_cpu_us_p99": quantile([cpu for cpu, _ in clocked], 0.99),
+        "exploring_grant_inside_p99_ms": quantile([passed / 1000 for _, passed in clocked], 0.99),
+        "exploring_grants": len(clocked),
+    }
+
+
+async def _join(farms: list[_Process]) -> None:
+    """All nodes at once."""
+    for farm in farms:
+        farm.order("join")
+    for farm in farms:
+        await farm.answer()
+
+
+def _draw_ms(available: int) -> float:
+    """The longest of the draws of an iteration, the first and the last of a pass among them."""
+    wanted, last = 512, available // 512
+    longest = 0.0
+    for iteration in (0, 1, 2, last - 1, last):
+        began = time.process_time()
+        draw_prompts(1, iteration, available, wanted)
+        longest = max(longest, time.process_time() - began)
+    return 1000 * longest
+
+
+def _choose_cpu_s(groups: int) -> float:
+    planner = UniformPlanner(job_seed=1, iteration=0, groups=groups, keep=16, candidates=64)
+    began = time.process_time()
+    planner.choose()
+    return time.process_time() - began
 
 
 def _publication_cpu_s(nodes: int) -> float:
@@ -280,34 +414,65 @@ def _rows_per_second(seconds: float) -> dict[str, float]:
     return found
 
 
-async def _measure(sizes: tuple[int, ...], window_s: float) -> dict[str, Any]:
-    found = {workers: await _cluster(workers, window_s) for workers in sizes}
-    fewest, most = found[min(sizes)], found[max(sizes)]
-    figures: dict[str, Any] = {
-        "workers": max(sizes),
-        "report_cpu_growth": most["cpu_us_per_report"] / fewest["cpu_us_per_report"],
-        "grant_median_ms": most["grant_median_ms"],
-        "grant_p99_ms": most["grant_p99_ms"],
-        "heartbeat_p99_ms": most["heartbeat_p99_ms"],
-        "join_seconds": most["join_seconds"],
-        "bytes_per_worker": most["bytes_per_worker"],
-    }
-    for workers, each in found.items():
-        figures[f"idle_share_{workers}"] = each["idle_share"]
-        figures[f"cpu_us_per_report_{workers}"] = each["cpu_us_per_report"]
-        figures[f"reports_per_s_{workers}"] = each["reports_per_s"]
-        figures[f"leases_held_{workers}"] = each["held"]
-        figures[f"grants_timed_{workers}"] = each["grants"]
-    figures["publication_cpu_s_1000"] = _publication_cpu_s(1000)
-    return figures | _rows_per_second(window_s / 5)
+def _alone(extent: _Extent) -> Iterator[tuple[str, float]]:
+    """What is measured in this process."""
+    yield from double_loss(extent.lost).items()
+    yield "draw_ms_1m", _draw_ms(1_000_000)
+    yield "choose_cpu_s_10k", _choose_cpu_s(10_000)
+    yield "publication_cpu_s_1000", _publication_cpu_s(1000)
+    yield from _rows_per_second(extent.window_s / 5).items()
+
+
+async def _measure(extent: _Extent) -> AsyncIterator[tuple[str, float]]:
+    """Figures, each as soon as it is there."""
+    for name, value in _alone(extent):
+        yield name, value
+    fewest, most = min(extent.workers), max(extent.workers)
+    yield "workers", most
+    found = {}
+    for workers in extent.workers:
+        found[workers] = each = await _rolls_out(workers, extent)
+        yield f"idle_share_{workers}", each["idle_share"]
+        yield f"cpu_us_per_report_{workers}", each["cpu_us_per_report"]
+        yield f"reports_per_s_{workers}", each["reports_per_s"]
+        yield f"leases_held_{workers}", each["held"]
+        yield f"grants_timed_{workers}", each["grants"]
+        yield f"grant_cpu_us_p99_{workers}", each["grant_cpu_us_p99"]
+    growth = found[most]["cpu_us_per_report"] / found[fewest]["cpu_us_per_report"]
+    yield "report_cpu_growth", growth
+    for name in (
+        "grant_cpu_us_median",
+        "grant_cpu_us_p99",
+        "grant_inside_p99_ms",
+        "grant_median_ms",
+        "grant_p99_ms",
+        "heartbeat_p99_ms",
+        "join_seconds",
+        "bytes_per_worker",
+    ):
+        yield name, found[most][name]
+    for name, value in (await _explores(most, extent)).items():
+        yield name, value
+
+
+async def _all(extent: _Extent, *, shows: bool) -> dict[str, float]:
+    figures = {}
+    async for name, value in _measure(extent):
+        figures[name] = value
+        if shows:
+            print(f"{name:<32} {value:.6g}", flush=True)
+    return figures
 
 
 def main() -> None:
-    """Print the figures."""
+    """Print the figures, each when it is there."""
     options = arguments(__doc__)
     random.seed(0)
-    sizes, window_s = ((16, 64), 3.0) if options.quick else ((100, 1000, 8000), _WINDOW_S)
-    finish("control_plane", asyncio.run(_measure(sizes, window_s)), options.json)
+    extent = _QUICK if options.quick else _FULL
+    if not options.json:
+        print(f"about {extent.takes} on two idle cores", flush=True)
+    figures = asyncio.run(_all(extent, shows=not options.json))
+    finish("control_plane", figures, json_only=True)
 
 
 if __name__ == "__main__":

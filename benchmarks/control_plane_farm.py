@@ -2,7 +2,8 @@
 what they are granted until they are told to complete it.
 
 Run as `python -m benchmarks.control_plane_farm CONFIG`. A line on its standard input is an order:
-"join", "count", "complete N" (so many workers complete what they hold), or "end". What it has seen
+"join", "count", "complete N S" (so many workers complete what they hold within so many seconds), or
+"end". What it has seen
 goes to its standard output as JSON lines.
 """
 
@@ -48,7 +49,8 @@ from spotlight.transport.control import ZeroMQTransport
 from spotlight.types import BundleOffer, StoreEndpoint, WorkerState
 
 _STORE = StoreEndpoint("127.0.0.1", 1, "token", "farm", "/farm")
-_COMPLETE_WITHIN_S = 20.0
+BATCH = 1
+"""Requests of a lease."""
 _ASK_LIMIT_S = 120.0
 
 
@@ -125,9 +127,9 @@ class Leader(Actor):
             self._completed_at = None
         self._report()
 
-    async def complete(self) -> None:
+    async def complete(self, within_s: float) -> None:
         """Deliver what is held, at some time soon."""
-        await asyncio.sleep(self._farm.rng.uniform(0, _COMPLETE_WITHIN_S))
+        await asyncio.sleep(self._farm.rng.uniform(0, within_s))
         for lease, grant in list(self._leases.items()):
             ids = tuple(request.id for request in grant.requests)
             done = Completed(
@@ -160,7 +162,7 @@ class Leader(Actor):
             HeldLease(lease, tuple(request.id for request in grant.requests))
             for lease, grant in self._leases.items()
         )
-        pull = Pull(self._name, self._epoch, 1, 1, 2, self._version, (), (), held)
+        pull = Pull(self._name, self._epoch, 1, 1, BATCH, self._version, (), (), held)
         try_tell(self, self._dispatcher(), pull)
 
     def _tell_runner(self, state: WorkerState) -> None:
@@ -308,8 +310,9 @@ async def _serve(config: Config) -> None:
                 _say(joined_s=loop.time() - began)
             elif order.startswith("complete"):
                 leaders = [leader for node in nodes for leader in node.leaders]
-                leaders = farm.rng.sample(leaders, min(int(order.split()[1]), len(leaders)))
-                await asyncio.gather(*(leader.complete() for leader in leaders))
+                count, within_s = int(order.split()[1]), float(order.split()[2])
+                leaders = farm.rng.sample(leaders, min(count, len(leaders)))
+                await asyncio.gather(*(leader.complete(within_s) for leader in leaders))
                 _say(grant_ms=farm.grant_ms)
             else:
                 _say(reports=farm.reports, held=farm.held)

@@ -15,7 +15,13 @@ DOCS = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
 LIMIT_S = 900
 """A minute or two on an idle machine."""
 
-NO_BENCHMARKS = {"control_plane_farm", "tensors_peers", "traced_worker", "unscored_worker"}
+NO_BENCHMARKS = {
+    "control_plane_coordinator",
+    "control_plane_farm",
+    "tensors_peers",
+    "traced_worker",
+    "unscored_worker",
+}
 """Modules that are started by benchmarks."""
 PACKAGES = {path.parent.name for path in (ROOT / "benchmarks").glob("*/__main__.py")}
 BENCHMARKS = sorted(

@@ -1,0 +1,64 @@
+"""The coordinator's daemon for `benchmarks.control_plane`, with a clock at its door.
+
+Run as `python -m benchmarks.control_plane_coordinator FILE OPTION...`, with the options of
+`spotlight-coordinator`. FILE has a line for every `Grant` that answers a `Completed` of the same
+leader: the microseconds of processor time between reading the one and sending the other, and the
+microseconds that passed. Whatever the loop does in between is in them.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from spotlight.actors.coordinator import request_queue
+from spotlight.actors.protocol import Completed, Grant
+from spotlight.actors.runtime import remote
+from spotlight.cli import daemons
+
+
+class Clock:
+    """Stands where messages are read and where grants are sent. The loop's thread only."""
+
+    def __init__(self, path: Path) -> None:
+        self._lines = path.open("w", buffering=1)
+        self._read: dict[str, tuple[int, int]] = {}
+        """By the worker whose batch is done."""
+        self._decode = vars(remote)["decode_message"]
+        self._tell = vars(request_queue)["try_tell"]
+
+    def install(self) -> None:
+        """In place of the functions that the runtime and the request queue call."""
+        vars(remote)["decode_message"] = self.decode
+        vars(request_queue)["try_tell"] = self.tell
+
+    def decode(self, body: Any) -> Any:
+        """Read a message."""
+        began = time.thread_time_ns(), time.monotonic_ns()
+        message = self._decode(body)
+        if isinstance(message, Completed):
+            self._read[message.worker] = began
+        return message
+
+    def tell(self, actor: Any, to: Any, message: Any) -> bool:
+        """Send one."""
+        sent: bool = self._tell(actor, to, message)
+        if isinstance(message, Grant):
+            began = self._read.pop(_worker(to), None)
+            if began is not None:
+                now = time.thread_time_ns(), time.monotonic_ns()
+                print(*((b - a) // 1000 for a, b in zip(began, now, strict=True)), file=self._lines)
+        return sent
+
+
+def _worker(leader: Any) -> str:
+    """Whose it is, as the farm names both."""
+    node, name = leader.name.split("/")
+    return f"{node.removeprefix('node-')}/{name.removeprefix('leader-')}"
+
+
+if __name__ == "__main__":
+    Clock(Path(sys.argv.pop(1))).install()
+    daemons.coordinator()
