@@ -11,7 +11,7 @@ import pytest
 from job_kit import STORE, Recorder, job, offer, recorder, settle
 from runtime_kit import Cluster
 
-from spotlight.actors.coordinator.node_plans import NodePlans
+from spotlight.actors.coordinator.node_plans import SENT_AT_ONCE, NodePlans
 from spotlight.actors.protocol import (
     Acknowledged,
     Demand,
@@ -227,3 +227,22 @@ async def test_a_sick_process_is_named_until_it_is_gone(site: Site) -> None:
     assert site.latest(workers=(sick,)) == told, "the word may be lost"
     again = msgspec.structs.replace(sick, epoch=9)
     assert site.latest(workers=(again,)).sick == ()
+
+
+async def test_where_many_plans_change_only_some_are_sent_in_a_turn_of_the_loop(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"n{number}" for number in range(2 * SENT_AT_ONCE + 1)]
+    for name in names:
+        site.plans.answer(NodeReport(1, name, "spot", site.node.ref, (), STORE))
+    site.plans.begin_job()
+    for name in names:
+        site.plans.prepare(name, "job", job().work, site.membership)
+    sent: list[object] = []
+    monkeypatch.setattr(site.coordinator, "tell", lambda to, message: sent.append(message))
+    site.plans.send()
+    assert len(sent) == SENT_AT_ONCE
+    site.plans.send()  # more has changed, perhaps
+    assert len(sent) == 2 * SENT_AT_ONCE
+    await settle()
+    assert len(sent) == len(names)
