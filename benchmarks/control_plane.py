@@ -66,7 +66,7 @@ _REPORTS_PER_S = 2000.0
 """As many as 8,000 workers send that report every four seconds."""
 _GRANTS = 5000
 """So many are timed, if so much waits."""
-_LIMIT_S = 240.0
+_LIMIT_S = 480.0
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class _Extent:
     """Batches are completed within so long."""
 
 
-_FULL = _Extent("five minutes", (100, 1000, 8000), 8000, 3.0, 15.0, 20.0)
+_FULL = _Extent("five minutes", (100, 1000, 8000), 8000, 3.0, 15.0, 40.0)
 _QUICK = _Extent("20 seconds", (16, 64), 800, 0.5, 2.0, 1.0)
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import gc
 
-THRESHOLDS = (10_000, 10, 100)
-"""A young collection looks at 10,000 objects (0.5 ms), a middle one at 100,000 (5 ms). A full one
+THRESHOLDS = (2_000, 5, 1_000)
+"""A young collection looks at 2,000 objects, a middle one at 10,000: 1 to 2 us each. A full one
 comes by itself only when ten million more objects are there than before: no program that takes a
 moment to `collect` now and then gets there."""
 
