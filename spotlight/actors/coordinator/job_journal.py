@@ -181,9 +181,11 @@ class JobJournal:
             log.debug("requests_saved", rows=rows)
 
     def save_requests(self, rows: Mapping[str, SavedRow | None]) -> None:
-        """Stage and commit."""
-        self.stage_requests(rows)
-        self.commit_staged()
+        """Stage and commit. Of no rows there is nothing to write, and what others have staged is
+        written once for all of them, when their turn ends."""
+        if rows:
+            self.stage_requests(rows)
+            self.commit_staged()
 
     def forget_requests(self, kind: RequestKind, iteration: int) -> None:
         """The requests of a kind and iteration are used up."""

@@ -391,3 +391,17 @@ def test_a_run_keeps_its_order_of_prompts(path: Path, by: str) -> None:
     journal.close()
     with opened(path) as reopened:
         assert reopened.sorts_prompts == (by == "an earlier version")
+
+
+def test_whoever_has_nothing_to_save_does_not_write_what_others_have_staged(path: Path) -> None:
+    writes: list[str] = []
+    with opened(path) as journal:
+        failpoints.install(writes.append)
+        try:
+            journal.stage_requests({"a": SavedRow(given_up="why")})
+            journal.save_requests({})
+            assert not writes
+            journal.commit_staged()
+            assert writes
+        finally:
+            failpoints.install(None)
