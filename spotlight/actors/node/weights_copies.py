@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from spotlight.actors.protocol import MissedWeights, WeightsOffer
-from spotlight.actors.runtime import Actor
+from spotlight.actors.runtime import Actor, garbage
 from spotlight.errors import TransferFailed
 from spotlight.policies.weight_distribution import transfer_limit_s
 from spotlight.timings import WeightsTimings
@@ -104,6 +104,7 @@ class WeightsCopies:
             self._missed[version] = MissedWeights(version, offer.store)
         del self._transfers[version]
         self._changed()
+        garbage.collect()  # workers load these weights now, and want nothing of the node
 
     async def _copy(self, version: int, offer: BundleOffer) -> None:
         copies, original = self._copies.setdefault(version, {}), _original(offer.key)
