@@ -128,6 +128,7 @@ class _Process:
 async def _coordinator(folder: Path, stack: AsyncExitStack) -> tuple[_Process, str]:
     address = folder / "address"
     options = ["--listen", "127.0.0.1:0", "--runs", str(folder), "--address-file", str(address)]
+    options += ["--parent", str(os.getpid())]
     started = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
