@@ -1,8 +1,8 @@
 """When Python looks for cyclic garbage in a daemon: at moments that somebody chose.
 
 A full collection looks at every object that was made since the process started and stops the event
-loop meanwhile: for about 90 ms in a coordinator of 8,000 workers. With Python's own thresholds that
-happens whenever enough is new, also while workers wait for their next batch. Nearly everything is
+loop meanwhile: for about 100 ms in a coordinator of 4,000 workers. With Python's own thresholds it
+comes whenever enough is new, also while workers wait for their next batch. Nearly everything is
 freed as soon as nothing refers to it, without a collection.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 
 THRESHOLDS = (2_000, 5, 1_000)
-"""A young collection looks at 2,000 objects, a middle one at 10,000: 1 to 2 us each. A full one
+"""A young collection looks at 2,000 objects, a middle one at 10,000: 0.3 to 3 us each. A full one
 comes by itself only when ten million more objects are there than before: no program that takes a
 moment to `collect` now and then gets there."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Sequence
 
 from spotlight.policies.dispatch.rows import Lease, Row
@@ -25,6 +25,8 @@ class Blame:
         self._avoid_s = avoid_s
         self._suspects: dict[str, Row] = {}
         """Requests that were held when a node was lost."""
+        self._lost_with: defaultdict[str, dict[str, Row]] = defaultdict(dict)
+        """The same, by the nodes."""
         self._avoiding: deque[tuple[float, Row]] = deque()
         """Rows that failed somewhere, and until when they are kept from there."""
 
@@ -63,15 +65,19 @@ class Blame:
         rows = [row for it in leases if ended or it.is_known for row in it.rows]
         for row in rows:
             row.lost_with.add(node)
-            self._suspects[row.request.id] = row
+            self._suspects[row.request.id] = self._lost_with[node][row.request.id] = row
         return [row for row in rows if len(row.lost_with) >= _QUARANTINE_AFTER]
 
     def absolve(self, node: str) -> None:
         """The node was not lost, but out of reach."""
-        for row in self._suspects.values():
+        for row in self._lost_with.pop(node, {}).values():
             row.lost_with.discard(node)
 
     def forget(self, request_ids: Iterable[str]) -> None:
         """These are over."""
         for request_id in request_ids:
-            self._suspects.pop(request_id, None)
+            row = self._suspects.pop(request_id, None)
+            for node in row.lost_with if row is not None else ():
+                self._lost_with[node].pop(request_id, None)
+                if not self._lost_with[node]:
+                    del self._lost_with[node]

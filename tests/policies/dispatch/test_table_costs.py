@@ -18,12 +18,12 @@ some dozens of searches."""
 
 
 def calls(event: Callable[[], object]) -> int:
-    """Calls of Python functions during an event, every step of a generator among them."""
+    """Calls of functions during an event, every step of a generator among them."""
     count = 0
 
     def note(frame: FrameType, what: str, arg: object) -> None:
         nonlocal count
-        count += what == "call"
+        count += what in ("call", "c_call")
 
     sys.setprofile(note)
     try:
@@ -103,4 +103,16 @@ def test_an_event_costs_no_more_where_many_rollouts_wait_for_the_place_of_evalua
         return report(rig, granted)
 
     few, many = (calls(busy(waiting)) for waiting in (FEW, MANY))
+    assert many <= few + LOGARITHM
+
+
+def test_a_worker_that_comes_back_costs_no_more_where_many_requests_were_lost_with_others() -> None:
+    def comes_back(workers: int) -> Callable[[], object]:
+        rig = Rig()
+        rig.submit(*requests(workers))
+        for grant in pool(rig, workers, "a"):
+            rig.lose(grant.worker)
+        return lambda: rig.join("a0")
+
+    few, many = (calls(comes_back(workers)) for workers in (FEW, MANY))
     assert many <= few + LOGARITHM
