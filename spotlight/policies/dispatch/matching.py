@@ -270,7 +270,7 @@ class Matching:
     def _first_taker(self, key: WeightsKey, batch: Batch) -> Taker | None:
         failed = [name for name in batch.failed_at if name in self.takers]
         everyone = sum(not self.groups.follows(name) for name in failed) >= self._leaders
-        for taker in self._ready.holding(key):
+        for taker in self._ready.holding(key, to_score=batch.is_denoised):
             if taker.load > 0 and not self._queue_is_long(taker):
                 return None  # near the end of a phase nothing waits behind a busy worker
             if not everyone and taker.name in batch.failed_at:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -124,19 +125,27 @@ class ReadyTakers:
     def __init__(self) -> None:
         self._by_weights: dict[WeightsKey, dict[_Rank, dict[str, Taker]]] = {}
         self._places: dict[str, tuple[_Rank, tuple[WeightsKey, ...]]] = {}
+        self._credits: dict[str, int] = {}
+        self._with_credits: Counter[int] = Counter()
+        """How many of them have so many credits."""
 
     def put(self, taker: Taker) -> None:
         """It can take a batch; known already, it keeps its place unless something has changed."""
+        assert taker.report is not None
         place = (taker.load, len(taker.leases), taker.failures), taker.weights
-        if self._places.get(taker.name) == place:
-            return
-        self.drop(taker.name)
-        rank, weights = self._places[taker.name] = place
-        for key in weights:
-            self._by_weights.setdefault(key, {}).setdefault(rank, {})[taker.name] = taker
+        if self._places.get(taker.name) != place:
+            self.drop(taker.name)
+            rank, weights = self._places[taker.name] = place
+            for key in weights:
+                self._by_weights.setdefault(key, {}).setdefault(rank, {})[taker.name] = taker
+        if self._credits.get(taker.name) != taker.report.credits:
+            self._forget_credits(taker.name)
+            self._credits[taker.name] = taker.report.credits
+            self._with_credits[taker.report.credits] += 1
 
     def drop(self, name: str) -> None:
         """It cannot any more."""
+        self._forget_credits(name)
         rank, weights = self._places.pop(name, ((0, 0, 0), ()))
         for key in weights:
             ranks = self._by_weights[key]
@@ -149,13 +158,27 @@ class ReadyTakers:
     def __contains__(self, name: str) -> bool:
         return name in self._places
 
-    def holding(self, key: WeightsKey) -> Iterator[Taker]:
+    def _forget_credits(self, name: str) -> None:
+        credits = self._credits.pop(name, None)
+        if credits is not None:
+            self._with_credits[credits] -= 1
+            if not self._with_credits[credits]:
+                del self._with_credits[credits]
+
+    def holding(self, key: WeightsKey, *, to_score: bool = False) -> Iterator[Taker]:
         """Those that hold such weights, the first to be served first. Nothing may be put or dropped
         meanwhile.
+
+        Args:
+            to_score: for what is denoised already: those that only score, and have as many leases
+                as anybody has credits, are passed over together.
         """
         ranks = self._by_weights.get(key, {})
+        enough = max(self._with_credits, default=0)
         for rank in sorted(ranks):
-            yield from ranks[rank].values()
+            load, leases, _ = rank
+            if not (to_score and load == 0 and leases >= enough):
+                yield from ranks[rank].values()
 
     def idle(self, key: WeightsKey) -> int:
         """How many of them have nothing to do."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import FrameType
 
 import pytest
-from table_rig import Rig, requests
+from table_rig import STEPS, Rig, requests, steps
 
 from spotlight.policies.dispatch.instructions import GrantLease
 
@@ -115,4 +115,20 @@ def test_a_worker_that_comes_back_costs_no_more_where_many_requests_were_lost_wi
         return lambda: rig.join("a0")
 
     few, many = (calls(comes_back(workers)) for workers in (FEW, MANY))
+    assert many <= few + LOGARITHM
+
+
+def test_an_event_costs_no_more_where_many_workers_score_and_more_is_to_be_scored() -> None:
+    def busy(workers: int) -> Callable[[], object]:
+        rig = Rig()
+        rig.submit(*requests(2 * workers))
+        for grant in pool(rig, 2 * workers, "a"):
+            rig.commit(grant, STEPS)
+            rig.leave(grant.worker)
+            rig.lose(grant.worker, announced=True)
+        granted = pool(rig, workers, "b")
+        assert {steps(grant)[0] for grant in granted} == {STEPS}
+        return lambda: rig.report("b0", granted[0], batch=1, credits=1)
+
+    few, many = (calls(busy(workers)) for workers in (FEW, MANY))
     assert many <= few + LOGARITHM
