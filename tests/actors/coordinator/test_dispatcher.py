@@ -13,6 +13,7 @@ from desk_kit import Desk, ids, images, steps, steps_of
 from job_kit import SETTINGS, offer, recorder, requests, settle
 
 from spotlight.actors.protocol import (
+    CommitSteps,
     Grant,
     LeaseFailed,
     Pull,
@@ -81,6 +82,21 @@ async def test_nothing_is_acknowledged_or_told_that_the_journal_refused(
             await desk.deliver("a", worker.last(Grant))
     assert len(desk.failures) == 1
     assert desk.finished() == []
+
+
+async def test_nothing_is_granted_that_follows_from_what_the_journal_refused(desk: Desk) -> None:
+    """A worker has saved steps and gives its lease back, all in one turn."""
+    worker = await desk.add("a", credits=1)
+    await desk.submit(*requests(1))
+    await desk.add("b", credits=1)
+    grant, now = worker.last(Grant), asyncio.get_running_loop().time()
+    saved = CommitSteps("a", 1, grant.lease, tuple(ids(grant)), 1, steps_of("a", grant, 1, 1), 0.1)
+    desk.file.close()
+    desk.queue.carry_out(desk.table.commit("a", 1, saved, now))
+    desk.queue.carry_out(desk.table.give_back("a", 1, grant.lease, now))
+    await settle()
+    assert len(desk.failures) == 1
+    assert desk.grants() == [grant]
 
 
 @pytest.mark.parametrize(
