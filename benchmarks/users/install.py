@@ -56,7 +56,8 @@ def _completion(folder: Path) -> None:
         ' echo "${COMPREPLY[@]}"; }; asked spotlight st; asked spotlight run --res'
     )
     path = f"{folder}{os.pathsep}{os.environ['PATH']}"
-    _ended(["bash", "-c", ask], folder, PATH=path).says(0, "status study", "--resume")
+    named = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}  # not the shell that runs this
+    _ended(["bash", "-c", ask], folder, PATH=path, **named).says(0, "status study", "--resume")
 
 
 @case("everything that development needs can be installed on Python 3.11 to 3.13")

@@ -39,7 +39,8 @@ def test_every_command_says_its_version(command: str) -> None:
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_shell_is_told_how_to_complete(shell: str) -> None:
-    assert "spotlight" in said("-m", "spotlight", "--show-completion", shell)
+    named = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}  # not the shell that runs tests
+    assert "spotlight" in said("-m", "spotlight", "--show-completion", shell, **named)
 
 
 def test_commands_are_completed() -> None:
