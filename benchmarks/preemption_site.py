@@ -72,6 +72,7 @@ class _TracedLauncher(LocalLauncher):
     """Starts workers that write down their steps."""
 
     def __init__(self, trace: Path) -> None:
+        super().__init__()
         self._trace = trace
         self.processes: dict[str, LocalProcess] = {}
 

@@ -60,6 +60,7 @@ TOLERANCE = 1e-3
 
 class _Launcher(LocalLauncher):
     def __init__(self) -> None:
+        super().__init__()
         self.processes: dict[str, LocalProcess] = {}
 
     async def start(

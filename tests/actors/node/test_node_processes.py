@@ -24,6 +24,7 @@ class NotingLauncher(LocalLauncher):
     """Remembers what it started."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.started: list[LocalProcess] = []
 
     async def start(
