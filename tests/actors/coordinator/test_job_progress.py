@@ -1,0 +1,62 @@
+"""How far a job is: what is written first."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from job_kit import STORE, job
+
+from spotlight import failpoints
+from spotlight.actors.coordinator.job_journal import JobJournal, SavedProgress
+from spotlight.actors.coordinator.job_progress import JobProgress
+from spotlight.actors.coordinator.job_record import JobRecord
+from spotlight.actors.coordinator.request_plans import unexplored
+from spotlight.actors.coordinator.run_record import RunRecord
+from spotlight.policies.step_times import StepTimes
+from spotlight.store.run_folder import RunFolder
+
+
+class Killed(BaseException):
+    """Nothing goes on."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[RunFolder]:
+    """Of a run; no kill at a failpoint is left."""
+    folder = RunFolder.create(tmp_path / "run", job())
+    yield folder
+    failpoints.install(None)
+    folder.close()
+
+
+def begun(folder: RunFolder) -> JobProgress:
+    journal = JobJournal(folder.journal, STORE, [].append)
+    record = JobRecord(RunRecord(folder), pytest.fail)
+    return JobProgress(job(), {}, journal=journal, record=record, settled=lambda _: None)
+
+
+async def test_an_iteration_is_on_record_before_it_counts(folder: RunFolder) -> None:
+    """A run that is gone on with does it again, or has its record."""
+    progress = begun(folder)
+
+    def kill(name: str) -> None:
+        raise Killed
+
+    failpoints.install(kill)
+    with pytest.raises(Killed):
+        progress.end_iteration(0, 0.0, StepTimes())
+    (line,) = (folder.path / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(line)["iteration"] == 0
+
+
+async def test_weights_that_are_trained_again_are_validated_again(folder: RunFolder) -> None:
+    journal = JobJournal(folder.journal, STORE, [].append)
+    for completed, validated in ((2, (0, 2)), (3, (0, 2, 3))):
+        journal.save_progress(SavedProgress(completed, unexplored(job(), completed), validated))
+    progress = begun(folder)
+    assert progress.saved.validated == (0, 2, 3)
+    progress.rewind_to(2)
+    assert (progress.saved.completed, progress.saved.validated) == (2, (0, 2))
