@@ -14,10 +14,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from spotlight.actors.runtime.launcher import LocalLauncher, ProcessHandle
 from spotlight.errors import UserError
 from spotlight.jobs import PoolsSpec
+from spotlight.permissions import Permissions
 from spotlight.store.memory_folder import remove_leftovers
+from spotlight.store.runs_folder import RunsFolder, locked
 
 _START_LIMIT_S = 60.0
 _STOP_LIMIT_S = 1.0
@@ -34,6 +38,10 @@ class LocalPlaces:
     """The folder in which nodes make their stores; None for shared memory."""
     mirror: str = ""
     """The URL of object storage that the run is copied to; empty for none."""
+    run_folder: Path | None = None
+    """That of the job, if there is one."""
+    permissions: Permissions = Permissions()
+    """What the job or session may do, besides what it names itself."""
 
 
 @dataclass
@@ -90,12 +98,16 @@ async def local_cluster(
     cluster = LocalCluster(LocalLauncher(), logs)
     store = ["--store", str(places.store)] if places.store is not None else []
     address_file = logs / "coordinator.address"
-    address_file.unlink(missing_ok=True)
-    (logs / ".running").unlink(missing_ok=True)
+    with locked(logs):
+        address_file.unlink(missing_ok=True)
+        RunsFolder(logs).end()  # whoever starts the cluster says what it goes on with
     keepers: list[asyncio.Task[None]] = []
     try:
         mirror = ["--mirror", places.mirror] if places.mirror else []
-        arguments = [*mirror, "--runs", str(logs), "--address-file", str(address_file), "--listen"]
+        allowed = ["--permissions", msgspec.json.encode(places.permissions).decode()]
+        run = ["--run-folder", str(places.run_folder)] if places.run_folder is not None else []
+        arguments = [*mirror, *allowed, *run, "--runs", str(logs)]
+        arguments += ["--address-file", str(address_file), "--listen"]
         first = await cluster.start("coordinator", "coordinator", [*arguments, _ANY_PORT])
         cluster.address = await _read_address(address_file, first.process, logs)
         first.arguments = [*arguments, cluster.address.removeprefix("tcp://")]
@@ -104,7 +116,7 @@ async def local_cluster(
             for index in range(spec.nodes):
                 name = f"{pool}-{index}"
                 arguments = ["--coordinator", cluster.address, "--name", name, "--pool", pool]
-                arguments += ["--workers", str(spec.workers), "--logs", str(logs), *store]
+                arguments += ["--workers", str(spec.workers), "--logs", str(logs), *store, *allowed]
                 daemon = await cluster.start(name, "node", arguments)
                 keepers.append(asyncio.create_task(cluster.keep(daemon)))
         yield cluster

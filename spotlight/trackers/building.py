@@ -16,6 +16,8 @@ from typing import Any
 
 from spotlight.errors import JobError, MissingDependency
 from spotlight.jobs import TrackerSpec
+from spotlight.own_code import check_class, not_a_class
+from spotlight.text import error_text
 from spotlight.trackers.callback import Callback
 from spotlight.trackers.callback_thread import NamedCallback
 from spotlight.trackers.tracked_run import TrackedRun
@@ -32,11 +34,12 @@ _METHODS = ("on_iteration", "on_validation", "on_event")
 
 def check_trackers(trackers: Sequence[TrackerSpec]) -> None:
     """Raise `MissingDependency` for a package that is not installed here, and `JobError` for a
-    class of your own that cannot be imported or is no callback.
+    class of your own that is not there or is no callback, as far as can be told without running any
+    of its code.
     """
     for index, tracker in enumerate(trackers):
         if tracker.kind not in _KNOWN:
-            _own_class(f"trackers[{index}].kind", tracker.kind)
+            check_class(f"trackers[{index}].kind", tracker.kind, _METHODS)
             continue
         package, _ = _KNOWN[tracker.kind]
         if find_spec(package) is None:
@@ -69,15 +72,14 @@ def _own_class(field: str, target: str) -> Callable[[TrackedRun], Callback]:
     except Exception as error:  # a module may raise anything while it is imported
         raise JobError(
             field,
-            f"`{target}` cannot be imported ({type(error).__name__}: {error}); install its package"
+            f"`{target}` cannot be imported ({error_text(error)}); install its package"
             " where the coordinator runs, or start that in the folder that holds it",
         ) from error
     missing = [method for method in _METHODS if not callable(getattr(found, method, None))]
     if missing or not isinstance(found, type):
         raise JobError(
             field,
-            f"`{target}` is not a class with the methods {', '.join(_METHODS)}; see"
-            " `spotlight.trackers.Callback`",
+            f"{not_a_class(target, _METHODS)}; see `spotlight.trackers.Callback`",
         )
     make: Any = found
     return make  # type: ignore[no-any-return]
@@ -85,9 +87,7 @@ def _own_class(field: str, target: str) -> Callable[[TrackedRun], Callback]:
 
 @contextmanager
 def _working_folder_importable() -> Iterator[None]:
-    """The coordinator that `spotlight run` starts finds modules of the working folder; so must the
-    command that checks the job.
-    """
+    """A coordinator finds modules of the folder that it was started in, as workers do."""
     here = str(Path.cwd())
     sys.path.append(here)
     try:
