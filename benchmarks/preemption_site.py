@@ -33,6 +33,7 @@ from spotlight.actors.protocol import (
     WorkerRefs,
     WorkerReport,
 )
+from spotlight.actors.protocol.artifacts import picture_key
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, handles
 from spotlight.actors.runtime.launcher import LocalLauncher, LocalProcess
 from spotlight.diffusion.model import DiffusionModel
@@ -270,9 +271,9 @@ class Site:
             digest = hashlib.sha256()
             for name in sorted(tensors.keys() - {"step"}):
                 digest.update(name.encode() + tensors[name][result.row].numpy().tobytes())
-            if request.image_key:
-                digest.update((self._folder / "artifacts" / request.image_key).read_bytes())
-                self.store.delete(request.image_key)
+            if picture := picture_key(result):
+                digest.update((self._folder / "artifacts" / picture).read_bytes())
+                self.store.delete(picture)
             found[request.seed] = digest.hexdigest()
         for bundle in bundles.values():
             self.store.delete(bundle.key)

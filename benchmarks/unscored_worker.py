@@ -20,7 +20,7 @@ class _Constant:
 
 def main() -> None:
     """Entry point of the process."""
-    change(torch_engine, "build_scorer", lambda build: lambda spec: _Constant())
+    change(torch_engine, "build_scorer", lambda build: lambda spec, permissions: _Constant())
     process.main()
 
 

@@ -12,18 +12,16 @@ import difflib
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
+from spotlight.errors import JobError
 from spotlight.own_code import require_module
+from spotlight.text import plain
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-class OwnClassError(ValueError):
-    """A name leads to no class with the methods that it needs; the message says why."""
-
-
 def require_class(field: str, target: str, methods: Mapping[str, int]) -> None:
-    """Raise `OwnClassError` unless `module:Class` may be a class with these methods, each of which
-    takes so many arguments besides `self`; `JobError` naming the field if there is no such module.
+    """Raise `JobError` naming the field if there is no such module, or `module:Class` is certainly
+    no class with these methods, each of which takes so many arguments besides `self`.
     """
     module, _, name = target.partition(":")
     found = require_module(field, target)
@@ -32,13 +30,11 @@ def require_class(field: str, target: str, methods: Mapping[str, int]) -> None:
     try:
         tree = ast.parse(Path(found.origin).read_bytes())
     except (OSError, SyntaxError, ValueError) as error:
-        raise OwnClassError(
-            f"{found.origin} cannot be read ({' '.join(str(error).split())})"
-        ) from error
+        raise JobError(field, f"{found.origin} cannot be read ({plain(error)})") from error
     names, complete = _names(tree)
     if complete and name not in names:
-        raise OwnClassError(no_such_class(module, name, names))
-    _Module(target, tree).require(name, methods)
+        raise JobError(field, no_such_class(module, name, names))
+    _Module(field, target, tree).require(name, methods)
 
 
 def no_such_class(module: str, name: str, names: Iterable[str]) -> str:
@@ -51,25 +47,29 @@ def no_such_class(module: str, name: str, names: Iterable[str]) -> str:
 class _Module:
     """What stands at the top of a module."""
 
-    def __init__(self, target: str, tree: ast.Module) -> None:
+    def __init__(self, field: str, target: str, tree: ast.Module) -> None:
+        self._field = field
         self._target = target
         self._tree = tree
 
     def require(self, name: str, methods: Mapping[str, int]) -> None:
-        """Raise `OwnClassError` if what this name is bound to certainly lacks a method."""
+        """Raise `JobError` if what this name is bound to certainly lacks a method."""
         bound = self._bound(name)
         wanted = f"a class with {_listed(methods)}"
         if isinstance(bound, _Function) and not bound.decorator_list:
-            raise OwnClassError(f"{self._target} is a function, not {wanted}")
+            raise JobError(self._field, f"{self._target} is a function, not {wanted}")
         if isinstance(bound, ast.Assign) and isinstance(bound.value, ast.Lambda | ast.Constant):
-            raise OwnClassError(f"{self._target} is not {wanted}")
+            raise JobError(self._field, f"{self._target} is not {wanted}")
         for method, arguments in methods.items():
             found = self._method(bound, method, ())
             if found is None:
-                raise OwnClassError(f"{self._target} has no method `{method}`; it must be {wanted}")
+                raise JobError(
+                    self._field, f"{self._target} has no method `{method}`; it must be {wanted}"
+                )
             if isinstance(found, _Function) and not _takes(found, 1 + arguments):
-                raise OwnClassError(
-                    f"{self._target}.{method} must take {arguments} arguments; it must be {wanted}"
+                raise JobError(
+                    self._field,
+                    f"{self._target}.{method} must take {arguments} arguments; it must be {wanted}",
                 )
 
     def _bound(self, name: str) -> ast.stmt | None:

@@ -29,7 +29,10 @@ WorkerName = Annotated[str, msgspec.Meta(pattern=rf"^{NAME_OF_NODE}(/[0-9]{{1,9}
 KEY_LIMIT = 1024
 """Characters of a bundle's key."""
 _VISIBLE = r"^[!-~]*\Z"
-_NO_CONTROLS = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*\Z"
+LONGEST_METRIC = 200
+"""Characters of the name of a metric: a loss of the user's own, and `first_` before it, choose
+it."""
+NO_CONTROLS = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*\Z"
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -123,7 +126,7 @@ class StoreEndpoint(msgspec.Struct, frozen=True):
     """What it lets its holder do: read, or leave bundles as well."""
     machine: Annotated[str, msgspec.Meta(max_length=400, pattern=_VISIBLE)]
     """Identity of the machine: receivers with the same one read the files themselves."""
-    root: Annotated[str, msgspec.Meta(max_length=4096, pattern=_NO_CONTROLS)]
+    root: Annotated[str, msgspec.Meta(max_length=4096, pattern=NO_CONTROLS)]
     fingerprint: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?\Z")] = ""
     """SHA-256 of its certificate, in hexadecimal digits; empty where it speaks no TLS."""
     ucx: bool = False

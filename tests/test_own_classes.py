@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spotlight.errors import JobError
-from spotlight.own_classes import OwnClassError, require_class
+from spotlight.own_classes import require_class
 
 
 def require(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
@@ -76,7 +76,7 @@ def test_what_has_the_method_or_may_have_it_passes(
 def test_what_certainly_lacks_it_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, problem: str
 ) -> None:
-    with pytest.raises(OwnClassError) as caught:
+    with pytest.raises(JobError) as caught:
         require(tmp_path, monkeypatch, source)
     assert problem in str(caught.value)
 

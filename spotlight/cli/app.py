@@ -19,7 +19,7 @@ import typer
 
 from spotlight.actors.runtime.logs import log_as_json_lines
 from spotlight.cli.lines import one_line
-from spotlight.cli.options import MirrorOption, StoreOption, VersionOption
+from spotlight.cli.options import MirrorOption, RewardSecretOption, StoreOption, VersionOption
 from spotlight.cli.serve_reward import serve_reward
 from spotlight.cli.study import study
 from spotlight.errors import ActorError, UserError
@@ -91,12 +91,13 @@ def run(
     changes: SetOption = None,
     store: StoreOption = None,
     mirror: MirrorOption = "",
+    reward_secret: RewardSecretOption = None,
 ) -> None:
     """Run a job on this machine: starts a coordinator and local nodes, and submits to them."""
     from spotlight.cli.local import local_places, run_locally
 
     _check_choice(job, resume, run_folder, changes)
-    places = local_places(store, mirror)
+    places = local_places(store, mirror, reward_secret or ())
     raise typer.Exit(run_locally(job, resume, run_folder, changes or (), places))
 
 
@@ -134,6 +135,7 @@ def plan(
         ),
     ] = "",
     store: StoreOption = None,
+    reward_secret: RewardSecretOption = None,
 ) -> None:
     """Check a job for this machine and say what it would do, and how much memory it needs, without
     starting anything."""
@@ -145,12 +147,13 @@ def plan(
     from spotlight.cli.plan import plan_lines
     from spotlight.cli.processes import run_in_process
     from spotlight.jobs import load_job
+    from spotlight.permissions import Permissions
     from spotlight.preflight.checks import check, check_store, settled
     from spotlight.store.memory_folder import usable_base
 
     spec = load_job(job, changes or ())
     folder = new_run_folder(spec, None)
-    files = check(spec, run_folder=folder)
+    files = check(spec, run_folder=folder, permissions=Permissions.parse((), reward_secret or ()))
     base = usable_base("--store", store)
     memory = memory_table(settled(spec, files), files.checkpoint, gpu, base)
     check_store(spec, files, base)

@@ -14,12 +14,13 @@ import secrets
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+import msgspec
 import structlog
 import typer
 
@@ -28,10 +29,17 @@ from spotlight.actors.runtime.launcher import die_with_parent
 from spotlight.actors.runtime.logs import log_as_json_lines
 from spotlight.actors.runtime.loop import ending_signals, run, until_told
 from spotlight.cli.lines import one_line
-from spotlight.cli.options import MirrorOption, StoreOption, VersionOption
+from spotlight.cli.options import (
+    MirrorOption,
+    RewardSecretOption,
+    StoreOption,
+    VersionOption,
+)
 from spotlight.errors import ActorDied, UserError
+from spotlight.permissions import Permissions
 from spotlight.process_start import NOTICE_SIGNALS, outlive_notices, standard_streams
 from spotlight.store.object_store import ObjectStore, open_store
+from spotlight.store.runs_folder import RunsFolder, locked
 from spotlight.transport import descriptors
 from spotlight.transport.addresses import known_address, require_known
 from spotlight.transport.listening import Listening, data_listening, listening
@@ -46,6 +54,19 @@ ParentOption = Annotated[
     int, typer.Option("--parent", help="End when this process ends.", hidden=True)
 ]
 
+
+PermissionsOption = Annotated[
+    str, typer.Option("--permissions", help="What jobs may do here, as JSON.", hidden=True)
+]
+AllowCodeOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-code",
+        metavar="PACKAGE",
+        help="Let jobs name classes of this package as rewards, losses and trackers; may be given"
+        " repeatedly. Without it no job runs code of its own.",
+    ),
+]
 
 DataListenOption = Annotated[
     str,
@@ -103,14 +124,21 @@ def _coordinator(
     data_listen: DataListenOption = "",
     data_tls: DataTlsOption = False,
     runs: Annotated[Path, typer.Option(help="Folder for run folders.")] = Path("runs"),
+    allow_code: AllowCodeOption = None,
     mirror: MirrorOption = "",
     address_file: Annotated[
         Path | None, typer.Option(help="Write the control address here once reachable.")
     ] = None,
+    run_folder: Annotated[
+        Path | None,
+        typer.Option(help="A run folder outside of --runs that jobs may name.", hidden=True),
+    ] = None,
+    permissions: PermissionsOption = "",
     parent: ParentOption = 0,
     version: VersionOption = False,
 ) -> None:
     place = listening("--listen", listen, advertise, takes_port=True)
+    allowed = _permissions(permissions, allow_code or ())
     data = data_listening(data_listen, place)
     if advertise:
         require_known("--advertise", place.advertised_host)
@@ -120,7 +148,19 @@ def _coordinator(
         die_with_parent(parent)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     port = _data_port(data, tls=data_tls)
-    run(_serve_coordinator(place, data, port, runs, copies, address_file))
+    with locked(runs):
+        folder = RunsFolder(runs, run_folder)
+        run(_serve_coordinator(place, data, port, folder, copies, address_file, allowed))
+
+
+def _permissions(
+    given: str, code: Sequence[str], secrets: Sequence[str] = (), *, link_local: bool = False
+) -> Permissions:
+    """What the command line allows; `given` by a process that starts daemons for a job of its
+    own."""
+    if given:
+        return msgspec.json.decode(given, type=Permissions)
+    return Permissions.parse(code, secrets, link_local=link_local)
 
 
 def _make_folder(option: str, folder: Path) -> None:
@@ -137,9 +177,10 @@ async def _serve_coordinator(
     place: Listening,
     data: Listening,
     port: DataPort,
-    runs: Path,
+    runs: RunsFolder,
     copies: ObjectStore | None,
     address_file: Path | None,
+    permissions: Permissions,
 ) -> None:
     from spotlight import failpoints
     from spotlight.actors.coordinator.coordinator import MAILBOX, Coordinator
@@ -165,7 +206,14 @@ async def _serve_coordinator(
         await _start(port, data)
         garbage.tune()
         await system.spawn(
-            lambda: Coordinator(runs, rng, open_artifacts, timings=timings, mirror=mirror),
+            lambda: Coordinator(
+                runs,
+                rng,
+                open_artifacts,
+                timings=timings,
+                mirror=mirror,
+                permissions=permissions,
+            ),
             "coordinator",
             linked=True,
             mailbox=MAILBOX,
@@ -252,6 +300,16 @@ def _node(
             "--data-ucx", help="Offer weights by UCX as well, on a network that only you can reach."
         ),
     ] = False,
+    allow_code: AllowCodeOption = None,
+    reward_secret: RewardSecretOption = None,
+    allow_link_local: Annotated[
+        bool,
+        typer.Option(
+            "--allow-link-local",
+            help="Let jobs name reward servers with a link-local address (169.254.0.0/16), where"
+            " clouds have services that trust this machine.",
+        ),
+    ] = False,
     logs: Annotated[
         Path | None,
         typer.Option(help="Folder for the workers' logs, if not one below ~/.local/state."),
@@ -262,9 +320,13 @@ def _node(
     template: Annotated[
         str, typer.Option(help="Fork workers from this template.", hidden=True)
     ] = "",
+    permissions: PermissionsOption = "",
     parent: ParentOption = 0,
     version: VersionOption = False,
 ) -> None:
+    allowed = _permissions(
+        permissions, allow_code or (), reward_secret or (), link_local=allow_link_local
+    )
     if pool not in ("reserved", "spot"):
         raise UserError(f"--pool: must be `reserved` or `spot`, not `{pool}`")
     place = listening("--host", host, advertise, takes_port=False)
@@ -306,6 +368,7 @@ def _node(
         logs,
         os.getpid(),
         place.advertised_host,
+        allowed,
     )
     try:
         run(

@@ -17,6 +17,7 @@ from spotlight.cli.plan import plan_lines
 from spotlight.errors import RunFolderError, UserError
 from spotlight.files import path_problem
 from spotlight.jobs import JobSpec, load_job
+from spotlight.permissions import Permissions
 from spotlight.preflight.checks import check, check_store
 from spotlight.process_start import NOTICE_SIGNALS
 from spotlight.report.metrics import read_run, summarise
@@ -52,7 +53,7 @@ def run_locally(
         job = load_job(job_path, changes)
         folder = new_run_folder(job, run_folder)
         check_new_folder(folder)
-    files = check(job, run_folder=folder)
+    files = check(job, run_folder=folder, permissions=places.permissions)
     check_store(job, files, places.store)
     plan = plan_lines(job, files, folder)
     make_log_folder(folder / "logs")
@@ -60,11 +61,13 @@ def run_locally(
     return run(_run(job, folder, places, resume is not None, console))
 
 
-def local_places(store: Path | None, mirror: str) -> LocalPlaces:
-    """What `--store` and `--mirror` say; raises `UserError` that names the option."""
+def local_places(store: Path | None, mirror: str, secrets: Sequence[str]) -> LocalPlaces:
+    """What `--store`, `--mirror` and `--reward-secret` say; raises `UserError` that names the
+    option."""
     if mirror:
         open_store("--mirror", mirror)
-    return LocalPlaces(usable_base("--store", store), mirror)
+    permissions = Permissions.parse((), secrets)
+    return LocalPlaces(usable_base("--store", store), mirror, permissions=permissions)
 
 
 def new_run_folder(job: JobSpec, wanted: Path | None) -> Path:

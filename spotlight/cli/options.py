@@ -18,6 +18,15 @@ StoreOption = Annotated[
         " (/dev/shm).",
     ),
 ]
+RewardSecretOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--reward-secret",
+        metavar="NAME=FILE@HOST",
+        help="Let jobs name this file's content as authorization for reward servers on that HOST or"
+        " HOST:PORT, and nowhere else; may be given repeatedly.",
+    ),
+]
 MirrorOption = Annotated[
     str,
     typer.Option(

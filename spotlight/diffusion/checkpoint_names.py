@@ -8,7 +8,7 @@ from pathlib import Path
 
 from spotlight.assets import resolve_checkpoint
 from spotlight.diffusion import hub
-from spotlight.jobs.hub_names import HubName
+from spotlight.jobs.hub_names import HubFile, HubName
 
 
 def find_checkpoint(name: str) -> Path:
@@ -26,6 +26,14 @@ def find_description(name: str) -> Path:
     """
     on_hub = HubName.parse(name)
     return hub.described(on_hub) if on_hub is not None else resolve_checkpoint(name)
+
+
+def files_on_hub(name: str) -> tuple[HubFile, ...]:
+    """The files of a checkpoint of the hub with their checksums, as far as these can be known here;
+    of another checkpoint none. Raises `MissingDependency`.
+    """
+    on_hub = HubName.parse(name)
+    return hub.files_of(on_hub) if on_hub is not None and on_hub.is_pinned else ()
 
 
 def pinned(name: str) -> str:

@@ -27,10 +27,15 @@ from spotlight.diffusion.hub_cache import (
     WEIGHTS,
     CheckpointFolder,
     is_wanted,
+    shareable,
 )
 from spotlight.errors import CheckpointError, HubUnreachable, MissingDependency
 from spotlight.files import cache_folder
-from spotlight.jobs.hub_names import HubName
+from spotlight.jobs.hub_names import HubFile, HubName
+from spotlight.text import plain
+
+_ASK_LIMIT_S = 10.0
+"""For the checksums: a run can do without."""
 
 
 def downloaded(name: HubName) -> Path:
@@ -56,6 +61,38 @@ def cached(name: HubName) -> Path | None:
         if _is_whole(folder):
             return folder
     return None
+
+
+def files_of(name: HubName) -> tuple[HubFile, ...]:
+    """The files of a checkpoint, named by its commit, with their checksums: as this machine's cache
+    has them from the hub, or as the hub says now. Empty where neither can say it. Raises
+    `MissingDependency`.
+    """
+    whole = cached(name)
+    known = shareable(whole) if whole is not None else None
+    if known is not None:
+        return tuple(known)
+    if is_offline():
+        return ()
+    with suppress(CheckpointError), _errors_of(name):
+        from huggingface_hub import HfApi
+
+        info = HfApi().model_info(
+            name.repository, revision=name.revision, files_metadata=True, timeout=_ASK_LIMIT_S
+        )
+        found = [
+            {"path": file.rfilename, "nbytes": file.size, "blob": _checksum(file)}
+            for file in info.siblings or ()
+            if is_wanted(file.rfilename)
+        ]
+        with suppress(msgspec.ValidationError):  # it is no checkpoint that nodes could share
+            return msgspec.convert(found, tuple[HubFile, ...])
+    return ()
+
+
+def _checksum(file: Any) -> str:
+    """A large file's is that of its bytes, a small one's that of git."""
+    return str(file.blob_id if file.lfs is None else file.lfs.sha256)
 
 
 def folder_of(name: HubName) -> CheckpointFolder:
@@ -225,7 +262,7 @@ def _errors_of(name: HubName) -> Iterator[None]:
     except any_error as error:
         if is_offline():
             raise _forbidden(name) from error
-        reason = str(error).partition("\n")[0]
+        reason = plain(str(error).partition("\n")[0])
         raise HubUnreachable(
             f"model.checkpoint: `{name}` is not whole in the hub's cache of this machine, and it"
             f" could not be downloaded ({type(error).__name__}: {reason}); see to the connection"

@@ -11,19 +11,17 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
 
 from spotlight.errors import CheckpointError
-from spotlight.jobs.hub_names import HubName
+from spotlight.jobs.hub_names import GIT_DIGITS, HubFile, HubName
 
 INDEX = "model_index.json"
 _PARTS = ("transformer", "scheduler", "vae", "text_encoder*", "tokenizer*")
@@ -31,23 +29,6 @@ SMALL = (INDEX, *(f"{part}/*.{end}" for part in _PARTS for end in ("json", "txt"
 WEIGHTS = tuple(f"{part}/*.safetensors" for part in _PARTS)
 NOT = ("*.fp16.*", "*.fp16-*", "*.bf16.*", "*.bf16-*")
 """Copies of the weights in another precision."""
-
-_SHA256, _GIT = 64, 40
-"""Digits of the checksum of a large file, and of a small one, which is git's of a blob."""
-_BLOB = re.compile(f"[0-9a-f]{{{_SHA256}}}|[0-9a-f]{{{_GIT}}}")
-_WORD = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}"
-_PATH = rf"^{_WORD}(/{_WORD}){{0,3}}\Z"
-"""Of a file in a checkpoint: it can name nothing outside."""
-
-
-class HubFile(msgspec.Struct, frozen=True):
-    """A file of a checkpoint."""
-
-    path: Annotated[str, msgspec.Meta(max_length=400, pattern=_PATH)]
-    """Below the checkpoint's folder."""
-    nbytes: Annotated[int, msgspec.Meta(ge=0, le=2**40)]
-    blob: Annotated[str, msgspec.Meta(pattern=rf"^({_BLOB.pattern})\Z")]
-    """Its checksum, by which the cache names it."""
 
 
 def is_wanted(path: str) -> bool:
@@ -142,7 +123,7 @@ class ArrivingFile:
         """Written so far."""
         self._folder = folder
         self._file = file
-        is_git = len(file.blob) == _GIT
+        is_git = len(file.blob) == GIT_DIGITS
         self._hash = hashlib.sha1() if is_git else hashlib.sha256()
         if is_git:
             self._hash.update(b"blob %d\0" % file.nbytes)

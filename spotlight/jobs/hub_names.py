@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+import msgspec
 
 HUB = "hf:"
 MAIN = "main"
@@ -46,3 +48,21 @@ class HubName(NamedTuple):
         page = _PAGE.search(path)
         words = (page[1] if page else path).split("/")
         return cls.parse(HUB + "/".join(words[:2] if page else words[-2:]))
+
+
+SHA256_DIGITS, GIT_DIGITS = 64, 40
+"""Of the checksum of a large file, and of a small one, which is git's of a blob."""
+_BLOB = f"[0-9a-f]{{{SHA256_DIGITS}}}|[0-9a-f]{{{GIT_DIGITS}}}"
+_PART = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}"
+_PATH = rf"^{_PART}(/{_PART}){{0,3}}\Z"
+"""Of a file in a checkpoint: it can name nothing outside."""
+
+
+class HubFile(msgspec.Struct, frozen=True):
+    """A file of a checkpoint of the hub."""
+
+    path: Annotated[str, msgspec.Meta(max_length=400, pattern=_PATH)]
+    """Below the checkpoint's folder."""
+    nbytes: Annotated[int, msgspec.Meta(ge=0, le=2**40)]
+    blob: Annotated[str, msgspec.Meta(pattern=rf"^({_BLOB})\Z")]
+    """Its checksum, by which the cache names it."""

@@ -135,16 +135,16 @@ def _resolve_paths(job: JobSpec, base: Path) -> JobSpec:
         return path
 
     def with_files(field: str, rewards: Sequence[RewardSpec]) -> tuple[RewardSpec, ...]:
-        return tuple(
-            with_file(f"{field}[{index}].http", reward) for index, reward in enumerate(rewards)
-        )
+        return tuple(with_file(f"{field}[{index}]", reward) for index, reward in enumerate(rewards))
 
     def with_file(field: str, reward: RewardSpec) -> RewardSpec:
-        if reward.http is None or reward.http.authorization_file is None:
+        endpoint = reward.http or reward.judge
+        if endpoint is None or endpoint.authorization_file is None:
             return reward
-        file = absolute(f"{field}.authorization_file", reward.http.authorization_file)
-        http = msgspec.structs.replace(reward.http, authorization_file=file)
-        return msgspec.structs.replace(reward, http=http)
+        field = f"{field}.{reward.kind}"
+        file = absolute(f"{field}.authorization_file", endpoint.authorization_file)
+        endpoint = msgspec.structs.replace(endpoint, authorization_file=file)
+        return msgspec.structs.replace(reward, **{reward.kind: endpoint})
 
     return msgspec.structs.replace(
         job,

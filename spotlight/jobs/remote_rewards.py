@@ -19,6 +19,8 @@ from spotlight.jobs.fields import (
 
 LONGEST_URL = 2000
 """Characters."""
+_URL = re.compile(r"(https?)://(\[[0-9A-Za-z:.%]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?([/?][^\s#]*)?")
+_PORTS = {"http": 80, "https": 443}
 LONGEST_RUBRIC = 20_000
 """Characters."""
 
@@ -39,16 +41,24 @@ class EndpointSpec(Section, frozen=True, kw_only=True):
     """Time limit of one try, from connecting to the last byte of the answer. [seconds]"""
     concurrency: int = 4
     """How many requests of one worker may be open at the same time. [requests]"""
+    secret: str | None = None
+    """The name of a secret which the operator of every node that scores has named for this server
+    (`--reward-secret`): it is the value of the `Authorization` header."""
     authorization_file: str | None = None
-    """A file that holds the value of the `Authorization` header, such as `Bearer TOKEN`; it is read
-    on every machine that scores."""
+    """A file that holds that value, such as `Bearer TOKEN`, for a job that `spotlight run` runs.
+    Other nodes read only files that their operators named."""
     authorization_variable: str | None = None
-    """An environment variable that holds it instead."""
+    """An environment variable that holds it instead, for a job that `spotlight run` runs."""
 
     def __post_init__(self) -> None:
+        authority = re.split(r"[/?#\\]", self.url.partition("//")[2])[0]
         require(
-            re.fullmatch(r"https?://[^\s/?#]+[^\s#]*", self.url) is not None
-            and len(self.url) <= LONGEST_URL,
+            "@" not in authority,
+            "url",
+            "must not hold a user's name or a password; name a `secret` of the nodes instead",
+        )
+        require(
+            _URL.fullmatch(self.url) is not None and len(self.url) <= LONGEST_URL,
             "url",
             "must begin with `http://` or `https://` and name a host",
         )
@@ -57,13 +67,28 @@ class EndpointSpec(Section, frozen=True, kw_only=True):
         require(0 < self.timeout_s <= 86_400, "timeout_s", "must be positive, and at most a day")
         require_at_most(self, MOST_REPEATS, "attempts")
         require_at_most(self, MOST_IN_BATCH, "concurrency")
+        sources = (self.secret, self.authorization_file, self.authorization_variable)
         require(
-            self.authorization_file is None or self.authorization_variable is None,
+            sum(source is not None for source in sources) <= 1,
             "authorization_file",
-            "name either a file or a variable (`authorization_variable`)",
+            "name one of a secret (`secret`), a file, and a variable (`authorization_variable`)",
+        )
+        require(
+            self.secret is None
+            or re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", self.secret) is not None,
+            "secret",
+            "use letters, digits, `.`, `_` and `-` only, 100 characters at most",
         )
         if self.authorization_file is not None:
             require_path("authorization_file", self.authorization_file)
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Host and port of the server, in small letters."""
+        found = _URL.fullmatch(self.url)
+        assert found is not None
+        scheme, host, port, _ = found.groups()
+        return host.lower(), int(port or _PORTS[scheme])
 
 
 class HttpSpec(EndpointSpec, frozen=True, kw_only=True):

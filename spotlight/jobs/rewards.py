@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from importlib.metadata import entry_points
 from typing import Any, Literal
 
 import msgspec
@@ -24,6 +25,8 @@ from spotlight.jobs.fields import (
 from spotlight.jobs.remote_rewards import HttpSpec, JudgeSpec
 
 RewardKind = Literal["ocr", "compositional", "http", "judge", "python"]
+GROUP = "spotlight.rewards"
+"""Entry points by which a package offers scorers."""
 
 
 class RewardSpec(Section, frozen=True, kw_only=True):
@@ -52,7 +55,8 @@ class RewardSpec(Section, frozen=True, kw_only=True):
     """The model of `kind: judge`."""
     python: str = ""
     """The class of `kind: python`: `package.module:Class`, or the name of an entry point of the
-    group `spotlight.rewards`. It must be importable on every machine that scores."""
+    group `spotlight.rewards`. It must be importable on every machine that scores, and its package
+    must be allowed there (`--allow-code`)."""
     options: Mapping[str, Any] = {}
     """Keyword arguments of that class."""
 
@@ -125,6 +129,15 @@ class RewardSpec(Section, frozen=True, kw_only=True):
         if not math.isfinite(value):
             return f"{value} is not a valid reward"
         return f"{value:g} is outside the range [{low:g}, {high:g}] of `{self.name}`"
+
+
+def scorer_target(name: str) -> str | None:
+    """`module:Class` of a scorer of the user's own by the name that a job gives it; None when there
+    is none."""
+    if ":" in name:
+        return name
+    found = {f"{entry.module}:{entry.attr}" for entry in entry_points(group=GROUP, name=name)}
+    return found.pop() if len(found) == 1 else None
 
 
 class ScoringSpec(Section, frozen=True, kw_only=True):

@@ -16,8 +16,8 @@ class TrackerSpec(Section, frozen=True, kw_only=True):
 
     kind: str
     """`tensorboard` writes into the run folder; `wandb` logs to Weights & Biases, `trackio` to
-    trackio; a class of your own is `package.module:Class`, and must be importable where the
-    coordinator runs."""
+    trackio; a class of your own is `package.module:Class`, must be importable where the coordinator
+    runs, and its package must be allowed there (`--allow-code`)."""
     project: str = "spotlight"
     """The project of the run in `wandb` and `trackio`."""
 

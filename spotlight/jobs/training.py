@@ -23,7 +23,7 @@ class TrainingSpec(Section, frozen=True, kw_only=True):
     loss: str = "diffusion_nft"
     """The update rule: `diffusion_nft` or `awm`; `flow_grpo` or `grpo_guard`, which need a sampler
     that adds noise; the name of an entry point of the group `spotlight.losses`; or
-    `module:Class`."""
+    `module:Class`, whose package the operator of coordinator and nodes allowed (`--allow-code`)."""
     ranks: int = 1
     """Trainer ranks, each a worker of the reserved pool; they share every batch. [workers]"""
     sharded: bool = False

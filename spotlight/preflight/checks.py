@@ -27,7 +27,8 @@ from spotlight.errors import JobError, MissingDependency, RunFolderError, UserEr
 from spotlight.files import Lines
 from spotlight.jobs import JobSpec, RewardSpec, SamplerSpec, WorkSpec
 from spotlight.jobs.losses import loss_target
-from spotlight.own_classes import OwnClassError, require_class
+from spotlight.own_classes import require_class
+from spotlight.permissions import Permissions
 from spotlight.preflight.checkpoint_facts import CheckpointInfo, inspect_checkpoint
 from spotlight.preflight.memory import least_store, saved_bytes
 from spotlight.rewards.authorization import read_authorization
@@ -91,12 +92,19 @@ def read_job_files(job: JobSpec) -> JobFiles:
     )
 
 
-def check(job: JobSpec, *, run_folder: Path | None = None, local_workers: bool = True) -> JobFiles:
+def check(
+    job: JobSpec,
+    *,
+    run_folder: Path | None = None,
+    local_workers: bool = True,
+    permissions: Permissions = Permissions(),
+) -> JobFiles:
     """Raise what is wrong with a job on this machine; otherwise return what its files hold.
 
     `run_folder` is where the run will write (the working folder when absent); `local_workers` says
     that the workers are those of the job's `pools`, on this machine: they must be enough, and their
-    packages must be installed here.
+    packages must be installed here. There they may do what the job names, and what `permissions`
+    allow besides.
 
     Raises `CheckpointError`, `JobError`, `MissingDependency` or `RunFolderError`.
     """
@@ -107,7 +115,7 @@ def check(job: JobSpec, *, run_folder: Path | None = None, local_workers: bool =
     check_trackers(job.trackers)
     if local_workers:
         _check_pools(job)
-        check_packages(job, files.checkpoint)
+        check_packages(job, files.checkpoint, permissions)
     _check_disk(job, files, run_folder or Path.cwd())
     return files
 
@@ -307,7 +315,9 @@ def _check_pools(job: JobSpec) -> None:
         )
 
 
-def check_packages(job: JobSpec, checkpoint: CheckpointInfo) -> None:
+def check_packages(
+    job: JobSpec, checkpoint: CheckpointInfo, permissions: Permissions = Permissions()
+) -> None:
     """Raise `MissingDependency` unless workers of the job can run on this machine."""
     needed = list(WORKER_MODULES)
     if job.model.tuning == "lora":
@@ -315,24 +325,16 @@ def check_packages(job: JobSpec, checkpoint: CheckpointInfo) -> None:
     if checkpoint.needs_transformers:
         needed.append("transformers")
     require_packages(needed, "worker", "workers on this machine need")
-    _check_loss(str(loss_target(job.training.loss)))
+    require_class("training.loss", str(loss_target(job.training.loss)), {"terms": 3, "evaluate": 2})
     for field, rewards in (
         ("rewards", job.rewards),
         ("validation.rewards", job.validation.rewards),
     ):
         for index, reward in enumerate(rewards):
-            _check_scorer(f"{field}[{index}]", reward)
+            _check_scorer(f"{field}[{index}]", reward, Permissions.of(job).plus(permissions))
 
 
-def _check_loss(target: str) -> None:
-    field = "training.loss"
-    try:
-        require_class(field, target, {"terms": 3, "evaluate": 2})
-    except OwnClassError as error:
-        raise JobError(field, str(error)) from error
-
-
-def _check_scorer(field: str, reward: RewardSpec) -> None:
+def _check_scorer(field: str, reward: RewardSpec, permissions: Permissions) -> None:
     needed = SCORER_MODULES.get(reward.kind, ())
     require_packages(needed, "rewards", f"`{field}.kind: {reward.kind}` needs")
     if reward.kind == "python":
@@ -343,7 +345,9 @@ def _check_scorer(field: str, reward: RewardSpec) -> None:
     endpoint = reward.http or reward.judge
     if endpoint is not None:
         try:
-            read_authorization(endpoint.authorization_file, endpoint.authorization_variable)
+            secret = permissions.secret_of(endpoint)
+            if secret is not None:
+                read_authorization(secret.file, secret.variable)
         except UserError as error:
             raise JobError(f"{field}.{reward.kind}", str(error)) from error
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from spotlight.errors import ScoringError
 from spotlight.jobs import RewardSpec
+from spotlight.permissions import Permissions
 from spotlight.types import Prompt
 
 __all__ = ["Prompt", "Scorer", "build_scorer"]
@@ -49,21 +50,22 @@ class FrameScorer:
         return sum(map(float, rewards)) / len(video)
 
 
-def build_scorer(spec: RewardSpec) -> Scorer:
-    """The scorer of a reward, for images and for the frames of videos.
+def build_scorer(spec: RewardSpec, permissions: Permissions = Permissions()) -> Scorer:
+    """The scorer of a reward, for images and for the frames of videos. `permissions`: what it may
+    do on this machine; by default no code of the user's own runs, and no secret is sent.
 
     Raises `MissingDependency` when its packages are not installed, and `JobError` when what the job
     names for it is missing or not as it should be.
     """
-    return FrameScorer(_build(spec))
+    return FrameScorer(_build(spec, permissions))
 
 
-def _build(spec: RewardSpec) -> Scorer:
+def _build(spec: RewardSpec, permissions: Permissions) -> Scorer:
     # Imported here so that a worker needs no packages of scorers that it does not use.
     if spec.kind == "python":
         from spotlight.rewards.plugins import load_scorer
 
-        return load_scorer(spec)
+        return load_scorer(spec, permissions)
     if spec.kind == "compositional":
         from spotlight.rewards.compositional import CompositionalScorer
         from spotlight.rewards.shapes import ShapeDetector
@@ -72,7 +74,7 @@ def _build(spec: RewardSpec) -> Scorer:
     if spec.http is not None or spec.judge is not None:
         from spotlight.rewards.remote import build_remote_scorer
 
-        return build_remote_scorer(spec)
+        return build_remote_scorer(spec, permissions)
     from spotlight.rewards.ocr import OcrScorer
     from spotlight.rewards.reading import RapidReader
 

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Sequence
+import socket
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from spotlight.errors import MissingDependency, ScoringError, how_to_install
+from spotlight.permissions import is_link_local
+from spotlight.text import error_text, plain
 
 try:
     import httpx2
@@ -25,6 +29,8 @@ LONGEST_WAIT_S = 15.0
 """Seconds; a server that asks for more patience gets no more."""
 LARGEST_ANSWER = 16 * 1024 * 1024
 """Bytes. An answer is some numbers and reasons."""
+_LONGEST_ANSWER_TOLD = 300
+"""Characters of an answer that is none."""
 
 _MAY_PASS = frozenset({408, 425, 429, *range(500, 600)})
 """Status codes that another try may not see."""
@@ -43,6 +49,8 @@ class Endpoint:
     """For one try, from connecting to the last byte of the answer. [seconds]"""
     concurrency: int = 4
     """Requests at a time. [requests]"""
+    link_local: bool = False
+    """Whether the server may have a link-local address."""
     first_wait_s: float = 0.5
     """Before the second try; each wait is twice as long as the one before. [seconds]"""
 
@@ -107,9 +115,9 @@ class Poster:
             except TimeoutError:
                 failure = _MayPass(f"no answer within {endpoint.timeout_s:g} s")
             except httpx2.TransportError as error:
-                failure = _MayPass(f"{type(error).__name__}: {error}".rstrip(": "))
+                failure = _MayPass(error_text(error))
             except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-                raise ScoringError(f"{endpoint.url}: {type(error).__name__}: {error}") from error
+                raise ScoringError(f"{endpoint.url}: {error_text(error)}") from error
             except _MayPass as error:
                 failure = error
             if attempt < endpoint.attempts:
@@ -120,7 +128,12 @@ class Poster:
         )
 
     async def _try(self, client: httpx2.AsyncClient, body: bytes) -> bytes:
-        async with client.stream("POST", self._endpoint.url, content=body) as response:
+        watch = {} if self._endpoint.link_local else {"trace": _refuse_link_local}
+        if watch and self._transport is None:
+            await _require_elsewhere(self._endpoint.url)
+        async with client.stream(
+            "POST", self._endpoint.url, content=body, extensions=watch
+        ) as response:
             answer = bytearray()
             async for part in response.aiter_bytes():
                 answer += part
@@ -138,8 +151,43 @@ class Poster:
 
 def _told(answer: bytearray) -> str:
     """The beginning of what the server says, in one line."""
-    text = " ".join(answer[:2000].decode("utf-8", "replace").split())
-    return f": {text[:300]}" if text else ""
+    text = plain(answer[:2000].decode("utf-8", "replace"), _LONGEST_ANSWER_TOLD)
+    return f": {text}" if text else ""
+
+
+async def _require_elsewhere(url: str) -> None:
+    """Raise `ScoringError` for a server at a link-local address, however it is written: such an
+    address is often that of a service that trusts whoever asks. A name that only a proxy knows is
+    the proxy's to look up."""
+    parts = httpx2.URL(url)
+    try:
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(parts.host, parts.port or 0, type=socket.SOCK_STREAM)
+    except OSError:
+        return
+    for *_, place in found:
+        _require_not_link_local(str(place[0]))
+
+
+async def _refuse_link_local(event: str, info: Mapping[str, Any]) -> None:
+    """The same of the connection that was made, before anything is sent: a name may mean another
+    address by now."""
+    if event == "connection.connect_tcp.complete":
+        stream = info["return_value"]
+        peer = stream.get_extra_info("server_addr")
+        try:
+            _require_not_link_local(str(peer[0]) if peer else "")
+        except ScoringError:
+            await stream.aclose()
+            raise
+
+
+def _require_not_link_local(address: str) -> None:
+    if is_link_local(address):
+        raise ScoringError(
+            f"url: its server has the link-local address {address}, to which nothing is sent unless"
+            " the node was started with --allow-link-local"
+        )
 
 
 def _asked_wait_s(retry_after: str) -> float:

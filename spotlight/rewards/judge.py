@@ -23,10 +23,13 @@ from spotlight.rewards.endpoint import Poster
 from spotlight.rewards.http_scorer import not_scored
 from spotlight.rewards.ocr import ocr_reward, target_text
 from spotlight.rewards.schema import ImageFormat, ImageToScore, image_to_score
+from spotlight.text import plain
 from spotlight.types import Prompt
 
 MOST_TOKENS = 256
 """Of an answer: a long sign, or a number after some words."""
+_LONGEST_QUOTE = 200
+"""Characters of an answer that is told."""
 
 
 class Question(Protocol):
@@ -160,12 +163,11 @@ def _content(body: bytes) -> str:
     try:
         choices = msgspec.json.decode(body, type=_Completion).choices
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ScoringError(f"the answer is not a chat completion: {error}") from error
+        raise ScoringError(f"the answer is not a chat completion: {plain(error)}") from error
     if not choices or choices[0].message.content is None:
         raise ScoringError(f"the model gave no answer: {_shortened(body.decode())}")
     return choices[0].message.content
 
 
 def _shortened(text: str) -> str:
-    plain = " ".join(text.split())
-    return plain if len(plain) <= 200 else f"{plain[:200]}..."
+    return plain(text, _LONGEST_QUOTE)

@@ -13,27 +13,30 @@ from typing import Any
 
 from spotlight.errors import JobError
 from spotlight.jobs import RewardSpec
-from spotlight.own_classes import OwnClassError, no_such_class, require_class
-
-GROUP = "spotlight.rewards"
+from spotlight.jobs.rewards import GROUP, scorer_target
+from spotlight.own_classes import no_such_class, require_class
+from spotlight.permissions import Permissions
+from spotlight.text import error_text
 
 _METHODS = {"score": 2}
 """What a scorer must have, and of how many arguments: `images` and `prompts`."""
 
 
-def load_scorer(spec: RewardSpec) -> Any:
+def load_scorer(spec: RewardSpec, permissions: Permissions) -> Any:
     """The scorer of a reward of `kind: python`.
 
-    Raises `JobError` when there is none by its name, it is not a class with a method `score` that
-    takes images and prompts, or it cannot be made with the reward's options.
+    Raises `JobError` when its code may not run here, there is none by its name, it is not a class
+    with a method `score` that takes images and prompts, or it cannot be made with the reward's
+    options.
     """
     target = _target(spec)
+    permissions.require_code(f"reward `{spec.name}`", target)
     module_name, _, class_name = target.partition(":")
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # whatever a foreign module raises, it cannot be imported
         raise _refusal(
-            spec, f"{module_name} cannot be imported here ({type(error).__name__}: {_line(error)})"
+            spec, f"{module_name} cannot be imported here ({error_text(error)})"
         ) from error
     found = getattr(module, class_name, None)
     if found is None:
@@ -46,7 +49,7 @@ def load_scorer(spec: RewardSpec) -> Any:
         raise _refusal(
             spec,
             f"{target} cannot be made with the options {sorted(spec.options)}"
-            f" ({type(error).__name__}: {_line(error)})",
+            f" ({error_text(error)})",
         ) from error
     try:
         inspect.signature(scorer.score).bind(None, None)
@@ -61,31 +64,20 @@ def check_plugin(spec: RewardSpec) -> None:
     """Raise `JobError` unless the class of a reward of `kind: python` is where the job says and can
     score, as far as can be told without running any of its code.
     """
-    try:
-        require_class(f"reward `{spec.name}`", _target(spec), _METHODS)
-    except OwnClassError as error:
-        raise _refusal(spec, str(error)) from error
+    require_class(f"reward `{spec.name}`", _target(spec), _METHODS)
 
 
 def _target(spec: RewardSpec) -> str:
     """`module:Class`, of an entry point too."""
-    if ":" in spec.python:
-        return spec.python
-    points = entry_points(group=GROUP)
-    if spec.python not in points.names:
-        known = ", ".join(f"`{name}`" for name in sorted(points.names)) or "none"
+    target = scorer_target(spec.python)
+    if target is None:
+        known = ", ".join(f"`{name}`" for name in sorted(entry_points(group=GROUP).names)) or "none"
         raise _refusal(
             spec,
             f"no installed package has an entry point `{spec.python}` in the group `{GROUP}`; there"
             f" is {known}; or write `package.module:Class`",
         )
-    point = points[spec.python]
-    return f"{point.module}:{point.attr}"
-
-
-def _line(error: Exception) -> str:
-    """What an error says, on one line."""
-    return " ".join(str(error).split()) or "no reason given"
+    return target
 
 
 def _refusal(spec: RewardSpec, problem: str) -> JobError:

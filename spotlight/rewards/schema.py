@@ -32,6 +32,7 @@ import numpy as np
 from PIL import Image
 
 from spotlight.errors import ScoringError
+from spotlight.text import plain
 
 VERSION = 1
 """Of the schema."""
@@ -191,7 +192,7 @@ def read_rewards(
             )
         answered = _decode(body, ScoreAnswer).rewards
     except ValueError as error:
-        raise ScoringError(f"the answer cannot be read: {error}") from error
+        raise ScoringError(f"the answer cannot be read: {plain(error)}") from error
     if sorted(score.id for score in answered) != sorted(ids):
         raise ScoringError(
             f"the answer has {len(answered)} rewards for {len(ids)} images, or others than those"
@@ -211,7 +212,7 @@ def read_rewards(
 def _problem(reward: float | None, reason: str, limits: tuple[float, float] | None) -> str:
     """Why this is no reward; empty if it is one."""
     if reward is None:
-        return reason or "the server gave no reward, and no reason"
+        return plain(reason) or "the server gave no reward, and no reason"
     if not math.isfinite(reward):
         return f"the reward is {reward}, not a finite number"
     if limits is not None and not limits[0] <= reward <= limits[1]:

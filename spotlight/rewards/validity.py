@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from spotlight.errors import ScoringError
 from spotlight.jobs import RewardSpec
+from spotlight.text import LONGEST_ERROR, error_text, plain
 from spotlight.types import Prompt
 
 
@@ -29,16 +30,16 @@ def score_with(
     try:
         return _checked(scorer.score(images, prompts), spec, len(prompts))
     except ScoringError as error:
-        raise ScoringError(f"reward `{spec.name}`: {error}") from error
+        raise ScoringError(f"reward `{spec.name}`: {plain(error, LONGEST_ERROR)}") from error
     except Exception as error:  # foreign code: whatever it raises, these images have no reward
-        raise ScoringError(f"reward `{spec.name}`: {type(error).__name__}: {error}") from error
+        raise ScoringError(f"reward `{spec.name}`: {error_text(error)}") from error
 
 
 def _checked(answer: Any, spec: RewardSpec, images: int) -> tuple[float, ...]:
     try:
         rewards = tuple(float(each) for each in answer)
     except (TypeError, ValueError) as error:
-        raise ScoringError(f"the scorer gave no list of numbers ({error})") from error
+        raise ScoringError(f"the scorer gave no list of numbers ({plain(error)})") from error
     if len(rewards) != images:
         raise ScoringError(f"the scorer gave {len(rewards)} rewards for {images} images")
     problems = filter(None, map(spec.problem_with, rewards))

@@ -105,7 +105,8 @@ class _Service:
         """See the module's docstring."""
         from spotlight.transport.tensors.bundles import unpack
 
-        weights = await asyncio.to_thread(unpack, await request.body())
+        body = await _body(request, self.rollouts.largest_publication)
+        weights = await asyncio.to_thread(unpack, body)
         kind: Literal["full", "lora"] = (
             "lora" if request.query_params.get("kind") == "lora" else "full"
         )
@@ -153,12 +154,18 @@ class _Service:
             del self._groups[key]
 
 
-async def _read(request: Request) -> WantedGroup:
-    body = b""
+async def _body(request: Request, most: int) -> bytes:
+    """No more is held of a body than may be in it."""
+    body = bytearray()
     async for part in request.stream():
         body += part
-        if len(body) > _LARGEST:
-            raise JobError("body", f"is larger than {_LARGEST:,} bytes")
+        if len(body) > most:
+            raise JobError("body", f"is larger than {most:,} bytes")
+    return bytes(body)
+
+
+async def _read(request: Request) -> WantedGroup:
+    body = await _body(request, _LARGEST)
     try:
         if request.headers.get("content-type", JSON).startswith(MSGPACK):
             return msgspec.msgpack.decode(body, type=WantedGroup)

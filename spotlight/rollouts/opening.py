@@ -28,6 +28,7 @@ from spotlight.jobs import (
     work_from_data,
 )
 from spotlight.jobs.hub_names import HUB
+from spotlight.permissions import Permissions
 from spotlight.rollouts.publication import Publications
 from spotlight.store.memory_folder import MemoryFolder, usable_base
 from spotlight.timings import Timings
@@ -123,7 +124,8 @@ async def connected_locally(
     """The same to daemons of this machine, which end with it; see `Rollouts.local`."""
     from spotlight.running.local_cluster import LocalPlaces, local_cluster
 
-    pools, places = _one_node(workers), LocalPlaces(store=_store_base(store))
+    pools = _one_node(workers)
+    places = LocalPlaces(_store_base(store), permissions=Permissions.of(work))
     folder = MemoryFolder(Path(tempfile.gettempdir()))
     try:
         async with (

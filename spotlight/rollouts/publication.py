@@ -3,6 +3,7 @@ nodes."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Literal
 
@@ -15,6 +16,12 @@ if TYPE_CHECKING:
 
 Kind = Literal["full", "lora"]
 _PREFIX = "transformer."
+
+
+_WIDEST = 8
+"""Bytes of a number."""
+_HEADER_PER_TENSOR = 1024
+_LARGEST_METADATA = 1024 * 1024
 
 
 class Publications:
@@ -36,6 +43,12 @@ class Publications:
     def newest(self) -> int:
         """-1 before the first."""
         return max(self.offers, default=-1)
+
+    @property
+    def largest(self) -> int:
+        """Bytes that a safetensors file with all tensors has at most, whatever their types."""
+        values = sum(math.prod(shape) for shape in self.shapes.values())
+        return _WIDEST * values + _HEADER_PER_TENSOR * len(self.shapes) + _LARGEST_METADATA
 
     def require(self, version: int, kind: Kind, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The weights by the names that workers know; raises `WeightsRefused` if they, or their

@@ -210,6 +210,11 @@ class Rollouts:
         """Those that are published and kept."""
         return frozenset(self._publications.offers)
 
+    @property
+    def largest_publication(self) -> int:
+        """Bytes that a safetensors file with weights for `publish` has at most."""
+        return self._publications.largest
+
     # --- rollouts ---
 
     def rollout(self, requests: Iterable[RolloutRequest]) -> GroupStream:

@@ -15,11 +15,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from spotlight.actors.runtime.launcher import LocalLauncher, ProcessHandle
 from spotlight.errors import UserError
 from spotlight.jobs import PoolsSpec
+from spotlight.permissions import Permissions
 from spotlight.running.worker_template import worker_template
 from spotlight.store.memory_folder import remove_leftovers
+from spotlight.store.runs_folder import RunsFolder, locked
 
 _START_LIMIT_S = 60.0
 _STOP_LIMIT_S = 1.0
@@ -36,6 +40,10 @@ class LocalPlaces:
     """The folder in which nodes make their stores; None for shared memory."""
     mirror: str = ""
     """The URL of object storage that the run is copied to; empty for none."""
+    run_folder: Path | None = None
+    """That of the job, if there is one."""
+    permissions: Permissions = Permissions()
+    """What the job or session may do, besides what it names itself."""
 
 
 @dataclass
@@ -105,12 +113,16 @@ async def _daemons(
     if places.store is not None:
         of_nodes = [*of_nodes, "--store", str(places.store)]
     address_file = logs / "coordinator.address"
-    address_file.unlink(missing_ok=True)
-    (logs / ".running").unlink(missing_ok=True)
+    with locked(logs):
+        address_file.unlink(missing_ok=True)
+        RunsFolder(logs).end()  # whoever starts the cluster says what it goes on with
     keepers: list[asyncio.Task[None]] = []
     try:
         mirror = ["--mirror", places.mirror] if places.mirror else []
-        arguments = [*mirror, "--runs", str(logs), "--address-file", str(address_file), "--listen"]
+        allowed = ["--permissions", msgspec.json.encode(places.permissions).decode()]
+        run = ["--run-folder", str(places.run_folder)] if places.run_folder is not None else []
+        arguments = [*mirror, *allowed, *run, "--runs", str(logs)]
+        arguments += ["--address-file", str(address_file), "--listen"]
         first = await cluster.start("coordinator", "coordinator", [*arguments, _ANY_PORT])
         cluster.address = await _read_address(address_file, first.process, logs)
         first.arguments = [*arguments, cluster.address.removeprefix("tcp://")]
@@ -119,7 +131,8 @@ async def _daemons(
             for index in range(spec.nodes):
                 name = f"{pool}-{index}"
                 arguments = ["--coordinator", cluster.address, "--name", name, "--pool", pool]
-                arguments += ["--workers", str(spec.workers), "--logs", str(logs), *of_nodes]
+                arguments += ["--workers", str(spec.workers), "--logs", str(logs)]
+                arguments += [*of_nodes, *allowed]
                 daemon = await cluster.start(name, "node", arguments)
                 keepers.append(asyncio.create_task(cluster.keep(daemon)))
         yield cluster

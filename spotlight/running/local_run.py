@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 from spotlight.actors.protocol import JobStatus
 from spotlight.errors import ActorError, RunFolderError, UserError
 from spotlight.jobs import JobSpec
+from spotlight.permissions import Permissions
 from spotlight.running.client import CoordinatorClient, connect
 from spotlight.running.local_cluster import LocalCluster, LocalPlaces, local_cluster
 
@@ -80,6 +82,8 @@ async def run_local_job(
     `UserError` when the coordinator refuses the job, cannot be started, or is lost for good. When
     it is cancelled the job is cancelled, and can be resumed; in each case all daemons end.
     """
+    allowed = Permissions.of(job).plus(places.permissions)
+    places = replace(places, run_folder=folder, permissions=allowed)
     async with (
         local_cluster(job.pools, folder / "logs", places) as cluster,
         connect(cluster.address) as client,

@@ -105,6 +105,7 @@ class RunFolder:
                     "job file, or give another --run-folder"
                 )
             files.enter_context(_lock(path))
+            _rename_artifacts(path)
             _drop_torn_line(path / "events.jsonl")
             return cls(path, saved_job, files), saved_job
 
@@ -189,22 +190,27 @@ class RunFolder:
         with _explaining(path):
             return path.read_bytes() if path.exists() else None
 
-    def show_pictures(self, version: int, listing: list[dict[str, Any]]) -> None:
-        """Move a validation's pictures out of the artifacts, with their prompts and rewards.
+    def show_pictures(
+        self, version: int, listing: list[dict[str, Any]], left: Mapping[str, str] = {}
+    ) -> None:
+        """Move a validation's pictures out of the artifacts, where each is `left` under a key, with
+        their prompts and rewards.
 
         Only the first and the latest validation keep theirs.
         """
-        name = f"v{version:06d}"
-        uploaded, shown = self.path / "artifacts" / "validation" / name, self.path / "validation"
+        name, shown = f"v{version:06d}", self.path / "validation"
+        artifacts = artifacts_of(self.path).resolve()
         with _explaining(self.path):
             shown.mkdir(exist_ok=True)
             others = sorted(e for e in shown.iterdir() if e.is_dir() and e.name != name)
             for old in others[1:]:
                 shutil.rmtree(old, ignore_errors=True)
-            links = any(folder.is_symlink() for folder in (uploaded.parent, uploaded))
-            if uploaded.is_dir() and not links:
+            found = {file: artifacts / key for file, key in left.items() if _is_in(artifacts, key)}
+            if found and (shown / name / "prompts.json").exists():  # of an earlier validation
                 shutil.rmtree(shown / name, ignore_errors=True)
-                uploaded.replace(shown / name)
+            for file, picture in found.items():
+                (shown / name).mkdir(exist_ok=True)
+                picture.replace(shown / name / file)
             if (shown / name).is_dir():  # perhaps since before a kill
                 replace_file(shown / name / "prompts.json", json.dumps(listing).encode())
 
@@ -248,6 +254,11 @@ class RunFolder:
     def close(self) -> None:
         """Release the folder."""
         self._files.close()
+
+
+def artifacts_of(run: Path) -> Path:
+    """Where workers leave things for a run. No module can be imported from a folder so called."""
+    return run / "artifacts.d"
 
 
 def checkpoint_path(completed: int) -> str:
@@ -358,6 +369,12 @@ def _require_as_new(path: Path, journal: Journal) -> None:
             )
 
 
+def _is_in(folder: Path, key: str) -> bool:
+    """Whether a file is there, and no link on the way to it leads elsewhere."""
+    path = folder / key
+    return path.is_file() and path.resolve() == path
+
+
 def _fingerprint(job: JobSpec) -> str:
     """Of all but by how many ranks it is trained, whether they share out the state, and in which
     memory: a folder's config.yaml may say that anew before it is resumed."""
@@ -392,6 +409,13 @@ def _require_files(path: Path) -> None:
             problem = irregularity(os.lstat(path / name).st_mode)
             if problem is not None:
                 raise RunFolderError(f"{path / name} {problem}; give another --run-folder")
+
+
+def _rename_artifacts(run: Path) -> None:
+    """Of a run of an earlier version, from whose folder modules could be imported."""
+    before, folder = run / "artifacts", artifacts_of(run)
+    if before.is_dir() and not before.is_symlink() and not folder.exists():
+        before.rename(folder)
 
 
 def _drop_torn_line(path: Path) -> None:

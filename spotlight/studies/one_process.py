@@ -22,6 +22,7 @@ from spotlight.diffusion.progress import Progress
 from spotlight.diffusion.samplers import SampleBatch, SamplerSettings, join_samples, resume
 from spotlight.errors import ScoringError
 from spotlight.jobs import JobSpec
+from spotlight.permissions import Permissions
 from spotlight.policies.advantages import mixed_advantages
 from spotlight.policies.exploration.planners import derived_seed
 from spotlight.policies.exploration.reward_scales import weighted_mean
@@ -51,7 +52,7 @@ class OneProcess:
 
     def __init__(self, job: JobSpec) -> None:
         self._job = job
-        self._scorers = [build_scorer(reward) for reward in job.rewards]
+        self._scorers = [build_scorer(reward, Permissions.of(job)) for reward in job.rewards]
         self._prompts = {
             prompt.text: prompt
             for name in (job.prompts.train, job.prompts.validation)

@@ -25,6 +25,7 @@ from spotlight.actors.runtime import ActorRef, ActorSystem
 from spotlight.actors.worker.worker_actors import start_actors
 from spotlight.actors.worker.worker_state import EXIT_CODE, WorkerContext
 from spotlight.errors import SpotlightError
+from spotlight.store.runs_folder import RunsFolder
 from spotlight.testing.actor_logs import ActorLogs
 from spotlight.testing.addresses import address_of, is_spared
 from spotlight.testing.fake_cloud import FakeCloud
@@ -142,7 +143,7 @@ class Cluster:
             system = await self._start_system(process)
             try:
                 await system.spawn(
-                    lambda: Coordinator(runs, rng, open_store),
+                    lambda: Coordinator(RunsFolder(runs), rng, open_store),
                     COORDINATOR,
                     linked=True,
                     mailbox=MAILBOX,

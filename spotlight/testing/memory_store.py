@@ -144,7 +144,7 @@ class SimulatedStore:
         self._endpoint = self._stores.opened(self)
         return self._endpoint
 
-    def writable_by(self, owner: str) -> StoreEndpoint:
+    def writable_by(self, owner: str, *folders: str) -> StoreEndpoint:
         """Where somebody may leave bundles, with a token of his own; the same until `revoke`."""
         if owner not in self._tokens:
             self._issued += 1

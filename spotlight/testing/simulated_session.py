@@ -28,6 +28,7 @@ class FakePublications:
         self._store = store
         self.offers: dict[int, WeightsOffer] = {}
         self.shapes: Mapping[str, tuple[int, ...]] = {}
+        self.largest = 1024 * 1024
 
     @property
     def newest(self) -> int:

@@ -16,6 +16,8 @@ from typing import Any
 
 from spotlight.errors import JobError, MissingDependency, how_to_install
 from spotlight.jobs import TrackerSpec
+from spotlight.own_classes import require_class
+from spotlight.text import error_text
 from spotlight.trackers.callback import Callback
 from spotlight.trackers.callback_thread import NamedCallback
 from spotlight.trackers.tracked_run import TrackedRun
@@ -28,17 +30,18 @@ _KNOWN = {
     "trackio": ("trackio", f"{_OWN}trackio_tracker:TrackioTracker"),
 }
 """Package and class of each kind that Spotlight knows."""
-_METHODS = ("on_iteration", "on_validation", "on_event")
+_METHODS = {"on_iteration": 2, "on_validation": 1, "on_event": 1}
+"""What a callback must have, and of how many arguments."""
 
 
 def check_trackers(trackers: Sequence[TrackerSpec]) -> None:
     """Raise `MissingDependency` for a package that is not installed here, and `JobError` for a
-    class of your own that cannot be imported or is no callback, and for Weights & Biases without a
-    key.
+    class of your own that is not there or is no callback, as far as can be told without running any
+    of its code, and for Weights & Biases without a key.
     """
     for index, tracker in enumerate(trackers):
         if tracker.kind not in _KNOWN:
-            _own_class(f"trackers[{index}].kind", tracker.kind)
+            require_class(f"trackers[{index}].kind", tracker.kind, _METHODS)
             continue
         package, _ = _KNOWN[tracker.kind]
         if find_spec(package) is None:
@@ -78,7 +81,7 @@ def _own_class(field: str, target: str) -> Callable[[TrackedRun], Callback]:
     except Exception as error:  # a module may raise anything while it is imported
         raise JobError(
             field,
-            f"`{target}` cannot be imported ({type(error).__name__}: {error}); install its package"
+            f"`{target}` cannot be imported ({error_text(error)}); install its package"
             " where the coordinator runs, or start that in the folder that holds it",
         ) from error
     missing = [method for method in _METHODS if not callable(getattr(found, method, None))]
@@ -94,9 +97,7 @@ def _own_class(field: str, target: str) -> Callable[[TrackedRun], Callback]:
 
 @contextmanager
 def _working_folder_importable() -> Iterator[None]:
-    """The coordinator that `spotlight run` starts finds modules of the working folder; so must the
-    command that checks the job.
-    """
+    """A coordinator finds modules of the folder that it was started in, as workers do."""
     here = str(Path.cwd())
     sys.path.append(here)
     try:

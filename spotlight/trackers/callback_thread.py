@@ -20,6 +20,7 @@ import structlog
 
 from spotlight.errors import StopJob
 from spotlight.run_events import CallbackTrouble
+from spotlight.text import error_text, plain
 from spotlight.trackers.callback import Callback, RunRecords, deliver
 
 log = structlog.get_logger(__name__)
@@ -141,9 +142,10 @@ class CallbackThread:
         try:
             call()
         except StopJob as wish:
-            log.info("callback_stops_job", callback=name, reason=str(wish))
+            reason = plain(wish)
+            log.info("callback_stops_job", callback=name, reason=reason)
             with suppress(RuntimeError):  # the loop is closed: the job is over
-                self._loop.call_soon_threadsafe(self._stop, name, str(wish))
+                self._loop.call_soon_threadsafe(self._stop, name, reason)
         except (Exception, SystemExit) as error:  # whatever is wrong with it, the run goes on
             self._count(name, error)
 
@@ -151,7 +153,7 @@ class CallbackThread:
         with self._changed:
             trouble = self._trouble[name]
             trouble.failures += 1
-            trouble.error = f"{type(error).__name__}: {error}"
+            trouble.error = error_text(error)
             failures = trouble.failures
         if failures & (failures - 1) == 0:  # the 1st, 2nd, 4th, 8th, ... time
             log.warning("callback_failed", callback=name, failures=failures, exc_info=error)

@@ -30,7 +30,7 @@ from spotlight.actors.protocol import (
 from spotlight.actors.runtime import Actor
 from spotlight.jobs import JobSpec
 from spotlight.policies.iteration import Schedule
-from spotlight.store.run_folder import RunFolder, checkpoint_path
+from spotlight.store.run_folder import RunFolder, artifacts_of, checkpoint_path
 from spotlight.transport.tensors import BundleStore
 from spotlight.types import BundleOffer, StoreEndpoint
 
@@ -74,7 +74,7 @@ class Depot:
         self.spec = spec
         self.cluster = cluster
         self.folder = folder
-        self.store = SlowStore(folder.path / "artifacts")
+        self.store = SlowStore(artifacts_of(folder.path))
         self.roster = Roster()
         self.used: list[int] = []
         self.checkpointed: list[int] = []

@@ -48,5 +48,5 @@ def brightness(images: np.ndarray) -> list[float]:
 def use_scorer(monkeypatch: pytest.MonkeyPatch) -> FakeScorer:
     """All members score with it from now on."""
     scorer = FakeScorer()
-    monkeypatch.setattr(torch_engine, "build_scorer", lambda spec: scorer)
+    monkeypatch.setattr(torch_engine, "build_scorer", lambda spec, permissions: scorer)
     return scorer

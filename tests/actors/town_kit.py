@@ -25,6 +25,7 @@ from spotlight.actors.protocol import (
 from spotlight.actors.runtime import ActorRef, ActorSystem, Message
 from spotlight.jobs import JobSpec
 from spotlight.store.run_folder import RunFolder
+from spotlight.store.runs_folder import RunsFolder
 from spotlight.transport.tensors import ArtifactStore, BundleStore
 
 
@@ -60,7 +61,7 @@ class Town:
         """A coordinator in that process."""
 
         def coordinator() -> Coordinator:
-            return Coordinator(self.runs, rng(), self._open_store, mirror=self.mirror)
+            return Coordinator(RunsFolder(self.runs), rng(), self._open_store, mirror=self.mirror)
 
         return await system.spawn(coordinator, "coordinator")
 

@@ -89,7 +89,7 @@ def test_the_clock_charges_training_by_rows_and_fills_it_with_previews(
 def test_a_run_is_made_once_unless_something_of_it_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spotlight.studies.one_process.build_scorer", lambda spec: Brightness())
+    monkeypatch.setattr("spotlight.studies.one_process.build_scorer", lambda *_: Brightness())
     scale = Scale(way_s=80, until_s=80, validate_s=80, validated=1)
     curve = run(("ocr", "base", 1), scale, tmp_path)
     assert [time_s for time_s, _ in curve] == [0.0, pytest.approx(99.6)]

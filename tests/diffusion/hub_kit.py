@@ -82,7 +82,9 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 return self._send(404, b"", {"X-Error-Code": "RevisionNotFound"}, with_body)
             if kind == "resolve":
                 return self._file("/".join(words[2:]), commit, with_body)
-            body: object = {"id": REPOSITORY, "modelId": REPOSITORY, "sha": commit, "siblings": []}
+            siblings = [self._sibling(name) for name in hub.files()]
+            model = {"id": REPOSITORY, "modelId": REPOSITORY, "sha": commit}
+            body: object = {**model, "siblings": siblings}
             if kind == "tree":
                 body = [self._entry(name) for name in hub.files()]
             data = json.dumps(body).encode()
@@ -91,6 +93,13 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
         def _entry(self, name: str) -> dict[str, object]:
             size, oid = len(hub.read(name)), hub.checksum(name)
             return {"type": "file", "path": name, "size": size, "oid": oid}
+
+        def _sibling(self, name: str) -> dict[str, object]:
+            size, oid = len(hub.read(name)), hub.checksum(name)
+            if name.endswith(".safetensors"):
+                lfs = {"sha256": oid, "size": size, "pointerSize": 134}
+                return {"rfilename": name, "size": size, "blobId": "0" * 40, "lfs": lfs}
+            return {"rfilename": name, "size": size, "blobId": oid}
 
         def _file(self, name: str, commit: str, with_body: bool) -> None:
             if name not in hub.files():

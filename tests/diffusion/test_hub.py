@@ -14,7 +14,8 @@ import pytest
 from huggingface_hub import constants, utils
 
 from spotlight.diffusion.checkpoints import load_model
-from spotlight.diffusion.hub import described, downloaded, pinned
+from spotlight.diffusion.hub import described, downloaded, files_of, pinned
+from spotlight.diffusion.hub_cache import shareable
 from spotlight.errors import CheckpointError, HubUnreachable, JobError
 from spotlight.jobs import ModelSpec, job_from_data, work_from_data
 from spotlight.jobs.hub_names import HubName
@@ -226,3 +227,18 @@ def test_a_copy_in_another_precision_does_not_make_a_cache_whole(cached: Path) -
     usual.rename(usual.with_name("diffusion_pytorch_model.fp16.safetensors"))
     with pytest.raises(CheckpointError, match="not whole"):
         downloaded(FIXED)
+
+
+def test_the_checksums_of_a_checkpoint_are_those_of_the_hub(
+    hub: Hub, repository: Path, tmp_path: Path
+) -> None:
+    theirs = fill_cache(repository, tmp_path / "theirs")
+    known = files_of(FIXED)
+    assert set(known) == set(shareable(theirs) or ())
+    assert not hub.sent, "no file was downloaded for it"
+    hub.status = 404
+    assert files_of(FIXED) == ()
+    hub.status = 0
+    downloaded(FIXED)
+    hub.status = 404
+    assert set(files_of(FIXED)) == set(known), "the cache has them from the hub"

@@ -16,6 +16,7 @@ import yaml
 
 from spotlight.assets.prompt_lines import parse_jsonl
 from spotlight.jobs import JobSpec, job_from_data, load_job
+from spotlight.permissions import Permissions
 from spotlight.preflight.checks import check
 from spotlight.rewards.base import Prompt, build_scorer
 from spotlight.rewards.plugins import GROUP
@@ -62,7 +63,7 @@ def test_the_class_of_the_page_is_that_of_the_example_and_takes_15_lines() -> No
 
 def test_the_class_of_the_page_scores_images_by_the_prompts_of_the_page(on_path: None) -> None:
     job = with_sections(blocks("own-reward.md", "yaml")[0])
-    scorer = build_scorer(job.rewards[0])
+    scorer = build_scorer(job.rewards[0], Permissions.of(job))
     images = np.zeros((3, 10, 10, 3), np.uint8)
     images[1, :2], images[2] = 255, 255
     assert scorer.score(images, [Prompt("a")] * 3) == pytest.approx([0.8, 1.0, 0.2])

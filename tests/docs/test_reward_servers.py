@@ -19,6 +19,7 @@ import pytest
 import yaml
 
 from spotlight.jobs import RewardSpec
+from spotlight.permissions import Permissions
 from spotlight.rewards.base import build_scorer
 from spotlight.rewards.schema import Refusal, decode_image, read_request, read_rewards
 from spotlight.types import Prompt
@@ -57,15 +58,15 @@ def test_every_block_is_run_here() -> None:
 
 
 @pytest.mark.parametrize("block", YAML)
-def test_a_reward_of_the_page_can_be_built(
-    block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("JUDGE_AUTHORIZATION", "Bearer sesame")
+def test_a_reward_of_the_page_can_be_built(block: Block, tmp_path: Path) -> None:
     file = tmp_path / "authorization"
     file.write_text("Bearer sesame")
-    [reward] = yaml.safe_load(block.text.replace("/etc/spotlight/pickscore", str(file)))["rewards"]
+    [reward] = yaml.safe_load(block.text)["rewards"]
     spec = msgspec.convert(reward, RewardSpec)
-    assert hasattr(build_scorer(spec), "score")
+    endpoint = spec.http or spec.judge
+    assert endpoint is not None
+    secret = f"{endpoint.secret}={file}@{endpoint.place[0]}"
+    assert hasattr(build_scorer(spec, Permissions.parse((), [secret])), "score")
 
 
 def test_the_messages_of_the_page_are_those_of_the_schema() -> None:

@@ -60,7 +60,7 @@ def test_a_worker_whose_accelerator_fails_is_gone_and_costs_no_prompt_group(
     address_file = workplace.folder / "address"
     _daemon(
         workplace, "coordinator", "--listen", "127.0.0.1:0", "--address-file", address_file,
-        "--runs", workplace.folder / "runs",
+        "--runs", workplace.folder / "runs", "--allow-code", "ink",
     )  # fmt: skip
     wait_until(address_file.exists, "the coordinator")
     address = address_file.read_text()
@@ -70,7 +70,7 @@ def test_a_worker_whose_accelerator_fails_is_gone_and_costs_no_prompt_group(
     ):
         _daemon(
             workplace, "node", "--coordinator", address, "--name", name, "--pool", pool,
-            "--logs", workplace.folder / "logs", **environment,
+            "--logs", workplace.folder / "logs", "--allow-code", "ink", **environment,
         )  # fmt: skip
     job = workplace.job(
         iterations=4,

@@ -62,5 +62,5 @@ def test_a_tracker_that_cannot_be_used_is_one_line_before_anything_starts(
     done = workplace.spotlight("run", job, "--run-folder", "run")
     assert done.code == 2
     (line,) = done.errors.splitlines()
-    assert "trackers[0].kind: `mine:Absent` cannot be imported (ModuleNotFoundError" in line
+    assert "trackers[0].kind: `mine:Absent`: there is no module `mine`" in line
     assert not (workplace.folder / "run").exists()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from spotlight.jobs import RewardSpec
+from spotlight.jobs import RewardSpec, job_from_data
+from spotlight.jobs.remote_rewards import HttpSpec
 
 HTTP = {"url": "http://10.0.0.5:8200/score"}
 JUDGE = {"url": "https://models.example.org/v1/chat/completions", "model": "some/model"}
@@ -44,7 +46,7 @@ def test_what_no_server_could_be_asked_with_is_refused(
 
 
 def test_a_file_and_a_variable_together_are_refused() -> None:
-    with pytest.raises(msgspec.ValidationError, match="either a file or a variable"):
+    with pytest.raises(msgspec.ValidationError, match="name one of a secret"):
         reward("http", {**HTTP, "authorization_file": "a", "authorization_variable": "B"})
 
 
@@ -75,3 +77,49 @@ def test_a_rubric_needs_a_scale() -> None:
     with pytest.raises(msgspec.ValidationError, match="worst and the best"):
         reward("judge", section, range=None)
     assert reward("judge", section, range=[1, 5]).range == (1, 5)
+
+
+@pytest.mark.parametrize("kind", ["http", "judge"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://me:hunter2@scorer/score",
+        "https://hunter2@scorer:8200/score",
+        "http://scorer\\@hunter2/",
+        "http://hunter2@",
+    ],
+)
+def test_a_password_in_a_url_is_refused_and_not_repeated(kind: str, url: str) -> None:
+    fields = {"url": url} if kind == "http" else {"url": url, "model": "m"}
+    with pytest.raises(msgspec.ValidationError) as refused:
+        reward(kind, fields)
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "place"),
+    [
+        ("http://Scorer/score", ("scorer", 80)),
+        ("https://scorer.example:8443?x", ("scorer.example", 8443)),
+        ("http://[fd00::1]:81/", ("[fd00::1]", 81)),
+        ("https://10.0.0.1", ("10.0.0.1", 443)),
+    ],
+)
+def test_the_place_of_a_server_is_its_host_and_port(url: str, place: tuple[str, int]) -> None:
+    assert HttpSpec(url=url).place == place
+
+
+@pytest.mark.parametrize(("kind", "section"), [("http", HTTP), ("judge", JUDGE)])
+def test_a_file_with_a_secret_starts_from_the_job_file(
+    kind: str, section: dict[str, Any], tmp_path: Path
+) -> None:
+    data = {
+        "name": "small",
+        "model": {"checkpoint": "builtin:ocr-tiny"},
+        "prompts": {"train": "builtin:ocr-tiny/train", "validation": "builtin:ocr-tiny/validation"},
+        "sampler": {"height": 16, "width": 48, "kind": "ode", "steps": 2},
+        "rewards": [{"kind": kind, kind: {**section, "authorization_file": "token"}}],
+    }
+    (given,) = job_from_data(data, base=tmp_path).rewards
+    endpoint = given.http or given.judge
+    assert endpoint is not None and endpoint.authorization_file == str(tmp_path / "token")

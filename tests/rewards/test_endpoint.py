@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -10,6 +12,7 @@ import httpx2
 import pytest
 
 from spotlight.errors import ScoringError
+from spotlight.rewards import endpoint
 from spotlight.rewards.endpoint import LARGEST_ANSWER, LONGEST_WAIT_S, Endpoint, Poster
 from spotlight.testing.virtual_time import VirtualTimeLoop
 
@@ -163,3 +166,50 @@ def test_without_an_authorization_none_is_sent() -> None:
     server = Server(200)
     poster(server).post_all([b""])
     assert "authorization" not in server.requests[0].headers
+
+
+@pytest.mark.parametrize(
+    "host", ["169.254.169.254", "2852039166", "0xa9fea9fe", "[::ffff:169.254.169.254]"]
+)
+def test_nothing_is_sent_to_a_link_local_address_however_it_is_written(host: str) -> None:
+    [error] = Poster(Endpoint(f"http://{host}/score", attempts=1)).post_all([b"{}"])
+    assert isinstance(error, ScoringError)
+    assert "link-local address" in str(error) and "--allow-link-local" in str(error)
+
+
+def test_a_name_that_means_a_link_local_address_by_the_time_of_the_connection_gets_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As when a name server answers the second question otherwise."""
+    heard: list[bytes] = []
+    checked: list[str] = []
+
+    def looks_once(address: str) -> bool:
+        checked.append(address)
+        return len(checked) > 1
+
+    monkeypatch.setattr(endpoint, "is_link_local", looks_once)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        listening = threading.Thread(target=lambda: heard.append(_all_of(server)))
+        listening.start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/score"
+        [error] = Poster(Endpoint(url, authorization="Bearer x", attempts=1)).post_all([b"{}"])
+        listening.join()
+    assert isinstance(error, ScoringError) and "link-local" in str(error)
+    assert heard == [b""]
+    assert len(checked) == 2
+
+
+def _all_of(server: socket.socket) -> bytes:
+    connection, _ = server.accept()
+    with connection:
+        return connection.recv(1000)
+
+
+def test_what_a_server_says_is_one_short_line() -> None:
+    async def shout(request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(400, content=b"\x1b[2J\x1b]0;t\x07no\n" + b"x" * 3_000_000)
+
+    problem = problem_of(shout)
+    assert "status 400: no x" in problem
+    assert problem.isprintable() and len(problem) < 1000

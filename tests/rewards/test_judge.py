@@ -14,6 +14,7 @@ import pytest
 from spotlight.errors import JobError, ScoringError
 from spotlight.jobs import RewardSpec
 from spotlight.jobs.remote_rewards import JudgeSpec
+from spotlight.permissions import Permissions, RewardSecret
 from spotlight.rewards.base import Scorer, build_scorer
 from spotlight.rewards.judge import Rubric
 from spotlight.types import Prompt
@@ -56,7 +57,10 @@ def judge(
         authorization_variable=options.pop("variable", "JUDGE_AUTHORIZATION"),
         **options,  # type: ignore[arg-type]
     )
-    return build_scorer(RewardSpec(kind="judge", judge=spec, range=range_))
+    secret = RewardSecret(host="127.0.0.1", variable=spec.authorization_variable)
+    return build_scorer(
+        RewardSpec(kind="judge", judge=spec, range=range_), Permissions(secrets=(secret,))
+    )
 
 
 def images(*reds: int) -> np.ndarray:

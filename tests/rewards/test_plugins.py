@@ -12,6 +12,7 @@ import pytest
 
 from spotlight.errors import JobError
 from spotlight.jobs import RewardSpec
+from spotlight.permissions import Permissions
 from spotlight.rewards.base import Prompt, build_scorer
 from spotlight.rewards.plugins import check_plugin
 
@@ -72,7 +73,7 @@ def test_a_class_is_found_by_its_module_or_its_entry_point_and_made_with_its_opt
 ) -> None:
     check_plugin(spec(name))
     assert "marker_of_import" not in sys.modules, "a check runs none of its code"
-    scorer = build_scorer(spec(name, by=2.0))
+    scorer = build_scorer(spec(name, by=2.0), Permissions(code=("own_scorers",)))
     prompts = [Prompt("a"), Prompt("b", {"worth": 3})]
     assert scorer.score(np.zeros((2, 4, 4, 3), np.uint8), prompts) == [2.0, 6.0]
 
@@ -145,7 +146,7 @@ def test_what_cannot_score_is_refused_in_one_line(
     name: str, options: dict[str, Any], problem: str
 ) -> None:
     with pytest.raises(JobError) as caught:
-        build_scorer(spec(name, **options))
+        build_scorer(spec(name, **options), Permissions(code=("own_scorers", "nowhere")))
     assert problem in caught.value.problem
     assert caught.value.path == "reward `python`"
     assert "\n" not in str(caught.value)
@@ -156,5 +157,17 @@ def test_a_function_is_never_called(monkeypatch: pytest.MonkeyPatch) -> None:
     module = importlib.import_module("own_scorers.parts")
     monkeypatch.setattr(module, "function", lambda **options: called.append(options))
     with pytest.raises(JobError):
-        build_scorer(spec("own_scorers.parts:function", x=1))
+        build_scorer(spec("own_scorers.parts:function", x=1), Permissions(code=("own_scorers",)))
     assert called == []
+
+
+@pytest.mark.parametrize("name", ["own_scorers.parts:Scale", "scale"])
+@pytest.mark.parametrize("code", [(), ("own_scorer", "parts", "own_scorers.part")])
+def test_code_of_a_package_that_was_not_allowed_is_not_imported(
+    name: str, code: tuple[str, ...]
+) -> None:
+    with pytest.raises(JobError) as caught:
+        build_scorer(spec(name), Permissions(code=code))
+    assert caught.value.path == "reward `python`"
+    assert "--allow-code own_scorers" in caught.value.problem
+    assert "marker_of_import" not in sys.modules

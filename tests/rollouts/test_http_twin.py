@@ -11,12 +11,16 @@ from typing import Any
 import httpx2
 import msgspec
 import pytest
+import safetensors.torch
+import torch
 from session_kit import PROMPT, simulate
 from test_rollouts import opened
 
 from spotlight.rollouts.http_twin import rollout_app
+from spotlight.rollouts.publication import Publications
 from spotlight.rollouts.rollouts import Rollouts
 from spotlight.testing.memory_cluster import Cluster
+from spotlight.transport.tensors import BundleStore
 
 GROUP: dict[str, Any] = {"id": "a", "prompt": PROMPT, "seeds": [0, 1, 2]}
 
@@ -144,3 +148,29 @@ def test_weights_that_are_no_safetensors_are_refused(tmp_path: Path) -> None:
             assert answer.status_code == 400 and "malformed" in answer.json()["error"]
 
     simulate(tmp_path, scene)
+
+
+def test_weights_that_are_larger_than_the_models_are_refused_while_they_come(
+    tmp_path: Path,
+) -> None:
+    async def scene(cluster: Cluster) -> None:
+        async with client(cluster) as (talks, rollouts):
+            sent = 0
+
+            async def pour() -> AsyncIterator[bytes]:
+                nonlocal sent
+                while sent < 10 * rollouts.largest_publication:
+                    sent += 1
+                    yield bytes(rollouts.largest_publication // 4)
+
+            answer = await talks.put("/policies/0", content=pour())
+            assert answer.status_code == 400 and "is larger than" in answer.json()["error"]
+
+    simulate(tmp_path, scene)
+
+
+def test_what_a_publication_may_hold_is_known_from_the_model(tmp_path: Path) -> None:
+    publications = Publications(BundleStore(tmp_path, token="t"), "full")
+    publications.shapes = {"a": (1000, 1000), "b": (7,)}
+    weights = {"a": torch.zeros(1000, 1000, dtype=torch.float64), "b": torch.zeros(7)}
+    assert len(safetensors.torch.save(weights)) <= publications.largest < 10_000_000

@@ -10,7 +10,7 @@ from contextlib import closing
 import pytest
 
 from spotlight.errors import RunFolderError
-from spotlight.store.run_folder import RunFolder, checkpoint_path, replace_file
+from spotlight.store.run_folder import RunFolder, artifacts_of, checkpoint_path, replace_file
 
 
 def test_replacing_a_file_leaves_the_old_one_when_it_fails(tmp_path, monkeypatch):
@@ -135,9 +135,14 @@ def test_an_export_that_cannot_be_begun_names_the_folder(path, folder):
 
 
 def upload(path, version: int, name: str = "p000.png") -> None:
-    there = path / "artifacts" / "validation" / f"v{version:06d}"
-    there.mkdir(parents=True)
-    (there / name).write_bytes(b"png")
+    there = path / "artifacts.d" / left(version, name)[name]
+    there.parent.mkdir(parents=True, exist_ok=True)
+    there.write_bytes(b"png")
+
+
+def left(version: int, name: str = "p000.png") -> dict[str, str]:
+    """Where a worker has left it."""
+    return {name: f"validation/v{version:06d}/node/0/{name}"}
 
 
 def shown(path) -> list[str]:
@@ -147,7 +152,7 @@ def shown(path) -> list[str]:
 def test_the_pictures_of_the_first_and_the_latest_validation_are_shown(path, folder):
     for version in (0, 5, 10):
         upload(path, version)
-        folder.show_pictures(version, [{"prompt": "a", "file": "p000.png"}])
+        folder.show_pictures(version, [{"prompt": "a", "file": "p000.png"}], left(version))
     assert shown(path) == [
         f"v{version:06d}/{name}" for version in (0, 10) for name in ("p000.png", "prompts.json")
     ]
@@ -155,17 +160,17 @@ def test_the_pictures_of_the_first_and_the_latest_validation_are_shown(path, fol
 
 def test_pictures_that_were_in_place_at_a_kill_stay(path, folder):
     upload(path, 5)
-    folder.show_pictures(5, [])
-    folder.show_pictures(5, [{"prompt": "a", "file": "p000.png"}])
+    folder.show_pictures(5, [], left(5))
+    folder.show_pictures(5, [{"prompt": "a", "file": "p000.png"}], left(5))
     assert shown(path) == ["v000005/p000.png", "v000005/prompts.json"]
     assert "p000" in (path / "validation" / "v000005" / "prompts.json").read_text()
 
 
 def test_pictures_that_are_made_again_replace_the_earlier_ones(path, folder):
     upload(path, 5, "old.png")
-    folder.show_pictures(5, [])
+    folder.show_pictures(5, [], left(5, "old.png"))
     upload(path, 5, "new.png")
-    folder.show_pictures(5, [])
+    folder.show_pictures(5, [], left(5, "new.png"))
     assert shown(path) == ["v000005/new.png", "v000005/prompts.json"]
 
 
@@ -173,11 +178,25 @@ def test_pictures_that_are_made_again_replace_the_earlier_ones(path, folder):
 def test_pictures_behind_a_symbolic_link_are_not_shown(path, folder, tmp_path, link):
     outside = tmp_path / "outside" / link.removeprefix("validation").strip("/")
     (tmp_path / "outside" / "v000005").mkdir(parents=True)
-    (path / "artifacts" / link).parent.mkdir(parents=True, exist_ok=True)
-    (path / "artifacts" / link).symlink_to(outside)
-    folder.show_pictures(5, [{"prompt": "a", "file": "p000.png"}])
+    (path / "artifacts.d" / link).parent.mkdir(parents=True, exist_ok=True)
+    (path / "artifacts.d" / link).symlink_to(outside)
+    upload(path, 5)
+    folder.show_pictures(5, [{"prompt": "a", "file": "p000.png"}], left(5))
     assert shown(path) == []
-    assert list((tmp_path / "outside").rglob("*")) == [tmp_path / "outside" / "v000005"]
+    assert list((tmp_path / "outside").rglob("*.png")) == [
+        tmp_path / "outside" / "v000005" / "node" / "0" / "p000.png"
+    ]
+
+
+def test_what_workers_left_for_a_run_of_an_earlier_version_is_found_when_it_is_resumed(
+    path, folder
+):
+    folder.close()
+    (path / "artifacts" / "state").mkdir(parents=True)
+    (path / "artifacts" / "state" / "0-0").write_bytes(b"state")
+    again, _ = RunFolder.reopen(path, None)
+    again.close()
+    assert (artifacts_of(path) / "state" / "0-0").read_bytes() == b"state"
 
 
 def test_a_validation_without_pictures_shows_none(path, folder):

@@ -22,7 +22,7 @@ def run(tmp_path: Path) -> Path:
 def brightness(monkeypatch: pytest.MonkeyPatch) -> Brightness:
     """Is what every study scores with."""
     scorer = Brightness()
-    monkeypatch.setattr("spotlight.studies.one_process.build_scorer", lambda spec: scorer)
+    monkeypatch.setattr("spotlight.studies.one_process.build_scorer", lambda *_: scorer)
     return scorer
 
 

@@ -35,7 +35,7 @@ STOCHASTIC = {
 @pytest.fixture(autouse=True)
 def brightness(monkeypatch: pytest.MonkeyPatch) -> None:
     """Is what everybody scores with."""
-    monkeypatch.setattr("spotlight.studies.one_process.build_scorer", lambda spec: Brightness())
+    monkeypatch.setattr("spotlight.studies.one_process.build_scorer", lambda *_: Brightness())
 
 
 def pairs(first_seed: int = 0) -> list[tuple[str, int]]:

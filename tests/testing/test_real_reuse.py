@@ -37,7 +37,7 @@ class Watched(RealNumerics):
 @pytest.fixture(autouse=True)
 def brightness(monkeypatch: pytest.MonkeyPatch) -> None:
     """Needs no recogniser."""
-    monkeypatch.setattr("spotlight.studies.one_process.build_scorer", lambda spec: Brightness())
+    monkeypatch.setattr("spotlight.studies.one_process.build_scorer", lambda *_: Brightness())
 
 
 def test_a_job_with_flow_grpo_trains_on_its_previews() -> None:

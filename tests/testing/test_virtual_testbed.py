@@ -129,4 +129,4 @@ def test_a_job_that_fails_is_an_error_with_its_reason() -> None:
 @pytest.fixture(autouse=True)
 def brightness(monkeypatch: pytest.MonkeyPatch) -> None:
     """Needs no recogniser."""
-    monkeypatch.setattr("spotlight.studies.one_process.build_scorer", lambda spec: Brightness())
+    monkeypatch.setattr("spotlight.studies.one_process.build_scorer", lambda *_: Brightness())

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from spotlight.actors.coordinator.roster import Roster
 from spotlight.actors.protocol import CheckpointSource, NodeCheckpoint, NodeReport
+from spotlight.jobs.hub_names import HubFile
 from spotlight.policies.checkpoint_sources import HUB, CheckpointSources
 from spotlight.timings import CheckpointTimings
 
@@ -20,9 +21,18 @@ class CheckpointSpread:
     Args:
         checkpoint: as the job names it.
         roster: the job's nodes.
+        files: of the checkpoint, with the checksums that the hub says; without these no node takes
+            it from another.
     """
 
-    def __init__(self, checkpoint: str, roster: Roster, timings: CheckpointTimings) -> None:
+    def __init__(
+        self,
+        checkpoint: str,
+        roster: Roster,
+        timings: CheckpointTimings,
+        files: tuple[HubFile, ...],
+    ) -> None:
+        self._files = files
         self._checkpoint = checkpoint
         self._roster = roster
         self._sources = CheckpointSources(timings)
@@ -40,7 +50,7 @@ class CheckpointSpread:
             self._sources.gone(name)  # it is another process by now, or its cache was cleared
         if state.is_whole:
             feeds = state.listing is not None and name not in self._roster.leaving
-            self._sources.holds(name, feeds=feeds)
+            self._sources.holds(name, feeds=feeds and bool(self._files))
         else:
             self._sources.needs(name, now, offline=state.offline)
             source = self._sources.source_of(name)
@@ -64,4 +74,6 @@ class CheckpointSpread:
         source = self._sources.source_of(name)
         if source is None:
             return None
-        return CheckpointSource(None if source == HUB else self._known[source].listing)
+        if source == HUB:
+            return CheckpointSource(None)
+        return CheckpointSource(self._known[source].listing, self._files)

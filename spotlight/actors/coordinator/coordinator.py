@@ -65,8 +65,10 @@ from spotlight.actors.protocol import (
 from spotlight.actors.runtime import Actor, Down, handles
 from spotlight.actors.runtime.abandonable_thread import run_in_abandonable_thread
 from spotlight.errors import RequestRefused, UserError
+from spotlight.permissions import Permissions
 from spotlight.report.rendering import write_report
-from spotlight.store.run_folder import RunFolder, replace_file
+from spotlight.store.run_folder import RunFolder, artifacts_of
+from spotlight.store.runs_folder import RunsFolder
 from spotlight.timings import Timings
 from spotlight.transport.tensors import ArtifactStore
 
@@ -85,23 +87,26 @@ class Coordinator(Actor):
     """See the module's docstring.
 
     Args:
-        runs: folder for run folders whose path is not given.
+        runs: where run folders lie.
         rng: source of job ids and tokens.
         open_store: makes the artifact store of a run from its folder and token.
         timings: how long it and its actors wait.
         mirror: where it copies runs to, if anywhere.
+        permissions: what its operator lets jobs do.
     """
 
     def __init__(
         self,
-        runs: Path,
+        runs: RunsFolder,
         rng: random.Random,
         open_store: Callable[[Path, str], ArtifactStore],
         timings: Timings = Timings(),
         mirror: MirrorPlace | None = None,
+        permissions: Permissions = Permissions(),
     ) -> None:
         self._runs = runs
         self._mirror = mirror
+        self._permissions = permissions
         self._rng = rng
         self._timings = timings
         self._open_store = open_store
@@ -116,17 +121,19 @@ class Coordinator(Actor):
 
     async def started(self) -> None:
         """Go on with the job in the middle of which an earlier coordinator was killed."""
-        if self._running.exists():
-            await self._go_on(Path(self._running.read_text(encoding="utf-8")))
+        if (path := self._runs.running) is not None:
+            await self._go_on(path)
 
     async def _go_on(self, path: Path) -> None:
         try:
             if is_session(path):
                 session = SessionFolder.reopen(path)
-                files = await self._in_thread(lambda: read_session_files(session.saved.work))
+                work, permissions = session.saved.work, self._permissions
+                files = await self._in_thread(lambda: read_session_files(work, permissions))
                 await self._begin_session(session, files, came_back=True)
                 return
-            submission = await self._in_thread(lambda: read_interrupted(path))
+            permissions = self._permissions
+            submission = await self._in_thread(lambda: read_interrupted(path, permissions))
             folder, _ = RunFolder.reopen(path, submission.job)
             await self._begin(folder, submission, came_back=True)
         except UserError as error:
@@ -186,7 +193,7 @@ class Coordinator(Actor):
         if self._runner is not None and message.ref == self._runner.ref:
             self._runner = None
             self._plans.end_job()
-            self._running.unlink(missing_ok=True)
+            self._runs.end()
             log.error("job_runner_ended", job=self._status.job, reason=message.reason)
             reason = f"the job runner {message.reason}; see the coordinator's log"
             self._status = msgspec.structs.replace(self._status, outcome="failed", reason=reason)
@@ -213,7 +220,9 @@ class Coordinator(Actor):
 
     async def _start(self, message: SubmitJob) -> JobAccepted | JobRefused:
         try:
-            submission = await self._in_thread(lambda: read_submission(message, self._runs))
+            submission = await self._in_thread(
+                lambda: read_submission(message, self._runs, self._permissions)
+            )
             if message.resume:
                 folder, _ = RunFolder.reopen(submission.run_folder, message.job)
             else:
@@ -246,10 +255,11 @@ class Coordinator(Actor):
 
     async def _start_session(self, message: BeginSession) -> SessionBegan | SessionRefused:
         try:
-            files = await self._in_thread(lambda: read_session_files(message.work))
+            work, permissions = message.work, self._permissions
+            files = await self._in_thread(lambda: read_session_files(work, permissions))
             token = f"{self._rng.getrandbits(128):032x}"
             saved = SavedSession(message.session, message.user, message.work, token)
-            folder = SessionFolder.create(self._runs, saved)
+            folder = SessionFolder.create(self._runs.path, saved)
             return (await self._begin_session(folder, files, came_back=False)).began
         except UserError as error:
             log.info("session_refused", user=str(message.user), reason=str(error))
@@ -290,13 +300,12 @@ class Coordinator(Actor):
                 await asyncio.to_thread(write_report, Path(status.run_folder))
             except Exception as error:  # whatever is wrong with a report, the job has ended
                 log.error("report_not_written", reason=f"{type(error).__name__}: {error}")
-        self._running.unlink(missing_ok=True)
+        self._runs.end()
         self._status = status
 
     async def _run_again(self, runner: _Runner) -> None:
         """Go on with the job as after a kill, with whoever is there."""
-        if runner is self._runner:
-            path = Path(self._running.read_text(encoding="utf-8"))
+        if runner is self._runner and (path := self._runs.running) is not None:
             await self._stop(runner)
             await self._go_on(path)
 
@@ -346,11 +355,10 @@ class Coordinator(Actor):
         runner: RunnerT
         async with AsyncExitStack() as undo:
             undo.callback(close)
-            store = self._open_store(start.folder / "artifacts", start.token)
+            store = self._open_store(artifacts_of(start.folder), start.token)
             await store.start()
             undo.push_async_callback(store.aclose)
-            self._runs.mkdir(parents=True, exist_ok=True)
-            replace_file(self._running, str(start.folder.resolve()).encode())
+            self._runs.begin(start.folder)
             self._plans.begin_job()
             undo.callback(self._plans.end_job)
             around = RunnerSurroundings(
@@ -384,11 +392,6 @@ class Coordinator(Actor):
         for name, node in present.items():
             if known.get(name) != node:
                 self.tell(runner.ref, node)
-
-    @property
-    def _running(self) -> Path:
-        """Names the run folder of the job that runs, for a coordinator that comes back."""
-        return self._runs / ".running"
 
     def _present(self) -> Iterable[NodeReport]:
         """Nodes that have not left."""

@@ -39,6 +39,7 @@ from spotlight.actors.coordinator.weights_publisher import WeightsPublisher
 from spotlight.actors.coordinator.worker_troubles import WorkerTroubles
 from spotlight.actors.runtime import Actor
 from spotlight.jobs import JobSpec
+from spotlight.jobs.hub_names import HubFile
 from spotlight.policies.dispatch.pace import Pace
 from spotlight.policies.dispatch.table import RequestTable
 from spotlight.preflight.checks import JobFiles
@@ -101,6 +102,8 @@ class JobSetup:
     timings: Timings
     mirror: MirrorPlace | None
     """Where the run is copied to."""
+    hub_files: tuple[HubFile, ...] = ()
+    """Of the checkpoint, if it is one of the hub."""
 
 
 class JobParts:
@@ -301,6 +304,7 @@ class JobParts:
             trainers=lambda: self.team.names,
             seconds_left=self._seconds_left,
             timings=timings,
+            hub_files=setup.hub_files,
         )
         self.publisher = WeightsPublisher(
             team=self.team,

@@ -52,9 +52,11 @@ class JobRecord:
         self.write(lambda: self.run.iteration(metrics, training))
         self._log.iteration(metrics, self.run.time_s())
 
-    def validation(self, metrics: ValidationMetrics, pictures: Sequence[Picture]) -> None:
-        """A weights version is validated."""
-        self.write(lambda: self.run.validation(metrics, pictures))
+    def validation(
+        self, metrics: ValidationMetrics, shown: Sequence[Picture], left: Mapping[str, str]
+    ) -> None:
+        """A weights version is validated; see `RunRecord.validation`."""
+        self.write(lambda: self.run.validation(metrics, shown, left))
         self._log.validation(metrics, self.run.time_s())
 
     def stop_for(self, error: RunFolderError) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from spotlight.actors.protocol.artifacts import picture_key
 from spotlight.jobs import JobSpec
 from spotlight.policies.exploration.planners import SeedChoice
 from spotlight.policies.exploration.ranking import median_or_none, spearman, spread
@@ -142,6 +143,15 @@ def pictures(results: Iterable[Result], job: JobSpec) -> list[Picture]:
         )
         for result in sorted(shown, key=lambda result: result.request.group)
     ]
+
+
+def left_pictures(results: Iterable[Result]) -> dict[str, str]:
+    """By file the key under which a worker has left it in the run's store."""
+    return {
+        Path(result.request.image_key).name: picture_key(result)
+        for result in results
+        if result.request.image_key
+    }
 
 
 def _score(result: Result, job: JobSpec) -> float:

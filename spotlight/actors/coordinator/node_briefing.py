@@ -15,8 +15,10 @@ from spotlight.actors.coordinator.node_plans import NodePlans
 from spotlight.actors.coordinator.publications import Publications
 from spotlight.actors.coordinator.roster import Roster
 from spotlight.actors.protocol import Membership, NodeReport
+from spotlight.actors.protocol.artifacts import own_folders
 from spotlight.actors.runtime import Actor
 from spotlight.jobs import WorkSpec
+from spotlight.jobs.hub_names import HubFile
 from spotlight.timings import Timings
 from spotlight.transport.tensors import ArtifactStore
 
@@ -39,6 +41,7 @@ class NodeBriefing:
         is_over: whether the job has ended.
         trainers: the workers that train.
         seconds_left: until previews are worth nothing any more, where that is known.
+        hub_files: those of the checkpoint, as the hub says them.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class NodeBriefing:
         trainers: Callable[[], frozenset[str]] = frozenset,
         seconds_left: Callable[[], float | None] = lambda: None,
         timings: Timings = Timings(),
+        hub_files: tuple[HubFile, ...] = (),
     ) -> None:
         self._plans = plans
         self._runner = runner
@@ -70,7 +74,9 @@ class NodeBriefing:
         self._is_over = is_over
         self._trainers = trainers
         self._seconds_left = seconds_left
-        self._checkpoints = CheckpointSpread(work.model.checkpoint, roster, timings.checkpoints)
+        self._checkpoints = CheckpointSpread(
+            work.model.checkpoint, roster, timings.checkpoints, hub_files
+        )
         self._shared_at = -math.inf
         """When nodes were told of the backlog last, on the loop's clock."""
         self._sharing: asyncio.Task[None] | None = None
@@ -89,7 +95,7 @@ class NodeBriefing:
             return
         if has_changed:
             self._publications.node_changed(node.node)
-            sink = self._store.writable_by(node.node)
+            sink = self._store.writable_by(node.node, *own_folders(node.node))
             membership = Membership(self._runner.ref, self._dispatcher.ref, sink)
             self._plans.prepare(node.node, self._job_id, self._work, membership)
         has_tried = self._plans.agrees(node)

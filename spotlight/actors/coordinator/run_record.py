@@ -93,12 +93,19 @@ class RunRecord:
         self.previews[metrics.iteration] = metrics.previews, metrics.previews_late
         self._tell(IterationRecord(*with_update(metrics, training)))
 
-    def validation(self, metrics: ValidationMetrics, pictures: Sequence[Picture]) -> None:
-        """Append a validation to metrics.jsonl and put its pictures in place."""
+    def validation(
+        self,
+        metrics: ValidationMetrics,
+        pictures: Sequence[Picture],
+        left: Mapping[str, str] = {},
+    ) -> None:
+        """Append a validation to metrics.jsonl and put its pictures in place, which workers have
+        left under these keys, by file."""
         written = self._append_metrics(metrics)
         self._tell(metrics)
         self.validations.append(msgspec.convert(written, ValidationMetrics))
-        self._folder.show_pictures(metrics.weights_version, msgspec.to_builtins(pictures))
+        listing = msgspec.to_builtins(pictures)
+        self._folder.show_pictures(metrics.weights_version, listing, left)
 
     def _append_metrics(self, metrics: RunMetrics, others: Mapping[str, float] = {}) -> Any:
         """Returns the line, which is what a coordinator that comes back reads."""

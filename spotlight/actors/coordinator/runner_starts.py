@@ -75,6 +75,7 @@ def make_job_runner(
             listen_s,
             around.timings,
             around.mirror,
+            submission.hub_files,
         ),
         around.plans,
         coordinator=around.coordinator,

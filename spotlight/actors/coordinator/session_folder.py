@@ -45,7 +45,7 @@ class SessionFolder:
     @classmethod
     def create(cls, runs: Path, saved: SavedSession) -> SessionFolder:
         """Of a new session. What earlier ones have left is deleted: there is one at a time."""
-        for leftover in runs.glob(f"{_PREFIX}*"):
+        for leftover in filter(is_session, runs.glob(f"{_PREFIX}*")):
             shutil.rmtree(leftover, ignore_errors=True)
         path = runs / f"{_PREFIX}{saved.session}"
         try:

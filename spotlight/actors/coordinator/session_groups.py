@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spotlight.actors.protocol import DoneGroup, DoneSample, FailedSample, GroupOrder
+from spotlight.actors.protocol.artifacts import picture_key
 from spotlight.jobs import SamplerSpec
 from spotlight.types import BundleOffer, Request, RequestId, Result, SamplingSettings
 
@@ -127,7 +128,7 @@ class SessionGroups:
     def pictures_of(self, numbers: Iterable[int]) -> list[str]:
         """Keys of their images."""
         return [
-            result.request.image_key
+            picture_key(result)
             for number in numbers
             for result in self._done[number].results.values()
             if result.request.image_key
@@ -165,7 +166,7 @@ class SessionGroups:
             result.resumed_at,
             result.bundle if request.kind == "rollout" else None,
             result.row,
-            pictures.get(request.image_key),
+            pictures.get(picture_key(result)),
         )
 
 

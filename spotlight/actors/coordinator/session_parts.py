@@ -134,6 +134,7 @@ class SessionParts:
                 profile=profile,
             ),
             is_over=is_over,
+            hub_files=setup.files.hub_files,
             timings=timings,
         )
 

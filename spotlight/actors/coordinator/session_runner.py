@@ -353,7 +353,7 @@ class SessionRunner(Actor):
             unwanted = self._groups.given_up(ended.requests, ended.reason)
         for request in unwanted:
             if request.image_key:
-                self._setup.store.delete(request.image_key)
+                self._setup.store.delete(picture_folder(request.group))
         self._parts.requests.release(request.id for request in unwanted)
         self._news.set()
 

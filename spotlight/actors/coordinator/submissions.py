@@ -11,13 +11,16 @@ from pathlib import Path
 import structlog
 
 from spotlight.actors.protocol import SubmitJob, TensorShape
+from spotlight.diffusion.checkpoint_names import files_on_hub
 from spotlight.errors import JobError, RequestRefused, RunFolderError
-from spotlight.files import path_problem
 from spotlight.jobs import JobSpec, WorkSpec, parse_job
+from spotlight.jobs.hub_names import HubFile
+from spotlight.permissions import Permissions
 from spotlight.preflight.checkpoint_facts import CheckpointInfo
 from spotlight.preflight.checks import JobFiles, check, check_work, read_job_files, settled
 from spotlight.preflight.trainable import trainable_shapes
-from spotlight.store.run_folder import next_run_folder, read_config, read_config_text
+from spotlight.store.run_folder import read_config, read_config_text
+from spotlight.store.runs_folder import RunsFolder
 
 log = structlog.get_logger(__name__)
 
@@ -29,6 +32,8 @@ class Submission:
     run_folder: Path
     job: JobSpec
     files: JobFiles
+    hub_files: tuple[HubFile, ...] = ()
+    """Of the checkpoint, if it is one of the hub."""
 
 
 @dataclass(frozen=True)
@@ -38,37 +43,41 @@ class SessionFiles:
     checkpoint: CheckpointInfo
     tensors: tuple[TensorShape, ...]
     """Those that a publication holds."""
+    hub_files: tuple[HubFile, ...] = ()
+    """Of the checkpoint, if it is one of the hub."""
 
 
-def read_session_files(work: WorkSpec) -> SessionFiles:
+def read_session_files(work: WorkSpec, permissions: Permissions) -> SessionFiles:
     """Read and check what another program wants done; raises `CheckpointError` or `JobError`."""
+    permissions.require(work)
     checkpoint, shapes = check_work(work), trainable_shapes(work.model)
-    return SessionFiles(checkpoint, tuple(TensorShape(*each) for each in shapes.items()))
+    tensors = tuple(TensorShape(*each) for each in shapes.items())
+    return SessionFiles(checkpoint, tensors, files_on_hub(work.model.checkpoint))
 
 
-def read_submission(message: SubmitJob, runs: Path) -> Submission:
+def read_submission(message: SubmitJob, runs: RunsFolder, permissions: Permissions) -> Submission:
     """Read and check all that a user's message names; raises `UserError`.
 
-    `runs` is the folder for run folders that are not named. Nothing is written.
+    The run lies in `runs`, and does only what `permissions` allow. Nothing is written.
     """
-    problem = path_problem(message.run_folder) if message.run_folder or message.resume else None
-    if problem is not None:
-        raise RequestRefused(f"the path of the run folder {problem}")
-    path, job = Path(message.run_folder), message.job
+    if message.resume and not message.run_folder:
+        raise RequestRefused("the path of the run folder must not be empty")
+    path, job = runs.place(message.job.name, message.run_folder), message.job
     if message.resume:
         job = _saved_job(path)
-    elif not message.run_folder:
-        path = next_run_folder(runs, job.name)
+    permissions.require(job)
     files = check(job, run_folder=path, local_workers=False)
-    return Submission(path, job if message.resume else settled(job, files), files)
+    job = job if message.resume else settled(job, files)
+    return Submission(path, job, files, files_on_hub(job.model.checkpoint))
 
 
-def read_interrupted(path: Path) -> Submission:
-    """What a run goes on with whose coordinator was killed. It was checked when it began; raises
-    `UserError`.
+def read_interrupted(path: Path, permissions: Permissions) -> Submission:
+    """What a run goes on with whose coordinator was killed. It was checked when it began, but this
+    coordinator may be allowed less; raises `UserError`.
     """
     job = read_config(path)
-    return Submission(path, job, read_job_files(job))
+    permissions.require(job)
+    return Submission(path, job, read_job_files(job), files_on_hub(job.model.checkpoint))
 
 
 def _saved_job(path: Path) -> JobSpec:

@@ -17,6 +17,7 @@ from spotlight.actors.coordinator.job_record import JobRecord
 from spotlight.actors.coordinator.roster import Roster
 from spotlight.actors.coordinator.trainer_team import Stores, TrainerTeam
 from spotlight.actors.protocol import ExportedModel, SavedState, StateParts, state_key
+from spotlight.actors.protocol.trainer import STATE
 from spotlight.actors.runtime import Actor
 from spotlight.errors import RunFolderError, TransferFailed
 from spotlight.policies.checkpoint_retention import scores_of
@@ -96,7 +97,7 @@ class TrainingStates:
                 stores[number] = (rank.store, peer) if len(nodes) > 1 else (rank.store,)
         if len(nodes) == 1 or self._schedule.saves(completed):
             for number in stores if self._team.is_sharded else (0,):
-                here = self._store.writable_by(ranks[number].node)
+                here = self._store.writable_by(ranks[number].node, STATE)
                 stores[number] = (*stores[number], here)
         return stores
 
@@ -226,7 +227,10 @@ class TrainingStates:
         except TransferFailed as error:
             self._record.stop_for(RunFolderError(f"the best checkpoint is not there: {error}"))
         else:
-            self._team.export(completed, best, state, self._store.writable_by)
+            folder = _EXPORT.rstrip("/")
+            self._team.export(
+                completed, best, state, lambda node: self._store.writable_by(node, folder)
+            )
 
     async def rank_exported(self, rank: int, exported: ExportedModel) -> None:
         """The files are in the run folder's store; they take the place of an earlier export all at

@@ -6,7 +6,12 @@ from collections.abc import Callable, Iterable
 
 from spotlight.actors.coordinator.job_progress import JobProgress
 from spotlight.actors.coordinator.job_record import JobRecord
-from spotlight.actors.coordinator.measures import as_validation, measure_validation, pictures
+from spotlight.actors.coordinator.measures import (
+    as_validation,
+    left_pictures,
+    measure_validation,
+    pictures,
+)
 from spotlight.actors.coordinator.request_queue import RequestQueue
 from spotlight.actors.coordinator.validator import Validated, Validator
 from spotlight.jobs import JobSpec
@@ -77,7 +82,8 @@ class Validations:
     def _add(self, version: int, results: tuple[Result, ...]) -> None:
         metrics = measure_validation(version, results, self._job)
         falls = self._falls(metrics)
-        self._record.validation(metrics, pictures(results, self._job))
+        shown, left = pictures(results, self._job), left_pictures(results)
+        self._record.validation(metrics, shown, left)
         self._store.delete(f"validation/v{version:06d}")  # the pictures are elsewhere now
         self._progress.add_validated(version)
         self._requests.forget("evaluation", version)

@@ -152,7 +152,8 @@ class CheckpointFiles:
         where = f"{listing.store.host}:{listing.store.port}"
         try:
             if not await self._look(name):  # another node of this machine may share the cache
-                await fetch_files(listing, hub.folder_of(name), self._timings)
+                folder = hub.folder_of(name)
+                await fetch_files(listing, source.files, folder, self._timings)
                 if not await self._look(name):
                     raise CheckpointError("the files of the other node are not all of it")
                 log.info("checkpoint_taken", checkpoint=str(name), source=where)

@@ -5,13 +5,15 @@ file below the same key.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from contextlib import closing
 from pathlib import Path
 
 import msgspec
 
-from spotlight.diffusion.hub_cache import ArrivingFile, CheckpointFolder, HubFile
-from spotlight.errors import TransferFailed
+from spotlight.diffusion.hub_cache import ArrivingFile, CheckpointFolder
+from spotlight.errors import CheckpointError, TransferFailed
+from spotlight.jobs.hub_names import HubFile
 from spotlight.timings import Timings
 from spotlight.transport.tensors import BundleStore, fetch
 from spotlight.transport.tensors.client import stream
@@ -37,9 +39,12 @@ def withdraw_files(store: BundleStore) -> None:
     store.delete(_KEY)
 
 
-async def fetch_files(listing: BundleOffer, folder: CheckpointFolder, timings: Timings) -> None:
+async def fetch_files(
+    listing: BundleOffer, known: Collection[HubFile], folder: CheckpointFolder, timings: Timings
+) -> None:
     """Take what is missing in a folder from the node of that list, one file after the other. What
-    came whole stays, whatever happens then.
+    came whole stays, whatever happens then. `known` are the files with the checksums that the hub
+    says: the other node may not say others.
 
     Raises `TransferFailed`, and `CheckpointError` for what does not belong there.
     """
@@ -50,6 +55,9 @@ async def fetch_files(listing: BundleOffer, folder: CheckpointFolder, timings: T
         files = msgspec.json.decode(data, type=list[HubFile])
     except msgspec.MsgspecError as error:
         raise TransferFailed(f"the list of files is malformed: {error}") from error
+    strange = next((file.path for file in files if file not in known), None)
+    if strange is not None:
+        raise CheckpointError(f"{strange} is not the hub's, or has another checksum there")
     for file in await asyncio.to_thread(folder.missing, files):
         offer = BundleOffer(f"{_KEY}/{file.path}", file.nbytes, 0, listing.store)
         with closing(folder.arriving(file)) as arriving:

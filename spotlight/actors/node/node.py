@@ -47,6 +47,7 @@ from spotlight.actors.protocol import (
 )
 from spotlight.actors.runtime import Actor, ActorRef, Down, Message, handles
 from spotlight.actors.runtime.launcher import PARENT, WORKER_KEY, ProcessHandle, ProcessLauncher
+from spotlight.permissions import Permissions
 from spotlight.policies.notices import Notice
 from spotlight.timings import Timings
 from spotlight.transport.tensors import BundleStore
@@ -69,6 +70,8 @@ class NodeSettings:
     pid: int
     advertise: str = ""
     """Address that others reach this machine by; `host` unless given."""
+    permissions: Permissions = Permissions()
+    """What jobs may do on this machine."""
 
 
 class NodeScheduler(Actor):
@@ -350,6 +353,7 @@ class NodeScheduler(Actor):
         argv = [sys.executable, "-m", "spotlight.actors.worker.process"]
         argv += ["--name", name, "--node", self.ref.address, "--host", settings.host]
         argv += ["--advertise", settings.advertise]
+        argv += ["--permissions", msgspec.json.encode(settings.permissions).decode()]
         log_path = settings.logs / f"{name.replace('/', '-')}.log"
         return await self._launcher.start(
             argv,

@@ -12,7 +12,9 @@ import msgspec
 
 from spotlight.actors.runtime import ActorRef
 from spotlight.jobs import WorkSpec
+from spotlight.jobs.hub_names import HubFile
 from spotlight.policies.departure import LONGEST_NOTICE_S
+from spotlight.text import LONGEST_ERROR, clean_fields
 from spotlight.transport.control import Message
 from spotlight.types import (
     BundleOffer,
@@ -24,6 +26,8 @@ from spotlight.types import (
     WorkerName,
 )
 
+MOST_HUB_FILES = 1024
+"""Of a checkpoint."""
 NoticeSeconds = Annotated[float, msgspec.Meta(ge=0, le=LONGEST_NOTICE_S)]
 """From a notice until the node is taken: a clock is set by it."""
 
@@ -77,6 +81,9 @@ class CheckpointSource(Record, frozen=True):
 
     listing: BundleOffer | None
     """The list of the files in the store of another node that has it; None: the hub."""
+    files: Annotated[tuple[HubFile, ...], msgspec.Meta(max_length=MOST_HUB_FILES)] = ()
+    """With another node: the files and their checksums as the hub says them, to the coordinator.
+    Nothing else may come from there."""
 
 
 class JobPlan(Record, frozen=True):
@@ -185,6 +192,9 @@ class SickWorker(Record, frozen=True):
     """Of the process; a later one of the name is another."""
     reason: str
 
+    def __post_init__(self) -> None:
+        clean_fields(self, "reason")
+
 
 class NodePlan(Message, frozen=True):
     """Coordinator to node: its whole task. Sent whenever it changes, and in answer to a report that
@@ -214,6 +224,9 @@ class NodeRefused(Message, frozen=True):
     """The coordinator's answer to a node that cannot join, and why."""
 
     reason: str
+
+    def __post_init__(self) -> None:
+        clean_fields(self, "reason", most=LONGEST_ERROR)
 
 
 class Grant(Message, frozen=True):

@@ -16,6 +16,7 @@ import msgspec
 from spotlight.actors.protocol.down import WeightsOffer
 from spotlight.actors.runtime import ActorRef
 from spotlight.jobs import WorkSpec
+from spotlight.text import LONGEST_ERROR, clean_fields
 from spotlight.transport.control import Message
 from spotlight.types import BundleOffer, Record
 
@@ -69,6 +70,9 @@ class SessionRefused(Message, frozen=True):
     """The answer to a request that cannot be carried out, with the reason."""
 
     reason: str
+
+    def __post_init__(self) -> None:
+        clean_fields(self, "reason", most=LONGEST_ERROR)
 
 
 class OfferWeights(Message, frozen=True):
@@ -146,6 +150,9 @@ class FailedSample(Record, frozen=True):
 
     seed: int
     reason: str
+
+    def __post_init__(self) -> None:
+        clean_fields(self, "reason", most=LONGEST_ERROR)
 
 
 class DoneGroup(Record, frozen=True):

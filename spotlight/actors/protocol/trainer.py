@@ -6,18 +6,27 @@ same order again is answered with the same report.
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import msgspec
+
 from spotlight.actors.protocol.down import WeightsOffer
 from spotlight.jobs import JobSpec
 from spotlight.policies.training_parts import Part
+from spotlight.text import LONGEST_ERROR, clean_fields
 from spotlight.transport.control import Message
-from spotlight.types import BundleOffer, Record, StoreEndpoint
+from spotlight.types import LONGEST_METRIC, NO_CONTROLS, BundleOffer, Record, StoreEndpoint
+
+MetricName = Annotated[str, msgspec.Meta(max_length=LONGEST_METRIC, pattern=NO_CONTROLS)]
+STATE = "state"
+"""The folder of states of training in a store."""
 
 
 def state_key(iteration: int, part: int = 0) -> str:
     """Where a store has a part of the state of training after so many iterations. The newest is
     there at any time, and the one before it until the next takes its place.
     """
-    return f"state/{iteration % 2}-{part}"
+    return f"{STATE}/{iteration % 2}-{part}"
 
 
 StateParts = tuple[tuple[BundleOffer, ...], ...]
@@ -120,7 +129,7 @@ class TrainedIteration(Record, frozen=True):
     """The result of the optimizer steps of an iteration, or of a part of it."""
 
     iteration: int
-    metrics: dict[str, float]
+    metrics: dict[MetricName, float]
     """Of the whole iteration, once its last part is trained; empty before."""
     seconds: float
     part: Part = "whole"
@@ -171,3 +180,6 @@ class TrainerReport(Message, frozen=True):
     """The error is that others were out of reach: new ranks may be able to."""
     lost_state: bool = False
     """The error is that the state it was to begin from cannot be had any more."""
+
+    def __post_init__(self) -> None:
+        clean_fields(self, "error", most=LONGEST_ERROR)

@@ -13,6 +13,7 @@ import msgspec
 from spotlight.actors.protocol.down import CheckpointSource, WeightsOffer
 from spotlight.actors.runtime import ActorRef
 from spotlight.jobs import MOST_WORKERS_OF_NODE
+from spotlight.text import LONGEST_ERROR, clean_fields
 from spotlight.tracebacks import LONGEST_TRACEBACK
 from spotlight.transport.control import Message
 from spotlight.types import BundleOffer, NodeName, Record, StoreEndpoint, WorkerName, WorkerState
@@ -81,6 +82,9 @@ class WorkerReport(Message, frozen=True):
     detail: str = ""
     """The same in words."""
 
+    def __post_init__(self) -> None:
+        clean_fields(self, "cannot_serve", "failure", "detail")
+
     @property
     def ready_for(self) -> str:
         """The job that it can denoise for; empty for none."""
@@ -94,6 +98,9 @@ class NodeNotice(Record, frozen=True):
     """Who gave notice: a cloud's name, `signal`, `file` or `user`."""
     lead_s: float | None
     """From the notice until the node is taken; None if the source does not say."""
+
+    def __post_init__(self) -> None:
+        clean_fields(self, "source")
 
 
 class MissedWeights(Record, frozen=True):
@@ -126,6 +133,9 @@ class WorkerTrouble(Record, frozen=True):
     """Processes in a row that ended badly; 0 for one that is still there."""
     given_up: bool = False
     """No other process is started; another runner of a job has that tried again."""
+
+    def __post_init__(self) -> None:
+        clean_fields(self, "reason")
 
 
 class NodeReport(Message, frozen=True):
@@ -269,3 +279,6 @@ class LeaseFailed(Message, frozen=True):
     """
     traceback: Annotated[str, msgspec.Meta(max_length=LONGEST_TRACEBACK)] = ""
     """Where a scorer raised; empty if none did."""
+
+    def __post_init__(self) -> None:
+        clean_fields(self, "error", most=LONGEST_ERROR)

@@ -6,6 +6,7 @@ from typing import Literal
 
 from spotlight.actors.protocol.down import NoticeSeconds
 from spotlight.jobs import JobSpec
+from spotlight.text import LONGEST_ERROR, clean_fields
 from spotlight.transport.control import Message
 from spotlight.types import Record, WorkerState
 
@@ -32,11 +33,17 @@ class JobRefused(Message, frozen=True):
 
     reason: str
 
+    def __post_init__(self) -> None:
+        clean_fields(self, "reason", most=LONGEST_ERROR)
+
 
 class CancelJob(Message, frozen=True):
     """End the job now; it can be resumed from its run folder."""
 
     reason: str = "cancelled by the user"
+
+    def __post_init__(self) -> None:
+        clean_fields(self, "reason")
 
 
 class GetStatus(Message, frozen=True):
@@ -56,6 +63,9 @@ class WorkerStatus(Record, frozen=True):
     members: int = 1
     """Of that group."""
 
+    def __post_init__(self) -> None:
+        clean_fields(self, "name", "node", "pool", "detail", "leader")
+
 
 class MirrorStatus(Record, frozen=True):
     """How far the copy of a run in object storage is."""
@@ -68,6 +78,9 @@ class MirrorStatus(Record, frozen=True):
     """Copies that failed."""
     problem: str = ""
     """Why the latest one failed; empty if it did not."""
+
+    def __post_init__(self) -> None:
+        clean_fields(self, "problem", most=LONGEST_ERROR)
 
 
 class JobStatus(Message, frozen=True):
@@ -113,6 +126,9 @@ class JobStatus(Message, frozen=True):
     """None if the run is not copied to object storage."""
     troubles: tuple[str, ...] = ()
     """What is wrong with trackers and workers: each names one, and says why it does not work."""
+
+    def __post_init__(self) -> None:
+        clean_fields(self, "job", "phase", "reason", "note", "troubles", most=LONGEST_ERROR)
 
 
 class PreemptNode(Message, frozen=True):

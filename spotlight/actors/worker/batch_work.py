@@ -15,6 +15,7 @@ import msgspec
 import structlog
 
 from spotlight.actors.protocol import CommitSteps, Completed, Grant, ReturnLease
+from spotlight.actors.protocol.artifacts import image_key_of
 from spotlight.actors.protocol.delivery import until_transferred
 from spotlight.actors.runtime import Actor
 from spotlight.actors.worker.batches import Batch, Batches, MemberJob, Unwanted, returned
@@ -247,7 +248,8 @@ class BatchWork:
         for request, image in zip(batch.message.requests, finished.images, strict=True):
             if request.image_key:
                 picture = await self._context.on_packer(partial(self._engine.encode_picture, image))
-                await self._upload(job, batch, request.image_key, picture)
+                key = image_key_of(request.image_key, self._context.name)
+                await self._upload(job, batch, key, picture)
         bundle, cost_s = await self._upload_progress(job, origin, batch, finished.taken)
         if is_new:
             self._tell_commit(batch, batch.steps, bundle, cost_s)

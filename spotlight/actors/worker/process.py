@@ -13,6 +13,7 @@ import secrets
 import signal
 import sys
 
+import msgspec
 import structlog
 
 from spotlight.actors.runtime.launcher import PARENT, WORKER_KEY, die_with_parent
@@ -43,6 +44,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
     from spotlight.actors.worker.worker_actors import start_actors
     from spotlight.actors.worker.worker_state import EXIT_CODE, WorkerContext
     from spotlight.files import cache_folder
+    from spotlight.permissions import Permissions
     from spotlight.timings import Timings
     from spotlight.transport.control import ZeroMQSettings, ZeroMQTransport
     from spotlight.transport.listening import listening
@@ -51,7 +53,10 @@ async def _serve(arguments: argparse.Namespace) -> None:
     place = listening("--host", arguments.host, arguments.advertise, takes_port=False)
     # Ranks bind what their peers reach them by: a group has one address for both.
     embeddings = cache_folder() / "embeddings"
-    engine = TorchEngine(place.advertised_host or place.host, timings, embeddings)
+    permissions = msgspec.json.decode(arguments.permissions, type=Permissions)
+    engine = TorchEngine(
+        place.advertised_host or place.host, timings, embeddings, permissions=permissions
+    )
     epoch = secrets.randbits(48)
     # All that a worker holds is there from the start, and does not grow with what it does first.
     threads = SystemThreads()
@@ -92,6 +97,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--node", required=True, help="control address of the node")
     parser.add_argument("--host", required=True, help="address to bind")
     parser.add_argument("--advertise", default="", help="address that others reach it by")
+    parser.add_argument("--permissions", default="{}", help="what jobs may do here, as JSON")
     return parser.parse_args()
 
 

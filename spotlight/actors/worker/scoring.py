@@ -16,6 +16,7 @@ from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.errors import JobError, ScoringError, UserError
 from spotlight.jobs import RewardSpec
 from spotlight.rewards.validity import score_with
+from spotlight.text import error_text
 from spotlight.types import Prompt
 
 ResultT = TypeVar("ResultT")
@@ -94,9 +95,7 @@ class Scoring:
                 problem = error.problem if isinstance(error, JobError) else str(error)
                 raise ScoringError(f"reward `{reward.name}`: {problem}") from error
             except Exception as error:  # whatever its packages and files raise
-                raise ScoringError(
-                    f"reward `{reward.name}`: {type(error).__name__}: {error}"
-                ) from error
+                raise ScoringError(f"reward `{reward.name}`: {error_text(error)}") from error
         return scorers[key]
 
     def _score(

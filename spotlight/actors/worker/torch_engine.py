@@ -33,6 +33,7 @@ from spotlight.diffusion.progress import Progress
 from spotlight.diffusion.sequence_parallel import SequenceParallel
 from spotlight.errors import TransferFailed
 from spotlight.jobs import ModelSpec, RewardSpec
+from spotlight.permissions import Permissions
 from spotlight.rewards.base import Scorer, build_scorer
 from spotlight.timings import Timings
 from spotlight.training.checkpoints import State, save_checkpoint
@@ -48,16 +49,19 @@ log = structlog.get_logger(__name__)
 
 class TorchEngine:
     """See `engine.Engine`. `host` is this machine's address for collectives, `embeddings` the
-    folder in which the workers of the node keep encoded prompts, if they do."""
+    folder in which the workers of the node keep encoded prompts, if they do, and `permissions` what
+    its operator lets jobs do."""
 
     def __init__(
         self,
         host: str = "127.0.0.1",
         timings: Timings = Timings(),
         embeddings: Path | None = None,
+        permissions: Permissions = Permissions(),
     ) -> None:
         self._host = host
         self._timings = timings
+        self._permissions = permissions
         self._embeddings = EmbeddingCache(embeddings) if embeddings is not None else None
         self._parallel: SequenceParallel | None = None
         self._touching: set[asyncio.Future[None]] = set()
@@ -126,7 +130,7 @@ class TorchEngine:
 
     def build_scorer(self, reward: RewardSpec) -> Scorer:
         """See `engine.Engine`."""
-        return build_scorer(reward)
+        return build_scorer(reward, self._permissions)
 
     def pack(self, origin: Origin, requests: Sequence[Request], progress: engine.Progress) -> bytes:
         """See `engine.Engine`."""
@@ -218,6 +222,7 @@ class TorchEngine:
         require_wanted: Callable[[], None],
     ) -> TorchTrainer:
         """See `engine.Engine`."""
+        self._permissions.require_loss(order.job.training.loss)
         return TorchTrainer(
             order,
             cast(TorchModel, model).model,

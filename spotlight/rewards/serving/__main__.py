@@ -16,7 +16,8 @@ import msgspec
 
 from spotlight.errors import AddressInUse, MissingDependency, UserError, how_to_install
 from spotlight.jobs import RewardSpec
-from spotlight.jobs.rewards import RewardKind
+from spotlight.jobs.rewards import RewardKind, scorer_target
+from spotlight.permissions import Permissions
 from spotlight.process_start import outlive_notices, standard_streams
 from spotlight.rewards.authorization import read_authorization
 from spotlight.rewards.base import build_scorer
@@ -40,9 +41,10 @@ def serve(settings: ServingSettings) -> None:
             f"serving a reward needs {error.name}; {how_to_install('serve')}"
         ) from error
     authorization = read_authorization(settings.authorization_file, settings.authorization_variable)
+    reward = _reward(settings)
     with _listening(settings.host, settings.port) as listener:
         batcher = Batcher(
-            build_scorer(_reward(settings)),
+            build_scorer(reward, _permissions(reward)),
             largest_batch=settings.largest_batch,
             most_waiting=settings.most_waiting,
         )
@@ -85,6 +87,12 @@ def _reward(settings: ServingSettings) -> RewardSpec:
         return RewardSpec(kind=kind, python=python, options=settings.options)
     except ValueError as error:  # with the field in front, as a job's section says it
         raise UserError(f"`{settings.scorer}`: {str(error).replace('|', ' ', 1)}") from error
+
+
+def _permissions(reward: RewardSpec) -> Permissions:
+    """Whoever starts the server names its scorer: that may run."""
+    target = scorer_target(reward.python) if reward.kind == "python" else None
+    return Permissions(code=(target.partition(":")[0],) if target else ())
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -20,6 +20,7 @@ import numpy as np
 
 from spotlight.errors import ScoringError, SpotlightError
 from spotlight.rewards.base import Scorer
+from spotlight.text import error_text, plain
 from spotlight.types import Prompt
 
 
@@ -148,9 +149,9 @@ class Batcher:
                 return [_outcome(reward) for reward in rewards]
             problem = f"the scorer gave {len(rewards)} rewards for {len(batch)} images"
         except ScoringError as error:
-            problem = str(error)
+            problem = plain(error)
         except Exception as error:  # a scorer is foreign code: whatever it raises costs its images
-            problem = f"{type(error).__name__}: {error}"
+            problem = error_text(error)
         if len(batch) == 1:
             return [Outcome(None, problem)]
         return [outcome for item in batch for outcome in self._score([item])]

@@ -14,11 +14,14 @@ from torch import Tensor
 
 from spotlight.errors import JobError, LossFailed, SpotlightError
 from spotlight.run_metrics import IterationMetrics
+from spotlight.text import error_text
 from spotlight.training.batches import TrainingBatch
 from spotlight.training.losses.base import Loss, LossSetup, Terms, Velocities
 
 _TAKEN = {field.name for field in msgspec.structs.fields(IterationMetrics)} | {"kind"}
 """Metrics of the run, beside which those of the loss are written."""
+_LONGEST_METRIC = 100
+"""Characters of a metric's name."""
 _MEMBERS = ("samplers", "metrics", "uses_old_policy", "terms", "evaluate")
 
 
@@ -35,12 +38,21 @@ class OwnLoss:
         except JobError:
             raise
         except Exception as error:
-            raise JobError("training.loss", f"`{name}` cannot be made: {_words(error)}") from error
+            raise JobError(
+                "training.loss", f"`{name}` cannot be made: {error_text(error)}"
+            ) from error
         missing = [member for member in _MEMBERS if not hasattr(self._loss, member)]
         if missing:
             raise JobError("training.loss", f"`{name}` has no `{missing[0]}`; a loss needs one")
         self.samplers = self._names("samplers")
         self.metrics = self._names("metrics")
+        for metric in self.metrics:
+            if not (metric.isprintable() and 0 < len(metric) <= _LONGEST_METRIC):
+                raise JobError(
+                    "training.loss",
+                    f"`{name}` has a metric called {metric[:_LONGEST_METRIC]!r}; use 1 to"
+                    f" {_LONGEST_METRIC} printable characters",
+                )
         taken = _TAKEN.intersection(self.metrics)
         if taken:
             raise JobError(
@@ -109,7 +121,7 @@ class OwnLoss:
             raise
         except Exception as error:
             raise LossFailed(
-                f"training.loss: `{self._name}`: {method}() raised {_words(error)}"
+                f"training.loss: `{self._name}`: {method}() raised {error_text(error)}"
             ) from error
 
 
@@ -120,17 +132,12 @@ def _class_of(name: str, target: str) -> Any:
     except Exception as error:  # whatever a module raises while it is imported
         raise JobError(
             "training.loss",
-            f"`{name}` cannot be imported where the trainer runs: {_words(error)}; install its"
+            f"`{name}` cannot be imported where the trainer runs: {error_text(error)}; install its"
             " package there, or start Spotlight in the folder of its module",
         ) from error
     if not callable(found):
         raise JobError("training.loss", f"`{name}`: {module} has no class `{attribute}`")
     return found
-
-
-def _words(error: Exception) -> str:
-    """On one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def _kind(value: object) -> str:

@@ -130,6 +130,9 @@ class DialedLink(Link):
         self, owner: LinkOwner, context: zmq.Context[zmq.Socket[bytes]], dialed: str
     ) -> None:
         """Raises `zmq.ZMQError` when the address makes no sense."""
+        if not dialed.startswith("tcp://"):
+            # A message may name any address, a socket of this machine's files (`ipc://`) too.
+            raise zmq.ZMQError(zmq.EPROTONOSUPPORT)
         super().__init__(owner, dialed, 0)
         self.dialed = dialed
         """The address that was asked for; the peer may call itself otherwise."""

@@ -21,8 +21,9 @@ class ArtifactStore(Protocol):
         """Begin to serve."""
         ...
 
-    def writable_by(self, owner: str) -> StoreEndpoint:
-        """Where somebody may leave bundles, with a token of his own; the same until `revoke`."""
+    def writable_by(self, owner: str, *folders: str) -> StoreEndpoint:
+        """Where somebody may leave bundles, below these folders alone if any are named (`*` stands
+        for any one name), with a token of his own for them; the same until `revoke`."""
         ...
 
     def revoke(self, owner: str) -> None:

@@ -242,7 +242,7 @@ def _write(folder: Folder, store: StoreEndpoint, data: bytes) -> bool:
     is not worth it, or cannot be."""
     if len(data) < _WORTH_A_FILE or store.machine != machine_identity():
         return False
-    if not folder.root.is_dir():
+    if not folder.is_store:
         return False
     try:
         _, file = folder.begin()
@@ -294,10 +294,11 @@ def _damaged(offer: BundleOffer) -> TransferFailed:
 
 def _read_own_machine(offer: BundleOffer) -> bytes | None:
     """The bundle's file, if it is here and intact."""
-    if offer.store.machine != machine_identity():
+    folder = Folder(Path(offer.store.root))
+    if offer.store.machine != machine_identity() or not folder.is_store:
         return None
     try:
-        with Folder(Path(offer.store.root)).open(offer.key) as file:
+        with folder.open(offer.key) as file:
             if nbytes_of(file) != offer.nbytes:
                 return None
             data = file.read()

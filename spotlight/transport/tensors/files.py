@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-import os
 import secrets
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -79,7 +78,7 @@ async def _new_file(store: StoreEndpoint | None) -> AsyncIterator[tuple[Incoming
 
 
 def _is_here(store: StoreEndpoint) -> bool:
-    return store.machine == machine_identity() and os.access(store.root, os.W_OK | os.X_OK)
+    return store.machine == machine_identity() and Folder(Path(store.root)).is_store
 
 
 @contextlib.contextmanager

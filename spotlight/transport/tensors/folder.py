@@ -174,8 +174,22 @@ class Folder:
         ):
             os.unlink(name, dir_fd=parent)
 
+    @property
+    def is_store(self) -> bool:
+        """Whether it is the private folder of a store of this user's, and no other folder that a
+        message names."""
+        try:
+            root, unfinished = os.lstat(self.root), os.lstat(self.root / _UNFINISHED)
+        except OSError:
+            return False
+        is_private = stat.S_ISDIR(root.st_mode) and not root.st_mode & 0o077
+        return is_private and root.st_uid == os.geteuid() and stat.S_ISDIR(unfinished.st_mode)
+
     def _restore(self) -> None:
-        """Shared memory, too, is cleaned up by others now and then."""
+        """Shared memory, too, is cleaned up by others now and then. A folder of another process is
+        that one's to restore."""
+        if self.prefix:
+            return
         (self.root / _UNFINISHED).mkdir(parents=True, exist_ok=True)
         self.root.chmod(0o700)
 

@@ -76,8 +76,11 @@ class Incoming:
     def link(self, offer: BundleOffer) -> bool:
         """Be the file of another store of this machine, under another name; False if it is out of
         reach or damaged."""
+        source = Folder(Path(offer.store.root))
+        if not source.is_store:
+            return False
         try:
-            name, file = self._folder.link(Folder(Path(offer.store.root)), offer.key)
+            name, file = self._folder.link(source, offer.key)
         except OSError:
             return False
         if not is_intact_file(file, offer.nbytes, offer.checksum):

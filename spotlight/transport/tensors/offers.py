@@ -44,10 +44,12 @@ def own_file(offer: BundleOffer) -> Path | None:
         offer.key.rpartition(".")[0], offer.checksum
     ):
         return None
-    root = Path(offer.store.root)
+    folder = Folder(Path(offer.store.root))
+    if not folder.is_store:
+        return None
     try:
-        with Folder(root).open(offer.key) as file:
-            return root / offer.key if nbytes_of(file) == offer.nbytes else None
+        with folder.open(offer.key) as file:
+            return folder.root / offer.key if nbytes_of(file) == offer.nbytes else None
     except OSError:
         return None
 

@@ -32,7 +32,7 @@ from spotlight.transport.tensors.data_port import DataPort
 from spotlight.transport.tensors.folder import Folder
 from spotlight.transport.tensors.incoming import Incoming, in_thread
 from spotlight.transport.tensors.joining import join
-from spotlight.transport.tensors.keys import checked
+from spotlight.transport.tensors.keys import checked, is_below
 from spotlight.transport.tensors.offers import BASE, UCX, machine_identity, measured, nbytes_of
 from spotlight.transport.tensors.quota import Quota
 from spotlight.transport.tensors.serving import (
@@ -98,8 +98,10 @@ class BundleStore:
         self._quota = Quota(quota_nbytes, self._free)
         self._durable = durable
         self._issued = itertools.count(1)
-        self._tokens: dict[str, str] = {}
-        """Of those who may leave bundles, by their names."""
+        self._tokens: dict[tuple[str, tuple[str, ...]], str] = {}
+        """Of those who may leave bundles, by their names and the folders that it is for."""
+        self._folders: dict[bytes, tuple[str, ...]] = {}
+        """In which of them a token lets its holder leave bundles, by digests; in any if none."""
         self._owners: dict[bytes, str] = {}
         """Whose a token is, by digests: how long it takes to look one up tells nothing about the
         others."""
@@ -139,18 +141,21 @@ class BundleStore:
             raise RuntimeError("the store is not started")
         return self._endpoint
 
-    def writable_by(self, owner: str) -> StoreEndpoint:
-        """Where somebody may leave bundles, with a token of his own; the same until `revoke`."""
-        if owner not in self._tokens:
-            token = self._tokens[owner] = self._derive(f"write {next(self._issued)} {owner}")
+    def writable_by(self, owner: str, *folders: str) -> StoreEndpoint:
+        """Where somebody may leave bundles, below these folders alone if any are named (`*` stands
+        for any one name), with a token of his own for them; the same until `revoke`."""
+        if (owner, folders) not in self._tokens:
+            token = self._derive(f"write {next(self._issued)} {owner}")
+            self._tokens[owner, folders] = token
+            self._folders[_digest(token)] = folders
             self._owners[_digest(token)] = owner
-        return structs.replace(self.endpoint, token=self._tokens[owner])
+        return structs.replace(self.endpoint, token=self._tokens[owner, folders])
 
     def revoke(self, owner: str) -> None:
-        """Take nothing more that comes with the token of this one; what is there stays."""
-        token = self._tokens.pop(owner, None)
-        if token is not None:
-            del self._owners[_digest(token)]
+        """Take nothing more that comes with a token of this one; what is there stays."""
+        for whose in [each for each in self._tokens if each[0] == owner]:
+            digest = _digest(self._tokens.pop(whose))
+            del self._owners[digest], self._folders[digest]
 
     def put(self, key: str, data: bytes) -> BundleOffer:
         """Keep a bundle of this process's own; an older one of the same key is replaced at once,
@@ -270,6 +275,7 @@ class BundleStore:
         """Stop serving; the bundles stay. Idempotent."""
         self._port.detach(self)
         self._tokens.clear()
+        self._folders.clear()
         self._owners.clear()  # so uploads that are under way on a port of several stores end, too
         if self._has_own_port:
             await self._port.aclose()
@@ -294,6 +300,7 @@ class BundleStore:
 
     async def _receive(self, owner: str, request: web.BaseRequest) -> web.Response:
         key, checksum, written = checked(key_of(request)), announced_checksum(request), ""
+        self._require_own_folder(token_of(request), key)
         try:
             written = written_name(request)
             nbytes = self._written_nbytes(written) if written else announced_nbytes(request)
@@ -302,7 +309,7 @@ class BundleStore:
                     HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
                     f"{nbytes} bytes are more than {self._max_nbytes}",
                 )
-            announcing = self._quota.under_way(owner, nbytes, alone=len(self._tokens) == 1)
+            announcing = self._quota.under_way(owner, nbytes, alone=self._has_one_writer)
             with announcing, self._incoming(key) as incoming:
                 if written:
                     await in_thread(lambda: incoming.adopt(written, checksum))
@@ -316,6 +323,17 @@ class BundleStore:
                 self._folder.abandon(written)
         self._quota.keep(owner, key, nbytes)
         return web.Response(text=self.endpoint.token)
+
+    @property
+    def _has_one_writer(self) -> bool:
+        return len({owner for owner, _ in tuple(self._tokens)}) == 1
+
+    def _require_own_folder(self, token: str, key: str) -> None:
+        folders = self._folders.get(_digest(token), ())
+        if folders and not any(is_below(key, folder) for folder in folders):
+            raise TransferRefused(
+                HTTPStatus.FORBIDDEN, f"this token is not for {key}, only for {', '.join(folders)}"
+            )
 
     async def _read_body(self, request: web.BaseRequest, nbytes: int, incoming: Incoming) -> None:
         token = token_of(request)

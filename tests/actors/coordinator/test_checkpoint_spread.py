@@ -11,11 +11,14 @@ from spotlight.actors.coordinator.checkpoint_spread import CheckpointSpread
 from spotlight.actors.coordinator.roster import Roster
 from spotlight.actors.protocol import CheckpointSource, NodeCheckpoint, NodeReport
 from spotlight.actors.runtime import ActorRef
+from spotlight.jobs.hub_names import HubFile
 from spotlight.timings import CheckpointTimings
 from spotlight.types import BundleOffer
 
 NAME = f"hf:painters/tiny@{'0' * 40}"
 FROM_HUB = CheckpointSource(None)
+FILES = (HubFile("model_index.json", 2, "0" * 40),)
+"""As the hub says them."""
 
 
 def listing(node: str) -> BundleOffer:
@@ -25,7 +28,7 @@ def listing(node: str) -> BundleOffer:
 class Site:
     def __init__(self) -> None:
         self.roster = Roster()
-        self.spread = CheckpointSpread(NAME, self.roster, CheckpointTimings())
+        self.spread = CheckpointSpread(NAME, self.roster, CheckpointTimings(), FILES)
 
     def says(self, node: str, *, whole: bool = False, name: str = NAME, **fields: Any) -> bool:
         offer = listing(node) if whole else None
@@ -44,7 +47,7 @@ def test_nodes_are_sent_to_the_hub_one_by_one_and_then_to_each_other() -> None:
     site.says("b")
     assert site.told() == {"a": FROM_HUB, "b": None}
     site.says("a", whole=True)
-    assert site.told() == {"a": None, "b": CheckpointSource(listing("a"))}
+    assert site.told() == {"a": None, "b": CheckpointSource(listing("a"), FILES)}
 
 
 def test_what_a_node_says_again_is_nothing_new() -> None:
@@ -70,7 +73,7 @@ def test_a_node_with_notice_feeds_nobody() -> None:
     site = Site()
     site.says("a", whole=True)
     site.says("b")
-    assert site.told()["b"] == CheckpointSource(listing("a"))
+    assert site.told()["b"] == CheckpointSource(listing("a"), FILES)
     site.roster.leaving.add("a")
     site.says("a", whole=True)
     assert site.told()["b"] == FROM_HUB

@@ -34,7 +34,7 @@ async def test_a_failed_prompt_group_is_dropped_and_the_job_goes_on(town: Town) 
     assert {event["iteration"] for event in dropped} == {1}
     assert len(town.world.trained[1].samples) == 4
     assert len(events(end.run_folder, "scorer_failed")) == 3
-    artifacts = Path(end.run_folder) / "artifacts"
+    artifacts = Path(end.run_folder) / "artifacts.d"
     assert not [path for path in artifacts.rglob("*") if path.is_file()]
 
 

@@ -268,7 +268,7 @@ async def test_with_the_state_lost_too_it_goes_on_from_the_checkpoint(
     reference = await calm(town, spec)
     await town.submit(spec)
     await moment(town)
-    artifacts = Path(await folder(town)) / "artifacts"
+    artifacts = Path(await folder(town)) / "artifacts.d"
     await town.kill()
     shutil.rmtree(artifacts / "state", ignore_errors=True)
     for name in ("reserved", "second"):

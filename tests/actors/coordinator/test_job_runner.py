@@ -46,7 +46,7 @@ async def test_a_job_runs_to_its_end(town: Town, budget: str) -> None:
     assert [e["outcome"] for e in events(end.run_folder, "run_finished")] == ["finished"]
     counted = Counter(request.id for _, request in town.world.granted)
     assert set(counted.values()) == {1}, "nothing was lost, so nothing is done twice"
-    artifacts = Path(end.run_folder) / "artifacts"
+    artifacts = Path(end.run_folder) / "artifacts.d"
     assert not [path for path in artifacts.rglob("*") if path.is_file()]
 
 

@@ -390,7 +390,7 @@ async def test_a_kill_around_a_checkpoint_costs_no_score_and_no_sample(
         await lose(town, "reserved")
         await town.join_later("reserved", "reserved", "reserved again")
     if "copy" in trainers:
-        for state in (run / "artifacts" / "state").iterdir():
+        for state in (run / "artifacts.d" / "state").iterdir():
             state.unlink()
     await town.open()
     await finished_as_if_calm(town, reference)

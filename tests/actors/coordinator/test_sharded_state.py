@@ -39,7 +39,7 @@ async def test_while_only_one_node_trains_the_run_folders_store_has_every_part(
     await depot.train_on("a", "a")
     depot.states.save(1)
     told = await depot.told()
-    here = depot.store.writable_by("a")
+    here = depot.store.writable_by("a", "state")
     assert [order.stores for order in told.values()] == [(node_store("a"), here)] * 2
 
 
@@ -55,7 +55,7 @@ async def test_a_checkpoint_is_made_of_the_parts_of_all_ranks(depot: Depot) -> N
     data = depot.checkpoint(3).read_bytes()
     assert data.endswith(bytes([0, 1, 2, 3])) and b"DCP_SHARDING_INFO" not in data
     assert depot.checkpointed == [3]
-    assert not (depot.folder.path / "artifacts" / "state" / "joined").exists()
+    assert not (depot.folder.path / "artifacts.d" / "state" / "joined").exists()
 
 
 async def test_parts_that_do_not_fit_each_other_end_the_job(depot: Depot) -> None:

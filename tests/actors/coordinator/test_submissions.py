@@ -40,8 +40,10 @@ from spotlight.actors.protocol import (
 from spotlight.actors.runtime import Actor, ActorSystem
 from spotlight.errors import UserError
 from spotlight.jobs import JobSpec, job_from_data, job_to_yaml
+from spotlight.permissions import Permissions
 from spotlight.preflight.checks import read_job_files
 from spotlight.store.run_folder import RunFolder
+from spotlight.store.runs_folder import RunsFolder
 from spotlight.timings import CoordinatorTimings, Timings
 from spotlight.transport.tensors import BundleStore
 from spotlight.types import StoreEndpoint
@@ -59,7 +61,7 @@ class Office:
 
     async def open(self) -> None:
         def coordinator() -> Coordinator:
-            return Coordinator(self.runs, random.Random(0), _open_store, self.timings)
+            return Coordinator(RunsFolder(self.runs), random.Random(0), _open_store, self.timings)
 
         self.ref = await self.system.spawn(coordinator, "coordinator")
 
@@ -117,11 +119,11 @@ class SlowDisk:
         self.asked = threading.Event()
         self.reads = 0
 
-    def __call__(self, message: SubmitJob, runs: Path) -> Any:
+    def __call__(self, *asked: Any) -> Any:
         self.reads += 1
         self.asked.set()
         assert self.answers.wait(30.0)
-        return read_submission(message, runs)
+        return read_submission(*asked)
 
 
 @pytest.fixture
@@ -248,32 +250,36 @@ async def test_nothing_of_a_file_that_is_no_run_is_told_to_who_would_resume_it(
 ) -> None:
     base = job_to_yaml(job()).partition("sampler:")[0]
     text = content.replace("BASE", base).replace("SECRET", SECRET)
-    (tmp_path / "config.yaml").write_text(text)
-    refused = await office.submit(run_folder=str(tmp_path), resume=True)
+    run = tmp_path / "runs" / "run"
+    run.mkdir(parents=True)
+    (run / "config.yaml").write_text(text)
+    refused = await office.submit(run_folder=str(run), resume=True)
     assert isinstance(refused, JobRefused)
     assert (
-        f"{tmp_path}/config.yaml is not a valid job" in refused.reason
-        and SECRET not in refused.reason
+        f"{run}/config.yaml is not a valid job" in refused.reason and SECRET not in refused.reason
     )
 
 
 async def test_another_job_is_not_told_by_its_name(office: Office, tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text(job_to_yaml(job(name=SECRET)))
-    refused = await office.submit(run_folder=str(tmp_path), resume=True)
+    run = tmp_path / "runs" / "run"
+    run.mkdir(parents=True)
+    (run / "config.yaml").write_text(job_to_yaml(job(name=SECRET)))
+    refused = await office.submit(run_folder=str(run), resume=True)
     assert isinstance(refused, JobRefused)
     assert "belongs to another job" in refused.reason and SECRET not in refused.reason
 
 
 async def test_a_run_whose_damage_is_mended_can_be_resumed(office: Office, tmp_path: Path) -> None:
-    RunFolder.create(tmp_path / "run", job()).close()
-    events = tmp_path / "run" / "events.jsonl"
+    run = tmp_path / "runs" / "run"
+    RunFolder.create(run, job()).close()
+    events = run / "events.jsonl"
     events.write_text(f'{{"time_s": "{SECRET}"}}\n')
-    refused = await office.submit(run_folder=str(tmp_path / "run"), resume=True)
+    refused = await office.submit(run_folder=str(run), resume=True)
     assert isinstance(refused, JobRefused)
     assert f"{events} has a damaged line" in refused.reason and SECRET not in refused.reason
     assert (await office.ask(GetStatus())).job == ""
     events.write_text("")
-    accepted = await office.submit(run_folder=str(tmp_path / "run"), resume=True)
+    accepted = await office.submit(run_folder=str(run), resume=True)
     assert isinstance(accepted, JobAccepted), "nothing holds on to the folder"
 
 
@@ -324,11 +330,12 @@ async def test_the_environment_of_the_coordinator_is_told_to_nobody(
 
 async def test_a_named_pipe_keeps_nobody_waiting(office: Office, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "run").mkdir()
-    os.mkfifo(tmp_path / "run" / "config.yaml")
+    run = tmp_path / "runs" / "run"
+    run.mkdir(parents=True)
+    os.mkfifo(run / "config.yaml")
     for spec, run_folder in (
         (job(prompts={"train": str(tmp_path / "pipe")}), ""),
-        (job(), str(tmp_path / "run")),
+        (job(), str(run)),
     ):
         refused = await office.submit(spec, run_folder, resume=bool(run_folder))
         assert isinstance(refused, JobRefused) and "is a named pipe" in refused.reason
@@ -339,10 +346,55 @@ def test_a_run_goes_on_without_being_checked_again(tmp_path: Path) -> None:
     spec = msgspec.structs.replace(job(), iterations=10**6)
     prompts = msgspec.structs.replace(spec.prompts, validation=spec.prompts.train)
     spec = job_from_data(msgspec.to_builtins(msgspec.structs.replace(spec, prompts=prompts)))
-    (tmp_path / "config.yaml").write_text(job_to_yaml(spec))
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.yaml").write_text(job_to_yaml(spec))
     with pytest.raises(UserError):
-        read_submission(SubmitJob(spec, str(tmp_path), True), tmp_path)
-    assert read_interrupted(tmp_path).job == spec
+        read_submission(SubmitJob(spec, str(run), True), RunsFolder(tmp_path), Permissions())
+    assert read_interrupted(run, Permissions()).job == spec
+
+
+@pytest.mark.parametrize("wanted", ["/tmp/elsewhere", "../above", ".", ".running", "link/run"])
+async def test_a_run_lies_below_the_folder_of_runs_at_a_place_of_its_own(
+    office: Office, tmp_path: Path, wanted: str
+) -> None:
+    office.runs.mkdir()
+    (office.runs / "link").symlink_to(tmp_path)
+    for resume in (False, True):
+        refused = await office.submit(run_folder=wanted, resume=resume)
+        assert isinstance(refused, JobRefused) and "the run folder" in refused.reason
+    inner = await office.submit(run_folder="mine")
+    assert isinstance(inner, JobAccepted)
+    assert inner.run_folder == str(office.runs / "mine")
+
+
+async def test_a_run_inside_of_another_run_is_refused(office: Office) -> None:
+    RunFolder.create(office.runs / "outer", job()).close()
+    refused = await office.submit(run_folder="outer/artifacts.d/inner")
+    assert isinstance(refused, JobRefused) and "inside of another run" in refused.reason
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"trackers": [{"kind": "own_code:Mine"}]}, "trackers[0].kind"),
+        ({"training": {"loss": "own_code:Mine"}}, "training.loss"),
+        ({"rewards": [{"kind": "python", "python": "own_code:Mine"}]}, "rewards[0].python"),
+    ],
+)
+async def test_code_that_the_operator_did_not_allow_is_refused_and_not_imported(
+    office: Office,
+    changes: dict[str, Any],
+    field: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "own_code.py").write_text("raise SystemExit('it was run')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    refused = await office.submit(job(**changes))
+    assert isinstance(refused, JobRefused)
+    assert refused.reason.startswith(f"{field}: `own_code:Mine` is code of your own")
+    assert "--allow-code own_code" in refused.reason
 
 
 async def _node_events(run_folder: str, count: int) -> list[tuple[str, str]]:

@@ -59,14 +59,14 @@ async def test_while_only_one_node_trains_the_run_folders_store_has_the_state_to
     await depot.train_on("a", "a")
     depot.states.save(1)
     told = await depot.told()
-    assert told == {0: SaveState(1, (node_store("a"), depot.store.writable_by("a")))}
+    assert told == {0: SaveState(1, (node_store("a"), depot.store.writable_by("a", "state")))}
 
 
 async def test_the_run_folders_store_has_the_state_when_a_checkpoint_is_due(depot: Depot) -> None:
     await depot.train_on("a", "b")
     depot.states.save(3)
     told = await depot.told()
-    assert told[0].stores == (node_store("a"), depot.store.writable_by("a"))
+    assert told[0].stores == (node_store("a"), depot.store.writable_by("a", "state"))
     assert told[1].stores == (node_store("b"),)
 
 
@@ -327,7 +327,7 @@ async def test_the_first_rank_is_told_where_the_best_checkpoint_is(depot: Depot)
     order = await exporting(depot)
     assert (order.iteration, order.checkpoint) == (9, 9)
     assert await fetch(order.state) == b"state 9"
-    assert order.store == depot.store.writable_by("a")
+    assert order.store == depot.store.writable_by("a", "export")
 
 
 async def test_exported_files_are_in_the_run_folder_all_at_once(depot: Depot) -> None:

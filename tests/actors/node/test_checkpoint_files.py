@@ -6,7 +6,8 @@ The other node is a store on this machine, and both caches are real ones.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import shutil
+from collections.abc import AsyncIterator, Callable, Collection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +24,7 @@ from spotlight.assets import resolve_checkpoint
 from spotlight.diffusion.hub import folder_of
 from spotlight.diffusion.hub_cache import shareable
 from spotlight.errors import TransferFailed, TransferRefused
-from spotlight.jobs.hub_names import HubName
+from spotlight.jobs.hub_names import HubFile, HubName
 from spotlight.timings import CheckpointTimings, Timings
 from spotlight.transport.tensors import BundleStore
 from tests.diffusion.hub_kit import COMMIT, REPOSITORY, fill_cache
@@ -60,10 +61,11 @@ class Site:
         self.files.begin(str(NAME))
         await self.until(lambda: self.files.state is not None)
 
-    def source(self) -> CheckpointSource:
+    def source(self, known: Collection[HubFile] = ()) -> CheckpointSource:
+        """The other node, with the files that the hub `known` says; by default what it has."""
         files = shareable(self.theirs)
         assert files is not None
-        return CheckpointSource(offer_files(self.peer, files))
+        return CheckpointSource(offer_files(self.peer, files), tuple(known or files))
 
     def damage(self, name: str) -> None:
         path = (self.theirs / name).resolve()
@@ -163,6 +165,22 @@ async def test_a_worker_that_cannot_download_is_reported(site: Site) -> None:
     await site.until(lambda: site.is_whole)
 
 
+async def test_a_list_with_checksums_of_its_own_is_refused_although_its_bytes_fit(
+    site: Site, tmp_path: Path
+) -> None:
+    hubs = shareable(site.theirs)
+    assert hubs is not None
+    forged = tmp_path / "forged"
+    shutil.copytree(resolve_checkpoint("builtin:ocr-tiny"), forged)
+    (forged / "model_index.json").write_text("{}", encoding="utf-8")
+    site.theirs = fill_cache(forged, tmp_path / "forgers")
+    source = site.source(tuple(hubs))
+    await site.begin()
+    site.files.follow(source)
+    await site.until(lambda: site.missed == source)
+    assert not list(folder_of(NAME).path.rglob("*"))
+
+
 async def test_wrong_bytes_are_refused_and_what_was_right_stays(site: Site) -> None:
     source = site.source()
     site.damage("transformer/diffusion_pytorch_model.safetensors")
@@ -204,7 +222,7 @@ async def test_a_transfer_that_breaks_off_goes_on_where_it_was(
     monkeypatch.setattr(checkpoint_transfer, "stream", flaky)
     source = site.source()
     assert source.listing is not None
-    await fetch_files(source.listing, folder_of(NAME), TIMINGS)
+    await fetch_files(source.listing, source.files, folder_of(NAME), TIMINGS)
     large = "checkpoint/transformer/diffusion_pytorch_model.safetensors"
     assert [first for key, first in asked if key == large] == [0, 1000]
     assert shareable(folder_of(NAME).path) is not None
@@ -219,11 +237,12 @@ async def test_after_the_job_nobody_gets_the_files_any_more(
     listing = site.files.state.listing
     assert listing is not None
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "ours"))
-    await fetch_files(listing, folder_of(NAME), TIMINGS)
+    known = shareable(site.theirs) or {}
+    await fetch_files(listing, known, folder_of(NAME), TIMINGS)
     site.files.begin("")
     other = folder_of(HubName(REPOSITORY, "f" * 40))
     with pytest.raises(TransferRefused, match="no such bundle"):
-        await fetch_files(listing, other, TIMINGS)
+        await fetch_files(listing, known, other, TIMINGS)
 
 
 @pytest.mark.parametrize("path", ["../outside.json", "/etc/passwd"])
@@ -231,4 +250,4 @@ async def test_a_list_that_names_a_file_outside_is_refused(site: Site, path: str
     data = msgspec.json.encode([{"path": path, "nbytes": 1, "blob": "0" * 40}])
     listing = site.peer.put("checkpoint/files.json", data)
     with pytest.raises(TransferFailed, match="malformed"):
-        await fetch_files(listing, folder_of(NAME), TIMINGS)
+        await fetch_files(listing, (), folder_of(NAME), TIMINGS)

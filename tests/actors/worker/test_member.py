@@ -261,5 +261,5 @@ async def test_pictures_that_are_asked_for_are_in_the_sink(bench: Bench, tmp_pat
     wanted = msgspec.structs.replace(requests(1)[0], image_key="validation/v0/p0.png")
     bench.tell(batch(1, (wanted,)))
     await bench.answered()
-    picture = tmp_path / "store" / "validation/v0/p0.png"
+    picture = tmp_path / "store" / "validation/v0/w/p0.png"
     assert picture.read_bytes().startswith(b"\x89PNG")

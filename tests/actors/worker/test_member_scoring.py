@@ -210,12 +210,11 @@ async def test_a_picture_is_left_by_the_one_who_scores(
     requests = wanted(1, image_key="validation/v0/p0.png")
     lost.denoise(requests)
     await lost.done()
-    picture = tmp_path / "store" / "validation/v0/p0.png"
-    before = picture.read_bytes()
-    picture.unlink()
+    picture = tmp_path / "store" / "validation/v0/w0/p0.png"
     next_one.denoise(requests, last_commits(lost, 1))
     await next_one.done()
-    assert picture.read_bytes() == before
+    others = tmp_path / "store" / "validation/v0/w1/p0.png"
+    assert others.read_bytes() == picture.read_bytes()
 
 
 # --- failures ---
@@ -252,7 +251,7 @@ async def test_a_scorer_that_fails_at_once_waits_for_the_last_commit(
 async def test_a_scorer_that_cannot_be_built_costs_its_batches_and_not_the_worker(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def build(spec: object) -> None:
+    def build(spec: object, permissions: object) -> None:
         raise MissingDependency("rapidocr is not installed here")
 
     monkeypatch.setattr(torch_engine, "build_scorer", build)
@@ -270,7 +269,7 @@ async def test_a_job_is_prepared_before_its_scorer_is_built(
 ) -> None:
     built, begun = threading.Event(), threading.Event()
 
-    def build(spec: object) -> FakeScorer:
+    def build(spec: object, permissions: object) -> FakeScorer:
         begun.set()
         assert built.wait(60.0)
         return FakeScorer()

@@ -74,7 +74,7 @@ class Builder:
         self.threads: list[str] = []
         """Those in which it was asked to."""
 
-    def build(self, spec: object) -> FakeScorer:
+    def build(self, spec: object, permissions: object) -> FakeScorer:
         self.threads.append(threading.current_thread().name)
         if self.error is not None:
             raise self.error
@@ -123,7 +123,7 @@ async def test_every_image_has_each_of_the_rewards_in_their_order(
 ) -> None:
     scorers = {reward.name: FakeScorer() for reward in SEVERAL}
     scorers["second"].answer = [20.0, 21.0, 22.0]
-    monkeypatch.setattr(torch_engine, "build_scorer", lambda spec: scorers[spec.name])
+    monkeypatch.setattr(torch_engine, "build_scorer", lambda spec, permissions: scorers[spec.name])
     scored = await Scoring(context, TorchEngine()).score(SEVERAL, IMAGES, PROMPTS)
     assert scored.rewards == ((1.0, 20.0, 1.0), (0.0, 21.0, 0.0), (0.2, 22.0, 0.2))
 
@@ -133,7 +133,7 @@ async def test_one_scorer_that_fails_fails_the_batch_by_its_name(
 ) -> None:
     scorers = {reward.name: FakeScorer() for reward in SEVERAL}
     scorers["second"].answer = [20.0, 21.0, 31.0]
-    monkeypatch.setattr(torch_engine, "build_scorer", lambda spec: scorers[spec.name])
+    monkeypatch.setattr(torch_engine, "build_scorer", lambda spec, permissions: scorers[spec.name])
     with pytest.raises(ScoringError, match=r"^reward `second`: 31 is outside the range \[0, 30\]"):
         await Scoring(context, TorchEngine()).score(SEVERAL, IMAGES, PROMPTS)
 
@@ -150,7 +150,7 @@ async def test_a_scorer_that_hangs_has_failed_and_is_made_anew(
 ) -> None:
     made: list[FakeScorer] = []
 
-    def build(spec: object) -> FakeScorer:
+    def build(spec: object, permissions: object) -> FakeScorer:
         made.append(FakeScorer())
         if len(made) == 1:
             made[0].hold()

@@ -99,7 +99,7 @@ def test_a_run_is_over_after_its_limit() -> None:
 def test_another_order_of_the_same_samples_gives_other_weights(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("spotlight.studies.one_process.build_scorer", lambda spec: Brightness())
+    monkeypatch.setattr("spotlight.studies.one_process.build_scorer", lambda *_: Brightness())
     job = virtual_job("ocr", "rollouts", 0, SMALL)
     scores = []
     for numerics in (RealNumerics(job), OtherOrder(job), OtherOrder(job)):

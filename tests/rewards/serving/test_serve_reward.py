@@ -20,6 +20,7 @@ import pytest
 from spotlight.errors import ScoringError
 from spotlight.jobs import RewardSpec
 from spotlight.jobs.remote_rewards import HttpSpec
+from spotlight.permissions import Permissions, RewardSecret
 from spotlight.rewards.base import build_scorer
 from spotlight.types import Prompt
 from tests.rewards.serving.served import Mean
@@ -80,7 +81,10 @@ def test_the_authorization_may_come_from_a_file_on_one_side_and_a_variable_on_th
     file.write_text("Bearer sesame\n")
     monkeypatch.setenv("OF_THE_JOB", "Bearer sesame")
     with serving(f"{SERVED}:Mean", "--authorization-file", str(file)) as (url, _):
-        known = build_scorer(reward(url, authorization_variable="OF_THE_JOB"))
+        secret = RewardSecret(host="127.0.0.1", variable="OF_THE_JOB")
+        known = build_scorer(
+            reward(url, authorization_variable="OF_THE_JOB"), Permissions(secrets=(secret,))
+        )
         assert known.score(IMAGES, PROMPTS) == Mean().score(IMAGES, PROMPTS)
         with pytest.raises(ScoringError, match="status 401"):
             build_scorer(reward(url)).score(IMAGES, PROMPTS)

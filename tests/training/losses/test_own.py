@@ -116,6 +116,7 @@ def test_an_own_loss_that_does_not_fit_the_sampler_is_one_line() -> None:
         ("raises:Loss", "cannot be made: KeyError: 'option'"),
         ("bare:Loss", "has no `samplers`"),
         ("taken:Loss", "has a metric `samples`, which every run has"),
+        ("escapes:Loss", r"has a metric called '\x1b[2J'; use 1 to 100 printable characters"),
         ("word:Loss", "`samplers` must be a tuple of names, not ode"),
     ],
 )
@@ -125,6 +126,8 @@ def test_a_loss_that_cannot_be_loaded_is_one_line(modules, loss: str, words: str
     modules("raises", "class Loss:\n    def __init__(self, setup):\n        {}['option']\n")
     modules("bare", "class Loss:\n    def __init__(self, setup):\n        pass\n")
     modules("taken", "from my_losses import *\nclass Loss(RewardWeighted): metrics = ('samples',)")
+    named = r"metrics = ('\x1b[2J',)"
+    modules("escapes", f"from my_losses import *\nclass Loss(RewardWeighted): {named}")
     modules("word", "from my_losses import *\nclass Loss(RewardWeighted): samplers = 'ode'")
     with pytest.raises(JobError) as refused:
         build(loss)

@@ -12,6 +12,7 @@ import pytest
 
 from spotlight.errors import TransferFailed
 from spotlight.transport.tensors import BundleStore, content_key, fetch, own_file, upload
+from spotlight.transport.tensors.files import deposit
 from spotlight.types import BundleOffer
 
 SECRET = b"of somebody else"
@@ -162,4 +163,37 @@ async def test_a_folder_that_is_reached_by_a_link_may_hold_a_store(tmp_path: Pat
     store = BundleStore(tmp_path / "runs" / "artifacts", token="t")
     await store.start()
     assert await fetch(await upload(store.writable_by("w"), "a", b"data")) == b"data"
+    await store.aclose()
+
+
+def _write(path: Path) -> None:
+    path.write_bytes(b"x")
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o755])
+async def test_no_folder_that_is_no_store_is_read_or_written_whatever_an_offer_says(
+    tmp_path: Path, mode: int
+) -> None:
+    """A message may name any folder of the machine as that of a store."""
+    private = tmp_path / "private"
+    private.mkdir(mode=mode)
+    (private / "key").write_bytes(b"of somebody")
+    sum_ = zlib.crc32(b"of somebody")
+    (private / f"copy.{sum_:08x}").write_bytes(b"of somebody")
+    store = BundleStore(tmp_path / "store", token="t")
+    await store.start()
+    forged = msgspec.structs.replace(store.endpoint, port=1, root=str(private))
+    for key in ("key", f"copy.{sum_:08x}"):
+        offer = BundleOffer(key, 11, sum_, forged)
+        assert own_file(offer) is None
+        with pytest.raises(TransferFailed):
+            await fetch(offer)
+        with pytest.raises(TransferFailed):
+            await store.copy(offer, "stolen")
+    with pytest.raises(TransferFailed):
+        await deposit(forged, "left", _write)
+    with pytest.raises(TransferFailed):
+        await upload(forged, "left", bytes(8 * 1024 * 1024))
+    assert {path.name for path in private.iterdir()} == {"key", f"copy.{sum_:08x}"}
+    assert private.stat().st_mode & 0o777 == mode
     await store.aclose()

@@ -19,6 +19,7 @@ from tensor_kit import mapped
 from spotlight.errors import TransferFailed
 from spotlight.transport.tensors import bundles, content_key
 from spotlight.transport.tensors.bundles import map_copy, pack, touch
+from spotlight.transport.tensors.folder import Folder
 from spotlight.transport.tensors.offers import machine_identity
 from spotlight.types import BundleOffer, StoreEndpoint
 
@@ -40,6 +41,7 @@ LARGE = 300_000
 @pytest.fixture
 def root(tmp_path: Path):
     """Where copies are; nothing of it is mapped at the end."""
+    Folder(tmp_path).create()
     yield tmp_path
     gc.collect()
     assert mapped(str(tmp_path)) == 0

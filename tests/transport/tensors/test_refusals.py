@@ -73,6 +73,49 @@ async def test_a_token_that_is_revoked_is_of_no_use_and_others_are(store):
         await upload(gone, "b", b"data")
 
 
+@pytest.mark.parametrize(
+    ("key", "is_own"),
+    [
+        ("samples/n/0/1-1", True),
+        ("pictures/7/n/0/1.png", True),
+        ("samples/n", False),
+        ("samples/other/0/1-1", False),
+        ("samples/nn/0", False),
+        ("pictures/n/0/1.png", False),
+        ("pictures/7/8/n/0/1.png", False),
+        ("state/0-0", False),
+        ("n/samples/a", False),
+    ],
+)
+async def test_a_token_for_folders_is_good_below_these_alone(store, key, is_own):
+    sink = remote(store.writable_by("n", "samples/n", "pictures/*/n"))
+    if is_own:
+        assert await fetch(elsewhere(await upload(sink, key, b"data"))) == b"data"
+        return
+    with pytest.raises(TransferRefused, match="this token is not for") as refused:
+        await upload(sink, key, b"data")
+    assert refused.value.status == 403
+    assert files(Path(store.endpoint.root)) == set()
+
+
+async def test_all_tokens_of_one_are_revoked_at_once(store):
+    sinks = [store.writable_by("n", "a"), store.writable_by("n", "b"), store.writable_by("o")]
+    assert len({sink.token for sink in sinks}) == 3
+    store.revoke("n")
+    for sink, key in zip(sinks[:2], ("a/x", "b/x"), strict=True):
+        with pytest.raises(TransferFailed, match="wrong token"):
+            await upload(sink, key, b"data")
+    await upload(sinks[2], "a/x", b"data")
+
+
+@pytest.mark.parametrize("end", ["py", "PY", "pyc", "so", "pth", "zip", "abi3.so"])
+async def test_a_bundle_never_has_the_end_of_a_file_of_code(store, end):
+    with pytest.raises(TransferFailed, match="the end of a file of code"):
+        await upload(remote(store.writable_by("w")), f"samples/evil.{end}", b"data")
+    with pytest.raises(TransferFailed, match="the end of a file of code"):
+        store.put(f"evil.{end}", b"data")
+
+
 async def test_an_upload_ends_when_its_token_is_revoked(store):
     gone = store.writable_by("w")
     reader, writer = await asyncio.open_connection(gone.host, gone.port)

@@ -1,0 +1,1 @@
+"""What strangers try against real daemons, and whether it has any effect."""

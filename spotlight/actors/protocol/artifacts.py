@@ -1,0 +1,26 @@
+"""Where workers leave things in the store of a run: each below its node's own folders alone."""
+
+from __future__ import annotations
+
+from spotlight.types import Result
+
+
+def own_folders(node: str) -> tuple[str, ...]:
+    """Those in which a node that denoises may leave bundles; `*` stands for any one name."""
+    return tuple(f"{kind}/{node}" for kind in ("commits", "samples", "pictures/*", "validation/*"))
+
+
+def image_key_of(image_key: str, worker: str) -> str:
+    """Where a worker leaves the image that a request wants at `image_key`."""
+    folder, _, name = image_key.rpartition("/")
+    return f"{folder}/{worker}/{name}"
+
+
+def picture_key(result: Result) -> str:
+    """Where the image of a result is; empty if none was wanted. It was left by the worker that left
+    the result's bundle, which is `samples/WORKER/...`.
+    """
+    if not result.request.image_key:
+        return ""
+    worker = result.bundle.key.partition("/")[2].rpartition("/")[0]
+    return image_key_of(result.request.image_key, worker)
