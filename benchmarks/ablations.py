@@ -34,7 +34,7 @@ import yaml
 
 from benchmarks.direct_training import Clock, train_on_previews
 from benchmarks.exploration.ratios import student_margin
-from benchmarks.report import at_least_one, finish, parser
+from benchmarks.report import Report, at_least_one
 from benchmarks.time_to_target import Curve, smoothed
 from spotlight.jobs import JobSpec, job_from_data
 from spotlight.testing.profile import Profile, load_profile
@@ -100,32 +100,35 @@ QUICK = Scale(way_s=250, until_s=250, validate_s=60, validated=2)
 
 def main() -> None:
     """Make the runs that are missing, and print what came of them."""
-    made = parser(__doc__)
+    report = Report("ablations", __doc__, minutes=1, proviso=" where all runs are kept")
+    made = report.options
     made.add_argument("--task", choices=TASKS, action="append", help="default: both; quick: ocr")
     made.add_argument("--variant", choices=VARIANTS, action="append", help="default: all")
     made.add_argument("--seeds", type=at_least_one, default=8)
     made.add_argument("--results", type=Path, default=HERE / "ablation_runs")
-    options = made.parse_args()
-    finish("ablations", _measure(options), options.json)
+    _measure(report, report.begin())
+    report.finish()
 
 
-def _measure(options: argparse.Namespace) -> dict[str, Any]:
+def _measure(report: Report, options: argparse.Namespace) -> None:
     tasks = options.task or TASKS[: 1 if options.quick else None]
     all_of_them = list(VARIANTS)[: 2 if options.quick else None]
     variants = list(dict.fromkeys(["base", *(options.variant or all_of_them)]))
     seeds = range(1, 2 if options.quick else options.seeds + 1)
     scale, results = (QUICK, None) if options.quick else (Scale(), options.results)
-    figures: dict[str, Any] = {"quick": options.quick, "seeds": len(seeds)}
+    report.add({"quick": options.quick, "seeds": len(seeds)})
     for task in tasks:
         curves: dict[tuple[str, int], Curve] = {}
         for seed in seeds:  # whole sets, should it be ended early
             for variant in variants:
                 curves[variant, seed] = run((task, variant, seed), scale, results)
+            if report.is_time_up():
+                break
         for variant in variants[1:]:
-            pairs = [(curves["base", seed], curves[variant, seed]) for seed in seeds]
-            for name, value in compared(pairs, scale).items():
-                figures[f"{name}[{task}, {variant}]"] = value
-    return figures
+            made = [seed for name, seed in curves if name == "base"]
+            pairs = [(curves["base", seed], curves[variant, seed]) for seed in made]
+            figures = compared(pairs, scale)
+            report.add({f"{name}[{task}, {variant}]": value for name, value in figures.items()})
 
 
 # --- runs, each made once ---

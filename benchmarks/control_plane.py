@@ -44,7 +44,7 @@ import psutil
 
 from benchmarks.control_plane_farm import BATCH, Config, offer
 from benchmarks.control_plane_loss import double_loss
-from benchmarks.report import arguments, finish, quantile
+from benchmarks.report import Report, quantile
 from spotlight.actors.coordinator.job_journal import JobJournal
 from spotlight.actors.coordinator.publications import Publications
 from spotlight.actors.coordinator.roster import Roster
@@ -73,7 +73,6 @@ _LIMIT_S = 480.0
 class _Extent:
     """How much is measured, and for how long."""
 
-    takes: str
     workers: tuple[int, ...]
     lost: int
     """Workers of the pool that is lost twice."""
@@ -83,8 +82,8 @@ class _Extent:
     """Batches are completed within so long."""
 
 
-_FULL = _Extent("five minutes", (100, 1000, 8000), 8000, 3.0, 15.0, 40.0)
-_QUICK = _Extent("20 seconds", (16, 64), 800, 0.5, 2.0, 1.0)
+_FULL = _Extent((100, 1000, 8000), 8000, 3.0, 15.0, 40.0)
+_QUICK = _Extent((16, 64), 800, 0.5, 2.0, 1.0)
 
 
 class _Process:
@@ -456,24 +455,19 @@ async def _measure(extent: _Extent) -> AsyncIterator[tuple[str, float]]:
         yield name, value
 
 
-async def _all(extent: _Extent, *, shows: bool) -> dict[str, float]:
-    figures = {}
+async def _all(report: Report, extent: _Extent) -> None:
     async for name, value in _measure(extent):
-        figures[name] = value
-        if shows:
-            print(f"{name:<32} {value:.6g}", flush=True)
-    return figures
+        report.add({name: value})
+        if report.is_time_up():
+            return
 
 
 def main() -> None:
     """Print the figures, each when it is there."""
-    options = arguments(__doc__)
+    report = Report("control_plane", __doc__, minutes=5)
     random.seed(0)
-    extent = _QUICK if options.quick else _FULL
-    if not options.json:
-        print(f"about {extent.takes} on two idle cores", flush=True)
-    figures = asyncio.run(_all(extent, shows=not options.json))
-    finish("control_plane", figures, json_only=True)
+    asyncio.run(_all(report, _QUICK if report.begin().quick else _FULL))
+    report.finish()
 
 
 if __name__ == "__main__":

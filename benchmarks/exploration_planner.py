@@ -38,7 +38,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from benchmarks.exploration_tables import coverages_of, covers, table_figures
-from benchmarks.report import arguments, finish
+from benchmarks.report import Report
 from spotlight.policies.exploration.bandit import BanditPlanner
 from spotlight.policies.exploration.contrast import best_contrast, expected_contrast
 from spotlight.policies.exploration.planners import UniformPlanner
@@ -67,12 +67,14 @@ GAUSSIAN = ("gaussian", "drift")
 
 def main() -> None:
     """Measure and print."""
-    options = arguments(__doc__)
-    tables = table_figures(8 if options.quick else 120)
-    regrets, coverages = _regrets(range(4 if options.quick else 24))
+    report = Report("exploration_planner", __doc__, minutes=15)
+    report.add(_speed(report.begin().quick))
+    tables = table_figures(report.times(120, quick=8))
+    report.add(tables)
+    regrets, coverages = _regrets(range(report.times(24, quick=4)))
     coverage = statistics.fmean([*coverages_of(tables), *coverages.values()])
-    figures = {**_speed(options.quick), **tables, **regrets, **coverages}
-    finish("exploration_planner", {**figures, "coverage_90": round(coverage, 4)}, options.json)
+    report.add({**regrets, **coverages, "coverage_90": round(coverage, 4)})
+    report.finish()
 
 
 # --- speed ---

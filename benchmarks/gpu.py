@@ -32,7 +32,7 @@ from typing import Any
 import torch
 
 from benchmarks.gpu_steps.site import Site
-from benchmarks.report import Figure, finish, parser
+from benchmarks.report import Figure, Report
 
 LIMITS_S = {"truth": 300, "size": 420, "publication": 240, "nccl": 120, "sick": 400, "loop": 600}
 """By step, in their order."""
@@ -90,7 +90,8 @@ def site_of(options: argparse.Namespace) -> Site:
 
 def main() -> None:
     """Run all steps, or be one of them."""
-    accepted = parser(__doc__)
+    report = Report("gpu", __doc__, minutes=25)
+    accepted = report.options
     accepted.add_argument("--step", choices=LIMITS_S, help="this one alone, in this process")
     accepted.add_argument(
         "--budget",
@@ -98,18 +99,20 @@ def main() -> None:
         default=sum(LIMITS_S.values()),
         help="seconds that all steps may take together",
     )
-    options = accepted.parse_args()
+    options = report.begin()
     site = site_of(options)
     if options.step:
         step: Any = importlib.import_module(f"benchmarks.gpu_steps.{options.step}")
         print(json.dumps(step.measure(site)))
         return
-    figures: dict[str, Figure] = {
-        "device": torch.cuda.get_device_name(site.device) if site.is_gpu else "cpu",
-        "torch": torch.__version__,
-    }
-    figures |= run_steps(options.budget, quick=options.quick)
-    finish("gpu", figures, options.json)
+    report.add(
+        {
+            "device": torch.cuda.get_device_name(site.device) if site.is_gpu else "cpu",
+            "torch": torch.__version__,
+        }
+    )
+    report.add(run_steps(options.budget, quick=options.quick))
+    report.finish()
 
 
 if __name__ == "__main__":

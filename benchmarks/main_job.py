@@ -12,7 +12,6 @@ Exploration fills idle time, so the previews that each had time for are named be
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import os
 import resource
@@ -26,7 +25,7 @@ from typing import Any
 
 import yaml
 
-from benchmarks.report import finish, parser, warnings_on_stderr
+from benchmarks.report import Report
 from spotlight.jobs import job_to_yaml, load_job
 from spotlight.report.metrics import read_run, summarise
 
@@ -86,18 +85,13 @@ def _processor_seconds() -> float:
         return used.ru_utime + used.ru_stime
 
 
-def _options() -> argparse.Namespace:
-    warnings_on_stderr()
-    accepted = parser(__doc__)
-    accepted.add_argument("--against", type=Path, help="a checkout of another commit")
-    return accepted.parse_args()
-
-
 def main() -> None:
     """Print medians over the seeds, and every seed's own figures."""
-    options = _options()
+    report = Report("main_job", __doc__, minutes=6)
+    report.options.add_argument("--against", type=Path, help="a checkout of another commit")
+    options = report.begin()
     adopt_orphans()
-    seeds = [0] if options.quick else [0, 1, 2]
+    seeds = range(report.times(3, quick=1))
     iterations = 6 if options.quick else None
     runs, others = list[dict[str, Any]](), list[dict[str, Any]]()
     with tempfile.TemporaryDirectory() as name:
@@ -114,7 +108,8 @@ def main() -> None:
         before = _median(others, "processor_seconds")
         figures["demo_cpu_ratio"] = figures["processor_seconds"] / before
         figures["per_seed_before"] = _of_each(others)
-    finish("main_job", figures, options.json)
+    report.add(figures)
+    report.finish()
 
 
 def _median(runs: list[dict[str, Any]], name: str) -> float:

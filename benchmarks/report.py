@@ -13,6 +13,7 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,11 @@ Figure = float | int | str
 class Report:
     """One run of a benchmark: what it was asked for, and the figures that it has so far."""
 
-    def __init__(self, name: str, description: str | None, minutes: float) -> None:
-        """Of a benchmark that takes so many minutes on two cores.
-
-        Options of its own are added to `options`, before `begin`.
+    def __init__(
+        self, name: str, description: str | None, minutes: float, proviso: str = ""
+    ) -> None:
+        """Of a benchmark that takes about so many minutes on two cores, under a proviso if there is
+        one. Options of its own are added to `options`, before `begin`.
         """
         self.options = argparse.ArgumentParser(
             prog=f"python -m benchmarks.{name}",
@@ -44,13 +46,14 @@ class Report:
         self.options.add_argument(
             "--minutes",
             type=above_zero,
-            default=minutes,
             metavar="N",
-            help=f"take about N minutes, by fewer repetitions (default: {minutes:g})",
+            help=f"take about N minutes, by doing less (all of it takes about {minutes:g})",
         )
         self.figures: dict[str, Any] = {}
         self._name = name
         self._minutes = minutes
+        self._proviso = proviso
+        self._begun = time.monotonic()
         self._given = argparse.Namespace()
 
     def begin(self) -> argparse.Namespace:
@@ -61,8 +64,9 @@ class Report:
             logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
         )
         self._given = self.options.parse_args()
-        takes = "about 20 seconds" if self._given.quick else f"{self._given.minutes:g} minutes"
-        self.note(f"takes {takes} on two cores")
+        minutes = self._given.minutes or self._minutes
+        takes = "20 seconds" if self._given.quick else f"{minutes:g} min"
+        self.note(f"takes about {takes} on two idle cores{self._proviso}")
         return self._given
 
     def times(self, all_of_them: int, quick: int) -> int:
@@ -70,8 +74,13 @@ class Report:
         but no fewer than with `--quick`."""
         if self._given.quick:
             return quick
-        share: float = min(1.0, self._given.minutes / self._minutes)
+        share: float = min(1.0, (self._given.minutes or self._minutes) / self._minutes)
         return max(quick, round(all_of_them * share))
+
+    def is_time_up(self) -> bool:
+        """Whether the minutes that were asked for are over; never if none were."""
+        minutes = self._given.minutes
+        return minutes is not None and time.monotonic() >= self._begun + 60 * minutes
 
     def note(self, text: str) -> None:
         """Say on stderr how far it is."""

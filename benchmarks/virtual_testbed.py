@@ -29,7 +29,7 @@ import msgspec
 
 from benchmarks.exploration.rival_jobs import virtual_job
 from benchmarks.exploration.rivals import OURS, RIVALS, TASKS
-from benchmarks.report import finish, parser
+from benchmarks.report import Report
 from benchmarks.testbed_figures import TestbedRun, measure
 from benchmarks.time_to_target import time_to
 from benchmarks.validation_sampler import measured_with
@@ -215,7 +215,8 @@ async def _have_it_done(
 
 def main() -> None:
     """Run one job and print what it came to."""
-    made = parser(__doc__)
+    report = Report("virtual_testbed", __doc__, minutes=3)
+    made = report.options
     made.add_argument("--task", choices=TASKS, default="ocr")
     made.add_argument("--rival", choices=RIVALS, default=OURS)
     made.add_argument("--iterations", type=int)
@@ -226,7 +227,7 @@ def main() -> None:
     )
     made.add_argument("--profile", type=Path, default=SOL_RL_SPLIT)
     made.add_argument("--folder", type=Path, help="where the run folder is left")
-    options = made.parse_args()
+    options = report.begin()
 
     import torch  # not for --help
 
@@ -256,7 +257,8 @@ def main() -> None:
         print(json.dumps(msgspec.to_builtins(run.totals), indent=2))
     figures = msgspec.to_builtins(run)
     figures |= figures.pop("totals") | {"profile": msgspec.to_builtins(profile)}
-    finish("virtual_testbed", figures, json_only=True)
+    report.add(figures)
+    report.finish()
 
 
 def _preemption(text: str) -> Fault:

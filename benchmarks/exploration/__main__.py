@@ -41,7 +41,7 @@ from benchmarks.exploration.staleness import staleness
 from benchmarks.exploration.tables import rendered
 from benchmarks.exploration.testbed_runs import VirtualRuns
 from benchmarks.exploration.two_core import two_core
-from benchmarks.report import at_least_one, finish, parser
+from benchmarks.report import Report, at_least_one
 from spotlight.errors import JobError, UserError
 
 ON_TESTBED = ("testbed", "noise", "pools", "tuning")
@@ -51,7 +51,8 @@ _QUICK_PARTS = ("testbed", "noise", "staleness", "two-core", "planner")
 
 def main() -> None:
     """Make what is missing, draw and print."""
-    made = parser(__doc__)
+    report = Report("exploration", __doc__, minutes=5, proviso=" where all runs are kept")
+    made = report.options
     made.add_argument("--part", choices=PARTS, action="append", help="default: all")
     made.add_argument("--task", choices=TASKS, action="append", help="default: all; quick: ocr")
     made.add_argument(
@@ -60,7 +61,6 @@ def main() -> None:
     made.add_argument(
         "--seeds", type=at_least_one, default=8, help=f"so many, from {cases.FIRST_SEED} on"
     )
-    made.add_argument("--minutes", type=float, default=math.inf, help="for the test-bed's runs")
     made.add_argument("--runs", type=Path, default=RUNS, help="where runs are kept")
     made.add_argument("--plots", type=Path, help="where plots are drawn")
     made.add_argument(
@@ -70,7 +70,7 @@ def main() -> None:
         default=[],
         help="a Markdown file whose tables of the test-bed are made anew",
     )
-    options = made.parse_args()
+    options = report.begin()
     if options.quick and options.tables:
         made.error("--tables: not with --quick, whose figures say nothing")
     for file in options.tables:
@@ -90,7 +90,8 @@ def main() -> None:
                 file.write_text(rendered(file.read_text(), figures))
         except UserError as error:
             sys.exit(f"exploration: {error}")
-        finish("exploration", figures, options.json)
+        report.add(figures)
+        report.finish()
 
 
 def _measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -122,7 +123,7 @@ def _testbed(
         cases.units(wanted),
         options.runs,
         quick=options.quick,
-        ends_by=time.monotonic() + 60 * options.minutes,
+        ends_by=time.monotonic() + 60 * (options.minutes or math.inf),
     )
     found = VirtualRuns(options.runs, quick=options.quick)
     runs = {case: run for case in wanted if (run := _read(found, case)) is not None}

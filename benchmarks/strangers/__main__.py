@@ -1,5 +1,5 @@
 """What a stranger without any key tries against real daemons, or has a job file try:
-`python -m benchmarks.strangers --json` (about three minutes).
+`python -m benchmarks.strangers --json`.
 
 Every module of this package is a kind of attack. `--only KIND` tries one kind. An attack is refused
 if it has no effect (nothing ran, nothing was written outside, no secret was sent, memory stayed
@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.report import finish, parser, warnings_on_stderr
+from benchmarks.report import Report
 from benchmarks.strangers.attack import ATTACKS, Attack, Succeeded
 from benchmarks.strangers.site import Site
 
@@ -31,10 +30,9 @@ _KINDS = (
 
 
 async def main() -> None:
-    warnings_on_stderr()
-    options = parser(__doc__)
-    options.add_argument("--only", metavar="KIND", help="try the attacks of this kind only")
-    chosen = options.parse_args()
+    report = Report("strangers", __doc__, minutes=3)
+    report.options.add_argument("--only", metavar="KIND", help="try the attacks of this kind only")
+    chosen = report.begin()
     for kind in _KINDS:
         importlib.import_module(f"benchmarks.strangers.{kind}")
     # Those that need a node come last: without one, the others find the jobs waiting for workers.
@@ -47,40 +45,42 @@ async def main() -> None:
         key=lambda each: not each.quick,
     )
     if not attacks:
-        options.error(f"there are no attacks of kind `{chosen.only}`")
-    refused = 0
+        report.options.error(f"there are no attacks of kind `{chosen.only}`")
+    refused = tried = 0
     with tempfile.TemporaryDirectory(prefix="spotlight-strangers-") as folder:
         site = Site(Path(folder))
         try:
             site.open()
             for each in attacks:
-                refused += await _is_refused(each, site, quiet=chosen.json)
+                if report.is_time_up():
+                    break
+                tried += 1
+                refused += await _is_refused(each, site, report)
         finally:
             site.close()
-    figures = {"attacks": len(attacks), "refused_fraction": refused / len(attacks)}
-    finish("strangers", figures, chosen.json)
+    report.add({"attacks": tried, "refused_fraction": refused / max(tried, 1)})
+    report.finish()
 
 
-async def _is_refused(attack: Attack, site: Site, *, quiet: bool) -> bool:
+async def _is_refused(attack: Attack, site: Site, report: Report) -> bool:
     try:
         await attack.attempt(site)
         await site.status()  # it still serves
     except Exception as error:  # whatever is seen instead of a refusal
         what = error if isinstance(error, Succeeded) else repr(error)
-        print(f"not refused: {attack.kind}: {attack.name}: {what}", file=sys.stderr, flush=True)
-        await _clear(site)
+        report.note(f"not refused: {attack.kind}: {attack.name}: {what}")
+        await _clear(site, report)
         return False
-    if not quiet:
-        print(f"refused: {attack.kind}: {attack.name}", flush=True)
+    report.note(f"refused: {attack.kind}: {attack.name}")
     return True
 
 
-async def _clear(site: Site) -> None:
+async def _clear(site: Site, report: Report) -> None:
     """The next attack finds no job."""
     try:
         await site.cancel()
     except Exception as error:  # it may be the coordinator that the attack has ended
-        print(f"the job could not be ended: {error!r}", file=sys.stderr, flush=True)
+        report.note(f"the job could not be ended: {error!r}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What users bring, and what they do: `python -m benchmarks.users --json` (about ten minutes).
+"""What users bring, and what they do: `python -m benchmarks.users --json`.
 
 Every module of this package is a kind of case. `--only KIND` tries one kind.
 
@@ -12,20 +12,18 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-import sys
 import tempfile
 from pathlib import Path
 
 import benchmarks.users
-from benchmarks.report import finish, parser, warnings_on_stderr
+from benchmarks.report import Report
 from benchmarks.users.case import CASES, Case, Figures, Wrong
 
 
 def main() -> None:
-    warnings_on_stderr()
-    options = parser(__doc__)
-    options.add_argument("--only", metavar="KIND", help="try the cases of this kind only")
-    chosen = options.parse_args()
+    report = Report("users", __doc__, minutes=15)
+    report.options.add_argument("--only", metavar="KIND", help="try the cases of this kind only")
+    chosen = report.begin()
     for module in pkgutil.iter_modules(benchmarks.users.__path__):
         importlib.import_module(f"benchmarks.users.{module.name}")
     cases = [
@@ -34,25 +32,24 @@ def main() -> None:
         if (case.quick or not chosen.quick) and chosen.only in (None, case.kind)
     ]
     if not cases:
-        options.error(f"there are no cases of kind `{chosen.only}`")
+        report.options.error(f"there are no cases of kind `{chosen.only}`")
     figures: dict[str, float] = {}
-    wrong = 0
+    right = tried = 0
     for case in cases:
+        if report.is_time_up():
+            break
+        tried += 1
         try:
             found = _tried(case)
         except Wrong as error:
-            wrong += 1
-            print(f"wrong: {case.kind}: {case.name}: {error}", file=sys.stderr, flush=True)
+            report.note(f"wrong: {case.kind}: {case.name}: {error}")
             continue
-        if not chosen.json:
-            print(f"right: {case.kind}: {case.name}", flush=True)
+        right += 1
+        report.note(f"right: {case.kind}: {case.name}")
         for name, value in found.items():
             figures[name] = max(value, figures.get(name, value))
-    finish(
-        "users",
-        {"cases": len(cases), "right_fraction": 1 - wrong / len(cases), **figures},
-        chosen.json,
-    )
+    report.add({"cases": tried, "right_fraction": right / max(tried, 1), **figures})
+    report.finish()
 
 
 def _tried(case: Case) -> Figures:

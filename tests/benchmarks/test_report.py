@@ -61,8 +61,8 @@ def test_without_json_figures_are_lines_before_the_last_one() -> None:
 
 
 def test_it_says_first_how_long_it_takes() -> None:
-    assert example().stderr.startswith("example: takes 6 minutes on two cores")
-    assert example("--minutes", "2.5").stderr.startswith("example: takes 2.5 minutes")
+    assert example().stderr.startswith("example: takes about 6 min on two idle cores")
+    assert example("--minutes", "2.5").stderr.startswith("example: takes about 2.5 min")
 
 
 def test_fewer_minutes_are_fewer_repetitions_but_no_fewer_than_a_quick_run_has(
@@ -73,6 +73,12 @@ def test_fewer_minutes_are_fewer_repetitions_but_no_fewer_than_a_quick_run_has(
     assert begun(monkeypatch, "--minutes", "0.1").times(30, quick=2) == 2
     assert begun(monkeypatch, "--minutes", "60").times(30, quick=2) == 30
     assert begun(monkeypatch, "--quick").times(30, quick=2) == 2
+
+
+def test_time_is_up_after_the_minutes_that_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert begun(monkeypatch, "--minutes", "1e-9").is_time_up()
+    assert not begun(monkeypatch, "--minutes", "1000").is_time_up()
+    assert not begun(monkeypatch).is_time_up()
 
 
 @pytest.mark.parametrize("minutes", ["0", "-1", "nan", "inf", "many"])
