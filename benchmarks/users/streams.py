@@ -11,14 +11,13 @@ import sys
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import cv2
 import numpy as np
 import psutil
 
-from benchmarks.users.case import ROOT, Ended, case, require
+from benchmarks.users.case import ROOT, Check, Ended, case, require
 from benchmarks.users.waiting import LIMIT_S, until
 
 _COMMAND = (sys.executable, "-m", "spotlight")
@@ -70,11 +69,15 @@ def _outcome(folder: Path) -> str:
     return str(found[-1]["outcome"]) if found else "no end"
 
 
-def _run_ends_well(folder: Path, redirection: str, environment: Mapping[str, str]) -> None:
-    _write_job(folder)
-    ended = _shell(folder, f"spotlight run job.yaml --run-folder run {redirection}", environment)
-    ended.says(0)
-    require(_outcome(folder) == "finished", f"the run has {_outcome(folder)}: {ended.text}")
+def _ending_well(redirection: str, environment: Mapping[str, str]) -> Check:
+    def check(folder: Path) -> None:
+        _write_job(folder)
+        line = f"spotlight run job.yaml --run-folder run {redirection}"
+        ended = _shell(folder, line, environment)
+        ended.says(0)
+        require(_outcome(folder) == "finished", f"the run has {_outcome(folder)}: {ended.text}")
+
+    return check
 
 
 for _name, _redirection, _more in (
@@ -87,7 +90,7 @@ for _name, _redirection, _more in (
     ("a run whose output cannot encode blocks", "", {"PYTHONIOENCODING": "ascii"}),
     ("a run in the C locale, without UTF-8", "", {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"}),
 ):
-    case(_name)(partial(_run_ends_well, redirection=_redirection, environment=_more))
+    case(_name)(_ending_well(_redirection, _more))
 
 
 @case("`--help` and `init --list` without a reader", quick=True)
@@ -190,15 +193,19 @@ def _noticed_node(folder: Path, number: signal.Signals, redirection: str) -> Non
         require(coordinator.lives, coordinator.text)
 
 
+def _to_a_run(number: signal.Signals) -> Check:
+    return lambda folder: _noticed_run(folder, number)
+
+
+def _to_a_node(number: signal.Signals, redirection: str = "") -> Check:
+    return lambda folder: _noticed_node(folder, number, redirection)
+
+
+for _number in (signal.SIGUSR1, signal.SIGUSR2):
+    case(f"{_number.name} to a run")(_to_a_run(_number))
 for _number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM):
-    if _number != signal.SIGTERM:
-        case(f"{_number.name} to a run")(partial(_noticed_run, number=_number))
-    case(f"{_number.name} to a node and all its processes")(
-        partial(_noticed_node, number=_number, redirection="")
-    )
-case("daemons with every standard stream closed")(
-    partial(_noticed_node, number=signal.SIGTERM, redirection="<&- >&- 2>&-")
-)
+    case(f"{_number.name} to a node and all its processes")(_to_a_node(_number))
+case("daemons with every standard stream closed")(_to_a_node(signal.SIGTERM, "<&- >&- 2>&-"))
 
 
 @case("16-bit and clear pixels at `serve-reward`, and SIGUSR1 to it")
