@@ -45,6 +45,7 @@ class SessionFolder:
     @classmethod
     def create(cls, runs: Path, saved: SavedSession) -> SessionFolder:
         """Of a new session. What earlier ones have left is deleted: there is one at a time."""
+        log.debug("session_creating", session=saved.session)
         for leftover in runs.glob(f"{_PREFIX}*"):
             shutil.rmtree(leftover, ignore_errors=True)
         path = runs / f"{_PREFIX}{saved.session}"
@@ -57,7 +58,6 @@ class SessionFolder:
                 f"{path}: {error.strerror}; give the coordinator a --runs folder that can be"
                 " written"
             ) from error
-        log.debug("session_created", session=saved.session)
         return cls(path, saved)
 
     @classmethod
