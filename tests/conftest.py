@@ -47,7 +47,7 @@ SWEPT = 12
 """Moments of all sweeps together that are tried unless all are asked for."""
 ENOUGH_SPACE = 4 << 30
 """Bytes: more than temporary folders have at any time."""
-ENDED_S = 30.0
+ENDED_S = float(os.environ.get("SPOTLIGHT_TEST_ENDED_S", "30"))
 """What a test has ended is gone by then, however busy the machine is; only a leak is waited for."""
 MANY_MODULES = 200
 """As many are loaded with torch, diffusers or their like."""

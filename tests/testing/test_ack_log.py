@@ -72,6 +72,14 @@ def test_a_receipt_before_the_journal_is_noticed(acks: AckLog, history: History)
     assert "before it is in the journal" in history.violations[0]
 
 
+def test_what_a_coordinator_wrote_just_before_it_was_killed_is_durable(
+    acks: AckLog, history: History
+) -> None:
+    acks.check_journal(row(4))
+    acknowledged(acks, commit(4))
+    assert history.violations == []
+
+
 @pytest.mark.parametrize("left", [{}, row(2), row(8)])
 def test_a_journal_that_lacks_what_was_acknowledged_is_noticed(
     acks: AckLog, history: History, left: dict[str, SavedRow]

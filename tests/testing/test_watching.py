@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 import structlog
 from history_kit import is_found
@@ -47,7 +48,8 @@ def tap(history: History, logs: ActorLogs, reached: list[str]) -> Wiretap:
 
 def envelope(sequence: int, kind: Kind = Kind.TELL, message: Any = COMMIT) -> Envelope:
     a, b = ActorRef("memory://a", "x", 1 << 32), ActorRef("memory://b", "y", 2 << 32)
-    return Envelope(1, a, b, kind, sequence, 0, None, "data", encode_message(message))
+    body = msgspec.Raw(encode_message(message))
+    return Envelope(1, a, b, kind, sequence, 0, None, "ordinary", body)
 
 
 # --- frames ---

@@ -66,9 +66,12 @@ def test_a_module_in_the_working_folder_is_found_and_not_run(
     [
         ("no_such_package.at_all:Tracker", "there is no module"),
         (f"{HERE}:Absent", "has no class Absent"),
-        (f"{HERE}:HalfATracker", "is not a class with the methods on_iteration"),
-        (f"{HERE}:tracked", "is not a class with the methods"),
-        ("code:InteractiveInterpreter", "is not a class with the methods"),
+        (
+            f"{HERE}:HalfATracker",
+            "has no method `on_iteration`; it must be a class with the methods `on_iteration`",
+        ),
+        (f"{HERE}:tracked", "is a function, not a class with the methods"),
+        ("code:InteractiveInterpreter", "has no method `on_iteration`"),
     ],
 )
 def test_a_class_that_is_no_tracker_is_named_and_never_called(kind: str, words: str) -> None:

@@ -15,7 +15,7 @@ from spotlight.actors.runtime import ActorRef
 from spotlight.errors import RunFolderError
 from spotlight.jobs import WorkSpec
 from spotlight.store.journal import Journal
-from spotlight.store.run_folder import replace_file
+from spotlight.store.run_folder import is_run, replace_file
 
 log = structlog.get_logger(__name__)
 
@@ -45,8 +45,10 @@ class SessionFolder:
     @classmethod
     def create(cls, runs: Path, saved: SavedSession) -> SessionFolder:
         """Of a new session. What earlier ones have left is deleted: there is one at a time."""
-        for leftover in filter(is_session, runs.glob(f"{_PREFIX}*")):
-            shutil.rmtree(leftover, ignore_errors=True)
+        log.debug("session_creating", session=saved.session)
+        for leftover in runs.glob(f"{_PREFIX}*"):
+            if not is_run(leftover):
+                shutil.rmtree(leftover, ignore_errors=True)
         path = runs / f"{_PREFIX}{saved.session}"
         try:
             path.mkdir(parents=True)
@@ -57,7 +59,6 @@ class SessionFolder:
                 f"{path}: {error.strerror}; give the coordinator a --runs folder that can be"
                 " written"
             ) from error
-        log.debug("session_created", session=saved.session)
         return cls(path, saved)
 
     @classmethod

@@ -15,6 +15,7 @@ from spotlight.actors.coordinator.job_progress import JobProgress
 from spotlight.actors.coordinator.job_record import JobRecord
 from spotlight.actors.coordinator.request_plans import unexplored
 from spotlight.actors.coordinator.run_record import RunRecord
+from spotlight.errors import JournalError
 from spotlight.policies.step_times import StepTimes
 from spotlight.store.run_folder import RunFolder
 
@@ -32,9 +33,14 @@ def folder(tmp_path: Path) -> Iterator[RunFolder]:
     folder.close()
 
 
+def journal_of(folder: RunFolder) -> JobJournal:
+    failures: list[JournalError] = []
+    return JobJournal(folder.journal, STORE, failures.append)
+
+
 def begun(folder: RunFolder) -> JobProgress:
-    journal = JobJournal(folder.journal, STORE, [].append)
-    record = JobRecord(RunRecord(folder), pytest.fail)
+    journal = journal_of(folder)
+    record = JobRecord(RunRecord(folder), "job", pytest.fail)
     return JobProgress(job(), {}, journal=journal, record=record, settled=lambda _: None)
 
 
@@ -53,10 +59,10 @@ async def test_an_iteration_is_on_record_before_it_counts(folder: RunFolder) -> 
 
 
 async def test_weights_that_are_trained_again_are_validated_again(folder: RunFolder) -> None:
-    journal = JobJournal(folder.journal, STORE, [].append)
+    journal = journal_of(folder)
     for completed, validated in ((2, (0, 2)), (3, (0, 2, 3))):
         journal.save_progress(SavedProgress(completed, unexplored(job(), completed), validated))
     progress = begun(folder)
     assert progress.saved.validated == (0, 2, 3)
     progress.rewind_to(2)
-    assert (progress.saved.completed, progress.saved.validated) == (2, (0, 2))
+    assert progress.saved == journal.progress()[2]

@@ -13,6 +13,7 @@ from runtime_kit import Cluster
 from spotlight.actors.coordinator.coordinator import Coordinator
 from spotlight.actors.protocol import NodeNotice, NodeReport, NodeUnknown, PreemptNode
 from spotlight.actors.runtime import Actor, ActorRef
+from spotlight.store.runs_folder import RunsFolder
 from spotlight.transport.tensors import BundleStore
 from spotlight.types import StoreEndpoint
 
@@ -47,7 +48,9 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
 
         def coordinator() -> Coordinator:
             return Coordinator(
-                tmp_path, random.Random(0), lambda folder, token: BundleStore(folder, token=token)
+                RunsFolder(tmp_path),
+                random.Random(0),
+                lambda folder, token: BundleStore(folder, token=token),
             )
 
         ref = await (await cluster.system("coordinator")).spawn(coordinator, "coordinator")

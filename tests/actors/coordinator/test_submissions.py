@@ -289,7 +289,7 @@ async def test_a_run_is_not_resumed_with_other_prompts(
 ) -> None:
     prompts = tmp_path / "prompts.txt"
     prompts.write_text('the number "1111"\nthe number "2222"\n')
-    run, spec = tmp_path / "run", job(prompts={field: str(prompts), "per_iteration": 2})
+    run, spec = tmp_path / "runs" / "run", job(prompts={field: str(prompts), "per_iteration": 2})
     folder = RunFolder.create(run, spec)
     require_same_prompts(folder.journal, read_job_files(spec).prompt_digests)
     folder.close()
