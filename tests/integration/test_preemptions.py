@@ -74,7 +74,7 @@ class _Run:
     def late(self) -> int:
         """How many answers were refused so far."""
         try:
-            return asyncio.run(get_status(self.address)).late
+            return asyncio.run(get_status(self.address)).late_results
         except (ActorError, FileNotFoundError):  # it has ended
             return 0
 
@@ -177,16 +177,15 @@ def test_all_spot_nodes_are_lost_and_training_goes_on(
 
 
 def test_two_coordinators_cannot_have_one_run_folder(workplace: Workplace) -> None:
-    addresses = []
-    for name in ("first", "second"):
+    runs, addresses = workplace.folder / "runs", []
+    for name, folder in (("first", runs / "of-the-first"), ("second", runs)):
         file = workplace.folder / f"{name}.address"
         workplace.daemon(
-            "coordinator", "--listen", "127.0.0.1:0", "--address-file", file,
-            "--runs", workplace.folder / name,
-        )  # fmt: skip
+            "coordinator", "--listen", "127.0.0.1:0", "--address-file", file, "--runs", folder
+        )
         wait_until(file.exists, "the coordinator")
         addresses.append(file.read_text())
-    run = workplace.folder / "run"
+    run = runs / "of-the-first" / "run"
     first, second = addresses
     job = workplace.job()
     assert workplace.spotlight("submit", job, "--run-folder", run, "-c", first).code == 0
