@@ -81,6 +81,8 @@ class Site:
     cluster: LiveCluster
     client: CoordinatorClient
     base: Path
+    runs: Path
+    """The folder that the coordinator keeps its runs in."""
     undisturbed: dict[int, Path] = field(default_factory=dict)
     """Run folders, by the number of iterations."""
 
@@ -107,7 +109,7 @@ def main() -> None:
     ]
     base = Path(tempfile.mkdtemp(prefix="faults-")).resolve()
     network = Loopback() if problem else Namespaces()
-    outcomes, left = run(_run_all(chosen, base, network, talks=not given.json))
+    outcomes, left = run(_run_all(chosen, base, network, report))
     bad = [outcome for outcome in outcomes if outcome.problems]
     if not (bad or left):
         shutil.rmtree(base)
@@ -133,7 +135,7 @@ def _figures(outcomes: list[Outcome], left: list[str], problem: str, base: Path)
 
 
 async def _run_all(
-    chosen: list[Case], base: Path, network: LiveNetwork, *, talks: bool
+    chosen: list[Case], base: Path, network: LiveNetwork, report: Report
 ) -> tuple[list[Outcome], list[str]]:
     """And what was left behind."""
     outcomes: list[Outcome] = []
@@ -143,16 +145,16 @@ async def _run_all(
         folder = base / f"cluster-{len(outcomes)}"
         cluster = LiveCluster(folder, network, reserved=WORKERS, spot=[WORKERS] * (len(NODES) - 1))
         async with cluster, connect(cluster.address) as client:
-            site = Site(cluster, client, base, undisturbed)
+            site = Site(cluster, client, base, folder, undisturbed)
             for case in chosen[len(outcomes) :][:CASES_PER_CLUSTER]:
                 outcome = await _run_case(site, case, len(outcomes))
                 outcomes.append(outcome)
-                if talks:
-                    print(
-                        f"{case.name}: {outcome.seconds:.0f} s {outcome.problems or ''}", flush=True
-                    )
+                report.note(f"{case.name}: {outcome.seconds:.0f} s {outcome.problems or ''}")
                 if outcome.problems:
                     break  # what follows should find a cluster that is well
+                if report.is_time_up():
+                    chosen = chosen[: len(outcomes)]
+                    break
         left += cluster.problems
     return outcomes, left
 
@@ -161,12 +163,12 @@ async def _run_case(site: Site, case: Case, number: int) -> Outcome:
     loop = asyncio.get_running_loop()
     job = _job(site.base, case.iterations)
     if case.iterations not in site.undisturbed:
-        calm = await _run_job(site, job, site.base / f"undisturbed-{case.iterations}", None)
+        calm = await _run_job(site, job, site.runs / f"undisturbed-{case.iterations}", None)
         if calm.live.problems:
             raise RuntimeError(f"the undisturbed run failed: {calm.live.problems}; see {site.base}")
         site.undisturbed[case.iterations] = calm.live.folder
     began = loop.time()
-    ran = await _run_job(site, job, site.base / f"{number:03d}-{case.name.replace(' ', '-')}", case)
+    ran = await _run_job(site, job, site.runs / f"{number:03d}-{case.name.replace(' ', '-')}", case)
     unlike = ["it did not finish"]
     if ran.live.outcome == "finished":
         unlike = differences(site.undisturbed[case.iterations], ran.live.folder, job.iterations)[:3]

@@ -144,7 +144,7 @@ def test_two_trainer_ranks_make_the_update_of_one(workplace: Workplace) -> None:
         run = workplace.folder / f"ranks-{ranks}"
         job = workplace.job(
             iterations=1,
-            training={"ranks": ranks},
+            training={"ranks": ranks, "advantage_clip": 5.0},
             pools={"reserved": {"workers": ranks}, "spot": {"nodes": 0}},
         )
         done = workplace.spotlight("run", job, "--run-folder", run)

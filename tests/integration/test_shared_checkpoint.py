@@ -33,7 +33,7 @@ class Cluster:
     def __init__(self, workplace: Workplace, hub: Hub, address: str) -> None:
         self.workplace = workplace
         self.hub = hub
-        self.run = workplace.folder / "run"
+        self.run = workplace.folder / "runs" / "run"
         self._hub_address = address
         self._coordinator = workplace.folder / "address"
         listen = ("--listen", "127.0.0.1:0", "--address-file", self._coordinator)

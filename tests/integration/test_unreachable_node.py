@@ -50,7 +50,7 @@ def test_a_node_whose_data_port_nobody_reaches_works_and_others_pull_elsewhere(
     port = free_port()
     hidden = ("--host", "0.0.0.0", "--advertise", "127.0.0.1")
     node("hidden", "spot", *hidden, "--data-listen", f"127.0.0.2:{port}")
-    run = workplace.folder / "run"
+    run = runs / "run"
     job = workplace.job(iterations=1000, validation={"every": 1000})
     submitted = workplace.spotlight("submit", job, "-c", address, "--run-folder", run)
     assert submitted.code == 0, submitted.errors
