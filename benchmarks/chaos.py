@@ -18,10 +18,9 @@ per second of processor time.
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 
-from benchmarks.report import Figure, arguments, finish
+from benchmarks.report import Figure, Report
 from spotlight.testing.chaos import (
     Scenario,
     chaos_job,
@@ -55,8 +54,9 @@ def virtual_per_cpu_second(members: int) -> float:
 
 def main() -> None:
     """Run all seeds and print the figures."""
-    options = arguments(__doc__)
-    count = QUICK_SEEDS if options.quick else SEEDS
+    report = Report("chaos", __doc__, minutes=12)
+    options = report.begin()
+    count = report.times(SEEDS, quick=QUICK_SEEDS)
     began = time.monotonic()
     outcomes = list(run_seeds(range(count)))
     seconds = time.monotonic() - began
@@ -75,8 +75,9 @@ def main() -> None:
         figures[f"virtual_per_cpu_second_{members}"] = round(virtual_per_cpu_second(members), 2)
     figures |= {f"effective_{kind}": effect for kind, effect in effects.items()}
     for seed in bad:
-        print(f"replay with: spotlight chaos --seed {seed}", file=sys.stderr)
-    finish("chaos", figures, options.json)
+        report.note(f"replay with: spotlight chaos --seed {seed}")
+    report.add(figures)
+    report.finish()
 
 
 if __name__ == "__main__":

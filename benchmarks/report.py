@@ -59,10 +59,7 @@ class Report:
     def begin(self) -> argparse.Namespace:
         """Read the options, say how long it takes, and log warnings on stderr: on stdout, programs
         expect the figures."""
-        structlog.configure(
-            wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
-            logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
-        )
+        warnings_on_stderr()
         self._given = self.options.parse_args()
         minutes = self._given.minutes or self._minutes
         takes = "20 seconds" if self._given.quick else f"{minutes:g} min"
@@ -123,16 +120,6 @@ def at_least_one(text: str) -> int:
     return int(text)
 
 
-def parser(description: str | None) -> argparse.ArgumentParser:
-    """A parser with the options that every benchmark has: `--json` and `--quick`."""
-    made = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    made.add_argument("--json", action="store_true", help="print the JSON line and nothing else")
-    made.add_argument("--quick", action="store_true", help="fewer repetitions, for a smoke test")
-    return made
-
-
 def warnings_on_stderr() -> None:
     """Log warnings, there: on stdout, programs expect the figures."""
     structlog.configure(
@@ -141,27 +128,10 @@ def warnings_on_stderr() -> None:
     )
 
 
-def arguments(description: str | None) -> argparse.Namespace:
-    """The options that this benchmark was called with, when it has only those."""
-    warnings_on_stderr()
-    return parser(description).parse_args()
-
-
 def quantile(values: Sequence[float], share: float) -> float:
     """The value that this share of all values do not exceed; the largest when there are few."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
-
-
-def finish(name: str, figures: Mapping[str, Any], json_only: bool) -> None:
-    """Print the figures, as a table unless `json_only`, then as one JSON object with machine and
-    commit."""
-    if not json_only:
-        width = max(map(len, figures), default=0)
-        for figure, value in figures.items():
-            print(f"{figure:<{width}}  {value}")
-    result = {"name": name, "figures": dict(figures), "machine": machine(), "commit": commit()}
-    print(json.dumps(result), flush=True)
 
 
 def machine() -> dict[str, Figure]:

@@ -1,4 +1,4 @@
-"""Who notices when a promise is broken: `python -m benchmarks.mutants --json` (an hour or two).
+"""Who notices when a promise is broken: `python -m benchmarks.mutants --json`.
 
 Every file of the folder `broken` says how one line of the package is written otherwise. For each,
 the tests nearest to it are run up to the first that fails, and the seeds of `spotlight chaos` up to
@@ -14,9 +14,7 @@ that a run that was broken off goes on; `--minutes` begins no mutant after so ma
 from __future__ import annotations
 
 import statistics
-import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -24,7 +22,7 @@ import msgspec
 
 from benchmarks.mutants.mutant import Mutant, applied, copied, mutants
 from benchmarks.mutants.trials import Row, tried
-from benchmarks.report import Figure, at_least_one, finish, parser, warnings_on_stderr
+from benchmarks.report import Figure, Report
 
 SEEDS = 200
 _QUICK = "every_fourth_row"
@@ -33,27 +31,25 @@ _QUICK_SEEDS = 10
 
 def main() -> None:
     """Try them and print who found what."""
-    warnings_on_stderr()
-    options = parser(__doc__)
-    options.add_argument("--only", metavar="NAME", help="try this mutant only")
-    options.add_argument("--rows", metavar="FILE", type=Path, help="where rows are kept")
-    options.add_argument("--minutes", type=at_least_one, help="begin no mutant after so many")
-    chosen = options.parse_args()
+    report = Report("mutants", __doc__, minutes=60)
+    report.options.add_argument("--only", metavar="NAME", help="try this mutant only")
+    report.options.add_argument("--rows", metavar="FILE", type=Path, help="where rows are kept")
+    chosen = report.begin()
     only = _QUICK if chosen.quick else chosen.only
     wanted = [mutant for mutant in mutants() if only in (None, mutant.name)]
     if not wanted:
-        options.error(f"there is no mutant `{only}`")
+        report.options.error(f"there is no mutant `{only}`")
     known = _kept(chosen.rows, {mutant.name for mutant in wanted})
     left = [mutant for mutant in wanted if mutant.name not in known]
-    until_s = time.monotonic() + 60 * chosen.minutes if chosen.minutes else float("inf")
     rows = list(known.values())
-    for row in _tried(left, _QUICK_SEEDS if chosen.quick else SEEDS, until_s):
+    for row in _tried(left, _QUICK_SEEDS if chosen.quick else SEEDS, report):
         rows.append(row)
-        print(_words(row), file=sys.stderr, flush=True)
+        report.note(_words(row))
         if chosen.rows is not None:
             with open(chosen.rows, "ab") as file:
                 file.write(msgspec.json.encode(row) + b"\n")
-    finish("mutants", _figures(rows), chosen.json)
+    report.add(_figures(rows))
+    report.finish()
 
 
 def _kept(path: Path | None, names: set[str]) -> dict[str, Row]:
@@ -62,13 +58,13 @@ def _kept(path: Path | None, names: set[str]) -> dict[str, Row]:
     return {row.mutant: row for row in rows if row.mutant in names}
 
 
-def _tried(wanted: Sequence[Mutant], seeds: int, until_s: float) -> Iterator[Row]:
+def _tried(wanted: Sequence[Mutant], seeds: int, report: Report) -> Iterator[Row]:
     with (
         tempfile.TemporaryDirectory(prefix="spotlight-mutants-") as scratch,
         copied(Path(scratch)) as root,
     ):
         for mutant in wanted:
-            if time.monotonic() >= until_s:
+            if report.is_time_up():
                 return
             with applied(mutant, root):
                 row = tried(mutant, root, seeds)
