@@ -115,6 +115,9 @@ async def _strike(
     reached = asyncio.create_task(_until(before + point, receiver.folder))
     await asyncio.wait((copying, reached), return_when=asyncio.FIRST_COMPLETED)
     reached.cancel()
+    had = _begun(
+        receiver.folder
+    )  # afterwards, who starts on this machine clears up behind the dead
     victim.signal(case.how)
     if case.is_replaced:
         version += 1
@@ -122,7 +125,7 @@ async def _strike(
 
     lost = 0
     if case.loses_receiver:
-        first = Copied(lost := _begun(receiver.folder) - before, is_whole=False)
+        first = Copied(lost := had - before, is_whole=False)
         await asyncio.gather(copying, return_exceptions=True)  # its output has ended
         await victim.process.wait()
         _, receiver, _ = await site.renew()
