@@ -115,9 +115,7 @@ async def _strike(
     reached = asyncio.create_task(_until(before + point, receiver.folder))
     await asyncio.wait((copying, reached), return_when=asyncio.FIRST_COMPLETED)
     reached.cancel()
-    had = _begun(
-        receiver.folder
-    )  # afterwards, who starts on this machine clears up behind the dead
+    had = _begun(receiver.folder)  # whoever starts on this machine clears up behind the dead
     victim.signal(case.how)
     if case.is_replaced:
         version += 1
