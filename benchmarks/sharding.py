@@ -40,6 +40,7 @@ from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.samplers import SamplerSettings, sample
 from spotlight.jobs import ModelSpec, SamplerSpec, TrainingSpec
 from spotlight.store.run_folder import checkpoint_path
+from spotlight.testing.ports import unused_port
 from spotlight.testing.tiny_families import make_tiny_checkpoint
 from spotlight.training.batches import TrainingBatch, deal, key
 from spotlight.training.checkpoints import save_checkpoint
@@ -48,7 +49,7 @@ from spotlight.training.losses import Velocities
 from spotlight.training.state_files import StateFile, StateFiles
 from spotlight.training.trainer import Trainer
 from spotlight.training.weights import Rows
-from spotlight.transport.collectives import init_group, listen
+from spotlight.transport.collectives import init_group
 from spotlight.transport.tensors import BundleStore
 from spotlight.transport.tensors.files import deposit
 from spotlight.types import StoreEndpoint
@@ -135,8 +136,7 @@ def resume_rank(rank: int, world: int, port: int, checkpoint: str, folder: Path)
 
 def in_ranks(target: Callable[..., None], world: int, checkpoint: str, folder: Path) -> None:
     """Run it in so many new processes, to its end."""
-    with listen("127.0.0.1") as listener:
-        port = listener.getsockname()[1]
+    port = unused_port()
     with ProcessPoolExecutor(world, CONTEXT, warnings_on_stderr) as pool:
         done = [pool.submit(target, r, world, port, checkpoint, folder) for r in range(world)]
         for each in done:

@@ -15,13 +15,14 @@ import msgspec
 
 from benchmarks.strangers.attack import attack, require
 from benchmarks.strangers.site import Site, stranger
-from benchmarks.strangers.web import free_port, put, refusing, reward_server
+from benchmarks.strangers.web import put, refusing, reward_server
 from spotlight.actors.node.checkpoint_transfer import fetch_files, offer_files
 from spotlight.actors.protocol import CancelJob
 from spotlight.actors.protocol.up import WorkerTrouble
 from spotlight.diffusion.hub_cache import CheckpointFolder
 from spotlight.errors import CheckpointError
 from spotlight.jobs.hub_names import HubFile, HubName
+from spotlight.testing.ports import unused_port
 from spotlight.timings import Timings
 from spotlight.transport.tensors import BundleStore
 
@@ -152,7 +153,7 @@ uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[2]), log_level="error")
 
 @attack("the HTTP twin is sent weights without end", quick=False)
 async def endless_weights(site: Site) -> None:
-    port = free_port()
+    port = unused_port()
     process = site.python("twin", "-c", _TWIN, site.address, str(port))
     try:
         await asyncio.to_thread(_wait_for, port)

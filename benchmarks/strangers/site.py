@@ -14,12 +14,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.strangers.web import free_port
 from spotlight.actors.protocol import JobStatus, NodePlan, NodeReport, WorkerRefs
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, handles
 from spotlight.errors import ActorError, RequestRefused
 from spotlight.jobs import JobSpec, job_from_data
 from spotlight.running.client import connect
+from spotlight.testing.ports import unused_port
 from spotlight.transport.control import ZeroMQTransport
 from spotlight.types import StoreEndpoint
 
@@ -53,7 +53,7 @@ class Site:
         """Is there when code ran that should not have."""
         self.secret = folder / "secret"
         """What the node's operator lets a reward server have, at one place."""
-        self.secret_port = free_port()
+        self.secret_port = unused_port()
         self.address = ""
         self.coordinator: subprocess.Popen[bytes]
         self._processes: list[subprocess.Popen[bytes]] = []

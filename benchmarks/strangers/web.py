@@ -57,12 +57,6 @@ class Asked:
         return f"http://127.0.0.1:{self.port}/score"
 
 
-def free_port() -> int:
-    """One that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
-
-
 @contextmanager
 def reward_server(answer: Callable[[list[str]], Answer], port: int = 0) -> Iterator[Asked]:
     """A reward server that answers so to the ids that it is asked for."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from spotlight.testing.ports import unused_port
 from tests.integration.conftest import Workplace, events, metrics, wait_until
 
 
@@ -42,7 +43,7 @@ def test_a_job_submitted_by_hand_runs_on_nodes_that_join_at_any_time(workplace: 
     """They listen on all interfaces, and others reach them by the address that they advertise. Some
     of them encrypt what they serve."""
     advertise = ("--advertise", "127.0.0.1")
-    data_port = free_port()
+    data_port = unused_port()
     data = ("--data-listen", f"0.0.0.0:{data_port}", "--data-tls")
     address = _coordinator(workplace, "0.0.0.0:0", *advertise, *data)
     assert address.startswith("tcp://127.0.0.1:")
@@ -71,7 +72,7 @@ def test_a_node_says_at_once_where_its_workers_log_and_leaves_it_there_when_it_i
     state = workplace.folder / "state"
     script = Path(__file__).parents[2] / "bin" / "spotlight-node"
     node = workplace.start(
-        sys.executable, script, "--coordinator", f"127.0.0.1:{free_port()}", "--name", "mine",
+        sys.executable, script, "--coordinator", f"127.0.0.1:{unused_port()}", "--name", "mine",
         "--store", str(workplace.folder),
         env={**os.environ, "XDG_STATE_HOME": str(state)},
     )  # fmt: skip
@@ -83,12 +84,6 @@ def test_a_node_says_at_once_where_its_workers_log_and_leaves_it_there_when_it_i
     node.kill()
     node.wait()
     assert (logs / "mine-0.log").exists()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        number: int = found.getsockname()[1]
-        return number
 
 
 def is_open(port: int) -> bool:

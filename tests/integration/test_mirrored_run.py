@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-import socket
 import sys
 import urllib.error
 import urllib.request
@@ -17,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from spotlight.store.memory_folder import remove_leftovers
+from spotlight.testing.ports import unused_port
 from tests.integration.conftest import (
     SPOTLIGHT,
     Workplace,
@@ -32,8 +32,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]  # three whole runs
 @pytest.fixture
 def bucket(workplace: Workplace, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The URL of an empty bucket of an S3 server on this machine."""
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port = found.getsockname()[1]
+    port = unused_port()
     server = workplace.start(
         sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)
     )

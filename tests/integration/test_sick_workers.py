@@ -7,6 +7,7 @@ import os
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ SCORER = '''
 """Where a file is named, the accelerator of this process fails whatever it is to do."""
 import os
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -79,14 +81,16 @@ def test_a_worker_whose_accelerator_fails_is_gone_and_costs_no_prompt_group(
     )
     path = os.pathsep.join(filter(None, [str(workplace.folder), os.environ.get("PYTHONPATH")]))
     monkeypatch.setenv("PYTHONPATH", path)
-    submitted = workplace.spotlight("submit", job, "-c", address)
-    assert submitted.code == 0, submitted.errors + submitted.output
 
-    def status() -> dict[str, object]:
+    def status() -> dict[str, Any]:
         answer = workplace.spotlight("status", "-c", address, "--json")
-        found: dict[str, object] = json.loads(answer.output)
+        found: dict[str, Any] = json.loads(answer.output)
         return found
 
+    # Else the other one may have done the whole job before the sick one is there.
+    wait_until(lambda: len(status()["workers"]) == 2, "both nodes")
+    submitted = workplace.spotlight("submit", job, "-c", address)
+    assert submitted.code == 0, submitted.errors + submitted.output
     wait_until(lambda: bool(status()["troubles"]), "the status to name the worker")
     run = Path(str(status()["run_folder"]))
     wait_until(lambda: bool(events(run, "run_finished")), "the end of the job")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from spotlight.testing.ports import unused_port
 from tests.integration.conftest import Workplace, events, metrics, wait_for_phase, wait_until
-from tests.integration.test_daemons import free_port
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +47,7 @@ def test_a_node_whose_data_port_nobody_reaches_works_and_others_pull_elsewhere(
 
     node("trainer", "reserved")
     # It says 127.0.0.1, and serves bundles on another address of loopback alone.
-    port = free_port()
+    port = unused_port()
     hidden = ("--host", "0.0.0.0", "--advertise", "127.0.0.1")
     node("hidden", "spot", *hidden, "--data-listen", f"127.0.0.2:{port}")
     run = runs / "run"

@@ -8,11 +8,12 @@ import msgspec
 import torch
 
 from spotlight.jobs import TrainingSpec
+from spotlight.testing.ports import unused_port
 from spotlight.training.batches import TrainingBatch
 from spotlight.training.checkpoints import save_checkpoint
 from spotlight.training.state_files import StateFile, StateFiles
 from spotlight.training.trainer import Trainer
-from spotlight.transport.collectives import init_group, listen
+from spotlight.transport.collectives import init_group
 from tests.warm_processes import warm_processes
 
 from .fakes import GRPO, NFT, NOISY, SAMPLER, FakeModel, make_batch
@@ -86,8 +87,7 @@ def save_part(trainer: Trainer, path: Path) -> None:
 
 def run_ranks(world: int, folder: Path, target: Callable[..., None] = run_rank) -> None:
     """Returns when all of them are done."""
-    with listen("127.0.0.1") as listener:
-        port = listener.getsockname()[1]
+    port = unused_port()
     context = warm_processes()
     with ProcessPoolExecutor(world, mp_context=context) as pool:
         done = [pool.submit(target, rank, world, port, str(folder)) for rank in range(world)]
