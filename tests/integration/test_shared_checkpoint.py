@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from diffusers import QwenImageTransformer2DModel
 
 from spotlight.assets import resolve_checkpoint
 from spotlight.diffusion.hub_cache import is_wanted
@@ -24,7 +25,8 @@ from tests.integration.conftest import Workplace, events, wait_until
 pytestmark = pytest.mark.slow
 
 LARGE = "transformer/diffusion_pytorch_model.safetensors"
-LARGE_NBYTES = 256 * 1024 * 1024
+LARGE_NBYTES = 128 * 1024 * 1024
+"""At least so many are in the file that a node is killed in the middle of."""
 
 
 class Cluster:
@@ -51,8 +53,12 @@ class Cluster:
         options += ("--store", str(store), "--data-tls")
         return self._daemon(name, "node", *options, *logs, **environment)
 
-    def submit(self) -> None:
-        job = self.workplace.job(model={"checkpoint": f"hf:{REPOSITORY}"}, iterations=1)
+    def submit(self, iterations: int = 1) -> None:
+        job = self.workplace.job(
+            model={"checkpoint": f"hf:{REPOSITORY}"},
+            iterations=iterations,
+            validation={"every": iterations},
+        )
         with pytest.MonkeyPatch.context() as environment:
             for key, value in self._environment("coordinator").items():
                 environment.setenv(key, value)
@@ -89,12 +95,17 @@ class Cluster:
     def weights(self) -> list[str]:
         return [name for name in self.hub.files() if name.endswith(".safetensors")]
 
+    def cancel(self) -> None:
+        address = self._coordinator.read_text()
+        assert self.workplace.spotlight("cancel", "-c", address).code == 0
+        wait_until(lambda: bool(events(self.run, "run_finished")), "the end of the job")
+
     def has_all(self, name: str) -> bool:
         snapshot = self.cache(name) / f"models--{REPOSITORY.replace('/', '--')}/snapshots/{COMMIT}"
+        wanted = [file for file in self.hub.files() if is_wanted(file)]
         return all(
-            (snapshot / file).read_bytes() == self.hub.read(file)
-            for file in self.hub.files()
-            if is_wanted(file)
+            (snapshot / file).exists() and (snapshot / file).read_bytes() == self.hub.read(file)
+            for file in wanted
         )
 
     def _environment(self, name: str) -> dict[str, str]:
@@ -127,20 +138,18 @@ def cluster(workplace: Workplace, repository: Path) -> Iterator[Cluster]:
 
 @pytest.mark.parametrize("offline", ["0", "1"])
 def test_two_nodes_download_a_checkpoint_once(cluster: Cluster, offline: str) -> None:
-    cluster.submit()
+    cluster.submit(iterations=1000)  # a short job may be over before both have it
     cluster.node("one", "spot", HF_HUB_OFFLINE=offline)
     cluster.node("two", "reserved")
-    cluster.wait_for_node("one")
-    cluster.wait_for_end()
-    assert cluster.downloads == dict.fromkeys(cluster.weights, 1)
     wait_until(lambda: cluster.has_all("one") and cluster.has_all("two"), "both copies")
+    assert cluster.downloads == dict.fromkeys(cluster.weights, 1)
+    cluster.cancel()
 
 
 def test_a_node_whose_source_dies_half_way_downloads_the_rest(
     cluster: Cluster, repository: Path
 ) -> None:
-    unused = {"unused": torch.zeros(LARGE_NBYTES, dtype=torch.uint8)}
-    save_file(load_file(repository / LARGE) | unused, repository / LARGE)
+    make_large(repository)
     fill_cache(repository, cluster.cache("one"))
     cluster.submit()
     one = cluster.node("one", "spot")
@@ -172,6 +181,20 @@ def test_wrong_bytes_of_another_node_are_refused_and_the_hub_is_asked(
     assert cluster.downloads == {cluster.weights[-1]: 1}
     assert cluster.has_all("two")
     assert not cluster.has_all("one")
+
+
+def make_large(repository: Path) -> None:
+    """A transformer of one block, so that it is quick, and wide."""
+    folder = repository / "transformer"
+    config = json.loads((folder / "config.json").read_text())
+    heads = 1024 // config["attention_head_dim"]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        transformer = QwenImageTransformer2DModel.from_config(
+            {**config, "num_layers": 1, "num_attention_heads": heads}
+        )
+    transformer.save_pretrained(folder)
+    assert (repository / LARGE).stat().st_size > LARGE_NBYTES
 
 
 def _partial(cache: Path) -> int:
