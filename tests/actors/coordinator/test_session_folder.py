@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from spotlight.actors.coordinator.session_folder import SavedSession, SessionFolder
@@ -46,3 +47,18 @@ def test_a_session_whose_journal_is_lost_is_refused(path: Path) -> None:
     for _ in range(2):
         with pytest.raises(JournalError, match="is lost"):
             SessionFolder.reopen(path)
+
+
+def test_a_new_session_deletes_what_a_kill_left_of_one_that_had_not_begun(path: Path) -> None:
+    (path / "session.json").unlink()
+    other = msgspec.structs.replace(SAVED, session="other")
+    SessionFolder.create(path.parent, other).close()
+    assert [each.name for each in path.parent.iterdir()] == ["session-other"]
+
+
+def test_a_new_session_leaves_a_run_whose_name_begins_like_a_sessions(tmp_path: Path) -> None:
+    run = tmp_path / "session-notes-001"
+    run.mkdir()
+    (run / "config.yaml").write_text("name: session-notes\n")
+    SessionFolder.create(tmp_path, SAVED).close()
+    assert (run / "config.yaml").exists()
