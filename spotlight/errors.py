@@ -19,6 +19,8 @@ SpotlightError
 ├── ActorError                an actor could not be reached or did not answer
 │   ├── MailboxFull           the receiver pushes back; retry later
 │   ├── PeerUnreachable       no connection to the process of the receiver
+│   │   └── NotAdmitted       the process of the receiver does not take connections of our key
+│   ├── NotAllowed            the receiver does not take this message from our key
 │   ├── AskTimeout            no answer in time; the request may have run
 │   ├── ActorDied             the receiver ended before it answered
 │   └── RemoteError           the handler raised; carries type name, message and traceback
@@ -146,6 +148,15 @@ class MailboxFull(ActorError):
 
 class PeerUnreachable(ActorError):
     """There is no connection to the receiver's process."""
+
+
+class NotAdmitted(PeerUnreachable):
+    """Who was dialled is there and takes no connections of this process's key: it is not known
+    there, or not any more."""
+
+
+class NotAllowed(ActorError):
+    """The receiver does not take this message from whoever has our key; nothing was done."""
 
 
 class AskTimeout(ActorError):

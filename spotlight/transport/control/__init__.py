@@ -2,7 +2,7 @@
 implementations."""
 
 from spotlight.transport.control.bad_input import BadInput, Rejection
-from spotlight.transport.control.base import ControlTransport, TransportListener
+from spotlight.transport.control.base import NOT_ADMITTED, ControlTransport, TransportListener
 from spotlight.transport.control.codec import (
     FRAME_LIMIT,
     PROTOCOL_VERSION,
@@ -17,17 +17,24 @@ from spotlight.transport.control.codec import (
     encode_envelope,
     encode_message,
 )
+from spotlight.transport.control.dialect import Dialect
+from spotlight.transport.control.guests import Guests
+from spotlight.transport.control.keys import KeyPair, key_of
 from spotlight.transport.control.memory import MemoryNetwork, MemoryTransport
 from spotlight.transport.control.zeromq import ZeroMQTransport
 from spotlight.transport.control.zeromq_settings import ZeroMQSettings
 
 __all__ = [
     "FRAME_LIMIT",
+    "NOT_ADMITTED",
     "PROTOCOL_VERSION",
     "ActorRef",
     "BadInput",
     "ControlTransport",
+    "Dialect",
     "Envelope",
+    "Guests",
+    "KeyPair",
     "Kind",
     "Lane",
     "MemoryNetwork",
@@ -42,4 +49,5 @@ __all__ = [
     "decode_message",
     "encode_envelope",
     "encode_message",
+    "key_of",
 ]

@@ -2,7 +2,8 @@
 process is gone.
 
 A transport knows addresses and frames, not actors. Peers are named by address and process
-incarnation, because a process that comes back at the same address is another one.
+incarnation, because a process that comes back at the same address is another one. An address says
+the key of its process (`keys`), which the transport has proved by the time it names the address.
 
 Invariants that the contract tests check on every transport:
 - frames from one process to another arrive in the order they were sent, at most once;
@@ -10,6 +11,7 @@ Invariants that the contract tests check on every transport:
 - each `peer_up` is followed by exactly one `peer_lost` for the same incarnation, before the next
   `peer_up` of that address, unless this side closes first;
 - after `aclose` no callback is called;
+- nobody is up whose key is not a guest's, and nothing of it is received;
 - whoever sends what no process of ours does is reported by `input_rejected` and cut off; no other
   peer notices.
 """
@@ -19,6 +21,11 @@ from __future__ import annotations
 from typing import Protocol
 
 from spotlight.transport.control.bad_input import Rejection
+from spotlight.transport.control.dialect import Dialect
+from spotlight.transport.control.guests import Guests
+
+NOT_ADMITTED = "not admitted"
+"""The reason of a lost peer that does not take connections of our key."""
 
 
 class TransportListener(Protocol):
@@ -34,7 +41,11 @@ class TransportListener(Protocol):
         """A connection to that process stands."""
 
     def peer_lost(self, address: str, incarnation: int, reason: str) -> None:
-        """No connection to that process any more; incarnation 0 if none ever stood."""
+        """No connection to that process any more; incarnation 0 if none ever stood. The reason is
+        `NOT_ADMITTED` if the process does not take connections of our key."""
+
+    def other_version(self, address: str, dialect: Dialect) -> None:
+        """A guest was refused, since it speaks another dialect."""
 
     def input_rejected(self, address: str, reason: Rejection, detail: str) -> None:
         """The transport itself refused something and saw to the peer. `address` is what the peer
@@ -43,6 +54,9 @@ class TransportListener(Protocol):
 
 class ControlTransport(Protocol):
     """One process's end of the control network."""
+
+    guests: Guests
+    """Whose connections it takes, and as what."""
 
     @property
     def address(self) -> str:
@@ -71,6 +85,11 @@ class ControlTransport(Protocol):
         here with `peer_lost` before this returns, and there with the reason. The same incarnation
         is refused when it connects again. May be called from `frame_received`; nothing happens when
         no such process is connected."""
+        ...
+
+    def dismiss(self, key: str, reason: str) -> None:
+        """Take no connections of a key any more; those that it has end before this returns, with
+        `peer_lost` here and the reason there."""
         ...
 
     async def aclose(self) -> None:

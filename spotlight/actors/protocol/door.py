@@ -1,0 +1,133 @@
+"""At the coordinator's door: how a key gets a role, and loses it.
+
+A join token (`spotlight.join_token`) is a secret that many may hold; the pair of keys derived from
+it is a `joiner`'s, or, if the token is a user's, that user's own.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from spotlight.text import LONGEST_ERROR, clean_fields
+from spotlight.transport.control import Message
+from spotlight.transport.control.keys import KEY_PATTERN
+from spotlight.types import NodeName, Record
+
+Role = Literal[
+    "coordinator", "node", "worker", "trainer", "operator", "submitter", "observer", "joiner"
+]
+"""What the holder of a key is. A `trainer` is a worker of a reserved node; a `joiner` has a token
+for nodes and is none yet."""
+TokenRole = Literal["node", "operator", "submitter", "observer"]
+"""For whom a token can be made."""
+Pool = Literal["reserved", "spot"]
+Key = Annotated[str, msgspec.Meta(pattern=rf"^{KEY_PATTERN}\Z")]
+
+
+class Enroll(Message, frozen=True):
+    """Joiner (or operator) to door: let this key in as that of a node. Answered with `Enrolled` or
+    `NotEnrolled`. The same again, while the node is known by this key, changes nothing."""
+
+    node: NodeName
+    key: Key
+    """The public key of a pair that the node has made for itself."""
+    pool: Pool | None = None
+    """In which it means to be; None for that of the token."""
+
+
+class Enrolled(Message, frozen=True):
+    """The key is that of a node of this pool from now on."""
+
+    node: NodeName
+    pool: Pool
+
+
+class NotEnrolled(Message, frozen=True):
+    """The key gets no role, and why."""
+
+    reason: str
+
+    def __post_init__(self) -> None:
+        clean_fields(self, "reason", most=LONGEST_ERROR)
+
+
+class NewToken(Message, frozen=True):
+    """Operator to door: make a join token. Answered with `TokenMade` or `NotEnrolled`."""
+
+    role: TokenRole
+    pool: Pool | None
+    """Of nodes that join by it; None for users."""
+    uses: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
+    """How many nodes may join by it; of no meaning for users."""
+    ttl_s: Annotated[float, msgspec.Meta(gt=0, le=10 * 366 * 86_400)]
+    """For how long nobody but the coordinator's clock says."""
+
+
+class TokenMade(Message, frozen=True):
+    """The token, to be shown once and kept by nobody."""
+
+    token: str
+
+
+class RevokeAccess(Message, frozen=True):
+    """Operator to door: whoever has this name, of a node or of a token, is to be let in no more,
+    and its connections end now. Answered with `AccessRevoked` or `NameUnknown`."""
+
+    name: Annotated[str, msgspec.Meta(max_length=200)]
+
+
+class AccessRevoked(Message, frozen=True):
+    """Done."""
+
+    tokens: tuple[str, ...]
+    """Ids of tokens by which the node could still join; empty if there is none."""
+
+
+class NameUnknown(Message, frozen=True):
+    """No node and no token has that name; these are there."""
+
+    nodes: tuple[str, ...]
+    tokens: tuple[str, ...]
+
+
+class GetGuests(Message, frozen=True):
+    """Operator or observer to door: who may come in? Answered with a `GuestList`."""
+
+
+class KnownToken(Record, frozen=True):
+    """A join token, without its secret."""
+
+    id: str
+    role: TokenRole
+    pool: Pool | None
+    uses_left: int
+    expires_in_s: float
+    """Negative if it has expired."""
+    revoked: bool = False
+
+
+class KnownNode(Record, frozen=True):
+    """A node that has enrolled."""
+
+    name: str
+    pool: Pool
+    token: str
+    """The id of the token by which it came; empty if it needed none."""
+    is_connected: bool
+    software: str = ""
+    """Its version of Spotlight if that does not fit the coordinator's; empty if it does."""
+    revoked: bool = False
+
+    def __post_init__(self) -> None:
+        clean_fields(self, "software")
+
+
+class GuestList(Message, frozen=True):
+    """Who may come in, and who is there."""
+
+    tokens: tuple[KnownToken, ...]
+    nodes: tuple[KnownNode, ...]
+    software: str
+    """The coordinator's version."""
