@@ -8,6 +8,7 @@ import resource
 import socket
 import sys
 
+import msgpack
 import psutil
 import pytest
 import structlog
@@ -162,14 +163,24 @@ async def test_a_greeting_with_an_address_that_is_none_is_refused(
 async def test_guests_that_greet_and_say_nothing_go_for_those_who_speak(
     service: Service, raw: Raw
 ) -> None:
-    peers = [raw() for _ in range(100)]
+    peers = [raw() for _ in range(60)]
     with structlog.testing.capture_logs() as logs:
         for number, peer in enumerate(peers):
             await peer.greet(service.transport.address, address=raw_address(number))
         await eventually(lambda: len(service.transport.router.open) <= 32)
         await service.goes_on()
-    assert service.rejected == {"no_room": 69}
+    assert service.rejected == {"no_room": 29}
     assert len([line for line in logs if line["event"] == "peer_lost"]) < 20
+
+
+async def test_one_key_cannot_take_the_places_of_all_others(service: Service, raw: Raw) -> None:
+    first = raw()
+    await first.greet(service.transport.address)
+    for number in range(2, 66):
+        await raw().greet(service.transport.address, address=raw_address(number))
+    refusal = msgpack.unpackb(await first.receive())
+    assert refusal == {"type": "Refusal", "reason": "over 64 connections of one key"}
+    assert service.rejected == {"no_room": 1}
 
 
 async def test_a_guest_may_be_quiet(service: Service, raw: Raw) -> None:
