@@ -185,6 +185,7 @@ async def _serve_coordinator(
     from spotlight import failpoints
     from spotlight.actors.coordinator.coordinator import MAILBOX, Coordinator
     from spotlight.actors.coordinator.mirroring import MirrorPlace
+    from spotlight.actors.protocol.roles import MAY_SAY
     from spotlight.actors.runtime import ActorSystem
     from spotlight.store.run_folder import replace_file
     from spotlight.timings import Timings
@@ -195,7 +196,7 @@ async def _serve_coordinator(
     rng, timings = random.Random(secrets.randbits(64)), Timings()
     settings = ZeroMQSettings(timings.connections)
     transport = ZeroMQTransport(place.bind, advertise=place.advertise, settings=settings)
-    system = ActorSystem(transport, rng=rng, timings=timings.runtime)
+    system = ActorSystem(transport, rng=rng, rights=MAY_SAY, timings=timings.runtime)
     mirror = MirrorPlace(copies, rng) if copies is not None else None
     await _bind(system, "--listen")
 
@@ -412,6 +413,7 @@ async def _serve_node(
     template: str,
 ) -> None:
     from spotlight.actors.node.node import NodeScheduler
+    from spotlight.actors.protocol.roles import MAY_SAY
     from spotlight.actors.runtime import ActorSystem
     from spotlight.actors.runtime.fork_launcher import ForkLauncher
     from spotlight.running.worker_template import worker_template
@@ -425,7 +427,7 @@ async def _serve_node(
         place.bind, advertise=place.advertise, settings=ZeroMQSettings(timings.connections)
     )
     rng = random.Random(secrets.randbits(64))
-    system = ActorSystem(transport, rng=rng, timings=timings.runtime)
+    system = ActorSystem(transport, rng=rng, rights=MAY_SAY, timings=timings.runtime)
     stop = asyncio.Event()
     problem = ""
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from spotlight.actors.protocol.roles import MAY_SAY
 from spotlight.actors.runtime import ActorRef, ActorSystem
 from spotlight.actors.runtime.logs import log_to_the_program
 from spotlight.errors import JobError
@@ -103,6 +104,7 @@ async def connected(
         system = ActorSystem(
             ZeroMQTransport(f"tcp://{host}:0", settings=settings),
             rng=random.Random(secrets.randbits(64)),
+            rights=MAY_SAY,
             timings=timings.runtime,
         )
         await system.start()

@@ -19,6 +19,7 @@ from spotlight.actors.protocol import (
     PreemptNode,
     SubmitJob,
 )
+from spotlight.actors.protocol.roles import MAY_SAY
 from spotlight.actors.runtime import ActorRef, ActorSystem
 from spotlight.errors import RequestRefused
 from spotlight.jobs import JobSpec
@@ -77,7 +78,9 @@ class CoordinatorClient:
 async def connect(address: str) -> AsyncIterator[CoordinatorClient]:
     """Connect to the coordinator at a control address such as tcp://127.0.0.1:7070."""
     system = ActorSystem(
-        ZeroMQTransport("tcp://127.0.0.1:0"), rng=random.Random(secrets.randbits(64))
+        ZeroMQTransport("tcp://127.0.0.1:0"),
+        rng=random.Random(secrets.randbits(64)),
+        rights=MAY_SAY,
     )
     await system.start()
     try:

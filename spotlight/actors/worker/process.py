@@ -38,6 +38,7 @@ def main() -> None:
 
 
 async def _serve(arguments: argparse.Namespace) -> None:
+    from spotlight.actors.protocol.roles import MAY_SAY
     from spotlight.actors.runtime import ActorSystem
     from spotlight.actors.worker.threads import SystemThreads
     from spotlight.actors.worker.torch_engine import TorchEngine
@@ -74,7 +75,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
     # Nobody watches a worker: its node asks it whether it is there, and its leases end.
     settings = ZeroMQSettings(timings.connections, heartbeats=False)
     transport = ZeroMQTransport(place.bind, advertise=place.advertise, settings=settings)
-    system = ActorSystem(transport, rng=rng, timings=timings.runtime)
+    system = ActorSystem(transport, rng=rng, rights=MAY_SAY, timings=timings.runtime)
     await system.start()
     try:
         await start_actors(system, context, engine, os.environ.get(WORKER_KEY, ""))
