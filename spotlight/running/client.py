@@ -34,8 +34,8 @@ from spotlight.actors.runtime import ActorRef, ActorSystem, Message
 from spotlight.errors import RequestRefused
 from spotlight.jobs import JobSpec
 from spotlight.timings import Timings
-from spotlight.types import Pool, TokenRole
 from spotlight.transport.control import ZeroMQTransport
+from spotlight.types import Pool, TokenRole
 
 _LIMIT_S = 10.0
 
