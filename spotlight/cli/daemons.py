@@ -27,7 +27,7 @@ import typer
 from spotlight.actors.runtime import garbage
 from spotlight.actors.runtime.launcher import die_with_parent, read_secret
 from spotlight.actors.runtime.logs import log_as_json_lines
-from spotlight.actors.runtime.loop import ending_signals, run, unless_told, until_told
+from spotlight.actors.runtime.loop import ending_signals, run, until_told
 from spotlight.cli.lines import one_line
 from spotlight.cli.options import (
     JoinOption,
@@ -193,6 +193,7 @@ async def _serve_coordinator(
     from spotlight import failpoints
     from spotlight.actors.coordinator.coordinator import MAILBOX, Coordinator
     from spotlight.actors.coordinator.mirroring import MirrorPlace
+    from spotlight.actors.protocol.roles import MAY_SAY
     from spotlight.actors.runtime import ActorSystem
     from spotlight.store.run_folder import replace_file
     from spotlight.timings import Timings
@@ -203,7 +204,7 @@ async def _serve_coordinator(
     rng, timings = random.Random(secrets.randbits(64)), Timings()
     settings = ZeroMQSettings(timings.connections)
     transport = ZeroMQTransport(place.bind, advertise=place.advertise, settings=settings)
-    system = ActorSystem(transport, rng=rng, timings=timings.runtime)
+    system = ActorSystem(transport, rng=rng, rights=MAY_SAY, timings=timings.runtime)
     mirror = MirrorPlace(copies, rng) if copies is not None else None
     await _bind(system, "--listen")
 

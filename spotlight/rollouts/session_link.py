@@ -178,7 +178,9 @@ class SessionLink:
                 answer = await self._system.ask(
                     runner, message, timeout_s=limit_s, sender=self.user
                 )
-            except (RemoteError, NotAllowed) as error:  # the same again would fail the same
+            except NotAllowed as error:
+                raise self._end(f"the coordinator refuses it: {error}") from error
+            except RemoteError as error:  # the same again would fail the same
                 raise self._end(f"the coordinator failed: {error}") from error
             except ActorError as error:
                 log.info("session_not_answered", reason=str(error))

@@ -12,6 +12,7 @@ import pytest
 from transport_kit import WITHIN_S, Recorder
 
 from spotlight.errors import AddressInUse, FrameRejected, MailboxFull, PeerUnreachable
+from spotlight.testing.open_door import Everybody
 from spotlight.timings import ConnectionTimings
 from spotlight.transport.control import (
     FRAME_LIMIT,
@@ -63,7 +64,7 @@ class _MemoryMaker:
     def __call__(self, address: str | None) -> ControlTransport:
         self.count += 1
         name = address.removeprefix("memory://") if address else f"process-{self.count}"
-        return self.network.transport(name)
+        return self.network.transport(name, guests=Everybody())
 
 
 def _zeromq(address: str | None) -> ControlTransport:

@@ -14,6 +14,7 @@ import psutil
 import pytest
 from transport_kit import Recorder, StallingProxy
 
+from spotlight.testing.open_door import Everybody
 from spotlight.timings import ConnectionTimings
 from spotlight.transport.control import (
     ControlTransport,
@@ -64,8 +65,8 @@ class MemoryPair(Pair):
     async def make(self, *, dialer_beats: bool, acceptor_beats: bool) -> None:
         self.network = MemoryNetwork(random.Random(0), times=TIMES)
         await self.start(
-            self.network.transport("dialer", heartbeats=dialer_beats),
-            self.network.transport("acceptor", heartbeats=acceptor_beats),
+            self.network.transport("dialer", heartbeats=dialer_beats, guests=Everybody()),
+            self.network.transport("acceptor", heartbeats=acceptor_beats, guests=Everybody()),
         )
 
     def freeze(self) -> None:

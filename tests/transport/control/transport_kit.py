@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgpack
 import zmq
 
-from spotlight.transport.control import PROTOCOL_VERSION
+from spotlight.transport.control import PROTOCOL_VERSION, Dialect
 
 WITHIN_S = 15.0
 """A generous bound; nothing here asserts on how long things really take."""
@@ -35,6 +35,9 @@ class Recorder:
     def peer_lost(self, address: str, incarnation: int, reason: str) -> None:
         self.losses.append(reason)
         self._record("lost", address, incarnation)
+
+    def other_version(self, address: str, dialect: Dialect) -> None:
+        self._record("other version", address, dialect)
 
     def input_rejected(self, address: str, reason: str, detail: str) -> None:
         self._record("rejected", address, reason)
