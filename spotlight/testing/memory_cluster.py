@@ -15,13 +15,15 @@ from contextlib import ExitStack
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from spotlight import failpoints
 from spotlight.actors.coordinator.coordinator import MAILBOX, Coordinator
+from spotlight.actors.coordinator.door import Door
+from spotlight.actors.coordinator.key_ring import KeyRing, door_file
 from spotlight.actors.node.node import NodeScheduler, NodeSettings
-from spotlight.actors.protocol.door import Role
 from spotlight.actors.protocol.roles import MAY_SAY
 from spotlight.actors.runtime import ActorRef, ActorSystem
 from spotlight.actors.worker.worker_actors import start_actors
@@ -41,10 +43,12 @@ from spotlight.testing.numerics import Fingerprints, Numerics
 from spotlight.testing.processes import Launcher, NodeSpec, Process
 from spotlight.testing.virtual_threads import VirtualThreads
 from spotlight.testing.wiretap import WatchedSystem, Wiretap
-from spotlight.transport.control import Guests, MemoryNetwork
+from spotlight.transport.control import Guests, MemoryNetwork, MemoryTransport
 from spotlight.transport.control.memory import Faults
+from spotlight.types import Role, TokenRole
 
 COORDINATOR = "coordinator"
+DOOR = "door"
 PROGRAM = "program"
 """One with a training loop of its own."""
 USER = "user"
@@ -101,7 +105,9 @@ class Cluster:
         self.processes: dict[str, Process] = {}
         self._specs = {node.name: node for node in self.nodes}
         self._roles = _roles_of(self.nodes)
-        self._known_to_coordinator = Guests(self._roles)
+        self._users: dict[str, TokenRole] = {USER: "operator"}
+        self._keys: KeyRing | None = None
+        """Of the latest coordinator."""
         self._pids = 0
         self._endings: set[asyncio.Task[None]] = set()
         self.cloud = FakeCloud(self.hardware.timings.departure.outlived_after_s)
@@ -146,18 +152,35 @@ class Cluster:
             return self.stores.open(COORDINATOR, str(folder.relative_to(self.folder)), token)
 
         async def boot() -> None:
-            system = await self._start_system(process)
+            transport = self.network.transport(COORDINATOR, guests=Guests())
+            keys = self._keys = self._key_ring(transport, runs)
+            coordinator = Coordinator(RunsFolder(runs), rng, open_store, keys)
+            system = await self._start_system(process, transport)
             try:
-                await system.spawn(
-                    lambda: Coordinator(RunsFolder(runs), rng, open_store),
-                    COORDINATOR,
-                    linked=True,
-                    mailbox=MAILBOX,
-                )
+                await system.spawn(lambda: coordinator, COORDINATOR, linked=True, mailbox=MAILBOX)
+                await system.spawn(lambda: Door(keys, coordinator), DOOR, linked=True)
             except SpotlightError as error:
                 self._crashed(process, error)
 
         await self._inside(process, boot())
+
+    def _key_ring(self, transport: MemoryTransport, runs: Path) -> KeyRing:
+        """Of the coordinator, which knows the cluster's nodes and users; what earlier ones have
+        written down of them is read."""
+        runs.mkdir(parents=True, exist_ok=True)
+        keys = KeyRing(
+            transport,
+            door_file(runs),
+            clock=self.loop.time,
+            random_bytes=self.rng("door").randbytes,
+        )
+        for spec in self.nodes:
+            if keys.passport(address_of(spec.name)) is None:
+                keys.admit_node(spec.name, spec.name, spec.pool)
+        for name, role in self._users.items():
+            if keys.passport(address_of(name)) is None:
+                keys.admit_user(name, name, role)
+        return keys
 
     async def start_node(self, name: str) -> None:
         """Start a node, or start it again; its workers follow."""
@@ -234,10 +257,17 @@ class Cluster:
         if not booting.cancelled() and booting.exception() is not None:
             self._crashed(process, booting.exception())
 
-    async def _start_system(self, process: Process, *, heartbeats: bool = True) -> ActorSystem:
+    async def _start_system(
+        self,
+        process: Process,
+        transport: MemoryTransport | None = None,
+        *,
+        heartbeats: bool = True,
+    ) -> ActorSystem:
         rng = self.rng(f"{process.name} {process.pid}")
-        guests = self._guests_of(process.name)
-        transport = self.network.transport(process.name, heartbeats=heartbeats, guests=guests)
+        if transport is None:
+            guests = self._guests_of(process.name)
+            transport = self.network.transport(process.name, heartbeats=heartbeats, guests=guests)
         system = WatchedSystem(transport, self.tap, process.identity, rng=rng)
         await system.start()
         process.system = system
@@ -261,14 +291,15 @@ class Cluster:
             task.exception()  # it was killed as it started
 
     def _guests_of(self, name: str) -> Guests:
-        """Whom a process knows. Whoever is not of the cluster is a program, and knows where the
-        coordinator is."""
-        if name == COORDINATOR:
-            return self._known_to_coordinator
-        self._known_to_coordinator.admit(name, self._roles.get(name, "submitter"))
-        machines = (spec.processes for spec in self.nodes if name in spec.processes)
+        """Whom a process knows besides the coordinator: those of its machine. Whoever is not of the
+        cluster is a program, which may submit."""
+        machines = [spec.processes for spec in self.nodes if name in spec.processes]
+        if not machines and name not in self._users:
+            self._users[name] = "submitter"
+            if self._keys is not None:
+                self._keys.admit_user(name, name, "submitter")
         guests = Guests({COORDINATOR: "coordinator"})
-        for other in next(machines, ()):
+        for other in chain.from_iterable(machines):
             guests.admit(other, self._roles[other])
         return guests
 
@@ -423,7 +454,7 @@ class Cluster:
 
 def _roles_of(nodes: Sequence[NodeSpec]) -> dict[str, Role]:
     """What each process is, by its key, which is its name."""
-    roles: dict[str, Role] = {USER: "operator"}
+    roles: dict[str, Role] = {}
     for spec in nodes:
         node, *workers = spec.processes
         roles[node] = "node"
