@@ -36,7 +36,7 @@ NO_CONTROLS = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*\Z"
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A part of a message, or of what is kept for later. A field that its type has not is refused."""
+    """A part of a message, or of what is kept for later. Unknown fields are refused."""
 
 
 class Prompt(msgspec.Struct, frozen=True):

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from enum import EnumType
+from enum import Enum
 from functools import cache
 from hashlib import sha256
+from inspect import get_annotations
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -72,7 +73,7 @@ class _Described:
         hints = {
             name: (base.__module__, hint)
             for base in reversed(struct.__mro__)
-            for name, hint in base.__dict__.get("__annotations__", {}).items()
+            for name, hint in get_annotations(base).items()
         }
         names = zip(struct.__struct_fields__, struct.__struct_encode_fields__, strict=True)
         fields = [f"{sent}: {self._annotation(*hints[name])}" for name, sent in names]
@@ -101,13 +102,13 @@ class _Described:
             ]
             return f"{self._hint(arguments[0])}({', '.join(bounds)})"
         if origin is Literal:
-            return f"one of {sorted(arguments)}"
+            return f"one of {sorted(map(repr, arguments))}"
         if origin in (Union, UnionType):
             return " | ".join(sorted(map(self._hint, arguments)))
         if origin is not None:
             return f"{origin.__name__}[{', '.join(map(self._hint, arguments))}]"
-        if isinstance(hint, EnumType):
-            return f"one of {[(each.name, each.value) for each in hint]}"
+        if isinstance(hint, type) and issubclass(hint, Enum):
+            return f"one of {sorted(repr(each.value) for each in hint)}"
         if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
             self.add(hint)
         elif hint not in _PLAIN:
@@ -115,4 +116,4 @@ class _Described:
                 f"{hint!r} is the type of a field of a message, and not one of which all is known"
                 " that matters: make it a `Record`"
             )
-        return hint.__name__
+        return str(hint.__name__)
