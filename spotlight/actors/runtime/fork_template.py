@@ -113,7 +113,7 @@ class _Launcher:
         try:
             return msgspec.msgpack.decode(packet, type=ForkRequest), stdin
         except msgspec.MsgspecError as error:
-            print(f"a request to fork was refused: {error}", flush=True)
+            sys.stderr.write(f"a request to fork was refused: {error}\n")
             if stdin is not None:
                 os.close(stdin)
             return None
