@@ -125,7 +125,12 @@ class MirrorError(UserError):
 
 
 class AccessRefused(UserError):
-    """The coordinator does not let this process in; the message says why."""
+    """The coordinator does not let this process in; the message says why. `soon` if it may let it
+    in in a minute."""
+
+    def __init__(self, message: str, *, soon: bool = False) -> None:
+        super().__init__(message)
+        self.soon = soon
 
 
 class AccessLost(AccessRefused):

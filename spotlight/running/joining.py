@@ -13,6 +13,7 @@ from pathlib import Path
 from spotlight.errors import ActorError, NotAdmitted, NotAllowed, UserError
 from spotlight.join_token import JoinToken
 from spotlight.store.secret_files import read_secret_file
+from spotlight.transport.addresses import host_of, require_known
 from spotlight.transport.control import Guests, ZeroMQSettings, ZeroMQTransport
 
 VARIABLE = "SPOTLIGHT_JOIN"
@@ -31,27 +32,25 @@ def resolve(option: str, given: str) -> JoinToken:
     """
     nearby = _RUNS / OPERATOR_TOKEN
     if given:
-        return _read(option, given)
-    if found := os.environ.get(VARIABLE, ""):
-        return _read(VARIABLE, found)
-    if os.path.lexists(nearby):
-        return _read(str(nearby), f"{_FILE}{nearby}")
-    raise UserError(
-        f"{option}: there is no join token; give one as {option} TOKEN or {option} @FILE, or in"
-        f" {VARIABLE}. A coordinator leaves its operator's in {OPERATOR_TOKEN} of its --runs"
-        f" folder, and there is no {nearby} here"
-    )
-
-
-def _read(source: str, given: str) -> JoinToken:
-    if not given.startswith(_FILE):
-        return JoinToken.parse(source, given)
-    path = Path(given.removeprefix(_FILE))
-    try:
-        text = read_secret_file(path)
-    except UserError as error:
-        raise UserError(f"{source}: {error}") from error
-    return JoinToken.parse(f"{source} of {path}" if source != str(path) else source, text)
+        source, text = option, given
+    elif found := os.environ.get(VARIABLE, ""):
+        source, text = VARIABLE, found
+    elif os.path.lexists(nearby):
+        source, text = option, f"{_FILE}{nearby}"
+    else:
+        raise UserError(
+            f"{option}: there is no join token; give one as {option} TOKEN or {option} @FILE, or in"
+            f" {VARIABLE}. A coordinator leaves its operator's in {OPERATOR_TOKEN} of its --runs"
+            f" folder, and there is no {nearby} here"
+        )
+    if text.startswith(_FILE):
+        try:
+            text = read_secret_file(Path(text.removeprefix(_FILE)))
+        except UserError as error:
+            raise UserError(f"{source}: {error}") from error
+    join = JoinToken.parse(source, text)
+    require_known(source, host_of(join.coordinator))
+    return join
 
 
 def transport_of(

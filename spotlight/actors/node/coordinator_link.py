@@ -153,7 +153,10 @@ class CoordinatorLink:
         try:
             await self._enrolment.once()
         except AccessRefused as error:
-            self._note_refusal(AccessLost(str(error)))
+            if error.soon:
+                self._note_refusal(error)
+            else:
+                self._refused(AccessLost(str(error)))
         except ActorError as error:
             self._log("info", "waiting_for_coordinator", address=self._address, reason=str(error))
 

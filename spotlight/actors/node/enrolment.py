@@ -16,7 +16,7 @@ from spotlight.actors.protocol.door import Enroll, Enrolled, NotEnrolled
 from spotlight.actors.protocol.roles import MAY_SAY
 from spotlight.actors.runtime import ActorSystem
 from spotlight.actors.runtime.log_limiter import LogLimiter
-from spotlight.errors import AccessRefused, ActorError, NotAdmitted
+from spotlight.errors import AccessRefused, ActorError, NotAdmitted, SpotlightError
 from spotlight.timings import Timings
 from spotlight.transport.control import ControlTransport
 
@@ -48,6 +48,7 @@ class Enrolment:
         self._joiner = joiner
         self._rng = rng
         self._timings = timings
+        self._log_limiter = LogLimiter(_LOG_INTERVAL_S)
 
     async def once(self) -> Enrolled:
         """Enroll, if the coordinator answers. Raises `AccessRefused` with its reason if it does not
@@ -69,24 +70,31 @@ class Enrolment:
         finally:
             await system.aclose()
         if isinstance(answer, NotEnrolled):
-            raise AccessRefused(answer.reason)
+            raise AccessRefused(answer.reason, soon=answer.soon)
         assert isinstance(answer, Enrolled)
         log.info("enrolled", node=answer.node, pool=answer.pool)
         return answer
 
     async def insist(self) -> Enrolled:
-        """The same once the coordinator answers, however long that takes."""
-        limiter, loop = LogLimiter(_LOG_INTERVAL_S), asyncio.get_running_loop()
+        """The same once the coordinator answers, however long that takes. Raises `AccessRefused`
+        at once if it will not take the node, and after a while if it might have."""
+        loop, timings = asyncio.get_running_loop(), self._timings.node
+        refused_at: float | None = None
         while True:
             try:
                 return await self.once()
+            except AccessRefused as error:
+                refused_at = loop.time() if refused_at is None else refused_at
+                if not error.soon or loop.time() - refused_at >= timings.refused_limit_s:
+                    raise
+                self._log("join_refused", error)
             except ActorError as error:
-                unlogged = limiter.admit("", loop.time())
-                if unlogged is not None:
-                    log.info(
-                        "waiting_for_coordinator",
-                        address=self._coordinator,
-                        reason=str(error),
-                        unlogged=unlogged,
-                    )
-            await asyncio.sleep(self._timings.node.join_pause_s)
+                refused_at = None
+                self._log("waiting_for_coordinator", error)
+            await asyncio.sleep(timings.join_pause_s)
+
+    def _log(self, event: str, error: SpotlightError) -> None:
+        """What is tried twice a second is not told as often."""
+        unlogged = self._log_limiter.admit(event, asyncio.get_running_loop().time())
+        if unlogged is not None:
+            log.info(event, address=self._coordinator, reason=str(error), unlogged=unlogged)
