@@ -32,9 +32,10 @@ from spotlight.permissions import Permissions
 from spotlight.rollouts.publication import Publications
 from spotlight.store.memory_folder import MemoryFolder, usable_base
 from spotlight.timings import Timings
-from spotlight.transport.addresses import control_address, host_of
+from spotlight.transport.addresses import control_address, host_of, is_loopback
 from spotlight.transport.control import ZeroMQSettings, ZeroMQTransport
 from spotlight.transport.tensors import BundleStore, DataPort, fetch
+from spotlight.transport.tensors.certificates import new_certificate
 from spotlight.types import BundleOffer
 
 if TYPE_CHECKING:
@@ -95,7 +96,10 @@ async def connected(
     async with AsyncExitStack() as stack:
         stack.callback(memory.remove)
         token = secrets.token_hex(16)
-        port = await stack.enter_async_context(DataPort(host, timings=timings.transfers))
+        certificate = None if is_loopback(host) else await asyncio.to_thread(new_certificate)
+        port = await stack.enter_async_context(
+            DataPort(host, certificate=certificate, timings=timings.transfers)
+        )
         bundles = BundleStore(memory.path, token=token, port=port, timings=timings.transfers)
         await bundles.start()
         stack.push_async_callback(bundles.aclose)
