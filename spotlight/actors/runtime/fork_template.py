@@ -39,7 +39,7 @@ _CREDENTIALS = struct.Struct("3i")
 _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class ForkRequest(msgspec.Struct, frozen=True):
+class ForkRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Asks for a process that runs `python -m MODULE` with these arguments."""
 
     module: str
@@ -50,26 +50,26 @@ class ForkRequest(msgspec.Struct, frozen=True):
     """Its output is appended to this file."""
 
 
-class Ready(msgspec.Struct, frozen=True, tag=True):
+class Ready(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """The template has imported everything; its first message on each connection."""
 
     pid: int
     """The template's process id."""
 
 
-class Forked(msgspec.Struct, frozen=True, tag=True):
+class Forked(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """Answers a request; the process's pidfd comes along."""
 
     pid: int
 
 
-class NotForked(msgspec.Struct, frozen=True, tag=True):
+class NotForked(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """Answers a request that cannot be met."""
 
     reason: str
 
 
-class Exited(msgspec.Struct, frozen=True, tag=True):
+class Exited(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """A forked process ended."""
 
     pid: int
