@@ -23,7 +23,8 @@ from typing import Any, Protocol, TypeVar
 COORDINATOR = "coordinator"
 RESERVED = "reserved"
 SPOT = "spot"
-MACHINES = (COORDINATOR, RESERVED, SPOT)
+ATTACKER = "attacker"
+"""The machine of this process."""
 _NAT = "nat"
 _SWITCH = "switch"
 _HOSTS = {COORDINATOR: "10.99.0.1", RESERVED: "10.99.0.2", _NAT: "10.99.0.3"}
@@ -110,7 +111,9 @@ class Namespaces:
         return _HOSTS[_NAT if machine == SPOT else machine]
 
     def command(self, machine: str, argv: Sequence[str]) -> list[str]:
-        """In its namespace."""
+        """In its namespace, and under its name."""
+        if machine == ATTACKER:
+            return list(argv)
         return ["nsenter", "-t", str(self._keepers[machine].pid), "-n", "-u", "--", *argv]
 
     def open_ports(self, machine: str) -> set[int]:
