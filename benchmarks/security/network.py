@@ -27,8 +27,12 @@ ATTACKER = "attacker"
 """The machine of this process."""
 _NAT = "nat"
 _SWITCH = "switch"
-_HOSTS = {COORDINATOR: "10.99.0.1", RESERVED: "10.99.0.2", _NAT: "10.99.0.3"}
-_ATTACKER = "10.99.0.66"
+_HOSTS = {
+    COORDINATOR: "10.99.0.1",
+    RESERVED: "10.99.0.2",
+    _NAT: "10.99.0.3",
+    ATTACKER: "10.99.0.66",
+}
 _BEHIND, _BEHIND_NAT = "192.168.77.1", "192.168.77.2"
 _NEW_NETWORK = 0x40000000
 _LIMIT_S = 20.0
@@ -153,11 +157,11 @@ class Namespaces:
     def _build(self) -> None:
         _ip("link set lo up")
         _ip(f"link add {_SWITCH} type bridge")
-        _ip(f"addr add {_ATTACKER}/24 dev {_SWITCH}")
+        _ip(f"addr add {_HOSTS[ATTACKER]}/24 dev {_SWITCH}")
         _ip(f"link set {_SWITCH} up")
-        for machine, host in _HOSTS.items():
+        for machine in (COORDINATOR, RESERVED, _NAT):
             self._keep(machine)
-            self._plug(machine, host)
+            self._plug(machine, _HOSTS[machine])
         self._keep(SPOT)
         nat, spot = (self._keepers[machine].pid for machine in (_NAT, SPOT))
         _ip(f"link add inner type veth peer name eth0 netns {spot}", inside=nat)

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from benchmarks.security.clients import LIMIT_S, Line, Person, Sayer, line, person
-from benchmarks.security.network import COORDINATOR, RESERVED, SPOT, Network
+from benchmarks.security.network import ATTACKER, COORDINATOR, RESERVED, SPOT, Network
+from benchmarks.security.sniffer import Capture
 from spotlight.actors.protocol import (
     CancelJob,
     GetStatus,
@@ -89,6 +90,10 @@ class Site:
         self.secret_port = unused_port()
         self.ports = (7070, 7071) if network.is_real else (unused_port(), unused_port())
         """Control and data port of the coordinator."""
+        self.here = network.host(ATTACKER)
+        """By which the site's machines reach this one."""
+        self.capture: Capture | None = None
+        """What the attacker saw on the wire."""
         self.coordinator: subprocess.Popen[bytes]
         self.nodes: dict[str, subprocess.Popen[bytes]] = {}
         self.secrets: dict[str, str] = {}
@@ -140,13 +145,10 @@ class Site:
             (RESERVED, self.reserved_token, ["--host", self.network.host(RESERVED)]),
             (SPOT, self.spot_token, []),
         ):
-            file = self.folder / f"{name}.token"
-            file.touch(0o600)
-            file.write_text(str(token))
             self.nodes[name] = self.daemon(
-                name, "spotlight-node", "--join", f"@{file}", "--name", name, "--pool", name,
+                name, "spotlight-node", "--join", f"@{self.token_file(token)}", "--name", name, "--pool", name,
                 "--logs", str(self.folder / "logs" / name), *options,
-                "--reward-secret", f"operators={self.secret}@127.0.0.1:{self.secret_port}",
+                "--reward-secret", f"operators={self.secret}@{self.here}:{self.secret_port}",
             )  # fmt: skip
 
         await self._until(self._have_nodes_joined, "the nodes")
@@ -267,6 +269,13 @@ class Site:
         self.secrets[f"the key of {whose} token {token.id}"] = token.keys.secret
         return token
 
+    def token_file(self, token: JoinToken) -> Path:
+        """One that holds it, for a command."""
+        file = self.folder / f"{token.id}-{token.place.rpartition(':')[2]}.token"
+        file.touch(0o600)
+        file.write_text(str(token))
+        return file
+
     async def enroll(
         self, token: JoinToken, node: str, keys: KeyPair, pool: Pool | None = None
     ) -> Enrolled | NotEnrolled:
@@ -376,11 +385,13 @@ class Site:
                 status = await _status_of(user)
 
     @asynccontextmanager
-    async def joined(self, **said: Any) -> AsyncIterator[StoreEndpoint]:
-        """Be the node that attackers have a key for while a job runs, and report `said`: it gets
-        the token that nodes get to leave what they made."""
-        async with self.person(self.impostor) as node:
-            actor = Impostor(node.coordinator, said)
+    async def joined(
+        self, *, name: str = IMPOSTOR, keys: KeyPair | None = None, **said: Any
+    ) -> AsyncIterator[StoreEndpoint]:
+        """Be the node that attackers have a key for (or another) while a job runs, and report
+        `said`: it gets the token that nodes get to leave what they made."""
+        async with self.person(keys or self.impostor) as node:
+            actor = Impostor(node.coordinator, said, name)
             await node.system.spawn(lambda: actor, "node")
             async with asyncio.timeout(START_S):
                 yield await asyncio.shield(actor.sink)
@@ -393,11 +404,13 @@ async def _status_of(user: Person) -> JobStatus:
 class Impostor(Sayer):
     """Says that it is a node with one worker."""
 
-    def __init__(self, coordinator: ActorRef, said: Mapping[str, Any]) -> None:
+    def __init__(
+        self, coordinator: ActorRef, said: Mapping[str, Any], name: str = IMPOSTOR
+    ) -> None:
         self._coordinator = coordinator
-        self._said = said
         worker = ActorRef(f"tcp://127.0.0.1:1/{KeyPair.new().public}", "worker", 1)
-        self._worker = WorkerRefs(f"{IMPOSTOR}/0", 1, worker, worker, worker)
+        workers = (WorkerRefs(f"{name}/0", 1, worker, worker, worker),)
+        self._said = {"node": name, "pool": "spot", "workers": workers, **said}
         self.sink: asyncio.Future[StoreEndpoint] = asyncio.get_running_loop().create_future()
 
     async def started(self) -> None:
@@ -407,10 +420,8 @@ class Impostor(Sayer):
     def report_of(self, scheduler: ActorRef, number: int = 1, **changes: Any) -> NodeReport:
         """What it says of itself, in the name of this actor."""
         store = StoreEndpoint("127.0.0.1", 1, "token", "nowhere", "/nowhere")
-        said: dict[str, Any] = {"workers": (self._worker,), **self._said, **changes}
-        workers = said.pop("workers")
-        node, pool = said.pop("node", IMPOSTOR), said.pop("pool", "spot")
-        return NodeReport(number, node, pool, scheduler, workers, store, **said)
+        said = {**self._said, **changes}
+        return NodeReport(number=number, scheduler=scheduler, store=store, **said)
 
     async def _join(self) -> None:
         for number in range(1, 600):

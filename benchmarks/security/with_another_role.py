@@ -115,13 +115,18 @@ async def keys_of(site: Site, who: str) -> KeyPair:
 
 async def worker_of_impostor(site: Site) -> KeyPair:
     """The keys of a worker for which the attackers' node has vouched."""
+    return await worker_of(site, IMPOSTOR, site.impostor)
+
+
+async def worker_of(site: Site, name: str, node_keys: KeyPair) -> KeyPair:
+    """The keys of a worker for which the spot node with this name and these keys has vouched."""
     keys = KeyPair.new()
     worker = ActorRef(f"tcp://127.0.0.1:1/{keys.public}", "worker", 1)
-    refs = WorkerRefs(f"{IMPOSTOR}/0", 1, worker, worker, worker)
-    async with site.person(site.impostor) as node:
-        actor = Impostor(node.coordinator, {"workers": (refs,)})
+    refs = WorkerRefs(f"{name}/0", 1, worker, worker, worker)
+    async with site.person(node_keys) as node:
         me = await node.system.spawn(Sayer, "node")
-        await node.ask(actor.report_of(me), sender=me)
+        report = Impostor(node.coordinator, {}).report_of(me, node=name, workers=(refs,))
+        await node.ask(report, sender=me)
     return keys
 
 

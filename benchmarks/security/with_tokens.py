@@ -30,9 +30,7 @@ async def expired(site: Site) -> None:
     require_words(await _enroll(site, token, "late"), "expired")
     user = await site.new_token("submitter", ttl_s=0.5)
     await asyncio.sleep(1.0)
-    file = site.folder / "expired.token"
-    file.touch(0o600)
-    file.write_text(str(user))
+    file = site.token_file(user)
     code, said = await asyncio.to_thread(
         site.command, ATTACKER, "status", "--join", f"@{file}"
     )

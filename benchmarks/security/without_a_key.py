@@ -170,9 +170,7 @@ async def posing(site: Site) -> None:
     """It has a key of its own; nobody who has a token tells it anything."""
     keys, port = KeyPair.new(), unused_port()
     token = site.submitter_token
-    file = site.folder / "elsewhere.token"
-    file.touch(0o600)
-    file.write_text(str(JoinToken(f"127.0.0.1:{port}", token.key, token.id, token.secret)))
+    file = site.token_file(JoinToken(f"127.0.0.1:{port}", token.key, token.id, token.secret))
     with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
         router.setsockopt(zmq.LINGER, 0)
         router.setsockopt(zmq.CURVE_SERVER, 1)
@@ -189,9 +187,7 @@ async def posing(site: Site) -> None:
 async def tampering(site: Site) -> None:
     with _relay(host_and_port(site.address)) as (port, flipped):
         token = site.submitter_token
-        file = site.folder / "relayed.token"
-        file.touch(0o600)
-        file.write_text(str(JoinToken(f"127.0.0.1:{port}", token.key, token.id, token.secret)))
+        file = site.token_file(JoinToken(f"127.0.0.1:{port}", token.key, token.id, token.secret))
         words = ("status", "--join", f"@{file}")
         code, said = await asyncio.to_thread(site.command, ATTACKER, *words)
     require(bool(flipped), "nothing went through")
