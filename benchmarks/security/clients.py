@@ -91,9 +91,7 @@ class Person:
         body = msgspec.Raw(encode_message(message))
         number = next(self._forged)
         frame = encode_envelope(
-            Envelope(
-                PROTOCOL_VERSION, source, to, Kind.TELL, number, 0, None, message.lane, body
-            )
+            Envelope(PROTOCOL_VERSION, source, to, Kind.TELL, number, 0, None, message.lane, body)
         )
         self.system.post.transport.send(to.address, frame)
 
@@ -108,7 +106,9 @@ async def person(
     """A process with these keys (or fresh ones, which nobody knows) that knows the coordinator's
     key, and those of others by their roles."""
     guests = Guests({key_of(coordinator): "coordinator", **(knows or {})})
-    transport = ZeroMQTransport("tcp://127.0.0.1:0", keys=keys, guests=guests, dialect=own_dialect())
+    transport = ZeroMQTransport(
+        "tcp://127.0.0.1:0", keys=keys, guests=guests, dialect=own_dialect()
+    )
     rng = random.Random(secrets.randbits(64))
     system = ActorSystem(transport, rng=rng, rights=_EVERYBODY)
     await system.start()
@@ -155,7 +155,9 @@ class Line:
 async def line(address: str, keys: KeyPair | None) -> AsyncIterator[Line]:
     """A connection that is dialled, whether it is taken or not."""
     guests = Guests({key_of(address): "coordinator"})
-    transport = ZeroMQTransport("tcp://127.0.0.1:0", keys=keys, guests=guests, dialect=own_dialect())
+    transport = ZeroMQTransport(
+        "tcp://127.0.0.1:0", keys=keys, guests=guests, dialect=own_dialect()
+    )
     end = Line()
     await transport.start(end)
     try:

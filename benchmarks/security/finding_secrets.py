@@ -122,9 +122,7 @@ async def stolen_disk(site: Site) -> None:
                     target = Path(os.readlink(each))
                     if target.is_file() and str(target).startswith(("/dev/shm", "/tmp")):
                         opened.append((str(target), target.read_bytes()))
-        shared = [
-            each for each in Path("/dev/shm").iterdir() if each.name.startswith("spotlight")
-        ]
+        shared = [each for each in Path("/dev/shm").iterdir() if each.name.startswith("spotlight")]
         places = [*opened, *(file for folder in (*folders, *shared) for file in _files(folder))]
         secrets = {n: s for n, s in site.secrets.items() if "store" not in n}
         return [

@@ -154,7 +154,9 @@ uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[2]), log_level="error")
 @attack("the HTTP twin is sent weights without end", stage="jobs")
 async def endless_weights(site: Site) -> None:
     port = unused_port()
-    process = site.python(ATTACKER, "-c", _TWIN, str(site.token_file(site.submitter_token)), str(port))
+    process = site.python(
+        ATTACKER, "-c", _TWIN, str(site.token_file(site.submitter_token)), str(port)
+    )
     try:
         await asyncio.to_thread(_wait_for, port)
         await asyncio.to_thread(_stream_weights, port, 0)  # it loads torch for the first

@@ -71,7 +71,9 @@ _OUTSIDE = (
 )
 
 
-@attack("keys of bundles lead out of the store: dots, absolute paths, NUL, percent signs", stage="alone")
+@attack(
+    "keys of bundles lead out of the store: dots, absolute paths, NUL, percent signs", stage="alone"
+)
 async def outside(site: Site) -> None:
     require(not await site.submit(site.job()), "a job must run")
     async with site.joined() as sink:
@@ -110,7 +112,10 @@ async def link_in_the_store(site: Site) -> None:
     require(status != 200 and not list(target.rglob("*")), f"{status}: {list(target.rglob('*'))}")
 
 
-@attack("a job names devices and pipes as prompts, and a folder as checkpoint whose header is huge", stage="alone")
+@attack(
+    "a job names devices and pipes as prompts, and a folder as checkpoint whose header is huge",
+    stage="alone",
+)
 async def odd_files(site: Site) -> None:
     pipe = site.folder / "pipe"
     if not pipe.exists():

@@ -30,7 +30,9 @@ async def second(site: Site) -> None:
     await site.cancel()
 
 
-@attack("a coordinator is killed, and the next one is to find the folder locked for ever", stage="alone")
+@attack(
+    "a coordinator is killed, and the next one is to find the folder locked for ever", stage="alone"
+)
 async def stale_lock(site: Site) -> None:
     require(not await site.submit(site.job()), "a job must run")
     site.coordinator.send_signal(signal.SIGKILL)

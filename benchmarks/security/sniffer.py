@@ -42,9 +42,7 @@ def parsed(frame: bytes) -> Segment | None:
     start = 14 + 4 * (frame[14] & 15)
     end = 14 + int.from_bytes(frame[16:18], "big")
     from_port, to_port, sequence, _, offset = struct.unpack_from("!HHIIB", frame, start)
-    flow = Flow(
-        socket.inet_ntoa(frame[26:30]), from_port, socket.inet_ntoa(frame[30:34]), to_port
-    )
+    flow = Flow(socket.inet_ntoa(frame[26:30]), from_port, socket.inet_ntoa(frame[30:34]), to_port)
     payload = frame[start + 4 * (offset >> 4) : end]
     return Segment(flow, sequence, payload)
 
@@ -74,9 +72,7 @@ class Capture:
     def seen(self, needles: Iterable[str]) -> list[str]:
         """Those of these texts that are in some stream."""
         streams = list(self.streams().values())
-        return [
-            text for text in needles if text and any(text.encode() in each for each in streams)
-        ]
+        return [text for text in needles if text and any(text.encode() in each for each in streams)]
 
 
 class Sniffer:

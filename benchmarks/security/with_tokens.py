@@ -31,9 +31,7 @@ async def expired(site: Site) -> None:
     user = await site.new_token("submitter", ttl_s=0.5)
     await asyncio.sleep(1.0)
     file = site.token_file(user)
-    code, said = await asyncio.to_thread(
-        site.command, ATTACKER, "status", "--join", f"@{file}"
-    )
+    code, said = await asyncio.to_thread(site.command, ATTACKER, "status", "--join", f"@{file}")
     require(code != 0 and "Traceback" not in said, said)
 
 
