@@ -42,9 +42,11 @@ def fingerprint(types: Iterable[type[msgspec.Struct]]) -> str:
     what it does not know, or does not send all.
     """
     described = _Described()
+    names = []
     for each in types:
+        names.append(each.__name__)
         described.add(each)
-    text = "\n".join(sorted(described.lines.values()))
+    text = "\n".join(sorted([*names, *described.lines.values()]))
     return sha256(text.encode()).hexdigest()[:32]
 
 
