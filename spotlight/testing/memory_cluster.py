@@ -22,6 +22,7 @@ from spotlight import failpoints
 from spotlight.actors.coordinator.coordinator import MAILBOX, Coordinator
 from spotlight.actors.node.node import NodeScheduler, NodeSettings
 from spotlight.actors.protocol.door import Role
+from spotlight.actors.protocol.handed_keys import WorkerKeys
 from spotlight.actors.protocol.roles import MAY_SAY
 from spotlight.actors.runtime import ActorRef, ActorSystem
 from spotlight.actors.worker.worker_actors import start_actors
@@ -42,6 +43,7 @@ from spotlight.testing.processes import Launcher, NodeSpec, Process
 from spotlight.testing.virtual_threads import VirtualThreads
 from spotlight.testing.wiretap import WatchedSystem, Wiretap
 from spotlight.transport.control import Guests, MemoryNetwork
+from spotlight.transport.control.keys import KeyPair
 from spotlight.transport.control.memory import Faults
 
 COORDINATOR = "coordinator"
@@ -146,7 +148,7 @@ class Cluster:
             return self.stores.open(COORDINATOR, str(folder.relative_to(self.folder)), token)
 
         async def boot() -> None:
-            system = await self._start_system(process)
+            system = await self._start_system(process, self._guests_of(process.name))
             try:
                 await system.spawn(
                     lambda: Coordinator(RunsFolder(runs), rng, open_store),
@@ -169,13 +171,14 @@ class Cluster:
         )
 
         async def boot() -> None:
-            system = await self._start_system(process)
+            system = await self._start_system(process, self._guests_of(process.name))
             await store.start()
             await system.spawn(
                 lambda: NodeScheduler(
                     settings,
                     store,  # type: ignore[arg-type]
                     Launcher(process, partial(self.start_worker, spec)),
+                    lambda worker: KeyPair(worker, ""),
                     self.cloud.notices(name),
                 ),
                 "node",
@@ -191,7 +194,7 @@ class Cluster:
         process = self._add(name)
 
         async def life() -> None:
-            await main(await self._start_system(process))
+            await main(await self._start_system(process, self._guests_of(name)))
 
         task = self.loop.create_task(life(), context=context_of(process.identity))
         process.ended.add_done_callback(lambda _: task.cancel(), context=self._context)
@@ -206,7 +209,7 @@ class Cluster:
         transport = self.network.transport(name, guests=self._guests_of(name))
         return ActorSystem(transport, rng=rng, rights=MAY_SAY)
 
-    def start_worker(self, node: NodeSpec, name: str, key: str) -> Process:
+    def start_worker(self, node: NodeSpec, name: str, keys: WorkerKeys) -> Process:
         """Called by a node's launcher."""
         process = self._add(name)
         rng = self.rng(f"worker {process.pid}")
@@ -218,8 +221,9 @@ class Cluster:
             context = process.context = WorkerContext(
                 name, epoch, address_of(node.name), threads=threads, fault_of=engine.fault_of
             )
-            system = await self._start_system(process, heartbeats=False)
-            await start_actors(system, context, engine, key)
+            guests = Guests(keys.guests)
+            system = await self._start_system(process, guests, heartbeats=False)
+            await start_actors(system, context, engine, keys.start)
             await context.ends.wait()
             await asyncio.sleep(context.timings.worker.farewell_s)
             self.loop.call_soon(self._kill, process, EXIT_CODE, context=self._context)
@@ -234,9 +238,10 @@ class Cluster:
         if not booting.cancelled() and booting.exception() is not None:
             self._crashed(process, booting.exception())
 
-    async def _start_system(self, process: Process, *, heartbeats: bool = True) -> ActorSystem:
+    async def _start_system(
+        self, process: Process, guests: Guests, *, heartbeats: bool = True
+    ) -> ActorSystem:
         rng = self.rng(f"{process.name} {process.pid}")
-        guests = self._guests_of(process.name)
         transport = self.network.transport(process.name, heartbeats=heartbeats, guests=guests)
         system = WatchedSystem(transport, self.tap, process.identity, rng=rng)
         await system.start()
