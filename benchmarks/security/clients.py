@@ -42,7 +42,7 @@ from spotlight.transport.control.dialect import Dialect
 from spotlight.transport.control.keys import key_bytes, place_of
 from spotlight.transport.control.wire import Hello, decode, encode
 
-_EVERYBODY = dict.fromkeys(MAY_SAY, frozenset(get_args(Role)))
+_EVERYBODY = {said: frozenset(get_args(Role)) if who else who for said, who in MAY_SAY.items()}
 """What somebody goes by who does not care who may say what."""
 LIMIT_S = 10.0
 _REFUSALS = (JobRefused, NodeRefused, SessionRefused, NotEnrolled)
@@ -107,7 +107,7 @@ async def person(
     key, and those of others by their roles."""
     guests = Guests({key_of(coordinator): "coordinator", **(knows or {})})
     transport = ZeroMQTransport(
-        "tcp://127.0.0.1:0", keys=keys, guests=guests, dialect=own_dialect()
+        "tcp://127.0.0.1:0", keys=keys, guests=guests, dialect=Dialect()
     )
     rng = random.Random(secrets.randbits(64))
     system = ActorSystem(transport, rng=rng, rights=_EVERYBODY)
@@ -156,7 +156,7 @@ async def line(address: str, keys: KeyPair | None) -> AsyncIterator[Line]:
     """A connection that is dialled, whether it is taken or not."""
     guests = Guests({key_of(address): "coordinator"})
     transport = ZeroMQTransport(
-        "tcp://127.0.0.1:0", keys=keys, guests=guests, dialect=own_dialect()
+        "tcp://127.0.0.1:0", keys=keys, guests=guests, dialect=Dialect()
     )
     end = Line()
     await transport.start(end)
@@ -255,7 +255,7 @@ def raw_socket(
 
 def hello_of(keys: KeyPair, *, address: str = "", dialect: Dialect | None = None) -> bytes:
     """The greeting of the holder of these keys, unless it says another address or dialect."""
-    speaks = dialect or own_dialect()
+    speaks = dialect or Dialect()
     where = address or f"tcp://127.0.0.1:1/{keys.public}"
     return encode(Hello(PROTOCOL_VERSION, where, 7, False, speaks.software, speaks.messages))
 
