@@ -93,7 +93,7 @@ async def sources(site: Site) -> None:
                 node.forge(source, node.coordinator, message)
             node.forge(source, node.door, RevokeAccess(RESERVED))
         await asyncio.sleep(0.5)
-    there = {worker.node for worker in (await site.status()).workers}
+    there = {node.name for node in (await site.guests()).nodes if node.is_connected}
     require(RESERVED in there, there)
     revoked = [node.name for node in (await site.guests()).nodes if node.revoked]
     require(RESERVED not in revoked, revoked)

@@ -26,6 +26,7 @@ from spotlight.actors.protocol.roles import MAY_SAY
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem
 from spotlight.errors import ActorError
 from spotlight.transport.control import (
+    NOT_ADMITTED,
     PROTOCOL_VERSION,
     Envelope,
     Guests,
@@ -106,9 +107,7 @@ async def person(
     """A process with these keys (or fresh ones, which nobody knows) that knows the coordinator's
     key, and those of others by their roles."""
     guests = Guests({key_of(coordinator): "coordinator", **(knows or {})})
-    transport = ZeroMQTransport(
-        "tcp://127.0.0.1:0", keys=keys, guests=guests, dialect=Dialect()
-    )
+    transport = ZeroMQTransport("tcp://127.0.0.1:0", keys=keys, guests=guests, dialect=Dialect())
     rng = random.Random(secrets.randbits(64))
     system = ActorSystem(transport, rng=rng, rights=_EVERYBODY)
     await system.start()
@@ -155,9 +154,7 @@ class Line:
 async def line(address: str, keys: KeyPair | None) -> AsyncIterator[Line]:
     """A connection that is dialled, whether it is taken or not."""
     guests = Guests({key_of(address): "coordinator"})
-    transport = ZeroMQTransport(
-        "tcp://127.0.0.1:0", keys=keys, guests=guests, dialect=Dialect()
-    )
+    transport = ZeroMQTransport("tcp://127.0.0.1:0", keys=keys, guests=guests, dialect=Dialect())
     end = Line()
     await transport.start(end)
     try:
@@ -251,6 +248,12 @@ def raw_socket(
         yield opened
     finally:
         opened.close()
+
+
+def is_kept_out(said: str) -> bool:
+    """Whether a refusal (`Person.refusal`) means that there was no connection for that key. Who has
+    just been told so is told the same again, without another try."""
+    return said.startswith(("NotAdmitted", "PeerUnreachable")) and NOT_ADMITTED in said
 
 
 def hello_of(keys: KeyPair, *, address: str = "", dialect: Dialect | None = None) -> bytes:

@@ -55,7 +55,7 @@ async def replay(site: Site) -> None:
         if (flow.destination, flow.destination_port) == control and len(data) > 300
     ]
     require(bool(streams), "nothing was sniffed")
-    before = {worker.name for worker in (await site.status()).workers}
+    before = await site.nodes_there()
 
     def attempt() -> int:
         still = 0
@@ -68,7 +68,7 @@ async def replay(site: Site) -> None:
 
     still = await asyncio.to_thread(attempt)
     require(still == 0, f"{still} of {len(streams[:20])} connections stay")
-    after = {worker.name for worker in (await site.status()).workers}
+    after = await site.nodes_there()
     require(after >= before, after)
 
 

@@ -68,7 +68,7 @@ class Evil:
     def terms(self, *_): pass
     def evaluate(self, *_): pass
 """
-_PROMPTS = [f'a lighthouse keeper writes "{number * 617 % 10000:04d}"' for number in range(20)]
+_PROMPTS = [f'the number "{number * 617 % 10000:04d}"' for number in range(20)]
 
 
 class Site:
@@ -154,12 +154,13 @@ class Site:
         await self._until(self._have_nodes_joined, "the nodes")
 
     async def _have_nodes_joined(self) -> bool:
-        return await self.nodes_there() >= set(self.nodes)
+        workers = (await self.status()).workers
+        return {worker.node for worker in workers} >= set(self.nodes)
 
     async def nodes_there(self) -> set[str]:
-        """Honest nodes whose workers the coordinator knows."""
-        workers = (await self.status()).workers
-        return {worker.node for worker in workers} & {RESERVED, SPOT}
+        """Honest nodes that are connected, as the door tells the operator."""
+        there = {node.name for node in (await self.guests()).nodes if node.is_connected}
+        return there & {RESERVED, SPOT}
 
     def daemon(self, machine: str, program: str, *arguments: str) -> subprocess.Popen[bytes]:
         """Start one; it finds the modules of the folder, as one that is started there does."""

@@ -78,10 +78,10 @@ class Trial:
     async def check_others(self) -> None:
         """Require that the operator is answered, and that those are there who were."""
         site = self.site
-        status = await site.status()
+        await site.status()
         if not site.nodes:
             return
-        there = {worker.node for worker in status.workers}
+        there = await site.nodes_there()
         require(there >= {RESERVED, SPOT}, f"of the nodes there are {there}")
         ended = [name for name, node in site.nodes.items() if node.poll() is not None]
         require(not ended, f"nodes have ended: {ended}")

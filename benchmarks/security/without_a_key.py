@@ -12,12 +12,13 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import zmq
 
-from benchmarks.security.attack import attack, require, require_words
+from benchmarks.security.attack import attack, require
 from benchmarks.security.clients import (
     Sayer,
     greeting_of,
     hello_of,
     host_and_port,
+    is_kept_out,
     raw_socket,
     stays_open,
 )
@@ -105,7 +106,7 @@ async def users(site: Site) -> None:
             ),
         ]
     for each in said:
-        require_words(each, "NotAdmitted")
+        require(is_kept_out(each), each)
 
 
 @attack("a node of pool `reserved` joins without a key")
@@ -115,8 +116,8 @@ async def reserved_node(site: Site) -> None:
         me = await stranger.system.spawn(Sayer, "node")
         report = actor.report_of(me, node="trainers", pool="reserved", workers=())
         said = await stranger.refusal(report, sender=me)
-    require_words(said, "NotAdmitted")
-    there = {worker.node for worker in (await site.status()).workers}
+    require(is_kept_out(said), said)
+    there = {node.name for node in (await site.guests()).nodes if node.is_connected}
     require("trainers" not in there, there)
 
 
@@ -151,7 +152,7 @@ async def slow_handshakes(site: Site) -> None:
             if time.monotonic() > end:
                 break
         await site.status()
-        still = sum(stays_open(each, 0.0) or _is_open(each) for each in connections)
+        still = sum(map(_is_open, connections))
     require(still == 0, f"{still} of them are open after {_HANDSHAKE_S} s")
 
 
