@@ -16,7 +16,13 @@ from spotlight.actors.protocol.door import Enroll, Enrolled, NotEnrolled
 from spotlight.actors.protocol.roles import MAY_SAY
 from spotlight.actors.runtime import ActorSystem
 from spotlight.actors.runtime.log_limiter import LogLimiter
-from spotlight.errors import AccessRefused, ActorError, NotAdmitted, SpotlightError
+from spotlight.errors import (
+    AccessRefused,
+    ActorError,
+    NotAdmitted,
+    OtherVersion,
+    SpotlightError,
+)
 from spotlight.timings import Timings
 from spotlight.transport.control import ControlTransport
 
@@ -67,6 +73,8 @@ class Enrolment:
                 " revoked, or the coordinator keeps another --runs folder; ask its operator for a"
                 " new one (`spotlight token new`)"
             ) from error
+        except OtherVersion as error:
+            raise AccessRefused(str(error)) from error
         finally:
             await system.aclose()
         if isinstance(answer, NotEnrolled):

@@ -35,6 +35,7 @@ from spotlight.errors import (
     FrameRejected,
     MailboxFull,
     NotAdmitted,
+    OtherVersion,
     PeerUnreachable,
 )
 from spotlight.timings import RuntimeTimings
@@ -42,12 +43,14 @@ from spotlight.transport.control import (
     NOT_ADMITTED,
     ActorRef,
     ControlTransport,
+    Dialect,
     Guests,
     Kind,
     Message,
     actor_incarnation,
     decode_message,
     encode_message,
+    key_of,
 )
 
 log = structlog.get_logger(__name__)
@@ -367,7 +370,7 @@ class ActorSystem:
         """Fail the asks to a lost process, and report its actors to those who watch them."""
         for ask in self.asks.all():
             if lives_in(ask.ref, address, incarnation):
-                ask.fail(_loss(address, reason))
+                ask.fail(_loss(address, reason, self.post.other_versions))
         for cell in self.cells.values():
             cell.pushed_back_at.pop(address, None)
         self.watches.lose_process(address, incarnation)
@@ -377,12 +380,14 @@ def _absence(ref: ActorRef) -> Reason:
     return "dead_incarnation" if ref.incarnation else "no_such_actor"
 
 
-def _loss(address: str, reason: str) -> PeerUnreachable:
+def _loss(address: str, reason: str, others: Mapping[str, Dialect]) -> PeerUnreachable:
     if reason == NOT_ADMITTED:
         return NotAdmitted(
             f"{address} does not let this process in: its key is not known there, or not any more; "
             "ask whoever runs it for a new join token, and copy the whole of it"
         )
+    if key_of(address) in others:
+        return OtherVersion(f"{address} was not connected: {reason}")
     return PeerUnreachable(f"{address} was lost: {reason}")
 
 

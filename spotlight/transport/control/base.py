@@ -45,7 +45,8 @@ class TransportListener(Protocol):
         `NOT_ADMITTED` if the process does not take connections of our key."""
 
     def other_version(self, address: str, dialect: Dialect) -> None:
-        """A guest was refused, since it speaks another dialect."""
+        """A guest that dialled, or whoever was dialled, speaks another dialect, so there will be no
+        connection; of one that was dialled it is said before its `peer_lost`."""
 
     def input_rejected(self, address: str, reason: Rejection, detail: str) -> None:
         """The transport itself refused something and saw to the peer. `address` is what the peer

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Annotated
 
+import msgspec
+
+Word = Annotated[str, msgspec.Meta(max_length=100, pattern=r"^[!-~]*\Z")]
+"""Visible ASCII: it goes to logs and terminals."""
 _DIGITS_SHOWN = 8
 
 
-@dataclass(frozen=True)
-class Dialect:
+class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a process speaks. Two that differ are not connected, and both are told why. As text it
     is what people tell builds apart by: `0.1.0 (3f9a01c2)`.
     """
 
-    software: str = ""
+    software: Word = ""
     """The version of Spotlight."""
-    messages: str = ""
+    messages: Word = ""
     """A fingerprint of all types of messages with their fields."""
 
     def __str__(self) -> str:

@@ -20,7 +20,6 @@ from spotlight.errors import AddressInUse, UserError
 from spotlight.transport.control import wire
 from spotlight.transport.control.bad_input import BadInput, CutOffs, Rejection, clipped
 from spotlight.transport.control.codec import PROTOCOL_VERSION
-from spotlight.transport.control.dialect import Dialect
 from spotlight.transport.control.keys import key_of, place_of
 from spotlight.transport.control.links import AcceptedLink, Link, LinkOwner
 from spotlight.transport.control.open_connections import OpenConnections
@@ -36,7 +35,6 @@ class RouterOwner(LinkOwner, Protocol):
     """What a router tells its transport, and asks of it."""
 
     def report_rejected(self, address: str, reason: Rejection, detail: str) -> None: ...
-    def report_other_version(self, address: str, dialect: Dialect) -> None: ...
     def refuse(self, link: Link, reason: str) -> None: ...
 
 
@@ -187,17 +185,16 @@ class Router:
             self._check(hello, self._owner.door.key_of_sender(payload))
         except BadInput as error:
             self._owner.report_rejected(address, error.reason, str(error))
-            if self._answer(identity, wire.Refusal(str(error))):  # else it has ended already
+            if self._answer(
+                identity, wire.Refusal(str(error), self._owner.dialect)
+            ):  # else it has ended already
                 self.open.show_out(descriptor)
             return
         self._welcome(identity, descriptor, hello)
 
     def _welcome(self, identity: bytes, descriptor: int, hello: wire.Hello) -> None:
         owner = self._owner
-        speaks = owner.dialect
-        welcome = wire.Welcome(
-            PROTOCOL_VERSION, owner.address, owner.incarnation, speaks.software, speaks.messages
-        )
+        welcome = wire.Welcome(PROTOCOL_VERSION, owner.address, owner.incarnation, owner.dialect)
         if not self._answer(identity, welcome):
             return
         self.open.heard(descriptor)
