@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from benchmarks.security.attack import attack, require, require_words
+from benchmarks.security.attack import attack, require
 from benchmarks.security.clients import RawSocket, Sayer, hello_of, raw_socket
 from benchmarks.security.network import RESERVED, SPOT
 from benchmarks.security.site import IMPOSTOR, Impostor, Site

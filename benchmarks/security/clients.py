@@ -107,7 +107,9 @@ async def person(
     """A process with these keys (or fresh ones, which nobody knows) that knows the coordinator's
     key, and those of others by their roles."""
     guests = Guests({key_of(coordinator): "coordinator", **(knows or {})})
-    transport = ZeroMQTransport("tcp://127.0.0.1:0", keys=keys, guests=guests, dialect=Dialect())
+    transport = ZeroMQTransport(
+        "tcp://127.0.0.1:0", keys=keys, guests=guests, dialect=own_dialect()
+    )
     rng = random.Random(secrets.randbits(64))
     system = ActorSystem(transport, rng=rng, rights=_EVERYBODY)
     await system.start()
@@ -154,7 +156,9 @@ class Line:
 async def line(address: str, keys: KeyPair | None) -> AsyncIterator[Line]:
     """A connection that is dialled, whether it is taken or not."""
     guests = Guests({key_of(address): "coordinator"})
-    transport = ZeroMQTransport("tcp://127.0.0.1:0", keys=keys, guests=guests, dialect=Dialect())
+    transport = ZeroMQTransport(
+        "tcp://127.0.0.1:0", keys=keys, guests=guests, dialect=own_dialect()
+    )
     end = Line()
     await transport.start(end)
     try:
@@ -207,9 +211,7 @@ class RawSocket:
         while (left := end - time.monotonic()) > 0:
             if self._monitor.poll(left * 1000):
                 event = parse_monitor_message(self._monitor.recv_multipart())
-                if event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                    return True
-                return False
+                return bool(event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED)
         return False
 
     def say(self, *parts: bytes) -> None:
@@ -258,7 +260,7 @@ def is_kept_out(said: str) -> bool:
 
 def hello_of(keys: KeyPair, *, address: str = "", dialect: Dialect | None = None) -> bytes:
     """The greeting of the holder of these keys, unless it says another address or dialect."""
-    speaks = dialect or Dialect()
+    speaks = dialect or own_dialect()
     where = address or f"tcp://127.0.0.1:1/{keys.public}"
     return encode(Hello(PROTOCOL_VERSION, where, 7, False, speaks.software, speaks.messages))
 
