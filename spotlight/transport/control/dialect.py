@@ -20,7 +20,7 @@ class Dialect:
             return ""
         if theirs.software == self.software:
             return (
-                f"both are Spotlight {self.software}, in two builds with other messages; install the"
+                f"both are Spotlight {self.software}, in builds with other messages; install the"
                 " same build on both machines"
             )
         return (

@@ -2,8 +2,9 @@
 
 A connection waits until its first message has come: it has to prove a key before that, and libzmq
 ends it if it does not in time. Then it is a guest's, who may be silent for as long as there is
-room. When there is none, first goes whoever has waited for longest, then the guest who has been
-silent for longest. libzmq's own heartbeats do not count: it sends them for whoever is stuck, too.
+room. When there is none, whoever has waited for longest goes if more than a few wait, else the
+guest who has been silent for longest. libzmq's own heartbeats do not count: it sends them for
+whoever is stuck, too.
 
 libzmq has no call that ends one connection of a ROUTER; shutting down the TCP connection beneath
 does.
@@ -38,6 +39,7 @@ class OpenConnections:
     ) -> None:
         self._connections = connections
         self._limit = limit
+        self._places_to_wait = max(1, limit // 8)
         self._farewell_s = farewell_s
         self._drain = drain
         self._turned_away = turned_away
@@ -105,9 +107,13 @@ class OpenConnections:
         self._making_room = None
         self._drain()
         while len(self) > self._limit:
-            least_needed = next(iter(self._leaving | self._waiting | self._guests))
+            least_needed = self._least_needed()
             self._end(least_needed)
             self._turned_away(least_needed)
+
+    def _least_needed(self) -> int:
+        crowd = self._waiting if len(self._waiting) > self._places_to_wait else self._guests
+        return next(iter(self._leaving or crowd))
 
     def _end(self, descriptor: int) -> None:
         self.gone(descriptor)

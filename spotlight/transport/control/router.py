@@ -22,11 +22,14 @@ from spotlight.transport.control.bad_input import BadInput, CutOffs, Rejection, 
 from spotlight.transport.control.codec import PROTOCOL_VERSION
 from spotlight.transport.control.dialect import Dialect
 from spotlight.transport.control.keys import key_of, place_of
-from spotlight.transport.control.links import AcceptedLink, LinkOwner
+from spotlight.transport.control.links import AcceptedLink, Link, LinkOwner
 from spotlight.transport.control.open_connections import OpenConnections
 from spotlight.transport.control.reader import SocketReader, open_monitor, receive_message
 from spotlight.transport.control.silent_peers import SilentPeers
 from spotlight.transport.control.tcp import Connections
+
+_MOST_OF_A_KEY = 64
+"""Connections: of a user's commands, or of a process that connects again."""
 
 
 class RouterOwner(LinkOwner, Protocol):
@@ -34,6 +37,7 @@ class RouterOwner(LinkOwner, Protocol):
 
     def report_rejected(self, address: str, reason: Rejection, detail: str) -> None: ...
     def report_other_version(self, address: str, dialect: Dialect) -> None: ...
+    def refuse(self, link: Link, reason: str) -> None: ...
 
 
 class Router:
@@ -52,6 +56,8 @@ class Router:
         self._links: dict[bytes, AcceptedLink] = {}
         """By the name that libzmq knows the connection by."""
         self._descriptors: dict[int, AcceptedLink] = {}
+        self._of_key: dict[str, dict[AcceptedLink, None]] = {}
+        """In the order in which they came; no entry is empty."""
         self._blocked: dict[AcceptedLink, None] = {}
         """Links whose peers read too slowly."""
         self._receiving = False
@@ -109,6 +115,11 @@ class Router:
         if self._descriptors.get(link.descriptor) is link:
             del self._descriptors[link.descriptor]
             self.open.show_out(link.descriptor)
+        key = key_of(link.address)
+        of_key = self._of_key.get(key, {})
+        of_key.pop(link, None)
+        if not of_key:
+            self._of_key.pop(key, None)
 
     def close(self, linger_ms: int) -> None:
         """Stop receiving; libzmq sends what it holds within `linger_ms`."""
@@ -192,9 +203,15 @@ class Router:
         self.open.heard(descriptor)
         link = AcceptedLink(owner, self._socket, self._reader, hello, identity, descriptor)
         self._links[identity] = self._descriptors[descriptor] = link
+        of_key = self._of_key.setdefault(key_of(link.address), {})
+        of_key[link] = None
         if hello.heartbeats:
             self._silent_peers.expect_pings(descriptor)
         owner.link_up(link)
+        if len(of_key) > _MOST_OF_A_KEY:  # nobody shall take the places of all others
+            text = f"over {_MOST_OF_A_KEY} connections of one key"
+            owner.report_rejected(link.address, "no_room", text)
+            owner.refuse(next(iter(of_key)), text)
 
     def _check(self, hello: wire.Hello, key: str) -> None:
         if key_of(hello.address) != key:
