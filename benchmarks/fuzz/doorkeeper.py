@@ -57,7 +57,7 @@ def make_question(rng: Random) -> Question:
 
 
 class AskedDoorkeeper:
-    """One that is asked; a context manager."""
+    """One that is asked, until `close`."""
 
     def __init__(self) -> None:
         self._loop = WatchedLoop()

@@ -19,6 +19,8 @@ import msgspec
 from msgspec import inspect
 
 import spotlight.actors
+from spotlight.jobs import JobSpec, job_from_data
+from spotlight.jobs.spec import WorkSpec
 from spotlight.transport.control import KeyPair, Message
 
 Make = Callable[[Random], Any]
@@ -43,6 +45,12 @@ _TEXTS = (
     "0" * 64,
     "rollout-0-0-0-1",
 )
+_JOB = {
+    "name": "fuzz",
+    "model": {"checkpoint": "builtin:ocr-tiny"},
+    "prompts": {"train": "builtin:ocr-tiny/train", "validation": "builtin:ocr-tiny/validation"},
+    "sampler": {"height": 16, "width": 48, "steps": 8},
+}
 _LONGEST = max(map(len, _TEXTS))
 _PIECES = (b"", b"\0", b"\xff", b"\xc1", b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\x91")
 
@@ -133,7 +141,17 @@ def _each_of(makes: list[Make]) -> Make:
 
 
 @functools.cache
+def _jobs() -> dict[type, Any]:
+    """Of these, all fields must fit together."""
+    job = job_from_data(_JOB)
+    made = {JobSpec: job, WorkSpec: job.work}
+    return {kind: msgspec.json.decode(msgspec.json.encode(each)) for kind, each in made.items()}
+
+
+@functools.cache
 def _struct(kind: type[msgspec.Struct]) -> Make:
+    if kind in _jobs():
+        return lambda rng: _jobs()[kind]
     info = inspect.type_info(kind)
     assert isinstance(info, inspect.StructType)
     fields = [(field.encode_name, field.required, _data(field.type)) for field in info.fields]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from random import Random
 from typing import Any, get_args
 
+from benchmarks.fuzz.doorkeeper import AskedDoorkeeper, make_question
 from benchmarks.fuzz.inputs import Make, altered, data_of, message_types, mistyped, mutated, packed
+from benchmarks.fuzz.server import Server
 from spotlight.errors import UserError
 from spotlight.join_token import SECRET_BYTES, JoinToken
 from spotlight.transport.addresses import control_address, read_address, tcp_address
@@ -39,6 +42,10 @@ class Property:
     check: Callable[[Any], str]
     """Returns what came of an input: what it was taken for, or why it was refused. Whatever it
     raises is a finding."""
+
+    def input(self, number: int) -> Any:
+        """The input of that number: always the same."""
+        return self.make(Random(f"{self.name} {number}"))
 
 
 # --- frames and messages ----------------------------------------------------------------
@@ -169,11 +176,23 @@ def _make_join_token(rng: Random) -> str:
     return mistyped(str(JoinToken(_make_place(rng), key, name, secret)), rng)
 
 
-PROPERTIES = (
+PURE = (
     Property("frames", _make_frame, _frame),
     Property("control_messages", _make_payload, _payload),
     Property("keys", _make_key, _key),
     Property("addresses", _make_address, _address),
     Property("join_tokens", _make_join_token, _join_token),
 )
-"""All that need no server."""
+"""Those that are asked of functions."""
+
+
+@contextmanager
+def properties() -> Iterator[tuple[Property, ...]]:
+    """All; within, there are the doorkeeper and the control port that some are asked of."""
+    with closing(AskedDoorkeeper()) as door, closing(Server()) as server:
+        yield (
+            *PURE,
+            Property("doorkeeper", make_question, door.check),
+            Property("handshakes", server.make_handshake, server.check_handshake),
+            Property("lies", server.make_lies, server.check_lies),
+        )

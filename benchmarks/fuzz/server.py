@@ -93,7 +93,7 @@ class _Recorder:
 
 
 class Server:
-    """See the module's docstring. A context manager's worth: `close` ends it."""
+    """See the module's docstring; there until `close`."""
 
     def __init__(self) -> None:
         self._loop = WatchedLoop()
