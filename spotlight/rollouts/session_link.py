@@ -34,6 +34,8 @@ from spotlight.actors.protocol import (
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem
 from spotlight.errors import (
     ActorError,
+    NotAdmitted,
+    NotAllowed,
     RemoteError,
     RequestRefused,
     SessionEnded,
@@ -176,6 +178,8 @@ class SessionLink:
                 answer = await self._system.ask(
                     runner, message, timeout_s=limit_s, sender=self.user
                 )
+            except NotAllowed as error:
+                raise self._end(f"the coordinator refuses it: {error}") from error
             except RemoteError as error:  # the same again would fail the same
                 raise self._end(f"the coordinator failed: {error}") from error
             except ActorError as error:
@@ -204,7 +208,7 @@ class SessionLink:
                     self._runner = began.runner
                     self._silent_since = None
                     return
-                except RequestRefused as error:
+                except (RequestRefused, NotAdmitted, NotAllowed) as error:
                     raise self._end(str(error)) from error
                 except ActorError as error:
                     if self._is_given_up(loop.time()):

@@ -19,11 +19,13 @@ from spotlight.actors.protocol import (
     PreemptNode,
     SubmitJob,
 )
+from spotlight.actors.protocol.roles import MAY_SAY
 from spotlight.actors.runtime import ActorRef, ActorSystem
 from spotlight.errors import RequestRefused
 from spotlight.jobs import JobSpec
+from spotlight.join_token import JoinToken
+from spotlight.running.joining import transport_of
 from spotlight.timings import Timings
-from spotlight.transport.control import ZeroMQTransport
 
 _LIMIT_S = 10.0
 
@@ -74,37 +76,40 @@ class CoordinatorClient:
 
 
 @asynccontextmanager
-async def connect(address: str) -> AsyncIterator[CoordinatorClient]:
-    """Connect to the coordinator at a control address such as tcp://127.0.0.1:7070."""
+async def connect(join: JoinToken) -> AsyncIterator[CoordinatorClient]:
+    """Connect to the coordinator that a join token names, as its submitter or operator: see
+    `joining.resolve`."""
     system = ActorSystem(
-        ZeroMQTransport("tcp://127.0.0.1:0"), rng=random.Random(secrets.randbits(64))
+        transport_of(join), rng=random.Random(secrets.randbits(64)), rights=MAY_SAY
     )
     await system.start()
     try:
-        yield CoordinatorClient(system, system.well_known(address, "coordinator"))
+        yield CoordinatorClient(system, system.well_known(join.coordinator, "coordinator"))
     finally:
         await system.aclose()
 
 
-async def submit_job(address: str, job: JobSpec, run_folder: str, *, resume: bool) -> JobAccepted:
+async def submit_job(
+    join: JoinToken, job: JobSpec, run_folder: str, *, resume: bool
+) -> JobAccepted:
     """One submission."""
-    async with connect(address) as client:
+    async with connect(join) as client:
         return await client.submit(job, run_folder, resume=resume)
 
 
-async def get_status(address: str) -> JobStatus:
+async def get_status(join: JoinToken) -> JobStatus:
     """One look."""
-    async with connect(address) as client:
+    async with connect(join) as client:
         return await client.status()
 
 
-async def cancel_job(address: str) -> JobStatus:
+async def cancel_job(join: JoinToken) -> JobStatus:
     """One cancellation."""
-    async with connect(address) as client:
+    async with connect(join) as client:
         return await client.cancel()
 
 
-async def preempt_node(address: str, node: str, notice_s: float, *, cancel: bool) -> None:
+async def preempt_node(join: JoinToken, node: str, notice_s: float, *, cancel: bool) -> None:
     """One notice."""
-    async with connect(address) as client:
+    async with connect(join) as client:
         await client.preempt(node, notice_s, cancel=cancel)

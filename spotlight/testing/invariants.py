@@ -374,6 +374,12 @@ def workers_are_free_again(cluster: Cluster, joined: Set[str]) -> Iterable[str]:
                 yield f"{process.name} takes nothing more"
 
 
+def everybody_says_what_he_may(run: HasHistory) -> Iterable[str]:
+    """No process says what the role of its key may not."""
+    for each in run.history.all("not_allowed"):
+        yield f"{each['at']} refuses {each['message']} of {each['by']}"
+
+
 INVARIANTS: tuple[Callable[[Run], Iterable[str]], ...] = (
     samples_are_functions_of_their_requests,
     nothing_mixes_weights,
@@ -395,6 +401,7 @@ INVARIANTS: tuple[Callable[[Run], Iterable[str]], ...] = (
     time_adds_up,
     leaves_nothing_in_stores,
     nothing_needed_is_deleted,
+    everybody_says_what_he_may,
 )
 
 

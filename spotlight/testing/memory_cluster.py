@@ -21,6 +21,8 @@ from typing import Any
 from spotlight import failpoints
 from spotlight.actors.coordinator.coordinator import MAILBOX, Coordinator
 from spotlight.actors.node.node import NodeScheduler, NodeSettings
+from spotlight.actors.protocol.door import Role
+from spotlight.actors.protocol.roles import MAY_SAY
 from spotlight.actors.runtime import ActorRef, ActorSystem
 from spotlight.actors.worker.worker_actors import start_actors
 from spotlight.actors.worker.worker_state import EXIT_CODE, WorkerContext
@@ -39,12 +41,14 @@ from spotlight.testing.numerics import Fingerprints, Numerics
 from spotlight.testing.processes import Launcher, NodeSpec, Process
 from spotlight.testing.virtual_threads import VirtualThreads
 from spotlight.testing.wiretap import WatchedSystem, Wiretap
-from spotlight.transport.control import MemoryNetwork
+from spotlight.transport.control import Guests, MemoryNetwork
 from spotlight.transport.control.memory import Faults
 
 COORDINATOR = "coordinator"
 PROGRAM = "program"
 """One with a training loop of its own."""
+USER = "user"
+"""Who operates the cluster."""
 _SEEN_BY_PEERS = 0.5
 """How often the others of a group see at once that a process is gone; else its node tells them."""
 
@@ -96,6 +100,8 @@ class Cluster:
         )
         self.processes: dict[str, Process] = {}
         self._specs = {node.name: node for node in self.nodes}
+        self._roles = _roles_of(self.nodes)
+        self._known_to_coordinator = Guests(self._roles)
         self._pids = 0
         self._endings: set[asyncio.Task[None]] = set()
         self.cloud = FakeCloud(self.hardware.timings.departure.outlived_after_s)
@@ -111,7 +117,7 @@ class Cluster:
         self._watching.enter_context(self.logs.reading())
         failpoints.install(self._reached)
         self.loop.set_exception_handler(self._on_loop_error)
-        self._user = ActorSystem(self.network.transport("user"), rng=self.rng("user"))
+        self._user = self.system_of(USER, rng=self.rng(USER))
         await self._user.start()
         return self
 
@@ -194,6 +200,12 @@ class Cluster:
             task.result()
             self._kill(process)
 
+    def system_of(self, name: str, *, rng: random.Random) -> ActorSystem:
+        """The actor system, not started yet, of a process that nobody watches or kills: the user's
+        or a program's."""
+        transport = self.network.transport(name, guests=self._guests_of(name))
+        return ActorSystem(transport, rng=rng, rights=MAY_SAY)
+
     def start_worker(self, node: NodeSpec, name: str, key: str) -> Process:
         """Called by a node's launcher."""
         process = self._add(name)
@@ -224,7 +236,8 @@ class Cluster:
 
     async def _start_system(self, process: Process, *, heartbeats: bool = True) -> ActorSystem:
         rng = self.rng(f"{process.name} {process.pid}")
-        transport = self.network.transport(process.name, heartbeats=heartbeats)
+        guests = self._guests_of(process.name)
+        transport = self.network.transport(process.name, heartbeats=heartbeats, guests=guests)
         system = WatchedSystem(transport, self.tap, process.identity, rng=rng)
         await system.start()
         process.system = system
@@ -246,6 +259,18 @@ class Cluster:
             task.result()
         elif not task.cancelled():
             task.exception()  # it was killed as it started
+
+    def _guests_of(self, name: str) -> Guests:
+        """Whom a process knows. Whoever is not of the cluster is a program, and knows where the
+        coordinator is."""
+        if name == COORDINATOR:
+            return self._known_to_coordinator
+        self._known_to_coordinator.admit(name, self._roles.get(name, "submitter"))
+        machines = (spec.processes for spec in self.nodes if name in spec.processes)
+        guests = Guests({COORDINATOR: "coordinator"})
+        for other in next(machines, ()):
+            guests.admit(other, self._roles[other])
+        return guests
 
     # --- ending ---
 
@@ -394,6 +419,17 @@ class Cluster:
     def coordinator_actor(self) -> ActorRef:
         """The coordinator."""
         return self._user.well_known(address_of(COORDINATOR), COORDINATOR)
+
+
+def _roles_of(nodes: Sequence[NodeSpec]) -> dict[str, Role]:
+    """What each process is, by its key, which is its name."""
+    roles: dict[str, Role] = {USER: "operator"}
+    for spec in nodes:
+        node, *workers = spec.processes
+        roles[node] = "node"
+        for worker in workers:
+            roles[worker] = "trainer" if spec.pool == "reserved" else "worker"
+    return roles
 
 
 def _name_of(identity: str) -> str:

@@ -14,7 +14,11 @@ from spotlight.testing import fingerprints
 from spotlight.testing.fake_hardware import UNCLEAR
 from spotlight.testing.faults import FaultKind
 from spotlight.testing.history import Happening
-from spotlight.testing.invariants import is_of_sickness, little_is_denoised_again
+from spotlight.testing.invariants import (
+    everybody_says_what_he_may,
+    is_of_sickness,
+    little_is_denoised_again,
+)
 from spotlight.testing.loop_program import KEEP
 from spotlight.testing.memory_cluster import COORDINATOR
 from spotlight.timings import Timings
@@ -179,6 +183,7 @@ INVARIANTS: tuple[Callable[[SessionRun], Iterable[str]], ...] = (
     explorations_choose_by_previews,
     sessions_end_for_a_reason,
     little_is_denoised_again,
+    everybody_says_what_he_may,
 )
 
 

@@ -19,12 +19,14 @@ from spotlight.actors.protocol import (
     Receipt,
     ReturnLease,
 )
+from spotlight.actors.protocol.roles import MAY_SAY
 from spotlight.actors.runtime import ActorRef, ActorSystem, Message
 from spotlight.actors.runtime.mailbox import Delivery
 from spotlight.actors.runtime.remote import RemoteDelivery
 from spotlight.testing.actor_logs import ActorLogs
 from spotlight.testing.history import History
 from spotlight.transport.control import (
+    BadInput,
     ControlTransport,
     Envelope,
     Kind,
@@ -95,6 +97,10 @@ class Wiretap:
             self._history.violation(f"{process} takes a {name} of {frame[0]} twice")
         taken.add(frame)
 
+    def refused(self, process: str, address: str, message: Message) -> None:
+        """It came from one who may not say it."""
+        self._history.add("not_allowed", at=process, by=address, message=type(message).__name__)
+
     def may_arrive(self, envelope: Envelope) -> float | None:
         """When, in seconds from now; None: it is lost."""
         if not self.to_lose and not self.to_hold and not self._awaited:
@@ -148,7 +154,7 @@ class WatchedSystem(ActorSystem):
     def __init__(
         self, transport: ControlTransport, tap: Wiretap, process: str, *, rng: random.Random
     ) -> None:
-        super().__init__(transport, rng=rng)
+        super().__init__(transport, rng=rng, rights=MAY_SAY)
         self._tap = tap
         self._process = process
         self.post: _WatchedPost = _WatchedPost(self, transport, tap, process)
@@ -209,7 +215,7 @@ class _WatchedPost(RemoteDelivery):
             self._receive(address, frame, envelope)
 
     def _receive(self, address: str, frame: bytes, envelope: Envelope) -> None:
-        if self._system.aborted:  # it was killed while this was held
+        if self._system.aborted or address not in self._peers:  # or lost, while this was held
             return
         self._tap.heard(self._process, envelope)
         self.arriving = envelope
@@ -217,6 +223,14 @@ class _WatchedPost(RemoteDelivery):
             super().frame_received(address, frame)
         finally:
             self.arriving = None
+
+    def require_right(self, address: str, message: Message) -> None:
+        """See `RemoteDelivery`."""
+        try:
+            super().require_right(address, message)
+        except BadInput:
+            self._tap.refused(self._process, address, message)
+            raise
 
 
 def _name(envelope: Envelope) -> tuple[str, int, int]:

@@ -8,7 +8,8 @@ from types import TracebackType
 from typing import Any
 
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, Down, Message, handles
-from spotlight.transport.control import MemoryNetwork, MemoryTransport
+from spotlight.testing.open_door import ANYBODY_SAYS_ANYTHING, Everybody
+from spotlight.transport.control import Guests, MemoryNetwork, MemoryTransport
 from spotlight.transport.control.memory import Faults
 
 
@@ -134,7 +135,7 @@ class Watcher(Actor):
 
 class Cluster:
     """Actor systems of several processes on one memory network; closed at the end of the `async
-    with`."""
+    with`. Unless told otherwise they all know each other, and may say anything."""
 
     def __init__(self, seed: int = 0, faults: Faults | None = None, **system_options: Any) -> None:
         self.network = MemoryNetwork(random.Random(seed), faults)
@@ -147,11 +148,14 @@ class Cluster:
         system, _ = await self.process(name, **options)
         return system
 
-    async def process(self, name: str, **options: Any) -> tuple[ActorSystem, MemoryTransport]:
+    async def process(
+        self, name: str, *, guests: Guests | None = None, **options: Any
+    ) -> tuple[ActorSystem, MemoryTransport]:
         """The same, with its transport."""
-        transport = self.network.transport(name)
-        rng = random.Random(f"{self._seed} {name}")
-        system = ActorSystem(transport, rng=rng, **{**self._options, **options})
+        known = guests if guests is not None else Everybody()
+        transport = self.network.transport(name, guests=known)
+        settings = {"rights": ANYBODY_SAYS_ANYTHING, **self._options, **options}
+        system = ActorSystem(transport, rng=random.Random(f"{self._seed} {name}"), **settings)
         await system.start()
         self.systems.append(system)
         return system, transport

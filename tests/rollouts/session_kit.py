@@ -121,7 +121,7 @@ class Program:
 @asynccontextmanager
 async def program(cluster: Cluster, name: str = "tries", **changes: Any) -> AsyncIterator[Program]:
     """One that has begun its session, in a process of its own, and ends it."""
-    system = ActorSystem(cluster.network.transport(f"program-{name}"), rng=random.Random(1))
+    system = cluster.system_of(f"program-{name}", rng=random.Random(1))
     await system.start()
     loop = Program(cluster, system, work(**changes), name)
     await loop.store.start()

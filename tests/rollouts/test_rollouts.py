@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from session_kit import PROMPT, simulate, work
 
-from spotlight.actors.runtime import ActorSystem
 from spotlight.errors import JobError, RequestRefused, SessionEnded, VersionGone
 from spotlight.rollouts.groups import RolloutRequest
 from spotlight.rollouts.rollouts import Rollouts
@@ -25,7 +24,7 @@ from spotlight.testing.simulated_session import session
 @asynccontextmanager
 async def opened(cluster: Cluster, **changes: Any) -> AsyncIterator[Rollouts]:
     """A session, in a process of its own."""
-    system = ActorSystem(cluster.network.transport("program"), rng=random.Random(1))
+    system = cluster.system_of("program", rng=random.Random(1))
     await system.start()
     spec = work(**changes)
     async with session(cluster, system, "program", "tries", spec, tensors=False) as rollouts:

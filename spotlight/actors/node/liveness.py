@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 
 from spotlight.actors.runtime import Actor, ActorRef, Message
-from spotlight.errors import ActorError, RemoteError
+from spotlight.errors import ActorError, NotAllowed, RemoteError
 
 SUSPECT_ASKS = 3
 """Questions without an answer, in a row, that make a suspect."""
@@ -43,7 +43,7 @@ async def until_silent(
         try:
             heard(await actor.ask(other, question(), timeout_s=pause_s))
             silent, unanswered_s = 0, 0.0
-        except RemoteError:
+        except (NotAllowed, RemoteError):
             silent, unanswered_s = 0, 0.0  # an answer, of a kind
         except ActorError:
             silent, unanswered_s = silent + 1, unanswered_s + pause_s

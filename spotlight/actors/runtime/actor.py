@@ -43,8 +43,8 @@ def handles(
 ) -> Callable[[AnyHandler], AnyHandler]:
     """Mark an `async def` method as the handler of these message types and of their subclasses.
 
-    `only` says who may send them: it is given the actor and the message. What it refuses is a
-    counted dead letter, and an ask fails with `RemoteError` (`NotAllowed`).
+    `only` says who may send them, of those whose keys may (`ActorSystem`): it is given the actor
+    and the message. What it refuses is a counted dead letter, and an ask fails with `NotAllowed`.
     """
 
     def mark(method: AnyHandler) -> AnyHandler:

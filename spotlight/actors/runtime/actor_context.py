@@ -243,7 +243,7 @@ class ActorContext:
         if delivery.kind is Kind.ASK:
             name = type(delivery.message).__name__
             text = f"{delivery.source} may not send {name} to {self.ref}"
-            self.system.answer(delivery, self.ref, Failure("RemoteError", text, "NotAllowed"))
+            self.system.answer(delivery, self.ref, Failure("NotAllowed", text))
 
     def _answer_with(self, delivery: Delivery, future: asyncio.Future[Any]) -> None:
         """Answer an ask with what a future came to."""

@@ -6,7 +6,14 @@ import asyncio
 import itertools
 
 from spotlight.actors.runtime.envelopes import Failure
-from spotlight.errors import ActorDied, ActorError, AskTimeout, MailboxFull, RemoteError
+from spotlight.errors import (
+    ActorDied,
+    ActorError,
+    AskTimeout,
+    MailboxFull,
+    NotAllowed,
+    RemoteError,
+)
 from spotlight.transport.control import ActorRef, Message
 
 
@@ -84,4 +91,6 @@ def _error_of(failure: Failure) -> ActorError:
         return ActorDied(failure.message)
     if failure.error == "MailboxFull":
         return MailboxFull(failure.message)
+    if failure.error == "NotAllowed":
+        return NotAllowed(failure.message)
     return RemoteError(failure.type_name, failure.message, failure.remote_traceback)

@@ -26,7 +26,7 @@ class Done(Message, frozen=True):
 class Failure(Message, frozen=True):
     """The answer to an ask that has no reply."""
 
-    error: Literal["RemoteError", "ActorDied", "MailboxFull"]
+    error: Literal["RemoteError", "ActorDied", "MailboxFull", "NotAllowed"]
     message: str
     type_name: str = ""
     remote_traceback: str = ""

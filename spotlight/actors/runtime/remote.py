@@ -5,33 +5,43 @@ arrives, keeps tells of a process in order and at most once, answers duplicates 
 cache, and gives the rest to the system to deliver.
 
 Invariants: whatever a peer sends, nothing here raises into the transport; a peer that sends what
-cannot be decoded is cut off, since no process of ours does; and a peer speaks only for itself: a
-frame that claims to come from elsewhere, or reports on the actors of another process, is refused
-and counted. That alone cuts nobody off: an answer to the process that was at this address before
-looks the same.
+cannot be decoded is cut off, since no process of ours does; no actor hears of what the role of a
+peer's key may not say; and a peer speaks only for itself: a frame that claims to come from
+elsewhere, or reports on the actors of another process, is refused and counted. That alone cuts
+nobody off: an answer to the process that was at this address before looks the same.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import Counter
-from typing import TYPE_CHECKING
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import structlog
 
 from spotlight.actors.runtime.actor_context import ActorContext
-from spotlight.actors.runtime.envelopes import Down, Ended, Failure, PushedBack, Unwatch, Watch
+from spotlight.actors.runtime.envelopes import (
+    Done,
+    Down,
+    Ended,
+    Failure,
+    PushedBack,
+    Unwatch,
+    Watch,
+)
 from spotlight.actors.runtime.log_limiter import LogLimiter
 from spotlight.actors.runtime.mailbox import Delivery
 from spotlight.actors.runtime.reply_cache import RUNNING, ReplyCache
-from spotlight.errors import MailboxFull, PeerUnreachable
+from spotlight.errors import FrameRejected, MailboxFull, PeerUnreachable
 from spotlight.transport.control import (
     PROTOCOL_VERSION,
     ActorRef,
     BadInput,
     ControlTransport,
+    Dialect,
     Envelope,
     Kind,
     Message,
@@ -40,12 +50,26 @@ from spotlight.transport.control import (
     decode_message,
     encode_envelope,
     encode_message,
+    key_of,
 )
 
 if TYPE_CHECKING:
     from spotlight.actors.runtime.system import ActorSystem
 
 log = structlog.get_logger(__name__)
+
+Rights = Mapping[type[Message], Collection[str]]
+"""Which roles may say a message to another process."""
+
+_OTHER_VERSIONS_KEPT = 4096
+
+
+class _Peer(NamedTuple):
+    """A process that is connected."""
+
+    incarnation: int
+    role: str
+    """That its key had when it connected."""
 
 
 class RemoteDelivery:
@@ -56,14 +80,22 @@ class RemoteDelivery:
         self.frames_sent = 0
         self.frames_received = 0
         self.frames_rejected: Counter[Rejection] = Counter()
+        self.refusals: Counter[tuple[str, str]] = Counter()
+        """How often somebody with a role was refused a type of message: part of those that are
+        rejected as `not_allowed`."""
+        self.other_versions: OrderedDict[str, Dialect] = OrderedDict()
+        """The guests, by key, that were refused since they speak another dialect, and have not been
+        here since: the latest ones."""
         self.duplicates = 0
         self._system = system
+        self._rights = system.rights
+        _check(system.rights)
         self._replies = ReplyCache()
         self._sequence = itertools.count(1)
         self._last_sequences: dict[str, int] = {}
         """Of each connected process; what arrives later with a lower one was overtaken."""
-        self._peers: dict[str, int] = {}
-        """Incarnations of the connected processes, by address."""
+        self._peers: dict[str, _Peer] = {}
+        """The connected processes, by address."""
         self._pushed_back_until: dict[ActorRef, float] = {}
         self._rejections_log = LogLimiter()
         self._losses_log = LogLimiter()
@@ -117,6 +149,11 @@ class RemoteDelivery:
         seconds_left: float | None,
         message: Message,
     ) -> bytes:
+        if not self._rights.get(type(message)):
+            raise FrameRejected(
+                f"nobody may say {type(message).__name__} to another process; give it a row in the"
+                " table of who may say what"
+            )
         return encode_envelope(
             Envelope(
                 PROTOCOL_VERSION,
@@ -181,7 +218,7 @@ class RemoteDelivery:
             elif envelope.kind is Kind.ASK:
                 self._receive_ask(address, envelope)
             elif envelope.kind is Kind.SYSTEM:
-                self._receive_system(address, decode_message(envelope.body))
+                self._receive_system(address, self._message_of(address, envelope))
             else:
                 self._receive_answer(address, envelope)
         except BadInput as error:
@@ -207,8 +244,22 @@ class RemoteDelivery:
             self._system.count_dead_letter("unreachable", to, source, "")
 
     def peer_up(self, address: str, incarnation: int) -> None:
-        """Remember which process is where."""
-        self._peers[address] = incarnation
+        """Remember which process is where, and as what."""
+        key = key_of(address)
+        self._peers[address] = _Peer(incarnation, self.transport.guests.role(key) or "")
+        self.other_versions.pop(key, None)
+
+    def other_version(self, address: str, dialect: Dialect) -> None:
+        """Remember whom nobody here understands, and say so now and then."""
+        key = key_of(address)
+        unlogged = self._rejections_log.admit("other_version", _now())
+        if unlogged is not None:
+            software = dialect.software
+            log.warning("other_version", peer=address, software=software, unlogged=unlogged)
+        self.other_versions[key] = dialect
+        self.other_versions.move_to_end(key)
+        if len(self.other_versions) > _OTHER_VERSIONS_KEPT:
+            self.other_versions.popitem(last=False)
 
     def peer_lost(self, address: str, incarnation: int, reason: str) -> None:
         """A process is gone, or out of reach."""
@@ -233,7 +284,7 @@ class RemoteDelivery:
 
     def _receive_tell(self, address: str, envelope: Envelope) -> None:
         if self._is_in_order(address, envelope):
-            message = _said_to_an_actor(address, envelope)
+            message = self._message_of(address, envelope)
             delivery = Delivery(message, envelope.source, Kind.TELL, 0, None)
             self._system.deliver(delivery, envelope.destination)
 
@@ -248,12 +299,17 @@ class RemoteDelivery:
             return
         if not self._is_in_order(address, envelope):
             return
-        message = _said_to_an_actor(address, envelope)
+        message = decode_message(envelope.body)
         deadline = None
         if envelope.seconds_left is not None:
             deadline = _now() + envelope.seconds_left
         self._replies.begin(key)
         delivery = Delivery(message, source, Kind.ASK, correlation, deadline)
+        try:
+            self.require_right(address, message)
+        except BadInput as error:
+            self.answer(delivery, envelope.destination, Failure("NotAllowed", str(error)))
+            raise
         self._system.deliver(delivery, envelope.destination)
 
     def _is_in_order(self, address: str, envelope: Envelope) -> bool:
@@ -267,7 +323,7 @@ class RemoteDelivery:
         return False
 
     def _receive_answer(self, address: str, envelope: Envelope) -> None:
-        reply = decode_message(envelope.body)
+        reply = self._message_of(address, envelope)
         to, source = envelope.destination, envelope.source
         # The process that was at this address before numbered its asks in the same way.
         is_ours = to.process == self.transport.incarnation
@@ -305,13 +361,31 @@ class RemoteDelivery:
         known = self._peers.get(claimed)
         return known is not None and known == self._peers.get(address)
 
+    def _message_of(self, address: str, envelope: Envelope) -> Message:
+        """What a process says. Raises `BadInput` also if its role may not say it."""
+        message = decode_message(envelope.body)
+        self.require_right(address, message)
+        return message
 
-def _said_to_an_actor(address: str, envelope: Envelope) -> Message:
-    message = decode_message(envelope.body)
-    if isinstance(message, Down):
-        text = f"{address} may not send Down: an actor hears of an end from its own runtime alone"
-        raise BadInput("not_allowed", text)
-    return message
+    def require_right(self, address: str, message: Message) -> None:
+        """Raises `BadInput` if the role of a connected process may not say this."""
+        peer = self._peers.get(address)
+        role = peer.role if peer is not None else ""
+        if role not in self._rights.get(type(message), ()):
+            name = type(message).__name__
+            self.refusals[(role, name)] += 1
+            raise BadInput(
+                "not_allowed", f"{address} has the role `{role}`, which may not say {name}"
+            )
+
+
+def _check(rights: Rights) -> None:
+    """Raises `ValueError` for rights with which the runtime cannot work, or be relied on."""
+    for kind in (Done, Ended, Failure, PushedBack, Unwatch, Watch):
+        if not rights.get(kind):
+            raise ValueError(f"rights: nobody may say {kind.__name__}, which runtimes say")
+    if rights.get(Down):
+        raise ValueError("rights: an actor hears of an end, Down, from its own runtime alone")
 
 
 def _now() -> float:

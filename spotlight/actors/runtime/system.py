@@ -5,7 +5,8 @@ Semantics (docs/actors.md has the full list, tested line by line):
   queued;
 - `ask` always has a deadline, which travels: a receiver drops work that nobody waits for any more;
 - a message to an ended incarnation is a counted dead letter, and an ask to it fails at once;
-- local delivery skips the codec, never the mailbox.
+- local delivery skips the codec, never the mailbox;
+- what comes from another process is taken only if the role of its key may say it.
 
 Everything here runs in one event loop, so there is no lock. Time is the loop's clock, chance is the
 generator handed in.
@@ -16,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 
 import structlog
 
@@ -33,12 +34,15 @@ from spotlight.errors import (
     ActorDied,
     FrameRejected,
     MailboxFull,
+    NotAdmitted,
     PeerUnreachable,
 )
 from spotlight.timings import RuntimeTimings
 from spotlight.transport.control import (
+    NOT_ADMITTED,
     ActorRef,
     ControlTransport,
+    Guests,
     Kind,
     Message,
     actor_incarnation,
@@ -57,11 +61,13 @@ class ActorSystem:
         transport: ControlTransport,
         *,
         rng: random.Random,
+        rights: Mapping[type[Message], Collection[str]],
         force_codec: bool = False,
         timings: RuntimeTimings = RuntimeTimings(),
     ) -> None:
-        """`force_codec` encodes and decodes local messages too, for tests. `timings`
-        says how long actors may take."""
+        """`rights` are the roles that may say each message to another process: those of `guests`.
+        `force_codec` encodes and decodes local messages too, for tests. `timings` says how long
+        actors may take."""
         self.rng = rng
         self.timings = timings
         self.dead_letters = DeadLetters()
@@ -71,6 +77,7 @@ class ActorSystem:
         """The crash that stopped the whole system, if one did."""
         self.asks = PendingAsks()
         self.watches = Watches(self, timings.watch_renewal_s)
+        self.rights = rights
         self.post = RemoteDelivery(self, transport)
         self._force_codec = force_codec
         self.cells: dict[str, ActorContext] = {}
@@ -136,6 +143,18 @@ class ActorSystem:
         log.critical("actor_system_fails", actor=name, error=repr(error))
         if self._closing is None:
             self._closing = self._loop.create_task(self._close(), name="close actor system")
+
+    # --- other processes --------------------------------------------------------------
+
+    @property
+    def guests(self) -> Guests:
+        """The keys whose processes may connect, and as what."""
+        return self.post.transport.guests
+
+    def dismiss(self, key: str, reason: str) -> None:
+        """Take no connections of a key any more; those that it has end now, and its processes are
+        told why."""
+        self.post.transport.dismiss(key, reason)
 
     # --- actors -----------------------------------------------------------------------
 
@@ -258,8 +277,9 @@ class ActorSystem:
         """Send and forget, at most once.
 
         Raises `MailboxFull` when the receiver pushes back, `PeerUnreachable` when there is no way
-        to its process, and `FrameRejected` when the message is too large or cannot be encoded. A
-        message to an actor that ended is a dead letter here, or in the process where it lived.
+        to its process, and `FrameRejected` when the message is too large, cannot be encoded, or is
+        one that nobody may say to another process. A message to an actor that ended is a dead
+        letter here, or in the process where it lived; so is one that our key may not say, there.
         """
         source = sender or self.ref
         if ref.address == self.address:
@@ -284,7 +304,8 @@ class ActorSystem:
         """Send and wait for the reply; `Done` when the handler returned nothing.
 
         Raises `AskTimeout` (the request may have run), `RemoteError` (the handler raised),
-        `ActorDied`, `MailboxFull` and `PeerUnreachable`.
+        `ActorDied`, `MailboxFull`, `PeerUnreachable` (`NotAdmitted` if the process is there and
+        does not know our key), `NotAllowed` (our key may not say this) and `FrameRejected`.
         """
         source = sender or self.ref
         ask = self.asks.open(ref, timeout_s)
@@ -346,7 +367,7 @@ class ActorSystem:
         """Fail the asks to a lost process, and report its actors to those who watch them."""
         for ask in self.asks.all():
             if lives_in(ask.ref, address, incarnation):
-                ask.fail(PeerUnreachable(f"{address} was lost: {reason}"))
+                ask.fail(_loss(address, reason))
         for cell in self.cells.values():
             cell.pushed_back_at.pop(address, None)
         self.watches.lose_process(address, incarnation)
@@ -354,6 +375,15 @@ class ActorSystem:
 
 def _absence(ref: ActorRef) -> Reason:
     return "dead_incarnation" if ref.incarnation else "no_such_actor"
+
+
+def _loss(address: str, reason: str) -> PeerUnreachable:
+    if reason == NOT_ADMITTED:
+        return NotAdmitted(
+            f"{address} does not let this process in: its key is not known there, or not any more; "
+            "ask whoever runs it for a new join token, and copy the whole of it"
+        )
+    return PeerUnreachable(f"{address} was lost: {reason}")
 
 
 def _ended_failure(ref: ActorRef) -> Failure:

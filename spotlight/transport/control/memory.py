@@ -4,7 +4,8 @@
 frames, cut the network in both directions or in one, and stop or crash a process. It behaves as
 connections over TCP do: a short partition stalls frames and delivers them after it heals, a
 partition longer than `heartbeat_timeout_s` ends the connection on both sides, and so does a process
-that is stopped for so long, unless the one that made the connection has no heartbeats.
+that is stopped for so long, unless the one that made the connection has no heartbeats. The key of a
+process is its name, and nobody else can have it.
 
 Invariants: every chance is drawn from the generator that was handed in and all waiting goes through
 the loop's clock, so one seed on a virtual-time loop gives one history; without reordering, frames
@@ -25,6 +26,8 @@ from spotlight.transport.control.bad_input import CutOffs, clipped
 from spotlight.transport.control.base import TransportListener
 from spotlight.transport.control.codec import FRAME_LIMIT
 from spotlight.transport.control.dials import Dials
+from spotlight.transport.control.guests import Guests
+from spotlight.transport.control.keys import key_of
 from spotlight.transport.control.memory_connection import MemoryConnection
 
 
@@ -86,11 +89,14 @@ class MemoryNetwork:
         self._paused: set[str] = set()
         self._incarnations = 0
 
-    def transport(self, name: str, *, heartbeats: bool = True) -> MemoryTransport:
+    def transport(
+        self, name: str, *, heartbeats: bool = True, guests: Guests | None = None
+    ) -> MemoryTransport:
         """A transport that is not started yet; one name may be used again after the former
-        transport closed. See `ZeroMQSettings.heartbeats`."""
+        transport closed. See `ZeroMQSettings.heartbeats`. Without `guests` nobody is one yet."""
         self._incarnations += 1
-        return MemoryTransport(self, f"memory://{name}", self._incarnations, heartbeats)
+        known = guests if guests is not None else Guests()
+        return MemoryTransport(self, f"memory://{name}", self._incarnations, heartbeats, known)
 
     def partition(
         self, left: Iterable[str], right: Iterable[str], *, one_way: bool = False
@@ -169,12 +175,18 @@ class MemoryTransport:
     """One process's end of a `MemoryNetwork`. Made by `MemoryNetwork.transport`."""
 
     def __init__(
-        self, network: MemoryNetwork, address: str, incarnation: int, heartbeats: bool
+        self,
+        network: MemoryNetwork,
+        address: str,
+        incarnation: int,
+        heartbeats: bool,
+        guests: Guests,
     ) -> None:
         self.network = network
         self.address = address
         self.incarnation = incarnation
         self.heartbeats = heartbeats
+        self.guests = guests
         self.listener: TransportListener | None = None
         self.cut_offs = CutOffs()
         self._drained: asyncio.Future[None] | None = None
@@ -201,6 +213,8 @@ class MemoryTransport:
             if address == self.address:
                 raise PeerUnreachable(f"there is no way from {self.address} to {address}")
             reason = self._dials.refusal(address, asyncio.get_running_loop().time())
+            if not self.knows(address):
+                reason = "its key is not known here"
             if reason:
                 raise PeerUnreachable(f"{address} cannot be reached: {reason}")
             connection = self._connections[address] = self.network.dial(self, address)
@@ -214,6 +228,13 @@ class MemoryTransport:
         if connection is not None and peer is not None:
             self.cut_offs.add(address, peer.incarnation, reason)
             connection.refuse(self, f"cut off: {clipped(reason)}")
+
+    def dismiss(self, key: str, reason: str) -> None:
+        """Take no connections of a key any more, and end those that it has."""
+        self.guests.forget(key)
+        for address, connection in list(self._connections.items()):
+            if key_of(address) == key:
+                connection.refuse(self, reason)
 
     async def aclose(self) -> None:
         """Deliver what is queued within one second, then disconnect."""
@@ -236,6 +257,10 @@ class MemoryTransport:
         self._connections.clear()
 
     # --- called by connections --------------------------------------------------------
+
+    def knows(self, address: str) -> bool:
+        """Whether whoever is there is a guest."""
+        return self.guests.role(key_of(address)) is not None
 
     def flushed(self) -> None:
         """Frames were delivered: let a closing transport go on once all have been."""

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from spotlight.errors import MailboxFull
+from spotlight.transport.control.base import NOT_ADMITTED
 
 if TYPE_CHECKING:
     from spotlight.transport.control.memory import MemoryNetwork, MemoryTransport
@@ -80,6 +81,9 @@ class MemoryConnection:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+        if not target.knows(self.dialer.address) or not self.dialer.knows(self.address):
+            self._close(NOT_ADMITTED)
+            return
         self.acceptor = target
         for one, other in ((target, self.dialer), (self.dialer, target)):
             reason = one.cut_offs.reason(other.address, other.incarnation)
@@ -97,9 +101,12 @@ class MemoryConnection:
         return self.acceptor if transport is self.dialer else self.dialer
 
     def refuse(self, by: MemoryTransport, reason: str) -> None:
-        """One end hears nothing more; the other learns it a little later."""
+        """One end hears nothing more; the other learns it a little later, if it is there."""
         peer = self.peer_of(by)
-        if self.closed or self._ending or peer is None:
+        if self.closed or self._refuser is by:
+            return
+        if self._ending or peer is None:
+            self._close(reason)
             return
         self._ending = True
         self._refuser = by

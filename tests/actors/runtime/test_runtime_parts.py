@@ -34,7 +34,9 @@ from spotlight.errors import (
     PeerUnreachable,
     UserError,
 )
+from spotlight.testing.open_door import ANYBODY_SAYS_ANYTHING, Everybody
 from spotlight.transport.control import (
+    Dialect,
     Envelope,
     Kind,
     MemoryNetwork,
@@ -187,6 +189,7 @@ class Listener:
 
     def frame_undelivered(self, address: str, frame: bytes) -> None: ...
     def peer_up(self, address: str, incarnation: int) -> None: ...
+    def other_version(self, address: str, dialect: Dialect) -> None: ...
     def input_rejected(self, address: str, reason: str, detail: str) -> None: ...
 
     def peer_lost(self, address: str, incarnation: int, reason: str) -> None:
@@ -198,7 +201,7 @@ async def test_whoever_asks_what_cannot_be_decoded_is_told_the_reason() -> None:
     async with Cluster() as cluster:
         system = await cluster.system("there")
         ref = await system.spawn(Accountant, "accountant")
-        foreign, listener = cluster.network.transport("foreign"), Listener()
+        foreign, listener = cluster.network.transport("foreign", guests=Everybody()), Listener()
         await foreign.start(listener)
         asker = ActorRef(foreign.address, "asker", 7)
         body = msgspec.Raw(msgpack.packb({"type": "Bump", "amount": "many"}))
@@ -224,7 +227,7 @@ async def test_a_peer_speaks_only_for_itself() -> None:
         watcher_ref = await here.spawn(lambda: watcher, "watcher")
         asking = asyncio.ensure_future(here.ask(ref, Hold(), timeout_s=5.0))
         await asyncio.sleep(1.0)
-        foreign = cluster.network.transport("foreign")
+        foreign = cluster.network.transport("foreign", guests=Everybody())
         await foreign.start(Listener())
         itself = ActorRef(foreign.address, "liar", 7)
         lies = (
@@ -303,7 +306,8 @@ async def test_a_system_that_could_not_start_can_be_closed() -> None:
     async with Cluster() as cluster:
         cluster.network = network
         await cluster.system("here")
-        system = ActorSystem(network.transport("here"), rng=random.Random(0))
+        again = network.transport("here")
+        system = ActorSystem(again, rng=random.Random(0), rights=ANYBODY_SAYS_ANYTHING)
         with pytest.raises(AddressInUse):
             await system.start()
         await system.aclose()

@@ -12,6 +12,7 @@ import pytest
 from transport_kit import WITHIN_S, Everybody, Recorder
 
 from spotlight.errors import AddressInUse, FrameRejected, MailboxFull, PeerUnreachable
+from spotlight.testing.open_door import Everybody
 from spotlight.timings import ConnectionTimings
 from spotlight.transport.control import (
     FRAME_LIMIT,

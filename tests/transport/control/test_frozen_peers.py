@@ -14,6 +14,7 @@ import psutil
 import pytest
 from transport_kit import Everybody, Recorder, StallingProxy
 
+from spotlight.testing.open_door import Everybody
 from spotlight.timings import ConnectionTimings
 from spotlight.transport.control import (
     ControlTransport,
