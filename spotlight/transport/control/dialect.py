@@ -4,28 +4,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+_DIGITS_SHOWN = 8
+
 
 @dataclass(frozen=True)
 class Dialect:
-    """What a process speaks. Two that differ are not connected, and both are told why."""
+    """What a process speaks. Two that differ are not connected, and both are told why. As text it
+    is what people tell builds apart by: `0.1.0 (3f9a01c2)`.
+    """
 
     software: str = ""
     """The version of Spotlight."""
     messages: str = ""
     """A fingerprint of all types of messages with their fields."""
 
+    def __str__(self) -> str:
+        if not self.software:
+            return "of no known version"
+        return f"{self.software} ({self.messages[:_DIGITS_SHOWN]})"
+
     def refusal(self, theirs: Dialect) -> str:
-        """Why a process that speaks `theirs` cannot be understood; empty if it can."""
+        """Why who said `theirs` is not understood; empty if it is. Both sides read it."""
         if theirs == self:
             return ""
-        if theirs.software == self.software:
-            return (
-                f"both are Spotlight {self.software}, in builds with other messages; install the"
-                " same build on both machines"
-            )
         return (
-            f"the sender is Spotlight {theirs.software or 'of an unknown version'}, the receiver"
-            f" {self.software}; install the same version on both machines"
+            f"the sender is Spotlight {theirs}, the receiver Spotlight {self}; install the same"
+            " build on both machines"
         )
 
 
