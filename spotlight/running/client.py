@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 
 from spotlight.actors.protocol import (
     CancelJob,
+    CancelRefused,
     GetStatus,
     JobAccepted,
     JobRefused,
@@ -19,13 +20,24 @@ from spotlight.actors.protocol import (
     PreemptNode,
     SubmitJob,
 )
+from spotlight.actors.protocol.door import (
+    AccessRevoked,
+    GetGuests,
+    GuestList,
+    NameUnknown,
+    NewToken,
+    NotEnrolled,
+    RevokeAccess,
+    TokenMade,
+)
 from spotlight.actors.protocol.roles import MAY_SAY
-from spotlight.actors.runtime import ActorRef, ActorSystem
+from spotlight.actors.runtime import ActorRef, ActorSystem, Message
 from spotlight.errors import RequestRefused
 from spotlight.jobs import JobSpec
 from spotlight.join_token import JoinToken
 from spotlight.running.joining import transport_of
 from spotlight.timings import Timings
+from spotlight.types import Pool, TokenRole
 
 _LIMIT_S = 10.0
 
@@ -41,6 +53,7 @@ class CoordinatorClient:
         self._system = system
         self._submit_limit_s = timings.coordinator.submit_answer_s
         self._coordinator = coordinator
+        self._door = system.well_known(coordinator.address, "door")
 
     async def submit(self, job: JobSpec, run_folder: str, *, resume: bool) -> JobAccepted:
         """Start a job; raises `RequestRefused` with the coordinator's reason."""
@@ -60,9 +73,12 @@ class CoordinatorClient:
     async def cancel(
         self, *, reason: str = "cancelled by the user", timeout_s: float = _LIMIT_S
     ) -> JobStatus:
-        """End the job; returns the status before."""
+        """End the job; returns the status before. Raises `RequestRefused` for that of somebody
+        else."""
         message = CancelJob(reason)
         answer = await self._system.ask(self._coordinator, message, timeout_s=timeout_s)
+        if isinstance(answer, CancelRefused):
+            raise RequestRefused(answer.reason)
         assert isinstance(answer, JobStatus)
         return answer
 
@@ -73,6 +89,36 @@ class CoordinatorClient:
         if isinstance(answer, NodeUnknown):
             there = ", ".join(answer.nodes) or "none"
             raise RequestRefused(f"there is no node `{node}`; there are: {there}")
+
+    async def new_token(self, role: TokenRole, pool: Pool | None, uses: int, ttl_s: float) -> str:
+        """Make a join token. Raises `RequestRefused`."""
+        answer = await self._ask_door(NewToken(role, pool, uses, ttl_s))
+        assert isinstance(answer, TokenMade)
+        return answer.token
+
+    async def revoke(self, name: str) -> AccessRevoked:
+        """Show a node, or whoever has a token, out. Raises `RequestRefused` if there is none, or
+        if that holds only for as long as the coordinator runs."""
+        answer = await self._ask_door(RevokeAccess(name))
+        if isinstance(answer, NameUnknown):
+            nodes, tokens = (", ".join(names) or "none" for names in (answer.nodes, answer.tokens))
+            raise RequestRefused(
+                f"there is no node and no token `{name}`; nodes: {nodes}; tokens: {tokens}"
+            )
+        assert isinstance(answer, AccessRevoked)
+        return answer
+
+    async def guests(self) -> GuestList:
+        """Who may come in, and who is there."""
+        answer = await self._ask_door(GetGuests())
+        assert isinstance(answer, GuestList)
+        return answer
+
+    async def _ask_door(self, message: Message) -> Message:
+        answer = await self._system.ask(self._door, message, timeout_s=_LIMIT_S)
+        if isinstance(answer, NotEnrolled):
+            raise RequestRefused(answer.reason)
+        return answer
 
 
 @asynccontextmanager

@@ -1,4 +1,6 @@
-"""Files of keys and join tokens: nobody but their owner may look into them, or change them."""
+"""Files of keys, of join tokens and of whom a coordinator knows: nobody but their owner may look
+into them, or change them.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,13 @@ from spotlight.store.run_folder import replace_file
 
 OWNER_ONLY = 0o600
 _LONGEST = 4096
-"""Bytes."""
+"""Bytes of a key or a join token."""
 
 
-def read_secret_file(path: Path) -> str:
-    """Its text, without white space around it. Raises `UnreadableFile`, which shows nothing of it:
-    also for a file that others could have read or written, or that is another user's."""
+def read_secret_file(path: Path, *, most: int = _LONGEST) -> str:
+    """Its text of at most `most` bytes, without white space around it. Raises `UnreadableFile`,
+    which shows nothing of it: also for a file that others could have read or written, or that is
+    another user's."""
     with open_file(path) as file:
         status = os.fstat(file.fileno())
         mode = stat.S_IMODE(status.st_mode)
@@ -31,9 +34,9 @@ def read_secret_file(path: Path) -> str:
                 f"is open to others (mode {mode:04o}); if nobody has read it, run"
                 f" `chmod 600 {path}`, else make another",
             )
-        data = file.read(_LONGEST + 1)
-    if len(data) > _LONGEST:
-        raise UnreadableFile(path, "is too large to hold a key or a join token")
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise UnreadableFile(path, "is too large to be such a file")
     return data.decode("ascii", "replace").strip()
 
 

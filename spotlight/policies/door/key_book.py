@@ -124,6 +124,8 @@ class KeyBook:
         """Names of nodes that have reported, and were not found gone since."""
         self._held_since: dict[str, float] = {}
         """Names of nodes that are expected, and since when."""
+        self._users_ended: set[str] = set()
+        """Ids of users' tokens that had ended when this was looked at last."""
         self._changed: dict[str, None] = {}
         for token in saved.tokens:
             self.add_token(token)
@@ -305,8 +307,12 @@ class KeyBook:
             if ends and now - min(ends) >= self._times.remembered_s:
                 del self._tokens[token.id], self._token_of[token.key]
                 self._changed[token.key] = None
-            elif token.role != "node" and _end_of(token, now):
+        users = [token for token in self.tokens if token.role != "node"]
+        ended = {token.id for token in users if _end_of(token, now)}
+        for token in users:
+            if token.id in ended ^ self._users_ended:
                 self._changed[token.key] = None
+        self._users_ended = ended
 
     # --- inside ---
 
