@@ -25,6 +25,7 @@ from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, Message, hand
 from spotlight.actors.runtime.logs import log_as_json_lines
 from spotlight.actors.runtime.loop import run
 from spotlight.errors import MailboxFull
+from spotlight.testing.open_door import ANYBODY, ANYBODY_SAYS_ANYTHING
 from spotlight.transport.control import (
     PROTOCOL_VERSION,
     Guests,
@@ -137,11 +138,15 @@ def _greet(context: zmq.Context[zmq.Socket[bytes]], address: str, number: int, p
 
 
 async def _serve(plain: bool, name: str) -> None:
-    guests = Guests({_pair(other).public: "peer" for other in ("answerer", "asker")})
+    guests = Guests({_pair(other).public: ANYBODY for other in ("answerer", "asker")})
     if name == "answerer":
         for number in range(_GREETERS):
-            guests.admit(_pair(f"greeter {number}").public, "peer")
-    system = ActorSystem(ZeroMQTransport(keys=_pair(name), guests=guests), rng=random.Random(0))
+            guests.admit(_pair(f"greeter {number}").public, ANYBODY)
+    system = ActorSystem(
+        ZeroMQTransport(keys=_pair(name), guests=guests),
+        rng=random.Random(0),
+        rights=ANYBODY_SAYS_ANYTHING,
+    )
     with patch.object(zeromq, "Doorkeeper", OpenDoor) if plain else nullcontext():
         await system.start()
     counter = await system.spawn(Counter, "counter", mailbox=65536)
