@@ -17,6 +17,12 @@ each, where a real node and each of its workers have their own.
 - `join_seconds`: until the last of all nodes that join at once has its answer.
 - `publication_cpu_s_1000`: of who pulls a weights version from whom, among 1,000 nodes.
 - `rows_per_second`: commits of 16 requests that the journal makes durable, in rows.
+- `curve_ask_cpu_ratio`, `curve_tell_cpu_ratio`: processor time of two processes, both together and
+  libzmq's threads among it, for asks one after the other and for tells as fast as they go, of 128
+  bytes each; over that without keys and encryption, which the package does not have: medians of
+  pairs of rounds that alternate.
+- `handshakes_cpu_s_9000`: processor time of a process to which 9,000 others connect, each with a
+  key of its own, up to its answer to their greeting; `handshakes_plain_cpu_s_9000` without keys.
 
 In this process alone, in processor time: `double_loss_cpu_s` and `event_ms_after` are of a spot
 pool that is lost twice in one iteration, as the table of requests sees it; `draw_ms_1m` is the
@@ -30,10 +36,11 @@ import asyncio
 import json
 import os
 import random
+import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,10 +88,15 @@ class _Extent:
     window_s: float
     complete_s: float
     """Batches are completed within so long."""
+    rounds: int
+    """Pairs, with and without keys."""
+    asks: int
+    """In each; of tells ten times as many."""
+    handshakes: int
 
 
-_FULL = _Extent((100, 1000, 8000), 8000, 3.0, 15.0, 40.0)
-_QUICK = _Extent((16, 64), 800, 0.5, 2.0, 1.0)
+_FULL = _Extent((100, 1000, 8000), 8000, 3.0, 15.0, 40.0, 15, 2000, 9000)
+_QUICK = _Extent((16, 64), 800, 0.5, 2.0, 1.0, 3, 200, 100)
 
 
 class _Process:
@@ -148,11 +160,19 @@ async def _coordinator(folder: Path, stack: AsyncExitStack) -> tuple[_Process, s
 
 
 async def _farm(config: Config, stack: AsyncExitStack) -> _Process:
+    process, _ = await _child("farm", (msgspec.json.encode(config).decode(),), stack)
+    return process
+
+
+async def _child(
+    name: str, arguments: Sequence[str], stack: AsyncExitStack
+) -> tuple[_Process, dict[str, Any]]:
+    """One that takes orders, and the first line that it said."""
     started = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "benchmarks.control_plane_farm",
-        msgspec.json.encode(config).decode(),
+        f"benchmarks.control_plane_{name}",
+        *arguments,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
@@ -161,8 +181,7 @@ async def _farm(config: Config, stack: AsyncExitStack) -> _Process:
     )
     process = _Process(started)
     stack.push_async_callback(process.end)
-    await process.answer()
-    return process
+    return process, await process.answer()
 
 
 def _groups(workers: int) -> int:
@@ -416,6 +435,56 @@ def _rows_per_second(seconds: float) -> dict[str, float]:
     return found
 
 
+class _Couple:
+    """Two processes, one of which asks and tells the other; with keys or without."""
+
+    def __init__(self, asker: _Process, answerer: _Process) -> None:
+        self._asker, self._answerer = asker, answerer
+
+    @classmethod
+    async def start(cls, mode: str, stack: AsyncExitStack) -> _Couple:
+        """`plain` or `curve`; each knows the other."""
+        answerer, said = await _child("keys", (mode, "answerer"), stack)
+        asker, _ = await _child("keys", (mode, "asker"), stack)
+        couple = cls(asker, answerer)
+        await couple.cpu_s(f"to {said['address']}")
+        return couple
+
+    async def cpu_s(self, order: str) -> tuple[float, float]:
+        """Of the asker that carries it out, and meanwhile of the answerer."""
+        before = [await self._told(each, "cpu") for each in (self._asker, self._answerer)]
+        asker = await self._told(self._asker, order)
+        return asker - before[0], await self._told(self._answerer, "cpu") - before[1]
+
+    @staticmethod
+    async def _told(process: _Process, order: str) -> float:
+        process.order(order)
+        cpu_s: float = (await process.answer())["cpu_s"]
+        return cpu_s
+
+
+async def _keys(extent: _Extent) -> dict[str, float]:
+    """What keys cost, beside sockets without."""
+    orders = {"ask": f"ask {extent.asks}", "tell": f"tell {10 * extent.asks}"}
+    ratios: dict[str, list[float]] = {what: [] for what in orders}
+    async with AsyncExitStack() as stack:
+        couples = {mode: await _Couple.start(mode, stack) for mode in ("plain", "curve")}
+        for number in range(extent.rounds):
+            for what, order in orders.items():
+                modes = sorted(couples, reverse=number % 2 == 0)
+                used = {mode: sum(await couples[mode].cpu_s(order)) for mode in modes}
+                ratios[what].append(used["curve"] / used["plain"])
+        greet = f"greet {extent.handshakes}"
+        servers = {mode: (await couple.cpu_s(greet))[1] for mode, couple in couples.items()}
+    scale = 9000 / extent.handshakes
+    return {
+        "curve_ask_cpu_ratio": statistics.median(ratios["ask"]),
+        "curve_tell_cpu_ratio": statistics.median(ratios["tell"]),
+        "handshakes_cpu_s_9000": scale * servers["curve"],
+        "handshakes_plain_cpu_s_9000": scale * servers["plain"],
+    }
+
+
 def _alone(extent: _Extent) -> Iterator[tuple[str, float]]:
     """What is measured in this process."""
     yield from double_loss(extent.lost).items()
@@ -428,6 +497,8 @@ def _alone(extent: _Extent) -> Iterator[tuple[str, float]]:
 async def _measure(extent: _Extent) -> AsyncIterator[tuple[str, float]]:
     """Figures, each as soon as it is there."""
     for name, value in _alone(extent):
+        yield name, value
+    for name, value in (await _keys(extent)).items():
         yield name, value
     fewest, most = min(extent.workers), max(extent.workers)
     yield "workers", most

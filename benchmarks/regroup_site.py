@@ -144,7 +144,7 @@ class GroupSite(Site):
         # A node gives up workers that end often within this time: so it never does.
         short_s = 5 * times.node.restart_pause_s
         times = replace(times, node=replace(times.node, restart_window_s=short_s))
-        return NodeScheduler(settings, store, self.launcher, timings=times)
+        return NodeScheduler(settings, store, self.launcher, keys_for, timings=times)
 
     def joined(self, name: str) -> None:
         """See `Site.joined`."""
