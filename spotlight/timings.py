@@ -58,13 +58,9 @@ class ConnectionTimings(_Ordered):
     keepalive_s: float = 10.0
     """A machine that has been silent for so long is asked by the system whether it is there."""
     handshake_timeout_s: float = 2.0
-    """The greeting of libzmq must be over by then."""
+    """The handshake, in which both sides prove their keys, must be over by then."""
     connect_timeout_s: float = 3.0
-    """A peer that was not reached for so long is given up; so is a connection that is not named."""
-    silence_s: float = 60.0
-    """A stranger that has greeted and says nothing more for so long is ended."""
-    quiet_s: float = 60.0
-    """A peer that was heard within this time keeps its place before any stranger."""
+    """A peer that was not reached for so long is given up."""
     redial_after_s: float = 0.5
     """A peer that was given up is not dialled again for so long; one that was never reached, for
     twice as long after each try, until it is `longest_redial_s`."""
@@ -82,14 +78,12 @@ class ConnectionTimings(_Ordered):
     """The thread of libzmq has so long to take the last messages before a socket closes."""
     linger_s: float = 0.5
     """A closing transport tries for so long to send what is queued."""
-    guard_period_s: float = 0.25
-    """Connections that hold back a part of a message are looked for so often."""
 
     ORDER: ClassVar[dict[str, str]] = {
         "heartbeat_timeout_s > 2 * heartbeat_interval_s": "One ping may be late.",
         "keepalive_s > heartbeat_timeout_s": "Where heartbeats go, nobody else need ask.",
         "connect_timeout_s > handshake_timeout_s": (
-            "A connection greets before it can say whose it is."
+            "A connection proves its key before it can say whose it is."
         ),
         "longest_redial_s > redial_after_s": "The pause grows with each try.",
         "longest_reconnect_s > reconnect_s": "The pause grows with each try.",

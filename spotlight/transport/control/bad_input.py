@@ -18,9 +18,8 @@ Rejection = Literal[
     "unknown_version",
     "wrong_type",
     "not_allowed",
+    "not_admitted",
     "no_greeting",
-    "silent",
-    "too_many_waiting",
     "no_room",
     "cut_off",
 ]
@@ -31,9 +30,8 @@ Rejection = Literal[
   type, or out of its range;
 - `unknown_version`: of another version of the protocol;
 - `not_allowed`: well formed, but not this peer's to say; dropped, and the peer stays connected;
+- `not_admitted`: from somebody who has proved no key, or one that is no guest's;
 - `no_greeting`: a connection that ended, or went on, without saying whose it is;
-- `silent`: it said whose it is, and then nothing;
-- `too_many_waiting`: it had said nothing when too many others came;
 - `no_room`: there were too many connections, and none had been silent for longer;
 - `cut_off`: from a process or connection that was cut off before.
 """

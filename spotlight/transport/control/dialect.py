@@ -20,10 +20,14 @@ class Dialect:
             return ""
         if theirs.software == self.software:
             return (
-                f"it is another build of Spotlight {self.software}, whose messages have other"
-                " fields; install the same build on both machines"
+                f"both are Spotlight {self.software}, in builds with other messages; install the"
+                " same build on both machines"
             )
         return (
-            f"it is Spotlight {theirs.software or 'of before versions were told'}, and this is"
+            f"the sender is Spotlight {theirs.software or 'of an unknown version'}, the receiver"
             f" {self.software}; install the same version on both machines"
         )
+
+
+ANY_DIALECT = Dialect()
+"""Of processes whose messages are nobody else's: parts of one program."""

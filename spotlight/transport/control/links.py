@@ -15,9 +15,16 @@ from zmq.utils.monitor import parse_monitor_message
 
 from spotlight.transport.control import wire
 from spotlight.transport.control.bad_input import BadInput, clipped
+from spotlight.transport.control.base import NOT_ADMITTED
 from spotlight.transport.control.codec import PROTOCOL_VERSION
+from spotlight.transport.control.dialect import Dialect
+from spotlight.transport.control.doorkeeper import Doorkeeper
+from spotlight.transport.control.guests import Guests
+from spotlight.transport.control.keys import key_of, place_of
 from spotlight.transport.control.reader import SocketReader, receive_message
 from spotlight.transport.control.zeromq_settings import ZeroMQSettings
+
+_WRONG_KEY = "who is there has another key, or ended the connection before it proved its own"
 
 
 class LinkOwner(Protocol):
@@ -26,7 +33,11 @@ class LinkOwner(Protocol):
     address: str
     incarnation: int
     settings: ZeroMQSettings
+    dialect: Dialect
+    guests: Guests
 
+    @property
+    def door(self) -> Doorkeeper: ...
     def link_up(self, link: Link) -> None: ...
     def link_lost(self, link: Link, reason: str) -> None: ...
     def link_flushed(self) -> None: ...
@@ -129,24 +140,26 @@ class DialedLink(Link):
     def __init__(
         self, owner: LinkOwner, context: zmq.Context[zmq.Socket[bytes]], dialed: str
     ) -> None:
-        """Raises `zmq.ZMQError` when the address makes no sense."""
+        """Raises `zmq.ZMQError` or `ValueError` when the address makes no sense."""
         if not dialed.startswith("tcp://"):
             # A message may name any address, a socket of this machine's files (`ipc://`) too.
             raise zmq.ZMQError(zmq.EPROTONOSUPPORT)
         super().__init__(owner, dialed, 0)
         self.dialed = dialed
-        """The address that was asked for; the peer may call itself otherwise."""
+        """The address that was asked for; the peer may have another, with the same key."""
+        self._proved = False
+        """Whether both ends have proved their keys."""
         self._socket = context.socket(zmq.DEALER)
         owner.settings.apply(self._socket, ipv6="[" in dialed)
         owner.settings.apply_heartbeats(self._socket)
-        self._socket.setsockopt(zmq.ROUTING_ID, wire.routing_id(owner.address, owner.incarnation))
         self._socket.setsockopt(zmq.IMMEDIATE, 1)
         self._monitor = self._socket.get_monitor_socket(
-            zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+            zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_DISCONNECTED
         )
         try:
-            self._socket.connect(dialed)
-        except zmq.ZMQError:
+            owner.door.secure_dialing(self._socket, key_of(dialed))
+            self._socket.connect(place_of(dialed))
+        except (zmq.ZMQError, ValueError):
             self._socket.disable_monitor()
             self._monitor.close(0)
             self._socket.close(0)
@@ -182,14 +195,24 @@ class DialedLink(Link):
 
     def _receive_event(self) -> int:
         event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))
-        if event["event"] == zmq.EVENT_DISCONNECTED:
+        kind, owner = event["event"], self.owner
+        if kind == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+            owner.link_lost(self, NOT_ADMITTED)
+        elif kind == zmq.EVENT_DISCONNECTED:
             self._reader.drain()
             if not self.closed:
-                self.owner.link_lost(self, "disconnected")
+                owner.link_lost(self, "disconnected" if self._proved else _WRONG_KEY)
         elif not self.up:
-            owner = self.owner
-            beats = owner.settings.heartbeats
-            hello = wire.Hello(PROTOCOL_VERSION, owner.address, owner.incarnation, beats)
+            self._proved = True
+            beats, speaks = owner.settings.heartbeats, owner.dialect
+            hello = wire.Hello(
+                PROTOCOL_VERSION,
+                owner.address,
+                owner.incarnation,
+                beats,
+                speaks.software,
+                speaks.messages,
+            )
             self._write(wire.encode(hello))
         return 1
 
@@ -211,6 +234,12 @@ class DialedLink(Link):
         return 1
 
     def _welcomed(self, welcome: wire.Welcome) -> None:
+        if key_of(welcome.address) != key_of(self.dialed):
+            text = f"{self.dialed} says that it is {welcome.address}, whose key is another"
+            raise BadInput("not_allowed", text)
+        misfit = self.owner.dialect.refusal(welcome.dialect)
+        if misfit:
+            raise BadInput("unknown_version", f"{self.dialed} is not understood: {misfit}")
         self._timeout.cancel()
         self.address, self.incarnation = welcome.address, welcome.incarnation
         self.up = True

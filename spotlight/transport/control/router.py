@@ -1,6 +1,10 @@
 """The bound ROUTER of a `ZeroMQTransport`: who connects to it, greets, and is answered over its own
 connection.
 
+Only guests get so far (`Doorkeeper`), and each speaks for the key that it has proved alone: the
+address of a greeting must be one of that key. libzmq gives every connection a name of its own, and
+keeps it from whoever else says that it has that name; so nobody is taken for another.
+
 The monitor of the socket says which connections come and end. It names a connection by its
 descriptor, so an accepted link remembers the descriptor that its greeting came by.
 """
@@ -16,23 +20,24 @@ from spotlight.errors import AddressInUse, UserError
 from spotlight.transport.control import wire
 from spotlight.transport.control.bad_input import BadInput, CutOffs, Rejection, clipped
 from spotlight.transport.control.codec import PROTOCOL_VERSION
+from spotlight.transport.control.dialect import Dialect
+from spotlight.transport.control.keys import key_of, place_of
 from spotlight.transport.control.links import AcceptedLink, Link, LinkOwner
-from spotlight.transport.control.partial_message_guard import PartialMessageGuard
-from spotlight.transport.control.pending_connections import PendingConnections, TurnedAway
+from spotlight.transport.control.open_connections import OpenConnections
 from spotlight.transport.control.reader import SocketReader, open_monitor, receive_message
 from spotlight.transport.control.silent_peers import SilentPeers
 from spotlight.transport.control.tcp import Connections
 
-_STRANGER_BYTES = 64 * 1024
-"""A connection has greeted before it sends so much."""
+_MOST_OF_A_KEY = 64
+"""Connections: of a user's commands, or of a process that connects again."""
 
 
 class RouterOwner(LinkOwner, Protocol):
     """What a router tells its transport, and asks of it."""
 
-    def refuse(self, link: Link, reason: str) -> None: ...
     def report_rejected(self, address: str, reason: Rejection, detail: str) -> None: ...
-    def has_dialed(self, accepted: AcceptedLink) -> bool: ...
+    def report_other_version(self, address: str, dialect: Dialect) -> None: ...
+    def refuse(self, link: Link, reason: str) -> None: ...
 
 
 class Router:
@@ -51,19 +56,21 @@ class Router:
         self._links: dict[bytes, AcceptedLink] = {}
         """By the name that libzmq knows the connection by."""
         self._descriptors: dict[int, AcceptedLink] = {}
+        self._of_key: dict[str, dict[AcceptedLink, None]] = {}
+        """In the order in which they came; no entry is empty."""
         self._blocked: dict[AcceptedLink, None] = {}
         """Links whose peers read too slowly."""
         self._receiving = False
         """A message is being handled: none of later ones may be, in between."""
         self._socket = context.socket(zmq.ROUTER)
         owner.settings.apply(self._socket, ipv6="[" in bind)
+        owner.door.secure_bound(self._socket)
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         self._monitor = open_monitor(
             context, self._socket, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
         )
         try:
-            self._socket.bind(bind)
+            self._socket.bind(place_of(bind))
         except zmq.ZMQError as error:
             self._close_sockets(0)
             if error.errno == zmq.EADDRINUSE:
@@ -77,24 +84,14 @@ class Router:
         """Where it is bound, with the port that was chosen."""
         self._connections = Connections(int(self.endpoint.rpartition(":")[2]))
         settings = owner.settings
-        self.pending = PendingConnections(
+        self.open = OpenConnections(
             self._connections,
             limit=settings.connections,
-            strangers=settings.strangers,
-            times=settings.times,
+            farewell_s=settings.times.farewell_s,
             drain=self._drain,
             turned_away=self._end_turned_away,
         )
-        """All connections to it, and which of them have not said anything yet."""
-        self._guard = PartialMessageGuard(
-            self._connections,
-            period_s=settings.times.guard_period_s,
-            limit_of=lambda descriptor: (
-                _STRANGER_BYTES if self.pending.may_greet(descriptor) else 2 * wire.MESSAGE_LIMIT
-            ),
-            drain=self._drain,
-            found=self._end_partial,
-        )
+        """All connections to it."""
         self._silent_peers = SilentPeers(
             self._connections, times=settings.times, drain=self._drain, found=self._end_silent
         )
@@ -117,12 +114,16 @@ class Router:
             del self._links[link.identity]
         if self._descriptors.get(link.descriptor) is link:
             del self._descriptors[link.descriptor]
-            self.pending.show_out(link.descriptor)
+            self.open.show_out(link.descriptor)
+        key = key_of(link.address)
+        of_key = self._of_key.get(key, {})
+        of_key.pop(link, None)
+        if not of_key:
+            self._of_key.pop(key, None)
 
     def close(self, linger_ms: int) -> None:
         """Stop receiving; libzmq sends what it holds within `linger_ms`."""
-        self.pending.close()
-        self._guard.close()
+        self.open.close()
         self._silent_peers.close()
         self._connections.close()
         self._reader.close()
@@ -142,21 +143,12 @@ class Router:
     def _receive(self) -> int:
         identity = self._socket.recv(zmq.NOBLOCK)
         payload, whole = receive_message(self._socket)
-        try:
-            descriptor = int(payload.get(zmq.SRCFD))
-        except zmq.ZMQError:  # it speaks ZeroMQ's own protocol of before 2013; it cannot greet
-            self._owner.report_rejected(
-                "", "malformed", "a message without the number of its connection"
-            )
-            return 1
-        self._guard.delivered(descriptor)
         link = self._links.get(identity)
         self._receiving = True
         try:
-            if link is None or link.descriptor != descriptor:
-                self._greet(identity, descriptor, payload, whole)
-            else:
+            if link is not None:
                 return self._receive_from(link, payload, whole)
+            self._greet(identity, payload, whole)
         finally:
             self._receiving = False
         return 1
@@ -166,65 +158,77 @@ class Router:
             received = wire.decode(payload.buffer, whole=whole)
             if isinstance(received, list):
                 self._owner.frames_received(link, received)
-                if received and self._descriptors.get(link.descriptor) is link:
-                    self.pending.heard(link.descriptor)
+                if self._descriptors.get(link.descriptor) is link:
+                    self.open.heard(link.descriptor)
                 return len(received) or 1
             if isinstance(received, wire.Refusal):
                 self._owner.link_lost(link, f"refused: {clipped(received.reason)}")
-            elif isinstance(received, wire.Hello):  # its former connection had the same descriptor
-                self._greet(link.identity, link.descriptor, payload, whole)
             else:
                 raise BadInput("malformed", f"{type(received).__name__} is out of place")
         except BadInput as error:
             self._owner.input_rejected(link, error)
         return 1
 
-    def _greet(self, identity: bytes, descriptor: int, payload: zmq.Frame, whole: bool) -> None:
+    def _greet(self, identity: bytes, payload: zmq.Frame, whole: bool) -> None:
         """The first message of a connection should say whose it is."""
+        descriptor = int(payload.get(zmq.SRCFD))
         # A former connection may have had the same descriptor: hear of its end before the number is
         # used again.
-        is_new = not self.pending.may_greet(descriptor)
         self.monitor_reader.drain()
-        if not self.pending.may_greet(descriptor):
+        if self.open.is_leaving(descriptor):
             self._owner.report_rejected("", "cut_off", "a connection went on after it was cut off")
             return
-        former = self._links.get(identity)
-        if former is not None:  # libzmq gave its name to this one
-            self._owner.link_lost(former, "reconnected")
         address = ""
         try:
             hello = wire.decode(payload.buffer, whole=whole)
             if not isinstance(hello, wire.Hello):
-                if is_new:
-                    # Perhaps left over from a connection that was cut off and had this descriptor.
-                    self._owner.report_rejected("", "no_greeting", "a message before a greeting")
-                    return
                 raise BadInput("no_greeting", "a connection began without a greeting")
             address = hello.address
-            self._check(hello, identity)
+            self._check(hello, self._owner.door.key_of_sender(payload))
         except BadInput as error:
             self._owner.report_rejected(address, error.reason, str(error))
-            self._answer(identity, wire.Refusal(str(error)))
-            self.pending.show_out(descriptor)
+            if self._answer(identity, wire.Refusal(str(error))):  # else it has ended already
+                self.open.show_out(descriptor)
             return
-        owner = self._owner
-        welcome = wire.Welcome(PROTOCOL_VERSION, owner.address, owner.incarnation)
-        if self._answer(identity, welcome):
-            self.pending.greeted(descriptor)
-            link = AcceptedLink(owner, self._socket, self._reader, hello, identity, descriptor)
-            self._links[identity] = self._descriptors[descriptor] = link
-            if hello.heartbeats:
-                self._silent_peers.expect_pings(descriptor)
-            owner.link_up(link)
+        self._welcome(identity, descriptor, hello)
 
-    def _check(self, hello: wire.Hello, identity: bytes) -> None:
-        if identity != wire.routing_id(hello.address, hello.incarnation):
+    def _welcome(self, identity: bytes, descriptor: int, hello: wire.Hello) -> None:
+        owner = self._owner
+        speaks = owner.dialect
+        welcome = wire.Welcome(
+            PROTOCOL_VERSION, owner.address, owner.incarnation, speaks.software, speaks.messages
+        )
+        if not self._answer(identity, welcome):
+            return
+        self.open.heard(descriptor)
+        link = AcceptedLink(owner, self._socket, self._reader, hello, identity, descriptor)
+        self._links[identity] = self._descriptors[descriptor] = link
+        of_key = self._of_key.setdefault(key_of(link.address), {})
+        of_key[link] = None
+        if hello.heartbeats:
+            self._silent_peers.expect_pings(descriptor)
+        owner.link_up(link)
+        if len(of_key) > _MOST_OF_A_KEY:  # nobody shall take the places of all others
+            text = f"over {_MOST_OF_A_KEY} connections of one key"
+            owner.report_rejected(link.address, "no_room", text)
+            owner.refuse(next(iter(of_key)), text)
+
+    def _check(self, hello: wire.Hello, key: str) -> None:
+        if key_of(hello.address) != key:
             raise BadInput(
-                "not_allowed", f"routing id {identity!r} does not belong to {hello.address}"
+                "not_allowed",
+                f"{hello.address} is not an address of the key that its sender has proved, {key}",
             )
+        owner = self._owner
+        if owner.guests.role(key) is None:  # it was dismissed after it had come in
+            raise BadInput("not_admitted", f"the key {key} is no guest's")
         reason = self._cut_offs.reason(hello.address, hello.incarnation)
         if reason is not None:
             raise BadInput("cut_off", reason)
+        misfit = owner.dialect.refusal(hello.dialect)
+        if misfit:
+            owner.report_other_version(hello.address, hello.dialect)
+            raise BadInput("unknown_version", f"{hello.address} is not understood: {misfit}")
 
     def _answer(self, identity: bytes, answer: wire.Welcome | wire.Refusal) -> bool:
         try:
@@ -238,13 +242,11 @@ class Router:
         event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))
         descriptor = event["value"]
         if event["event"] == zmq.EVENT_ACCEPTED:
-            self.pending.arrived(descriptor)
-            self._guard.arrived(descriptor)
+            self.open.arrived(descriptor)
             return 1
-        self._guard.gone(descriptor)
         self._silent_peers.gone(descriptor)
         ended = self._descriptors.pop(descriptor, None)
-        if self.pending.gone(descriptor):
+        if self.open.gone(descriptor):
             self._owner.report_rejected(
                 "", "no_greeting", "a connection ended before it said whose it is"
             )
@@ -254,26 +256,12 @@ class Router:
             self._owner.link_lost(ended, "disconnected")
         return 1
 
-    def _end_turned_away(self, descriptor: int, reason: TurnedAway, detail: str) -> None:
-        link = self._descriptors.get(descriptor)
-        if link is not None and reason == "silent" and self._owner.has_dialed(link):
-            self.pending.heard(descriptor)  # each sends over the connection that the other made
-            return
-        self._owner.report_rejected("" if link is None else link.address, reason, detail)
-        if link is not None and reason == "silent":
-            self._owner.refuse(link, detail)
-        elif link is not None:
-            del self._descriptors[descriptor]
-            self._owner.link_lost(link, detail)
-
-    def _end_partial(self, descriptor: int) -> None:
-        error = BadInput("oversized", "a message of several parts, without end")
-        link = self._descriptors.get(descriptor)
+    def _end_turned_away(self, descriptor: int) -> None:
+        link = self._descriptors.pop(descriptor, None)
+        text = f"over {self._owner.settings.connections} connections"
+        self._owner.report_rejected("" if link is None else link.address, "no_room", text)
         if link is not None:
-            self._owner.input_rejected(link, error)
-        elif self.pending.may_greet(descriptor):
-            self._owner.report_rejected("", error.reason, str(error))
-            self.pending.show_out(descriptor)
+            self._owner.link_lost(link, text)
 
     def _end_silent(self, descriptor: int) -> None:
         link = self._descriptors.get(descriptor)

@@ -1,6 +1,8 @@
 """The messages of two ZeroMQ transports on one connection: a greeting, then batches of frames.
 
-The dialer sends `Hello`; the acceptor answers `Welcome` or `Refusal` with its reason. Either side
+The dialer sends `Hello`; the acceptor answers `Welcome` or `Refusal` with its reason. Both say
+which address they have, which must be one of the key that they have proved, and what they speak
+(`Dialect`). Either side
 may say `Refusal` later too, and hears nothing more from then on. After a welcome each ZeroMQ
 message is a MessagePack array of binary strings, one per frame: many small frames cost one send.
 """
@@ -14,6 +16,7 @@ import msgspec
 
 from spotlight.transport.control.bad_input import BadInput
 from spotlight.transport.control.codec import FRAME_LIMIT, PROTOCOL_VERSION, other_version
+from spotlight.transport.control.dialect import Dialect
 
 BATCH_FRAMES = 256
 BATCH_BYTES = 256 * 1024
@@ -21,9 +24,9 @@ MESSAGE_LIMIT = FRAME_LIMIT + 64 * 1024
 """Bytes of the largest ZeroMQ message; a connection that carries a larger one is cut by libzmq."""
 
 Address = Annotated[str, msgspec.Meta(max_length=200, pattern=r"^[!-~]+\Z")]
-"""Visible ASCII. With its incarnation it fits into a routing id, which ZeroMQ limits to 255 bytes.
-"""
+"""Visible ASCII."""
 Incarnation = Annotated[int, msgspec.Meta(gt=0)]
+Word = Annotated[str, msgspec.Meta(max_length=100, pattern=r"^[!-~]*\Z")]
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
@@ -34,6 +37,13 @@ class Hello(msgspec.Struct, frozen=True, tag=True):
     incarnation: Incarnation
     heartbeats: bool = False
     """Whether it pings the acceptor, every `heartbeat_interval_s`."""
+    software: Word = ""
+    messages: Word = ""
+
+    @property
+    def dialect(self) -> Dialect:
+        """What it speaks."""
+        return Dialect(self.software, self.messages)
 
 
 class Welcome(msgspec.Struct, frozen=True, tag=True):
@@ -42,6 +52,13 @@ class Welcome(msgspec.Struct, frozen=True, tag=True):
     version: int
     address: Address
     incarnation: Incarnation
+    software: Word = ""
+    messages: Word = ""
+
+    @property
+    def dialect(self) -> Dialect:
+        """What it speaks."""
+        return Dialect(self.software, self.messages)
 
 
 class Refusal(msgspec.Struct, frozen=True, tag=True):
@@ -102,11 +119,6 @@ def _check_version(payload: bytes | memoryview) -> None:
         return
     if version != PROTOCOL_VERSION:
         raise other_version(version)
-
-
-def routing_id(address: str, incarnation: int) -> bytes:
-    """The ZeroMQ routing id of a process: unlike a bare address it never means a former process."""
-    return f"{address}#{incarnation:x}".encode()
 
 
 class Outbox:

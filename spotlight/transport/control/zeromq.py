@@ -4,18 +4,18 @@ Each process binds one ROUTER and makes one DEALER for each peer that it sends t
 of a process share them. A peer that connected to us is answered over its own connection, so a node
 behind NAT needs no way in.
 
-Whoever says what no process of ours does is told why and not heard any more: its connection ends,
-and its incarnation is refused from then on (`CutOffs`). Whoever says nothing is bounded in number
-and time (`PendingConnections`), and so is whom we connect to (`Dials`).
+All connections are encrypted, and both ends have proved their keys before either says anything
+(`Doorkeeper`). A guest who says what no process of ours does is told why and not heard any more:
+its connection ends, and its incarnation is refused from then on (`CutOffs`). Connections are
+bounded in number (`OpenConnections`), and so is whom we connect to (`Dials`).
 
 Why the options are what they are (`ZeroMQSettings.apply`): without ROUTER_MANDATORY a send to an
-unknown peer succeeds and the message is gone; without HANDOVER a process that reconnects is not
-heard; without TCP_KEEPALIVE and TCP_MAXRT a machine that is cut off is never noticed. These two are
-the system's and cost next to nothing. libzmq's heartbeats show a frozen process, too, but each one
-searches the timers of all connections. So only processes that watch, or are watched, send them
-(`ZeroMQSettings.heartbeats`), and only on connections that they made: whoever is pinged answers,
-and notices when no more pings come (`SilentPeers`). libzmq answers from its own thread, so
-heartbeats never show a stuck actor loop: leases do that.
+unknown peer succeeds and the message is gone; without TCP_KEEPALIVE and TCP_MAXRT a machine that is
+cut off is never noticed. These two are the system's and cost next to nothing. libzmq's heartbeats
+show a frozen process, too, but each one searches the timers of all connections. So only processes
+that watch, or are watched, send them (`ZeroMQSettings.heartbeats`), and only on connections that
+they made: whoever is pinged answers, and notices when no more pings come (`SilentPeers`). libzmq
+answers from its own thread, so heartbeats never show a stuck actor loop: leases do that.
 
 A process is lost when its last connection ends: the monitor of the socket says so for a closed or
 timed-out connection.
@@ -33,7 +33,11 @@ from spotlight.errors import FrameRejected, MailboxFull, PeerUnreachable, UserEr
 from spotlight.transport.control.bad_input import BadInput, CutOffs, Rejection, clipped
 from spotlight.transport.control.base import TransportListener
 from spotlight.transport.control.codec import FRAME_LIMIT
+from spotlight.transport.control.dialect import ANY_DIALECT, Dialect
 from spotlight.transport.control.dials import Dials
+from spotlight.transport.control.doorkeeper import Doorkeeper
+from spotlight.transport.control.guests import Guests
+from spotlight.transport.control.keys import KeyPair, key_of, place_of
 from spotlight.transport.control.links import AcceptedLink, DialedLink, Link
 from spotlight.transport.control.router import Router
 from spotlight.transport.control.zeromq_settings import ZeroMQSettings
@@ -46,14 +50,21 @@ class ZeroMQTransport:
         self,
         bind: str = "tcp://127.0.0.1:0",
         *,
+        keys: KeyPair | None = None,
+        guests: Guests | None = None,
+        dialect: Dialect = ANY_DIALECT,
         advertise: str | None = None,
         incarnation: int | None = None,
         settings: ZeroMQSettings | None = None,
     ) -> None:
-        """Port 0 of `bind` chooses a free one. `advertise` is the address that others know this
-        process by: the bound one unless given; required when binding to all interfaces; its port 0
-        stands for the bound one. Behind NAT it need not be reachable, only unique."""
-        self.address = advertise or bind
+        """`keys` are fresh unless given, and `guests` nobody. Port 0 of `bind` chooses a free one.
+        `advertise` is where others reach this process, without its key: the bound place unless
+        given; required when binding to all interfaces; its port 0 stands for the bound one. Behind
+        NAT it need not be reachable."""
+        self._keys = keys or KeyPair.new()
+        self.guests = guests if guests is not None else Guests()
+        self.dialect = dialect
+        self.address = f"{place_of(advertise or bind)}/{self._keys.public}"
         self.incarnation = incarnation or time.time_ns() // 1_000_000
         self.settings = settings or ZeroMQSettings()
         self._bind = bind
@@ -91,17 +102,19 @@ class ZeroMQTransport:
         self._loop = asyncio.get_running_loop()
         self._context = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, self.settings.sockets)
+        self.door = Doorkeeper(self._context, self._keys, self.guests, self.report_rejected)
         try:
             self.router = Router(self, self._context, self._bind, self._cut_offs)
         except UserError:
+            self.door.close()
             self._context.destroy(0)
             self._context = None
             raise
-        endpoint = self.router.endpoint
-        self.address = endpoint
+        place = self.router.endpoint
         if self._advertise is not None:
-            port = endpoint.rpartition(":")[2]
-            self.address = re.sub(r":0\Z", f":{port}", self._advertise)
+            port = place.rpartition(":")[2]
+            place = re.sub(r":0\Z", f":{port}", self._advertise)
+        self.address = f"{place}/{self._keys.public}"
         self._listener = listener
 
     def send(self, address: str, frame: bytes) -> None:
@@ -119,6 +132,12 @@ class ZeroMQTransport:
         for link in list(self._standing.get(address, ())):
             self._cut_offs.add(link.address, link.incarnation, reason)
             self.refuse(link, f"cut off: {clipped(reason)}")
+
+    def dismiss(self, key: str, reason: str) -> None:
+        """Take no connections of a key any more, and end those that it has."""
+        self.guests.forget(key)
+        for link in [link for link in self._all_links if key_of(link.address) == key]:
+            self.refuse(link, reason)
 
     async def aclose(self) -> None:
         """Send what is queued within `linger_s`, then disconnect."""
@@ -148,6 +167,7 @@ class ZeroMQTransport:
         self._standing.clear()
         self._links.clear()
         self.router.close(linger_ms)
+        self.door.close()
         context.destroy(linger_ms)  # waits for slow peers, but no longer than that
 
     # --- LinkOwner --------------------------------------------------------------------
@@ -164,6 +184,8 @@ class ZeroMQTransport:
             self._lose(link.address, "replaced by a new process", spare=link)
         if isinstance(link, DialedLink):
             self._dials.reached(link.dialed)
+        else:
+            self._end_former(link)
         for address in _names(link):
             self._standing.setdefault(address, {})[link] = None
             current = self._links.get(address)
@@ -239,14 +261,18 @@ class ZeroMQTransport:
         link.refuse(reason)
         self.link_lost(link, reason)
 
-    def has_dialed(self, accepted: AcceptedLink) -> bool:
-        """Whether we dialled the same process, and it answered."""
-        return any(
-            isinstance(link, DialedLink) and link.incarnation == accepted.incarnation
-            for link in self._standing.get(accepted.address, ())
-        )
+    def report_other_version(self, address: str, dialect: Dialect) -> None:
+        """Tell whom we do not understand."""
+        if self._listener is not None:
+            self._listener.other_version(address, dialect)
 
     # --- links ------------------------------------------------------------------------
+
+    def _end_former(self, newer: Link) -> None:
+        """A process that connects again has noticed an end that was not noticed here yet."""
+        for link in list(self._standing.get(newer.address, ())):
+            if isinstance(link, AcceptedLink) and link.incarnation == newer.incarnation:
+                self.link_lost(link, "reconnected")
 
     def _lose(self, address: str, reason: str, *, spare: Link) -> None:
         for link in list(self._standing.get(address, ())):
@@ -280,6 +306,8 @@ class ZeroMQTransport:
     def _dial(self, address: str) -> Link:
         if self._context is None or address == self.address:
             raise PeerUnreachable(f"there is no way from {self.address} to {address}")
+        if self.guests.role(key_of(address)) is None:
+            raise PeerUnreachable(f"{address} has a key that is not known here, or none at all")
         reason = self._dials.refusal(address, self._loop.time())
         if not reason and self._dialed >= self.settings.dialed:
             reason = f"there are {self._dialed} connections from here already"
@@ -287,8 +315,8 @@ class ZeroMQTransport:
             raise PeerUnreachable(f"{address} cannot be reached: {reason}")
         try:
             link = DialedLink(self, self._context, address)
-        except zmq.ZMQError as error:
-            raise PeerUnreachable(f"{address} cannot be dialled: {error.strerror}") from error
+        except (zmq.ZMQError, ValueError) as error:
+            raise PeerUnreachable(f"{address} cannot be dialled: {error}") from error
         self._dials.began(address)
         self._dialed += 1
         self._all_links[link] = None

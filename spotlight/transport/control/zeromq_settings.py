@@ -12,8 +12,7 @@ from spotlight.transport import descriptors
 from spotlight.transport.control import wire
 
 _BACKLOG = 1024
-"""Connections that the system holds until libzmq accepts them: strangers must not fill this before
-a peer comes."""
+"""Connections that the system holds until libzmq accepts them."""
 
 
 _DIALED_SOCKETS = 3
@@ -33,9 +32,7 @@ class ZeroMQSettings:
     machine is gone. What all heartbeats cost grows faster than their number."""
     connections: int = field(default_factory=lambda: min(16_384, descriptors.limit() // 2))
     """So many connections of others may there be, those of 1,000 nodes of eight workers among them;
-    beyond it the one goes that was silent for the longest time."""
-    strangers: int = 256
-    """Of these, so many may have said nothing that was taken; beyond it the oldest goes."""
+    beyond it one goes that has proved no key yet, or else was silent for the longest time."""
     dialed: int = field(default_factory=lambda: min(1024, descriptors.limit() // 32))
     """So many connections are made from here. Each takes four descriptors."""
     dials_at_once: int = 64

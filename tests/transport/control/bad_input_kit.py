@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable
 
 import msgspec
-from transport_kit import RawPeer, eventually
+from transport_kit import Everybody, RawPeer, eventually, raw_address
 
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, Message, handles
 from spotlight.transport.control import (
@@ -21,7 +21,7 @@ from spotlight.transport.control import (
 from spotlight.transport.control.zeromq_settings import ZeroMQSettings
 
 MEBIBYTE = 1024 * 1024
-RAW = ActorRef("tcp://raw:1", "liar", 7)
+RAW = ActorRef(raw_address(), "liar", 7)
 
 
 class Count(Message, frozen=True):
@@ -52,9 +52,9 @@ class Service:
     """An actor system on a port, and a good peer that asks it all the while."""
 
     def __init__(self, settings: ZeroMQSettings) -> None:
-        self.transport = ZeroMQTransport(settings=settings)
+        self.transport = ZeroMQTransport(guests=Everybody(), settings=settings)
         self.system = ActorSystem(self.transport, rng=random.Random(0))
-        self.client = ActorSystem(ZeroMQTransport(), rng=random.Random(0))
+        self.client = ActorSystem(ZeroMQTransport(guests=Everybody()), rng=random.Random(0))
         self.asked = 0
         self._connections: list[socket.socket] = []
 
@@ -97,7 +97,7 @@ class Service:
 
     def connect(self) -> socket.socket:
         """A TCP connection to the port."""
-        host, _, port = self.transport.address.removeprefix("tcp://").partition(":")
+        host, _, port = self.transport.router.endpoint.removeprefix("tcp://").partition(":")
         self._connections.append(socket.create_connection((host, int(port))))
         return self._connections[-1]
 

@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import pytest
 import zmq
 from bad_input_kit import Service
-from transport_kit import RawPeer
+from transport_kit import RAW_KEYS, RawPeer
 
 from spotlight.timings import ConnectionTimings
+from spotlight.transport.control import KeyPair
 from spotlight.transport.control.zeromq_settings import ZeroMQSettings
 
 
@@ -33,8 +34,8 @@ def raw() -> Iterator[Callable[..., RawPeer]]:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     made: list[RawPeer] = []
 
-    def raw(identity: bytes = b"tcp://raw:1#ff", kind: int = zmq.DEALER) -> RawPeer:
-        made.append(RawPeer(context, identity, kind))
+    def raw(keys: KeyPair = RAW_KEYS, kind: int = zmq.DEALER) -> RawPeer:
+        made.append(RawPeer(context, keys, kind))
         return made[-1]
 
     yield raw

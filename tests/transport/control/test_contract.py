@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from transport_kit import WITHIN_S, Recorder
+from transport_kit import WITHIN_S, Everybody, Recorder
 
 from spotlight.errors import AddressInUse, FrameRejected, MailboxFull, PeerUnreachable
 from spotlight.testing.open_door import Everybody
@@ -17,12 +17,16 @@ from spotlight.timings import ConnectionTimings
 from spotlight.transport.control import (
     FRAME_LIMIT,
     ControlTransport,
+    KeyPair,
     MemoryNetwork,
     ZeroMQTransport,
+    key_of,
 )
 from spotlight.transport.control.zeromq import ZeroMQSettings
 
 pytestmark = pytest.mark.both_loops
+
+_NOBODY = KeyPair.derived(b"nobody").public
 
 
 class Net:
@@ -42,7 +46,7 @@ class Net:
     def nobody(self, number: int) -> str:
         """An address where nobody is."""
         in_memory = isinstance(self._make, _MemoryMaker)
-        return f"memory://absent-{number}" if in_memory else f"tcp://127.0.0.1:{number}"
+        return f"memory://absent-{number}" if in_memory else f"tcp://127.0.0.1:{number}/{_NOBODY}"
 
     @property
     def absent(self) -> str:
@@ -67,14 +71,21 @@ class _MemoryMaker:
         return self.network.transport(name, guests=Everybody())
 
 
-def _zeromq(address: str | None) -> ControlTransport:
-    settings = ZeroMQSettings(outbox_frames=1000, **DIALS)
-    return ZeroMQTransport(address or "tcp://127.0.0.1:0", settings=settings)
+class _ZeroMQMaker:
+    def __init__(self) -> None:
+        self._keys: dict[str, KeyPair] = {}
+
+    def __call__(self, address: str | None) -> ControlTransport:
+        keys = self._keys[key_of(address)] if address else KeyPair.new()
+        self._keys[keys.public] = keys
+        settings = ZeroMQSettings(outbox_frames=1000, **DIALS)
+        bind = address or "tcp://127.0.0.1:0"
+        return ZeroMQTransport(bind, keys=keys, guests=Everybody(), settings=settings)
 
 
 @pytest.fixture(params=["memory", "zeromq"])
 async def net(request: pytest.FixtureRequest) -> AsyncIterator[Net]:
-    net = Net(_MemoryMaker() if request.param == "memory" else _zeromq)
+    net = Net(_MemoryMaker() if request.param == "memory" else _ZeroMQMaker())
     yield net
     for transport in reversed(net.transports):
         await transport.aclose()

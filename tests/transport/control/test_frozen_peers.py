@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack
 
 import psutil
 import pytest
-from transport_kit import Recorder, StallingProxy
+from transport_kit import Everybody, Recorder, StallingProxy
 
 from spotlight.testing.open_door import Everybody
 from spotlight.timings import ConnectionTimings
@@ -22,6 +22,7 @@ from spotlight.transport.control import (
     ZeroMQSettings,
     ZeroMQTransport,
 )
+from spotlight.transport.control.keys import place_of
 
 pytestmark = pytest.mark.both_loops
 
@@ -82,9 +83,12 @@ class ZeroMQPair(Pair):
             port: int = free.getsockname()[1]
         self.proxy = await self._stack.enter_async_context(StallingProxy(port))
         await self.start(
-            ZeroMQTransport(settings=ZeroMQSettings(TIMES, heartbeats=dialer_beats)),
+            ZeroMQTransport(
+                guests=Everybody(), settings=ZeroMQSettings(TIMES, heartbeats=dialer_beats)
+            ),
             ZeroMQTransport(
                 f"tcp://127.0.0.1:{port}",
+                guests=Everybody(),
                 advertise=f"tcp://127.0.0.1:{self.proxy.port}",
                 settings=ZeroMQSettings(TIMES, heartbeats=acceptor_beats),
             ),
@@ -136,8 +140,11 @@ async def test_the_system_is_to_notice_a_machine_that_is_gone_on_every_connectio
     async with AsyncExitStack() as stack:
         pair = ZeroMQPair(stack)
         settings = ZeroMQSettings(TIMES, heartbeats=beats)
-        await pair.start(ZeroMQTransport(settings=settings), ZeroMQTransport(settings=settings))
-        port = int(pair.acceptor.address.rpartition(":")[2])
+        await pair.start(
+            ZeroMQTransport(guests=Everybody(), settings=settings),
+            ZeroMQTransport(guests=Everybody(), settings=settings),
+        )
+        port = int(place_of(pair.acceptor.address).rpartition(":")[2])
         ends = [
             connection.fd
             for connection in psutil.Process().net_connections("tcp")

@@ -70,8 +70,8 @@ async def test_a_node_of_another_version_and_its_peer_both_say_what_to_do(
 async def test_a_welcome_of_another_version_fails_the_ask_with_the_versions(
     service: Service, raw: Raw, welcome: dict[str, object]
 ) -> None:
-    server = raw(b"", zmq.ROUTER)
-    address = f"tcp://127.0.0.1:{server.socket.bind_to_random_port('tcp://127.0.0.1')}"
+    server = raw(kind=zmq.ROUTER)
+    address = server.bind()
     asking = asyncio.ensure_future(
         service.client.ask(ActorRef(address, "x", 0), Count(), timeout_s=WITHIN_S)
     )
@@ -87,7 +87,7 @@ async def test_a_greeting_that_only_a_later_version_understands_is_refused_by_it
     service: Service, raw: Raw, hello: dict[str, object]
 ) -> None:
     peer = raw()
-    peer.socket.connect(service.transport.address)
+    peer.connect(service.transport.address)
     peer.socket.send(msgpack.packb(hello))
     refusal = msgpack.unpackb(await peer.receive())
     assert "same version" in refusal["reason"]

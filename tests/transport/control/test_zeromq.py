@@ -11,11 +11,11 @@ from collections.abc import AsyncIterator, Callable
 import msgpack
 import pytest
 import zmq
-from transport_kit import RawPeer, Recorder
+from transport_kit import RAW_KEYS, Everybody, RawPeer, Recorder, raw_address
 
 from spotlight.errors import AddressInUse, MailboxFull, PeerUnreachable, UserError
 from spotlight.timings import ConnectionTimings
-from spotlight.transport.control import PROTOCOL_VERSION, ZeroMQTransport, wire
+from spotlight.transport.control import PROTOCOL_VERSION, KeyPair, ZeroMQTransport, key_of, wire
 from spotlight.transport.control.zeromq import ZeroMQSettings
 
 pytestmark = pytest.mark.both_loops
@@ -36,6 +36,7 @@ async def start() -> AsyncIterator[Start]:
     ) -> tuple[ZeroMQTransport, Recorder]:
         transport = ZeroMQTransport(
             bind,
+            guests=Everybody(),
             advertise=advertise,
             settings=ZeroMQSettings(times=times or ConnectionTimings(), **settings),
         )
@@ -54,13 +55,13 @@ async def start() -> AsyncIterator[Start]:
 
 async def test_two_that_dialled_each_other_at_once_do_not_lose_each_other(start: Start) -> None:
     """Each may send over the connection that the other one made, and its own stays silent."""
-    a, at_a = await start(times=ConnectionTimings(silence_s=0.5))
-    b, at_b = await start(times=ConnectionTimings(silence_s=0.5))
+    a, at_a = await start()
+    b, at_b = await start()
     a.send(b.address, b"one")
     b.send(a.address, b"two")
     await at_a.until_frames(1)
     await at_b.until_frames(1)
-    await asyncio.sleep(2.0)
+    await asyncio.sleep(0.2)
     a.send(b.address, b"three")
     b.send(a.address, b"four")
     await at_a.until_frames(2)
@@ -82,11 +83,13 @@ async def test_a_foreign_client_can_speak_the_protocol_with_plain_msgpack(
         "version": PROTOCOL_VERSION,
         "address": transport.address,
         "incarnation": transport.incarnation,
+        "software": "",
+        "messages": "",
     }
     assert await peer.greet(transport.address) == welcome
     peer.socket.send(msgpack.packb([b"one", b"two"]))
     await recorder.until(lambda: recorder.frames() == [b"one", b"two"])
-    transport.send("tcp://raw:1", b"back")
+    transport.send(raw_address(), b"back")
     assert msgpack.unpackb(await peer.receive()) == [b"back"]
 
 
@@ -101,23 +104,27 @@ async def test_another_protocol_version_is_refused_with_a_reason(
     assert recorder.events == [("rejected", "", "unknown_version")]
 
 
-async def test_a_greeting_under_another_name_is_refused(
+async def test_a_greeting_with_the_address_of_another_key_is_refused(
     start: Start, raw: Callable[..., RawPeer]
 ) -> None:
     transport, recorder = await start()
-    answer = await raw(b"tcp://somebody:1#ff").greet(transport.address)
+    claimed = f"tcp://raw:1/{KeyPair.new().public}"
+    answer = await raw().greet(transport.address, address=claimed)
     assert isinstance(answer, dict)
     assert answer["type"] == "Refusal"
-    assert recorder.events == [("rejected", "tcp://raw:1", "not_allowed")]
+    assert (
+        f"is not an address of the key that its sender has proved, {RAW_KEYS.public}"
+        in (answer["reason"])
+    )
+    assert recorder.events == [("rejected", claimed, "not_allowed")]
 
 
 async def test_being_refused_is_a_loss_with_the_reason(
     start: Start, raw: Callable[..., RawPeer]
 ) -> None:
     transport, recorder = await start()
-    server = raw(b"", kind=zmq.ROUTER)
-    port = server.socket.bind_to_random_port("tcp://127.0.0.1")
-    address = f"tcp://127.0.0.1:{port}"
+    server = raw(kind=zmq.ROUTER)
+    address = server.bind()
     transport.send(address, b"x")
     identity = await server.receive()
     assert wire.decode(await server.receive()) == wire.Hello(
@@ -139,26 +146,27 @@ async def test_a_process_behind_nat_is_answered_over_its_own_connection(start: S
     hidden, at_hidden = await start(advertise="tcp://10.255.255.1:7777")
     hidden.send(public.address, b"here I am")
     await at_public.until(lambda: bool(at_public.frames()))
-    public.send("tcp://10.255.255.1:7777", b"answer")
+    public.send(hidden.address, b"answer")
     await at_hidden.until(lambda: at_hidden.frames() == [b"answer"])
     hidden.abort()
     await at_public.until(lambda: bool(at_public.of("lost")))
-    assert at_public.of("lost") == [("lost", "tcp://10.255.255.1:7777", hidden.incarnation)]
+    assert at_public.of("lost") == [("lost", hidden.address, hidden.incarnation)]
+    assert hidden.address.startswith("tcp://10.255.255.1:7777/")
 
 
 async def test_a_peer_that_calls_itself_otherwise_is_known_by_both_addresses(start: Start) -> None:
     server, at_server = await start(advertise="tcp://coordinator.example:7777")
-    dialed = server.router.endpoint
+    dialed = f"{server.router.endpoint}/{key_of(server.address)}"
     client, at_client = await start()
     client.send(dialed, b"by the dialled address")
     await at_server.until(lambda: len(at_server.frames()) == 1)
-    client.send("tcp://coordinator.example:7777", b"by its own address")
+    client.send(server.address, b"by its own address")
     await at_server.until(lambda: len(at_server.frames()) == 2)
     server.abort()
     await at_client.until(lambda: len(at_client.of("lost")) == 2)
     assert {event[1] for event in at_client.of("lost")} == {
         dialed,
-        "tcp://coordinator.example:7777",
+        server.address,
     }
     assert {event[2] for event in at_client.of("lost")} == {server.incarnation}
 
@@ -166,7 +174,7 @@ async def test_a_peer_that_calls_itself_otherwise_is_known_by_both_addresses(sta
 async def test_port_0_of_what_others_use_stands_for_the_bound_one(start: Start) -> None:
     server, at_server = await start("tcp://0.0.0.0:0", advertise="tcp://127.0.0.1:0")
     assert server.address.startswith("tcp://127.0.0.1:")
-    assert not server.address.endswith(":0")
+    assert ":0/" not in server.address
     client, _ = await start()
     client.send(server.address, b"x")
     await at_server.until(lambda: at_server.frames() == [b"x"])
@@ -192,7 +200,9 @@ async def test_an_address_that_cannot_be_bound_is_named(start: Start) -> None:
         await start("tcp://203.0.113.1:7777")
 
 
-@pytest.mark.parametrize("address", ["memory://x", "tcp://", "nonsense", "tcp://host:port"])
+@pytest.mark.parametrize(
+    "address", ["memory://x", "tcp://", "nonsense", f"tcp://host:port/{KeyPair.new().public}"]
+)
 async def test_an_address_that_makes_no_sense_is_unreachable(start: Start, address: str) -> None:
     transport, recorder = await start(
         times=ConnectionTimings(connect_timeout_s=0.2, handshake_timeout_s=0.1)
@@ -239,7 +249,7 @@ async def test_garbage_on_the_port_is_counted_and_harms_nobody(
     start: Start, garbage: bytes
 ) -> None:
     transport, recorder = await start()
-    host, _, port = transport.address.removeprefix("tcp://").partition(":")
+    host, _, port = transport.router.endpoint.removeprefix("tcp://").partition(":")
     with socket.create_connection((host, int(port))) as connection:
         connection.sendall(garbage)
     await recorder.until(lambda: recorder.rejections() == ["no_greeting"])
@@ -251,8 +261,8 @@ async def test_messages_before_a_greeting_are_counted_and_dropped(
     start: Start, raw: Callable[..., RawPeer], parts: list[bytes]
 ) -> None:
     transport, recorder = await start()
-    peer = raw(b"")
-    peer.socket.connect(transport.address)
+    peer = raw()
+    peer.connect(transport.address)
     peer.socket.send_multipart(parts)
     await recorder.until(lambda: bool(recorder.events))
     assert [event[0] for event in recorder.events] == ["rejected"]
@@ -294,8 +304,8 @@ async def test_an_oversized_message_before_a_greeting_is_counted(
     start: Start, raw: Callable[..., RawPeer]
 ) -> None:
     transport, recorder = await start()
-    peer = raw(b"")
-    peer.socket.connect(transport.address)
+    peer = raw()
+    peer.connect(transport.address)
     peer.socket.send(b"x" * (wire.MESSAGE_LIMIT + 1))
     await recorder.until(lambda: recorder.rejections() == ["no_greeting"])
     await still_works(start, transport, recorder)
@@ -319,11 +329,11 @@ async def test_a_new_process_at_an_address_ends_the_former_one(
 ) -> None:
     transport, recorder = await start()
     await raw().greet(transport.address)
-    await raw(b"tcp://raw:1#100").greet(transport.address, incarnation=256)
+    await raw().greet(transport.address, incarnation=256)
     assert recorder.events == [
-        ("up", "tcp://raw:1", 255),
-        ("lost", "tcp://raw:1", 255),
-        ("up", "tcp://raw:1", 256),
+        ("up", raw_address(), 255),
+        ("lost", raw_address(), 255),
+        ("up", raw_address(), 256),
     ]
 
 
@@ -332,7 +342,7 @@ async def test_what_a_peer_said_before_it_went_comes_before_its_loss(
 ) -> None:
     transport, recorder = await start()
     for incarnation in range(1, 6):
-        peer = raw(b"tcp://raw:1#%x" % incarnation)
+        peer = raw()
         await peer.greet(transport.address, incarnation=incarnation)
         peer.socket.send(msgpack.packb([b"last words"]))
         peer.socket.close(1000)
@@ -350,15 +360,14 @@ async def test_a_descriptor_that_is_used_again_is_not_mistaken_for_the_former_pe
     await former.greet(transport.address)
     former.socket.close(0)
     time.sleep(0.05)  # noqa: ASYNC251  (the loop must find the loss and the greeting at once)
-    latter = raw(b"tcp://raw:2#ff")
-    latter.socket.connect(transport.address)
-    hello = {"type": "Hello", "version": PROTOCOL_VERSION, "address": "tcp://raw:2"}
-    latter.socket.send(msgpack.packb({**hello, "incarnation": 255}))
+    latter = raw()
+    latter.connect(transport.address)
+    latter.say_hello(address=raw_address(2))
     time.sleep(0.05)  # noqa: ASYNC251
     await latter.receive()
     await asyncio.sleep(0.05)
-    assert recorder.of("up") == [("up", "tcp://raw:1", 255), ("up", "tcp://raw:2", 255)]
-    assert recorder.of("lost") == [("lost", "tcp://raw:1", 255)]
+    assert recorder.of("up") == [("up", raw_address(), 255), ("up", raw_address(2), 255)]
+    assert recorder.of("lost") == [("lost", raw_address(), 255)]
 
 
 # --- flow -----------------------------------------------------------------------------
@@ -374,7 +383,7 @@ async def test_a_peer_that_does_not_read_pushes_back_and_loses_nothing(
     with pytest.raises(MailboxFull):
         for number in range(100_000):
             frame = b"%d" % number + b"x" * 50_000
-            transport.send("tcp://raw:1", frame)
+            transport.send(raw_address(), frame)
             sent.append(frame)
             await asyncio.sleep(0)
     received: list[bytes] = []
@@ -390,6 +399,6 @@ async def test_many_frames_of_one_turn_travel_in_few_messages(
     peer = raw()
     await peer.greet(transport.address)
     for number in range(600):
-        transport.send("tcp://raw:1", b"%d" % number)
+        transport.send(raw_address(), b"%d" % number)
     batches = [msgpack.unpackb(await peer.receive()) for _ in range(3)]
     assert [len(batch) for batch in batches] == [256, 256, 88]

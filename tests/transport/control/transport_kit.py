@@ -8,10 +8,31 @@ from collections.abc import Callable
 import msgpack
 import zmq
 
-from spotlight.transport.control import PROTOCOL_VERSION, Dialect
+from spotlight.transport.control import PROTOCOL_VERSION, Dialect, Guests, KeyPair, key_of
+from spotlight.transport.control.keys import key_bytes, place_of
 
 WITHIN_S = 15.0
 """A generous bound; nothing here asserts on how long things really take."""
+RAW_KEYS = KeyPair.derived(b"raw")
+
+
+def raw_address(number: int = 1) -> str:
+    """Those that raw peers may say they have."""
+    return f"tcp://raw:{number}/{RAW_KEYS.public}"
+
+
+class Everybody(Guests):
+    """Takes connections of every key but those that were forgotten."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._unwanted: set[str] = set()
+
+    def forget(self, key: str) -> None:
+        self._unwanted.add(key)
+
+    def role(self, key: str) -> str | None:
+        return None if not key or key in self._unwanted else "guest"
 
 
 class Recorder:
@@ -78,15 +99,32 @@ async def eventually(condition: Callable[[], bool]) -> None:
 
 
 class RawPeer:
-    """A socket without our transport, for peers that do not behave."""
+    """A socket without our transport, for guests that do not behave."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], identity: bytes, kind: int) -> None:
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        keys: KeyPair = RAW_KEYS,
+        kind: int = zmq.DEALER,
+    ) -> None:
+        self.keys = keys
         self.socket = context.socket(kind)
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.setsockopt(zmq.RCVHWM, 1)
         self.socket.setsockopt(zmq.RECONNECT_IVL, -1)
-        if identity:
-            self.socket.setsockopt(zmq.ROUTING_ID, identity)
+        self.socket.setsockopt(zmq.CURVE_SECRETKEY, key_bytes(keys.secret))
+
+    def bind(self) -> str:
+        """Be dialled by whoever likes, at the address that this returns."""
+        self.socket.setsockopt(zmq.CURVE_SERVER, 1)
+        port = self.socket.bind_to_random_port("tcp://127.0.0.1")
+        return f"tcp://127.0.0.1:{port}/{self.keys.public}"
+
+    def connect(self, where: str) -> None:
+        """Dial an address, and prove whose key this is."""
+        self.socket.setsockopt(zmq.CURVE_PUBLICKEY, key_bytes(self.keys.public))
+        self.socket.setsockopt(zmq.CURVE_SERVERKEY, key_bytes(key_of(where)))
+        self.socket.connect(place_of(where))
 
     async def receive(self) -> bytes:
         """The next message, whole."""
@@ -95,10 +133,14 @@ class RawPeer:
 
     async def greet(self, where: str, /, **changes: object) -> object:
         """Connect, say hello, and return what comes back."""
-        self.socket.connect(where)
-        hello = {"type": "Hello", "version": PROTOCOL_VERSION, "address": "tcp://raw:1"}
-        self.socket.send(msgpack.packb({**hello, "incarnation": 255, **changes}))
+        self.connect(where)
+        self.say_hello(**changes)
         return msgpack.unpackb(await self.receive())
+
+    def say_hello(self, **changes: object) -> None:
+        """As the raw peer does, but for the changes."""
+        hello = {"type": "Hello", "version": PROTOCOL_VERSION, "address": raw_address()}
+        self.socket.send(msgpack.packb({**hello, "incarnation": 255, **changes}))
 
 
 class StallingProxy:
