@@ -14,7 +14,7 @@ SPEC = ModelSpec(checkpoint="builtin:ocr-tiny")
 
 
 def open_rollouts():
-    """Or `Rollouts.connect`, with the address of a coordinator."""
+    """Or `Rollouts.connect`, with a join token of a coordinator."""
     return Rollouts.local(model=SPEC, sampler=SIZE)
 
 

@@ -14,6 +14,8 @@ SpotlightError
 │   ├── MirrorError           a copy of a run in object storage cannot be written, or is damaged
 │   ├── WeightsRefused        a publication does not fit the model, or an earlier publication
 │   ├── VersionGone           a requested weights version is no longer kept
+│   ├── AccessRefused         a coordinator lets this process in not at all; says why
+│   │   └── AccessLost            it did, and does not any more
 │   └── RequestRefused        the coordinator refuses, with the reason
 ├── SessionEnded              a session with a coordinator is over; carries why
 ├── ActorError                an actor could not be reached or did not answer
@@ -120,6 +122,22 @@ class MirrorError(UserError):
     """A copy of a run in object storage cannot be written or read, is damaged, or is another
     run's; the message names the file.
     """
+
+
+class AccessRefused(UserError):
+    """The coordinator does not let this process in; the message says why. `soon` if it may let it
+    in in a minute."""
+
+    def __init__(self, message: str, *, soon: bool = False) -> None:
+        super().__init__(message)
+        self.soon = soon
+
+
+class AccessLost(AccessRefused):
+    """The coordinator had let this process in, and does not any more: its node was revoked, for
+    example. To start it again is of no use."""
+
+    exit_code = 3
 
 
 class RequestRefused(UserError):

@@ -363,6 +363,29 @@ class CoordinatorTimings(_Ordered):
 
 
 @dataclass(frozen=True, kw_only=True)
+class DoorTimings(_Ordered):
+    """How long those who may come in are known."""
+
+    node_key_s: float = 86_400.0
+    """A node that was away for so long has to enroll again."""
+    name_held_s: float = 60.0
+    """A node that has just enrolled, or that an earlier coordinator knew, has so long to come
+    before its name may be another's."""
+    check_s: float = 5.0
+    """Whoever is let in for a time is looked for so often once that is over."""
+    note_s: float = 3600.0
+    """When nodes were seen last is written down so often."""
+    remembered_s: float = 30 * 86_400.0
+    """Those who come with a token that has ended are told so for as long as this."""
+
+    ORDER: ClassVar[dict[str, str]] = {
+        "node_key_s > 2 * note_s": "A coordinator that comes back still knows who was there.",
+        "node_key_s > name_held_s": "A key outlives the claim to a name.",
+        "name_held_s > check_s": "Time that jumped back is noticed in between.",
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
 class Timings(_Ordered):
     """All limits, by who waits. `Timings()` is what runs; tests hand in others."""
 
@@ -378,6 +401,7 @@ class Timings(_Ordered):
     worker: WorkerTimings = WorkerTimings()
     node: NodeTimings = NodeTimings()
     coordinator: CoordinatorTimings = CoordinatorTimings()
+    door: DoorTimings = DoorTimings()
 
     ORDER: ClassVar[dict[str, str]] = {
         "dispatch.lease_s > 3 * worker.pull_s": "Two renewals in a row may be lost or late.",

@@ -19,6 +19,15 @@ WorkerState = Literal[
 ]
 """What a worker does, in one word."""
 
+Pool = Literal["reserved", "spot"]
+TokenRole = Literal["node", "operator", "submitter", "observer"]
+"""For whom a join token can be made."""
+Role = Literal[
+    "coordinator", "node", "worker", "trainer", "operator", "submitter", "observer", "joiner"
+]
+"""What the holder of a key is. A `trainer` is a worker of a reserved node; a `joiner` has a token
+for nodes and is none yet."""
+
 NAME_OF_NODE = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}"
 """Names go to logs, into the run folder, and into the keys of bundles."""
 NodeName = Annotated[str, msgspec.Meta(pattern=rf"^{NAME_OF_NODE}\Z")]

@@ -13,21 +13,29 @@ import os
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from spotlight.actors.runtime.logs import log_as_json_lines
 from spotlight.cli.lines import one_line
-from spotlight.cli.options import MirrorOption, RewardSecretOption, StoreOption, VersionOption
+from spotlight.cli.options import (
+    JoinOption,
+    MirrorOption,
+    RewardSecretOption,
+    StoreOption,
+    VersionOption,
+)
 from spotlight.cli.serve_reward import serve_reward
 from spotlight.cli.study import study
 from spotlight.errors import ActorError, UserError
 from spotlight.files import path_problem
 from spotlight.policies.departure import LONGEST_NOTICE_S
 from spotlight.process_start import outlive_notices, standard_streams
-from spotlight.transport.addresses import known_address
 from spotlight.types import ExportedWeights, ExportFormat
+
+if TYPE_CHECKING:
+    from spotlight.join_token import JoinToken
 
 app = typer.Typer(
     help="Post-train Diffusion Transformers with reinforcement learning on reserved and spot GPUs.",
@@ -43,17 +51,6 @@ def options(version: VersionOption = False) -> None:
 
 
 Answer = TypeVar("Answer")
-
-DEFAULT_COORDINATOR = "tcp://127.0.0.1:7070"
-CoordinatorOption = Annotated[
-    str,
-    typer.Option(
-        "--coordinator",
-        "-c",
-        help="Control address of the coordinator, HOST:PORT.",
-        callback=lambda text: known_address("--coordinator", text),
-    ),
-]
 
 
 def main() -> None:
@@ -193,7 +190,7 @@ def submit(
         Path | None, typer.Option("--run-folder", help="Run folder on the coordinator's machine.")
     ] = None,
     changes: SetOption = None,
-    coordinator: CoordinatorOption = DEFAULT_COORDINATOR,
+    join: JoinOption = "",
 ) -> None:
     """Submit a job to a running coordinator, or have it continue an interrupted one."""
     from spotlight.jobs import load_job
@@ -203,18 +200,16 @@ def submit(
     _check_choice(job, resume, run_folder, changes)
     spec = load_job(job, changes or ()) if job is not None else read_config(resume or Path())
     folder = resume or run_folder
+    place = str(folder.resolve()) if folder else ""
     accepted = _reaching(
-        coordinator,
-        lambda: submit_job(
-            coordinator, spec, str(folder.resolve()) if folder else "", resume=resume is not None
-        ),
+        join, lambda token: submit_job(token, spec, place, resume=resume is not None)
     )
     typer.echo(f"submitted `{spec.name}`; its files are in {accepted.run_folder}")
 
 
 @app.command()
 def status(
-    coordinator: CoordinatorOption = DEFAULT_COORDINATOR,
+    join: JoinOption = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show the progress of the coordinator's job."""
@@ -224,7 +219,7 @@ def status(
     from spotlight.cli.live import render
     from spotlight.running.client import get_status
 
-    answer = _reaching(coordinator, lambda: get_status(coordinator))
+    answer = _reaching(join, get_status)
     if as_json:
         typer.echo(msgspec.json.encode(answer).decode())
     else:
@@ -232,11 +227,11 @@ def status(
 
 
 @app.command()
-def cancel(coordinator: CoordinatorOption = DEFAULT_COORDINATOR) -> None:
+def cancel(join: JoinOption = "") -> None:
     """End the coordinator's job; it can be resumed from its run folder."""
     from spotlight.running.client import cancel_job
 
-    before = _reaching(coordinator, lambda: cancel_job(coordinator))
+    before = _reaching(join, cancel_job)
     if not before.job or before.outcome:
         raise UserError("no job is running")
     typer.echo(f"cancelled `{before.job}`; resume it with --resume {before.run_folder}")
@@ -254,12 +249,12 @@ def preempt(
         ),
     ] = 30.0,
     cancel: Annotated[bool, typer.Option("--cancel", help="Withdraw the notice.")] = False,
-    coordinator: CoordinatorOption = DEFAULT_COORDINATOR,
+    join: JoinOption = "",
 ) -> None:
     """Give a node notice, as its cloud would: it gives its work back and leaves the job."""
     from spotlight.running.client import preempt_node
 
-    _reaching(coordinator, lambda: preempt_node(coordinator, node, notice, cancel=cancel))
+    _reaching(join, lambda token: preempt_node(token, node, notice, cancel=cancel))
     typer.echo(f"{node}: " + ("notice withdrawn" if cancel else f"notice of {notice:g} s given"))
 
 
@@ -351,12 +346,13 @@ def _check_choice(
             raise UserError(f"{option}: {problem}")
 
 
-def _reaching(coordinator: str, call: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
-    """Run one call to a coordinator; its silence is an error that the user can fix."""
+def _reaching(join: str, call: Callable[[JoinToken], Coroutine[Any, Any, Answer]]) -> Answer:
+    """Run one call to the coordinator of a join token; that it does not do what it is asked to is
+    an error that the user can fix."""
+    from spotlight.running.joining import resolve, unreached
+
+    token = resolve("--join", join)
     try:
-        return asyncio.run(call())
+        return asyncio.run(call(token))
     except ActorError as error:
-        raise UserError(
-            f"--coordinator {coordinator}: no answer ({error}); is spotlight-coordinator running"
-            " there?"
-        ) from error
+        raise unreached(token, error) from error

@@ -15,21 +15,22 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import structlog
 import typer
 
 from spotlight.actors.runtime import garbage
-from spotlight.actors.runtime.launcher import die_with_parent
+from spotlight.actors.runtime.launcher import die_with_parent, read_secret
 from spotlight.actors.runtime.logs import log_as_json_lines
 from spotlight.actors.runtime.loop import ending_signals, run, until_told
 from spotlight.cli.lines import one_line
 from spotlight.cli.options import (
+    JoinOption,
     MirrorOption,
     RewardSecretOption,
     StoreOption,
@@ -41,17 +42,25 @@ from spotlight.process_start import NOTICE_SIGNALS, outlive_notices, standard_st
 from spotlight.store.object_store import ObjectStore, open_store
 from spotlight.store.runs_folder import RunsFolder, locked
 from spotlight.transport import descriptors
-from spotlight.transport.addresses import known_address, require_known
+from spotlight.transport.addresses import require_known
 from spotlight.transport.listening import Listening, data_listening, listening
 
 if TYPE_CHECKING:
     from spotlight.actors.node.node import NodeSettings
+    from spotlight.actors.protocol.door import Pool
     from spotlight.actors.runtime import ActorSystem
+    from spotlight.cli.coordinator_identity import CoordinatorIdentity
+    from spotlight.cli.node_identity import NodeIdentity
     from spotlight.policies.notices import Notice
     from spotlight.transport.tensors import DataPort
 
 ParentOption = Annotated[
-    int, typer.Option("--parent", help="End when this process ends.", hidden=True)
+    int,
+    typer.Option(
+        "--parent",
+        help="End when this process ends, and read keys from standard input, which it hands over.",
+        hidden=True,
+    ),
 ]
 
 
@@ -147,10 +156,15 @@ def _coordinator(
     if parent:
         die_with_parent(parent)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    from spotlight.cli.coordinator_identity import coordinator_identity
+    from spotlight.running.handed_keys import CoordinatorKeys
+
+    handed = CoordinatorKeys.decode(read_secret()) if parent else None
     port = _data_port(data, tls=data_tls)
     with locked(runs):
+        identity = coordinator_identity(runs, handed)
         folder = RunsFolder(runs, run_folder)
-        run(_serve_coordinator(place, data, port, folder, copies, address_file, allowed))
+        run(_serve_coordinator(identity, place, data, port, folder, copies, address_file, allowed))
 
 
 def _permissions(
@@ -174,6 +188,7 @@ def _make_folder(option: str, folder: Path) -> None:
 
 
 async def _serve_coordinator(
+    identity: CoordinatorIdentity,
     place: Listening,
     data: Listening,
     port: DataPort,
@@ -184,6 +199,7 @@ async def _serve_coordinator(
 ) -> None:
     from spotlight import failpoints
     from spotlight.actors.coordinator.coordinator import MAILBOX, Coordinator
+    from spotlight.actors.coordinator.door import Door
     from spotlight.actors.coordinator.mirroring import MirrorPlace
     from spotlight.actors.protocol.roles import MAY_SAY
     from spotlight.actors.runtime import ActorSystem
@@ -195,7 +211,10 @@ async def _serve_coordinator(
     failpoints.from_environment()
     rng, timings = random.Random(secrets.randbits(64)), Timings()
     settings = ZeroMQSettings(timings.connections)
-    transport = ZeroMQTransport(place.bind, advertise=place.advertise, settings=settings)
+    transport = ZeroMQTransport(
+        place.bind, keys=identity.pair, advertise=place.advertise, settings=settings
+    )
+    keys = identity.open_ring(transport, timings.door)
     system = ActorSystem(transport, rng=rng, rights=MAY_SAY, timings=timings.runtime)
     mirror = MirrorPlace(copies, rng) if copies is not None else None
     await _bind(system, "--listen")
@@ -206,19 +225,18 @@ async def _serve_coordinator(
     try:
         await _start(port, data)
         garbage.tune()
-        await system.spawn(
-            lambda: Coordinator(
-                runs,
-                rng,
-                open_artifacts,
-                timings=timings,
-                mirror=mirror,
-                permissions=permissions,
-            ),
-            "coordinator",
-            linked=True,
-            mailbox=MAILBOX,
+        await identity.leave_operator_token(keys, system.address)
+        coordinator = Coordinator(
+            runs,
+            rng,
+            open_artifacts,
+            keys,
+            timings=timings,
+            mirror=mirror,
+            permissions=permissions,
         )
+        await system.spawn(lambda: coordinator, "coordinator", linked=True, mailbox=MAILBOX)
+        await system.spawn(lambda: Door(keys, coordinator), "door", linked=True)
         if address_file is not None:
             try:
                 replace_file(address_file, system.address.encode())
@@ -279,14 +297,20 @@ async def _start(port: DataPort, data: Listening) -> None:
 
 
 def _node(
-    coordinator: Annotated[
-        str, typer.Option(help="Control address of the coordinator, HOST:PORT.")
-    ] = "127.0.0.1:7070",
+    join: JoinOption = "",
     name: Annotated[str, typer.Option(help="Unique name; default the host's and a number.")] = "",
-    pool: Annotated[str, typer.Option(help="reserved or spot.")] = "spot",
+    pool: Annotated[
+        str, typer.Option(help="reserved or spot; default: that of the join token.")
+    ] = "",
     workers: Annotated[
         int, typer.Option(min=1, help="Workers: one per accelerator or CPU slot.")
     ] = 1,
+    key_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="Keep the key of this reserved node here, so that it need not join again."
+        ),
+    ] = None,
     host: Annotated[str, typer.Option(help="Address that this node binds.")] = "127.0.0.1",
     advertise: Annotated[
         str,
@@ -328,22 +352,18 @@ def _node(
     allowed = _permissions(
         permissions, allow_code or (), reward_secret or (), link_local=allow_link_local
     )
-    if pool not in ("reserved", "spot"):
-        raise UserError(f"--pool: must be `reserved` or `spot`, not `{pool}`")
+    kind = _pool(pool)
     place = listening("--host", host, advertise, takes_port=False)
     data = data_listening(data_listen, place)
     if advertise:
         require_known("--advertise", place.advertised_host)
     port = _data_port(data, tls=data_tls, ucx=data_ucx)
-    coordinator = known_address("--coordinator", coordinator)
-    if parent:
-        die_with_parent(parent)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     name = name or f"{socket.gethostname()}-{os.getpid()}"
-    kind: Literal["reserved", "spot"] = "reserved" if pool == "reserved" else "spot"
     from spotlight.actors.node.node import NodeSettings
+    from spotlight.cli.node_identity import handed_identity, joining_identity
     from spotlight.jobs import MOST_WORKERS_OF_NODE
     from spotlight.preflight.checks import WORKER_MODULES, require_packages
+    from spotlight.running.joining import VARIABLE
     from spotlight.store.memory_folder import MemoryFolder, usable_base
     from spotlight.types import NAME_OF_NODE
 
@@ -355,26 +375,38 @@ def _node(
         raise UserError(f"--workers {workers}: a node has at most {MOST_WORKERS_OF_NODE}")
     require_packages(WORKER_MODULES, "worker", "the workers of a node need")
     base = usable_base("--store", store)
+    if parent:
+        die_with_parent(parent)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+        identity = handed_identity(kind, read_secret())
+    else:
+        identity = joining_identity(join, name, kind, key_file)
+    os.environ.pop(VARIABLE, None)  # not for the workers, which may run code of jobs
     logs = _log_folder(logs, name)
     memory = MemoryFolder(base)
     structlog.get_logger().info(
-        "node_starts", node=name, pool=pool, coordinator=coordinator, worker_logs=str(logs)
+        "node_starts", node=name, coordinator=identity.coordinator, worker_logs=str(logs)
     )
-    settings = NodeSettings(
-        name,
-        kind,
-        workers,
-        place.host,
-        coordinator,
-        logs,
-        os.getpid(),
-        place.advertised_host,
-        allowed,
-    )
+
+    def settings(pool: Pool) -> NodeSettings:
+        return NodeSettings(
+            name,
+            pool,
+            workers,
+            place.host,
+            identity.coordinator,
+            logs,
+            os.getpid(),
+            place.advertised_host,
+            allowed,
+        )
+
     try:
         run(
             _serve_node(
                 settings,
+                identity,
+                logs,
                 place,
                 data,
                 port,
@@ -386,6 +418,15 @@ def _node(
         )
     finally:
         memory.remove()
+
+
+def _pool(given: str) -> Pool | None:
+    match given:
+        case "":
+            return None
+        case "reserved" | "spot":
+            return given
+    raise UserError(f"--pool: must be `reserved` or `spot`, not `{given}`")
 
 
 def _log_folder(named: Path | None, node: str) -> Path:
@@ -402,7 +443,9 @@ def _log_folder(named: Path | None, node: str) -> Path:
 
 
 async def _serve_node(
-    settings: NodeSettings,
+    settings: Callable[[Pool], NodeSettings],
+    identity: NodeIdentity,
+    logs: Path,
     place: Listening,
     data: Listening,
     port: DataPort,
@@ -419,50 +462,64 @@ async def _serve_node(
     from spotlight.running.worker_template import worker_template
     from spotlight.timings import Timings
     from spotlight.transport.control import ZeroMQSettings, ZeroMQTransport
+    from spotlight.transport.control.keys import KeyPair
     from spotlight.transport.tensors import BundleStore
 
     timings = Timings()
     store = BundleStore(root, token=secrets.token_hex(16), port=port, timings=timings.transfers)
     transport = ZeroMQTransport(
-        place.bind, advertise=place.advertise, settings=ZeroMQSettings(timings.connections)
+        place.bind,
+        keys=identity.pair,
+        advertise=place.advertise,
+        settings=ZeroMQSettings(timings.connections),
     )
     rng = random.Random(secrets.randbits(64))
     system = ActorSystem(transport, rng=rng, rights=MAY_SAY, timings=timings.runtime)
     stop = asyncio.Event()
-    problem = ""
+    problem: UserError | None = None
 
-    def left(reason: str) -> None:
+    def left(error: UserError | None) -> None:
         nonlocal problem
-        problem = reason
+        problem = error
         stop.set()
 
     try:
-        await _bind(system, "--host")
-        await _start(port, data)
-        await store.start()
-        garbage.tune()
-        async with (
-            worker_template(settings.logs, template) as forked_from,
-            _notices(stop, watched=watched, file=notice_file) as notices,
-        ):
+        async with AsyncExitStack() as stack:
+            await _bind(system, "--host")
+            stack.push_async_callback(system.aclose)
+            await _start(port, data)
+            await store.start()
+            garbage.tune()
+            forked_from = await stack.enter_async_context(worker_template(logs, template))
+            pool = await identity.settled_pool()
+            if pool is None:
+                return
+            notices = await stack.enter_async_context(
+                _notices(stop, watched=watched, file=notice_file)
+            )
             launcher = ForkLauncher(forked_from, timings.runtime)
-            try:
-                await system.spawn(
-                    lambda: NodeScheduler(
-                        settings, store, launcher, notices, left=left, timings=timings
-                    ),
-                    "node",
-                    linked=True,
-                )
-                await until_told(system, stop)
-            finally:
-                await system.aclose()  # who reads the notices ends before they do
-                await launcher.aclose()
+            stack.push_async_callback(launcher.aclose)
+            stack.push_async_callback(system.aclose)  # who reads the notices ends before they do
+            await system.spawn(
+                lambda: NodeScheduler(
+                    settings(pool),
+                    store,
+                    launcher,
+                    lambda worker: KeyPair.new(),
+                    notices,
+                    identity.enrolment,
+                    left,
+                    timings,
+                ),
+                "node",
+                linked=True,
+            )
+            await until_told(system, stop)
     finally:
         await store.aclose()
         await port.aclose()
-    if problem:
-        raise UserError(problem)
+    if problem is not None:
+        raise problem
 
 
 @asynccontextmanager

@@ -9,6 +9,17 @@ import typer
 
 from spotlight import __version__
 
+JoinOption = Annotated[
+    str,
+    typer.Option(
+        "--join",
+        "-j",
+        metavar="TOKEN|@FILE",
+        show_default=False,
+        help="Join token of the coordinator, or the file that holds it. Default: the environment's"
+        " SPOTLIGHT_JOIN, else runs/operator.token, which a coordinator in the same folder writes.",
+    ),
+]
 StoreOption = Annotated[
     Path | None,
     typer.Option(

@@ -35,7 +35,7 @@ class BlockingRollouts:
     @contextmanager
     def connect(
         cls,
-        address: str,
+        join: str = "",
         *,
         model: Model,
         sampler: Sampler,
@@ -47,7 +47,7 @@ class BlockingRollouts:
     ) -> Iterator[BlockingRollouts]:
         """See `Rollouts.connect`."""
         opened = Rollouts.connect(
-            address,
+            join,
             model=model,
             sampler=sampler,
             rewards=rewards,

@@ -63,7 +63,7 @@ _STATUS = {VersionGone: 410, SessionEnded: 503, UserError: 400, TransferFailed: 
 def rollout_app(open_rollouts: Callable[[], AbstractAsyncContextManager[Rollouts]]) -> Starlette:
     """An application for any ASGI server; the session lasts as long as it runs.
 
-    app = rollout_app(lambda: Rollouts.connect("tcp://10.0.0.1:7070", model=..., sampler=...))
+    app = rollout_app(lambda: Rollouts.connect(model=..., sampler=...))
     """
     service = _Service()
 

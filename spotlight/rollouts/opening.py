@@ -29,12 +29,14 @@ from spotlight.jobs import (
     work_from_data,
 )
 from spotlight.jobs.hub_names import HUB
+from spotlight.join_token import JoinToken
 from spotlight.permissions import Permissions
 from spotlight.rollouts.publication import Publications
+from spotlight.running.joining import transport_of
 from spotlight.store.memory_folder import MemoryFolder, usable_base
 from spotlight.timings import Timings
-from spotlight.transport.addresses import control_address, host_of
-from spotlight.transport.control import ZeroMQSettings, ZeroMQTransport
+from spotlight.transport.addresses import read_address, tcp_address
+from spotlight.transport.control import ZeroMQSettings
 from spotlight.transport.tensors import BundleStore, DataPort, fetch
 from spotlight.types import BundleOffer
 
@@ -85,13 +87,12 @@ class Connection:
 
 @asynccontextmanager
 async def connected(
-    address: str, work: WorkSpec, *, host: str, store: Path | str | None
+    join: JoinToken, work: WorkSpec, *, host: str, store: Path | str | None
 ) -> AsyncIterator[Connection]:
-    """A connection to the coordinator at an address; see `Rollouts.connect`."""
+    """A connection to the coordinator that a token names; see `Rollouts.connect`."""
     log_to_the_program()
     timings = Timings()
-    address = control_address("address", address)
-    host = host or await asyncio.to_thread(_own_address, address)
+    host = host or await asyncio.to_thread(_own_address, join)
     memory = MemoryFolder(_store_base(store))
     async with AsyncExitStack() as stack:
         stack.callback(memory.remove)
@@ -102,7 +103,7 @@ async def connected(
         stack.push_async_callback(bundles.aclose)
         settings = ZeroMQSettings(timings.connections)
         system = ActorSystem(
-            ZeroMQTransport(f"tcp://{host}:0", settings=settings),
+            transport_of(join, tcp_address(host, 0), settings),
             rng=random.Random(secrets.randbits(64)),
             rights=MAY_SAY,
             timings=timings.runtime,
@@ -111,7 +112,7 @@ async def connected(
         stack.push_async_callback(system.aclose)
         yield Connection(
             system,
-            system.well_known(address, "coordinator"),
+            system.well_known(join.coordinator, "coordinator"),
             Publications(bundles, work.model.tuning),
             lambda offer: fetch(offer, timings.transfers),
             _unpack,
@@ -132,7 +133,7 @@ async def connected_locally(
     try:
         async with (
             local_cluster(pools, folder.path, places) as cluster,
-            connected(cluster.address, work, host="127.0.0.1", store=store) as connection,
+            connected(cluster.join, work, host="127.0.0.1", store=store) as connection,
         ):
             yield connection
     finally:
@@ -158,16 +159,14 @@ def _one_node(workers: int) -> PoolsSpec:
         raise JobError("workers", str(error).partition("|")[2]) from error
 
 
-def _own_address(address: str) -> str:
+def _own_address(join: JoinToken) -> str:
     """By which this machine reaches the coordinator, and so, most often, is reached."""
-    port = int(address.rpartition(":")[2])
+    host, port = read_address("join", join.place, to_bind=False)
     try:
-        family, kind, *_, place = socket.getaddrinfo(
-            host_of(address), port, type=socket.SOCK_DGRAM
-        )[0]
+        family, kind, *_, place = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:
             probe.connect(place)  # sends nothing
             found: str = probe.getsockname()[0]
     except (OSError, ValueError) as error:
-        raise JobError("address", f"`{address}` cannot be reached ({error})") from error
+        raise JobError("join", f"`{join.place}` cannot be reached ({error})") from error
     return found

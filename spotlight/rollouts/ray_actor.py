@@ -1,6 +1,6 @@
 """`Rollouts` as a Ray actor, for training programs that run under Ray.
 
-    rollouts = ray.remote(RolloutActor).remote(lambda: Rollouts.connect("tcp://10.0.0.1:7070", ...))
+    rollouts = ray.remote(RolloutActor).remote(lambda: Rollouts.connect(...))
 
 This module does not import Ray: the program does, and says what the actor may have of its cluster.
 """

@@ -30,6 +30,7 @@ from spotlight.rollouts.publication import Kind
 from spotlight.rollouts.session_link import SessionLink
 from spotlight.rollouts.streams import GroupStream
 from spotlight.rollouts.versions import ANY_VERSION, AtLeast, Exactly, choose_version
+from spotlight.running.joining import resolve
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -78,7 +79,7 @@ class Rollouts:
     @asynccontextmanager
     async def connect(
         cls,
-        address: str,
+        join: str = "",
         *,
         model: Model,
         sampler: Sampler,
@@ -91,7 +92,9 @@ class Rollouts:
         """Use the nodes of a coordinator for as long as the context lasts.
 
         Args:
-            address: of the coordinator, such as `tcp://10.0.0.1:7070`.
+            join: a join token of the coordinator for a submitter or operator, or `@FILE` with
+                one. Without it that of the environment (`SPOTLIGHT_JOIN`), else that of
+                `runs/operator.token`.
             model: what denoises; every node must have the checkpoint under this path.
             sampler: how.
             rewards: what scores; none: nothing is scored.
@@ -102,11 +105,13 @@ class Rollouts:
             store: folder for the weights that are published, instead of shared memory.
 
         Raises `JobError` or `CheckpointError` for what cannot be done, `RequestRefused` if the
-        coordinator runs something else, and `ActorError` if it does not answer.
+        coordinator runs something else, and `ActorError` if it does not answer: `NotAdmitted` if
+        it does not know the token, `NotAllowed` if that is for something else.
         """
         work = work_of(model, sampler, rewards, threads)
+        token = await asyncio.to_thread(resolve, "join", join)
         async with (
-            connected(address, work, host=host, store=store) as connection,
+            connected(token, work, host=host, store=store) as connection,
             cls._begun(connection, work, tensors=tensors) as rollouts,
         ):
             yield rollouts

@@ -34,6 +34,7 @@ from spotlight.actors.protocol import (
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem
 from spotlight.errors import (
     ActorError,
+    NotAdmitted,
     NotAllowed,
     RemoteError,
     RequestRefused,
@@ -207,7 +208,7 @@ class SessionLink:
                     self._runner = began.runner
                     self._silent_since = None
                     return
-                except RequestRefused as error:
+                except (RequestRefused, NotAdmitted, NotAllowed) as error:
                     raise self._end(str(error)) from error
                 except ActorError as error:
                     if self._is_given_up(loop.time()):

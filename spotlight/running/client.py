@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 
 from spotlight.actors.protocol import (
     CancelJob,
+    CancelRefused,
     GetStatus,
     JobAccepted,
     JobRefused,
@@ -19,12 +20,24 @@ from spotlight.actors.protocol import (
     PreemptNode,
     SubmitJob,
 )
+from spotlight.actors.protocol.door import (
+    AccessRevoked,
+    GetGuests,
+    GuestList,
+    NameUnknown,
+    NewToken,
+    NotEnrolled,
+    RevokeAccess,
+    TokenMade,
+)
 from spotlight.actors.protocol.roles import MAY_SAY
-from spotlight.actors.runtime import ActorRef, ActorSystem
+from spotlight.actors.runtime import ActorRef, ActorSystem, Message
 from spotlight.errors import RequestRefused
 from spotlight.jobs import JobSpec
+from spotlight.join_token import JoinToken
+from spotlight.running.joining import transport_of
 from spotlight.timings import Timings
-from spotlight.transport.control import ZeroMQTransport
+from spotlight.types import Pool, TokenRole
 
 _LIMIT_S = 10.0
 
@@ -40,6 +53,7 @@ class CoordinatorClient:
         self._system = system
         self._submit_limit_s = timings.coordinator.submit_answer_s
         self._coordinator = coordinator
+        self._door = system.well_known(coordinator.address, "door")
 
     async def submit(self, job: JobSpec, run_folder: str, *, resume: bool) -> JobAccepted:
         """Start a job; raises `RequestRefused` with the coordinator's reason."""
@@ -59,9 +73,12 @@ class CoordinatorClient:
     async def cancel(
         self, *, reason: str = "cancelled by the user", timeout_s: float = _LIMIT_S
     ) -> JobStatus:
-        """End the job; returns the status before."""
+        """End the job; returns the status before. Raises `RequestRefused` for that of somebody
+        else."""
         message = CancelJob(reason)
         answer = await self._system.ask(self._coordinator, message, timeout_s=timeout_s)
+        if isinstance(answer, CancelRefused):
+            raise RequestRefused(answer.reason)
         assert isinstance(answer, JobStatus)
         return answer
 
@@ -73,41 +90,72 @@ class CoordinatorClient:
             there = ", ".join(answer.nodes) or "none"
             raise RequestRefused(f"there is no node `{node}`; there are: {there}")
 
+    async def new_token(self, role: TokenRole, pool: Pool | None, uses: int, ttl_s: float) -> str:
+        """Make a join token. Raises `RequestRefused`."""
+        answer = await self._ask_door(NewToken(role, pool, uses, ttl_s))
+        assert isinstance(answer, TokenMade)
+        return answer.token
+
+    async def revoke(self, name: str) -> AccessRevoked:
+        """Show a node, or whoever has a token, out. Raises `RequestRefused` if there is none, or
+        if that holds only for as long as the coordinator runs."""
+        answer = await self._ask_door(RevokeAccess(name))
+        if isinstance(answer, NameUnknown):
+            nodes, tokens = (", ".join(names) or "none" for names in (answer.nodes, answer.tokens))
+            raise RequestRefused(
+                f"there is no node and no token `{name}`; nodes: {nodes}; tokens: {tokens}"
+            )
+        assert isinstance(answer, AccessRevoked)
+        return answer
+
+    async def guests(self) -> GuestList:
+        """Who may come in, and who is there."""
+        answer = await self._ask_door(GetGuests())
+        assert isinstance(answer, GuestList)
+        return answer
+
+    async def _ask_door(self, message: Message) -> Message:
+        answer = await self._system.ask(self._door, message, timeout_s=_LIMIT_S)
+        if isinstance(answer, NotEnrolled):
+            raise RequestRefused(answer.reason)
+        return answer
+
 
 @asynccontextmanager
-async def connect(address: str) -> AsyncIterator[CoordinatorClient]:
-    """Connect to the coordinator at a control address such as tcp://127.0.0.1:7070."""
+async def connect(join: JoinToken) -> AsyncIterator[CoordinatorClient]:
+    """Connect to the coordinator that a join token names, as its submitter or operator: see
+    `joining.resolve`."""
     system = ActorSystem(
-        ZeroMQTransport("tcp://127.0.0.1:0"),
-        rng=random.Random(secrets.randbits(64)),
-        rights=MAY_SAY,
+        transport_of(join), rng=random.Random(secrets.randbits(64)), rights=MAY_SAY
     )
     await system.start()
     try:
-        yield CoordinatorClient(system, system.well_known(address, "coordinator"))
+        yield CoordinatorClient(system, system.well_known(join.coordinator, "coordinator"))
     finally:
         await system.aclose()
 
 
-async def submit_job(address: str, job: JobSpec, run_folder: str, *, resume: bool) -> JobAccepted:
+async def submit_job(
+    join: JoinToken, job: JobSpec, run_folder: str, *, resume: bool
+) -> JobAccepted:
     """One submission."""
-    async with connect(address) as client:
+    async with connect(join) as client:
         return await client.submit(job, run_folder, resume=resume)
 
 
-async def get_status(address: str) -> JobStatus:
+async def get_status(join: JoinToken) -> JobStatus:
     """One look."""
-    async with connect(address) as client:
+    async with connect(join) as client:
         return await client.status()
 
 
-async def cancel_job(address: str) -> JobStatus:
+async def cancel_job(join: JoinToken) -> JobStatus:
     """One cancellation."""
-    async with connect(address) as client:
+    async with connect(join) as client:
         return await client.cancel()
 
 
-async def preempt_node(address: str, node: str, notice_s: float, *, cancel: bool) -> None:
+async def preempt_node(join: JoinToken, node: str, notice_s: float, *, cancel: bool) -> None:
     """One notice."""
-    async with connect(address) as client:
+    async with connect(join) as client:
         await client.preempt(node, notice_s, cancel=cancel)

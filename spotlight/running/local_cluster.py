@@ -1,35 +1,43 @@
 """A coordinator and nodes as daemons of this machine.
 
 No special path: the daemons are those that a cluster runs, but for the template that workers are
-forked from, which all nodes share. They end with this process, however it ends. One that is killed
-is started again, a coordinator at the same address, and the job goes on.
+forked from, which all nodes share, and for the keys: this process makes them all, and nobody has to
+join. Daemons end with this process, however it ends. One that is killed is started again with the
+same keys, a coordinator at the same address, and the job goes on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
 
+from spotlight.actors.protocol.door import Pool
 from spotlight.actors.runtime.launcher import LocalLauncher, ProcessHandle
 from spotlight.errors import UserError
 from spotlight.jobs import PoolsSpec
+from spotlight.join_token import SECRET_BYTES, JoinToken
 from spotlight.permissions import Permissions
+from spotlight.running.handed_keys import CoordinatorKeys, KnownNode, NodeKeys
 from spotlight.running.worker_template import worker_template
 from spotlight.store.memory_folder import remove_leftovers
 from spotlight.store.runs_folder import RunsFolder, locked
+from spotlight.transport.control.keys import KeyPair, place_of
 
 _START_LIMIT_S = 60.0
 _STOP_LIMIT_S = 1.0
 _RESTARTS = 5
 """Of each daemon that is killed."""
 _ANY_PORT = "127.0.0.1:0"
+_NO_ID = "inside"
+"""For a token that the coordinator does not know as one."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +61,7 @@ class Daemon:
     name: str
     kind: str
     arguments: list[str]
+    keys: CoordinatorKeys | NodeKeys
     process: ProcessHandle
     ended: str = ""
     """Why it is not started again."""
@@ -64,19 +73,22 @@ class LocalCluster:
 
     launcher: LocalLauncher
     logs: Path
-    address: str = ""
-    """Of the coordinator, which is the first of the daemons."""
+    join: JoinToken
+    """By which this process is the coordinator's operator."""
     daemons: list[Daemon] = field(default_factory=list)
+    """The coordinator is the first."""
 
     @property
     def coordinator(self) -> Daemon:
         """The one that runs now."""
         return self.daemons[0]
 
-    async def start(self, name: str, kind: str, arguments: list[str]) -> Daemon:
+    async def start(
+        self, name: str, kind: str, arguments: list[str], keys: CoordinatorKeys | NodeKeys
+    ) -> Daemon:
         """Start a daemon for the first time."""
-        process = await _start(self.launcher, kind, arguments, self.logs, name)
-        self.daemons.append(Daemon(name, kind, arguments, process))
+        process = await _start(self.launcher, kind, arguments, keys, self.logs, name)
+        self.daemons.append(Daemon(name, kind, arguments, keys, process))
         return self.daemons[-1]
 
     async def keep(self, daemon: Daemon) -> None:
@@ -87,7 +99,7 @@ class LocalCluster:
                 daemon.ended = f"{daemon.name} ended by itself with {code}"
                 return
             daemon.process = await _start(
-                self.launcher, daemon.kind, daemon.arguments, self.logs, daemon.name
+                self.launcher, daemon.kind, daemon.arguments, daemon.keys, self.logs, daemon.name
             )
         daemon.ended = f"{daemon.name} was killed {_RESTARTS} times"
 
@@ -109,13 +121,19 @@ async def _daemons(
     pools: PoolsSpec, logs: Path, places: LocalPlaces, of_nodes: list[str]
 ) -> AsyncIterator[LocalCluster]:
     """`of_nodes` are arguments of all nodes."""
-    cluster = LocalCluster(LocalLauncher(), logs)
+    launcher = LocalLauncher()
     if places.store is not None:
         of_nodes = [*of_nodes, "--store", str(places.store)]
     address_file = logs / "coordinator.address"
     with locked(logs):
         address_file.unlink(missing_ok=True)
         RunsFolder(logs).end()  # whoever starts the cluster says what it goes on with
+    own, secret = KeyPair.new(), secrets.token_bytes(SECRET_BYTES)
+    names = _node_names(pools)
+    pairs = {name: KeyPair.new() for name in names}
+    nodes = tuple(KnownNode(name, pool, pairs[name].public) for name, pool in names.items())
+    keys = CoordinatorKeys(own, KeyPair.derived(secret).public, nodes)
+    cluster = LocalCluster(launcher, logs, JoinToken("", own.public, _NO_ID, secret))
     keepers: list[asyncio.Task[None]] = []
     try:
         mirror = ["--mirror", places.mirror] if places.mirror else []
@@ -123,18 +141,18 @@ async def _daemons(
         run = ["--run-folder", str(places.run_folder)] if places.run_folder is not None else []
         arguments = [*mirror, *allowed, *run, "--runs", str(logs)]
         arguments += ["--address-file", str(address_file), "--listen"]
-        first = await cluster.start("coordinator", "coordinator", [*arguments, _ANY_PORT])
-        cluster.address = await _read_address(address_file, first.process, logs)
-        first.arguments = [*arguments, cluster.address.removeprefix("tcp://")]
+        first = await cluster.start("coordinator", "coordinator", [*arguments, _ANY_PORT], keys)
+        address = await _read_address(address_file, first.process, logs)
+        place = place_of(address).removeprefix("tcp://")
+        cluster.join = replace(cluster.join, place=place)
+        first.arguments = [*arguments, place]
         keepers.append(asyncio.create_task(cluster.keep(first)))
-        for pool, spec in (("reserved", pools.reserved), ("spot", pools.spot)):
-            for index in range(spec.nodes):
-                name = f"{pool}-{index}"
-                arguments = ["--coordinator", cluster.address, "--name", name, "--pool", pool]
-                arguments += ["--workers", str(spec.workers), "--logs", str(logs)]
-                arguments += [*of_nodes, *allowed]
-                daemon = await cluster.start(name, "node", arguments)
-                keepers.append(asyncio.create_task(cluster.keep(daemon)))
+        for name, pool in names.items():
+            workers = (pools.reserved if pool == "reserved" else pools.spot).workers
+            arguments = ["--name", name, "--pool", pool, "--workers", str(workers)]
+            arguments += ["--logs", str(logs), *of_nodes, *allowed]
+            daemon = await cluster.start(name, "node", arguments, NodeKeys(pairs[name], address))
+            keepers.append(asyncio.create_task(cluster.keep(daemon)))
         yield cluster
     finally:
         address_file.unlink(missing_ok=True)
@@ -145,12 +163,26 @@ async def _daemons(
         remove_leftovers(places.store)  # of nodes that were killed
 
 
+def _node_names(pools: PoolsSpec) -> dict[str, Pool]:
+    """The pool of each node, by name."""
+    names: dict[str, Pool] = {}
+    names |= {f"reserved-{index}": "reserved" for index in range(pools.reserved.nodes)}
+    names |= {f"spot-{index}": "spot" for index in range(pools.spot.nodes)}
+    return names
+
+
 async def _start(
-    launcher: LocalLauncher, kind: str, arguments: list[str], logs: Path, name: str
+    launcher: LocalLauncher,
+    kind: str,
+    arguments: list[str],
+    keys: CoordinatorKeys | NodeKeys,
+    logs: Path,
+    name: str,
 ) -> ProcessHandle:
     call = f"from spotlight.cli.daemons import {kind}; {kind}()"
     argv = [sys.executable, "-c", call, *arguments, "--parent", str(os.getpid())]
-    return await launcher.start(argv, env=os.environ, name=name, log_path=logs / f"{name}.log")
+    log_path = logs / f"{name}.log"
+    return await launcher.start(argv, os.environ, name, log_path, keys.encode())
 
 
 async def _read_address(file: Path, process: ProcessHandle, logs: Path) -> str:

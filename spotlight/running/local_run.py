@@ -86,7 +86,7 @@ async def run_local_job(
     places = replace(places, run_folder=folder, permissions=allowed)
     async with (
         local_cluster(job.pools, folder / "logs", places) as cluster,
-        connect(cluster.address) as client,
+        connect(cluster.join) as client,
     ):
         try:
             await client.submit(job, str(folder), resume=resume)

@@ -320,11 +320,14 @@ def next_run_folder(base: Path, name: str) -> Path:
     return base / f"{name}-{number:03d}"
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """Write a file so that it is either the old or the new one after a crash or an error."""
+def replace_file(path: Path, data: bytes, *, mode: int = 0o666) -> None:
+    """Write a file so that it is either the old or the new one after a crash or an error. `mode`:
+    who may open it, less what the umask forbids."""
     temporary = path.with_name(path.name + ".part")
+    temporary.unlink(missing_ok=True)  # it may be open to others
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
-        with open(temporary, "wb") as file:
+        with open(temporary, "wb", opener=lambda name, _: os.open(name, flags, mode)) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

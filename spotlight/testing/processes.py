@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from spotlight.actors.protocol.handed_keys import WorkerKeys
 from spotlight.actors.runtime import ActorSystem
-from spotlight.actors.runtime.launcher import WORKER_KEY
 from spotlight.actors.worker.worker_state import WorkerContext
 
 
@@ -62,16 +62,21 @@ class Launcher:
 
     Args:
         node: the process of the node.
-        begin: starts one, with its name and key.
+        begin: starts one, with its name and keys.
     """
 
     node: Process
-    begin: Callable[[str, str], Process]
+    begin: Callable[[str, WorkerKeys], Process]
 
     async def start(
-        self, argv: Sequence[str], env: Mapping[str, str], name: str, log_path: Path
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        name: str,
+        log_path: Path,
+        secret: bytes = b"",
     ) -> Process:
         """See `ProcessLauncher.start`."""
         if self.node.ended.done():  # what is left of a killed process starts nothing
             await asyncio.Future()
-        return self.begin(name, env[WORKER_KEY])
+        return self.begin(name, WorkerKeys.decode(secret))

@@ -6,10 +6,11 @@ Messages out: NodePlan, NodeRefused (nodes), JobAccepted, JobRefused, SessionBeg
 JobStatus (users). NodeReport and CancelJob are passed on to the runner of the job or session, which
 is told by a call that a node is lost, and calls back with its status, and when it has ended.
 
-A node's name is its own for as long as its process is in reach. When the job runner crashes the job
-has failed, its run folder stays resumable and the coordinator goes on. When trainers are lost
-another runner goes on with the job. When the coordinator itself is killed, the next one on the same
-runs folder does, with the nodes that are still there.
+A node is the one that its key is known as (`KeyRing`), and its name is its own for as long as its
+process is in reach. A job or a session is that submitter's whose key it came by. When the job
+runner crashes the job has failed, its run folder stays resumable and the coordinator goes on. When
+trainers are lost another runner goes on with the job. When the coordinator itself is killed, the
+next one on the same runs folder does, with the nodes that are still there.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import structlog
 
 from spotlight.actors.coordinator.job_journal import identify, require_same_prompts
 from spotlight.actors.coordinator.job_runner import JobRunner
+from spotlight.actors.coordinator.key_ring import OPERATOR, KeyRing
 from spotlight.actors.coordinator.mirroring import MirrorPlace
 from spotlight.actors.coordinator.node_plans import NodePlans
 from spotlight.actors.coordinator.runner_starts import (
@@ -48,6 +50,7 @@ from spotlight.actors.protocol import (
     Acknowledged,
     BeginSession,
     CancelJob,
+    CancelRefused,
     GetStatus,
     JobAccepted,
     JobRefused,
@@ -60,9 +63,10 @@ from spotlight.actors.protocol import (
     SessionBegan,
     SessionRefused,
     SubmitJob,
+    WorkerRefs,
     WorkerStatus,
 )
-from spotlight.actors.runtime import Actor, Down, handles
+from spotlight.actors.runtime import Actor, ActorRef, Down, handles
 from spotlight.actors.runtime.abandonable_thread import run_in_abandonable_thread
 from spotlight.errors import RequestRefused, UserError
 from spotlight.permissions import Permissions
@@ -90,6 +94,7 @@ class Coordinator(Actor):
         runs: where run folders lie.
         rng: source of job ids and tokens.
         open_store: makes the artifact store of a run from its folder and token.
+        keys: whom it knows, and as what.
         timings: how long it and its actors wait.
         mirror: where it copies runs to, if anywhere.
         permissions: what its operator lets jobs do.
@@ -100,6 +105,7 @@ class Coordinator(Actor):
         runs: RunsFolder,
         rng: random.Random,
         open_store: Callable[[Path, str], ArtifactStore],
+        keys: KeyRing,
         timings: Timings = Timings(),
         mirror: MirrorPlace | None = None,
         permissions: Permissions = Permissions(),
@@ -110,11 +116,16 @@ class Coordinator(Actor):
         self._rng = rng
         self._timings = timings
         self._open_store = open_store
+        self._keys = keys
         self._nodes: dict[str, NodeReport] = {}
         """By name: the latest report of each; those that left after a notice, too, for it may yet
         be withdrawn."""
         self._plans = NodePlans(self)
         self._runner: _Runner | None = None
+        self._store: ArtifactStore | None = None
+        """Of the latest runner."""
+        self._owner = OPERATOR
+        """Of the latest job or session."""
         self._status = JobStatus()
         self._starting = False
         """A submission is being read."""
@@ -135,7 +146,7 @@ class Coordinator(Actor):
             permissions = self._permissions
             submission = await self._in_thread(lambda: read_interrupted(path, permissions))
             folder, _ = RunFolder.reopen(path, submission.job)
-            await self._begin(folder, submission, came_back=True)
+            await self._begin(folder, submission, user=OPERATOR, came_back=True)
         except UserError as error:
             log.error("cannot_go_on", run_folder=str(path), reason=str(error))
             self._status = JobStatus(outcome="failed", reason=str(error), run_folder=str(path))
@@ -155,6 +166,10 @@ class Coordinator(Actor):
     @handles(NodeReport, only=_from_itself)
     async def on_node_report(self, message: NodeReport) -> NodePlan | NodeRefused | Acknowledged:
         """A node is there, and says what it has; or it has left after a notice."""
+        actors = (ref.address for worker in message.workers for ref in _actors_of(worker))
+        problem = self._keys.report(message.node, message.pool, self.sender_address, actors)
+        if problem:
+            return NodeRefused(problem)
         known = self._nodes.get(message.node)
         if known is not None and known.scheduler != message.scheduler:
             return NodeRefused(
@@ -201,14 +216,22 @@ class Coordinator(Actor):
         self._plans.forget(message.ref)
         for name in [n for n, node in self._nodes.items() if node.scheduler == message.ref]:
             node = self._nodes.pop(name)
+            self._keys.gone(node.scheduler.address)
             (log.info if node.left else log.warning)("node_lost", node=name, reason=message.reason)
             if not node.left:
                 announced = node.notice is not None
                 self._lose_node(name, message.reason, announced=announced)
 
+    def take_back_rights(self, name: str) -> None:
+        """A node was shown out: it leaves nothing more in the store, and fetches nothing."""
+        if self._runner is not None and self._store is not None:
+            self._store.revoke(name)
+
     @handles(SubmitJob)
     async def on_submit(self, message: SubmitJob) -> JobRefused | asyncio.Task[Any]:
         """Start the job, or say why not. Others are served while its files are read."""
+        if not (user := self._keys.user(self.sender_address)):
+            return JobRefused("whoever has this key submits no jobs, or was shown out")
         if self._runner is not None:
             return JobRefused(
                 f"job `{self._status.job}` is running; wait for it, or `spotlight cancel` it first"
@@ -216,9 +239,9 @@ class Coordinator(Actor):
         if self._starting:
             return JobRefused("another job is about to start; try again in a moment")
         self._starting = True
-        return self.run_task(self._start(message))
+        return self.run_task(self._start(message, user))
 
-    async def _start(self, message: SubmitJob) -> JobAccepted | JobRefused:
+    async def _start(self, message: SubmitJob, user: str) -> JobAccepted | JobRefused:
         try:
             submission = await self._in_thread(
                 lambda: read_submission(message, self._runs, self._permissions)
@@ -227,7 +250,7 @@ class Coordinator(Actor):
                 folder, _ = RunFolder.reopen(submission.run_folder, message.job)
             else:
                 folder = RunFolder.create(submission.run_folder, submission.job)
-            return await self._begin(folder, submission, came_back=False)
+            return await self._begin(folder, submission, user=user, came_back=False)
         except UserError as error:
             log.info("job_refused", job=message.job.name, reason=str(error))
             return JobRefused(str(error))
@@ -242,8 +265,12 @@ class Coordinator(Actor):
         self, message: BeginSession
     ) -> SessionBegan | SessionRefused | asyncio.Task[Any]:
         """Serve another program's loop, or go on to serve it, or say why not."""
-        runner = self._runner
+        runner, user = self._runner, self._keys.user(self.sender_address)
+        if not user:
+            return SessionRefused("whoever has this key begins no sessions, or was shown out")
         if isinstance(runner, SessionRunner) and runner.session == message.session:
+            if user not in (OPERATOR, self._owner):
+                return SessionRefused("the session is somebody else's")
             return runner.began
         if runner is not None or self._starting:
             busy = self._status.job or "a job"
@@ -251,14 +278,16 @@ class Coordinator(Actor):
         if message.goes_on:
             return SessionRefused(f"the session has ended: {self._status.reason or 'it is over'}")
         self._starting = True
-        return self.run_task(self._start_session(message))
+        return self.run_task(self._start_session(message, user))
 
-    async def _start_session(self, message: BeginSession) -> SessionBegan | SessionRefused:
+    async def _start_session(
+        self, message: BeginSession, user: str
+    ) -> SessionBegan | SessionRefused:
         try:
             work, permissions = message.work, self._permissions
             files = await self._in_thread(lambda: read_session_files(work, permissions))
             token = f"{self._rng.getrandbits(128):032x}"
-            saved = SavedSession(message.session, message.user, message.work, token)
+            saved = SavedSession(message.session, message.user, message.work, token, user)
             folder = SessionFolder.create(self._runs.path, saved)
             return (await self._begin_session(folder, files, came_back=False)).began
         except UserError as error:
@@ -271,9 +300,14 @@ class Coordinator(Actor):
             self._starting = False
 
     @handles(CancelJob)
-    async def on_cancel(self, message: CancelJob) -> JobStatus:
+    async def on_cancel(self, message: CancelJob) -> JobStatus | CancelRefused:
         """Pass it on; the answer is the status before."""
         if self._runner is not None:
+            if self._keys.user(self.sender_address) not in (OPERATOR, self._owner):
+                return CancelRefused(
+                    f"`{self._status.job}` is somebody else's; whoever submitted it, or an"
+                    " operator, can cancel it"
+                )
             self.tell(self._runner.ref, message)
         return self._status
 
@@ -315,15 +349,22 @@ class Coordinator(Actor):
         await self.system.wait_stopped(runner.ref)
 
     async def _begin(
-        self, folder: RunFolder, submission: Submission, *, came_back: bool
+        self, folder: RunFolder, submission: Submission, *, user: str, came_back: bool
     ) -> JobAccepted:
         name = submission.job.name
         with ExitStack() as undo:
             undo.callback(folder.close)
-            identity = identify(folder.journal, name, self._rng)
+            identity = identify(folder.journal, name, self._rng, user)
+            if user not in (OPERATOR, identity.owner):
+                raise RequestRefused(
+                    f"{folder.path} is somebody else's run; whoever submitted it, or an operator,"
+                    " can go on with it"
+                )
             require_same_prompts(folder.journal, submission.files.prompt_digests)
             undo.pop_all()  # `_install` closes it
-        start = RunnerStart(name, f"job-{identity.job_id}", folder.path, identity.token)
+        start = RunnerStart(
+            name, f"job-{identity.job_id}", folder.path, identity.token, identity.owner
+        )
         log.info(
             "job_goes_on" if came_back else "job_accepted", job=name, run_folder=str(folder.path)
         )
@@ -335,7 +376,7 @@ class Coordinator(Actor):
         self, folder: SessionFolder, files: SessionFiles, *, came_back: bool
     ) -> SessionRunner:
         name = f"session-{folder.saved.session}"
-        start = RunnerStart(name, name, folder.path, folder.saved.token)
+        start = RunnerStart(name, name, folder.path, folder.saved.token, folder.saved.owner)
         log.info(
             "session_goes_on" if came_back else "session_began",
             job=name,
@@ -375,7 +416,7 @@ class Coordinator(Actor):
             runner = make(around)
             await self.spawn(lambda: runner, start.actor, mailbox=MAILBOX)
             undo.pop_all()  # it is the runner's to close now
-        self._runner = runner
+        self._runner, self._store, self._owner = runner, store, start.owner
         self._status = JobStatus(job=start.title, phase="preparing")
         self.watch(runner.ref)
         if runner.ended is not None:  # as it started, when `_end_job` did not know it
@@ -417,3 +458,7 @@ class Coordinator(Actor):
             for node in self._present()
             for worker in node.workers
         )
+
+
+def _actors_of(worker: WorkerRefs) -> Iterable[ActorRef]:
+    return worker.leader, worker.member, worker.trainer_rank

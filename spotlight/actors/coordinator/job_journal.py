@@ -18,6 +18,7 @@ import msgspec
 import structlog
 
 from spotlight.actors.coordinator.exploration import Explored
+from spotlight.actors.coordinator.key_ring import OPERATOR
 from spotlight.actors.coordinator.roster import Rank
 from spotlight.actors.protocol import StateParts, WeightsOffer
 from spotlight.errors import JournalError, RunFolderError
@@ -107,6 +108,8 @@ class Identity(msgspec.Struct, frozen=True):
     sorts_prompts: bool = True
     """Every pass over the training prompts is sorted, however many they are: an earlier version
     began the run, and it goes on in that order."""
+    owner: str = OPERATOR
+    """Whose the run is: the id of a submitter's join token, or the operators'."""
 
 
 class JobJournal:
@@ -337,13 +340,14 @@ class JobJournal:
         ]
 
 
-def identify(journal: Journal, name: str, rng: random.Random) -> Identity:
-    """A run keeps its name and token for as long as its folder lives."""
+def identify(journal: Journal, name: str, rng: random.Random, owner: str) -> Identity:
+    """A run keeps its name, token and owner for as long as its folder lives; `owner` is that of a
+    new one."""
     found = journal.items("identity")
     if found:
         return _decode("identity", found[0][1], Identity)
     job_id, token = f"{name}-{rng.getrandbits(48):012x}", f"{rng.getrandbits(128):032x}"
-    identity = Identity(job_id, token, sorts_prompts=False)
+    identity = Identity(job_id, token, sorts_prompts=False, owner=owner)
     journal.write({"identity": _encode(identity)})
     return identity
 

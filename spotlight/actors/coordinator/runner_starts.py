@@ -32,6 +32,8 @@ class RunnerStart:
     folder: Path
     token: str
     """Of the store in the folder."""
+    owner: str
+    """The id of a submitter's join token, or the operators'."""
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,8 @@ class SavedSession(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     work: WorkSpec
     token: str
     """Of the session's store."""
+    owner: str
+    """Whose it is: the id of a submitter's join token, or the operators'."""
 
 
 class SessionFolder:

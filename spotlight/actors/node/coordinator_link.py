@@ -1,7 +1,8 @@
 """A node's side of its membership: it reports to the coordinator, and follows its plan.
 
 A report is sent at once when it changes, and every few seconds; whatever is lost of reports and
-plans comes again with the next one. A coordinator that does not answer is asked until it is back.
+plans comes again with the next one. A coordinator that does not answer is asked until it is back;
+to one that does not know this node's key any more the node introduces itself anew (`Enrolment`).
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from typing import Literal
 
 import structlog
 
+from spotlight.actors.node.enrolment import Enrolment
 from spotlight.actors.protocol import NodePlan, NodeRefused, NodeReport
 from spotlight.actors.protocol.delivery import try_tell
 from spotlight.actors.runtime import Actor, ActorRef
 from spotlight.actors.runtime.log_limiter import LogLimiter
-from spotlight.errors import ActorError
+from spotlight.errors import AccessLost, AccessRefused, ActorError, NotAdmitted, UserError
 from spotlight.timings import NodeTimings
 
 log = structlog.get_logger(__name__)
@@ -36,6 +38,7 @@ class CoordinatorLink:
         follow: called with every plan but old ones; with the same one again, if it is repeated.
         alone: called when the coordinator has been away for long.
         refused: called with the reason when the coordinator has refused the node for long.
+        enrolment: that of a node which joined by a token.
     """
 
     def __init__(
@@ -46,7 +49,8 @@ class CoordinatorLink:
         report: Callable[[int, ActorRef | None, int], NodeReport],
         follow: Callable[[NodePlan], None],
         alone: Callable[[], None],
-        refused: Callable[[str], None],
+        refused: Callable[[UserError], None],
+        enrolment: Enrolment | None,
         timings: NodeTimings,
     ) -> None:
         self._actor = actor
@@ -55,6 +59,7 @@ class CoordinatorLink:
         self._follow = follow
         self._alone = alone
         self._refused = refused
+        self._enrolment = enrolment
         self._timings = timings
         self._number = 0
         """Of the latest report."""
@@ -126,6 +131,8 @@ class CoordinatorLink:
             )
         except ActorError as error:
             self._log("info", "waiting_for_coordinator", address=self._address, reason=str(error))
+            if isinstance(error, NotAdmitted):
+                await self._enroll_again()
             if (
                 self._lost_at is not None
                 and self._now() - self._lost_at > self._timings.away_limit_s
@@ -133,19 +140,32 @@ class CoordinatorLink:
                 self._alone()
             return False
         if isinstance(answer, NodeRefused):
-            self._note_refusal(answer.reason)
+            self._note_refusal(UserError(answer.reason))
             return False
         self._lost_at = self._refused_at = None
         if isinstance(answer, NodePlan):
             self.accept(answer)
         return True
 
-    def _note_refusal(self, reason: str) -> None:
-        self._log("error", "join_refused", reason=reason)
+    async def _enroll_again(self) -> None:
+        if self._enrolment is None:
+            return
+        try:
+            await self._enrolment.once()
+        except AccessRefused as error:
+            if error.soon:
+                self._note_refusal(error)
+            else:
+                self._refused(AccessLost(str(error)))
+        except ActorError as error:
+            self._log("info", "waiting_for_coordinator", address=self._address, reason=str(error))
+
+    def _note_refusal(self, error: UserError) -> None:
+        self._log("error", "join_refused", reason=str(error))
         if self._refused_at is None:
             self._refused_at = self._now()
         if self._now() - self._refused_at >= self._timings.refused_limit_s:
-            self._refused(reason)
+            self._refused(error)
 
     def _log(self, level: Literal["info", "error"], event: str, **fields: str) -> None:
         """What is tried twice a second is not told as often."""

@@ -31,6 +31,7 @@ import structlog
 from spotlight.actors.node.accelerators import environment_of, problem_of
 from spotlight.actors.node.checkpoint_files import CheckpointFiles
 from spotlight.actors.node.coordinator_link import CoordinatorLink
+from spotlight.actors.node.enrolment import Enrolment
 from spotlight.actors.node.leaving import Leaving
 from spotlight.actors.node.liveness import until_silent
 from spotlight.actors.node.regrouping import Grouping
@@ -45,11 +46,15 @@ from spotlight.actors.protocol import (
     WorkerReport,
     WorkerUp,
 )
+from spotlight.actors.protocol.door import Role
+from spotlight.actors.protocol.handed_keys import WorkerKeys
 from spotlight.actors.runtime import Actor, ActorRef, Down, Message, handles
-from spotlight.actors.runtime.launcher import PARENT, WORKER_KEY, ProcessHandle, ProcessLauncher
+from spotlight.actors.runtime.launcher import PARENT, ProcessHandle, ProcessLauncher
+from spotlight.errors import UserError
 from spotlight.permissions import Permissions
 from spotlight.policies.notices import Notice
 from spotlight.timings import Timings
+from spotlight.transport.control.keys import KeyPair, key_of
 from spotlight.transport.tensors import BundleStore
 
 log = structlog.get_logger(__name__)
@@ -65,7 +70,7 @@ class NodeSettings:
     host: str
     """Address that workers bind."""
     coordinator: str
-    """Control address of the coordinator."""
+    """Control address of the coordinator, with its key."""
     logs: Path
     pid: int
     advertise: str = ""
@@ -78,9 +83,11 @@ class NodeScheduler(Actor):
     """See the module's docstring.
 
     Args:
+        keys_for: makes the pair of keys of a worker of that name.
         notices: those of the machine's cloud.
+        enrolment: by which the coordinator knows this node, unless it knew it from the beginning.
         left: called when the process is to end: the node has left because it was told to, or cannot
-            join for the reason given.
+            join, for which there is an error.
         timings: how long it and its workers wait.
     """
 
@@ -89,8 +96,10 @@ class NodeScheduler(Actor):
         settings: NodeSettings,
         store: BundleStore,
         launcher: ProcessLauncher,
+        keys_for: Callable[[str], KeyPair],
         notices: AsyncIterator[Notice] | None = None,
-        left: Callable[[str], None] = lambda reason: None,
+        enrolment: Enrolment | None = None,
+        left: Callable[[UserError | None], None] = lambda error: None,
         timings: Timings = Timings(),
     ) -> None:
         self._times = timings.node
@@ -100,8 +109,10 @@ class NodeScheduler(Actor):
         self._notices = notices
         self._workers: dict[str, WorkerRefs] = {}
         self._processes: list[ProcessHandle] = []
-        self._keys: dict[str, str] = {}
-        """Of the processes that run, by worker."""
+        self._pairs = {name: keys_for(name) for name in self._names()}
+        """Keys of the workers. One that is started again has the same."""
+        self._starts: dict[str, str] = {}
+        """By which the processes that run are known, by worker."""
         self._accelerators: dict[str, dict[str, str]] = {}
         """What the environment says of them, by worker."""
         self._lives = WorkerLives(self._names(), timings.node)
@@ -121,6 +132,7 @@ class NodeScheduler(Actor):
             follow=self._follow,
             alone=self._end_job,
             refused=left,
+            enrolment=enrolment,
             timings=timings.node,
         )
         self._leaving = Leaving(
@@ -128,12 +140,16 @@ class NodeScheduler(Actor):
             self._plans,
             self._link,
             workers=lambda: self._workers,
-            end=lambda: left(""),
+            end=lambda: left(None),
             timings=timings.departure,
         )
 
     async def started(self) -> None:
         """Start the workers; each says when it is up."""
+        guests = self.system.guests
+        guests.admit(key_of(self._settings.coordinator), "coordinator")
+        for key, role in self._worker_roles().items():
+            guests.admit(key, role)
         for index, name in enumerate(self._names()):
             self.run_task(self._keep_running(index, name))
         if self._notices is not None:
@@ -152,7 +168,7 @@ class NodeScheduler(Actor):
         refs = message.refs
         own = (refs.leader, refs.member, refs.trainer_rank)
         is_own = all(ref.address == self.sender_address for ref in own)
-        return is_own and message.key == self._keys.get(refs.worker)
+        return is_own and message.start == self._starts.get(refs.worker)
 
     def _from_its_leader(self, message: WorkerReport) -> bool:
         refs = self._workers.get(message.worker)
@@ -290,6 +306,11 @@ class NodeScheduler(Actor):
         """Of the workers."""
         return [f"{self._settings.name}/{index}" for index in range(self._settings.workers)]
 
+    def _worker_roles(self) -> dict[str, Role]:
+        """Of all workers, by their public keys."""
+        role: Role = "trainer" if self._settings.pool == "reserved" else "worker"
+        return {pair.public: role for pair in self._pairs.values()}
+
     async def _keep_running(self, index: int, name: str) -> None:
         while True:
             log.info("worker_starting", worker=name)
@@ -298,7 +319,7 @@ class NodeScheduler(Actor):
             self._lives.begin(name, process)
             starting = self.run_task(self._end_if_not_up(name))
             code = await process.wait()
-            del self._keys[name]  # what the process said last may come only now
+            del self._starts[name]  # what the process said last may come only now
             self._processes.remove(process)
             self._grouping.remove(name)  # before all else: others wait for it
             starting.cancel()
@@ -346,9 +367,12 @@ class NodeScheduler(Actor):
 
     async def _start_worker(self, name: str, index: int) -> ProcessHandle:
         settings = self._settings
-        key = self._keys[name] = f"{self.system.rng.getrandbits(64):016x}"
+        start = self._starts[name] = f"{self.system.rng.getrandbits(64):016x}"
+        guests: dict[str, Role] = {key_of(settings.coordinator): "coordinator"}
+        guests |= self._worker_roles() | {key_of(self.ref.address): "node"}
+        keys = WorkerKeys(start, self._pairs[name], guests)
         own = {"OMP_NUM_THREADS": "1"}  # until a job says otherwise
-        own |= {WORKER_KEY: key, PARENT: str(settings.pid)}
+        own |= {PARENT: str(settings.pid)}
         own |= self._accelerators.setdefault(name, environment_of(index, os.environ))
         argv = [sys.executable, "-m", "spotlight.actors.worker.process"]
         argv += ["--name", name, "--node", self.ref.address, "--host", settings.host]
@@ -360,4 +384,5 @@ class NodeScheduler(Actor):
             env={**os.environ, **own},
             name=name,
             log_path=log_path,
+            secret=keys.encode(),
         )

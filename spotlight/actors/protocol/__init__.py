@@ -85,6 +85,7 @@ from spotlight.actors.protocol.up import (
 from spotlight.actors.protocol.users import (
     Acknowledged,
     CancelJob,
+    CancelRefused,
     GetStatus,
     JobAccepted,
     JobRefused,
@@ -101,6 +102,7 @@ __all__ = [
     "Acknowledged",
     "BeginSession",
     "CancelJob",
+    "CancelRefused",
     "CannotFollow",
     "CheckpointSource",
     "CommitSteps",

@@ -6,23 +6,34 @@ it is a `joiner`'s, or, if the token is a user's, that user's own.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 
 from spotlight.text import LONGEST_ERROR, clean_fields
 from spotlight.transport.control import Message
 from spotlight.transport.control.keys import KEY_PATTERN
-from spotlight.types import NodeName, Record
+from spotlight.types import NodeName, Pool, Record, Role, TokenRole
 
-Role = Literal[
-    "coordinator", "node", "worker", "trainer", "operator", "submitter", "observer", "joiner"
+__all__ = [
+    "AccessRevoked",
+    "Enroll",
+    "Enrolled",
+    "GetGuests",
+    "GuestList",
+    "Key",
+    "KnownNode",
+    "KnownToken",
+    "NameUnknown",
+    "NewToken",
+    "NotEnrolled",
+    "Pool",
+    "RevokeAccess",
+    "Role",
+    "TokenMade",
+    "TokenRole",
 ]
-"""What the holder of a key is. A `trainer` is a worker of a reserved node; a `joiner` has a token
-for nodes and is none yet."""
-TokenRole = Literal["node", "operator", "submitter", "observer"]
-"""For whom a token can be made."""
-Pool = Literal["reserved", "spot"]
+
 Key = Annotated[str, msgspec.Meta(pattern=rf"^{KEY_PATTERN}\Z")]
 
 
@@ -45,9 +56,11 @@ class Enrolled(Message, frozen=True):
 
 
 class NotEnrolled(Message, frozen=True):
-    """The key gets no role, and why."""
+    """Nothing was changed at the door, and why."""
 
     reason: str
+    soon: bool = False
+    """Whether the same may be granted in a minute, when whoever has the name now may be gone."""
 
     def __post_init__(self) -> None:
         clean_fields(self, "reason", most=LONGEST_ERROR)
@@ -73,7 +86,8 @@ class TokenMade(Message, frozen=True):
 
 class RevokeAccess(Message, frozen=True):
     """Operator to door: whoever has this name, of a node or of a token, is to be let in no more,
-    and its connections end now. Answered with `AccessRevoked` or `NameUnknown`."""
+    and its connections end now. Answered with `AccessRevoked`, `NameUnknown`, or `NotEnrolled` if
+    it holds now but could not be written down."""
 
     name: Annotated[str, msgspec.Meta(max_length=200)]
 
@@ -82,7 +96,10 @@ class AccessRevoked(Message, frozen=True):
     """Done."""
 
     tokens: tuple[str, ...]
-    """Ids of tokens by which the node could still join; empty if there is none."""
+    """Ids of tokens by which the node could come back under another name; of a token's end, none.
+    """
+    nodes: tuple[str, ...] = ()
+    """Names of nodes that came by the token and stay; of a node's end, none."""
 
 
 class NameUnknown(Message, frozen=True):
@@ -103,8 +120,8 @@ class KnownToken(Record, frozen=True):
     role: TokenRole
     pool: Pool | None
     uses_left: int
-    expires_in_s: float
-    """Negative if it has expired."""
+    expires_in_s: float | None
+    """Negative if it has expired; None if it never does."""
     revoked: bool = False
 
 

@@ -35,8 +35,9 @@ class WorkerUp(Message, frozen=True):
     answered."""
 
     refs: WorkerRefs
-    key: str
-    """That the node gave the process as it started it, so that nobody else comes in its place."""
+    start: str
+    """What the node handed the process as it started it (`WorkerKeys`), so that no other process
+    comes in its place."""
     device: str
     """What it computes on: `cuda`, `cpu`, or `simulated`."""
 

@@ -38,9 +38,19 @@ class JobRefused(Message, frozen=True):
 
 
 class CancelJob(Message, frozen=True):
-    """End the job now; it can be resumed from its run folder."""
+    """End the job now; it can be resumed from its run folder. Answered with the `JobStatus` before,
+    or with `CancelRefused`."""
 
     reason: str = "cancelled by the user"
+
+    def __post_init__(self) -> None:
+        clean_fields(self, "reason")
+
+
+class CancelRefused(Message, frozen=True):
+    """The job goes on, and why."""
+
+    reason: str
 
     def __post_init__(self) -> None:
         clean_fields(self, "reason")

@@ -33,7 +33,7 @@ from spotlight.actors.runtime.fork_template import (
     Ready,
     Report,
 )
-from spotlight.actors.runtime.launcher import LocalLauncher, ProcessHandle
+from spotlight.actors.runtime.launcher import LocalLauncher, ProcessHandle, handed_over
 from spotlight.timings import RuntimeTimings
 
 log = structlog.get_logger(__name__)
@@ -138,9 +138,11 @@ class _Connection:
             self._lose()
             raise
 
-    async def fork(self, request: ForkRequest, name: str) -> ForkedProcess:
-        """A process that runs what is asked for."""
-        self._socket.send(msgspec.msgpack.encode(request))  # one at a time: there is room
+    async def fork(self, request: ForkRequest, name: str, stdin: int | None) -> ForkedProcess:
+        """A process that runs what is asked for, with this descriptor as its standard input."""
+        descriptors = [] if stdin is None else [stdin]
+        # One at a time: there is room.
+        socket.send_fds(self._socket, [msgspec.msgpack.encode(request)], descriptors)
         answer: asyncio.Future[ForkedProcess] = self._loop.create_future()
         self._requests.append((name, answer))
         try:
@@ -230,7 +232,12 @@ class ForkLauncher:
         """Why there cannot be a template; empty while there may be one."""
 
     async def start(
-        self, argv: Sequence[str], env: Mapping[str, str], name: str, log_path: Path
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        name: str,
+        log_path: Path,
+        secret: bytes = b"",
     ) -> ProcessHandle:
         """See `ProcessLauncher.start`. `argv` is `sys.executable -m MODULE` and arguments."""
         _, _, module, *arguments = argv
@@ -239,11 +246,12 @@ class ForkLauncher:
             log_path.parent.mkdir(parents=True, exist_ok=True)
             async with self._forking:
                 template = await self._ready_template()
-                return await template.fork(request, name)
+                with handed_over(secret) as stdin:
+                    return await template.fork(request, name, stdin)
         except (_TemplateFailed, OSError) as error:  # a time limit is an OSError, too
             reason = str(error) or "it took too long"
         log.error("process_not_forked", name=name, reason=reason)
-        return await LocalLauncher().start(argv, env, name, log_path)
+        return await LocalLauncher().start(argv, env, name, log_path, secret)
 
     async def aclose(self) -> None:
         """End all that was forked."""

@@ -40,7 +40,8 @@ _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class ForkRequest(msgspec.Struct, frozen=True):
-    """Asks for a process that runs `python -m MODULE` with these arguments."""
+    """Asks for a process that runs `python -m MODULE` with these arguments. A descriptor that comes
+    along becomes its standard input: what it shall read there, the template never has."""
 
     module: str
     arguments: list[str]
@@ -99,13 +100,16 @@ class _Launcher:
             with contextlib.suppress(OSError):
                 self.connection.shutdown(socket.SHUT_RDWR)
 
-    def receive(self) -> ForkRequest | None:
-        """The next request; None if it is gone."""
+    def receive(self) -> tuple[ForkRequest, int | None] | None:
+        """The next request and its descriptor; None if it is gone."""
         try:
-            packet = self.connection.recv(PACKET_LIMIT)
+            packet, descriptors, _, _ = socket.recv_fds(self.connection, PACKET_LIMIT, 1)
         except ConnectionError:
             return None
-        return msgspec.msgpack.decode(packet, type=ForkRequest) if packet else None
+        if not packet:
+            return None
+        request = msgspec.msgpack.decode(packet, type=ForkRequest)
+        return request, descriptors[0] if descriptors else None
 
 
 class _Template:
@@ -131,11 +135,15 @@ class _Template:
                     self._reap(descriptor)
                 else:
                     launcher = self._launchers[descriptor]
-                    request = launcher.receive()
-                    if request is None:
+                    asked = launcher.receive()
+                    if asked is None:
                         self._drop(launcher)
-                    elif self._fork(request, launcher):
+                        continue
+                    request, stdin = asked
+                    if self._fork(request, stdin, launcher):
                         return request
+                    if stdin is not None:
+                        os.close(stdin)
 
     def _accept(self) -> None:
         connection, _ = self._listener.accept()
@@ -159,7 +167,7 @@ class _Template:
         del self._launchers[launcher.connection.fileno()]
         launcher.connection.close()
 
-    def _fork(self, request: ForkRequest, launcher: _Launcher) -> bool:
+    def _fork(self, request: ForkRequest, stdin: int | None, launcher: _Launcher) -> bool:
         """True in the new process."""
         threads = len(os.listdir("/proc/self/task"))
         if threads != 1:
@@ -177,7 +185,7 @@ class _Template:
             launcher.send(NotForked(f"cannot fork: {error.strerror}"))
             return False
         if pid == 0:
-            self._become(request, output)
+            self._become(request, stdin, output)
             return True
         os.close(output)
         pidfd = os.pidfd_open(pid)
@@ -187,7 +195,7 @@ class _Template:
         launcher.send(Forked(pid), pidfd)
         return False
 
-    def _become(self, request: ForkRequest, output: int) -> None:
+    def _become(self, request: ForkRequest, stdin: int | None, output: int) -> None:
         """In the new process: be as one that was started by itself."""
         die_with_parent(self._pid)
         os.setsid()
@@ -196,6 +204,9 @@ class _Template:
             launcher.connection.close()
         for pidfd in self._children:
             os.close(pidfd)
+        if stdin is not None:
+            os.dup2(stdin, 0)
+            os.close(stdin)
         for number in (1, 2):
             os.dup2(output, number)
         os.close(output)

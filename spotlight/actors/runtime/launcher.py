@@ -14,16 +14,18 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
 from spotlight.errors import UserError
 
-WORKER_KEY = "SPOTLIGHT_WORKER_KEY"
-"""Environment variable by which a node knows its own worker processes."""
 PARENT = "SPOTLIGHT_PARENT"
 """Environment variable with the process id of whoever started this process."""
+
+LONGEST_SECRET = 1 << 16
+"""Bytes: what a pipe holds before anybody reads from it."""
 
 _PR_SET_PDEATHSIG = 1
 _POLL_S = 1.0
@@ -59,11 +61,19 @@ class ProcessLauncher(Protocol):
     """Starts processes."""
 
     async def start(
-        self, argv: Sequence[str], env: Mapping[str, str], name: str, log_path: Path
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        name: str,
+        log_path: Path,
+        secret: bytes = b"",
     ) -> ProcessHandle:
         """Start `argv` with exactly the environment `env`; its output is appended to `log_path`.
+        What it reads from its standard input is `secret` and nothing after it (`read_secret`): it
+        stands in no argument, no environment and no file, where others of this machine look.
 
-        Raises `UserError` naming the command when it cannot be started.
+        Raises `UserError` naming the command when it cannot be started, and `ValueError` for a
+        secret of more than `LONGEST_SECRET` bytes.
         """
         ...
 
@@ -107,19 +117,25 @@ class LocalLauncher:
     manager sends to all of a group is for their parent to handle."""
 
     def __init__(self, stdin: int = asyncio.subprocess.DEVNULL) -> None:
-        """`stdin` is the descriptor that becomes the standard input of what is started."""
+        """`stdin` is the descriptor that becomes the standard input of what is started without a
+        secret."""
         self._stdin = stdin
 
     async def start(
-        self, argv: Sequence[str], env: Mapping[str, str], name: str, log_path: Path
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        name: str,
+        log_path: Path,
+        secret: bytes = b"",
     ) -> LocalProcess:
         """See `ProcessLauncher.start`."""
         try:
             log_path.parent.mkdir(parents=True, exist_ok=True)
-            with log_path.open("ab") as output:
+            with log_path.open("ab") as output, handed_over(secret) as stdin:
                 process = await asyncio.create_subprocess_exec(
                     *argv,
-                    stdin=self._stdin,
+                    stdin=self._stdin if stdin is None else stdin,
                     stdout=output,
                     stderr=asyncio.subprocess.STDOUT,
                     env=dict(env),
@@ -128,6 +144,31 @@ class LocalLauncher:
         except OSError as error:
             raise UserError(f"cannot start {name} ({argv[0]}): {error}") from error
         return LocalProcess(name, process)
+
+
+@contextmanager
+def handed_over(secret: bytes) -> Iterator[int | None]:
+    """A descriptor from which another process reads `secret`, once, to its end; None for an empty
+    one. Raises `ValueError` for one that is too long, and `OSError` if there can be no pipe."""
+    if not secret:
+        yield None
+        return
+    if len(secret) > LONGEST_SECRET:
+        raise ValueError(f"a secret of {len(secret)} bytes; at most {LONGEST_SECRET} fit a pipe")
+    reading, writing = os.pipe()
+    try:
+        with os.fdopen(writing, "wb", buffering=0) as pipe:
+            pipe.write(secret)
+        yield reading
+    finally:
+        os.close(reading)
+
+
+def read_secret() -> bytes:
+    """What whoever started this process handed it over its standard input, which is empty from then
+    on. A process that may have been handed something calls this first of all."""
+    with open(0, "rb", buffering=0, closefd=False) as stream:
+        return stream.read()
 
 
 def die_with_parent(expected_parent_pid: int) -> None:

@@ -75,6 +75,24 @@ def ending_signals() -> Sequence[signal.Signals]:
     return [each for each in signals if signal.getsignal(each) is not signal.SIG_IGN]
 
 
+async def unless_told(work: Coroutine[Any, Any, Result]) -> Result | None:
+    """What `work` comes to; None if a signal tells the process to end first, which cancels it."""
+    loop, told = asyncio.get_running_loop(), asyncio.Event()
+    numbers = ending_signals()
+    for number in numbers:
+        loop.add_signal_handler(number, told.set)
+    working, waiting = asyncio.ensure_future(work), asyncio.ensure_future(told.wait())
+    try:
+        await asyncio.wait((working, waiting), return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+        for task in (working, waiting):
+            task.cancel()
+        await asyncio.wait((working, waiting))
+
+
 async def until_told(system: ActorSystem, stop: asyncio.Event | None = None) -> None:
     """Return when `stop` is set, or on a signal that tells the process to end; with `stop`, of
     these only on Ctrl-C.

@@ -1,6 +1,7 @@
 """A worker process: one accelerator, and the actors that use it. Started by a node, ends with it.
 
-Run as `python -m spotlight.actors.worker.process`; the node passes the arguments.
+Run as `python -m spotlight.actors.worker.process`; the node passes the arguments, and the keys over
+standard input.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import sys
 import msgspec
 import structlog
 
-from spotlight.actors.runtime.launcher import PARENT, WORKER_KEY, die_with_parent
+from spotlight.actors.protocol.handed_keys import WorkerKeys
+from spotlight.actors.runtime.launcher import PARENT, die_with_parent, read_secret
 from spotlight.actors.runtime.logs import log_as_json_lines
 from spotlight.actors.runtime.loop import open_first_stream, run, until_told
 from spotlight.process_start import outlive_notices
@@ -28,16 +30,17 @@ def main() -> None:
     """Entry point of the process."""
     arguments = _parse()
     die_with_parent(int(os.environ[PARENT]))
+    keys = WorkerKeys.decode(read_secret())
     log_as_json_lines()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         # What a service manager sends to all processes is the node's to handle: it has its workers
         # give back what they hold, and ends them.
         signal.signal(number, signal.SIG_IGN)
     outlive_notices()
-    run(_serve(arguments))
+    run(_serve(arguments, keys))
 
 
-async def _serve(arguments: argparse.Namespace) -> None:
+async def _serve(arguments: argparse.Namespace, keys: WorkerKeys) -> None:
     from spotlight.actors.protocol.roles import MAY_SAY
     from spotlight.actors.runtime import ActorSystem
     from spotlight.actors.worker.threads import SystemThreads
@@ -47,7 +50,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
     from spotlight.files import cache_folder
     from spotlight.permissions import Permissions
     from spotlight.timings import Timings
-    from spotlight.transport.control import ZeroMQSettings, ZeroMQTransport
+    from spotlight.transport.control import Guests, ZeroMQSettings, ZeroMQTransport
     from spotlight.transport.listening import listening
 
     rng, timings = random.Random(secrets.randbits(64)), Timings()
@@ -74,11 +77,17 @@ async def _serve(arguments: argparse.Namespace) -> None:
     )
     # Nobody watches a worker: its node asks it whether it is there, and its leases end.
     settings = ZeroMQSettings(timings.connections, heartbeats=False)
-    transport = ZeroMQTransport(place.bind, advertise=place.advertise, settings=settings)
+    transport = ZeroMQTransport(
+        place.bind,
+        keys=keys.pair,
+        guests=Guests(keys.guests),
+        advertise=place.advertise,
+        settings=settings,
+    )
     system = ActorSystem(transport, rng=rng, rights=MAY_SAY, timings=timings.runtime)
     await system.start()
     try:
-        await start_actors(system, context, engine, os.environ.get(WORKER_KEY, ""))
+        await start_actors(system, context, engine, keys.start)
         await until_told(system, context.ends)
         # It has a moment to say why. Then it ends at once: what a lost accelerator still has to do
         # may never be done.

@@ -16,9 +16,9 @@ from spotlight.actors.worker.worker_state import WorkerContext
 
 
 async def start_actors(
-    system: ActorSystem, context: WorkerContext, engine: Engine, key: str
+    system: ActorSystem, context: WorkerContext, engine: Engine, start: str
 ) -> None:
-    """Start them; the crash of one ends the process. `key`: see `WorkerUp`."""
+    """Start them; the crash of one ends the process. `start`: see `WorkerUp`."""
 
     async def spawn(factory: Callable[[], Actor], name: str) -> ActorRef:
         return await system.spawn(factory, name, linked=True)
@@ -28,7 +28,7 @@ async def start_actors(
     trainer = await spawn(lambda: TrainerRank(context, engine, shared), "trainer-rank")
     leader = await spawn(lambda: GroupLeader(context, member, trainer), "leader")
     refs = WorkerRefs(context.name, context.epoch, leader, member, trainer)
-    await spawn(lambda: Introduction(context, WorkerUp(refs, key, engine.device)), "introduction")
+    await spawn(lambda: Introduction(context, WorkerUp(refs, start, engine.device)), "introduction")
 
 
 class Introduction(Actor):

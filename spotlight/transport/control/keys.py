@@ -41,8 +41,13 @@ class KeyPair:
     def derived(cls, secret: bytes) -> KeyPair:
         """The pair that everybody who knows `secret` derives (BLAKE2b, RFC 7693, of 32 bytes)."""
         own = hashlib.blake2b(secret, digest_size=32, person=b"spotlight-join").digest()
-        public = zmq.curve_public(_to_z85(own))
-        return cls(key_text(_from_z85(public)), key_text(own))
+        return cls.of(key_text(own))
+
+    @classmethod
+    def of(cls, secret: str) -> KeyPair:
+        """The pair of this secret key. Raises `ValueError` for what is none."""
+        public = zmq.curve_public(_to_z85(key_bytes(secret)))
+        return cls(key_text(_from_z85(public)), secret)
 
     def __repr__(self) -> str:
         return f"KeyPair(public={self.public!r})"

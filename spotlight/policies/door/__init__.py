@@ -1,0 +1,1 @@
+"""Who may come in at the coordinator's door."""
