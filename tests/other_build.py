@@ -17,7 +17,7 @@ Change = tuple[str, str, str]
 
 
 def make_build(folder: Path, *changes: Change) -> dict[str, str]:
-    """Make a build in a folder that has none; returns the environment in which Python imports it."""
+    """Make a build in a folder without one; returns the environment in which Python imports it."""
     package = folder / PACKAGE.name
     _copy(PACKAGE, package)
     for file, old, new in changes:
