@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from spotlight.actors.coordinator.key_ring import KeyRing, door_file
+from spotlight.actors.coordinator.key_ring import OPERATOR, KeyRing, door_file
 from spotlight.errors import RunFolderError, UserError
 from spotlight.join_token import JoinToken
 from spotlight.running.handed_keys import CoordinatorKeys
@@ -35,7 +35,7 @@ class CoordinatorIdentity:
         if self.handed is None:
             return KeyRing(transport, door_file(self.runs), timings=timings)
         keys = KeyRing(transport, timings=timings)
-        keys.admit_operator(self.handed.operator)
+        keys.admit_user(OPERATOR, self.handed.operator, "operator")
         for node in self.handed.nodes:
             keys.admit_node(node.name, node.key, node.pool)
         return keys
