@@ -194,7 +194,7 @@ async def _serve_coordinator(
     from spotlight.transport.tensors import BundleStore
 
     failpoints.from_environment()
-    rng, timings = random.Random(secrets.randbits(64)), Timings()
+    rng, timings = random.SystemRandom(), Timings()  # the tokens of stores come from it
     settings = ZeroMQSettings(timings.connections)
     transport = ZeroMQTransport(place.bind, advertise=place.advertise, settings=settings)
     system = ActorSystem(transport, rng=rng, timings=timings.runtime)
@@ -202,7 +202,10 @@ async def _serve_coordinator(
     await _bind(system, "--listen")
 
     def open_artifacts(folder: Path, token: str) -> BundleStore:
-        return BundleStore(folder, token=token, port=port, durable=True, timings=timings.transfers)
+        term = secrets.token_hex(16)
+        return BundleStore(
+            folder, token=token, term=term, port=port, durable=True, timings=timings.transfers
+        )
 
     try:
         await _start(port, data)

@@ -135,6 +135,19 @@ async def test_offers_outlive_the_process_that_made_them(tmp_path):
         await store.aclose()
 
 
+async def test_what_an_earlier_process_gave_to_leave_bundles_with_is_void(tmp_path):
+    sinks = []
+    for term in ("first", "second"):
+        store = BundleStore(tmp_path / "store", token=TOKEN, term=term)
+        await store.start()
+        sinks.append(remote(store.writable_by("w"), port=store.endpoint.port))
+        if term == "second":
+            with pytest.raises(TransferRefused, match="wrong token"):
+                await upload(remote(sinks[0], port=store.endpoint.port), "a", b"data")
+        await upload(sinks[-1], "a", b"data")
+        await store.aclose()
+
+
 async def test_all_tokens_of_one_are_revoked_at_once(store):
     sinks = [store.writable_by("n", "a"), store.writable_by("n", "b"), store.writable_by("o")]
     assert len({sink.token for sink in sinks}) == 3
