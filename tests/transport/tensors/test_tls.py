@@ -10,6 +10,7 @@ import ssl
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from http.client import HTTPConnection
 from pathlib import Path
 
 import msgspec
@@ -21,6 +22,7 @@ from spotlight.errors import TransferFailed, WrongCertificate
 from spotlight.timings import TransferTimings
 from spotlight.transport.tensors import BundleStore, DataPort, data_port, fetch, upload
 from spotlight.transport.tensors.certificates import Certificate, new_certificate
+from spotlight.transport.tensors.connections import exchange
 from spotlight.types import BundleOffer, StoreEndpoint
 
 LIMIT = 4
@@ -217,3 +219,16 @@ async def test_an_upload_with_tls_ends_when_its_token_is_revoked(
     with contextlib.suppress(OSError):
         await writer.wait_closed()
     await until(lambda: not files(Path(sink.root)) and not port.connections)
+
+
+async def test_a_request_does_not_wait_until_the_handshake_is_acknowledged(
+    store: BundleStore, timings: TransferTimings
+) -> None:
+    """Two small segments follow each other: without this, the second waits for the delayed
+    acknowledgement of the first."""
+
+    def is_sent_at_once(connection: HTTPConnection) -> int:
+        found: int = connection.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        return found
+
+    assert await exchange(store.endpoint, "get a", is_sent_at_once, timings, 10.0)
