@@ -144,9 +144,8 @@ import uvicorn
 from spotlight.rollouts.http_twin import rollout_app
 from spotlight import Rollouts
 sampler = {"height": 16, "width": 48, "kind": "ode", "steps": 2, "micro_batch": 4}
-app = rollout_app(
-    lambda: Rollouts.connect(f"@{sys.argv[1]}", model="builtin:ocr-tiny", sampler=sampler, tensors=False)
-)
+job = {"model": "builtin:ocr-tiny", "sampler": sampler, "tensors": False}
+app = rollout_app(lambda: Rollouts.connect(f"@{sys.argv[1]}", **job))
 uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[2]), log_level="error")
 """
 
