@@ -73,8 +73,6 @@ class Enrolment:
                 " revoked, or the coordinator keeps another --runs folder; ask its operator for a"
                 " new one (`spotlight token new`)"
             ) from error
-        except OtherVersion as error:
-            raise AccessRefused(str(error)) from error
         finally:
             await system.aclose()
         if isinstance(answer, NotEnrolled):
@@ -85,7 +83,8 @@ class Enrolment:
 
     async def insist(self) -> Enrolled:
         """The same once the coordinator answers, however long that takes. Raises `AccessRefused`
-        at once if it will not take the node, and after a while if it might have."""
+        at once if it will not take the node, or is of another build, and after a while if it might
+        have."""
         loop, timings = asyncio.get_running_loop(), self._timings.node
         refused_at: float | None = None
         while True:
@@ -96,6 +95,8 @@ class Enrolment:
                 if not error.soon or loop.time() - refused_at >= timings.refused_limit_s:
                     raise
                 self._log("join_refused", error)
+            except OtherVersion as error:
+                raise AccessRefused(str(error)) from error
             except ActorError as error:
                 refused_at = None
                 self._log("waiting_for_coordinator", error)

@@ -43,7 +43,6 @@ from spotlight.transport.control import (
     NOT_ADMITTED,
     ActorRef,
     ControlTransport,
-    Dialect,
     Guests,
     Kind,
     Message,
@@ -52,6 +51,7 @@ from spotlight.transport.control import (
     encode_message,
     key_of,
 )
+from spotlight.transport.control.keys import place_of
 
 log = structlog.get_logger(__name__)
 
@@ -370,25 +370,24 @@ class ActorSystem:
         """Fail the asks to a lost process, and report its actors to those who watch them."""
         for ask in self.asks.all():
             if lives_in(ask.ref, address, incarnation):
-                ask.fail(_loss(address, reason, self.post.other_versions))
+                ask.fail(self._loss(address, reason))
         for cell in self.cells.values():
             cell.pushed_back_at.pop(address, None)
         self.watches.lose_process(address, incarnation)
 
+    def _loss(self, address: str, reason: str) -> PeerUnreachable:
+        if reason == NOT_ADMITTED:
+            return NotAdmitted(
+                f"{address} does not let this process in: its key is not known there, or not any"
+                " more; ask whoever runs it for a new join token, and copy the whole of it"
+            )
+        if key_of(address) in self.post.other_versions:
+            return OtherVersion(f"{place_of(address)} cannot be talked to: {reason}")
+        return PeerUnreachable(f"{address} was lost: {reason}")
+
 
 def _absence(ref: ActorRef) -> Reason:
     return "dead_incarnation" if ref.incarnation else "no_such_actor"
-
-
-def _loss(address: str, reason: str, others: Mapping[str, Dialect]) -> PeerUnreachable:
-    if reason == NOT_ADMITTED:
-        return NotAdmitted(
-            f"{address} does not let this process in: its key is not known there, or not any more; "
-            "ask whoever runs it for a new join token, and copy the whole of it"
-        )
-    if key_of(address) in others:
-        return OtherVersion(f"{address} was not connected: {reason}")
-    return PeerUnreachable(f"{address} was lost: {reason}")
 
 
 def _ended_failure(ref: ActorRef) -> Failure:

@@ -27,12 +27,12 @@ class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return f"{self.software} ({self.messages[:_DIGITS_SHOWN]})"
 
     def refusal(self, theirs: Dialect) -> str:
-        """Why who said `theirs` is not understood; empty if it is. Both sides read it."""
+        """Why a process that speaks this has nothing to do with one that speaks `theirs`, as it
+        says to its own user; empty if they understand each other."""
         if theirs == self:
             return ""
         return (
-            f"the sender is Spotlight {theirs}, the receiver Spotlight {self}; install the same"
-            " build on both machines"
+            f"it is Spotlight {theirs}, and this is {self}; install the same build on both machines"
         )
 
 

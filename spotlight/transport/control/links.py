@@ -218,9 +218,7 @@ class DialedLink(Link):
                 self.owner.frames_received(self, received)
                 return len(received) or 1
             if isinstance(received, wire.Refusal):
-                if not self.up and received.dialect != self.owner.dialect:
-                    self.owner.report_other_version(self.dialed, received.dialect)
-                self.owner.link_lost(self, f"refused: {clipped(received.reason)}")
+                self._refused(received)
             elif isinstance(received, wire.Welcome) and not self.up:
                 self._welcomed(received)
             else:
@@ -233,12 +231,23 @@ class DialedLink(Link):
         if key_of(welcome.address) != key_of(self.dialed):
             text = f"{self.dialed} says that it is {welcome.address}, whose key is another"
             raise BadInput("not_allowed", text)
-        misfit = self.owner.dialect.refusal(welcome.dialect)
-        if misfit:
-            self.owner.report_other_version(self.dialed, welcome.dialect)
-            raise BadInput("unknown_version", f"{self.dialed} is not understood: {misfit}")
+        theirs, ours = welcome.dialect, self.owner.dialect
+        if theirs != ours:
+            self.owner.report_other_version(self.dialed, theirs)
+            self.refuse(theirs.refusal(ours))
+            self.owner.link_lost(self, ours.refusal(theirs))
+            return
         self._timeout.cancel()
         self.address, self.incarnation = welcome.address, welcome.incarnation
         self.up = True
         self.owner.link_up(self)
         self.flush()
+
+    def _refused(self, refusal: wire.Refusal) -> None:
+        theirs, ours = refusal.dialect, self.owner.dialect
+        if self.up or theirs == ours:
+            reason = f"refused: {clipped(refusal.reason)}"
+        else:
+            self.owner.report_other_version(self.dialed, theirs)
+            reason = ours.refusal(theirs)
+        self.owner.link_lost(self, reason)

@@ -185,12 +185,18 @@ class Router:
             self._check(hello, self._owner.door.key_of_sender(payload))
         except BadInput as error:
             self._owner.report_rejected(address, error.reason, str(error))
-            if self._answer(
-                identity, wire.Refusal(str(error), self._owner.dialect)
-            ):  # else it has ended already
-                self.open.show_out(descriptor)
+            self._turn_away(identity, descriptor, str(error))
             return
-        self._welcome(identity, descriptor, hello)
+        theirs, ours = hello.dialect, self._owner.dialect
+        if theirs != ours:
+            self._owner.report_other_version(address, theirs)
+            self._turn_away(identity, descriptor, theirs.refusal(ours))
+        else:
+            self._welcome(identity, descriptor, hello)
+
+    def _turn_away(self, identity: bytes, descriptor: int, reason: str) -> None:
+        if self._answer(identity, wire.Refusal(reason, self._owner.dialect)):
+            self.open.show_out(descriptor)  # else it has ended already
 
     def _welcome(self, identity: bytes, descriptor: int, hello: wire.Hello) -> None:
         owner = self._owner
@@ -222,10 +228,6 @@ class Router:
         reason = self._cut_offs.reason(hello.address, hello.incarnation)
         if reason is not None:
             raise BadInput("cut_off", reason)
-        misfit = owner.dialect.refusal(hello.dialect)
-        if misfit:
-            owner.report_other_version(hello.address, hello.dialect)
-            raise BadInput("unknown_version", f"{hello.address} is not understood: {misfit}")
 
     def _answer(self, identity: bytes, answer: wire.Welcome | wire.Refusal) -> bool:
         try:
