@@ -85,6 +85,7 @@ def _harmless() -> RevokeAccess:
 @attack("a spot node's frames say that they come from the operator, and from the coordinator")
 async def sources(site: Site) -> None:
     """If they were believed the job would end, and the reserved node would leave."""
+    await site.until_it_runs()
     async with site.person(site.operator) as operator, site.person(site.impostor) as node:
         await operator.refusal(_harmless(), operator.door)
         coordinator = ActorRef(site.address, "coordinator", 0)
@@ -121,20 +122,19 @@ async def other_nodes(site: Site) -> None:
 
 @attack("a spot node vouches for keys of others as for those of its workers")
 async def vouching(site: Site) -> None:
-    """And so would have them called workers, or itself what they are."""
+    """And so would have them be called workers."""
     keys = {
         "the coordinator": key_of(site.address),
         "the operator": site.operator.public,
         "a submitter": site.honest.public,
         "an observer": site.observer.public,
         "a joiner": site.joiner.public,
-        "itself": site.impostor.public,
     }
+    own = ActorRef(f"tcp://127.0.0.1:1/{KeyPair.new().public}", "worker", 1)
     for key in keys.values():
-        worker = ActorRef(f"tcp://127.0.0.1:1/{key}", "worker", 1)
-        await _report_refused(
-            site, workers=(WorkerRefs(f"{IMPOSTOR}/0", 1, worker, worker, worker),)
-        )
+        other = ActorRef(f"tcp://127.0.0.1:1/{key}", "worker", 1)
+        for actors in ((other, other, other), (own, other, own), (own, own, other)):
+            await _report_refused(site, workers=(WorkerRefs(f"{IMPOSTOR}/0", 1, *actors),))
     require(bool((await site.guests()).tokens), "the operator is none any more")
 
 
@@ -148,6 +148,7 @@ async def workers_of_others(site: Site) -> None:
 @attack("a spot node's worker delivers, and gives back, what other workers work on")
 async def results_of_others(site: Site) -> None:
     """If one of these counted, the honest job would come to another result."""
+    await site.until_it_runs()
     keys = await worker_of_impostor(site)
     store = StoreEndpoint("127.0.0.1", 1, "token", "nowhere", "/nowhere")
     async with site.person(keys) as worker:

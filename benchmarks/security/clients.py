@@ -19,12 +19,12 @@ import zmq
 from zmq.utils import z85
 from zmq.utils.monitor import parse_monitor_message
 
-from spotlight.actors.protocol import JobRefused, NodeRefused, SessionRefused
+from spotlight.actors.protocol import CancelRefused, JobRefused, NodeRefused, SessionRefused
 from spotlight.actors.protocol.dialect import own_dialect
-from spotlight.actors.protocol.door import NotEnrolled, Role
+from spotlight.actors.protocol.door import Enroll, NotEnrolled, Role
 from spotlight.actors.protocol.roles import MAY_SAY
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem
-from spotlight.errors import ActorError
+from spotlight.errors import ActorError, NotAdmitted, PeerUnreachable
 from spotlight.transport.control import (
     NOT_ADMITTED,
     PROTOCOL_VERSION,
@@ -34,6 +34,7 @@ from spotlight.transport.control import (
     Kind,
     Message,
     ZeroMQTransport,
+    actor_incarnation,
     encode_envelope,
     encode_message,
     key_of,
@@ -46,7 +47,7 @@ from spotlight.transport.control.wire import Hello, decode, encode
 _EVERYBODY = {said: frozenset(get_args(Role)) if who else who for said, who in MAY_SAY.items()}
 """What somebody goes by who does not care who may say what."""
 LIMIT_S = 10.0
-_REFUSALS = (JobRefused, NodeRefused, SessionRefused, NotEnrolled)
+_REFUSALS = (CancelRefused, JobRefused, NodeRefused, SessionRefused, NotEnrolled)
 
 
 class Sayer(Actor):
@@ -161,12 +162,23 @@ async def line(address: str, keys: KeyPair | None) -> AsyncIterator[Line]:
     )
     end = Line()
     await transport.start(end)
+    here = ActorRef(transport.address, "", actor_incarnation(transport.incarnation, 0))
+    there = ActorRef(address, "nobody", 0)
+    body = msgspec.Raw(encode_message(Enroll("nobody", key_of(transport.address))))
+    frame = Envelope(PROTOCOL_VERSION, here, there, Kind.TELL, 1, 0, None, "ordinary", body)
     try:
         with suppress(ActorError):
-            transport.send(address, b"\x90")  # whatever makes it connect
+            transport.send(address, encode_envelope(frame))  # what nobody hears makes it connect
         yield end
     finally:
         await transport.aclose()
+
+
+def secure(dealer: zmq.Socket[bytes], address: str, keys: KeyPair) -> None:
+    """Have a socket prove these keys, and take the other side for whom its address says."""
+    dealer.setsockopt(zmq.CURVE_SERVERKEY, key_bytes(key_of(address)))
+    dealer.setsockopt(zmq.CURVE_PUBLICKEY, key_bytes(keys.public))
+    dealer.setsockopt(zmq.CURVE_SECRETKEY, key_bytes(keys.secret))
 
 
 class RawSocket:
@@ -192,9 +204,7 @@ class RawSocket:
             self.socket.setsockopt(zmq.PLAIN_USERNAME, b"admin")
             self.socket.setsockopt(zmq.PLAIN_PASSWORD, b"admin")
         if keys is not None:
-            self.socket.setsockopt(zmq.CURVE_SERVERKEY, key_bytes(server or key_of(address)))
-            self.socket.setsockopt(zmq.CURVE_PUBLICKEY, key_bytes(keys.public))
-            self.socket.setsockopt(zmq.CURVE_SECRETKEY, key_bytes(keys.secret))
+            secure(self.socket, f"tcp://other/{server}" if server else address, keys)
         events = (
             zmq.EVENT_HANDSHAKE_SUCCEEDED
             | zmq.EVENT_HANDSHAKE_FAILED_AUTH
@@ -209,7 +219,7 @@ class RawSocket:
         """Whether the handshake succeeds in that time."""
         end = time.monotonic() + limit_s
         while (left := end - time.monotonic()) > 0:
-            if self._monitor.poll(left * 1000):
+            if self._monitor.poll(round(left * 1000)):
                 event = parse_monitor_message(self._monitor.recv_multipart())
                 return bool(event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED)
         return False
@@ -224,7 +234,7 @@ class RawSocket:
         """What is heard within that time, as our transports read it."""
         heard: list[object] = []
         end = time.monotonic() + limit_s
-        while (left := end - time.monotonic()) > 0 and self.socket.poll(left * 1000):
+        while (left := end - time.monotonic()) > 0 and self.socket.poll(round(left * 1000)):
             heard.append(decode(self.socket.recv()))
         return heard
 
@@ -253,16 +263,17 @@ def raw_socket(
 
 
 def is_kept_out(said: str) -> bool:
-    """Whether a refusal (`Person.refusal`) means that there was no connection for that key. Who has
-    just been told so is told the same again, without another try."""
-    return said.startswith(("NotAdmitted", "PeerUnreachable")) and NOT_ADMITTED in said
+    """Whether a refusal (`Person.refusal`) means that there is no connection for that key. Who was
+    just told so does not try again at once, and says it in other words."""
+    told_before = said.startswith(PeerUnreachable.__name__) and NOT_ADMITTED in said
+    return said.startswith(NotAdmitted.__name__) or told_before
 
 
 def hello_of(keys: KeyPair, *, address: str = "", dialect: Dialect | None = None) -> bytes:
     """The greeting of the holder of these keys, unless it says another address or dialect."""
     speaks = dialect or own_dialect()
     where = address or f"tcp://127.0.0.1:1/{keys.public}"
-    return encode(Hello(PROTOCOL_VERSION, where, 7, False, speaks.software, speaks.messages))
+    return encode(Hello(PROTOCOL_VERSION, where, 7, False, speaks))
 
 
 def host_and_port(address: str) -> tuple[str, int]:

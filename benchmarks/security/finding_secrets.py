@@ -1,5 +1,4 @@
-"""Whoever can read what processes leave lying about, has a node's disk, or may read the files of the
-coordinator's user."""
+"""Whoever can read what processes leave lying about, or has a node's disk."""
 
 from __future__ import annotations
 

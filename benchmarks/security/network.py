@@ -2,8 +2,8 @@
 sits; or, where there are no namespaces, all of them this machine's loopback.
 
 Namespaces are unnamed: they vanish with the processes that keep them. This process must be in one
-of its own already (`benchmarks.live.network.namespace_command`): that is the attacker's machine, and
-the switch is in it, so that it sees every frame that anybody sends to another machine.
+of its own already (`benchmarks.live.network.namespace_command`). That is the attacker's machine, in
+which the switch is: it sees every frame that anybody sends to another machine.
 """
 
 from __future__ import annotations
@@ -197,11 +197,11 @@ class Namespaces:
         """Out with the NAT's address; in only what answers. Without the means the spot node gets
         no way out but through a router, and `nat` says why."""
         _run(["sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"], inside=nat)
-        rules = (
+        rules = [
             f"iptables -t nat -A POSTROUTING -s {_BEHIND}/24 -o eth0 -j MASQUERADE",
             "iptables -A FORWARD -i eth0 -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT",
             "iptables -A FORWARD -i eth0 -j DROP",
-        )
+        ]
         if shutil.which("nft"):
             table = (
                 "add table ip door; add chain ip door out { type nat hook postrouting priority 100"
@@ -209,11 +209,11 @@ class Namespaces:
                 " type filter hook forward priority 0; }; add rule ip door through iifname eth0 ct"
                 " state established,related accept; add rule ip door through iifname eth0 drop"
             )
-            rules = (f"nft {table}",)
+            rules = [f"nft {table}"]
         elif not shutil.which("iptables"):
             self.nat = "there is neither `nft` nor `iptables`"
         try:
-            for rule in () if self.nat else rules:
+            for rule in [] if self.nat else rules:
                 tool, _, words = rule.partition(" ")
                 _run([tool, words] if tool == "nft" else [tool, *words.split()], inside=nat)
         except OSError as error:

@@ -52,6 +52,8 @@ ROOT = Path(__file__).parents[2]
 START_S = 120.0
 IMPOSTOR = "impostor"
 """The node that attackers have a key for, of pool `spot`."""
+HONEST = "honest-users-job"
+"""The job that attackers are to leave alone."""
 CODE = """
 import pathlib
 pathlib.Path({canary!r}).write_text("it ran")
@@ -118,6 +120,8 @@ class Site:
         token = await self._until(lambda: file.exists() and file.read_text(), "the coordinator")
         self.operator_token = self._known("the operator's", JoinToken.parse("--join", str(token)))
         self.operator = self.operator_token.keys
+        key = (self.runs / ".coordinator.key").read_text().strip()
+        self.secrets["the coordinator's key"] = key
         self.address = self.operator_token.coordinator
         await self._until_it_serves()
         self.honest_token = await self.new_token("submitter")
@@ -146,8 +150,8 @@ class Site:
             (SPOT, self.spot_token, []),
         ):
             self.nodes[name] = self.daemon(
-                name, "spotlight-node", "--join", f"@{self.token_file(token)}", "--name", name, "--pool", name,
-                "--logs", str(self.folder / "logs" / name), *options,
+                name, "spotlight-node", "--join", f"@{self.token_file(token)}", "--name", name,
+                "--pool", name, "--logs", str(self.folder / "logs" / name), *options,
                 "--reward-secret", f"operators={self.secret}@{self.here}:{self.secret_port}",
             )  # fmt: skip
 
@@ -329,7 +333,7 @@ class Site:
     def honest_job(self) -> JobSpec:
         """What an honest user runs: long enough that both nodes have their share."""
         return self.job(
-            name="honest-users-job",
+            name=HONEST,
             prompts={"train": "train.txt", "validation": "validation.txt", "per_iteration": 4},
             sampler={"height": 16, "width": 48, "kind": "ode", "steps": 12, "micro_batch": 4},
             group_size=8,
@@ -340,7 +344,7 @@ class Site:
     @property
     def words_of_the_job(self) -> list[str]:
         """What a sniffer must not see of it: its name, its fields, and its prompts."""
-        return ["honest-users-job", "per_iteration", "micro_batch", "checkpoint_every", *_PROMPTS]
+        return [HONEST, "per_iteration", "micro_batch", "checkpoint_every", *_PROMPTS]
 
     async def submit(
         self,
@@ -362,9 +366,18 @@ class Site:
             if not isinstance(answer, JobAccepted):
                 raise RuntimeError(f"the coordinator did not take the job: {answer}")
             async with asyncio.timeout(START_S):
-                while not (status := await _status_of(user)).outcome:
+                while not (status := await _status_of(user)).outcome:  # noqa: ASYNC110
                     await asyncio.sleep(0.1)
         return status
+
+    async def until_it_runs(self) -> None:
+        """Wait until the honest user's job is there to be disturbed."""
+
+        async def runs() -> bool:
+            status = await self.status()
+            return status.job == HONEST and not status.outcome and status.phase != "preparing"
+
+        await self._until(runs, "the honest user's job")
 
     async def status(self) -> JobStatus:
         """The coordinator's, by which it says that it still serves."""
@@ -395,7 +408,9 @@ class Site:
             actor = Impostor(node.coordinator, said, name)
             await node.system.spawn(lambda: actor, "node")
             async with asyncio.timeout(START_S):
-                yield await asyncio.shield(actor.sink)
+                sink = await asyncio.shield(actor.sink)
+            self.secrets[f"the store's token of {name}"] = sink.token
+            yield sink
 
 
 async def _status_of(user: Person) -> JobStatus:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from benchmarks.security.attack import attack, require, require_words
 from benchmarks.security.clients import Person, Sayer
 from benchmarks.security.network import RESERVED, SPOT
-from benchmarks.security.site import IMPOSTOR, Impostor, Site
+from benchmarks.security.site import HONEST, IMPOSTOR, Impostor, Site
 from spotlight.actors.protocol import (
     BeginSession,
     CancelJob,
@@ -143,9 +143,12 @@ for _who, _theirs in _MAY.items():
 
 @attack("a submitter cancels the job of another")
 async def cancels_anothers(site: Site) -> None:
+    await site.until_it_runs()
     async with site.person(site.submitter) as submitter:
         said = await submitter.refusal(CancelJob())
-    require_words(said, "NotAllowed")
+    require_words(said, "CancelRefused")
+    status = await site.status()
+    require(status.job == HONEST and status.outcome in ("", "finished"), status)
 
 
 @attack("a submitter speaks to the session of another, and ends it", stage="alone")
@@ -167,7 +170,7 @@ async def anothers_session(site: Site) -> None:
                 BeginSession("honest", me, site.job().work, True), sender=me
             )
             require(bool(said), "it was taken over")
-            require_words(await submitter.refusal(CancelJob()), "NotAllowed")
+            require_words(await submitter.refusal(CancelJob()), "CancelRefused")
             fleet = await honest.refusal(GetFleet(), began.runner, sender=user)
             require(not fleet, f"the session has ended: {fleet}")
         finally:

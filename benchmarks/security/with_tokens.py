@@ -11,6 +11,7 @@ from benchmarks.security.site import Impostor, Site
 from spotlight.actors.protocol.door import Enroll, Enrolled, NewToken, NotEnrolled, TokenMade
 from spotlight.errors import ActorError
 from spotlight.join_token import JoinToken
+from spotlight.timings import Timings
 from spotlight.transport.control import KeyPair
 
 
@@ -29,7 +30,7 @@ async def expired(site: Site) -> None:
     await asyncio.sleep(1.0)
     require_words(await _enroll(site, token, "late"), "expired")
     user = await site.new_token("submitter", ttl_s=0.5)
-    await asyncio.sleep(1.0)
+    await asyncio.sleep(1.0 + Timings().door.check_s)
     file = site.token_file(user)
     code, said = await asyncio.to_thread(site.command, ATTACKER, "status", "--join", f"@{file}")
     require(code != 0 and "Traceback" not in said, said)

@@ -159,7 +159,9 @@ async def slow_handshakes(site: Site) -> None:
 def _is_open(connection: socket.socket) -> bool:
     connection.setblocking(False)
     try:
-        return bool(connection.recv(1))
+        while connection.recv(65_536):  # what it was greeted with
+            pass
+        return False
     except BlockingIOError:
         return True
     except OSError:
