@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from spotlight.actors.node.node import NodeSettings
     from spotlight.actors.protocol.door import Pool
     from spotlight.actors.runtime import ActorSystem
+    from spotlight.cli.coordinator_identity import CoordinatorIdentity
     from spotlight.cli.node_identity import NodeIdentity
     from spotlight.policies.notices import Notice
     from spotlight.transport.tensors import DataPort
@@ -155,10 +156,15 @@ def _coordinator(
     if parent:
         die_with_parent(parent)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    from spotlight.cli.coordinator_identity import coordinator_identity
+    from spotlight.running.handed_keys import CoordinatorKeys
+
+    handed = CoordinatorKeys.decode(read_secret()) if parent else None
     port = _data_port(data, tls=data_tls)
     with locked(runs):
+        identity = coordinator_identity(runs, handed)
         folder = RunsFolder(runs, run_folder)
-        run(_serve_coordinator(place, data, port, folder, copies, address_file, allowed))
+        run(_serve_coordinator(identity, place, data, port, folder, copies, address_file, allowed))
 
 
 def _permissions(
@@ -182,6 +188,7 @@ def _make_folder(option: str, folder: Path) -> None:
 
 
 async def _serve_coordinator(
+    identity: CoordinatorIdentity,
     place: Listening,
     data: Listening,
     port: DataPort,
@@ -192,6 +199,7 @@ async def _serve_coordinator(
 ) -> None:
     from spotlight import failpoints
     from spotlight.actors.coordinator.coordinator import MAILBOX, Coordinator
+    from spotlight.actors.coordinator.door import Door
     from spotlight.actors.coordinator.mirroring import MirrorPlace
     from spotlight.actors.protocol.roles import MAY_SAY
     from spotlight.actors.runtime import ActorSystem
@@ -203,7 +211,10 @@ async def _serve_coordinator(
     failpoints.from_environment()
     rng, timings = random.Random(secrets.randbits(64)), Timings()
     settings = ZeroMQSettings(timings.connections)
-    transport = ZeroMQTransport(place.bind, advertise=place.advertise, settings=settings)
+    transport = ZeroMQTransport(
+        place.bind, keys=identity.pair, advertise=place.advertise, settings=settings
+    )
+    keys = identity.open_ring(transport, timings.door)
     system = ActorSystem(transport, rng=rng, rights=MAY_SAY, timings=timings.runtime)
     mirror = MirrorPlace(copies, rng) if copies is not None else None
     await _bind(system, "--listen")
@@ -214,19 +225,18 @@ async def _serve_coordinator(
     try:
         await _start(port, data)
         garbage.tune()
-        await system.spawn(
-            lambda: Coordinator(
-                runs,
-                rng,
-                open_artifacts,
-                timings=timings,
-                mirror=mirror,
-                permissions=permissions,
-            ),
-            "coordinator",
-            linked=True,
-            mailbox=MAILBOX,
+        await identity.leave_operator_token(keys, system.address)
+        coordinator = Coordinator(
+            runs,
+            rng,
+            open_artifacts,
+            keys,
+            timings=timings,
+            mirror=mirror,
+            permissions=permissions,
         )
+        await system.spawn(lambda: coordinator, "coordinator", linked=True, mailbox=MAILBOX)
+        await system.spawn(lambda: Door(keys, coordinator), "door", linked=True)
         if address_file is not None:
             try:
                 replace_file(address_file, system.address.encode())
@@ -411,11 +421,12 @@ def _node(
 
 
 def _pool(given: str) -> Pool | None:
-    if given == "reserved" or given == "spot":
-        return given
-    if given:
-        raise UserError(f"--pool: must be `reserved` or `spot`, not `{given}`")
-    return None
+    match given:
+        case "":
+            return None
+        case "reserved" | "spot":
+            return given
+    raise UserError(f"--pool: must be `reserved` or `spot`, not `{given}`")
 
 
 def _log_folder(named: Path | None, node: str) -> Path:

@@ -19,7 +19,8 @@ from spotlight.store.run_folder import is_run, next_run_folder, replace_file
 
 _LOCK = ".coordinator"
 _RUNNING = ".running"
-_OWN_FILES = (_LOCK, _RUNNING, f"{_RUNNING}.part")
+_SECRETS = (".coordinator.key", ".door.json", "operator.token")
+_OWN_FILES = (_LOCK, *(f"{name}{end}" for name in (_RUNNING, *_SECRETS) for end in ("", ".part")))
 _LONGEST_PID = 20
 """Digits."""
 

@@ -20,8 +20,10 @@ from typing import Any
 
 from spotlight import failpoints
 from spotlight.actors.coordinator.coordinator import MAILBOX, Coordinator
+from spotlight.actors.coordinator.door import Door
+from spotlight.actors.coordinator.key_ring import KeyRing, door_file
 from spotlight.actors.node.node import NodeScheduler, NodeSettings
-from spotlight.actors.protocol.door import Role
+from spotlight.actors.protocol.handed_keys import WorkerKeys
 from spotlight.actors.protocol.roles import MAY_SAY
 from spotlight.actors.runtime import ActorRef, ActorSystem
 from spotlight.actors.worker.worker_actors import start_actors
@@ -41,10 +43,13 @@ from spotlight.testing.numerics import Fingerprints, Numerics
 from spotlight.testing.processes import Launcher, NodeSpec, Process
 from spotlight.testing.virtual_threads import VirtualThreads
 from spotlight.testing.wiretap import WatchedSystem, Wiretap
-from spotlight.transport.control import Guests, MemoryNetwork
+from spotlight.transport.control import Guests, MemoryNetwork, MemoryTransport
+from spotlight.transport.control.keys import KeyPair
 from spotlight.transport.control.memory import Faults
+from spotlight.types import TokenRole
 
 COORDINATOR = "coordinator"
+DOOR = "door"
 PROGRAM = "program"
 """One with a training loop of its own."""
 USER = "user"
@@ -100,8 +105,9 @@ class Cluster:
         )
         self.processes: dict[str, Process] = {}
         self._specs = {node.name: node for node in self.nodes}
-        self._roles = _roles_of(self.nodes)
-        self._known_to_coordinator = Guests(self._roles)
+        self._users: dict[str, TokenRole] = {USER: "operator"}
+        self._keys: KeyRing | None = None
+        """Of the latest coordinator."""
         self._pids = 0
         self._endings: set[asyncio.Task[None]] = set()
         self.cloud = FakeCloud(self.hardware.timings.departure.outlived_after_s)
@@ -146,18 +152,35 @@ class Cluster:
             return self.stores.open(COORDINATOR, str(folder.relative_to(self.folder)), token)
 
         async def boot() -> None:
-            system = await self._start_system(process)
+            transport = self.network.transport(COORDINATOR, guests=Guests())
+            keys = self._keys = self._key_ring(transport, runs)
+            coordinator = Coordinator(RunsFolder(runs), rng, open_store, keys)
+            system = await self._start_system(process, transport)
             try:
-                await system.spawn(
-                    lambda: Coordinator(RunsFolder(runs), rng, open_store),
-                    COORDINATOR,
-                    linked=True,
-                    mailbox=MAILBOX,
-                )
+                await system.spawn(lambda: coordinator, COORDINATOR, linked=True, mailbox=MAILBOX)
+                await system.spawn(lambda: Door(keys, coordinator), DOOR, linked=True)
             except SpotlightError as error:
                 self._crashed(process, error)
 
         await self._inside(process, boot())
+
+    def _key_ring(self, transport: MemoryTransport, runs: Path) -> KeyRing:
+        """Of the coordinator, which knows the cluster's nodes and users; what earlier ones have
+        written down of them is read."""
+        runs.mkdir(parents=True, exist_ok=True)
+        keys = KeyRing(
+            transport,
+            door_file(runs),
+            clock=self.loop.time,
+            random_bytes=self.rng("door").randbytes,
+        )
+        for spec in self.nodes:
+            if keys.passport(address_of(spec.name)) is None:
+                keys.admit_node(spec.name, spec.name, spec.pool)
+        for name, role in self._users.items():
+            if keys.passport(address_of(name)) is None:
+                keys.admit_user(name, name, role)
+        return keys
 
     async def start_node(self, name: str) -> None:
         """Start a node, or start it again; its workers follow."""
@@ -169,13 +192,14 @@ class Cluster:
         )
 
         async def boot() -> None:
-            system = await self._start_system(process)
+            system = await self._start_system(process, self.network.transport(name))
             await store.start()
             await system.spawn(
                 lambda: NodeScheduler(
                     settings,
                     store,  # type: ignore[arg-type]
                     Launcher(process, partial(self.start_worker, spec)),
+                    lambda worker: KeyPair(worker, ""),
                     self.cloud.notices(name),
                 ),
                 "node",
@@ -191,7 +215,7 @@ class Cluster:
         process = self._add(name)
 
         async def life() -> None:
-            await main(await self._start_system(process))
+            await main(await self._start_system(process, self._users_transport(name)))
 
         task = self.loop.create_task(life(), context=context_of(process.identity))
         process.ended.add_done_callback(lambda _: task.cancel(), context=self._context)
@@ -203,10 +227,9 @@ class Cluster:
     def system_of(self, name: str, *, rng: random.Random) -> ActorSystem:
         """The actor system, not started yet, of a process that nobody watches or kills: the user's
         or a program's."""
-        transport = self.network.transport(name, guests=self._guests_of(name))
-        return ActorSystem(transport, rng=rng, rights=MAY_SAY)
+        return ActorSystem(self._users_transport(name), rng=rng, rights=MAY_SAY)
 
-    def start_worker(self, node: NodeSpec, name: str, key: str) -> Process:
+    def start_worker(self, node: NodeSpec, name: str, keys: WorkerKeys) -> Process:
         """Called by a node's launcher."""
         process = self._add(name)
         rng = self.rng(f"worker {process.pid}")
@@ -218,8 +241,10 @@ class Cluster:
             context = process.context = WorkerContext(
                 name, epoch, address_of(node.name), threads=threads, fault_of=engine.fault_of
             )
-            system = await self._start_system(process, heartbeats=False)
-            await start_actors(system, context, engine, key)
+            guests = Guests(keys.guests)
+            transport = self.network.transport(name, heartbeats=False, guests=guests)
+            system = await self._start_system(process, transport)
+            await start_actors(system, context, engine, keys.start)
             await context.ends.wait()
             await asyncio.sleep(context.timings.worker.farewell_s)
             self.loop.call_soon(self._kill, process, EXIT_CODE, context=self._context)
@@ -234,10 +259,8 @@ class Cluster:
         if not booting.cancelled() and booting.exception() is not None:
             self._crashed(process, booting.exception())
 
-    async def _start_system(self, process: Process, *, heartbeats: bool = True) -> ActorSystem:
+    async def _start_system(self, process: Process, transport: MemoryTransport) -> ActorSystem:
         rng = self.rng(f"{process.name} {process.pid}")
-        guests = self._guests_of(process.name)
-        transport = self.network.transport(process.name, heartbeats=heartbeats, guests=guests)
         system = WatchedSystem(transport, self.tap, process.identity, rng=rng)
         await system.start()
         process.system = system
@@ -260,17 +283,13 @@ class Cluster:
         elif not task.cancelled():
             task.exception()  # it was killed as it started
 
-    def _guests_of(self, name: str) -> Guests:
-        """Whom a process knows. Whoever is not of the cluster is a program, and knows where the
-        coordinator is."""
-        if name == COORDINATOR:
-            return self._known_to_coordinator
-        self._known_to_coordinator.admit(name, self._roles.get(name, "submitter"))
-        machines = (spec.processes for spec in self.nodes if name in spec.processes)
-        guests = Guests({COORDINATOR: "coordinator"})
-        for other in next(machines, ()):
-            guests.admit(other, self._roles[other])
-        return guests
+    def _users_transport(self, name: str) -> MemoryTransport:
+        """Of a user or a program. Whoever is not known yet may submit."""
+        if name not in self._users:
+            self._users[name] = "submitter"
+            if self._keys is not None:
+                self._keys.admit_user(name, name, "submitter")
+        return self.network.transport(name, guests=Guests({COORDINATOR: "coordinator"}))
 
     # --- ending ---
 
@@ -419,17 +438,6 @@ class Cluster:
     def coordinator_actor(self) -> ActorRef:
         """The coordinator."""
         return self._user.well_known(address_of(COORDINATOR), COORDINATOR)
-
-
-def _roles_of(nodes: Sequence[NodeSpec]) -> dict[str, Role]:
-    """What each process is, by its key, which is its name."""
-    roles: dict[str, Role] = {USER: "operator"}
-    for spec in nodes:
-        node, *workers = spec.processes
-        roles[node] = "node"
-        for worker in workers:
-            roles[worker] = "trainer" if spec.pool == "reserved" else "worker"
-    return roles
 
 
 def _name_of(identity: str) -> str:

@@ -12,6 +12,7 @@ from typing import Literal, get_args
 
 import msgspec
 
+from spotlight.actors.coordinator.key_ring import door_file
 from spotlight.actors.protocol import JobAccepted, SubmitJob
 from spotlight.actors.runtime import ActorSystem
 from spotlight.errors import ActorError, RequestRefused, SessionEnded
@@ -246,7 +247,9 @@ async def _see_what_is_left(run: SessionRun) -> None:
     status = await look(cluster)
     joined = {worker.node for worker in status.workers} if status else set()
     left = list(workers_are_free_again(cluster, joined))
-    left += [f"{path.name} is left on disk" for path in sorted((run.folder / "runs").glob("*"))]
+    runs = run.folder / "runs"
+    kept = sorted(path for path in runs.iterdir() if path != door_file(runs))
+    left += [f"{path.name} is left on disk" for path in kept]
     left += [
         f"{len(disk.bundles)} bundles are left in the store of {name}"
         for name, disk in cluster.stores.all_in_use().items()

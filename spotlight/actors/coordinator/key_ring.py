@@ -145,9 +145,9 @@ class KeyRing:
 
     # --- those who need no token ---
 
-    def admit_operator(self, key: str, name: str = OPERATOR) -> None:
-        """Somebody who has shown otherwise to be the operator."""
-        self._book.add_token(Token(name, key, "operator", None, 1, None))
+    def admit_user(self, name: str, key: str, role: TokenRole) -> None:
+        """Somebody for whom whoever started this process vouches."""
+        self._book.add_token(Token(name, key, role, None, 1, None))
         self._follow("")
 
     def admit_node(self, name: str, key: str, pool: Pool) -> None:

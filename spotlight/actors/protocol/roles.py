@@ -14,6 +14,7 @@ from spotlight.actors.protocol import (
     Acknowledged,
     BeginSession,
     CancelJob,
+    CancelRefused,
     CannotFollow,
     CommitSteps,
     Completed,
@@ -103,7 +104,10 @@ _ROWS: tuple[_Row, ...] = (
     (("coordinator",), (NodePlan, NodeRefused)),
     (("coordinator",), (Grant, Revoke, Recall, Receipt)),
     (("coordinator",), (StartTrainer, GetTrainer, Publish, SaveState, Train, ExportModel)),
-    (("coordinator",), (JobAccepted, JobRefused, JobStatus, NodeUnknown, Acknowledged)),
+    (
+        ("coordinator",),
+        (JobAccepted, JobRefused, JobStatus, CancelRefused, NodeUnknown, Acknowledged),
+    ),
     (("coordinator",), (SessionBegan, SessionRefused, GroupsDone, Fleet)),
     (
         ("coordinator",),

@@ -76,7 +76,7 @@ def ending_signals() -> Sequence[signal.Signals]:
 
 
 async def unless_told(work: Coroutine[Any, Any, Result]) -> Result | None:
-    """What `work` comes to; None if a signal tells the process to end before: then it is cancelled."""
+    """What `work` comes to; None if a signal tells the process to end first, which cancels it."""
     loop, told = asyncio.get_running_loop(), asyncio.Event()
     numbers = ending_signals()
     for number in numbers:
