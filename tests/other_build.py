@@ -17,7 +17,7 @@ Change = tuple[str, str, str]
 
 
 def make_build(folder: Path, *changes: Change) -> dict[str, str]:
-    """Make a build in an empty folder; returns the environment in which Python imports it."""
+    """Make a build in a folder without one; returns the environment in which Python imports it."""
     package = folder / PACKAGE.name
     _copy(PACKAGE, package)
     for file, old, new in changes:
@@ -37,7 +37,7 @@ def make_build(folder: Path, *changes: Change) -> dict[str, str]:
 
 def _copy(original: Path, folder: Path) -> None:
     """With links to what is inside, all but what Python has compiled: that would be mixed up."""
-    folder.mkdir()
+    folder.mkdir(parents=True)
     for each in original.iterdir():
         if each.name != "__pycache__":
             (folder / each.name).symlink_to(each)

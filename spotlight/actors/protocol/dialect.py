@@ -21,6 +21,7 @@ from spotlight import __version__
 from spotlight.actors.protocol.roles import MAY_SAY
 from spotlight.transport.control import Envelope
 from spotlight.transport.control.dialect import Dialect
+from spotlight.transport.control.wire import Hello, Refusal, Welcome
 
 _PLAIN = (Any, str, bytes, int, float, bool, type(None), msgspec.Raw)
 _BOUNDS = ("ge", "gt", "le", "lt", "multiple_of", "min_length", "max_length", "pattern")
@@ -30,7 +31,7 @@ _BOUNDS = ("ge", "gt", "le", "lt", "multiple_of", "min_length", "max_length", "p
 def own_dialect() -> Dialect:
     """Of this Spotlight: the same in each of its processes, whatever else a process imports or
     defines."""
-    return Dialect(__version__, fingerprint([Envelope, *MAY_SAY]))
+    return Dialect(__version__, fingerprint([Hello, Welcome, Refusal, Envelope, *MAY_SAY]))
 
 
 def fingerprint(types: Iterable[type[msgspec.Struct]]) -> str:

@@ -211,14 +211,14 @@ def test_a_missing_field_is_refused_by_name() -> None:
 def test_an_unknown_field_is_refused_by_name() -> None:
     fields = msgpack.unpackb(encode_message(sample()))
     fields["from_the_future"] = [1, 2, 3]
-    with pytest.raises(BadInput, match="Sampled .* unknown field `from_the_future`") as refusal:
+    with pytest.raises(BadInput, match=r"Sampled .* unknown field `from_the_future`") as refusal:
         decode_message(msgpack.packb(fields))
     assert refusal.value.reason == "wrong_type"
 
 
 def test_an_element_too_many_of_a_positional_message_is_refused() -> None:
     elements = msgpack.unpackb(encode_message(Positional(3, "x")))
-    with pytest.raises(BadInput, match="Positional .* at most length 2"):
+    with pytest.raises(BadInput, match=r"Positional .* at most length 2"):
         decode_message(msgpack.packb([*elements, "more"]))
 
 
